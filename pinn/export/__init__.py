@@ -1,1 +1,1 @@
-"""ONNX, tables, Go and BLIS files."""
+"""Export of ONNX graphs, tables, and files for Go and BLIS."""

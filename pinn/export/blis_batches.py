@@ -1,4 +1,4 @@
-"""Batches of so many decodes, without and beside a prompt: what no load has to bring by chance."""
+"""Batches on a grid of decodes and prompts, which bound errors where a load has few batches."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from pinn.specs.batch import Batch
 from pinn.surrogate import deployment_features as speculation
 from pinn.units import MICROSECOND
 
-#: Prompts of the loads that stand for any, the usual one in the middle, and their outputs. A step
-#: with a prompt costs more from its first token on, for which BLIS has no term, so that a prompt
-#: token costs the less the longer the prompt is. Prompts around 256 tokens would leave vLLM's
-#: graphs within a few decodes more, which no vector follows.
+#: Prompt lengths of the standard loads, the usual one in the middle, and their output length. A
+#: step with a prompt costs more from the prompt's first token on, for which BLIS has no term. The
+#: cost of a prompt token therefore falls with the length of the prompt. Prompts around 256 tokens
+#: would leave vLLM's graphs within a few more decodes, which no vector can follow.
 PROMPTS, OUTPUT_TOKENS = (128, 384, 640, 1024, 2048), 256
-#: Contexts of the guard's decodes over the length of a prompt.
+#: Contexts of the guard's decodes, as multiples of the length of a prompt.
 _CONTEXTS = (0.5, 1.25, 3.0)
-#: Every number of decodes up to here is in a guard, then about so many more.
+#: A guard has every number of decodes up to the first value, and about as many more as the second.
 _EACH, _SPREAD = 16, 60
 
 
 @dataclass(frozen=True)
 class Lengths:
-    """Tokens of a request in the mean."""
+    """Mean prompt and output tokens of a request."""
 
     prompt: int
     output: int
 
     @property
     def context(self) -> int:
-        """Half-way through the output."""
+        """Return the tokens of context half-way through the output."""
         return self.prompt + self.output // 2
 
 
 def request_lengths(latency: linear_latency.LinearLatency) -> list[Lengths]:
-    """Those of the steady loads, within the length that the model takes."""
+    """Return the lengths of the steady loads, within the length that the model takes."""
     most = max_model_len(latency.deployment)
     output = min(OUTPUT_TOKENS, max(most // 8, 1))
     prompts = {min(prompt, max(most // 2, 1)) for prompt in PROMPTS}
@@ -50,7 +50,7 @@ def request_lengths(latency: linear_latency.LinearLatency) -> list[Lengths]:
 
 
 def timed(latency: linear_latency.LinearLatency, batches: Sequence[Batch]) -> Timed:
-    """Batches, each of one data-parallel replica and of prompts that are computed at once."""
+    """Return features and step times of batches of one replica, whose prompts run in one step."""
     deployment = latency.deployment
     sums = batch_sums.sum_batches(batches, deployment.model.window_tokens)
     # Each prompt has the same number of tokens, all new: t (S + t / 2) with t = S.
@@ -63,7 +63,7 @@ def timed(latency: linear_latency.LinearLatency, batches: Sequence[Batch]) -> Ti
 def step_us(
     latency: linear_latency.LinearLatency, decodes: float, lengths: Lengths, *, prompt: bool = False
 ) -> float:
-    """A step of so many decodes, beside a prompt or not; between whole numbers a straight line."""
+    """Return the microseconds of a step with ``decodes``, linear between whole numbers."""
     low = max(int(decodes), 1)
     beside = Batch.prefill(int(prompt), lengths.prompt)
     batches = [Batch.decode(n, lengths.context) + beside for n in (low, low + 1)]
@@ -73,28 +73,28 @@ def step_us(
 
 @dataclass(frozen=True)
 class Guard:
-    """Batches of so many decodes, beside a prompt or not.
+    """Batches of given numbers of decodes, with and without a prompt.
 
     Attributes:
-        batches: What BLIS and the surrogate make of them.
-        shapes: Decodes and prompt tokens of each.
+        batches: BLIS's features and the surrogate's step times of the batches.
+        shapes: Decodes and prompt tokens of each batch.
     """
 
     batches: Timed
     shapes: Float[np.ndarray, "batches 2"]
 
     def within(self, least: float, most: float) -> Guard:
-        """Those from so few to so many decodes."""
+        """Return the batches with ``least`` to ``most`` decodes."""
         decodes = self.shapes[:, 0]
         rows = np.flatnonzero((decodes >= np.floor(least)) & (decodes <= np.ceil(most)))
         return Guard(self.batches[rows], self.shapes[rows])
 
 
 def guard(latency: linear_latency.LinearLatency, lengths: Lengths) -> Guard:
-    """Batches of one decode to as many as may run.
+    """Return batches of one decode to as many as may run.
 
-    Contexts are half, 1.25 times and three times a prompt, which stands beside the decodes or not;
-    shorter where the model or the step's tokens ask for it.
+    Contexts are half, 1.25 times and three times a prompt. Each batch exists with and without a
+    prompt. Lengths are cut to the limits of the model and of a step's tokens.
     """
     prompt = lengths.prompt
     longest, recipe = max_model_len(latency.deployment) - 1, latency.deployment.recipe

@@ -15,9 +15,9 @@ from pinn.simulator import run, state
 
 # BLIS's eleven basis functions, as its Go code computes them, its simplifications included.
 #
-# The dispatch of experts is that of its default back end; others multiply it by top-k.
+# The dispatch of experts is that of BLIS's default back end; others multiply it by top-k.
 
-#: Name and unit of the coefficient of each, in the order of ``--beta-coeffs``.
+#: Name of a basis function -> unit of its coefficient, in the order of ``--beta-coeffs``.
 BASIS: dict[str, str] = {
     "prefill_compute": "1",
     "decode_compute": "1",
@@ -37,14 +37,14 @@ Counts = Float[np.ndarray, " batches"]
 
 @dataclass(frozen=True)
 class BlisSums:
-    """Per batch, what the basis functions need of it.
+    """Sums over each batch that the basis functions use.
 
     Attributes:
-        prefill_tokens: T_p, new tokens of requests that work on their prompt.
-        decode_requests: T_d.
-        decode_context: C, ProgressIndex of the decodes added up.
-        requests: B.
-        prompt_reach: Sum over prefills of t (S + t / 2), S the whole prompt.
+        prefill_tokens: T_p, new tokens of requests that process their prompt.
+        decode_requests: T_d, number of decodes.
+        decode_context: C, sum of the decodes' ProgressIndex.
+        requests: B, number of requests.
+        prompt_reach: Sum over prefills of t (S + t / 2), with t new tokens and S the whole prompt.
     """
 
     prefill_tokens: Counts
@@ -55,7 +55,7 @@ class BlisSums:
 
     @classmethod
     def of(cls, sums: BatchSums, decode_context: Counts, prompt_reach: Counts) -> BlisSums:
-        """The sums of batches of one data-parallel replica.
+        """Return the sums of batches of one data-parallel replica.
 
         A decode's own token is a key of its step, but not yet progress.
         """
@@ -63,21 +63,21 @@ class BlisSums:
         return cls(sums.prefill_tokens, sums.decode_requests, progress, sums.requests, prompt_reach)
 
     def scaled(self, factor: float) -> BlisSums:
-        """The sums of ``factor`` such batches together."""
+        """Return the sums of ``factor`` such batches together."""
         return BlisSums(*(factor * values for values in vars(self).values()))
 
 
 def recorded_sums(steps: run.StepRecords) -> BlisSums:
-    """The sums of simulated steps, each of one data-parallel replica."""
+    """Return the sums of simulated steps, each of one data-parallel replica."""
     return BlisSums.of(steps.sums, steps["decode_context"], steps[state.PROMPT_REACH])
 
 
 def blis_features(m: BlisModel, s: BlisSums) -> Float[np.ndarray, "batches basis"]:
-    """The basis functions X of batches, times in microseconds.
+    """Return the basis functions X of batches, times in microseconds.
 
     Args:
-        m: What BLIS knows of the deployment.
-        s: Batches of all data-parallel replicas together.
+        m: Numbers of the deployment that BLIS uses.
+        s: Sums of batches, of all data-parallel replicas together.
     """
     tp, dp, group = m.tensor_parallel, m.data_parallel, m.tensor_parallel * m.data_parallel
     flop_per_us, bytes_per_us = m.peak_tflops * 1e6, m.bandwidth_tb_s * 1e6
@@ -118,37 +118,40 @@ def blis_features(m: BlisModel, s: BlisSums) -> Float[np.ndarray, "batches basis
 def blis_step_us(
     features: Float[np.ndarray, "batches basis"], beta: Float[np.ndarray, " basis"]
 ) -> Float[np.ndarray, " batches"]:
-    """BLIS's step time: the sum of beta x X, cut to whole microseconds, at least 1."""
+    """Return BLIS's step time: the sum of beta x X, cut to whole microseconds, at least 1."""
     return np.maximum(np.trunc(features @ beta), 1.0)
 
 
-# The vector for BLIS's formula that comes closest to the surrogate over given batches.
+# Fit of BLIS's formula: the vector closest to the surrogate over given batches.
 
-#: Terms that no batch changes. What is constant in a step is fitted to ``step`` alone: a fit cannot
-#: tell the constants apart, and ``weights`` moves with the bytes per weight that BLIS assumes.
+#: Terms that do not depend on the batch. The constant part of a step is fitted to ``step`` alone: a
+#: fit cannot tell the constants apart, and ``weights`` depends on the bytes per weight that BLIS
+#: assumes.
 CONSTANTS = ("weights", "layer", "interleaved_moe_layer")
 
 _PROMPTS = list(BASIS).index("prefill_compute")
 _FITTED = np.array([name not in CONSTANTS for name in BASIS])
-#: A batch of whose time a vector that fits the others gives no more than this share has stalled.
+#: Predicted share of a batch's time up to which the batch counts as stalled, in a fit to the
+#: others.
 _STALLED = 0.5
 #: Batches of a load that are fitted: twice as many move no median error by 0.02 percentage points.
 _ROWS = 400
-#: By how much the time of all batches together may change, and of all those with a prompt.
+#: Largest relative error of the summed time of all batches, and of all batches with a prompt.
 _TIME = 0.01
-#: No batch of a guard shall be off by more, where the formula can do that.
+#: Largest relative error of a guard's batch, where the formula can reach it.
 GUARD = 0.15
-#: What a relative error of 1 beyond the limit of a sum and of the guard counts, beside a mean one.
+#: Weights of a relative error beyond the limits of a sum and of the guard, relative to a mean
+#: error.
 _BEYOND_SUM, _BEYOND_GUARD = 10.0, 100.0
 
 
 @dataclass(frozen=True)
 class Timed:
-    """Batches and what they take.
+    """Features and step times of batches.
 
     Attributes:
-        features: BLIS's basis functions of each.
-        step_us: The surrogate's step time of each.
+        features: BLIS's basis functions of each batch.
+        step_us: The surrogate's step time of each batch.
     """
 
     features: Float[np.ndarray, "batches basis"]
@@ -159,22 +162,22 @@ class Timed:
 
     @property
     def relative(self) -> Float[np.ndarray, "batches basis"]:
-        """Features over the step time: a vector is right where its product is 1."""
+        """Return the features over the step time: a vector is right where its product is 1."""
         return self.features / self.step_us[:, None]
 
     def errors(self, beta: Float[np.ndarray, " basis"]) -> Float[np.ndarray, " batches"]:
-        """BLIS / surrogate - 1 of each batch."""
+        """Return BLIS / surrogate - 1 of each batch."""
         return blis_step_us(self.features, beta) / self.step_us - 1
 
 
 @dataclass(frozen=True)
 class Projection:
-    """A fitted vector.
+    """Fitted vector of coefficients, with its errors.
 
     Attributes:
-        beta: For ``--beta-coeffs``, in the order of ``BASIS``.
-        zeroed: Names of basis functions, constants apart, that batches have but the fit leaves
-            out.
+        beta: Values for ``--beta-coeffs``, in the order of ``BASIS``.
+        zeroed: Names of basis functions that occur in the batches but have coefficient 0, constants
+            not included.
         errors: |BLIS - surrogate| / surrogate of batches that were not fitted.
     """
 
@@ -184,16 +187,16 @@ class Projection:
 
     @property
     def median_error(self) -> float:
-        """Median absolute relative difference."""
+        """Return the median absolute relative difference."""
         return float(np.median(self.errors))
 
 
 def project(batches: Timed, guard: Timed | None = None) -> Projection:
-    """Fit every second batch, judge by the others.
+    """Fit every second batch, and evaluate the fit on the others.
 
     Args:
-        batches: Those of a load.
-        guard: Batches none of which shall be off by more than ``GUARD``.
+        batches: Batches of a load.
+        guard: Batches whose errors shall not exceed ``GUARD``; None for none.
     """
     beta = fit(batches[::2], guard)
     occurs = (batches.features.max(0) > 0) & _FITTED
@@ -202,13 +205,14 @@ def project(batches: Timed, guard: Timed | None = None) -> Projection:
 
 
 def fit(batches: Timed, guard: Timed | None = None) -> Float[np.ndarray, " basis"]:
-    """Non-negative vector with the least mean of relative errors, the load's time kept.
+    """Return the non-negative vector with the least mean relative error that keeps the load's time.
 
-    Step time bends where BLIS's formula is straight: a line that is right for most batches is off
-    for the others, and least absolute deviations let those be. End-to-end latencies are sums of all
-    batches, times to first token of those with a prompt: each of the two sums is off by at most
-    ``_TIME``. No batch of the guard is off by more than ``GUARD``. What no vector can do is missed
-    by as little as possible: one linear program.
+    The surrogate's step time is curved where BLIS's formula is straight. A line that is right for
+    most batches has errors for the others, which least absolute deviations tolerate. End-to-end
+    latencies are sums of all batches, times to first token of those with a prompt. So the error of
+    each of the two sums is at most ``_TIME``, and the error of each batch of the guard at most
+    ``GUARD``. Limits that no vector can meet are exceeded as little as possible. All this is one
+    linear program.
     """
     size = np.linalg.norm(batches.relative, axis=0)
     used = (size > 0) & _FITTED
@@ -228,11 +232,12 @@ def fit(batches: Timed, guard: Timed | None = None) -> Float[np.ndarray, " basis
 def _least(
     limited: Sequence[tuple[np.ndarray, float, np.ndarray]], weights: Sequence[float]
 ) -> Float[np.ndarray, " used"]:
-    """Vector whose rows miss 1 by least beyond their limits.
+    """Return the vector whose rows differ least from 1 beyond their limits.
 
     Args:
-        limited: Rows, by how much each may miss 1, and which excess it shares with which others.
-        weights: What an excess of each of these counts.
+        limited: Tuples of rows, their allowed distance from 1, and the index of each row's excess;
+            rows with the same index share one excess.
+        weights: Weight of an excess of each tuple.
     """
     counts = [int(which.max()) + 1 for _, _, which in limited]
     # One column for each excess, on the rows that share it.
@@ -254,9 +259,9 @@ def _least(
 def _sums(
     rows: Float[np.ndarray, "batches used"], batches: Timed
 ) -> Float[np.ndarray, "sums used"]:
-    """Time of all batches and of those with a prompt, each over the surrogate's.
+    """Return the time of all batches and of those with a prompt, each over the surrogate's.
 
-    Batches that take far longer than least squares says count in neither, unless all do.
+    Batches that take far longer than a least-squares fit predicts are left aside, unless all do.
     """
     q, r = np.linalg.qr(rows)
     squares, _ = nnls(r, q.sum(0))

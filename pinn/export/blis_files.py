@@ -1,4 +1,4 @@
-"""A folder per configuration that an unmodified BLIS runs as it is, and a summary of all."""
+"""Folders of configurations for an unmodified BLIS, and a summary of them."""
 
 import re
 import shlex
@@ -18,11 +18,11 @@ from pinn.export.configured import Configured
 from pinn.simulator.workloads.load import load_workload
 from pinn.simulator.workloads.workload import Workload
 
-#: State of BLIS that the files are for.
+#: State of BLIS for which the files are written.
 BLIS_STATE = "inference-sim of August 2026"
 Vectors = Sequence[blis_vectors.BlisVector]
 ALPHA = ("alpha_arrival_us", "alpha_completion_us", "alpha_output_token_us")
-#: What a batch may be off by at most without being asked for.
+#: Largest error of a batch that is accepted by default.
 WORST_ERROR = 0.25
 
 _TEMPLATE = Path(__file__).with_name("blis_run.sh")
@@ -30,7 +30,7 @@ _PICK = Path(__file__).with_name("blis_pick.awk")
 
 
 def coefficients_yaml(vector: blis_vectors.BlisVector, facts: dict[str, object]) -> str:
-    """A file for ``--defaults-filepath``; facts are comments, since BLIS refuses unknown keys."""
+    """Return a file for ``--defaults-filepath``; facts are comments: BLIS refuses unknown keys."""
     comments = [f"# {name}: {json_text(value)}" for name, value in facts.items()]
     beta = ", ".join(repr(value) for value in vector.projection.beta.tolist())
     alpha = ", ".join(repr(value) for value in vector.alpha)
@@ -39,7 +39,7 @@ def coefficients_yaml(vector: blis_vectors.BlisVector, facts: dict[str, object])
 
 
 def vector_facts(vector: blis_vectors.BlisVector) -> dict[str, object]:
-    """What a vector says of itself: its error, and what it costs to take it for another load."""
+    """Return the description of a vector: its error, and its errors under other loads."""
     low, high = vector.taken
     facts: dict[str, object] = {
         "load": vector.load,
@@ -65,14 +65,14 @@ def vector_facts(vector: blis_vectors.BlisVector) -> dict[str, object]:
 
 
 def folder_name(configured: Configured, row: int) -> str:
-    """A folder for one configuration, such as ``003_Llama-3.1-8B_H100-SXM_tp1``."""
+    """Return a configuration's folder name, such as ``003_Llama-3.1-8B_H100-SXM_tp1``."""
     deployment = configured.deployments[row]
     model, size = deployment.model.name.split("/")[-1], deployment.recipe.tensor_parallel_size
     return _file_name(f"{row + 1:03d}_{model}_{deployment.gpu.name}_tp{size}")
 
 
 def _file_name(text: str) -> str:
-    """A text as files and a shell may have it."""
+    """Return a text with only characters that are safe in file names and a shell."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text)
 
 
@@ -86,17 +86,17 @@ def write_configuration(
 ) -> None:
     """Write a configuration's folder, each file whole; ``run.sh`` comes last.
 
-    ``config.json``, ``hardware.json``, ``loads.csv`` with the vectors of all loads that it can keep
-    up with, ``coefficients.yaml`` with that of all together, and ``pick.awk``, by which ``run.sh``
-    finds those of what it is given.
+    The files are ``config.json``; ``hardware.json``; ``loads.csv`` with the vectors of all loads
+    that the configuration can sustain; ``coefficients.yaml`` with the vector of all loads together;
+    and ``pick.awk``, by which ``run.sh`` finds the vector of a given load.
 
     Args:
         configured: Configurations with coefficients.
-        row: Which of them.
-        vectors: Of ``blis_vectors``.
-        kv_blocks: Of ``blis_kv_blocks``.
-        out: Folder of the folders.
-        worst_error: Beyond it ``run.sh`` takes the vector of all loads only where it is told to.
+        row: Index of the configuration.
+        vectors: Vectors as ``blis_vectors`` returns them.
+        kv_blocks: Number of blocks as ``blis_kv_blocks`` returns it.
+        out: Parent of the configurations' folders.
+        worst_error: Error beyond which ``run.sh`` uses the vector of all loads only on request.
     """
     deployment = configured.deployments[row]
     folder = out / folder_name(configured, row)
@@ -125,7 +125,7 @@ def write_configuration(
 def run_script(
     configured: Configured, row: int, vectors: Vectors, kv_blocks: int, worst_error: float
 ) -> str:
-    """The command line of one configuration, for a shell."""
+    """Return the shell script that runs BLIS for one configuration."""
     deployment = configured.deployments[row]
     flags = blis_model.blis_flags(deployment, kv_blocks)
     note = "# total-kv-blocks are those that hold as many requests of mean length.\n"
@@ -153,7 +153,7 @@ def run_script(
 
 
 def vector_row(v: blis_vectors.BlisVector) -> dict[str, object]:
-    """A line of ``loads.csv``: the vector by name, what it is for and what it is off by."""
+    """Return a line of ``loads.csv``: the vector by name, its load, and its errors."""
     replicas, beta = v.replicas, v.projection.beta.tolist()
     return {
         "load": v.load,
@@ -175,7 +175,7 @@ def vector_row(v: blis_vectors.BlisVector) -> dict[str, object]:
 
 
 def write_summary(configured: Configured, vectors: Mapping[int, Vectors], path: Path) -> None:
-    """The lines of all folders together."""
+    """Write the lines of all folders to one table."""
     rows = [
         {"folder": folder_name(configured, row)} | vector_row(v)
         for row, found in vectors.items()
@@ -184,23 +184,23 @@ def write_summary(configured: Configured, vectors: Mapping[int, Vectors], path: 
     tables.write_rows(rows, path)
 
 
-# The folders of many configurations, and what is said of them.
+# Folders of many configurations, and what is printed about them.
 
 
 def write_folders(
     configured: Configured, files: Sequence[Path], out: Path, worst_error: float, skip: bool
 ) -> None:
-    """Write the folder of each configuration and a summary, and print what they hold.
+    """Write the folder of each configuration and a summary, and print their names and errors.
 
     Args:
         configured: Configurations with coefficients.
-        files: Of loads that they will serve, beside the steady ones.
-        out: Folder of the folders.
-        worst_error: By which share a step's time may be off at the most.
-        skip: Whether what cannot be exported is left out.
+        files: Files of loads that the configurations will serve, beside the steady ones.
+        out: Parent of the configurations' folders.
+        worst_error: Largest accepted relative error of a step's time.
+        skip: Whether configurations that cannot be exported are skipped.
 
     Raises:
-        PinnError: If a load cannot be read or named, or a configuration not be exported.
+        PinnError: If a load cannot be read or named, or a configuration cannot be exported.
     """
     loads, found = _named_loads(files), {}
     for row in progress.counted(range(len(configured)), "configuration"):
@@ -216,7 +216,7 @@ def write_folders(
 
 
 def _named_loads(files: Sequence[Path]) -> list[Workload]:
-    """Loads of files, under names that files and a shell may have."""
+    """Return the loads of files, under names that are safe in file names and a shell."""
     loads = [load_workload(path) for path in files]
     loads = [replace(load, name=_file_name(load.name)) for load in loads]
     counts = Counter([blis_vectors.MIX, *(load.name for load in loads)])

@@ -1,4 +1,4 @@
-"""A model and its engine as BLIS configures them."""
+"""A deployment's model and engine as BLIS configures them."""
 
 import re
 from collections.abc import Mapping
@@ -13,33 +13,33 @@ from pinn.specs import model as models
 from pinn.specs.gpu import GpuSpec, gpu_aliases
 from pinn.specs.precision import ACTIVATION_BYTES
 
-# What the Go simulator BLIS reads of a model, a GPU and a configuration.
+# Inputs of the Go simulator BLIS: its numbers of a model, a GPU and a configuration.
 #
-# Read at its August 2026 state; its simplifications are kept, because its step time has them.
+# They follow its code of August 2026. Its simplifications are kept, because its step time has them.
 
 
 @dataclass(frozen=True)
 class BlisModel:
-    """The numbers that BLIS's basis functions are made of.
+    """Numbers that BLIS's basis functions use, with BLIS's symbols.
 
     Attributes:
-        layers: L.
-        hidden_size: d.
-        heads: h.
+        layers: L, number of layers.
+        hidden_size: d, width of the residual stream.
+        heads: h, number of attention heads.
         kv_heads: At least one per GPU, since BLIS panics where TP does not divide them and vLLM
-            replicates what is fewer; as many as heads for MLA, whose configs say so.
-        expert_width: f_m, of one routed expert; 0 for a dense model.
-        dense_width: f_d.
-        shared_width: f_s, of all shared experts together.
-        experts: N; 0 for a dense model.
-        top_k: k.
-        interleave: s: dense layers between two of routed experts.
-        weight_bytes: w.
-        activation_bytes: a.
-        tensor_parallel: tp.
-        data_parallel: dp.
-        peak_tflops: Dense, of the format that BLIS picks.
-        bandwidth_tb_s: Of the device memory.
+            replicates fewer ones. For MLA as many as heads, as in its configs.
+        expert_width: f_m, width of one routed expert; 0 for a dense model.
+        dense_width: f_d, width of a dense feed-forward layer.
+        shared_width: f_s, width of all shared experts together.
+        experts: N, number of routed experts; 0 for a dense model.
+        top_k: k, experts per token.
+        interleave: s, dense layers between two of routed experts.
+        weight_bytes: w, bytes per weight.
+        activation_bytes: a, bytes per activation.
+        tensor_parallel: tp, tensor-parallel size.
+        data_parallel: dp, data-parallel size.
+        peak_tflops: Dense peak of the format that BLIS picks, TFLOP/s.
+        bandwidth_tb_s: Bandwidth of the device memory, TB/s.
     """
 
     layers: int
@@ -61,27 +61,27 @@ class BlisModel:
 
     @property
     def head_dim(self) -> int:
-        """Width of a head: d div h; an explicit head_dim is ignored."""
+        """Return the width of a head, d div h; an explicit head_dim is ignored."""
         return self.hidden_size // self.heads
 
     @property
     def moe_layers(self) -> int:
-        """L_m: every layer of a mixture of experts, or one in s + 1."""
+        """Return L_m: every layer of a mixture of experts, or one in s + 1."""
         if not self.experts:
             return 0
         return self.layers // (self.interleave + 1) if self.interleave else self.layers
 
     @property
     def dense_layers(self) -> int:
-        """L_d."""
+        """Return L_d, the number of dense layers."""
         return self.layers - self.moe_layers
 
 
 def check_expressible(deployment: Deployment) -> None:
-    """Refuse what BLIS refuses, or has no words for.
+    """Check that BLIS accepts and can express a deployment.
 
     Raises:
-        PinnError: With BLIS's reason and what to do.
+        PinnError: If it does not; the message has BLIS's reason and a remedy.
     """
     model, recipe = deployment.model, deployment.recipe
     if not model.is_plain:
@@ -111,7 +111,7 @@ def check_expressible(deployment: Deployment) -> None:
 
 
 def blis_model(deployment: Deployment) -> BlisModel:
-    """What BLIS reads of the files of a deployment, see ``pinn.export.blis_model``."""
+    """Return the numbers that BLIS reads from the files of a deployment."""
     model, recipe = deployment.model, deployment.recipe
     moe, attention = model.moe, model.layer_groups[0].attention
     assert isinstance(attention, models.Attention)
@@ -144,23 +144,23 @@ def blis_model(deployment: Deployment) -> BlisModel:
     )
 
 
-# What BLIS is told of a deployment: its config.json, its hardware file and its KV cache.
+# Files of a deployment for BLIS: config.json, the hardware file and flags of the KV cache.
 #
-# Only keys that BLIS reads are written, so that nothing is left to how it guesses. Its step time
-# takes shapes and bytes from here, and the exported coefficients belong to these very numbers.
+# All keys that BLIS reads are written, so that it does not have to guess, and no others. Its step
+# time takes shapes and bytes from here, and the exported coefficients belong to these numbers.
 
-#: Parts of a model's name that BLIS takes its bytes per weight from where the config says nothing.
+#: Parts of a model's name from which BLIS takes bytes per weight if the config does not state them.
 _FORMAT_IN_NAME = re.compile(r"(?:^|[./_-])(?:w\d+a16|fp8)(?:$|[./_-])", re.IGNORECASE)
-#: Names that BLIS's own hardware file uses and its users type, before any other of a GPU.
+#: GPU names of BLIS's own hardware file, which its users type; preferred to other names.
 _BLIS_GPUS = ("H100", "A100-SXM", "A100-80", "L40S")
 
 
 def blis_config(deployment: Deployment) -> dict[str, object]:
-    """The config.json for ``--model-config-folder``.
+    """Return the config.json for ``--model-config-folder``.
 
-    Its bytes per weight are ours, whatever the model's name says. ``intermediate_size`` is the
-    experts' where no layer is dense, since BLIS refuses 0; ``hidden_act`` is the one that BLIS
-    knows for its gated layers, and counts in no step time.
+    Its bytes per weight are the deployment's, whatever the model's name says. ``intermediate_size``
+    is the experts' where no layer is dense, since BLIS refuses 0. ``hidden_act`` is the one that
+    BLIS knows for its gated layers; it does not affect step times.
     """
     model, m = deployment.model, blis_model(deployment)
     attention = model.layer_groups[0].attention
@@ -204,18 +204,18 @@ def _experts(m: BlisModel) -> dict[str, int]:
 
 
 def blis_gpu_name(gpu: GpuSpec) -> str:
-    """The name for ``--hardware``: BLIS's own where it has the GPU, else the catalogue's."""
+    """Return the name for ``--hardware``: BLIS's own where it has the GPU, else the catalog's."""
     return next((name for name in _BLIS_GPUS if name in gpu_aliases(gpu)), gpu.name)
 
 
 def blis_hardware(gpu: GpuSpec) -> dict[str, Mapping[str, float]]:
-    """The file for ``--hardware-config``: the GPU under every name without a blank."""
+    """Return the file for ``--hardware-config``: the GPU under every name without a blank."""
     names = [name for name in (gpu.name, *gpu_aliases(gpu)) if " " not in name]
     return {name: hardware_entry(gpu) for name in names}
 
 
 def hardware_entry(gpu: GpuSpec) -> Mapping[str, float]:
-    """A GPU as BLIS's hardware file describes it; step times do not use the two mfu."""
+    """Return a GPU as BLIS's hardware file describes it; step times do not use the two mfu."""
     tflops = {kind: rate / 1e12 for kind, rate in gpu.peak_flop_per_s.items()}
     return {
         "TFlopsPeak": tflops["bf16"],
@@ -228,18 +228,18 @@ def hardware_entry(gpu: GpuSpec) -> Mapping[str, float]:
 
 
 def blis_kv_blocks(deployment: Deployment, request_tokens: int) -> int:
-    """Blocks for ``--total-kv-blocks``, of all data-parallel replicas, as BLIS counts.
+    """Return the blocks for ``--total-kv-blocks``, of all data-parallel replicas, as BLIS counts.
 
-    Where every layer keeps every token these are the simulator's own. A model that mixes in layers
-    with a window takes several blocks for the same tokens, BLIS one, so that only a length can say
-    how many requests fit.
+    Where every layer keeps every token, these are the simulator's own blocks. In a model with
+    windowed layers, tokens take several blocks, but only one in BLIS. The number of requests that
+    fit then depends on their length.
 
     Args:
-        deployment: What is served.
-        request_tokens: Prompt and output of a typical request.
+        deployment: Deployment that is served.
+        request_tokens: Prompt and output tokens of a typical request.
 
     Raises:
-        PinnError: If the deployment does not fit, or not one request of max_model_len.
+        PinnError: If the deployment, or one request of max_model_len, does not fit.
     """
     layout, size = kv_layout(deployment, EngineSpec()), deployment.recipe.block_tokens
     tokens = min(request_tokens, max_model_len(deployment))
@@ -248,10 +248,10 @@ def blis_kv_blocks(deployment: Deployment, request_tokens: int) -> int:
 
 
 def blis_flags(deployment: Deployment, kv_blocks: int) -> dict[str, str]:
-    """BLIS's flags of a deployment, but for those that name files.
+    """Return BLIS's flags of a deployment, except those that name files.
 
-    BLIS steps all data-parallel replicas of a mixture of experts as one engine, which takes their
-    requests and tokens together.
+    BLIS steps all data-parallel replicas of a mixture of experts as one engine, which has the
+    requests and tokens of all of them.
     """
     recipe = deployment.recipe
     replicas = recipe.data_parallel_size

@@ -1,4 +1,4 @@
-"""Workloads that BLIS's coefficients are fitted on, and the vectors themselves."""
+"""Vectors of BLIS's coefficients, and the workloads that they are fitted to."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,42 +20,43 @@ from pinn.simulator.workloads.workload import Workload, open_loop
 from pinn.surrogate.deployment_features import deployment_features
 from pinn.units import MICROSECOND
 
-# The loads that projections are made for, simulated: their batches and their waiting times.
+# Loads that vectors are fitted to, simulated: their batches and their waiting times.
 
 #: Batches kept of each load, evenly over its steps.
 BATCHES = 20_000
-#: A load is overloaded where more than this share of its requests wait longer than a step for a
-#: place in the batch, or lose theirs: their times then follow the queue, not the steps.
+#: Share of requests above which a load is overloaded, if that many wait longer than a step for a
+#: place in the batch, or lose theirs. Their times then follow the queue, not the steps.
 WAITING = 0.005
-#: Decodes of the first load, of each over the one before, and what the last but one sends of the
-#: rate that saturates.
+#: Decodes of the first load; ratio of decodes from one load to the next; share of the saturating
+#: rate that the last load but one sends.
 _FIRST, _APART, _LAST = 0.7, 1.7, 0.95
+#: Numbers of decodes that are tried in the search for the last load.
 #: Numbers of decodes among which the last is looked for.
 _TRIED = 24
 #: Standard deviations of the number of requests that arrive at random.
 _CROWDED = 2.0
 _NAME = "decodes-"
-#: Lengths are uniform between these shares of the mean ones.
+#: Limits of the uniform distribution of lengths, over their mean.
 _LENGTHS = (0.5, 1.5)
-#: Requests of a load, and further ones for each that is in flight.
+#: Requests of a load, and further ones per request in flight.
 _REQUESTS, _EACH = 50, 8
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What one load makes a deployment do.
+    """Observed batches and delays of a deployment under one load.
 
     Attributes:
-        load: Its name, or ``mix``.
-        batches: BLIS's basis functions of its batches and the surrogate's step times.
-        mean_step_us: Over all steps.
-        lengths: Of a request in the mean.
-        decodes: In a step of a replica, the mean over the requests that decode.
-        first_token_delay_us: Of the time to first token, what BLIS's own simulation of queue and
-            steps leaves out.
+        load: Name of the load, or ``mix``.
+        batches: BLIS's basis functions of the batches and the surrogate's step times.
+        mean_step_us: Mean step time over all steps.
+        lengths: Mean prompt and output tokens of a request.
+        decodes: Decodes in a step of one replica, averaged over the requests that decode.
+        first_token_delay_us: Part of the time to first token that BLIS's own simulation of queue
+            and steps does not cover.
         ttft_us: Median time to first token.
-        overloaded: Whether its requests queue up.
-        shared: Share of its steps' time that prompts which decodes have in common save.
+        overloaded: Whether the requests queue up.
+        shared: Share of the steps' time that is saved by prompts which decodes have in common.
     """
 
     load: str
@@ -70,14 +71,14 @@ class Seen:
 
 
 def rate_per_s(latency: LinearLatency, lengths: Lengths, decodes: float) -> float:
-    """Requests per second that keep so many decodes in a step of one replica."""
+    """Return the requests per second that keep ``decodes`` in a step of one replica."""
     alone = step_us(latency, decodes, lengths)
     prompt_us = step_us(latency, decodes, lengths, prompt=True) - alone
     return decodes / (lengths.output * alone + decodes * prompt_us) / MICROSECOND
 
 
 def most_decodes(latency: LinearLatency, lengths: Lengths) -> int:
-    """Requests of a step of one replica, as places in the batch and in the KV cache allow."""
+    """Return the most requests in a step of one replica, by places in batch and KV cache."""
     deployment = latency.deployment
     layout = kv_layout(deployment, EngineSpec())
     held = layout.request_blocks(lengths.prompt + lengths.output, deployment.recipe.block_tokens)
@@ -85,9 +86,9 @@ def most_decodes(latency: LinearLatency, lengths: Lengths) -> int:
 
 
 def standard_loads(latency: LinearLatency, lengths: Lengths) -> list[Workload]:
-    """Steady loads from one request at a time to all that the deployment can keep up with.
+    """Return steady loads, from one request at a time to saturation of the deployment.
 
-    Requests arrive at random, about that long and unlike each other.
+    Requests arrive at random; their lengths vary around ``lengths``, and their prompts differ.
     """
     most = most_decodes(latency, lengths)
     counts = np.unique(np.geomspace(1, most, _TRIED).astype(int))
@@ -103,7 +104,7 @@ def standard_loads(latency: LinearLatency, lengths: Lengths) -> list[Workload]:
 
 
 def steady_load(latency: LinearLatency, lengths: Lengths, decodes: float) -> Workload:
-    """One that keeps so many requests decoding in each replica."""
+    """Return a load that keeps ``decodes`` requests decoding in each replica."""
     replicas = latency.deployment.recipe.data_parallel_size
     rate = rate_per_s(latency, lengths, decodes) * replicas
     stages = [Stage(rate, (_REQUESTS + _EACH * decodes * replicas) / rate)]
@@ -112,24 +113,24 @@ def steady_load(latency: LinearLatency, lengths: Lengths, decodes: float) -> Wor
 
 
 def is_standard(name: str) -> bool:
-    """Whether a name is one of a steady load."""
+    """Return whether a name is that of a steady load."""
     return name.startswith(_NAME)
 
 
 def mean_lengths(loads: Sequence[Workload]) -> Lengths:
-    """Tokens of a mean request, each load counting alike."""
+    """Return the tokens of a mean request, with equal weight for each load."""
     prompt = np.mean([load.prompt_tokens.mean() for load in loads])
     output = np.mean([load.output_tokens.mean() for load in loads])
     return Lengths(round(float(prompt)), round(float(output)))
 
 
 def observe(latency: LinearLatency, workload: Workload) -> Seen:
-    """Serve a load twice: as BLIS does, and as the surrogate's engine does.
+    """Simulate a load twice: as BLIS does, and as the surrogate's engine does.
 
-    BLIS schedules a batch when the last one has ended and knows no delay but its alphas, so its
-    batches, queue and wait for the step in flight are those of synchronous scheduling with the same
-    step times and alpha 0. What the full simulation adds to the time to first token is the delay
-    that BLIS has to be told.
+    BLIS schedules a batch when the last one has ended, and its only delays are its alphas. Its
+    batches, queue and wait for the step in flight are therefore those of synchronous scheduling
+    with equal step times and alpha 0. The time to first token that the full simulation adds is the
+    delay to give to BLIS.
 
     Raises:
         PinnError: If the deployment cannot serve the load.
@@ -161,9 +162,9 @@ def observe(latency: LinearLatency, workload: Workload) -> Seen:
 
 
 def _steady_steps(steps: StepRecords) -> StepRecords:
-    """Those from the first to the last whose batch is among the fuller quarter.
+    """Return the steps from the first to the last whose batch is among the fuller quarter.
 
-    Before and after them it fills and empties, as it does in no load that goes on.
+    Before and after them the batch fills and empties, unlike in a load that goes on.
     """
     requests = steps.sums.requests
     full = np.flatnonzero(requests >= np.quantile(requests, 0.75))
@@ -171,16 +172,16 @@ def _steady_steps(steps: StepRecords) -> StepRecords:
 
 
 def is_overloaded(run: Run) -> bool:
-    """Whether requests queue up for a place in the batch, or lose it to others."""
+    """Return whether requests queue up for a place in the batch, or lose it to others."""
     wait_s = run.requests.scheduled_s - run.requests.queued_s
     waited = wait_s > run.steps["duration_s"].mean()
     return float((waited | (run.requests.preemptions > 0)).mean()) > WAITING
 
 
 def _first_token_delay_s(blis: RequestRecords, whole: RequestRecords, overloaded: bool) -> float:
-    """Median over requests of what is missing; of overloaded ones, without their time in the queue.
+    """Return the median missing delay over requests; under overload, without time in the queue.
 
-    Two queues of seconds differ by more than what is looked for.
+    Two queues of seconds differ by more than the delay in question.
     """
     if not overloaded:
         return float(np.nanmedian(whole.ttft_s - blis.ttft_s))
@@ -190,13 +191,13 @@ def _first_token_delay_s(blis: RequestRecords, whole: RequestRecords, overloaded
 
 
 def _shared(latency: LinearLatency, steps: StepRecords) -> float:
-    """What all steps would take more if no decode found another's keys in the GPU's cache."""
+    """Return the share of time that steps would add if no decode reused keys in cache."""
     saved = deployment_features(latency.deployment, steps.sums) @ latency.beta
     whole = deployment_features(latency.deployment, steps.whole_sums) @ latency.beta
     return float(whole.sum() / saved.sum() - 1)
 
 
-# Alpha and beta vectors for BLIS: one per configuration and load, and one for all loads.
+# Alpha and beta vectors for BLIS: one per configuration and load, and one for all loads together.
 
 #: Name of the vector for all loads together.
 MIX = "mix"
@@ -204,12 +205,12 @@ MIX = "mix"
 
 @dataclass(frozen=True)
 class WorstBatch:
-    """The batch of a vector's range that BLIS gets most wrong.
+    """Batch in a vector's range with the largest error of BLIS.
 
     Attributes:
-        error: BLIS / surrogate - 1.
-        decodes: Of the batch, in one replica.
-        prompt_tokens: Beside them; 0 for none.
+        error: Relative error, BLIS / surrogate - 1.
+        decodes: Decodes of the batch, in one replica.
+        prompt_tokens: Prompt tokens beside the decodes; 0 for none.
     """
 
     error: float
@@ -223,22 +224,24 @@ class WorstBatch:
 
 @dataclass(frozen=True)
 class BlisVector(Seen):
-    """What BLIS needs for one configuration under one load, beside what was seen of that.
+    """Coefficients for BLIS of one configuration under one load, with what was observed of it.
 
-    ``alpha[0]`` holds at the load's mean step; what prompts in common save is in the coefficients.
+    ``alpha[0]`` is right at the load's mean step. Savings of common prompts are in the
+    coefficients.
 
     Attributes:
-        alpha: For ``--alpha-coeffs``: microseconds per request before queueing, once at
+        alpha: Values for ``--alpha-coeffs``: microseconds per request before queueing, once at
             completion, per output token (0).
         projection: Beta with its error.
-        taken: From how many decodes to how many ``run.sh`` takes it, alone or with its neighbour.
-        worst: Of the batches there.
-        output_per_s: Tokens that so many decodes alone give in a second, of all replicas.
-        prompt_us: What a prompt token adds to a step of so many decodes, over all replicas.
-        replicas: Data-parallel ones, which BLIS takes for one engine.
-        step_errors: Taken for each load, the median |BLIS - surrogate| / surrogate of a step.
-        first_token_errors: Taken for each load, what ``alpha[0]`` adds too much (or, negative, too
-            little), over that load's median time to first token.
+        taken: Smallest and largest number of decodes for which ``run.sh`` uses the vector, alone or
+            with its neighbour.
+        worst: Batch with the largest error in that range.
+        output_per_s: Tokens per second of ``decodes`` without prompts, of all replicas.
+        prompt_us: Time that a prompt token adds to a step of ``decodes``, over all replicas.
+        replicas: Data-parallel replicas, which BLIS treats as one engine.
+        step_errors: Load -> median |BLIS - surrogate| / surrogate of a step with this vector.
+        first_token_errors: Load -> excess of ``alpha[0]`` (negative if too small) over that load's
+            median time to first token.
     """
 
     alpha: tuple[float, float, float]
@@ -253,13 +256,13 @@ class BlisVector(Seen):
 
 
 def latency_of(configured: Configured, row: int) -> LinearLatency:
-    """The latency model of a configuration."""
+    """Return the latency model of a configuration."""
     coefficients = configured.coefficients.take(row)
     return LinearLatency(configured.deployments[row], coefficients.beta[0], coefficients.alpha[0])
 
 
 def typical_tokens(configured: Configured, row: int, workloads: Sequence[Workload]) -> int:
-    """Prompt and output of a mean request of the loads, or of a steady one."""
+    """Return prompt plus output tokens of a mean request of the loads, or of a steady one."""
     usual = request_lengths(latency_of(configured, row))
     lengths = mean_lengths(workloads) if workloads else usual[len(usual) // 2]
     return lengths.prompt + lengths.output
@@ -268,21 +271,21 @@ def typical_tokens(configured: Configured, row: int, workloads: Sequence[Workloa
 def blis_vectors(
     configured: Configured, row: int, workloads: Sequence[Workload] = ()
 ) -> list[BlisVector]:
-    """Vectors of one configuration: per load from few decodes to many, then for all of them.
+    """Return the vectors of a configuration: per load from few decodes to many, then for all.
 
     Loads are steady ones from one request to near saturation, with short, usual and long prompts,
-    and those given; what the configuration cannot keep up with of the latter is in no vector for
-    all.
+    and the given ones. Given loads that the configuration cannot sustain do not enter the vector
+    for all.
 
-    ``alpha[0]`` is what the surrogate's engine adds to the time to first token beyond the queue,
-    the step in flight and the steps that BLIS simulates; the median over a load's requests, the
-    mean of those for all loads. ``alpha[2]`` is 0: BLIS would add it to each gap between tokens,
-    but the API server works on a token while the engine makes the next.
+    ``alpha[0]`` is the time that the surrogate's engine adds to the time to first token, beyond the
+    queue, the step in flight and the steps that BLIS simulates. It is the median over a load's
+    requests; for all loads, the mean of these medians. ``alpha[2]`` is 0: BLIS would add it to each
+    ITL, but the API server processes a token while the engine makes the next.
 
     Args:
         configured: Configurations with coefficients.
-        row: Which of them.
-        workloads: Loads that the configuration will see.
+        row: Index of the configuration.
+        workloads: Loads that the configuration will serve.
 
     Raises:
         PinnError: If the configuration cannot serve a load.
@@ -294,7 +297,7 @@ def blis_vectors(
     kept = [*chain(*classes), *(one for one in given if not one.overloaded)]
     found = []
     for steady in classes:
-        # Between two loads both are taken, so that each is good up to its neighbours.
+        # Between two loads both vectors are used, so each must be accurate up to its neighbours.
         ends = [1.0, *(one.decodes for one in steady), most]
         guarded = guard(latency, steady[0].lengths)
         for one, low, high in zip(steady, ends, ends[2:], strict=False):
@@ -305,9 +308,9 @@ def blis_vectors(
 
 
 def _steady(latency: LinearLatency, lengths: Lengths) -> list[Seen]:
-    """Steady loads of requests of a length, from few decodes to many."""
+    """Return the observations of steady loads of given lengths, from few decodes to many."""
     loads = [observe(latency, load) for load in standard_loads(latency, lengths)]
-    # Some requests of the last one wait for a place; it is what saturation looks like.
+    # Some requests of the last load wait for a place: that is how saturation shows.
     found = [replace(one, lengths=lengths, overloaded=False) for one in loads]
     return sorted(found, key=lambda one: one.decodes)
 
@@ -316,8 +319,8 @@ def _vector(
     latency: LinearLatency, one: Seen, loads: list[Seen], guarded: Guard, taken: tuple[float, float]
 ) -> BlisVector:
     deployment, asked = latency.deployment, guarded.within(*taken)
-    # Step times of experts are too bent for one line through all of them. Requests that arrive at
-    # random are at times more than that; the vector of few also serves one at a time.
+    # Step times of experts are too curved for one line through all of them. Random arrivals exceed
+    # the range at times; the vector of the fewest decodes also serves single requests.
     more = _CROWDED * taken[1] ** 0.5 if taken[0] > 1 else 0.0
     kept = guarded.within(taken[0], taken[1] + more) if deployment.model.moe else guarded
     projection = blis_features.project(one.batches, kept.batches)
@@ -344,12 +347,12 @@ def _vector(
 
 
 def _evenly(values: np.ndarray, count: int) -> np.ndarray:
-    """So many places among values, as far from each other as they can be."""
+    """Return ``count`` positions among values, evenly spaced from first to last."""
     return np.linspace(0, len(values) - 1, min(count, len(values))).astype(int)
 
 
 def _together(seen: Sequence[Seen]) -> Seen:
-    """All loads with equal weight: each brings as many batches as the others."""
+    """Return all loads with equal weight: each contributes equally many batches."""
     count = min(len(one.batches.step_us) for one in seen)
     kept = [one.batches[_evenly(one.batches.step_us, count)] for one in seen]
     batches = blis_features.Timed(
@@ -363,5 +366,5 @@ def _together(seen: Sequence[Seen]) -> Seen:
 
 
 def worst_taken(vectors: Sequence[BlisVector]) -> BlisVector:
-    """The vector of those that ``run.sh`` picks by itself with the worst batch."""
+    """Return the vector with the worst batch, among those that ``run.sh`` picks by itself."""
     return max((v for v in vectors if is_standard(v.load)), key=lambda v: abs(v.worst.error))

@@ -22,16 +22,16 @@ from pinn.surrogate.batch_marks import marks_of_each
 from pinn.surrogate.uncertainty.training_space import training_space
 from pinn.units import MICROSECOND
 
-#: What a table's column is made of.
+#: Values of a table's column.
 Column: TypeAlias = "Sequence[object] | np.ndarray | pa.Array"
 
 _SIZE = "tensor_parallel_size"
-#: Flags that do not move memory.
+#: Flags that do not affect memory.
 _IDLE = {"generation_config", "override_generation_config"}
 
 
 def crossed(configs: Path | None, grid: str | None, given: Configuration) -> list[Values]:
-    """The configurations of file and grid, combined with each other and with the flags."""
+    """Return the configurations of file and grid, combined with each other and with the flags."""
     shared = configurations.canonical(given)
     rows = configurations.read_configurations(configs) if configs is not None else [{}]
     points = configurations.parse_grid(grid) if grid is not None else [{}]
@@ -42,7 +42,7 @@ def crossed(configs: Path | None, grid: str | None, given: Configuration) -> lis
 def many_table(
     rows: Sequence[Values], batches: Sequence[str], checkpoint: Path | None, skip_invalid: bool
 ) -> tuple[pa.Table, list[str]]:
-    """The table of many configurations, and why others were left out."""
+    """Return the table of many configurations, and the reasons for those that were skipped."""
     progress.doing(f"{len(rows):,} configurations")
     network = surrogate.Surrogate.load(files.find_checkpoint(checkpoint))
     kept, deployments, reasons = configurations.make_deployments(rows, skip_invalid)
@@ -55,12 +55,12 @@ def coefficient_table(
     deployments: Sequence[Deployment],
     batches: Sequence[str] = (),
 ) -> pa.Table:
-    """One row per configuration.
+    """Return a table with one row per configuration.
 
-    Columns: the keys that any configuration gives; ``beta.NAME [unit]`` and ``alpha.NAME [unit]``
-    in the order of the registries; per batch ``step_time_us: BATCH``, ``floor_us: BATCH`` and
-    ``marks: BATCH`` (limits that it exceeds); whether it fits its GPUs (see ``_memory_columns``);
-    and the nearest measured deployment with its distance.
+    The columns are the keys that any configuration gives; ``beta.NAME [unit]`` and
+    ``alpha.NAME [unit]`` in the order of the registries; per batch ``step_time_us: BATCH``,
+    ``floor_us: BATCH`` and ``marks: BATCH`` (limits that it exceeds); whether it fits its GPUs (see
+    ``_memory_columns``); and the nearest measured deployment with its distance.
     """
     columns: dict[str, Column] = {
         key: pa.array([configuration.get(key) for configuration in given])
@@ -82,7 +82,7 @@ def coefficient_table(
 
 
 def _seen_alike(deployments: Sequence[Deployment]) -> tuple[list[Deployment], np.ndarray]:
-    """One deployment of each kind that the embedding tells apart, and the kind of each."""
+    """Return one deployment of each kind that features tell apart, and the kind of each row."""
     kinds: dict[tuple[object, ...], tuple[int, Deployment]] = {}
     place = []
     for deployment in deployments:
@@ -121,9 +121,9 @@ def _batch_columns(
 def _memory_columns(
     configurations: Sequence[Configuration], deployments: Sequence[Deployment]
 ) -> dict[str, Column]:
-    """Columns ``fits``, ``kv_tokens`` and ``smallest_tensor_parallel_size`` of a table.
+    """Return the columns ``fits``, ``kv_tokens`` and ``smallest_tensor_parallel_size``.
 
-    Rows that differ in the tensor-parallel size alone share what is found.
+    Rows that differ in the tensor-parallel size alone share their results.
     """
     alike: dict[tuple[object, ...], dict[int, kv_cache.MemoryFit]] = {}
     smallest: dict[tuple[object, ...], int | None] = {}
@@ -147,7 +147,7 @@ def _memory_columns(
 
 
 def write_table(table: pa.Table, path: Path) -> None:
-    """Write the table as its file's suffix says: as JSON, a list of rows, one a line."""
+    """Write the table in the format of the path's suffix; JSON is a list with one row per line."""
     tables.write_arrow(table, path, _json)
 
 
@@ -158,7 +158,7 @@ def _json(table: pa.Table) -> bytes:
 
 
 def _cells(column: pa.ChunkedArray) -> list[object]:
-    """The values of a column; numbers without gaps by NumPy, which is much quicker."""
+    """Return the values of a column; numbers without gaps by NumPy, which is much faster."""
     if pa.types.is_floating(column.type) and not column.null_count:
         return column.to_numpy().tolist()
     return column.to_pylist()

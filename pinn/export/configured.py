@@ -1,4 +1,4 @@
-"""What an exported file holds: configurations, coefficients, intervals, where they are from."""
+"""Content of exported files: configurations, coefficients, intervals and provenance."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,15 +21,15 @@ from pinn.surrogate.uncertainty import intervals
 from pinn.surrogate.uncertainty.distance import gpu_is_known
 from pinn.surrogate.uncertainty.training_space import Distances, training_space
 
-# Where exported numbers come from: what every exported file says of itself.
+# Provenance of exported numbers, which is written into every exported file.
 
 
 def checkpoint_provenance(path: Path, metadata: Mapping[str, object]) -> JsonObject:
-    """Facts of a checkpoint and of the program that exports from it.
+    """Return facts of a checkpoint and of the program that exports from it.
 
     Args:
-        path: The checkpoint file.
-        metadata: That of the checkpoint.
+        path: Checkpoint file.
+        metadata: Metadata of the checkpoint.
     """
     return {
         "source": "network",
@@ -39,21 +39,22 @@ def checkpoint_provenance(path: Path, metadata: Mapping[str, object]) -> JsonObj
     }
 
 
-# Configurations with their coefficients: what every export starts from.
+# Configurations with their coefficients, from which every export starts.
 
 
 @dataclass(frozen=True)
 class Configured:
-    """``n`` configurations and their coefficients.
+    """Configurations, ``n`` of them, and their coefficients.
 
     Attributes:
-        configurations: As the user gave them, keys of ``pinn.engines.configurations.KEYS``.
-        deployments: The same, checked.
-        coefficients: Of the deployments.
-        sources: Per configuration, ``network`` or the name of a coefficient file.
-        distances: How far each lies from what the checkpoint was measured on.
-        nearest: The nearest measured deployment of each; None where the checkpoint has none.
-        provenance: Of the file to be written.
+        configurations: Configurations as the user gave them, with keys of
+            ``pinn.engines.configurations.KEYS``.
+        deployments: Checked deployments of the configurations.
+        coefficients: Coefficients of the deployments.
+        sources: Source per configuration: ``network`` or the name of a coefficient file.
+        distances: Distance of each configuration from the checkpoint's training data.
+        nearest: Nearest measured deployment of each; None where the checkpoint has none.
+        provenance: Provenance of the file to be written.
     """
 
     configurations: Sequence[Values]
@@ -71,7 +72,7 @@ class Configured:
 def from_checkpoint(
     path: Path, configurations: Sequence[Values], deployments: Sequence[Deployment]
 ) -> Configured:
-    """Coefficients that a checkpoint gives.
+    """Return configurations with the coefficients of a checkpoint.
 
     Raises:
         PinnError: If the checkpoint cannot be used.
@@ -91,15 +92,15 @@ def from_checkpoint(
 
 
 def with_coefficient_files(configured: Configured, paths: Sequence[Path]) -> Configured:
-    """Take the coefficients of files, calibrated ones for instance, where they belong.
+    """Replace coefficients by those of files, such as calibrated ones, where they belong.
 
     Args:
         configured: Configurations with the network's coefficients.
         paths: Files of ``pinn coefficients --json`` or ``pinn calibrate``.
 
     Raises:
-        PinnError: If a file cannot be used or belongs to none of the configurations, or two belong
-            to the same.
+        PinnError: If a file cannot be used or belongs to no configuration, or two files belong to
+            the same one.
     """
     beta, alpha = configured.coefficients.beta.copy(), configured.coefficients.alpha.copy()
     sources, files = list(configured.sources), {}
@@ -121,7 +122,7 @@ def with_coefficient_files(configured: Configured, paths: Sequence[Path]) -> Con
 
 
 def _rows(found: CoefficientSet, path: Path, configured: Configured) -> np.ndarray:
-    """The configurations that a file belongs to."""
+    """Return the rows of the configurations that a file belongs to."""
     reasons, rows = [], []
     for row, deployment in enumerate(configured.deployments):
         try:
@@ -135,20 +136,20 @@ def _rows(found: CoefficientSet, path: Path, configured: Configured) -> np.ndarr
     return np.array(rows)
 
 
-# Intervals of exported coefficients, where a checkpoint's calibration tells them.
+# Intervals of exported coefficients, where a checkpoint's calibration has them.
 
 
 def find_intervals(
     configured: Configured, checkpoint: Path
 ) -> Float[np.ndarray, "2 n coefficients"]:
-    """Low and high ends of the intervals of coefficients, betas first, then alphas.
+    """Return low and high ends of the intervals of coefficients, betas first, then alphas.
 
-    NaN where none is known: of rows that do not come from the network, and of alphas that no data
-    taught.
+    NaN stands for an unknown interval: of rows that do not come from the network, and of alphas
+    without training data.
 
     Args:
         configured: Configurations with coefficients.
-        checkpoint: File of the network; its intervals lie beside it.
+        checkpoint: File of the network; its intervals are in the same folder.
 
     Raises:
         PinnError: If the checkpoint has no intervals of its own.

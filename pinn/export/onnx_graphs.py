@@ -1,4 +1,4 @@
-"""The surrogate as ONNX graphs that onnxruntime runs anywhere, in float64."""
+"""Export of the surrogate as ONNX graphs that onnxruntime runs anywhere, in float64."""
 
 import contextlib
 import io
@@ -25,24 +25,24 @@ from pinn.surrogate.network import CoefficientNetwork
 from pinn.units import MICROSECOND
 
 FORMAT_VERSION = 1
-#: The oldest operator set that has all operators in float64.
+#: Oldest operator set that has all operators in float64.
 OPSET = 17
 COEFFICIENTS, STEP_TIME = "coefficients.onnx", "step_time.onnx"
 
 
 class StepTime(nn.Module):
-    """Summed batch features and coefficients -> step time."""
+    """Graph from summed batch features and coefficients to the step time."""
 
     def forward(
         self, features: Float[Tensor, "n basis"], beta: Float[Tensor, "m basis"]
     ) -> tuple[Float[Tensor, " n"], Int[Tensor, " n"]]:
-        """Seconds, and whole microseconds rounded half to even, at least 1; ``m`` is 1 or ``n``."""
+        """Return seconds, and whole microseconds (half to even, at least 1); ``m`` is 1 or n."""
         seconds = (features * beta).sum(-1)
         return seconds, torch.clamp(torch.round(seconds * 1e6), min=1.0).to(torch.int64)
 
 
 class NamedCoefficients(nn.Module):
-    """The network with its outputs in the order that the graph names them."""
+    """Network whose outputs have the order in which the graph names them."""
 
     def __init__(self, network: CoefficientNetwork) -> None:
         super().__init__()
@@ -51,13 +51,13 @@ class NamedCoefficients(nn.Module):
     def forward(
         self, descriptors: Float[Tensor, "n descriptors"], rates: Float[Tensor, "n rates"]
     ) -> tuple[Float[Tensor, "n alpha"], Float[Tensor, "n beta"]]:
-        """Alpha and beta."""
+        """Return alpha and beta."""
         beta, alpha = self.network(descriptors, rates)
         return alpha, beta
 
 
 def export_onnx(checkpoint: Checkpoint, provenance: dict[str, Any], folder: Path) -> list[Path]:
-    """Write both graphs.
+    """Write both graphs, and return their paths.
 
     ``coefficients.onnx``: ``descriptors`` [n, descriptors] and ``rates`` [n, rates] (see
     ``pinn.surrogate.featurizer``) -> ``alpha`` [n, request features] and ``beta`` [n, step
@@ -65,9 +65,9 @@ def export_onnx(checkpoint: Checkpoint, provenance: dict[str, Any], folder: Path
     features] -> ``step_time_s`` [n] and ``step_time_us`` [n], whole and at least 1.
 
     Args:
-        checkpoint: What to export.
-        provenance: Where it comes from; goes into the metadata of both.
-        folder: Where to write.
+        checkpoint: Checkpoint to export.
+        provenance: Provenance, for the metadata of both graphs.
+        folder: Folder of the two files.
 
     Returns:
         The two paths.
@@ -83,7 +83,7 @@ def export_onnx(checkpoint: Checkpoint, provenance: dict[str, Any], folder: Path
 
 
 def metadata(checkpoint: Checkpoint, provenance: dict[str, object]) -> dict[str, str]:
-    """What both graphs say of themselves; every value but the format is JSON."""
+    """Return the metadata of both graphs; every value except the format is JSON."""
     scale = vars(checkpoint.network.input_scale)
     facts = {
         "version": FORMAT_VERSION,
@@ -122,7 +122,7 @@ def _write(
 
 
 def _keep_inputs(model: onnx.ModelProto, widths: dict[str, int]) -> None:
-    """Give back the inputs that a network without correction does not read, so all graphs agree."""
+    """Add the inputs that a network without correction does not read, so that all graphs agree."""
     found = {entry.name for entry in model.graph.input}
     for name, width in widths.items():
         if name not in found:
@@ -135,7 +135,7 @@ def _keep_inputs(model: onnx.ModelProto, widths: dict[str, int]) -> None:
 def _trace(
     module: nn.Module, inputs: dict[str, Tensor], outputs: tuple[str, ...]
 ) -> onnx.ModelProto:
-    """The graph of a module, the first axis of every input and output free."""
+    """Return the graph of a module, with the first axis of every input and output free."""
     rows = {name: {0: f"{name}_rows"} for name in (*inputs, *outputs)}
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -159,12 +159,12 @@ def _trace(
 
 
 def write_inputs(configured: Configured, batch: str, path: Path) -> dict[str, Any]:
-    """Write what goes into both graphs, in the order of their registry, and what comes out.
+    """Write the inputs of both graphs, in the order of their registry, and the step time.
 
     Args:
         configured: One configuration with the network's coefficients.
-        batch: Such as ``32 decode @ 700``.
-        path: JSON file, as the Go example reads it.
+        batch: Batch as text, such as ``32 decode @ 700``.
+        path: JSON file, in the format that the Go example reads.
 
     Raises:
         PinnError: If the batch cannot be read.

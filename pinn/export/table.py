@@ -24,38 +24,38 @@ from pinn.surrogate import request_features as request
 from pinn.surrogate import step_features as step
 from pinn.surrogate.coefficients import Coefficients
 
-# Flat coefficient tables: a row per configuration with all that a step time needs.
+# Flat coefficient tables: one row per configuration, with everything that a step time needs.
 
 FORMAT = "pinn.coefficient_table"
-#: Raised whenever a reader of the last version would misunderstand a file.
+#: Version of the format; raised when a reader of the last one would misunderstand a file.
 VERSION = 1
 
 _SERVING = tuple(f.name for f in fields(ServingSpec))
 
 
 def beta_columns() -> list[str]:
-    """Names of the beta columns, in the order of the registry."""
+    """Return the names of the beta columns, in the order of the registry."""
     return [f"beta.{f.name} [{f.unit}]" for f in step.STEP_FEATURES.values()]
 
 
 def alpha_columns() -> list[str]:
-    """Names of the alpha columns, in the order of the registry."""
+    """Return the names of the alpha columns, in the order of the registry."""
     return [f"alpha.{f.name} [{f.unit}]" for f in request.REQUEST_FEATURES.values()]
 
 
 def coefficient_columns(found: Coefficients) -> dict[str, Float[np.ndarray, " rows"]]:
-    """A column per coefficient, betas first, each contiguous in memory as Arrow wants it."""
+    """Return a column per coefficient, betas first, each contiguous in memory for Arrow."""
     names = (*beta_columns(), *alpha_columns())
     return dict(zip(names, np.ascontiguousarray(found.values.T), strict=True))
 
 
 def configuration_columns(configured: Configured) -> dict[str, list[object]]:
-    """What the rows are: model, GPU, precision where given, and the engine's flags in full.
+    """Return the columns of configurations: model, GPU, precision if given, and all engine flags.
 
     ``max_model_len`` is always a number, the model's own where the flag is not set.
-    ``window_tokens`` is the attention window of the windowed layers, null without one;
-    ``gpu_cache_tokens`` those whose keys and values of one head the GPU's cache holds.
-    ``model_aliases`` and ``gpu_aliases`` are other names of the same, with ``|`` between them.
+    ``window_tokens`` is the attention window of the windowed layers, null without one.
+    ``gpu_cache_tokens`` is the number of tokens whose keys and values of one head fit the GPU's
+    cache. ``model_aliases`` and ``gpu_aliases`` are other names, separated by ``|``.
     """
     rows = list(zip(configured.configurations, configured.deployments, strict=True))
     found: dict[str, list[object]] = {
@@ -73,7 +73,7 @@ def configuration_columns(configured: Configured) -> dict[str, list[object]]:
 
 
 def _model_aliases(configuration: Configuration, deployment: Deployment) -> list[str]:
-    """The name that the row was asked for by, and others that sample the same way."""
+    """Return the name that the row was asked for by, and others that sample the same way."""
     model = deployment.model
     given = str(configuration.get("model", model.name))
     return [
@@ -89,7 +89,7 @@ def _sampling(name: str) -> Sampling:
 
 
 def serving_values(deployment: Deployment) -> dict[str, FlagValue]:
-    """A deployment's flags, with what runs where limits of a step or of memory were not given."""
+    """Return a deployment's flags, with resolved limits of a step and of memory."""
     recipe, serving = deployment.recipe, deployment.serving
     return asdict(serving) | {
         "max_model_len": max_model_len(deployment),
@@ -104,19 +104,19 @@ def serving_values(deployment: Deployment) -> dict[str, FlagValue]:
 def export_table(
     configured: Configured, intervals: Float[np.ndarray, "2 n coefficients"] | None = None
 ) -> pa.Table:
-    """The table that every format is written from.
+    """Return the table that every format is written from.
 
     Columns: ``format`` and ``version``; the configuration; ``beta.NAME [unit]`` and
     ``alpha.NAME [unit]`` in the order of the registries, in seconds or as multipliers; with
     intervals, ``beta_low.NAME [unit]``, ``beta_high``, ``alpha_low`` and ``alpha_high`` likewise,
     null where none is known; ``cost.NAME``, the configuration's datasheet costs (``StepCosts``) of
-    a pass of the model, which step features are made of; where a row speculates, what drafts
+    a pass of the model, from which step features follow; where a row speculates, the draft
     (``_draft_columns``); ``source`` of the coefficients and the hash of the checkpoint; the nearest
     measured deployment and its distance in standard deviations, null where the checkpoint has none.
 
     Args:
-        configured: The rows.
-        intervals: As ``pinn.export.configured.find_intervals`` gives them.
+        configured: Configurations of the rows.
+        intervals: Intervals as ``pinn.export.configured.find_intervals`` returns them.
     """
     n = len(configured)
     types = {"precision": pa.string(), "window_tokens": pa.int64()}
@@ -139,12 +139,12 @@ def export_table(
 
 
 def _draft_columns(deployments: Sequence[Deployment]) -> dict[str, pa.Array]:
-    """What speculative decoding adds to a step, null in rows without it.
+    """Return the columns of speculative decoding, null in rows without it.
 
-    ``draft_acceptance``, the chance that each drafted token is accepted given those before, with
-    commas between them; ``tokens_per_step`` that a request gets of it; ``draft.tokens``,
-    ``draft.passes`` and ``draft.branches`` (``Speculation``); ``draft_cost.NAME``, the costs of a
-    pass of the draft, null without one.
+    ``draft_acceptance`` is the probability that each drafted token is accepted given those before,
+    separated by commas. ``tokens_per_step`` is a request's resulting tokens per step.
+    ``draft.tokens``, ``draft.passes`` and ``draft.branches`` are those of ``Speculation``.
+    ``draft_cost.NAME`` is the costs of a pass of the draft, null without one.
     """
     drafts = [d.recipe.speculation for d in deployments]
     found = {
@@ -172,7 +172,7 @@ def _interval_columns(intervals: Float[np.ndarray, "2 n coefficients"]) -> dict[
     }
 
 
-# Coefficient tables on disk; floats survive exactly. Go reads them (``export/go``).
+# Coefficient tables on disk. Floats survive exactly. Go reads the tables (``export/go``).
 
 _PROVENANCE = b"pinn.provenance"
 
@@ -190,7 +190,7 @@ def write_table_file(table: pa.Table, provenance: JsonObject, path: Path) -> Non
 
 
 def table_json(table: pa.Table, provenance: JsonObject) -> str:
-    """A table as a JSON document: format, version, provenance and flat rows, one a line."""
+    """Return a JSON document: format, version, provenance and flat rows, one per line."""
     head = {"format": FORMAT, "version": VERSION, "provenance": provenance}
     rows = table.drop_columns(["format", "version"]).to_pylist()
     lines = ",\n".join(files.json_text(row) for row in rows)

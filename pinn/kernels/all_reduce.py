@@ -1,4 +1,4 @@
-"""All-reduces: how long a ring takes at least, and the fit to those measured."""
+"""Times of all-reduces: a ring from first principles, and curves fitted to measurements."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from pinn.specs.gpu import GpuSpec
 # NCCL runs there: vLLM switches its own all-reduce off beyond two GPUs that only share PCIe
 # (vllm/distributed/device_communicators/custom_all_reduce.py). A ring takes 2 (n - 1) hops and
 # moves 2 (n - 1) / n of the message over each link (Patarasuk and Yuan 2009). Launch, latency of
-# a hop and share of the link are those that NCCL itself chooses algorithms by
+# a hop and share of the link are the constants of NCCL's own choice of algorithms
 # (src/graph/tuning.cc: baseLat, hwLat; src/graph/topo.h: PCI_BW is 12 of the 16 GB/s of PCIe 3.0
 # x16).
 
-#: Protocol -> launch (s), a hop (s), share of the ring's bandwidth. LL sends a flag beside every
-#: word, Simple synchronizes once per chunk; the faster one runs.
+#: Protocol -> launch (s), one hop (s), share of the ring's bandwidth. LL sends a flag beside every
+#: word, Simple synchronizes once per chunk. The faster protocol runs.
 PROTOCOLS = {"LL": (6.6e-6, 1.0e-6, 0.5), "Simple": (8.4e-6, 5.7e-6, 1.0)}
-#: Of the datasheet's PCIe bandwidth in one direction.
+#: Usable share of the datasheet's PCIe bandwidth in one direction.
 LINK_SHARE = 12.0 / 16.0
 
 
 def ring_seconds(gpu: GpuSpec, ranks: float, bytes_: Sizes) -> Float[np.ndarray, "..."]:
-    """Time of one all-reduce of ``bytes_`` on each of ``ranks`` GPUs."""
+    """Return the seconds of one ring all-reduce of ``bytes_`` bytes on each of ``ranks`` GPUs."""
     moved = 2 * (ranks - 1) / ranks * bytes_ / (LINK_SHARE * gpu.link_bandwidth_bytes_per_s)
     times = [launch + 2 * (ranks - 1) * hop + moved / w for launch, hop, w in PROTOCOLS.values()]
     return np.minimum(*times)
@@ -37,9 +37,9 @@ def ring_seconds(gpu: GpuSpec, ranks: float, bytes_: Sizes) -> Float[np.ndarray,
 
 # All-reduce among tensor-parallel ranks of one node.
 #
-# A chip's own measured curve is used where there is one. For other chips, curves of the same
-# kind of link (NVLink or PCIe) are averaged at equal time on the link, bytes / bandwidth: what
-# differs between links of a kind is then the bandwidth alone. PCIe that nobody timed is a ring.
+# A chip's own measured curve is used where there is one. For other chips, the curves of their kind
+# of link (NVLink or PCIe) are averaged at equal time on the link, bytes / bandwidth. Links of a
+# kind then differ in bandwidth alone. PCIe without any measurement is computed as a ring.
 
 #: Message sizes of a curve: 256 B to 1 GiB, as in the tables.
 SIZES_BYTES = 2.0 ** np.arange(8, 31)
@@ -48,7 +48,7 @@ _LINK_SECONDS = np.geomspace(1e-10, 0.1, 46)
 
 
 def _read_curve(bytes_: np.ndarray, seconds: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Monotone curve at other sizes: linear in logarithms, flat below, proportional above."""
+    """Return a monotone curve at other sizes: log-log linear, flat below, proportional above."""
     inside = np.clip(at, bytes_[0], bytes_[-1])
     log_time = np.interp(np.log(inside), np.log(bytes_), np.log(seconds))
     slope = seconds[-1] / bytes_[-1]
@@ -57,7 +57,7 @@ def _read_curve(bytes_: np.ndarray, seconds: np.ndarray, at: np.ndarray) -> np.n
 
 @dataclass(frozen=True)
 class AllReduce:
-    """Measured and pooled curves, each non-decreasing in the message size.
+    """Measured curves of chips and pooled curves of links, non-decreasing in the message size.
 
     Attributes:
         curves: ``(chip, gpus) -> seconds`` at ``SIZES_BYTES``.
@@ -70,7 +70,7 @@ class AllReduce:
 
     @staticmethod
     def fit(rows: pd.DataFrame, gpus: Gpus) -> AllReduce:
-        """Take the curves from measured rows."""
+        """Return the curves of measured all-reduces, and their pools by kind of link."""
         curves: dict[tuple[str, int], np.ndarray] = {}
         logs: dict[tuple[str, int], list[np.ndarray]] = {}
         for _, part in rows.sort_values("bytes").groupby(["gpu", "gpus"]):
@@ -85,12 +85,12 @@ class AllReduce:
         return AllReduce(curves, {k: np.exp(np.mean(v, axis=0)) for k, v in logs.items()})
 
     def seconds(self, gpu: object, ranks: object, bytes_: object) -> Float[np.ndarray, "..."]:
-        """Time of one all-reduce; nothing for one rank or no bytes. Arguments broadcast.
+        """Return the seconds of one all-reduce; 0 for one rank or no bytes. Arguments broadcast.
 
         Args:
-            gpu: A ``GpuSpec``, or a ``Coded`` of several.
-            ranks: GPUs that take part, in one node.
-            bytes_: Size of the message on each of them.
+            gpu: GPU as a ``GpuSpec``, or several as a ``Coded``.
+            ranks: Number of GPUs that take part, in one node.
+            bytes_: Size of the message on each GPU, in bytes.
         """
         chips = coded(gpu)
         ids, count, size = np.broadcast_arrays(
@@ -124,7 +124,7 @@ class AllReduce:
         return np.where(size > 0, np.maximum(time, floor), 0.0)
 
     def _counts(self, gpu: GpuSpec) -> list[int]:
-        """Numbers of ranks with a curve of the chip or of its kind of link, increasing; or none."""
+        """Return the numbers of ranks with a curve of the chip or its kind of link, increasing."""
         kind = self._kind(gpu)
         return sorted(
             {n for name, n in self.curves if name == gpu.name}
@@ -132,7 +132,7 @@ class AllReduce:
         )
 
     def _kind(self, gpu: GpuSpec) -> str:
-        """The link's kind; one that nobody timed is taken for PCIe, a ring or measured."""
+        """Return the kind of link; NVLink counts as PCIe where no NVLink was measured."""
         timed = {name for name, _ in self.pools}
         return "nvlink" if gpu.has_nvlink and "nvlink" in timed else "pcie"
 

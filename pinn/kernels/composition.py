@@ -1,4 +1,4 @@
-"""The time of a whole step, kernel by kernel."""
+"""Time of a whole step, summed over its kernels."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -24,12 +24,12 @@ from pinn.specs.model import AttentionSpec, CompressedAttentionSpec, LatentAtten
 from pinn.specs.precision import ACTIVATION_BYTES, precision
 from pinn.specs.serving import VLLM, ServingSpec
 
-# What a composed step is made of: kernels, and the calls of them.
+# Elements of a composed step: kernels, and their calls.
 
 Seconds = Float[np.ndarray, " n"]
-#: Of each call in each step.
+#: Seconds of each call in each step.
 Times = Float[np.ndarray, "calls n"]
-#: Column of calls, which broadcast to their times.
+#: Column of calls' values, which broadcasts to their times.
 Column = Real[np.ndarray, "..."]
 
 
@@ -38,9 +38,9 @@ class Call:
     """One kernel in the steps of a deployment.
 
     Attributes:
-        form: Number format; of recurrent and sparse mixers the operator.
-        count: How often a step runs it, a number or one per batch.
-        sizes: Arguments of the surrogate, each a number or one per batch.
+        form: Number format; for recurrent and sparse mixers the name of the operator.
+        count: Number of runs per step: one number, or one per batch.
+        sizes: Arguments of the surrogate, each one number or one per batch.
     """
 
     form: str
@@ -48,7 +48,7 @@ class Call:
     sizes: tuple[object, ...]
 
 
-#: Kernels of a part, and how often each runs.
+#: Calls of a part of a step.
 Calls = Iterator[Call]
 #: Arguments of a surrogate.
 Sizes = tuple[object, ...]
@@ -59,10 +59,10 @@ class Kernels:
     """Kernels of one kind in a part of a step.
 
     Attributes:
-        calls: Those of a deployment's steps, from itself and its batches.
-        seconds: What they take, from surrogates, chips, formats and a call's sizes.
-        sizes: What the first sizes of a call are called; none where nothing timed is behind them.
-        operator: The operator that was fitted to measured ones; empty where there is none.
+        calls: Function of a deployment and its batches that yields the calls of its steps.
+        seconds: Function of surrogates, chips, formats and a call's sizes that returns seconds.
+        sizes: Names of a call's first sizes; empty where no measured kernel is behind them.
+        operator: Name of the operator that was fitted to measured kernels; empty for none.
     """
 
     calls: Callable[[Deployment, UniformBatches], Calls]
@@ -72,28 +72,30 @@ class Kernels:
 
 
 def call_by_call(seconds: Callable[..., Seconds], gpu: Coded, form: Coded, *sizes: Column) -> Times:
-    """What ``seconds`` gives of one chip, format and call's sizes at a time."""
+    """Return the values of ``seconds``, called for one chip, format and call's sizes at a time."""
     calls = zip(gpu.ids[:, 0], form.ids[:, 0], *np.broadcast_arrays(*sizes), strict=True)
     return np.stack([seconds(gpu.options[g], form.options[f], *call) for g, f, *call in calls])
 
 
-# Scaling the inputs of an fp8 multiplication in each step, which its tables' times include.
+# Scaling of an fp8 multiplication's inputs in each step. Times of the measured tables include it.
 
-#: aiconfigurator's tables of vLLM 0.24.0's dynamic_per_token_scaled_fp8_quant, which its products
-#: in fp8 contain: 2.0 to 3.8 us up to 64 rows on H100, H200, B200 and L40S, and 3 bytes an element
-#: (read 2, write 1) at 46 to 84 % of the datasheet's bandwidth for 8,192 rows of 8,192 (H100 84,
-#: L40S 77, H200 67, B200 46). One formula for all: 10 to 50 % off in the median of a chip's table.
+#: aiconfigurator's tables of vLLM 0.24.0's dynamic_per_token_scaled_fp8_quant, which its fp8
+#: products include: 2.0 to 3.8 us up to 64 rows on H100, H200, B200 and L40S. For 8,192 rows of
+#: 8,192, 3 bytes an element (read 2, write 1) move at 46 to 84 % of the datasheet's bandwidth
+#: (H100 84, L40S 77, H200 67, B200 46). With one formula for all chips, the median APE over a
+#: chip's table is 10 to 50 %.
 LAUNCH_SECONDS = 2.6e-6
 BANDWIDTH_SHARE = 0.7
 _ELEMENT_BYTES = 3.0
-#: Of a product's time that scaling its inputs may be; an assumption that only the narrowest meet.
+#: Largest share of a product's time that scaling may be: an assumption; only narrow products reach
+#: it.
 _LARGEST_SHARE = 0.5
 
 
 def quantization_seconds(
     gpu: GpuSpec, rows: Float[np.ndarray, "*n"], width: Float[np.ndarray, "*#n"]
 ) -> Float[np.ndarray, "*n"]:
-    """Scales of ``rows`` tokens of ``width`` 16-bit elements, and the elements in fp8."""
+    """Return the seconds of scaling ``rows`` tokens of ``width`` 16-bit elements to fp8."""
     moved = rows * width * _ELEMENT_BYTES
     return LAUNCH_SECONDS + moved / (gpu.memory_bandwidth_bytes_per_s * BANDWIDTH_SHARE)
 
@@ -101,28 +103,31 @@ def quantization_seconds(
 def without_quantization(
     seconds: Float[np.ndarray, "*n"], scaling: Float[np.ndarray, "*n"]
 ) -> Float[np.ndarray, "*n"]:
-    """A product whose inputs the kernel before it has written in fp8, with static scales."""
+    """Return the seconds of a product without the scaling of its inputs, for static scales.
+
+    The kernel before the product has then written its inputs in fp8.
+    """
     return seconds - np.minimum(scaling, seconds * _LARGEST_SHARE)
 
 
-# A step composed of kernels: which run, how often, and at which sizes.
+# Composition of a step: kernels that run, how often, and at which sizes.
 #
 # A mixed step is one fused pass: projections, experts and all-reduces see the tokens of decodes
 # and prefill chunks together; attention runs once over the decodes and once over the chunks.
-# Norms, rotary embedding and host work are not composed here: nobody measured them, so the
-# teacher learns them as overheads. Nobody measured sampling either, but it is known what its
-# kernels move.
+# Norms, rotary embedding and host work are not composed here: no measurement of them exists, so the
+# teacher learns them as overheads. Sampling was not measured either, but the bytes that its kernels
+# move are known.
 
-#: Choosing experts and sorting tokens, per layer, where the measured kernel starts from a given
-#: choice; vLLM's "monolithic" kernels (mxfp4 on Hopper and Blackwell) choose inside. An assumption:
+#: Choosing experts and sorting tokens, per layer, for measured kernels that start from a given
+#: choice. vLLM's "monolithic" kernels (mxfp4 on Hopper and Blackwell) choose inside. An assumption:
 #: two small kernels of about 2 us.
 ROUTING_SECONDS = 4e-6
 MONOLITHIC = ("mxfp4", "mxfp4_mxfp8")
 #: Statistics, scaling and casts in fp32 around the all-reduce of a full-width q/k norm: three
 #: small kernels (vllm/model_executor/layers/mamba/linear_attn.py: forward_qk) of about 2 us each,
-#: an assumption, less the 3 us that lie around all-reduces in any layer (``parallel_layer``).
+#: an assumption. The 3 us around all-reduces in any layer (``parallel_layer``) are subtracted.
 NORM_SECONDS = 3e-6
-#: Largest message of an engine's own all-reduce; beyond, all run NCCL's
+#: Largest message, in bytes, of an engine's own all-reduce; larger ones run NCCL's
 #: (custom_all_reduce.py: max_size = 8192 * 1024).
 OWN_KERNEL_BYTES = 2.0**23
 
@@ -130,21 +135,21 @@ OWN_KERNEL_BYTES = 2.0**23
 def compose(
     kernels: KernelSurrogates, deployment: Deployment, batches: UniformBatches
 ) -> Float[np.ndarray, "n parts"]:
-    """Seconds that each part of ``n`` steps of one deployment takes, summed over the layers."""
+    """Return the seconds of each part of ``n`` steps of one deployment, summed over the layers."""
     return compose_many(kernels, [deployment], [batches])[0]
 
 
 def compose_many(
     kernels: KernelSurrogates, deployments: Sequence[Deployment], batches: Sequence[UniformBatches]
 ) -> Float[np.ndarray, "m n parts"]:
-    """Seconds that each part of ``n`` steps of each of ``m`` deployments takes.
+    """Return the seconds of each part of ``n`` steps of each of ``m`` deployments.
 
     All calls of one kind are looked up together: thousands of deployments take seconds.
 
     Args:
         kernels: Fitted operator surrogates.
         deployments: Models, GPUs and engine configurations.
-        batches: The steps' batches of each deployment; equally many.
+        batches: Batches of each deployment's steps; all deployments have equally many.
     """
     seconds = np.zeros((len(deployments), len(batches[0]), len(COMPOSED_PARTS)))
     steps = list(zip(deployments, batches, strict=True))
@@ -161,7 +166,7 @@ def compose_many(
 def _times(
     kernels: KernelSurrogates, kind: Kernels, gpus: list[GpuSpec], calls: list[Call], width: int
 ) -> Times:
-    """Seconds of calls, each as often as it runs."""
+    """Return the seconds of calls, each multiplied by its number of runs."""
 
     def rows(values: Sequence[Any]) -> Float[np.ndarray, "calls n_or_1"]:
         found = np.empty((len(values), width if any(map(np.ndim, values)) else 1))
@@ -175,7 +180,7 @@ def _times(
 
 
 def _coded(values: Sequence[object]) -> Coded:
-    """A row of each value."""
+    """Return values coded as one row each."""
     number: dict[object, int] = {}
     ids = np.array([[number.setdefault(value, len(number))] for value in values])
     return Coded(tuple(number), ids)
@@ -185,7 +190,7 @@ def _gemm(deployment: Deployment, batches: UniformBatches) -> Calls:
     for matmul in dense_matmuls(deployment.model, deployment.recipe.tensor_parallel_size):
         rows = batches.requests if matmul.per_sequence else batches.tokens
         if matmul.name == "kv_b_proj":
-            # A chunk expands the keys and values of the tokens before it once more (vLLM's
+            # A chunk expands the keys and values of its cached tokens again (vLLM's
             # MLACommonImpl._compute_prefill_context).
             rows = rows + batches.prefill_requests * batches.prefill_cached
         yield Call(matmul.weights.name, matmul.count, (rows, matmul.n, matmul.k))
@@ -194,7 +199,7 @@ def _gemm(deployment: Deployment, batches: UniformBatches) -> Calls:
 def _products(
     kernels: KernelSurrogates, gpu: Coded, form: Coded, m: Column, n: Column, k: Column
 ) -> Times:
-    """Static scales of activations are applied by the kernel before: vLLM's compiler fuses them."""
+    """Return the seconds of products; static activation scales are fused into the kernel before."""
     seconds = kernels.gemm.seconds(gpu, form, m, n, k)
     for row, (g, f) in enumerate(zip(gpu.ids[:, 0], form.ids[:, 0], strict=True)):
         chip, weights = gpu.options[g], precision(form.options[f])
@@ -210,7 +215,7 @@ def _experts(deployment: Deployment, batches: UniformBatches) -> Calls:
 
 
 def _other_experts(deployment: Deployment, batches: UniformBatches) -> Calls:
-    # Which kernels is one size more: 1 for Triton's, 0 for CUTLASS's.
+    # The last size tells which kernels run: 1 for Triton's, 0 for CUTLASS's.
     if deployment.expert_kernels not in (AUTO, MARLIN):
         yield _expert_call(deployment, batches, float(deployment.expert_kernels == TRITON))
 
@@ -240,18 +245,18 @@ def _routed_otherwise(kernels: KernelSurrogates, gpu: Coded, form: Coded, *sizes
 
 def _decode_attention(deployment: Deployment, batches: UniformBatches) -> Calls:
     rows = (batches.decode_requests, batches.decode_context + 1)
-    # Other kernels than vLLM's count as so many of them.
+    # Kernels of other engines count as a multiple of vLLM's.
     return _attention(deployment, rows, deployment.decode_attention_time)
 
 
 def _prefill_attention(deployment: Deployment, batches: UniformBatches) -> Calls:
-    """A chunk of p tokens after s cached ones attends to as many pairs as sqrt(p^2 + 2 p s)."""
+    """Yield prefill attention; p tokens after s cached ones count as sqrt(p^2 + 2 p s)."""
     new, cached = batches.prefill_tokens, batches.prefill_cached
     return _attention(deployment, (batches.prefill_requests, np.sqrt(new**2 + 2 * new * cached)))
 
 
 def _attention(deployment: Deployment, rows: Sizes, times: float = 1.0) -> Calls:
-    """Ordinary attention of ``rows``: sequences and tokens of each."""
+    """Yield ordinary attention; ``rows`` is the number of sequences and the tokens of each."""
     tp = deployment.recipe.tensor_parallel_size
     for group in deployment.model.layer_groups:
         attention = group.attention
@@ -275,7 +280,7 @@ def _latent_prefill(deployment: Deployment, batches: UniformBatches) -> Calls:
 
 
 def _latent_layers(deployment: Deployment) -> Iterator[tuple[int, LatentAttentionSpec, int]]:
-    """Latent attention to all keys: in how many layers, what it is, and its heads on a rank."""
+    """Yield latent attention to all keys: number of layers, attention, and its heads on a rank."""
     for group in deployment.model.layer_groups:
         attention = group.attention
         if isinstance(attention, LatentAttentionSpec) and attention.indexer is None:
@@ -283,9 +288,9 @@ def _latent_layers(deployment: Deployment) -> Iterator[tuple[int, LatentAttentio
 
 
 def _all_reduce(deployment: Deployment, batches: UniformBatches) -> Calls:
-    """Two per layer and one for the embedding; a full-width q/k norm needs one more.
+    """Yield all-reduces: two per layer, one for the embedding, one per full-width q/k norm.
 
-    The norm sums one fp32 square per token for q and one for k.
+    The norm's all-reduce sums one fp32 square per token for q and one for k.
     """
     model, tp = deployment.model, deployment.recipe.tensor_parallel_size
     if tp == 1:
@@ -300,18 +305,18 @@ def _all_reduce(deployment: Deployment, batches: UniformBatches) -> Calls:
 
 
 def _reduce(kernels: KernelSurrogates, gpu: Coded, _: Coded, *sizes: Column) -> Times:
-    """As vLLM's own kernel takes, less what another engine's saves on a message's first bytes."""
+    """Return the seconds of vLLM's all-reduce, less what another engine's kernel saves."""
     ranks, size, norm, faster = sizes
     saved = faster * kernels.all_reduce.seconds(gpu, ranks, np.minimum(size, OWN_KERNEL_BYTES))
     return kernels.all_reduce.seconds(gpu, ranks, size) - saved + norm * NORM_SECONDS
 
 
 def _exchange(deployment: Deployment, batches: UniformBatches) -> Calls:
-    """Dispatch and combine of everyone's tokens.
+    """Yield dispatch and combine of all ranks' tokens.
 
-    vLLM's are an all-gather and a reduce-scatter by NCCL (0.20.1
-    vllm/distributed/device_communicators/all2all.py: AgRsAll2AllManager). Those of other engines,
-    which nobody timed, move together what one all-reduce of as many bytes does.
+    vLLM runs an all-gather and a reduce-scatter by NCCL (0.20.1
+    vllm/distributed/device_communicators/all2all.py: AgRsAll2AllManager). Exchanges of other
+    engines were not measured. Both halves together count as one all-reduce of as many bytes.
     """
     model, recipe = deployment.model, deployment.recipe
     if model.moe is None or recipe.data_parallel_size == 1:
@@ -330,19 +335,18 @@ def _exchanged(
 
 
 def _sampling(deployment: Deployment, batches: UniformBatches) -> Calls:
-    """As long as the kernels took when they were timed, scaled by the datasheet's bandwidth."""
+    """Yield sampling: seconds as its kernels were timed, scaled by the datasheet's bandwidth."""
     costs = step_costs([deployment])
     yield Call("fp32", 1, (costs.sampled_step_s + batches.requests * costs.sampled_request_s,))
 
 
 # Recurrent states and indexers in a composed step.
 #
-# Kernels that were timed take what their fits say. Lightning Attention and Mamba-1 were timed
-# nowhere, nor what an exclusion takes away: these take the datasheet's rates (a mixer's bytes
-# and arithmetic are known), and what kernels miss of those the betas of the attention features
-# say.
+# Kernels that were timed take the times of their fits. Lightning Attention and Mamba-1 were not
+# timed, and an exclusion takes kernels away. These take the datasheet's rates: a mixer's bytes and
+# arithmetic are known. The betas of the attention features correct for what those rates miss.
 
-#: Flags that ask for no drafted tokens.
+#: Values of flags that switch drafted tokens off.
 _NO_DRAFTS: dict[str, Any] = {
     f.name: f.default for f in fields(ServingSpec) if f.name.startswith("speculative_")
 }
@@ -350,13 +354,14 @@ _NO_DRAFTS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Phase:
-    """Decodes or prompts.
+    """Decode or prefill, with the operators that it runs.
 
     Attributes:
-        rows: Of batches: requests, new tokens of each, and tokens before these.
-        operators: Of a mixer's kind; of DeepSeek-V4's, by how many tokens a key stands for. Nobody
-            timed a window alone (0), which counts as beside the fewest keys.
-        datasheet: What mixers take at the datasheet's rates.
+        rows: Function of batches that returns requests, new tokens and cached tokens of each.
+        operators: Kind of mixer -> operators. For DeepSeek-V4, the key is the number of tokens that
+            a compressed key stands for. A window alone (0) was not timed; it counts as the
+            attention with the fewest keys.
+        datasheet: Function that returns the seconds of mixers at the datasheet's rates.
     """
 
     rows: Callable[[UniformBatches], tuple[object, object, object]]
@@ -368,8 +373,8 @@ def _prompting(costs: StepCosts, sums: BatchSums) -> Seconds:
     return prefill_attention(costs, sums) + costs.prefill_token_s * sums.prefill_tokens
 
 
-#: KDA's decode convolves by itself; its prompts run the gated delta net's kernel three times, and
-#: were timed with 0.4 ms of the host's work in between.
+#: KDA's decode includes the convolution. Its prompts run the gated delta net's kernel three times;
+#: they were timed with 0.4 ms of host work in between.
 DECODES = Phase(
     lambda batches: (batches.decode_requests, 1.0, batches.decode_context),
     {
@@ -392,16 +397,16 @@ PROMPTS = Phase(
     },
     _prompting,
 )
-#: Of an indexer and what it picks. Real scores are neither all equal nor in order; a selection of
-#: scores that rise takes longer.
+#: Kernels of an indexer, and of the attention to its choice. Real scores are neither all equal nor
+#: in order; choosing among rising scores takes longer.
 _CHOOSING = ("indexer scores", "indexer choice, best last")
 _CHOSEN = "sparse attention"
-#: Its kernel pads fewer heads (vLLM's flashmla_sparse.py: prefill_padding).
+#: Smallest number of heads to which its kernel pads (vLLM's flashmla_sparse.py: prefill_padding).
 _LEAST_HEADS = 64
 
 
 def _state_calls(phase: Phase, deployment: Deployment, batches: UniformBatches) -> Calls:
-    """States read and written by decodes, or scans of prompts."""
+    """Yield reads and writes of recurrent states in decodes, or scans of prompts."""
     requests, tokens, _ = phase.rows(batches)
     for group in deployment.model.layer_groups:
         mixer = group.attention
@@ -414,7 +419,7 @@ def _state_calls(phase: Phase, deployment: Deployment, batches: UniformBatches) 
 
 
 def _indexed_calls(phase: Phase, deployment: Deployment, batches: UniformBatches) -> Calls:
-    """Scores of all keys, the choice of the best and attention to these."""
+    """Yield scores of all keys, the choice of the best keys, and attention to these."""
     for group in deployment.model.layer_groups:
         mixer = group.attention
         if isinstance(mixer, LatentAttentionSpec) and mixer.indexer is not None:
@@ -429,7 +434,7 @@ def _indexed_calls(phase: Phase, deployment: Deployment, batches: UniformBatches
 
 
 def _calls(group: LayerGroup, operators: Sequence[str], sizes: Sizes, seconds: Seconds) -> Calls:
-    """One per operator; the first brings the mixer's time at datasheet rates along."""
+    """Yield one call per operator; the first one carries the mixer's time at datasheet rates."""
     for operator in operators:
         yield Call(operator, group.count, (*sizes, seconds))
         seconds = 0.0 * seconds
@@ -438,7 +443,7 @@ def _calls(group: LayerGroup, operators: Sequence[str], sizes: Sizes, seconds: S
 def _datasheet_seconds(
     phase: Phase, deployment: Deployment, group: LayerGroup, batches: UniformBatches
 ) -> Seconds:
-    """Of one mixer of a group, in plain steps: without the other mixers none can draft."""
+    """Return the seconds of one mixer of a group, without drafts: the other mixers are removed."""
     model = deployment.model
     groups = tuple(g if g is group else replace(g, attention=None) for g in model.layer_groups)
     serving = replace(deployment.serving, **_NO_DRAFTS)
@@ -447,14 +452,14 @@ def _datasheet_seconds(
 
 
 def _streams(deployment: Deployment, batches: UniformBatches) -> Calls:
-    """Mixing residual streams, beyond moving them, which is counted as of other small kernels."""
+    """Yield the mixing of residual streams; moving them counts among other small kernels."""
     model = deployment.model
     for name in ("streams before", "streams after") if model.streams else ():
         yield Call(name, model.layers, (batches.tokens, model.hidden_size, 0.0))
 
 
 def mixer_kernels(phase: Phase) -> tuple[Kernels, ...]:
-    """Those of recurrent mixers, and of indexers with what they pick."""
+    """Return the kernels of recurrent mixers, and of indexers with sparse attention."""
     kinds = ((_state_calls, RECURRENT_SIZES, RECURRENT), (_indexed_calls, INDEXED_SIZES, SPARSE))
     return tuple(
         Kernels(partial(calls, phase), partial(_fitted_seconds, sizes), sizes, operator)
@@ -465,7 +470,7 @@ def mixer_kernels(phase: Phase) -> tuple[Kernels, ...]:
 def _fitted_seconds(
     names: Sequence[str], kernels: KernelSurrogates, gpu: Coded, operator: Coded, *sizes: Column
 ) -> Times:
-    """Seconds of mixers' calls: ``sizes`` are those of ``names``, then seconds if not fitted."""
+    """Return the seconds of mixers' calls: fitted ones at ``names``, else the call's last size."""
 
     def seconds(chip: GpuSpec, name: str, *call: Column) -> Seconds:
         *known, datasheet = call
@@ -477,7 +482,7 @@ def _fitted_seconds(
 
 _MESSAGE, _STREAM = ("gpus", "bytes"), ("batch_size", "hidden_size")
 
-#: Parts of a composed step, in the order of every composed array, and what each is made of.
+#: Parts of a composed step, in the order of every composed array, and the kernels of each.
 COMPOSED_PARTS: dict[str, tuple[Kernels, ...]] = {
     "gemm": (
         Kernels(_gemm, _products, Gemm.sizes(), Gemm.name),

@@ -1,4 +1,4 @@
-"""What may not be known in a fold, near copies of left-out models included."""
+"""Exclusion of held-out models' kernels, and of near copies, from a fold's training data."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -13,18 +13,18 @@ from pinn.physics.layer_work import dense_matmuls
 from pinn.specs.mixers import LinearMixerSpec
 from pinn.specs.model import Attention, DenseFfnSpec, LatentAttentionSpec, ModelSpec, MoeFfnSpec
 
-# Which models are so alike that holding one out means holding the other out too.
+# Models so alike that holding one out means holding the other out too.
 
-#: Widths of models within 5 %, all sizes of an expert layer likewise. Assumptions of what tells of
-#: another shape by itself; wider ones would also take what any model may use.
+#: Relative tolerance of widths of models and of all sizes of an expert layer. An assumption: the
+#: difference at which a shape counts as another. A wider one would exclude common shapes too.
 TOLERANCE = 0.05
 
 
 def is_near_copy(model: ModelSpec, other: ModelSpec) -> bool:
-    """Whether two models share their main shapes, whatever their depth and number formats.
+    """Return whether two models share their main shapes, whatever their depth and number formats.
 
-    Dense models are near copies where hidden size and feed-forward width agree within 5 %. Models
-    with experts are where also the experts and the top-k are the same.
+    Dense models are near copies if hidden size and feed-forward width agree within 5 %. Models with
+    experts are near copies if also the numbers of experts and the top-k are equal.
     """
     same_kind = (model.moe is None) == (other.moe is None)
     if not (same_kind and _close_sizes(model.hidden_size, other.hidden_size)):
@@ -40,24 +40,24 @@ def _close_sizes(a: float, b: float) -> bool:
 
 
 def _dense_width(model: ModelSpec) -> int:
-    """0 for a model of recurrent mixers alone."""
+    """Return the widest dense feed-forward width; 0 for a model without one."""
     dense = (g.ffn.width for g in model.layer_groups if isinstance(g.ffn, DenseFfnSpec))
     return max(dense, default=0)
 
 
-# Which measured kernels a held-out model or GPU takes away from training.
+# Measured kernels that a held-out model or GPU takes away from training.
 #
 # A held-out model's own kernels, at any tensor-parallel size, and near copies of them must not
-# be trained on: a prediction for it is only honest where it was interpolated from other shapes.
+# be trained on. Its prediction is only honest if it was interpolated from other shapes.
 
 TENSOR_PARALLEL_SIZES = (1, 2, 4, 8)
-#: Both widths of a multiplication within 3 %, an assumption like ``TOLERANCE``.
+#: Relative tolerance of both widths of a multiplication, an assumption like ``TOLERANCE``.
 GEMM_TOLERANCE = 0.03
-#: Same experts and top-k: already a near copy when both widths are this close (an assumption).
+#: Tolerance of both widths where experts and top-k are equal (an assumption).
 WIDTH_TOLERANCE = 0.25
 #: Columns of recurrent mixers' shapes.
 STATE_WIDTHS = ("num_k_heads", "head_k_dim", "num_v_heads", "head_v_dim")
-#: Latent attention is timed in DeepSeek-V3's shape alone: 128 heads, rank 512, rope 64.
+#: Rank and rope width of the only timed latent attention: DeepSeek-V3's, with 128 heads.
 _LATENT_SHAPE = (512, 64)
 
 
@@ -66,15 +66,15 @@ class Exclusion:
     """Held-out models and GPUs.
 
     Attributes:
-        models: Their kernel shapes and near copies are left out on every GPU.
-        gpus: Names of GPUs (``GpuSpec.name``); all of their rows are left out.
+        models: Held-out models; their kernel shapes and near copies are excluded on every GPU.
+        gpus: Names of held-out GPUs (``GpuSpec.name``); all of their rows are excluded.
     """
 
     models: tuple[ModelSpec, ...] = ()
     gpus: tuple[str, ...] = ()
 
     def apply(self, tables: KernelTables) -> KernelTables:
-        """The tables without the excluded rows."""
+        """Return the tables without the excluded rows."""
         excluded = {
             "gemm": self.gemm_rows, "decode_attention": self.attention_rows,
             "prefill_attention": self.attention_rows, "moe": self.moe_rows,
@@ -86,11 +86,11 @@ class Exclusion:
         return replace(tables, mixers=mixers, **kept)
 
     def gpu_rows(self, rows: pd.DataFrame) -> Bool[np.ndarray, " rows"]:
-        """Rows of held-out GPUs."""
+        """Return which rows are of held-out GPUs."""
         return rows["gpu"].isin(self.gpus).to_numpy(dtype=bool, copy=True)
 
     def gemm_rows(self, rows: pd.DataFrame) -> Bool[np.ndarray, " rows"]:
-        """Rows whose (n, k) is within 3 % of a multiplication of a held-out model."""
+        """Return which rows have (n, k) within 3 % of a held-out model's multiplication."""
         excluded = self.gpu_rows(rows)
         n, k = rows["n"].to_numpy(dtype=float), rows["k"].to_numpy(dtype=float)
         for wide, deep in sorted({s for model in self.models for s in gemm_shapes(model)}):
@@ -98,7 +98,7 @@ class Exclusion:
         return excluded
 
     def attention_rows(self, rows: pd.DataFrame) -> Bool[np.ndarray, " rows"]:
-        """Rows with exactly the local heads, head width and window of a held-out model."""
+        """Return which rows have exactly a held-out model's local heads, head width and window."""
         excluded = self.gpu_rows(rows)
         names = ("heads", "kv_heads", "head_dim", "window")
         table = rows[list(names)].to_numpy(dtype=float)
@@ -107,7 +107,7 @@ class Exclusion:
         return excluded
 
     def moe_rows(self, rows: pd.DataFrame) -> Bool[np.ndarray, " rows"]:
-        """Rows of a held-out model's experts, or of experts much like them."""
+        """Return which rows are of a held-out model's experts, or of experts much like them."""
         excluded = self.gpu_rows(rows)
         value = {c: rows[c].to_numpy(dtype=float) for c in ("hidden", "width", "experts", "top_k")}
         for model in self.models:
@@ -116,7 +116,7 @@ class Exclusion:
         return excluded
 
     def latent_rows(self, rows: pd.DataFrame) -> Bool[np.ndarray, " rows"]:
-        """Every MLA row, where a held-out model has the one latent shape that was timed."""
+        """Return which MLA rows are excluded: all if a held-out model has the one timed shape."""
         if len(rows) == 0:
             return np.zeros(0, dtype=bool)
         latent = (m for m in self._mixers() if isinstance(m, LatentAttentionSpec))
@@ -125,9 +125,10 @@ class Exclusion:
         return self.gpu_rows(rows)
 
     def mixer_rows(self, rows: pd.DataFrame) -> Bool[np.ndarray, " rows"]:
-        """Rows with the local heads and widths of a held-out model's recurrent mixer.
+        """Return which rows have the local heads and widths of a held-out model's recurrent mixer.
 
-        Indexers were timed in GLM-5's shape alone: with any model that has one, all their rows go.
+        Indexers were timed in GLM-5's shape alone. Any held-out model with an indexer excludes them
+        all.
         """
         mixers, excluded = self._mixers(), self.gpu_rows(rows)
         if not set(STATE_WIDTHS) <= set(rows):
@@ -140,16 +141,16 @@ class Exclusion:
         return excluded
 
     def _mixers(self) -> list[object]:
-        """What every layer group of the held-out models mixes tokens by."""
+        """Return the token mixer of every layer group of the held-out models."""
         return [g.attention for model in self.models for g in model.layer_groups]
 
     def slug(self) -> str:
-        """A file name: ``all``, or ``without-`` and what is held out."""
+        """Return a file name: ``all``, or ``without-`` and the names that are held out."""
         names = [model.name.split("/")[-1] for model in self.models] + list(self.gpus)
         return "-".join(["without", *names]).lower() if names else "all"
 
     def describe(self) -> dict[str, list[str]]:
-        """Names, for a checkpoint's metadata."""
+        """Return the held-out names, for a checkpoint's metadata."""
         return {"models": [m.name for m in self.models], "gpus": list(self.gpus)}
 
 
@@ -173,18 +174,18 @@ def _like_experts(value: dict[str, np.ndarray], hidden: int, moe: MoeFfnSpec) ->
 
 
 def _parallel_sizes(model: ModelSpec) -> Iterator[int]:
-    """Tensor-parallel sizes that divide the model's heads."""
+    """Yield the tensor-parallel sizes that divide the model's heads."""
     heads = [g.attention.heads for g in model.layer_groups if g.attention is not None]
     yield from (tp for tp in TENSOR_PARALLEL_SIZES if all(h % tp == 0 for h in heads))
 
 
 def gemm_shapes(model: ModelSpec) -> set[tuple[int, int]]:
-    """(n, k) of every matrix multiplication of a model, at any tensor-parallel size."""
+    """Return (n, k) of every matrix multiplication of a model, at any tensor-parallel size."""
     return {(m.n, m.k) for tp in _parallel_sizes(model) for m in dense_matmuls(model, tp)}
 
 
 def attention_shapes(model: ModelSpec) -> set[tuple[int, int, int, int]]:
-    """Local (heads, kv_heads, head_dim, window) at any tensor-parallel size; window 0 for none.
+    """Return local (heads, kv_heads, head_dim, window) at any tensor-parallel size; no window is 0.
 
     Latent attention runs prompts with as many KV heads as heads.
     """

@@ -14,8 +14,8 @@ from pinn.specs.precision import precision
 
 # Matrix multiplications.
 
-# Narrower matrices are launches; the tables' kernels for them do not order by size. Quarters of an
-# octave hold the usual widths (1280, 1792, 3584, 14336, ...).
+# Narrower matrices are dominated by launches; their times in the tables do not increase with size.
+# Quarters of an octave include the usual widths (1280, 1792, 3584, 14336, ...).
 _WIDTHS = np.unique(
     np.concatenate([octaves(64, 1024, 2), octaves(1024, 32768, 4), octaves(32768, 262144, 2)])
 )
@@ -24,7 +24,7 @@ _TOKENS = np.concatenate([[1.0], octaves(2, 65536, 2)])
 
 
 class Gemm(Operator):
-    """``[m, k] x [k, n]``, the second operand in the format of the weights."""
+    """Product ``[m, k] x [k, n]``, with the second operand in the format of the weights."""
 
     name = "gemm"
     axes = ("m", "n", "k")
@@ -34,25 +34,25 @@ class Gemm(Operator):
     group = ("n", "k")
     plan = TrainingPlan(batch=8192, learning_rate=5e-3, width=96, bound=4.0)
 
-    #: The shortest product of the A100's and H100's tables (2.45 us); on Blackwell 1.5 to 1.8. The
-    #: correction is learned on top.
+    #: Shortest product in the tables of A100 and H100: 2.45 us; on Blackwell 1.5 to 1.8 us. A
+    #: learned correction multiplies the roofline.
     launch_seconds = 2.5e-6
 
     def work(self, hw: Hardware, sizes: Sizes) -> work.Work:
-        """The weights, and the operands in 16 bits."""
+        """Return the work on the weights, and on the operands in 16 bits."""
         return work.gemm_work(sizes["m"], sizes["n"], sizes["k"], hw.element_bytes)
 
     def rate(self, hw: Hardware, _sizes: Sizes) -> Rows:
-        """That of the format of the weights."""
+        """Return the compute rate of the weights' format."""
         return hw.floor_rate
 
     def floor(self, hw: Hardware, sizes: Sizes) -> Rows:
-        """The slower of reading the weights and multiplying."""
+        """Return the roofline lower bound: the slower of reading the weights and multiplying."""
         read, _, compute = self.times(hw, sizes)
         return np.maximum(read, compute)
 
     def inputs(self, hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows inputs"]:
-        """Columns in this order.
+        """Return the network's inputs, with columns in this order.
 
         Log roofline; log weight, activation, compute and tile-padded compute time; log of their
         sum; log m, n, k, waves; per tile height 64, 128, 256: log waves, wave rounding, row
@@ -101,7 +101,7 @@ _PROMPT = np.concatenate([[1.0], octaves(16, 512, 1), octaves(512, 32768, 2)[1:]
 
 
 def _head_columns(hw: Hardware, sizes: Sizes) -> list[Rows]:
-    """Log heads, KV heads, heads per KV head and head width; the cache's format; windowed."""
+    """Return logs of heads, KV heads, their ratio and head width; flags of width, cache, window."""
     heads, kv_heads, width = sizes["heads"], sizes["kv_heads"], sizes["head_dim"]
     flags = width > 128, hw.element_bytes < 1.5, sizes["window"] > 0
     logs = map(np.log, (heads, kv_heads, heads / kv_heads, width))
@@ -117,19 +117,19 @@ class _Attention(Operator):
     group = ("heads", "kv_heads", "head_dim", "window")
     blanks_unknown_chips = True
     # Launches below are an assumption, about half of the shortest kernels of H100's tables (9 to
-    # 10 us), which read something too; the correction is learned on top.
+    # 10 us), whose time includes reads. A learned correction multiplies the roofline.
 
     def rate(self, hw: Hardware, _sizes: Sizes) -> Rows:
         return hw.bf16_rate
 
     def floor(self, hw: Hardware, sizes: Sizes) -> Rows:
-        """Compute at twice the bf16 rate: some kernels multiply in 8 bits."""
+        """Return a lower bound, with compute at twice the bf16 rate for 8-bit kernels."""
         read, _, compute = self.times(hw, sizes)
         return np.maximum(read, compute / 2.0)
 
 
 class DecodeAttention(_Attention):
-    """One new token per sequence; ``context_tokens`` counts it."""
+    """Attention of one new token per sequence; ``context_tokens`` includes that token."""
 
     name = "decode_attention"
     axes = ("sequences", "context_tokens")
@@ -138,16 +138,16 @@ class DecodeAttention(_Attention):
     launch_seconds = 4e-6
 
     def work(self, hw: Hardware, sizes: Sizes) -> work.Work:
-        """Cached keys and values in the cache's format."""
+        """Return the work on cached keys and values in the cache's format."""
         own = {name: sizes[name] for name in self.sizes()}
         return work.decode_work(**own, kv_bytes=hw.element_bytes)
 
     def inputs(self, hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows inputs"]:
-        """Columns in this order.
+        """Return the network's inputs, with columns in this order.
 
         Log roofline; log read and compute time with a short and a long launch; log sequences and
         visible context; blocks per SM: heads alone and with the context split in 256; compute over
-        memory; read bytes over cache; how far the context exceeds the window; heads; the chip.
+        memory; read bytes over cache; context over window; heads; the chip.
         """
         read, _, compute = self.times(hw, sizes)
         keys = work.window_keys(sizes["context_tokens"], sizes["window"])
@@ -178,15 +178,15 @@ class PrefillAttention(_Attention):
     launch_seconds = 5e-6
 
     def work(self, _hw: Hardware, sizes: Sizes) -> work.Work:
-        """Fresh keys and values, 16 bits wide whatever the cache's format."""
+        """Return the work on fresh keys and values, 16 bits wide whatever the cache's format."""
         return work.prefill_work(*(sizes[name] for name in self.sizes()))
 
     def inputs(self, hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows inputs"]:
-        """Columns in this order.
+        """Return the network's inputs, with columns in this order.
 
         Log roofline; log compute time with a short and a long launch; log memory time; log
         sequences, tokens and their product; tiles of 128 queries per SM, wave and row rounding;
-        how far the prompt exceeds the window, the window in tiles; heads; the chip.
+        prompt over window; the window in tiles; heads; the chip.
         """
         read, activations, compute = self.times(hw, sizes)
         tokens = sizes["tokens"]
@@ -215,14 +215,15 @@ _EXPERT_TOKENS = np.concatenate([[1.0], octaves(2, 32768, 2)])
 
 
 def family(hw: Hardware) -> Int[np.ndarray, " rows"]:
-    """Which kernel family vLLM picks for a format on a chip.
+    """Return the kernel family that vLLM picks for a format on a chip.
 
     Formats without units of their own are expanded by Marlin (weight-only). mxfp4 has a kernel of
     its own on Hopper and on data-centre Blackwell, with 8-bit activations only on the latter.
-    Marlin multiplies with Ampere's instructions, far below the bf16 rate of newer chips: with 8,192
-    tokens and more, vLLM 0.24.0's runs at 258 TFLOP/s on B200 and 240 on H100, where 16-bit experts
-    reach 745 and 398 (medians of the tables). So many tokens take longer with int4 experts than
-    with 16-bit ones there.
+
+    Marlin multiplies with Ampere's instructions, far below the bf16 rate of newer chips. From 8,192
+    tokens on, vLLM 0.24.0's Marlin runs at 258 TFLOP/s on B200 and 240 on H100. 16-bit experts
+    reach 745 and 398 (medians of the tables). There, so many tokens take longer with int4 experts
+    than with 16-bit ones.
     """
     own_mxfp4 = (hw.capability >= 9.0) & (hw.capability < 11.0)
     blackwell = (hw.capability >= 10.0) & (hw.capability < 11.0)
@@ -245,15 +246,15 @@ def family(hw: Hardware) -> Int[np.ndarray, " rows"]:
 
 
 class Moe(Operator):
-    """Gather, gate, up, down and scatter of the experts that a rank holds.
+    """Gather, gate, up, down and scatter of the experts that one rank holds.
 
-    ``tokens`` are those of the whole expert-parallel group; every expert, ``width`` inside, is
-    sliced over ``tensor_parallel`` GPUs, whole ones are spread over ``expert_parallel``; an expert
-    with a gate has three ``matrices``, else two.
+    ``tokens`` counts those of the whole expert-parallel group. Each expert, ``width`` inside, is
+    sliced over ``tensor_parallel`` GPUs; whole experts are spread over ``expert_parallel``. An
+    expert with a gate has three ``matrices``, one without has two.
 
-    Few tokens are timed dealt out evenly; predictions are for tokens that draw experts at random,
-    some more often than others, which hit fewer of them, and wait for the rank that is hit most
-    (``experts_hit_busiest``). Many tokens are timed with popular experts.
+    Measurements with few tokens distribute them evenly over experts. Predictions are for tokens
+    that choose experts at random. These hit fewer experts and wait for the busiest rank
+    (``experts_hit_busiest``). Measurements with many tokens have popular experts.
     """
 
     name = "moe"
@@ -269,7 +270,7 @@ class Moe(Operator):
     plan = TrainingPlan(rows=150_000, width=48, depth=2, bound=1.2, clamp=1.8, weight_decay=1e-3)
 
     def measured(self, rows: pd.DataFrame, hw: Hardware) -> dict[str, Rows]:
-        """Sizes of rows that hit experts evenly, by the kernel that was timed."""
+        """Return the sizes of measured rows: experts hit evenly, by the kernel that was timed."""
         sizes = super().measured(rows, hw)
         marlin = rows["kernel"].str.contains("marlin").to_numpy()
         sizes["hit"] = np.asarray(work.experts_hit_balanced(*_routed(sizes)))
@@ -277,32 +278,34 @@ class Moe(Operator):
         return sizes
 
     def queried(self, sizes: Sizes, hw: Hardware) -> dict[str, Rows]:
-        """Sizes with random routing, by the kernel that vLLM would pick."""
+        """Return the sizes to predict: experts hit at random, the kernel that vLLM picks."""
         hit = np.asarray(work.experts_hit_busiest(*_routed(sizes)))
         return {**sizes, "hit": hit, "family": family(hw).astype(np.float64)}
 
     def work(self, hw: Hardware, sizes: Sizes) -> work.Work:
-        """The hit experts, and what is gathered and scattered."""
+        """Return the work on the experts hit, and on gathered and scattered activations."""
         return work.moe_work(sizes, sizes["hit"], hw.element_bytes)
 
     def rate(self, hw: Hardware, sizes: Sizes) -> Rows:
-        """16-bit math in the first, fourth and fifth family."""
+        """Return the compute rate: 16-bit math in the first, fourth and fifth family."""
         return np.where(np.isin(sizes["family"], (0, 3, 4)), hw.bf16_rate, hw.floor_rate)
 
     def roofline(self, hw: Hardware, sizes: Sizes) -> Rows:
-        """A launch of 8 us, and the slower of reading the hit experts and multiplying."""
+        """Return a launch of 8 us plus the slower of reading the hit experts and multiplying."""
         read, _, compute = self.times(hw, sizes)
         return np.maximum(read, compute) + self.launch_seconds
 
     def floor(self, hw: Hardware, sizes: Sizes) -> Rows:
-        """Any routing: at least the experts of one token, at the format's own rate."""
+        """Return a lower bound for any routing: experts of one token, at the format's rate."""
         asked, held = (sizes[n] / sizes["expert_parallel"] for n in ("top_k", "experts"))
         one = np.minimum(np.maximum(asked, 0.0), held)
         least = self.work(hw, {**sizes, "hit": one})
         return np.maximum(least.read_bytes / hw.bandwidth, least.flop / hw.floor_rate)
 
     def inputs(self, hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows inputs"]:
-        """Ratios only, so that unseen sizes stay inside the range. Columns in this order.
+        """Return the network's inputs: ratios only, so that unseen sizes stay inside the range.
+
+        The columns are in this order.
 
         Weight, compute, tile-padded compute and activation time over the launch; compute over
         memory; log pairs per hit expert and rounding to tiles of 16, 64, 128; share of experts
@@ -338,5 +341,5 @@ class Moe(Operator):
 
 
 def _routed(sizes: Sizes) -> tuple[Rows, Rows, Rows, Rows]:
-    """What decides how many experts are hit."""
+    """Return the sizes that decide how many experts are hit."""
     return sizes["tokens"], sizes["experts"], sizes["top_k"], sizes["expert_parallel"]

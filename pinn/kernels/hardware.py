@@ -1,4 +1,4 @@
-"""What a kernel surrogate knows of the chip and the number format of each row."""
+"""Rates of the chip and storage of the number format of each row, for kernel surrogates."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from pinn.specs.precision import Precision, precision
 Gpus = Mapping[str, GpuSpec]
 #: Datasheets by index.
 Chips = Sequence[GpuSpec]
-#: Index of each row.
+#: Index of each row into such a sequence.
 Ids = Int[np.ndarray, " rows"]
 
 
@@ -33,26 +33,26 @@ class Coded:
 
 
 def coded(value: object) -> Coded:
-    """One value for all rows as a :class:`Coded`; a :class:`Coded` as it is."""
+    """Return one value for all rows as a :class:`Coded`; a :class:`Coded` is returned unchanged."""
     return value if isinstance(value, Coded) else Coded((value,), np.zeros((), dtype=np.int64))
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """Per row: rates of the chip and storage of the format; all in SI units, shape ``[rows]``.
+    """Rates of the chip and storage of the format per row, all in SI units, shape ``[rows]``.
 
     Attributes:
-        bandwidth: Of the device memory, bytes/s.
+        bandwidth: Bandwidth of the device memory, bytes/s.
         bf16_rate: Dense bf16 FLOP/s.
-        floor_rate: Dense FLOP/s at which matrices of the format can be multiplied at best.
-        sms: Streaming multiprocessors.
-        cache_bytes: Last-level cache.
+        floor_rate: Highest dense FLOP/s of multiplications in the format.
+        sms: Number of streaming multiprocessors.
+        cache_bytes: Size of the last-level cache.
         capability: CUDA compute capability.
         element_bytes: Storage per weight or cached element.
-        math: Index of the math actually used: 0 16-bit, 1 8-bit, 2 4-bit.
+        math: Index of the math that is used: 0 16-bit, 1 8-bit, 2 4-bit.
         format_ids: Index into ``format_names``.
         format_names: Names of the formats.
-        known: Whether kernels of the chip were trained on.
+        known: Whether the training data has kernels of the chip.
     """
 
     bandwidth: Float[np.ndarray, " rows"]
@@ -68,11 +68,11 @@ class Hardware:
     known: Bool[np.ndarray, " rows"]
 
     def descriptors(self) -> Float[np.ndarray, "rows 6"]:
-        """Network inputs that tell chips apart: generation, log SMs, and what singles one out.
+        """Return network inputs that tell chips apart: generation, log SMs, and a tag of the chip.
 
-        Nine chips hardly teach how efficiency depends on bandwidth, ridge and cache. Where that
-        misleads, these three serve as a name tag of known chips and are blanked for others, which
-        thus run like their generation; training then blanks them now and then.
+        Nine chips hardly show how efficiency depends on bandwidth, ridge and cache. Operators can
+        therefore use these three as a tag of known chips and blank it for others, which then run
+        like their generation. Training blanks the tag of some rows to prepare for that.
         """
         tag = [
             np.log(self.bandwidth / 3e12),
@@ -88,14 +88,14 @@ class Hardware:
 
 
 def math_index(gpu: GpuSpec, form: Precision) -> int:
-    """Which units multiply a format on a chip; without native ones its weights are expanded."""
+    """Return the index of the math of a format on a chip; 16-bit without native units."""
     if form.math == "bf16" or form.math not in gpu.peak_flop_per_s:
         return 0
     return 2 if form.math == "fp4" else 1
 
 
 def hardware(gpus: Chips, gpu_ids: Ids, formats: Sequence[str], format_ids: Ids) -> Hardware:
-    """Look the rows' chips and formats up.
+    """Return the hardware of rows: their chips and formats, looked up.
 
     Raises:
         PinnError: If a format is unknown.
@@ -123,13 +123,13 @@ def hardware(gpus: Chips, gpu_ids: Ids, formats: Sequence[str], format_ids: Ids)
 
 
 def chip_tags(gpus: Chips) -> Float[np.ndarray, "gpus 5"]:
-    """What makes two datasheets one chip to the surrogates, whatever their names."""
+    """Return the datasheet values by which surrogates recognize a chip, whatever its name."""
     rates = [(g.memory_bandwidth_bytes_per_s, g.peak_flop_per_s["bf16"]) for g in gpus]
     cores = [(g.sm_count, g.l2_bytes, g.compute_capability) for g in gpus]
     return np.hstack([np.reshape(rates, (-1, 2)), np.reshape(cores, (-1, 3))]).astype(np.float64)
 
 
 def is_known(gpus: Chips, tags: Float[np.ndarray, "trained 5"]) -> Bool[np.ndarray, " gpus"]:
-    """Which chips are among the trained ones, within 2 % in every figure."""
+    """Return which chips are among the trained ones, within 2 % in every value."""
     apart = np.abs(chip_tags(gpus)[:, None] / tags[None] - 1.0).max(axis=2)
     return (apart < 0.02).any(axis=1)

@@ -1,4 +1,4 @@
-"""Surrogates fitted without what a fold leaves out, and their errors there."""
+"""Surrogates fitted without a fold's held-out kernels, and their errors on these."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -20,24 +20,24 @@ from pinn.kernels.tables.table import SYSTEMS
 from pinn.kernels.tables.tables import KernelTables, read_kernel_tables
 from pinn.specs.gpu import load_gpu
 
-# The surrogates of an exclusion, fitted to the installed kernel tables or found again.
+# Surrogates of an exclusion, fitted to the installed kernel tables or read from the cache.
 
 
 @lru_cache(maxsize=1)
 def kernel_tables(systems: Path | None = None) -> KernelTables:
-    """The measured kernels, read once per process."""
+    """Return the measured kernels, read once per process."""
     return read_kernel_tables(systems=systems)
 
 
 def surrogates_without(
     exclude: Exclusion, seed: int, root: Path, systems: Path | None = None
 ) -> KernelSurrogates:
-    """Surrogates without the excluded kernels.
+    """Return surrogates that were fitted without the excluded kernels.
 
     Args:
         exclude: Held-out models and GPUs.
-        seed: Of all random choices.
-        root: Where they are remembered.
+        seed: Seed of all random choices.
+        root: Folder in which surrogates are cached.
         systems: Folder of newer tables; None for the installed package's.
     """
     aside = {"shared": root}
@@ -58,42 +58,42 @@ def fit_surrogates(
     KernelSurrogates.fit(tables, exclude=exclude, seed=seed, shared=shared).save(folder)
 
 
-# Errors of kernel surrogates on what they were not trained on: whole shapes, whole GPUs.
+# Errors of kernel surrogates on data that they were not trained on: whole shapes, whole GPUs.
 
-#: What is left out where no GPU is.
+#: Name of the held-out part that consists of shapes rather than a GPU.
 SHAPES = "shapes"
-#: GPUs whose absence is reported: served on, and with serving data to compare with.
+#: GPUs whose held-out errors are reported: GPUs with serving data to compare with.
 REPORTED_GPUS = ("H100-SXM", "H200-SXM", "B200-SXM", "A100-SXM-80GB", "L40S")
 _COLUMNS = ["operator", "gpu", "precision", "rows", "median", "mean", "p90", "bias"]
-#: Of the table of all held-out errors.
+#: Columns of the table of all held-out errors.
 TABLE_COLUMNS = ("left_out", *_COLUMNS)
-#: Rows compared of each operator and fold, at random: the standard error of a median of 5 % is then
-#: about 0.03 points.
+#: Rows compared per operator and fold, drawn at random. The standard error of a median of 5 % is
+#: then about 0.03 points.
 _ROWS_COMPARED = 60_000
-#: A fifth of the shapes at a time, a usual share.
+#: Number of folds: each holds out a fifth of the shapes, a usual share.
 FOLDS = 5
-#: Folds that are really left out: all of them for experts, which have few shapes and quick fits.
+#: Folds that are evaluated: all of them for experts, which have few shapes and quick fits.
 FITS = {"gemm": 1, "decode_attention": 1, "prefill_attention": 1, "moe": FOLDS}
 #: Expert layers spread over more GPUs, or with more tokens, are timed but seldom served.
 SERVED_RANKS, SERVED_TOKENS = 8, 2048
 
 
 def fold_of_rows(rows: pd.DataFrame, group: Sequence[str]) -> Int[np.ndarray, " rows"]:
-    """A fold, 0 to ``FOLDS - 1``, for every row; rows of one shape share it."""
+    """Return a fold, 0 to ``FOLDS - 1``, for every row; rows of one shape share it."""
     number = rows.groupby(list(group)).ngroup().to_numpy()
     return (np.random.default_rng(0).permutation(number.max() + 1) % FOLDS)[number]
 
 
 def errors(surrogate_name: str, predicted: pd.DataFrame) -> pd.DataFrame:
-    """Relative errors by GPU and format, and of all together.
+    """Return relative errors by GPU and format, and over all rows.
 
     Args:
-        surrogate_name: Goes into the column operator.
+        surrogate_name: Value of the column operator.
         predicted: Columns gpu, precision and error (predicted over measured, minus 1).
 
     Returns:
-        Columns operator, gpu, precision, rows, and median, mean and 90 % quantile of the absolute
-        error, and median error (bias), all as fractions.
+        Columns operator, gpu, precision and rows; median, mean and 90 % quantile of the absolute
+        error; and the median error (bias). All errors are fractions.
     """
     parts = [(g, f, part["error"]) for (g, f), part in predicted.groupby(["gpu", "precision"])]
     parts.append(("all", "all", predicted["error"]))
@@ -106,7 +106,7 @@ def errors(surrogate_name: str, predicted: pd.DataFrame) -> pd.DataFrame:
 
 
 def served(rows: pd.DataFrame, operator: Operator) -> pd.DataFrame:
-    """Rows at sizes that are served; for experts, within one node and a step's tokens."""
+    """Return the rows at served sizes; for experts, those of one node and a step's tokens."""
     if operator.name != "moe":
         return rows
     ranks = rows["tensor_parallel"] * rows["expert_parallel"]
@@ -122,19 +122,19 @@ def held_out_table(
     plans: Mapping[str, TrainingPlan] | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> pd.DataFrame:
-    """Fit without some shapes, then without one GPU after the other, and predict what is left out.
+    """Fit without some shapes, then without one GPU after the other; return the held-out errors.
 
     Args:
         tables: Measured kernels.
-        gpus: Left out one after the other.
-        operators: What to fit.
-        fits: Folds of shapes left out, by operator; None for ``FITS``.
-        plans: Training plans by operator, for those that differ from the default.
-        progress: Called with what is left out and the operator before each fit.
+        gpus: GPUs, held out one after the other.
+        operators: Operators to fit.
+        fits: Operator -> number of folds of held-out shapes; None for ``FITS``.
+        plans: Operator -> training plan, for plans that differ from the default.
+        progress: Function called before each fit with the held-out part and the operator.
 
     Returns:
-        ``TABLE_COLUMNS``: ``left_out`` is ``shapes`` or the name of a GPU, the others are as of
-        :func:`errors`.
+        Table with ``TABLE_COLUMNS``: ``left_out`` is ``shapes`` or the name of a GPU; the other
+        columns are those of :func:`errors`.
     """
     found = []
     for left_out in (SHAPES, *gpus):
@@ -153,7 +153,7 @@ def held_out_table(
 def _left_out(
     operator: Operator, rows: pd.DataFrame, left_out: str, folds: int
 ) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
-    """Rows to fit and rows held out: folds of shapes, or a GPU."""
+    """Yield rows to fit and rows held out: folds of shapes, or a GPU."""
     if left_out == SHAPES:
         fold = fold_of_rows(rows, operator.group)
         for i in range(folds):
@@ -164,7 +164,7 @@ def _left_out(
 
 
 def _errors_of(surrogate: OperatorSurrogate, held: pd.DataFrame, gpus: Gpus) -> pd.DataFrame:
-    """Errors of the rows held out, at most ``_ROWS_COMPARED`` of them."""
+    """Return the errors of held-out rows, at most ``_ROWS_COMPARED`` of them."""
     held = served(held, surrogate.operator)
     if len(held) > _ROWS_COMPARED:
         held = held.sample(_ROWS_COMPARED, random_state=0)
@@ -175,9 +175,9 @@ def _errors_of(surrogate: OperatorSurrogate, held: pd.DataFrame, gpus: Gpus) -> 
     return held[["gpu"]].assign(precision=precision, error=ratio - 1.0)
 
 
-# Errors of the fits of recurrent and sparse mixers on shapes and GPUs that were left out.
+# Errors of the fits of recurrent and sparse mixers on held-out shapes and GPUs.
 
-#: GPUs left out one after the other.
+#: GPUs that are held out one after the other.
 _MIXERS_LEFT_OUT = ("H100-SXM", "B200-SXM")
 _MIXER_COLUMNS = ("operator", "left_out", "rows", "shapes", "median", "mean")
 
@@ -185,12 +185,12 @@ _MIXER_COLUMNS = ("operator", "left_out", "rows", "shapes", "median", "mean")
 def mixer_errors(
     operators: Sequence[str] | None = None, systems: Gpus | None = None
 ) -> pd.DataFrame:
-    """Median and mean absolute error, as fractions, of each operator.
+    """Return the median and mean absolute error, as fractions, of each operator.
 
-    Shapes: a fifth at a time, each GPU fitted by itself. A GPU: fitted on all others together.
+    Held-out shapes: a fifth at a time, with a fit per GPU. A held-out GPU: one fit to all others.
 
     Args:
-        operators: Names in ``timed_operators``; None for all.
+        operators: Names of operators in ``timed_operators``; None for all.
         systems: Datasheets by system name; None for all measured ones.
 
     Returns:
@@ -233,7 +233,7 @@ def _mean_errors(predicted: np.ndarray, seconds: np.ndarray) -> dict[str, float]
 
 
 def error_grid(table: pd.DataFrame) -> Grid:
-    """The table as it is printed: ``median / mean`` in percent, an operator a line."""
+    """Return the printed table: ``median / mean`` in percent, one line per operator."""
     parts = list(dict.fromkeys(table["left_out"]))
     grid = Grid.of("operator", "rows", "shapes", *(f"without {part}" for part in parts))
     for name, of_operator in table.groupby("operator", sort=False):
@@ -248,10 +248,10 @@ def error_grid(table: pd.DataFrame) -> Grid:
 
 
 def operator_grid(table: pd.DataFrame) -> Grid:
-    """Return ``median / mean`` errors in percent over all GPUs and formats, an operator a column.
+    """Return a grid of ``median / mean`` errors in percent, with one column per operator.
 
     Args:
-        table: ``TABLE_COLUMNS``.
+        table: Table with ``TABLE_COLUMNS``; only its rows over all GPUs and formats are shown.
     """
     operators = table["operator"].unique()
     grid = Grid.of("left out", *operators)

@@ -20,21 +20,21 @@ from pinn.specs.precision import ACTIVATION_BYTES, precision
 
 # Decode attention over compressed keys (multi-head latent attention, MLA).
 #
-# One launch of ordinary decode attention with a single KV head, plus the time its keys and
-# multiplications take: weights of read time, compute time, the slower of the two and a start,
-# fitted per chip and cache format to how measured modules grow with the context. The start is
-# what a short read takes beyond its bytes: splitting the keys, waiting for the first of them,
-# merging.
+# The model is one launch of ordinary decode attention with a single KV head, plus the time of
+# keys and multiplications. That time is a weighted sum of read time, compute time, the slower of
+# the two and a start. The weights are fitted per chip and cache format to the growth of measured
+# modules with the context. The start is what a short read takes beyond its bytes: splitting the
+# keys, waiting for the first of them, merging.
 
-#: Of arguments that broadcast.
+#: Seconds of arguments that broadcast.
 Times = np.ndarray | np.float64
-#: Where nothing was measured: four fifths of the slower of the datasheet's rates and no start, an
-#: assumption.
+#: Weights where nothing was measured: four fifths of the slower of the datasheet's rates and no
+#: start, an assumption.
 UNMEASURED = np.array([0.0, 0.0, 1.25, 0.0])
-#: Reading time at which half of the start is paid. Of 1 to 6 us the one that fits measured modules
-#: of 4 to 128 sequences with 512 to 16,384 tokens best, though hardly better than its neighbours.
+#: Reading time at which half of the start is paid. Among 1 to 6 us, it fits measured modules of 4
+#: to 128 sequences with 512 to 16,384 tokens best, though hardly better than its neighbours.
 _HALF_START_SECONDS = 4e-6
-#: A unit that makes the fitted start of order one; it decides nothing.
+#: Unit that makes the fitted start of order one; it does not change predictions.
 _START_SECONDS = 1e-6
 
 
@@ -49,15 +49,15 @@ def _terms(gpu: GpuSpec, kv_bytes: Numbers, *sizes: Numbers) -> np.ndarray:
 
 @dataclass(frozen=True)
 class LatentCore:
-    """Weights by (chip, cache format); chip ``*`` pools every chip of that format."""
+    """Weights of latent decode by (chip, cache format); chip ``*`` pools every chip of a format."""
 
     weights: dict[tuple[str, str], Float[np.ndarray, " terms"]] = field(default_factory=dict)
 
     @staticmethod
     def fit(rows: pd.DataFrame, gpus: Gpus) -> LatentCore:
-        """Fit to measured modules, by their relative error; no rows leave ``UNMEASURED`` for all.
+        """Fit to measured modules by relative error; without rows, all chips get ``UNMEASURED``.
 
-        So a row in whose time the context hardly shows has hardly a say.
+        Rows whose time hardly depends on the context therefore hardly influence the fit.
         """
         if len(rows) == 0:
             return LatentCore()
@@ -80,10 +80,12 @@ class LatentCore:
         return LatentCore(found)
 
     def seconds(self, gpu: GpuSpec, form: str, *sizes: Numbers) -> Times:
-        """Return what the context adds to a launch, at least the floor. Arguments broadcast.
+        """Return the seconds that the context adds to a launch. Arguments broadcast.
+
+        The result is at least the roofline lower bound.
 
         Args:
-            gpu: The chip.
+            gpu: GPU of the kernel.
             form: Number format of the cache.
             sizes: Sequences, tokens of context, heads on this rank, and the widths of the latent
                 vector and of the rotary key.
@@ -96,12 +98,12 @@ class LatentCore:
 
 # Prefill attention of multi-head latent attention (MLA): full heads, keys wider than values.
 #
-# Measured are whole modules, projections included. The projections are multiplications whose
-# time is known; of the rest, what grows with (query, key) pairs is the attention kernel, and
-# what grows with tokens and heads moves its operands: keys put together from two parts, queries
-# rotated. Terms that depend on neither, launches and passes over the hidden state, are fitted
-# and left out: they are the layer's, and in most tables ran operation by operation where a
-# server fuses them.
+# Whole modules were measured, projections included. The projections are multiplications whose
+# time is known. Of the rest, the part that grows with (query, key) pairs is the attention kernel.
+# The part that grows with tokens and heads moves its operands: keys are put together from two
+# parts, queries are rotated. Terms that depend on neither, launches and passes over the hidden
+# state, are fitted and dropped. They belong to the layer, and most tables ran them operation by
+# operation where a server fuses them.
 
 #: Weights of moving the operands once, and of the attention's roofline. Where nothing was
 #: measured: four fifths of the datasheet's rates, as for decodes, an assumption.
@@ -110,31 +112,32 @@ _LAUNCH_SECONDS = 1e-5
 
 
 def _times(work: Work, bandwidth: object, bf16_rate: object) -> tuple[Times, Times]:
-    """Moving queries, keys, values and outputs once; multiplying."""
+    """Return the seconds of moving queries, keys, values and outputs once, and of multiplying."""
     return (work.read_bytes + work.activation_bytes) / bandwidth, work.flop / bf16_rate
 
 
 @dataclass(frozen=True)
 class LatentPrefill:
-    """Weights by chip, whatever the cache's format: the kernel reads 16-bit keys and values.
+    """Weights of latent prefill by chip; the kernel reads 16-bit keys and values in any format.
 
     Attributes:
-        weights: ``(chip,) -> `` weights as of ``UNMEASURED``. Chip ``*`` pools every chip. The
-            weight of moving is the same for all, the least of any table: it is 1 to 7, the higher
-            the more passes over the hidden state a table's module made, so the rest is not the
-            attention's but rotations and norms that ran operation by operation.
+        weights: ``(chip,) -> `` weights as of ``UNMEASURED_PREFILL``. Chip ``*`` pools every chip.
+            The weight of moving is the same for all chips: the smallest of any table. Fitted ones
+            are 1 to 7, and higher for tables whose module made more passes over the hidden state.
+            The excess belongs to rotations and norms that ran operation by operation, not to
+            attention.
     """
 
     weights: dict[tuple[str], Float[np.ndarray, " terms"]] = field(default_factory=dict)
 
     @staticmethod
     def fit(rows: pd.DataFrame, gpus: Gpus, products: Products) -> LatentPrefill:
-        """Fit to measured modules; no rows leave ``UNMEASURED`` for all.
+        """Fit to measured modules; without rows, all chips get ``UNMEASURED_PREFILL``.
 
         Args:
-            rows: As of ``LATENT_PREFILL_LAYOUT``.
+            rows: Measured modules, as of ``LATENT_PREFILL_LAYOUT``.
             gpus: Datasheets by the names in the rows.
-            products: Times of multiplications, as ``OperatorSurrogate.seconds`` of them.
+            products: Times of multiplications, as ``OperatorSurrogate.seconds`` gives them.
         """
         if len(rows) == 0:
             return LatentPrefill()
@@ -153,10 +156,12 @@ class LatentPrefill:
         return LatentPrefill({(chip,): np.array([moving, w[3]]) for chip, w in fitted.items()})
 
     def seconds(self, gpu: object, *sizes: Numbers) -> Times:
-        """Return what chunks take beyond a launch, at least the floor. Arguments broadcast.
+        """Return the seconds of chunks beyond a launch. Arguments broadcast.
+
+        The result is at least the roofline lower bound.
 
         Args:
-            gpu: The chip, or a ``Coded`` of several.
+            gpu: GPU of the kernel, or a ``Coded`` of several.
             sizes: Chunks; new tokens of each; tokens before them, over which vLLM runs the same
                 kernel and merges; heads on this rank; and the widths of queries and keys, and of
                 values.
@@ -173,9 +178,9 @@ class LatentPrefill:
 
 
 def _module_terms(rows: pd.DataFrame, gpu: GpuSpec) -> Float[np.ndarray, "rows 4"]:
-    """Launches; a pass over the hidden state; moving the operands once; the attention's roofline.
+    """Return launches, a pass over the hidden state, moving operands once, attention's roofline.
 
-    In seconds at the datasheet's rates, a launch of 10 us.
+    All are seconds at the datasheet's rates; a launch is 10 us.
     """
     sequences, tokens, heads = (
         rows[name].to_numpy(dtype=np.float64) for name in ("sequences", "tokens", "heads")

@@ -24,42 +24,42 @@ from pinn.specs.mixers import CHUNK_TOKENS, GATED_DELTA, IndexerSpec
 from pinn.specs.model import CompressedAttentionSpec, LayerGroup
 from pinn.specs.precision import ACTIVATION_BYTES
 
-# Times at datasheet rates that the kernels of recurrent and sparse mixers are sums of.
+# Times at datasheet rates, of which the kernels of recurrent and sparse mixers are sums.
 #
-# Each function takes the sizes of a table's rows and the GPUs' rates, all ``[rows]``, and gives
-# its terms in seconds. Each term grows, or stays, with requests, tokens and context, and so does
-# a sum with weights that are not negative.
+# Each function takes the sizes of a table's rows and the GPUs' rates, all ``[rows]``, and returns
+# its terms in seconds. No term falls when requests, tokens or context grow, so neither does a sum
+# with non-negative weights.
 
 Seconds = Float[np.ndarray, " rows"]
 Columns = dict[str, Float[np.ndarray, " rows"]]
 
 #: Unit of counts of launches, waves and chunks: a fitted weight is then of order one.
 LAUNCH_SECONDS = 1e-5
-#: Of the widest operator.
+#: Number of terms of the widest operator, the launch included.
 MOST_TERMS = 16
-#: GLM-5's indexer, the one that was timed (its config.json), and its heads as timed: what rows of
-#: the tables do not say.
+#: GLM-5's indexer, the only one that was timed (its config.json), and its heads as timed. Rows of
+#: the tables do not have these sizes.
 _INDEXER = IndexerSpec(top_k=2048, heads=32)
 TIMED_SIZES = {"index_heads": _INDEXER.heads, "top_k": _INDEXER.top_k, "heads": 64}
 #: Key and value widths of DeepSeek-V2's latent space; bytes of a cached key in SGLang's fp8 layout
 #: (512 + 64 x 2 + 4 x 4 of scales).
 _PAIR_WIDTH, _KEY_BYTES = 576 + 512, 656.0
-#: DeepSeek-V4's window, and elements and bytes of its keys in vLLM.
+#: DeepSeek-V4's window (tokens), and the elements and bytes of one of its keys in vLLM.
 _WINDOW, _V4_WIDTH, _V4_BYTES = 128, 512, 584.0
-#: Residual streams of a token, and bytes of an element in both halves of a layer, which are timed
-#: together (``hc_mult`` and ``num_sites``).
+#: Residual streams of a token, and bytes of an element in both halves of a layer. The halves are
+#: timed together (``hc_mult`` and ``num_sites``).
 _STREAMS, _BOTH_BYTES = 4, 2 * ACTIVATION_BYTES
 
 
 def recurrence(c: Columns, gpu: Columns) -> list[Seconds]:
-    """A decode's states in fp32, read and written; beyond the cache, and four times it; waves."""
+    """Return terms of a decode's fp32 states, read and written: within and beyond cache, waves."""
     heads = c["batch_size"] * c["num_v_heads"]
     moved = heads * c["head_k_dim"] * c["head_v_dim"] * 8.0
     return [*_beyond_cache(moved, gpu), *_waves(heads, gpu)]
 
 
 def convolution(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Channels in and out, the tails of the requests, and the blocks of threads."""
+    """Return terms of channels in and out, tails of the requests, and blocks of threads."""
     channels = 2 * c["num_k_heads"] * c["head_k_dim"] + c["num_v_heads"] * c["head_v_dim"]
     moved = 2 * ACTIVATION_BYTES * c["batch_size"] * c["seq_len"] * channels
     tails = c["batch_size"] * channels * 3 * 2 * ACTIVATION_BYTES
@@ -77,7 +77,7 @@ def convolution(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def scan(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Arithmetic of chunks, keys and values, states, and chunks one after the other."""
+    """Return terms of chunks' arithmetic, keys and values, states, and chunks in sequence."""
     k, v, chunk = c["head_k_dim"], c["head_v_dim"], CHUNK_TOKENS[GATED_DELTA]
     heads, tokens = c["num_v_heads"], c["batch_size"] * c["seq_len"]
     rows, chunks = c["batch_size"] * heads, np.ceil(c["seq_len"] / chunk)
@@ -97,16 +97,16 @@ def scan(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def state_update(c: Columns, gpu: Columns) -> list[Seconds]:
-    """A decode's states read and written; their elements, as if of four bytes each.
+    """Return terms of a decode's states, read and written: their bytes, and 4 bytes per element.
 
-    vLLM's kernel takes hardly less for states of two bytes.
+    vLLM's kernel is hardly faster with states of two bytes.
     """
     elements = c["batch_size"] * c["num_v_heads"] * c["head_k_dim"] * c["head_v_dim"]
     return [elements * 2 * c["state"] / gpu["bandwidth"], elements * 8.0 / gpu["bandwidth"]]
 
 
 def state_scan(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Arithmetic of chunks (arXiv 2405.21060, section 6), inputs, states, chunks in a row.
+    """Return terms of chunks (arXiv 2405.21060, section 6): arithmetic, inputs, states, sequence.
 
     A chunk's state is written and read in fp32, then written and read as the engine keeps it.
     """
@@ -127,7 +127,7 @@ def state_scan(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def index_scores(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Scores' arithmetic in fp8, keys read, scores written, and tiles of 64 x 256."""
+    """Return terms of fp8 scores: arithmetic, keys read, scores written, and tiles of 64 x 256."""
     queries, length = c["batch_size"] * c["isl"], _mean_keys(c)
     pairs, square = queries * length, queries * (c["step"] + c["isl"])
     keys = c["batch_size"] * (c["step"] + c["isl"]) * _INDEXER.key_bytes
@@ -150,9 +150,9 @@ def index_scores(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def index_choice(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Scores read and choices written; a block for each query, longer beyond the top-k.
+    """Return terms of scores read and choices written; each query's block slows beyond the top-k.
 
-    Two blocks share an SM; scores beyond the cache, and rows longer than 16,384, take longer.
+    Two blocks share an SM. Scores beyond the cache, and rows longer than 16,384, take longer.
     """
     queries, length = c["batch_size"] * c["isl"], _mean_keys(c)
     waves, pairs = np.ceil(queries / gpu["sms"]), np.ceil(queries / gpu["sms"] / 2)
@@ -178,7 +178,7 @@ def index_choice(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def sparse_attention(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Chosen pairs: arithmetic, keys gathered; queries in and outputs out; all top-k as if full."""
+    """Return terms of chosen pairs (arithmetic, keys), queries and outputs, and a full top-k."""
     queries = c["batch_size"] * c["isl"]
     pairs = c["batch_size"] * (_reached(c, c["step"] + c["isl"]) - _reached(c, c["step"]))
     flop_per_pair = 2.0 * c["heads"] * _PAIR_WIDTH
@@ -193,10 +193,10 @@ def sparse_attention(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def compressed_attention(ratio: int, c: Columns, gpu: Columns) -> list[Seconds]:
-    """DeepSeek-V4's without its projections: arithmetic of pairs and keys gathered, then launches.
+    """Return terms of DeepSeek-V4's attention without projections: arithmetic, keys, launches.
 
-    Those grow with an indexer's scores, twice over between its choice and 2,048 keys, with heads,
-    beyond the window, of prompts, with requests and with queries.
+    Some launches are steady: with heads, with a context beyond the window, in prompts. Others grow:
+    with an indexer's scores (again between its top-k and 2,048 keys), with requests, with queries.
     """
     queries, length = c["batch_size"] * c["isl"], _mean_keys(c)
     keys, picks, blocks = length / ratio, c["index_heads"] > 0, queries / gpu["sms"]
@@ -212,68 +212,69 @@ def compressed_attention(ratio: int, c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def streams(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Residual streams moved, within and beyond the cache, and waves of tokens."""
+    """Return terms of moved residual streams, within and beyond the cache, and waves of tokens."""
     moved = c["batch_size"] * c["hidden_size"] * _STREAMS * _BOTH_BYTES
     return [*_beyond_cache(moved, gpu), *_waves(c["batch_size"], gpu)]
 
 
 def _beyond_cache(moved: np.ndarray, gpu: Columns) -> list[Seconds]:
-    """Bytes, those that the cache does not hold, and those that four of it do not."""
+    """Return the times of all bytes, of those beyond the cache, and beyond four times it."""
     left = (np.maximum(moved - times * gpu["l2"], 0.0) for times in (0, 1, 4))
     return [each / gpu["bandwidth"] for each in left]
 
 
 def _waves(blocks: np.ndarray, gpu: Columns) -> list[Seconds]:
-    """Blocks of threads per SM, and rounded up to whole waves."""
+    """Return blocks of threads per SM, and the same rounded up to whole waves."""
     per_sm = blocks / gpu["sms"]
     return [per_sm * LAUNCH_SECONDS, np.ceil(per_sm) * LAUNCH_SECONDS]
 
 
 def _mean_keys(c: Columns) -> np.ndarray:
-    """Keys that a query of a causal prompt sees in the mean."""
+    """Return the mean number of keys that a query of a causal prompt sees."""
     return c["step"] + (c["isl"] + 1) / 2
 
 
 def _reached(c: Columns, tokens: np.ndarray) -> np.ndarray:
-    """Pairs of the first tokens of a sequence, each with the top-k of those before it."""
+    """Return the pairs of a sequence's first tokens, each with the top-k tokens before it."""
     near = np.minimum(tokens, c["top_k"])
     return near * (near + 1) / 2 + np.maximum(tokens - near, 0) * c["top_k"]
 
 
 # Measured kernels of recurrent and sparse mixers, and roofline fits of them.
 #
-# One table, ``data/kernels/mixer_operators.csv``: which file holds an operator, which of its
-# kernels, what makes a shape, and the times at datasheet rates that its own time is a non-negative
-# sum of. There is no network: the kernels stream states or keys, and sums of such times miss
-# left-out shapes by a few percent. Each term grows, or stays, with requests, tokens and context,
-# and so does the fit.
+# ``data/kernels/mixer_operators.csv`` says for each operator: its file, its kernel, the columns of
+# a shape, and its terms. The operator's time is a non-negative sum of terms at datasheet rates.
+# There is no network: the kernels stream states or keys, and such sums have an error of a few
+# percent on held-out shapes. No term falls when requests, tokens or context grow, so neither does
+# the fit.
 #
-# Mamba-2's convolutions are TensorRT-LLM's; its scan and update are vLLM 0.15.1's, timed on an
-# H100 SXM with PyTorch 2.11 and Triton 3.6 (``scripts/time_mamba.py``). Mamba-1's and Lightning
-# Attention's are in no table.
+# Mamba-2's convolutions are TensorRT-LLM's. Its scan and update are vLLM 0.15.1's, timed on an
+# H100 SXM with PyTorch 2.11 and Triton 3.6 (``scripts/time_mamba.py``). No table has Mamba-1 or
+# Lightning Attention.
 
 Terms = Float[np.ndarray, "rows terms"]
-#: The model of the modules that hold DeepSeek-V4's attention.
+#: Model in whose modules DeepSeek-V4's attention was timed.
 _FLASH = "sgl-project/DeepSeek-V4-Flash-FP8"
 
 
 @dataclass(frozen=True)
 class MixerOperator:
-    """One operator of the tables.
+    """Description of one operator of the tables.
 
     Attributes:
-        name: What it is called in errors.
+        name: Name of the operator in error tables.
         kind: Folder of the tables; ``timed`` is the project's own.
         backend: Engine whose kernels were timed.
-        version: Of that engine.
-        columns: Sizes that are read, in the table's words.
-        group: Columns that make a shape; errors leave whole shapes out.
+        version: Version of that engine.
+        columns: Sizes that are read, by the table's names.
+        group: Columns that make a shape; held-out errors hold out whole shapes.
         file: Table without suffix.
         kernel: Start of the kernels' names.
-        where: A column and the value that counts; empty for all rows.
-        terms: Times in seconds of (sizes, GPU).
-        constants: Sizes that its rows do not say.
-        included: What the rows hold that a step counts elsewhere: seconds of (rows, GPU, products).
+        where: A column and the value that is kept; empty for all rows.
+        terms: Function of (sizes, GPU) that returns times in seconds.
+        constants: Sizes that the table's rows do not have.
+        included: Function of (rows, GPU, products) that returns the seconds that a step counts
+            elsewhere; None for none.
     """
 
     name: str
@@ -291,7 +292,7 @@ class MixerOperator:
 
 
 def _projections(ratio: int, rows: pd.DataFrame, gpu: GpuSpec, products: Products) -> Seconds:
-    """Multiplications of the timed model's mixer, as many heads as a row has."""
+    """Return the seconds of the timed mixer's multiplications, for each row's number of heads."""
     model, tokens = load_model(_FLASH), (rows["batch_size"] * rows["isl"]).to_numpy(np.float64)
     mixers = (group.attention for group in model.layer_groups)
     mixer = next(m for m in mixers if isinstance(m, CompressedAttentionSpec) and m.ratio == ratio)
@@ -305,7 +306,7 @@ def _projections(ratio: int, rows: pd.DataFrame, gpu: GpuSpec, products: Product
 
 
 def _moved(passes: int, rows: pd.DataFrame, gpu: GpuSpec, _: Products) -> Seconds:
-    """Streams and the one that a half of a layer works on, of which small kernels are counted."""
+    """Return the seconds of moving streams, which a step counts among small kernels."""
     elements = (rows["batch_size"] * rows["hidden_size"] * passes).to_numpy()
     return elements * _BOTH_BYTES / gpu.memory_bandwidth_bytes_per_s
 
@@ -344,7 +345,7 @@ def timed_operators() -> dict[str, MixerOperator]:
     return found
 
 
-#: Words of Mamba-2 and DeepSeek-V4 for what the others call otherwise.
+#: Sizes of Mamba-2 and DeepSeek-V4 -> names of the same sizes in other tables.
 _NAMES = {
     "n_groups": "num_k_heads", "d_state": "head_k_dim", "nheads": "num_v_heads",
     "head_dim": "head_v_dim", "num_heads": "heads", "num_tokens": "batch_size",
@@ -352,15 +353,15 @@ _NAMES = {
 
 
 def read_mixer_kernels(operator: MixerOperator, gpus: Gpus, systems: Path | None = None) -> Read:
-    """Rows of an operator on every GPU whose system has its table.
+    """Read the rows of an operator on every GPU whose system has its table.
 
     Args:
-        operator: Of ``timed_operators``.
+        operator: Operator of ``timed_operators``.
         gpus: Datasheets by system name.
         systems: Folder of the tables; None for the installed package's.
 
     Returns:
-        Columns gpu, seconds and the sizes, whole shapes of heads under the names of linear
+        Columns gpu, seconds and the sizes, with shapes of heads under the names of linear
         attention; and the reports.
 
     Raises:
@@ -395,14 +396,14 @@ def _elsewhere(operator: MixerOperator) -> Rules:
 def read_all_mixers(
     gpus: Gpus, systems: Path | None = None
 ) -> tuple[dict[str, pd.DataFrame], tuple[ReadReport, ...]]:
-    """Rows of every operator that was timed on one of the GPUs; arguments as above."""
+    """Read the rows of every operator that was timed on one of the GPUs, by operator."""
     found = {o.name: read_mixer_kernels(o, gpus, systems) for o in timed_operators().values()}
     tables = {name: rows for name, (rows, _) in found.items() if len(rows)}
     return tables, tuple(report for _, reports in found.values() for report in reports)
 
 
 def _read_timed(operator: MixerOperator, gpus: Gpus) -> Read:
-    """Rows of the project's own table, named for its system."""
+    """Read the project's own table, whose file is named for its system."""
     path = data_folder("kernels") / f"{operator.file}.csv"
     system = operator.file.removeprefix("mamba2_")
     table = pd.read_csv(path).rename(columns=_NAMES)
@@ -414,12 +415,12 @@ def _read_timed(operator: MixerOperator, gpus: Gpus) -> Read:
 
 
 def operator_terms(operator: MixerOperator, rows: pd.DataFrame, gpus: Gpus) -> Terms:
-    """Times of rows at datasheet rates, a launch first.
+    """Return the times of rows at datasheet rates, a launch first.
 
     Args:
-        operator: Of ``timed_operators``.
-        rows: As :func:`read_mixer_kernels` gives them; an indexer's may have ``TIMED_SIZES`` of
-            their own.
+        operator: Operator of ``timed_operators``.
+        rows: Rows as :func:`read_mixer_kernels` returns them. Rows of an indexer may have their own
+            ``TIMED_SIZES``.
         gpus: Datasheets by the name in the ``gpu`` column.
     """
     names = [_NAMES.get(name, name) for name in operator.columns]
@@ -442,23 +443,23 @@ def operator_terms(operator: MixerOperator, rows: pd.DataFrame, gpus: Gpus) -> T
 
 # Fitted times of recurrent and sparse mixers, by operator and chip.
 
-#: Sizes of a recurrent mixer's kernels, and of an indexer's, in the words of the tables.
+#: Names of the sizes of a recurrent mixer's kernels, and of an indexer's, as in the tables.
 RECURRENT_SIZES = (
     "batch_size", "seq_len", "num_k_heads", "head_k_dim", "num_v_heads", "head_v_dim",
     "chunk_size", "state",
 )  # fmt: skip
 INDEXED_SIZES = ("batch_size", "isl", "step", "index_heads", "heads", "top_k")
-#: Names of their measured shapes.
+#: Names of the measured shapes of both.
 RECURRENT, SPARSE = "recurrent", "sparse"
 
 
 @dataclass(frozen=True)
 class MixerFits:
-    """Weights of the terms of ``timed_operators``.
+    """Fitted weights of the terms of ``timed_operators``.
 
     Attributes:
-        weights: ``(operator, chip) -> weights``, with zeros up to ``MOST_TERMS``. Chip ``*`` pools
-            every chip: terms are seconds at datasheet rates.
+        weights: ``(operator, chip) -> weights``, padded with zeros to ``MOST_TERMS``. Chip ``*``
+            pools every chip, as terms are seconds at datasheet rates.
     """
 
     weights: Mapping[tuple[str, str], Float[np.ndarray, " terms"]] = field(default_factory=dict)
@@ -468,9 +469,9 @@ class MixerFits:
         """Fit every operator that has rows, on each chip and on all.
 
         Args:
-            tables: Rows by operator, as ``read_mixer_kernels`` gives them.
+            tables: Operator -> rows, as ``read_mixer_kernels`` returns them.
             gpus: Datasheets by the names in the rows.
-            products: Times of multiplications, as ``OperatorSurrogate.seconds`` of them.
+            products: Times of multiplications, as ``OperatorSurrogate.seconds`` gives them.
         """
         found = {}
         for name, rows in tables.items():
@@ -490,12 +491,12 @@ class MixerFits:
     def seconds(
         self, operator: str, gpu: GpuSpec, sizes: Mapping[str, Float[np.ndarray, " n"]]
     ) -> Float[np.ndarray, " n"] | None:
-        """Of one operator on one chip; None where it was fitted nowhere.
+        """Return the seconds of one operator on one chip; None where no chip has a fit of it.
 
         Args:
-            operator: A name of ``timed_operators``, or of what was never measured.
-            gpu: The chip.
-            sizes: Each ``[n]``; no requests take no time.
+            operator: Name of an operator, in ``timed_operators`` or never measured.
+            gpu: GPU of the kernel.
+            sizes: Name of a size -> its values, each ``[n]``; no requests take no time.
         """
         weights = self.weights.get((operator, gpu.name), self.weights.get((operator, "*")))
         if weights is None:
@@ -506,10 +507,10 @@ class MixerFits:
 
 
 def mixer_shapes(tables: Mapping[str, pd.DataFrame]) -> dict[str, MeasuredShapes]:
-    """Measured shapes of recurrent mixers and of indexers, whose formats are their operators.
+    """Return the measured shapes of recurrent mixers and of indexers; formats are operators.
 
     Args:
-        tables: Rows by operator; kinds without any are left out.
+        tables: Operator -> rows; a kind of mixer without rows is not in the result.
     """
     named = [rows.assign(operator=name) for name, rows in tables.items() if len(rows)]
     recurrent = [rows for rows in named if "seq_len" in rows]

@@ -1,4 +1,4 @@
-"""A correction network over kernel sizes, and the operators that use one."""
+"""Operators of kernels, with monotone interpolation and a correction network over their sizes."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -15,18 +15,18 @@ from torch import Tensor, nn
 from pinn.kernels.hardware import Hardware
 from pinn.kernels.tables.work import Work
 
-# Monotone interpolation: how a surrogate becomes a time that never falls when work is added.
+# Monotone interpolation: a surrogate's time never falls when work is added.
 #
 # A network may dip. Its values on a lattice of sizes are therefore replaced by monotone
-# envelopes along every axis, and other sizes are interpolated between the nodes, linearly in
-# logarithms. Both keep the order, so the result is non-decreasing in every axis; and it costs a
+# envelopes along every axis. Other sizes are interpolated between the nodes, linearly in
+# logarithms. Both keep the order, so the result is non-decreasing in every axis, and costs only a
 # few look-ups.
 
 Nodes = tuple[Float[np.ndarray, "..."], ...]
 
 
 def octaves(low: int, high: int, parts: int) -> Float[np.ndarray, " nodes"]:
-    """Sizes from ``low`` to ``high``, ``parts`` to each doubling, equally spaced inside it.
+    """Return sizes from ``low`` to ``high``, ``parts`` to each doubling, equally spaced inside it.
 
     >>> octaves(1, 8, 2).tolist()
     [1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0]
@@ -36,17 +36,17 @@ def octaves(low: int, high: int, parts: int) -> Float[np.ndarray, " nodes"]:
 
 
 def node_points(axes: Nodes) -> list[Float[np.ndarray, " nodes"]]:
-    """Coordinates of all nodes of a lattice, one flat array per axis, last axis fastest."""
+    """Return the coordinates of a lattice's nodes, one flat array per axis, last axis fastest."""
     return [grid.ravel() for grid in np.meshgrid(*axes, indexing="ij")]
 
 
 def monotone(values: Float[np.ndarray, "lattices ..."]) -> Float[np.ndarray, "lattices ..."]:
-    """Non-decreasing along every axis but the first: isotonic along one axis after the other.
+    """Return values made non-decreasing along every axis but the first, one axis after the other.
 
-    Isotonic regression gives the rising series closest by least squares; a running maximum instead
-    would spread every upward error to all larger sizes. It keeps the order of series that lie above
-    one another, so a later axis does not undo an earlier one; the running maxima at the end make
-    that exact.
+    Isotonic regression gives the rising series closest by least squares. A running maximum would
+    spread every upward error to all larger sizes. Isotonic regression keeps the order of series
+    that lie above one another, so a later axis does not undo an earlier one. The running maxima at
+    the end make that exact.
     """
     for axis in range(1, values.ndim):
         moved = np.moveaxis(values, axis, -1)
@@ -65,12 +65,12 @@ def interpolate(
     lattice: Int[np.ndarray, " rows"],
     points: Sequence[Float[np.ndarray, " rows"]],
 ) -> Float[np.ndarray, " rows"]:
-    """Multilinear interpolation in the logarithms of the axes; points outside are clamped.
+    """Return multilinear interpolation in the logarithms of the axes; points outside are clamped.
 
     Args:
         values: Values at the nodes.
         axes: Increasing positive node positions per axis.
-        lattice: Which lattice each row reads.
+        lattice: Index of the lattice that each row reads.
         points: Position of each row, one array per axis.
     """
     result = np.zeros(len(lattice))
@@ -94,22 +94,22 @@ def interpolate(
 
 # The correction network of a kernel surrogate: a small MLP on clamped inputs, bounded output.
 
-#: Rows that pass the network at once where many are asked for: what lies between two layers stays
-#: in a core's cache, which halves the time of 32,480.
+#: Rows that pass the network at once. Activations between two layers then stay in a core's cache,
+#: which halves the time of 32,480 rows.
 _ROWS_IN_CACHE = 4096
 
 
 class KernelCorrection(nn.Module):
     """Log of the ratio between a kernel's time and its roofline.
 
-    Inputs are standardized and clamped to the range that training saw (or to ``clamp`` standard
-    deviations, where that is less), so that nothing is extrapolated but the roofline itself; the
-    output is ``bound * tanh(. / bound)``.
+    Inputs are standardized and clamped to the range of the training data, or to ``clamp`` standard
+    deviations where that is narrower. Only the roofline itself is extrapolated. The output is
+    ``bound * tanh(. / bound)``.
 
     Args:
         inputs: Number of inputs.
         width: Units per hidden layer.
-        depth: Hidden layers.
+        depth: Number of hidden layers.
         bound: Largest correction in log units.
     """
 
@@ -131,7 +131,7 @@ class KernelCorrection(nn.Module):
             self.register_buffer(name, torch.full((inputs,), value, dtype=torch.float64))
 
     def set_range(self, inputs: Float[Tensor, "rows inputs"], clamp: float | None = None) -> None:
-        """Take mean, scale and range of the inputs from training rows."""
+        """Set mean, scale and range of the inputs from training rows."""
         self.mean.copy_(inputs.mean(0))
         self.scale.copy_(inputs.std(0).clamp_min(1e-6))
         standard = (inputs - self.mean) / self.scale
@@ -140,18 +140,18 @@ class KernelCorrection(nn.Module):
         self.high.copy_(standard.amax(0).clamp_max(limit))
 
     def standardize(self, inputs: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows inputs"]:
-        """Clamped standard scores."""
+        """Return clamped standard scores."""
         return ((inputs - self.mean) / self.scale).clamp(self.low, self.high)
 
     def forward(self, standard: Float[Tensor, "rows inputs"]) -> Float[Tensor, " rows"]:
-        """Correction from standardized inputs."""
+        """Return the correction from standardized inputs."""
         return self.bound * torch.tanh(self.layers(standard).squeeze(-1) / self.bound)
 
     @torch.no_grad()
     def predict(
         self, inputs: Float[np.ndarray, "rows inputs"], rows_at_once: int = 1 << 16
     ) -> Float[np.ndarray, " rows"]:
-        """Correction from raw inputs, float64 in and out."""
+        """Return the correction from raw inputs, float64 in and out."""
         parts = [
             self(self.standardize(rows))
             for block in torch.from_numpy(inputs).split(rows_at_once)
@@ -160,24 +160,24 @@ class KernelCorrection(nn.Module):
         return torch.cat(parts).numpy() if parts else np.zeros(0)
 
 
-#: Where the loss turns from squared to absolute, in log units.
+#: Error in log units at which the loss turns from squared to absolute.
 _HUBER = 0.1
 
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """How a correction network is trained.
+    """Settings of a correction network and its training.
 
     Attributes:
-        rows: Training rows are thinned to at most so many.
-        epochs: Passes over them.
+        rows: Largest number of training rows; more are thinned.
+        epochs: Number of passes over the rows.
         batch: Rows per gradient step.
         learning_rate: Peak of the one-cycle schedule.
         width: Units per hidden layer.
-        depth: Hidden layers.
+        depth: Number of hidden layers.
         bound: Largest correction in log units.
-        clamp: Range of the inputs in standard deviations; None for all that training saw.
-        weight_decay: Of AdamW.
+        clamp: Range of the inputs in standard deviations; None for the range of the training data.
+        weight_decay: Weight decay of AdamW.
     """
 
     rows: int = 300_000
@@ -197,13 +197,13 @@ def train(
     plan: TrainingPlan,
     seed: int,
 ) -> KernelCorrection:
-    """Fit a network to log ratios; the same rows and seed give the same weights.
+    """Fit a network to log ratios; equal rows and seed give equal weights.
 
     Args:
-        inputs: Of each row.
+        inputs: Network inputs of each row.
         target: Log of measured over roofline time.
         plan: Sizes and schedule.
-        seed: Of the initial weights, the thinning and the order of rows.
+        seed: Seed of the initial weights, the thinning and the order of rows.
     """
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng():
@@ -233,36 +233,36 @@ def train(
     return network.double().eval()
 
 
-# What every operator surrogate is made of: sizes, a roofline, network inputs and a lattice.
+# Parts of every operator surrogate: sizes, a roofline, network inputs and a lattice.
 
 Rows = Float[np.ndarray, " rows"]
 Sizes = Mapping[str, Rows]
 
 
 def logarithm(seconds: Rows, launch_seconds: float) -> Rows:
-    """Log of a time in microseconds that levels off below a launch: a network input."""
+    """Return the log of a time in microseconds that levels off below a launch: a network input."""
     return np.log((seconds + launch_seconds) * 1e6)
 
 
 def ceiling_share(amount: Rows) -> Rows:
-    """Log of how much rounding up to whole tiles or waves adds."""
+    """Return the log of the factor that rounding up to whole tiles or waves adds."""
     return np.log(np.ceil(amount) / amount)
 
 
 class Operator(ABC):
-    """Physics of one kind of kernel: what its time is measured against and what bends it.
+    """Physics of one kind of kernel: its sizes, its roofline, and inputs of the correction.
 
     Attributes:
         name: Key in checkpoints and tables.
         axes: Sizes in which the time must not fall, in the order of ``nodes``.
         nodes: Lattice positions per axis.
-        shape: The other sizes.
+        shape: Names of the other sizes.
         format_column: Column of the number format in the measured rows.
-        group: Columns that make one shape; held-out errors leave whole shapes out.
-        plan: How the correction network is trained.
-        launch_seconds: Of the shortest kernel.
-        blanks_unknown_chips: Whether chips never trained on run like their generation, rather than
-            as their bandwidth, ridge and cache would have it.
+        group: Columns that make one shape; held-out errors hold out whole shapes.
+        plan: Training settings of the correction network.
+        launch_seconds: Time of the shortest kernel.
+        blanks_unknown_chips: Whether chips without training data run like their generation, without
+            effects of their bandwidth, ridge and cache.
         measured_unlike_served: Whether the tables' conditions differ from those of a prediction.
     """
 
@@ -279,31 +279,31 @@ class Operator(ABC):
 
     @classmethod
     def sizes(cls) -> tuple[str, ...]:
-        """Names of all sizes, in the order of a surrogate's arguments."""
+        """Return the names of all sizes, in the order of a surrogate's arguments."""
         return (*cls.axes, *cls.shape)
 
     def measured(self, rows: pd.DataFrame, _hw: Hardware) -> dict[str, Rows]:
-        """Sizes of measured rows, those that follow from others included."""
+        """Return the sizes of measured rows, including sizes that follow from others."""
         return {c: rows[c].to_numpy(dtype=np.float64) for c in self.sizes()}
 
     def queried(self, sizes: Sizes, _hw: Hardware) -> dict[str, Rows]:
-        """Sizes of a prediction, completed as the serving engine would run it."""
+        """Return the sizes of a prediction, completed as the serving engine would run it."""
         return dict(sizes)
 
     @abstractmethod
     def inputs(self, hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows inputs"]:
-        """Inputs of the correction network, dimensionless or logarithms of sizes."""
+        """Return the inputs of the correction network: dimensionless, or logarithms of sizes."""
 
     @abstractmethod
     def work(self, hw: Hardware, sizes: Sizes) -> Work:
-        """Bytes and operations."""
+        """Return the bytes and operations of the kernel."""
 
     @abstractmethod
     def rate(self, hw: Hardware, sizes: Sizes) -> Rows:
-        """FLOP/s of the units that multiply."""
+        """Return the FLOP/s of the units that multiply."""
 
     def times(self, hw: Hardware, sizes: Sizes) -> tuple[Rows, Rows, Rows]:
-        """What is read (weights, keys and values), activations, and compute time."""
+        """Return the times of reads (weights, keys and values), of activations, and of compute."""
         work = self.work(hw, sizes)
         return (
             work.read_bytes / hw.bandwidth,
@@ -312,15 +312,15 @@ class Operator(ABC):
         )
 
     def roofline(self, hw: Hardware, sizes: Sizes) -> Rows:
-        """Time that the correction multiplies: the slower of memory and compute, and a launch."""
+        """Return the roofline to correct: the slower of memory and compute, plus a launch."""
         read, activations, compute = self.times(hw, sizes)
         return np.maximum(read + activations, compute) + self.launch_seconds
 
     @abstractmethod
     def floor(self, hw: Hardware, sizes: Sizes) -> Rows:
-        """Time that no kernel can beat on the datasheet's chip."""
+        """Return the roofline lower bound: the least time on the datasheet's chip."""
 
     def work_seconds(self, hw: Hardware, sizes: Sizes) -> Rows:
-        """Memory plus compute time: sums of products of sizes, so its increments only grow."""
+        """Return memory plus compute time, a sum of products of sizes: increments only grow."""
         read, activations, compute = self.times(hw, sizes)
         return read + activations + compute

@@ -1,4 +1,4 @@
-"""Fitted surrogates on disk, and what each was measured on."""
+"""Fitted surrogates on disk, and the shapes of the kernels that they were fitted to."""
 
 from __future__ import annotations
 
@@ -21,19 +21,21 @@ from pinn.kernels.hardware import Gpus
 from pinn.kernels.operator import KernelCorrection, Operator, TrainingPlan
 from pinn.kernels.surrogate import OperatorSurrogate, RooflineFit
 
-# Which kernels were measured, and how far a prediction lies from the nearest of them.
+# Measured kernels, and the distance of a prediction from the nearest of them.
 
 
 @dataclass(frozen=True)
 class Nearest:
-    """The measured kernel that is closest to a predicted one.
+    """Measured kernel that is closest to a predicted one.
 
     Attributes:
-        shape: Its sizes by name; those that vary along a series are the nearest of the series.
-        gpu: Chip it was timed on: the predicted one, or another where that has no such table.
-        precision: Its number format.
-        stretch: Largest ratio between a predicted and its size, in log units: 0 where the kernel
-            itself was measured, 0.69 where one size is twice or half of the nearest measured.
+        shape: Sizes of the measured kernel by name; sizes that vary along a series are the nearest
+            of the series.
+        gpu: Chip on which it was timed: the predicted one, or another where that has no such table.
+        precision: Number format of the measured kernel.
+        stretch: Largest ratio between a predicted and a measured size, in log units: 0 where the
+            kernel itself was measured, 0.69 where one size is twice or half of the nearest
+            measured.
     """
 
     shape: Mapping[str, float]
@@ -44,16 +46,16 @@ class Nearest:
 
 @dataclass(frozen=True)
 class MeasuredShapes:
-    """Shapes of one kind of kernel: where they were timed and how far along each axis.
+    """Shapes of one kind of kernel, with the tables that have them and their range on each axis.
 
     Attributes:
         names: Shape columns.
         axes: Axis columns.
         shapes: Distinct shapes, ``[shapes, names]``.
         low: Smallest measured value per axis, ``[shapes, axes]``.
-        high: Largest one.
+        high: Largest measured value per axis, ``[shapes, axes]``.
         tables: (chip, format) pairs that have rows.
-        timed: Which pairs have which shape.
+        timed: Whether a table has a shape, ``[shapes, tables]``.
     """
 
     names: tuple[str, ...]
@@ -68,7 +70,7 @@ class MeasuredShapes:
     def of(
         rows: pd.DataFrame, names: Sequence[str], axes: Sequence[str], format_column: str
     ) -> MeasuredShapes:
-        """Collect the shapes of measured rows."""
+        """Return the shapes of measured rows."""
         grouped = rows.groupby(list(names), sort=True)
         shape_of_row = grouped.ngroup().to_numpy()
         low, high = grouped[list(axes)].min(), grouped[list(axes)].max()
@@ -83,10 +85,10 @@ class MeasuredShapes:
         return MeasuredShapes(tuple(names), tuple(axes), shapes, *ends, tables, timed)
 
     def nearest(self, gpu: str, precision: str, sizes: Mapping[str, float]) -> Nearest:
-        """The nearest measured kernel.
+        """Return the nearest measured kernel.
 
-        It comes from the same chip and format where there is such a table, else from the same
-        format, else from the same chip, else from anywhere.
+        The search is among tables of the same chip and format where there are any; else of the same
+        format; else of the same chip; else among all.
         """
         columns = self._preferred(gpu, precision)
         usable = np.flatnonzero(self.timed[:, columns].any(axis=1))
@@ -104,7 +106,7 @@ class MeasuredShapes:
         return Nearest(shape, *self.tables[table], float(max(apart[best], beyond[best])))
 
     def _preferred(self, gpu: str, precision: str) -> list[int]:
-        """Tables of the same chip and format, else format, else chip, else all."""
+        """Return the tables of the same chip and format, else format, else chip, else all."""
         alike = [2 * (form == precision) + (chip == gpu) for chip, form in self.tables]
         return [i for i, each in enumerate(alike) if each == max(alike)]
 
@@ -112,16 +114,16 @@ class MeasuredShapes:
 # Kernel surrogates on disk: one safetensors file of numbers, one JSON file of everything else.
 
 TENSORS, STRUCTURE = "kernels.safetensors", "kernels.json"
-#: Name -> array, as a file holds them.
+#: Name -> array, as in the file of tensors.
 Tensors = Mapping[str, Shaped[np.ndarray, "..."]]
 #: Everything else, JSON-ready.
 Structure = Mapping[str, Any]
-#: Raised whenever inputs of a network or the layout of the files change.
+#: Version of the files; raised when inputs of a network or the layout of the files change.
 LAYOUT = 4
 
 
 def write(folder: Path, tensors: Tensors, structure: Mapping[str, object]) -> None:
-    """Write both files."""
+    """Write the file of tensors and the file of the structure."""
     whole = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
     replace_atomically(folder / TENSORS, lambda target: save_file(whole, target))
     found = {"layout": LAYOUT, "sha256": file_sha256(folder / TENSORS), **structure}
@@ -151,7 +153,7 @@ def read(folder: Path) -> tuple[Tensors, dict[str, Any]]:
 
 
 def operator_tensors(surrogate: OperatorSurrogate) -> Tensors:
-    """Weights at 32 bits, which is what training used; ranges of inputs at 64."""
+    """Return weights in float32, as in training, and ranges of inputs in float64."""
     name = surrogate.operator.name
     found = {}
     for key, value in surrogate.network.state_dict().items():
@@ -164,7 +166,7 @@ def operator_tensors(surrogate: OperatorSurrogate) -> Tensors:
 
 
 def operator_structure(surrogate: OperatorSurrogate) -> dict[str, object]:
-    """Sizes of the network and keys of the linear fit."""
+    """Return the sizes of the network and the keys of the linear fit."""
     linear = [m for m in surrogate.network.layers if isinstance(m, torch.nn.Linear)]
     keys = [] if surrogate.linear is None else [list(k) for k in surrogate.linear.weights]
     return {
@@ -202,7 +204,7 @@ def shared_operator(
     seed: int,
     plan: TrainingPlan,
 ) -> OperatorSurrogate:
-    """The operator's surrogate, remembered under ``root`` or fitted now; None remembers nothing."""
+    """Return the operator's surrogate, cached under ``root`` or fitted now; None caches nothing."""
     if root is None:
         return OperatorSurrogate.fit(operator, rows, gpus, seed=seed, plan=plan)
     place = remembered_folder(fit_operator, type(operator), rows, gpus, seed, plan, root=root)
@@ -223,7 +225,7 @@ def fit_operator(
 
 
 def measured_tensors(name: str, measured: MeasuredShapes) -> Tensors:
-    """Measured shapes; which table has which as packed bits."""
+    """Return measured shapes as tensors; ``timed`` as packed bits."""
     sizes = {"shapes": measured.shapes, "low": measured.low, "high": measured.high}
     found = {f"measured.{name}.{part}": size.astype(np.float32) for part, size in sizes.items()}
     return found | {f"measured.{name}.timed": np.packbits(measured.timed, axis=1)}
@@ -244,6 +246,6 @@ def read_measured(name: str, tensors: Tensors, structure: Structure) -> Measured
 def read_keyed(
     name: str, tensors: Tensors, structure: Structure
 ) -> dict[object, Float[np.ndarray, " values"]]:
-    """Arrays of equal length under composite keys, which the structure has."""
+    """Read arrays of equal length, under the composite keys of the structure."""
     keys = [tuple(key) for key in structure["keys"][name]]
     return dict(zip(keys, tensors[name], strict=True)) if keys else {}

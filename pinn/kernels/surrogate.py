@@ -1,4 +1,4 @@
-"""The surrogate of one operator: roofline times correction, also for experts not timed."""
+"""Surrogate of one operator: roofline times correction; and fits of kernels not timed."""
 
 from __future__ import annotations
 
@@ -21,20 +21,27 @@ from pinn.specs.gpu import GpuSpec
 
 # Non-negative linear roofline of MoE kernels, one fit per chip and kernel family.
 #
-# On shapes never seen it rivals the network, and the geometric mean of the two beats both. It is
-# linear in times that grow with work, so it is monotone in tokens.
+# On held-out shapes its error is close to the network's, and the geometric mean of the two beats
+# both. It is linear in times that grow with work, so it is monotone in tokens.
 
-#: Units that make the fitted weights of an expert and of a launch of order one; they decide
-#: nothing.
+#: Units that make the fitted weights of an expert and of a launch of order one; they do not change
+#: predictions.
 _EXPERT_SECONDS, _LAUNCH_SECONDS = 1e-6, 1e-5
 
 
 def terms(hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows terms"]:
-    """Seconds at the datasheet's rates.
+    """Return the terms of MoE kernels, in seconds at the datasheet's rates.
 
-    A launch of 10 us; reading the hit experts; computing; the slower of the two; gathering and
-    scattering; 1 us per hit expert and SM; compute of tokens beyond 256, about the ridge of an
-    H100 in bf16 (989 TFLOP/s over 3.35 TB/s: 295 FLOP per byte).
+    The terms are, in this order:
+
+    - a launch of 10 us
+    - reading the hit experts
+    - computing
+    - the slower of the two
+    - gathering and scattering
+    - 1 us per hit expert and SM
+    - computing tokens beyond 256, which is about the ridge of an H100 in bf16 (989 TFLOP/s over
+      3.35 TB/s: 295 FLOP per byte)
     """
     read, activations, compute = Moe().times(hw, sizes)
     late = np.maximum(1.0 - 256.0 / np.maximum(sizes["tokens"], 1.0), 0.0)
@@ -46,10 +53,10 @@ def terms(hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows terms"]:
 def fit_terms(
     values: Float[np.ndarray, "rows terms"], seconds: Rows, known: Rows | float = 0.0
 ) -> Float[np.ndarray, " terms"]:
-    """Non-negative weights that minimize the squared relative error, large errors capped.
+    """Return non-negative weights that minimize the squared relative error, large errors capped.
 
     Two rounds of reweighting (Huber, 20 %) keep a few odd kernels from steering the fit. ``known``
-    is a part of ``seconds`` that the terms do not have to explain.
+    is the part of ``seconds`` that the terms do not have to explain.
     """
     rest = 1.0 - known / seconds
     scaled = values / seconds[:, None]
@@ -62,7 +69,7 @@ def fit_terms(
     return solution
 
 
-#: Seconds of a multiplication of (GPU, format, rows, columns, depth).
+#: Function of (GPU, format, rows, columns, depth) that returns a multiplication's seconds.
 Products = Callable[..., Rows]
 
 
@@ -72,13 +79,13 @@ def multiplied_seconds(
     matmuls: Callable[[int], Iterable[MatMul]],
     products: Products,
 ) -> Rows:
-    """Time of the multiplications around each row's attention.
+    """Return the seconds of the multiplications around each row's attention.
 
     Args:
-        heads: On this rank.
-        tokens: Rows of each multiplication.
-        matmuls: Those of a rank with so many heads.
-        products: Seconds of one on a chip, which is bound already.
+        heads: Number of heads on this rank, per row.
+        tokens: Number of rows of each multiplication.
+        matmuls: Function of a number of heads that returns a rank's multiplications.
+        products: Function that returns the seconds of one, with its chip bound already.
     """
     found = np.zeros(len(tokens))
     for local in np.unique(heads):
@@ -90,7 +97,7 @@ def multiplied_seconds(
 
 @dataclass(frozen=True)
 class RooflineFit:
-    """Weights of :func:`terms` by chip and family, with fall-backs for what was never timed.
+    """Weights of :func:`terms` by chip and family, with pools for pairs that were never timed.
 
     Attributes:
         weights: ``(chip, family) -> weights``. Chip ``*`` pools every chip of that family; ``("*",
@@ -115,7 +122,7 @@ class RooflineFit:
         return RooflineFit({k: fit_terms(values[m], seconds[m]) for k, m in groups.items()})
 
     def seconds(self, gpu_names: Sequence[str], ids: Ids, hw: Hardware, sizes: Sizes) -> Rows:
-        """Predicted time per row, by the weights of the chip and family or the nearest pool."""
+        """Return the predicted time per row, by the weights of chip and family or a pool."""
         pools = {f: self.weights.get(("*", f), self.weights["*", "*"]) for f in FAMILIES}
         table = np.array(
             [[self.weights.get((g, f), pool) for f, pool in pools.items()] for g in gpu_names]
@@ -125,19 +132,19 @@ class RooflineFit:
 
 # One operator's surrogate: a fitted network on its roofline, made monotone on a lattice.
 
-#: Work beyond the lattice is charged at this share of the datasheet's rates.
+#: Share of the datasheet's rates at which work beyond the lattice is charged.
 EXTRAPOLATION_EFFICIENCY = 0.8
 _LATTICES_KEPT = 20_000
-#: Nodes of new lattices that are worked out together: their inputs take 10 MB.
+#: Nodes of new lattices that are computed together: their inputs take 10 MB.
 _ROWS_AT_ONCE = 1 << 15
-#: Training rows whose chip is blanked, so that unknown chips are nothing new.
+#: Share of training rows whose chip is blanked, which trains the network for unknown chips.
 UNNAMED_SHARE = 0.3
 
 
 def table_hardware(
     rows: pd.DataFrame, gpus: Gpus, format_column: str
 ) -> tuple[list[str], Ids, Hardware]:
-    """Chips and formats of measured rows: names of the chips, the rows' index, and the look-up."""
+    """Return the chips' names, the chip index of each measured row, and the rows' hardware."""
     names = sorted(rows["gpu"].unique())
     formats = sorted(rows[format_column].unique())
     ids = pd.Categorical(rows["gpu"], categories=names).codes.astype(np.int64)
@@ -147,13 +154,13 @@ def table_hardware(
 
 @dataclass(eq=False)
 class OperatorSurrogate:
-    """Predicts the time of one kind of kernel for any chip, format and size.
+    """Surrogate of one kind of kernel, for any chip, format and size.
 
     Attributes:
-        operator: The physics.
-        network: The correction.
-        linear: A roofline fit to average with, geometrically; None for the network alone.
-        chips: Tags of the chips that were trained on, as of ``chip_tags``.
+        operator: Physics of the kernel.
+        network: Correction of its roofline.
+        linear: Roofline fit to average with, geometrically; None for the network alone.
+        chips: Tags of the chips with training data, as of ``chip_tags``.
     """
 
     operator: Operator
@@ -194,10 +201,10 @@ class OperatorSurrogate:
     def direct_log_seconds(
         self, names: Sequence[str], ids: Ids, hw: Hardware, sizes: Sizes, at_once: int = 1 << 16
     ) -> Rows:
-        """Log of the network's time for complete sizes, before it is made monotone.
+        """Return the log of the predicted time for complete sizes, before it is made monotone.
 
-        The last bits of a row depend on how many are multiplied at once: one lattice at a time
-        gives the same bits whichever others are asked for.
+        The last bits of a row depend on the number of rows multiplied at once. With one lattice at
+        a time they do not depend on other requests.
         """
         correction = self.network.predict(self.operator.inputs(hw, sizes), at_once)
         log_time = np.log(self.operator.roofline(hw, sizes)) + correction
@@ -206,10 +213,10 @@ class OperatorSurrogate:
         return log_time
 
     def seconds_as_measured(self, rows: pd.DataFrame, gpus: Gpus) -> Rows:
-        """Times of measured rows: what held-out errors compare.
+        """Return the times of measured rows, for comparison with held-out data.
 
-        Where rows were measured under other conditions than predictions assume (balanced routing),
-        the network is asked directly under theirs.
+        Some rows were measured under other conditions than predictions assume (balanced routing).
+        For those the network is evaluated directly under the conditions of the measurement.
         """
         names, ids, hw = table_hardware(rows, gpus, self.operator.format_column)
         hw = replace(hw, known=self._known([gpus[n] for n in names])[ids])
@@ -220,15 +227,16 @@ class OperatorSurrogate:
         return self.seconds(chips, Coded(hw.format_names, hw.format_ids), *sizes.values())
 
     def seconds(self, gpu: object, form: object, *sizes: object) -> Float[np.ndarray, "..."]:
-        """Times; all arguments broadcast together.
+        """Return the seconds of kernels; all arguments broadcast together.
 
-        A format without a kernel of its own runs as weight-only (16-bit math) or, fp8_block and
-        int8, like fp8.
+        Formats without a kernel of their own run as weight-only (16-bit math). fp8_block and int8
+        run like fp8.
 
         Args:
-            gpu: A ``GpuSpec``, or a ``Coded`` of several.
-            form: A precision name, or a ``Coded`` of several.
-            sizes: The operator's, in its order. Zero on an axis is no work, no time.
+            gpu: GPU as a ``GpuSpec``, or several as a ``Coded``.
+            form: Name of a precision, or several as a ``Coded``.
+            sizes: Sizes of the operator, in its order. Zero on an axis is no work and takes no
+                time.
 
         Raises:
             PinnError: If a size is negative or not a number, or a format is unknown.
@@ -257,7 +265,7 @@ class OperatorSurrogate:
         return np.where(np.any([p <= 0 for p in points], axis=0), 0.0, times).reshape(shape)
 
     def _known(self, chips: Sequence[GpuSpec]) -> np.ndarray:
-        """Which chips the network may tell apart."""
+        """Return which chips the network may tell apart."""
         if not self.operator.blanks_unknown_chips:
             return np.ones(len(chips), dtype=bool)
         return is_known(chips, self.chips)
@@ -271,7 +279,7 @@ class OperatorSurrogate:
     def _rows(
         self, chips: Sequence[GpuSpec], forms: Sequence[str], keys: np.ndarray, points: list[Rows]
     ) -> tuple[Hardware, dict[str, Rows]]:
-        """Look-up and complete sizes of rows with the given keys at the given axis positions."""
+        """Return hardware and complete sizes of rows, from their keys and axis positions."""
         operator, ids = self.operator, keys[:, 0].astype(np.int64)
         hw = hardware(chips, ids, forms, keys[:, 1].astype(np.int64))
         hw = replace(hw, known=self._known(chips)[ids])
@@ -282,7 +290,7 @@ class OperatorSurrogate:
     def _lattice_values(
         self, chips: Sequence[GpuSpec], forms: Sequence[str], keys: np.ndarray
     ) -> np.ndarray:
-        """Monotone log times at the nodes, one lattice per key; computed once and kept."""
+        """Return monotone log times at the nodes, one lattice per key; computed once and kept."""
         names = [(chips[int(k[0])], forms[int(k[1])], *k[2:].tolist()) for k in keys]
         new = [i for i, name in enumerate(names) if name not in self._lattices]
         if len(self._lattices) + len(new) > _LATTICES_KEPT:
@@ -297,7 +305,7 @@ class OperatorSurrogate:
     def _new_lattices(
         self, chips: Sequence[GpuSpec], forms: Sequence[str], keys: np.ndarray
     ) -> np.ndarray:
-        """Monotone log times at the nodes, one lattice per key."""
+        """Compute monotone log times at the nodes, one lattice per key."""
         nodes = operators.node_points(self.operator.nodes)
         size = len(nodes[0])
         repeated, points = np.repeat(keys, size, axis=0), [np.tile(n, len(keys)) for n in nodes]
@@ -311,23 +319,29 @@ class OperatorSurrogate:
 
 # Routed experts by kernels that the engine would not pick by itself.
 #
-# They take what the engine's own kernel takes (:class:`pinn.kernels.gemm_attention_moe.Moe`) and
-# more: weights of times that grow with the work, fitted per chip and kernel to tables of the same
-# shapes, and never below 0.
+# Their time is that of the engine's own kernel (:class:`pinn.kernels.gemm_attention_moe.Moe`) plus
+# a sum of times that grow with the work. Its weights, never below 0, are fitted per chip and kernel
+# to tables of equal shapes.
 
-#: Rows beyond are not served by one node in one step, and bend the fit where it counts.
+#: Largest sizes in the fit. One node does not serve more in a step, and larger rows distort the
+#: fit.
 _MOST_RANKS, _MOST_TOKENS = 16, 16_384
-#: As ``_EXPERT_SECONDS`` above.
+#: Unit of the fitted weight of an expert, like ``_EXPERT_SECONDS`` above.
 _UNTIMED_EXPERT_SECONDS = 1e-7
 
 
 def _terms(hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows terms"]:
-    """Seconds at the datasheet's rates.
+    """Return the terms of other experts' kernels, in seconds at the datasheet's rates.
 
-    A launch of 10 us; 0.1 us per expert that a rank holds, whether it is hit or not (a grouped
-    multiplication is told of each); gathering and scattering its own pairs of token and expert,
-    and those of the whole group, which Triton's kernel makes room for; reading the hit experts;
-    computing; computing what lies beyond 256 tokens.
+    The terms are, in this order:
+
+    - a launch of 10 us
+    - 0.1 us per expert of a rank, hit or not: a grouped multiplication has an entry for each
+    - gathering and scattering the rank's pairs of token and expert
+    - the same for the pairs of the whole group, for which Triton's kernel makes room
+    - reading the hit experts
+    - computing
+    - computing tokens beyond 256
     """
     read, activations, compute = Moe().times(hw, sizes)
     held = sizes["experts"] / sizes["expert_parallel"] * _UNTIMED_EXPERT_SECONDS
@@ -339,17 +353,17 @@ def _terms(hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows terms"]:
 
 @dataclass(frozen=True)
 class OtherExperts:
-    """Weights by (chip, kernels); chip ``*`` pools every chip that was timed with them.
+    """Weights by (chip, kernels); chip ``*`` pools every chip that was timed with those kernels.
 
     Attributes:
-        weights: What comes on top of the engine's own kernel.
+        weights: Weights of the time beyond the engine's own kernel.
     """
 
     weights: dict[tuple[str, str], Float[np.ndarray, " terms"]] = field(default_factory=dict)
 
     @staticmethod
     def fit(rows: pd.DataFrame, gpus: Gpus, own: OperatorSurrogate) -> OtherExperts:
-        """Fit to measured rows what the engine's own kernels, as predicted, leave of them."""
+        """Fit the part of measured times that the predicted engine's own kernels do not explain."""
         ranks = rows["tensor_parallel"] * rows["expert_parallel"]
         rows = rows[(ranks <= _MOST_RANKS) & (rows["tokens"] <= _MOST_TOKENS)]
         if len(rows) == 0:
@@ -370,7 +384,7 @@ class OtherExperts:
     def extra_seconds(
         self, gpu: GpuSpec, form: str, kernels: str, *sizes: object
     ) -> Float[np.ndarray, "..."]:
-        """What the kernels take beyond the engine's own; sizes are those of ``Moe``, broadcast."""
+        """Return the seconds beyond the engine's own kernels; ``Moe``'s sizes, broadcast."""
         arrays = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in sizes))
         weights = self.weights.get((gpu.name, kernels), self.weights.get(("*", kernels)))
         if weights is None:

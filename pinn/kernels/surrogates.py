@@ -28,7 +28,7 @@ from pinn.specs.gpu import GpuSpec
 
 OPERATORS: tuple[Operator, ...] = (Gemm(), DecodeAttention(), PrefillAttention(), Moe())
 
-#: Fits whose fields are arrays under composite keys, and what files call each of these fields.
+#: Fits whose fields are arrays under composite keys, and the names of these fields in files.
 _FITS: dict[str, type[Any]] = {
     "other_experts": OtherExperts, "all_reduce": AllReduce, "exchange": AllReduce,
     "latent": LatentCore, "latent_prefill": LatentPrefill, "mixers": MixerFits,
@@ -38,35 +38,36 @@ _KEYS = {
     for part, kind in _FITS.items()
 }
 
-#: Of calls: their sizes broadcast.
+#: Seconds of calls whose sizes broadcast.
 Seconds = Float[np.ndarray, "..."]
 
 
 @dataclass(frozen=True)
 class KernelSurrogates:
-    """Times of the kernels that a serving step is made of.
+    """Surrogates of all kernels of a serving step.
 
     Every method takes arrays that broadcast together and returns float64 seconds. ``gpu`` is a
     ``GpuSpec``, formats are names of ``pinn.specs.precision``; either may be a ``Coded`` of several
-    where it differs by row. No time falls when tokens, sequences, context or matrix widths grow,
-    none lies below the datasheet's floor, and no work takes no time. Sizes are those of one rank.
+    where it differs by row. No time falls when tokens, sequences, context or matrix widths grow.
+    None lies below the datasheet's roofline lower bound, and no work takes no time. Sizes are those
+    of one rank.
 
     Attributes:
         gemm: Matrix multiplications, ``[m, k] x [k, n]`` with weights of a format.
-        decode_attention: Attention of one new token for each of the sequences; the context counts
+        decode_attention: Attention of one new token for each of the sequences; the context includes
             it. Window 0 is full attention.
         prefill_attention: Causal attention of fresh prompts. A chunk of p tokens after s cached
             ones costs about as much as a prompt of sqrt(p^2 + 2 p s).
         moe: Routed experts.
-        other_experts: What kernels that the engine would not pick by itself add to them.
+        other_experts: Extra time of experts' kernels that the engine would not pick by itself.
         all_reduce: Communication of tensor parallelism in a node.
         exchange: Dispatch and combine of one layer where ranks hold different tokens: an all-gather
             and a reduce-scatter by NCCL, vLLM's default, of the bytes of all ranks' tokens.
-        latent: MLA's attention of decodes.
-        latent_prefill: MLA's attention of prompts.
+        latent: MLA's decode attention.
+        latent_prefill: MLA's prefill attention.
         mixers: Recurrent and sparse mixers.
-        measured: Shapes that were fitted to, by operator or kind of mixer.
-        metadata: What it was trained on, JSON-ready.
+        measured: Shapes of the training data, by operator or kind of mixer.
+        metadata: Description of the training data, JSON-ready.
     """
 
     gemm: OperatorSurrogate
@@ -96,10 +97,10 @@ class KernelSurrogates:
         Args:
             tables: Measured kernels.
             exclude: Held-out models and GPUs; None for neither.
-            seed: Of all random choices.
+            seed: Seed of all random choices.
             plans: Training plans by operator name, for those that differ from the default.
-            shared: Folder in which fits of an operator are remembered: an exclusion that takes no
-                row from it needs no new one. None remembers nothing.
+            shared: Folder in which fits of an operator are cached. An exclusion that removes no row
+                of an operator reuses its fit. None caches nothing.
 
         Raises:
             PinnError: If the exclusion leaves an operator without rows.
@@ -138,7 +139,7 @@ class KernelSurrogates:
     def other_experts_seconds(
         self, gpu: GpuSpec, precision: str, kernels: str, *sizes: Numbers
     ) -> Seconds:
-        """Routed experts by ``CUTLASS``'s or ``TRITON``'s kernels; sizes are those of ``Moe``."""
+        """Return the seconds of ``CUTLASS``'s or ``TRITON``'s experts; sizes as ``Moe``'s."""
         own = self.moe.seconds(gpu, precision, *sizes)
         more = self.other_experts.extra_seconds(gpu, precision, kernels, *sizes)
         return np.where(own > 0, own + more, 0.0)
@@ -146,12 +147,12 @@ class KernelSurrogates:
     def latent_decode_attention_seconds(
         self, gpu: GpuSpec, kv_precision: str, *sizes: Numbers
     ) -> Seconds:
-        """Return MLA's attention of decodes over compressed keys; projections are multiplications.
+        """Return the seconds of MLA's decode attention over compressed keys, without projections.
 
         Args:
-            gpu: The chip.
+            gpu: GPU of the kernel.
             kv_precision: Number format of the cache.
-            sizes: As of :meth:`LatentCore.seconds`.
+            sizes: Sizes as of :meth:`LatentCore.seconds`.
         """
         sequences, context = (np.asarray(size, float) for size in sizes[:2])
         tokens = np.minimum(context, 1.0)
@@ -162,14 +163,14 @@ class KernelSurrogates:
         return np.where(launch > 0, launch + core, 0.0)
 
     def latent_prefill_attention_seconds(self, gpu: object, *sizes: Numbers) -> Seconds:
-        """Return MLA's attention of chunks after cached tokens: full heads of 16 bits.
+        """Return the seconds of MLA's attention of chunks: full heads of 16 bits.
 
-        One launch of ordinary attention, and what its keys and multiplications take. Expanding
-        keys and values, the cached tokens' too, is multiplications.
+        The time is one launch of ordinary attention, plus keys and multiplications. The expansion
+        of keys and values, also of cached tokens, counts as multiplications.
 
         Args:
-            gpu: The chip, or a ``Coded`` of several.
-            sizes: As of :meth:`LatentPrefill.seconds`.
+            gpu: GPU of the kernel, or a ``Coded`` of several.
+            sizes: Sizes as of :meth:`LatentPrefill.seconds`.
         """
         sequences, tokens = (np.asarray(size, float) for size in sizes[:2])
         one = np.minimum(sequences, 1.0), np.minimum(tokens, 1.0)
@@ -178,7 +179,7 @@ class KernelSurrogates:
         return np.where(launch > 0, launch + core, 0.0)
 
     def digest(self) -> str:
-        """SHA-256 of everything that was fitted, whatever code fitted it."""
+        """Return the SHA-256 of everything that was fitted, whatever code fitted it."""
         tensors, structure = self._parts()
         found = hashlib.sha256(files.sorted_json(structure | {"metadata": None}).encode())
         for name, values in sorted(tensors.items()):
@@ -192,7 +193,7 @@ class KernelSurrogates:
 
     @staticmethod
     def load(folder: Path) -> KernelSurrogates:
-        """Read what :meth:`save` wrote.
+        """Read the files that :meth:`save` wrote.
 
         Raises:
             PinnError: If a file is missing, of another layout, or does not match its hash.
@@ -205,7 +206,7 @@ class KernelSurrogates:
         return KernelSurrogates(**parts, measured=measured, metadata=found[1]["metadata"])
 
     def _parts(self) -> tuple[dict[str, np.ndarray], dict[str, object]]:
-        """Arrays by name, and everything else, JSON-ready."""
+        """Return arrays by name, and everything else, JSON-ready."""
         operators: list[OperatorSurrogate] = [getattr(self, o.name) for o in OPERATORS]
         keyed = {
             key: dict(getattr(getattr(self, part), name))

@@ -1,8 +1,8 @@
-"""How vLLM lays out the caches of DeepSeek-V4, whose layers keep five kinds of pages.
+"""Layout of vLLM's caches for DeepSeek-V4, whose layers keep five kinds of pages.
 
 A layer keeps its window (sparse_swa.py: DeepseekV4SWACache), keys that stand for 4 or 128 tokens
-and an indexer's keys (deepseek_v4/attention.py), and the vectors that are still being summed to
-such keys (compressor.py: CompressorStateCache). Each page is a multiple of 576 bytes.
+and an indexer's keys (deepseek_v4/attention.py). It also keeps vectors that are still being summed
+to such keys (compressor.py: CompressorStateCache). Each page is a multiple of 576 bytes.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from pinn.engines.deployment import COMPRESSED_BLOCK
 from pinn.specs.mixers import INDEXED_RATIO
 from pinn.specs.model import CompressedAttentionSpec, ModelSpec
 
-#: Tokens of a block of a window, and of unfinished sums by what their keys stand for.
+#: Tokens of a block of a window; tokens per key -> tokens of a block of unfinished sums.
 _WINDOW_BLOCK, _SUM_BLOCKS = 64, {INDEXED_RATIO: 4, 128: 8}
 _ALIGNMENT, _FP32 = 576, 4
 
@@ -22,8 +22,8 @@ class KeptGroup:
     """Layers of DeepSeek-V4 that cache only the end of a context.
 
     Attributes:
-        groups: Groups that they are cut into.
-        page_bytes: Of one block, over the layers of all of them.
+        groups: Number of groups that the layers are cut into.
+        page_bytes: Bytes of one block, over the layers of all groups.
         block_tokens: Tokens of a block.
         window: Tokens that are kept.
     """
@@ -44,8 +44,8 @@ class CompressedLayout:
 
     Attributes:
         block_bytes: Memory of one block.
-        key_bytes: What of it the keys take.
-        kept: What requests keep beside their keys.
+        key_bytes: Bytes of a block that keys take.
+        kept: Groups that requests keep beside their keys.
     """
 
     block_bytes: int
@@ -68,7 +68,7 @@ class CompressedLayout:
         return sum(kept.groups * COMPRESSED_BLOCK // kept.block_tokens for kept in self.kept)
 
     def start_blocks(self, in_flight: int, longest: int) -> int:
-        """Return the blocks beside keys of a prompt (SlidingWindowSpec.max_memory_usage_bytes)."""
+        """Return a prompt's blocks beside keys (SlidingWindowSpec.max_memory_usage_bytes)."""
         return sum(
             kept.groups * kept.blocks(min(kept.window - 1 + in_flight, longest))
             for kept in self.kept
@@ -97,8 +97,8 @@ def compressed(model: ModelSpec) -> CompressedAttentionSpec | None:
 def compressed_layout(model: ModelSpec, side_by_side: bool) -> CompressedLayout:
     """Return pages and groups of a DeepSeek-V4 model.
 
-    Up to 0.28 every layer has a slot of each size of the keys' pages, and other pages are padded to
-    one of them (kv_cache_utils.py: _get_kv_cache_groups_uniform_groups,
+    Up to 0.28 every layer has a slot for each size of the keys' pages. Other pages are padded to
+    one of these (kv_cache_utils.py: _get_kv_cache_groups_uniform_groups,
     _get_kv_cache_config_deepseek_v4). From 0.29 on pages lie ``side_by_side`` and a block is as
     large as the largest group (_get_packed_kv_cache_groups, _get_kv_cache_bytes_per_block).
     """

@@ -25,8 +25,9 @@ from pinn.memory.longest_request import counted_blocks, logged_groups, start_blo
 from pinn.specs.serving import SGLANG, VLLM, ServingSpec
 from pinn.units import GIB
 
-#: Most of what weights leave that SGLang gives to recurrent states, against keys and values
-#: (server_args.py: mamba_full_memory_ratio 0.9); TensorRT-LLM's is taken to be the same.
+#: Largest share of the memory left by weights that SGLang gives to recurrent states; keys and
+#: values get the rest (server_args.py: mamba_full_memory_ratio 0.9). TensorRT-LLM's is assumed to
+#: be equal.
 STATE_SHARE = 0.9 / 1.9
 #: Tensor-parallel sizes that are tried, smallest first.
 TENSOR_PARALLEL_SIZES = (1, 2, 4, 8, 16, 32)
@@ -34,10 +35,10 @@ DEFAULT_SETTINGS = EngineSpec()
 
 
 class NoStartError(PinnError):
-    """An engine does not start.
+    """Error of an engine that does not start.
 
     Attributes:
-        fault: Why, without the remedy.
+        fault: Reason without the remedy.
     """
 
     def __init__(self, fault: str, remedy: str) -> None:
@@ -159,7 +160,7 @@ def _left_bytes(deployment: Deployment, ledger: MemoryLedger) -> float:
             f"{ledger.usable_bytes / GIB:.2f} GiB at {flag} {recipe.memory_share}",
             "raise --tensor-parallel-size or --cpu-offload-gb",
         )
-    if deployment.serving.engine == VLLM:  # which keeps states in its blocks
+    if deployment.serving.engine == VLLM:  # its states are in its blocks
         return left
     states = recipe.max_requests * state_bytes(deployment) / recipe.pipeline_parallel_size
     return left - min(states, left * STATE_SHARE)
@@ -237,7 +238,7 @@ def token_count(deployment: Deployment, layout: KvLayout) -> Callable[[int], int
     """
     if not deployment.recipe.counts_longest_requests:
         groups, size = logged_groups(deployment, layout)
-        null = deployment.serving.engine == VLLM  # counts its null block, too
+        null = deployment.serving.engine == VLLM  # its count includes the null block
         return lambda blocks: (blocks + null) // groups * size
     longest = max_model_len(deployment)
     counted = counted_blocks(deployment, layout, longest)
@@ -250,14 +251,14 @@ def smallest_tensor_parallel_size(
     """Return the smallest tensor-parallel size that starts at the lower bound, all else equal.
 
     Args:
-        deployment: The rest of it.
-        known: Tensor-parallel size -> fit, where it was found before.
+        deployment: Deployment whose other settings are kept.
+        known: Tensor-parallel size -> fit, for sizes that were evaluated before.
 
     Returns:
-        One of ``TENSOR_PARALLEL_SIZES``; None where it starts with none of them.
+        One of ``TENSOR_PARALLEL_SIZES``; None where none of them starts.
     """
     for size in TENSOR_PARALLEL_SIZES:
-        with suppress(PinnError):  # of a size that does not divide the heads
+        with suppress(PinnError):  # a size that does not divide the heads
             fit = (known or {}).get(size)
             if fit is None:
                 fit = memory_fit(replace(deployment, serving=_of_size(deployment.serving, size)))

@@ -23,7 +23,7 @@ from pinn.specs.serving import VLLM
 
 IntOrArray = TypeVar("IntOrArray", int, np.ndarray)
 
-#: More GPUs than a layer has heads.
+#: Tensor-parallel size larger than any layer's number of heads.
 _A_GPU_A_HEAD = 1 << 20
 
 
@@ -33,13 +33,13 @@ class KvLayout:
 
     Attributes:
         block_bytes: Memory of one block on one GPU.
-        blocks: Usable blocks; vLLM's null block is not among them.
-        full_groups: Groups of layers that keep every token; 1 where nothing is mixed.
-        window_groups: Groups of layers that keep a window.
-        window_blocks: Blocks that a request holds in one of those: its window, and one more where
-            it straddles a block; a recurrent state's one, or two where prefixes of it are kept. The
-            rest of a long chunk, freed after its step, is not modelled.
-        window_share: Blocks of those that hold the tokens of one block of keys.
+        blocks: Usable blocks, without vLLM's null block.
+        full_groups: Groups of layers that keep every token; 1 where all layers are of one kind.
+        window_groups: Groups of layers that keep a window or a recurrent state.
+        window_blocks: Blocks that a request holds in one of these groups: those of its window, and
+            one more where it straddles a block; one for a recurrent state, or two where prefixes of
+            it are kept. The rest of a long chunk, freed after its step, is not modelled.
+        window_share: Blocks of these groups that hold the tokens of one block of keys.
     """
 
     block_bytes: float
@@ -61,7 +61,7 @@ class KvLayout:
 
 
 def tokens_beyond(deployment: Deployment) -> int:
-    """Return the tokens past a request's end for which it may hold blocks: drafts of three steps.
+    """Return the tokens past a request's end that its blocks may cover, by drafts of three steps.
 
     Two steps are in flight at most, and the draft writes ahead of the second.
     """
@@ -70,7 +70,7 @@ def tokens_beyond(deployment: Deployment) -> int:
 
 
 def max_model_len(deployment: Deployment) -> int:
-    """Return the flag, or the model's own maximum, in tokens."""
+    """Return the flag ``max_model_len``, or else the model's own maximum, in tokens."""
     return deployment.serving.max_model_len or deployment.model.max_position
 
 
@@ -124,12 +124,13 @@ def _layout(
 ) -> KvLayout:
     """Return groups and block size; ``in_blocks`` if recurrent states are stored in blocks.
 
-    Layers of both kinds are cut into groups of as many layers as the rarer kind has, or as the
-    commoner one where it has fewer than ``most`` times as many; the groups share one pool.
+    Layers of both kinds are cut into groups of equal size, which share one pool. The size is the
+    number of layers of the rarer kind, or of the commoner kind if that has fewer than ``most``
+    times as many.
     """
     kept = [(g, layer_kv_bytes(g, tp, each)) for g in model.layer_groups]
     own = sum(getattr(g.attention, "request_bytes", 0.0) * g.count for g in model.layer_groups)
-    if own:  # Compressed keys of all layers lie in a block, and what a request keeps in some more.
+    if own:  # A block has the compressed keys of all layers; some more have what a request keeps.
         block = size * sum(g.count * kv_bytes for g, kv_bytes in kept)
         return KvLayout(block / pp, 0, 1, 1, -int(-own // block))
     groups = [g for g, kv_bytes in kept if kv_bytes]
@@ -140,7 +141,7 @@ def _layout(
     windowed = sum(g.count for g in groups) - full + states
     layer_bytes = max(kv_bytes for _, kv_bytes in kept)
     if full == 0 or windowed == 0:
-        # A model of windowed layers only frees what falls out of the window; not modelled.
+        # A model of windowed layers only would free tokens outside the window; not modelled.
         return KvLayout(-(-(full + windowed) // pp) * layer_bytes * size, 0)
     few, many = min(full, windowed), max(full, windowed)
     group = many if many < few * most else few
@@ -187,10 +188,10 @@ class _CacheBytes:
     def of(cls, deployment: Deployment) -> "_CacheBytes":
         """Return the format of a deployment.
 
-        Of fp8, FlashMLA's kernels take the format ``fp8_ds_mla``; on data-centre Blackwell,
-        FlashInfer's, which SGLang has, and vLLM prefers from 0.17 on, take plain fp8 (vllm
-        platforms/cuda.py: _get_backend_priorities, layers/attention/mla_attention.py; sglang 0.5.12
-        mem_cache/memory_pool.py: NSATokenToKVPool).
+        For fp8, FlashMLA's kernels take the format ``fp8_ds_mla``. On data-centre Blackwell,
+        FlashInfer's kernels take plain fp8; SGLang uses them, and vLLM prefers them from 0.17 on
+        (vllm platforms/cuda.py: _get_backend_priorities, layers/attention/mla_attention.py; sglang
+        0.5.12 mem_cache/memory_pool.py: NSATokenToKVPool).
         """
         blackwell = 10 <= deployment.gpu.compute_capability < 11
         older = deployment.serving.engine == VLLM and deployment.recipe.scheduler.packs_sparse_keys
@@ -201,9 +202,9 @@ class _CacheBytes:
 def layer_kv_bytes(group: LayerGroup, tp: int, each: _CacheBytes) -> float:
     """Return the bytes of one token in one layer on one GPU, its indexer's key included.
 
-    A layer that keeps none, or another's, has 0. Sparse latent attention in ``fp8_ds_mla`` has 656
-    bytes: 512 of 8 bits with a float32 scale for 128 each, and a rotary key of 16 bits (vllm
-    v1/kv_cache_interface.py: MLAAttentionSpec, 0.11.0 to 0.33.0).
+    A layer that keeps no keys, or shares another's, has 0. Sparse latent attention in
+    ``fp8_ds_mla`` has 656 bytes: 512 of 8 bits with a float32 scale for 128 each, and a rotary key
+    of 16 bits (vllm v1/kv_cache_interface.py: MLAAttentionSpec, 0.11.0 to 0.33.0).
     """
     mixer = group.attention
     if not isinstance(mixer, Attention) or getattr(mixer, "shares_cache", False):

@@ -20,32 +20,33 @@ from pinn.specs.precision import ACTIVATION_BYTES
 from pinn.specs.serving import VLLM
 from pinn.units import GIB
 
-#: What CUDA keeps of a board to itself: bytes and a share. Within 0.15 GiB of what 15 kinds of
-#: card report as total, but for A100-80GB (0.27).
+#: Memory of a board that CUDA reserves: bytes and a share. Within 0.15 GiB of the totals that 15
+#: kinds of card report, except A100-80GB (0.27).
 KEPT_BYTES, KEPT_SHARE = 0.45 * GIB, 0.0016
-#: CUDA modules and workspaces, and NCCL's and custom all-reduces' buffers on top with more than one
-#: GPU: "non-torch" of vLLM 0.11.0 on one H100 (0.13 to 0.14) and on two (0.54 to 0.55), and on L40S
-#: without NVLink (0.21).
+#: CUDA modules and workspaces; with more than one GPU, buffers of NCCL and custom all-reduces are
+#: added. From "non-torch" of vLLM 0.11.0 on one H100 (0.13 to 0.14), on two (0.54 to 0.55), and on
+#: L40S without NVLink (0.21).
 CONTEXT_BYTES = 0.13 * GIB
 COMMUNICATION_BYTES = 0.41 * GIB
 PCIE_COMMUNICATION_BYTES = 0.08 * GIB
-#: What SGLang holds before it loads weights: start-ups on one H100 log 0.3 to 0.6 GiB less than
-#: CUDA offers (0.4.1, 0.4.4, 0.5.19), one on eight H200 1.8 (0.5.12).
+#: Memory that SGLang holds before it loads weights. Start-ups on one H100 log 0.3 to 0.6 GiB less
+#: than CUDA offers (0.4.1, 0.4.4, 0.5.19), one on eight H200 logs 1.8 less (0.5.12).
 SGLANG_CONTEXT_BYTES = 0.5 * GIB
 SGLANG_COMMUNICATION_BYTES = 1.3 * GIB
-#: A dense layer's widest point: the residual stream twice, both halves of the gated activation,
-#: its result and a copy. Peaks of 8,192 and 16,384 tokens (vLLM 0.11.0 and 0.10.2) are 3.92 widths.
+#: Widths at a dense layer's widest point: the residual stream twice, both halves of the gated
+#: activation, its result and a copy. Peaks of 8,192 and 16,384 tokens (vLLM 0.11.0 and 0.10.2) are
+#: 3.92 widths.
 FFN_VALUES = 4.0
 #: A mixture holds two caches of its grouped products at once (vLLM
 #: model_executor/layers/fused_moe: workspace13, workspace2): twice a layer of three widths.
 EXPERT_VALUES, EXPERT_COPIES = 3.0, 2.0
 #: CUDA graphs of one layer with experts, and of one with latent attention, as vLLM estimates them
-#: at start: gpt-oss-120b 0.028 to 0.029 GiB whatever the GPUs and sizes, DeepSeek 0.044 to 0.067.
-#: Of dense layers, only a start-up of 0.31.0 has an estimate (1.1 GiB for 32 layers).
+#: at start: 0.028 to 0.029 GiB for gpt-oss-120b whatever the GPUs and sizes, 0.044 to 0.067 for
+#: DeepSeek. For dense layers, only a start-up of 0.31.0 has an estimate (1.1 GiB for 32 layers).
 GRAPH_BYTES, LATENT_GRAPH_BYTES = 0.029 * GIB, 0.055 * GIB
-#: ``counted_graphs`` of releases that estimate the graphs of every layer.
+#: Value of ``counted_graphs`` for releases that estimate the graphs of every layer.
 ALL_LAYERS = "all"
-#: Kinds of ``data/engines/memory_errors.csv``; every other has the widest.
+#: Kinds of ``data/engines/memory_errors.csv``; any other kind has the widest interval.
 DENSE, MIXTURE, LATENT, HYBRID, SEVERAL = "dense", "mixture", "latent", "hybrid", "several GPUs"
 OTHER = "other"
 
@@ -58,7 +59,8 @@ class Reserve:
         context: CUDA modules and workspaces of libraries.
         communication: Buffers of collectives.
         forward: Peak of activations of a step of ``max_num_batched_tokens``.
-        sampler: Peak of sampling for ``max_num_seqs`` requests; the larger of the two counts.
+        sampler: Peak of sampling for ``max_num_seqs`` requests. Only the larger of this and
+            ``forward`` counts.
         graphs: CUDA graphs, where the release subtracts its estimate.
         given: Total given by the user, in place of the other fields.
     """
@@ -87,13 +89,13 @@ class MemoryLedger:
 
     Attributes:
         board: Total memory of the GPU, as nvidia-smi reports it.
-        visible: What CUDA reports as total.
-        share: Fraction that the engine may use.
-        share_of: What that is a fraction of: visible memory (``TOTAL``, vLLM), memory free before
-            loading (``STATIC``, SGLang) or after loading (``FREE``, TensorRT-LLM).
-        weights: Less those offloaded to the host, with a draft model's.
+        visible: Total memory that CUDA reports.
+        share: Fraction of memory that the engine may use.
+        share_of: Base of ``share``: visible memory (``TOTAL``, vLLM), memory free before loading
+            (``STATIC``, SGLang) or after loading (``FREE``, TensorRT-LLM).
+        weights: Weights, with a draft model's, less those offloaded to the host.
         lora: Slots for LoRA adapters.
-        reserve: Everything else but the KV cache.
+        reserve: Everything else except the KV cache.
     """
 
     board: float
@@ -106,11 +108,11 @@ class MemoryLedger:
 
     @property
     def reserved_bytes(self) -> float:
-        """Return what is subtracted from usable memory beside weights.
+        """Return the bytes that are subtracted from usable memory beside weights.
 
-        SGLang's static share leaves activations and graphs outside, and is one of what was free
-        before the weights were loaded (``model_runner.py: profile_max_num_token`` of 0.4.9, later
-        ``kv_cache_configurator.py: _profile_available_bytes``).
+        SGLang's static share does not cover activations and graphs. It is a share of the memory
+        that was free before the weights were loaded (``model_runner.py: profile_max_num_token`` of
+        0.4.9, later ``kv_cache_configurator.py: _profile_available_bytes``).
         """
         return 0.0 if self.share_of == STATIC else self.reserve.total
 
@@ -129,7 +131,7 @@ class MemoryLedger:
         return left * self.share if self.share_of == FREE else left
 
     def sizes(self) -> dict[str, float]:
-        """Return the bytes of every entry but the KV cache, by name."""
+        """Return the bytes of every entry except the KV cache, by name."""
         held = self.reserve
         return {
             "board": self.board,
@@ -231,8 +233,8 @@ def kinds_of(deployment: Deployment) -> tuple[str, ...]:
 def half_share(deployment: Deployment) -> float:
     """Return the half-width of the interval of KV memory, as a share of visible memory.
 
-    It is the largest error on logged start-ups of the kind, and at least the error that 90 % of
-    vLLM's stay below (``scripts/score_memory.py --write``).
+    It is the largest error on logged start-ups of the kind. It is at least the P90 of all errors on
+    vLLM's start-ups (``scripts/score_memory.py --write``).
     """
     known = _half_shares()
     return max(known.get(kind, known[OTHER]) for kind in kinds_of(deployment))

@@ -19,7 +19,7 @@ _LOGS = "start-up logs"
 
 
 def ledger_grid(found: StartUp) -> Grid:
-    """Return a table of what lies on one GPU: GiB, a bar, and the source of each entry."""
+    """Return a table of one GPU's memory: GiB, a bar, and the source of each entry."""
     grid = Grid.of("on one GPU", "GiB", Column("", True), Column("source", True, most=40))
     logged = _logged_sizes(found.log)
     for name, size, source in _entries(found):
@@ -31,7 +31,7 @@ def ledger_grid(found: StartUp) -> Grid:
 
 
 def _logged_sizes(log: StartupLog | None) -> dict[str, float]:
-    """Return bytes that a log has in place of entries, by name."""
+    """Return the bytes that a log has in place of predicted entries, by name."""
     if log is None:
         return {}
     found = {
@@ -105,7 +105,7 @@ def log_grid(found: StartUp) -> Grid:
 
 
 def _lines(found: StartUp) -> Iterator[tuple[str, str]]:
-    """Yield each predicted line with the figure that was logged."""
+    """Yield each predicted line with the logged value."""
     fit, log, engine = found.predicted, found.log or StartupLog(), found.deployment.serving.engine
     weights, kv_gib, tokens = found.ledger.weights / GIB, (fit.kv_bytes or 0) / GIB, fit.kv_tokens
     cache, held = _gib(log.kv_cache), "" if log.kv_tokens is None else f"{log.kv_tokens:,}"
@@ -138,7 +138,7 @@ def _lines(found: StartUp) -> Iterator[tuple[str, str]]:
 
 
 def _sglang_sizes(found: StartUp, kv_gib: float) -> str:
-    """Return the sizes as SGLang logs them: keys and values apart, but for latent attention."""
+    """Return the sizes as SGLang logs them: keys and values apart, except for latent attention."""
     groups = found.deployment.model.layer_groups
     if any(isinstance(group.attention, LatentAttentionSpec) for group in groups):
         return f"KV size: {kv_gib:.2f} GB"

@@ -20,13 +20,13 @@ def with_log(engine: EngineSpec, deployment: Deployment, log: StartupLog) -> Eng
     blocks exactly. Otherwise, and without logged tokens, logged memory does (to 0.01 GiB).
 
     Args:
-        engine: The other settings.
-        deployment: The server that is simulated.
-        log: Of a start of this deployment.
+        engine: Other settings of the engine.
+        deployment: Deployment of the simulated server.
+        log: Start-up log of this deployment.
 
     Raises:
         PinnError: If the log is of another engine or another number of GPUs, of a start that
-            failed, or says nothing of the cache; or if the settings size the cache themselves.
+            failed, or has no size of the cache; or if the settings size the cache themselves.
     """
     _check(engine, deployment, log)
     layout = empty_layout(deployment)
@@ -83,8 +83,8 @@ def _blocks_of_tokens(log: StartupLog, deployment: Deployment) -> int:
 
 
 def logged_blocks(deployment: Deployment, log: StartupLog) -> int:
-    """Return the usable blocks of a logged cache; refuse what :func:`with_log` refuses."""
-    # Whether the longest request fits is no matter here: the server started.
+    """Return the usable blocks of a logged cache; raise the errors of :func:`with_log`."""
+    # The server started, so it does not matter here whether the longest request fits.
     short = replace(deployment, serving=replace(deployment.serving, max_model_len=1))
     return kv_layout(short, with_log(EngineSpec(), deployment, log)).blocks
 

@@ -6,16 +6,16 @@ from pinn.memory.kv_layout import KvLayout, state_layers
 from pinn.specs.model import Attention
 from pinn.specs.serving import VLLM
 
-#: Tokens of the smallest block of DeepSeek-V4, by which 0.20.0 counts.
+#: Tokens of the smallest block of DeepSeek-V4, the unit in which 0.20.0 counts.
 _SMALLEST = 4
 
 
 def start_blocks(deployment: Deployment, layout: KvLayout, tokens: int) -> int:
     """Return the most blocks that a request of ``tokens`` tokens may hold during its prompt.
 
-    A window holds what is computed of it and the tokens of the batches in flight, but no more than
-    the request has, and one block more where it straddles one (v1/kv_cache_interface.py:
-    SlidingWindowSpec); a state one block, or two and one amid the prompt (MambaSpec).
+    A window holds its computed part and the tokens of the batches in flight, but no more than the
+    request has, and one block more where it straddles one (v1/kv_cache_interface.py:
+    SlidingWindowSpec). A state holds one block, or two, and one amid the prompt (MambaSpec).
     """
     recipe, size = deployment.recipe, deployment.recipe.block_tokens
     full = layout.full_groups * -(-tokens // size)
@@ -35,7 +35,7 @@ def start_blocks(deployment: Deployment, layout: KvLayout, tokens: int) -> int:
 
 
 def counted_blocks(deployment: Deployment, layout: KvLayout, tokens: int) -> int:
-    """Return the blocks of such a request that the release counts tokens and concurrency by."""
+    """Return a request's blocks by which the release counts tokens and concurrency."""
     packed = _compressed(deployment)
     if packed is None or deployment.recipe.scheduler.mixed_pages:
         return start_blocks(deployment, layout, tokens)
@@ -44,7 +44,7 @@ def counted_blocks(deployment: Deployment, layout: KvLayout, tokens: int) -> int
 
 
 def logged_groups(deployment: Deployment, layout: KvLayout) -> tuple[int, int]:
-    """Return the groups of layers and the tokens per block that releases to 0.20.0 count by."""
+    """Return groups of layers and tokens per block, by which releases to 0.20.0 count."""
     packed = _compressed(deployment)
     if packed is not None:
         return packed.groups, _SMALLEST

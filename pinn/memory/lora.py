@@ -13,8 +13,8 @@ def lora_bytes(deployment: Deployment) -> float:
     A slot has two matrices for every output slice of a projection: rank x inputs and outputs x
     rank, in 16 bits. Tensor parallelism cuts the outputs of column-parallel and the inputs of
     row-parallel projections (vllm/lora/layers/base_linear.py and column_parallel_linear.py:
-    create_lora_weights, 0.11.0 to 0.33.0, without ``--fully-sharded-loras``). Counted are
-    grouped-query attention and dense feed-forward layers; other projections and experts are not.
+    create_lora_weights, 0.11.0 to 0.33.0, without ``--fully-sharded-loras``). Grouped-query
+    attention and dense feed-forward layers are counted; other projections and experts are not.
     """
     serving = deployment.serving
     if not serving.enable_lora:

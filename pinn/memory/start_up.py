@@ -26,7 +26,7 @@ from pinn.units import GIB
 
 STARTS, STARTS_WITH, NEVER = "starts", "starts with", "does not start"
 
-#: Largest share that is recommended, and the step sizes of it and of a context.
+#: Largest recommended share, and the step sizes of a share and of a context.
 _MOST_SHARE, _SHARE_GRAIN, _LENGTH_GRAIN_TOKENS = 0.98, 0.01, 256
 
 
@@ -35,7 +35,7 @@ class StartUp:
     """Start-up check of a configuration, and the memory of its GPUs.
 
     Attributes:
-        deployment: The configuration.
+        deployment: Deployment of the configuration.
         engine: Further engine settings, such as the size of the KV cache.
         log: Start-up log of such a server, if given.
     """
@@ -67,7 +67,7 @@ class StartUp:
 
     @cached_property
     def remedies(self) -> tuple[str, ...]:
-        """Return flags, each of which alone makes it start at the lower bound; empty if it does."""
+        """Return flags, each of which alone makes it start at the lower bound; or none."""
         return () if self.fit.is_certain else tuple(_remedies(self.deployment, self.engine))
 
     @property
@@ -137,8 +137,8 @@ def start_up(deployment: Deployment, log: StartupLog | None = None) -> StartUp:
     """Return the start-up check of a configuration without further engine settings.
 
     Args:
-        deployment: The configuration.
-        log: Of a start of such a server; its cache takes the place of the predicted one.
+        deployment: Deployment of the configuration.
+        log: Start-up log of such a server; its cache replaces the predicted one.
 
     Raises:
         PinnError: If the log is of another configuration, or of a start that failed.
@@ -148,10 +148,10 @@ def start_up(deployment: Deployment, log: StartupLog | None = None) -> StartUp:
 
 
 def check_starts(deployment: Deployment, engine: EngineSpec) -> None:
-    """Refuse a deployment that does not start at the lower bound of KV memory.
+    """Check that a deployment starts at the lower bound of KV memory.
 
     Raises:
-        PinnError: With the flags to change.
+        PinnError: If it does not; the message has the flags to change.
     """
     if engine.num_gpu_blocks_override is not None:
         return
@@ -167,7 +167,7 @@ def _remedies(deployment: Deployment, engine: EngineSpec) -> Iterator[str]:
 
     def starts(name: str, value: FlagValue) -> bool:
         """Return whether it starts at the lower bound with another value of a flag."""
-        with suppress(PinnError):  # of sizes that do not fit the model
+        with suppress(PinnError):  # sizes that do not fit the model
             changed = specified(partial(replace, serving), {name: value})
             return memory_fit(replace(deployment, serving=changed), engine).is_certain
         return False

@@ -1,8 +1,8 @@
 """Lines in which engines log GPU memory at start, word for word.
 
-What a release prints was read in its source: vLLM 0.10.2, 0.11.0, 0.15.1, 0.20.0, 0.22.1, 0.31.0
-and 0.33.0; SGLang 0.4.9.post6, 0.5.3.post1, 0.5.12, 0.5.19 and 0.5.23. Older releases of vLLM and
-TensorRT-LLM are read by what their published logs say. ``GB`` is 2^30 bytes wherever an engine
+The lines of a release were read in its source: vLLM 0.10.2, 0.11.0, 0.15.1, 0.20.0, 0.22.1, 0.31.0
+and 0.33.0; SGLang 0.4.9.post6, 0.5.3.post1, 0.5.12, 0.5.19 and 0.5.23. Lines of older releases of
+vLLM and of TensorRT-LLM follow their published logs. ``GB`` is 2^30 bytes wherever an engine
 writes it (SGLang: ``GB = 1024 * 1024 * 1024`` in mem_cache/memory_pool.py).
 """
 
@@ -19,9 +19,9 @@ class Line:
     """Pattern of a log line.
 
     Attributes:
-        engine: That writes it.
-        words: In every such line; they are looked for first.
-        pattern: Its groups bear the names of what they hold.
+        engine: Engine that writes the line.
+        words: Text in every such line, which is looked for first.
+        pattern: Pattern whose groups have the names of their values.
     """
 
     engine: str
@@ -29,7 +29,7 @@ class Line:
     pattern: re.Pattern[str]
 
 
-#: Groups of a pattern that are whole numbers, plain numbers, and text; the others are memory.
+#: Groups of a pattern that are whole numbers, plain numbers, and text; all others are memory.
 COUNTS = frozenset({
     "kv_tokens", "blocks", "max_model_len", "tensor_parallel_size", "longest_fitting",
     "kv_cache_exact",
@@ -37,7 +37,7 @@ COUNTS = frozenset({
 PLAIN = frozenset({"max_concurrency", "memory_share"})
 TEXTS = frozenset({"release"})
 
-#: What a rank logs more than once is added up, as of a draft and its target.
+#: Values that a rank logs more than once and that are added up, as for a draft and its target.
 ADDED = frozenset({"weights", "kv_cache", "graphs_taken"})
 
 _NUMBER = r"-?\d{1,15}(?:\.\d{1,15})?"
@@ -51,7 +51,7 @@ def _line(engine: str, words: str, pattern: str) -> Line:
     return Line(engine, words, re.compile(spelled))
 
 
-#: The device is named: GPU, CPU, XPU (vLLM 0.31.0 vllm/v1/core/kv_cache_utils.py:
+#: The line names the device: GPU, CPU, XPU (vLLM 0.31.0 vllm/v1/core/kv_cache_utils.py:
 #: update_kv_cache_capacity).
 VLLM_KV_TOKENS = _line(VLLM, "KV cache size: ", r"\bKV cache size: @kv_tokens tokens")
 
@@ -67,8 +67,8 @@ _VLLM = [
     # vllm/v1/worker/gpu_worker.py: determine_available_memory
     ("KV cache memory", r"Available KV cache memory: #kv_cache GiB"),
     ("KV Cache as", r"reserved #kv_cache ?GiB memory for KV Cache as specified"),
-    # vllm/v1/worker/gpu_worker.py: compile_or_warm_up_model. Weights stand beside the rest that is
-    # not torch's up to 0.22, both in one from 0.31 on.
+    # vllm/v1/worker/gpu_worker.py: compile_or_warm_up_model. Up to 0.22 weights are listed beside
+    # other memory that is not torch's; from 0.31 on they are listed in one.
     ("Free memory on device", r"Free memory on device \S* ?\(#free_before_load/#visible GiB\)"),
     ("Desired GPU", r"Desired GPU memory utilization is \(#memory_share, "),
     ("for weight", r"Actual usage is #weights GiB for weight"),
@@ -92,7 +92,7 @@ _VLLM = [
     # vllm/utils/mem_utils.py: MemoryProfilingResult, at debug level
     ("Memory profiling takes", r"torch peak memory increase: #activation_peak ?GiB"),
     ("non-torch forward", r"non-torch forward increase memory: #non_torch ?GiB"),
-    # What was asked for: "non-default args", the engine's config, a command.
+    # Settings that were asked for: "non-default args", the engine's config, a command.
     ("gpu_memory_utilization", r"gpu_memory_utilization['\"]?(?:=|: )#memory_share"),
     ("tensor_parallel_size", r"tensor_parallel_size['\"]?(?:=|: )@tensor_parallel_size"),
 ]  # fmt: skip
@@ -126,7 +126,7 @@ _TRTLLM = [
 _OF_ENGINES = {VLLM: _VLLM, SGLANG: _SGLANG, TRTLLM: _TRTLLM}
 LINES = [VLLM_KV_TOKENS, *(_line(e, *pair) for e, pairs in _OF_ENGINES.items() for pair in pairs)]
 
-#: Lines in which a start ends in failure, with what was asked for and what there was: vLLM's
+#: Lines in which a start ends in failure, with the memory needed and available: vLLM's
 #: check_enough_kv_cache_memory and load_model, the V0 engine's raise_if_cache_size_invalid,
 #: request_memory; SGLang's pool_configurator.py; and PyTorch.
 _FAILED = [
@@ -143,17 +143,17 @@ _FAILED = [
 ]  # fmt: skip
 FAILURES = [_line(*each) for each in _FAILED]
 
-#: Once a server takes requests, running out of memory is no matter of its start.
+#: Lines of a server that takes requests; running out of memory later is not a failed start.
 READY = ("Application startup complete", "The server is fired up and ready to roll")
 
-#: Where a process begins, so that of a log that was added to the last start counts.
+#: Lines with which a process begins: if a log was appended to, only the last start counts.
 _BEGINS = re.compile(r"vLLM (?:API )?server version |█  version \d|\bserver_args=")
 
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")
 #: ``(Worker_TP0 pid=7)`` and ``(EngineCore_DP1 pid=9)`` of vLLM, ``[2026-01-01 10:00:00 DP0 TP3]``
 #: of SGLang, ``[RANK 2]`` of TensorRT-LLM.
 _RANK = re.compile(r"\(([A-Z]\w+) (?:pid|rank)=|\[[\d\- :.]+((?: [A-Z_]+\d+)+)\]|\[(RANK \d+)\]")
-#: The names by which a file says whose it is where no line of memory does.
+#: Names in a file -> its engine, where no line on memory tells.
 _NAMES = {"sglang": SGLANG, "tensorrt_llm": TRTLLM, "TensorRT-LLM": TRTLLM, "vllm": VLLM}
 
 
@@ -168,7 +168,7 @@ class Fact:
 
 
 def facts_of(line: str) -> Iterator[Fact]:
-    """Return the memory values of a log line."""
+    """Yield the memory values of a log line."""
     line = _COLOURS.sub("", line)
     rank = _RANK.search(line)
     process = "".join(filter(None, rank.groups())).strip() if rank else ""

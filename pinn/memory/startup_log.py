@@ -1,4 +1,4 @@
-"""What an engine's log says of GPU memory at start."""
+"""GPU memory in an engine's log at start."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
@@ -24,10 +24,10 @@ _MOST_LINE = 2**20
 
 @dataclass(frozen=True)
 class StartFailure:
-    """Why a server did not start.
+    """Reason why a server did not start.
 
     Attributes:
-        message: What the log says, from the reason on.
+        message: Text of the log, from the reason on.
         max_model_len: Tokens of the request that the cache has to hold.
         needed: Memory that its keys and values take, in bytes.
         available: Memory that the cache would have had, in bytes.
@@ -43,31 +43,31 @@ class StartFailure:
 
 @dataclass(frozen=True)
 class StartupLog:
-    """What a log says of one start; memory in bytes on one GPU, None where it does not say.
+    """Values of one start in a log; memory in bytes on one GPU, None where the log has no value.
 
-    Of several ranks the least cache and the most of all else is given, since the rank with the
+    Over several ranks, the least cache and the most of all other values count. The rank with the
     least room sizes the cache of all (``vllm/v1/core/kv_cache_utils.py: get_kv_cache_configs``,
     which takes the smallest number of blocks).
 
     Attributes:
-        engine: ``vllm``, ``sglang`` or ``trtllm``; empty where nothing tells.
-        release: As the log spells it.
-        visible: What CUDA reports as total.
+        engine: ``vllm``, ``sglang`` or ``trtllm``; empty where the log does not tell.
+        release: Release as the log spells it.
+        visible: Total memory that CUDA reports.
         free_before_load: Free memory before weights are loaded.
-        memory_share: The flag, as asked for or as the engine repeats it.
-        tensor_parallel_size: As asked for.
-        weights: Taken by loading the model, and a draft where there is one.
-        non_torch: CUDA's and libraries' own, which PyTorch does not allocate.
-        activation_peak: Of the largest step. Releases of vLLM from 0.31 on count their estimate of
-            graphs in, which is taken off again here.
-        graphs_estimated: CUDA graphs, before they are captured.
-        graphs_taken: CUDA graphs, captured.
-        kv_cache: Keys and values; below 0 where weights and activations exceed the share.
-        kv_tokens: Tokens that they hold.
+        memory_share: Value of the flag, as asked for or as the engine repeats it.
+        tensor_parallel_size: Tensor-parallel size as asked for.
+        weights: Memory taken by loading the model, and a draft where there is one.
+        non_torch: Memory of CUDA and libraries, which PyTorch does not allocate.
+        activation_peak: Activations of the largest step. Releases of vLLM from 0.31 on include
+            their estimate of graphs, which is subtracted again here.
+        graphs_estimated: CUDA graphs as estimated before capture.
+        graphs_taken: CUDA graphs as captured.
+        kv_cache: Memory of keys and values; below 0 where weights and activations exceed the share.
+        kv_tokens: Tokens in the KV cache.
         blocks: Blocks of the cache, null block included; only where the log has a count of them.
         max_concurrency: Requests of ``max_model_len`` tokens that fit.
-        max_model_len: Tokens of those.
-        failure: Why the server did not start.
+        max_model_len: Tokens of such a request.
+        failure: Reason why the server did not start; None if it started.
     """
 
     engine: str = ""
@@ -90,19 +90,19 @@ class StartupLog:
 
 
 _FIELDS = {f.name for f in fields(StartupLog)}
-#: Of several values the first, as flags are repeated, and the least; of all others the largest.
+#: Names whose first value counts, as flags are repeated, and whose least does; else the largest.
 _FIRST = {"release", "memory_share", "tensor_parallel_size", "max_model_len"}
 _FREE = {"free_before_load", "free_after_load"}
 _LEAST = {*_FREE, "kv_cache", "kv_cache_exact", "kv_tokens", "blocks", "max_concurrency"}
-#: Flags, which do not tell by themselves that a file is a log of a start.
+#: Names of flags, which alone do not show that a file is a log of a start.
 _ASKED = {"release", "memory_share", "tensor_parallel_size"}
 
 
 def read_startup_log(path: Path) -> StartupLog:
-    """Read the start of a server's log; where several starts follow each other, the last.
+    """Read the start of a server's log; of several starts in a file, the last.
 
     Raises:
-        PinnError: If the file cannot be read, or says nothing of memory.
+        PinnError: If the file cannot be read, or has no line on memory.
     """
     engines, facts, failure = Counter[str](), list[Fact](), None
     ready, read = False, 0
@@ -129,7 +129,7 @@ def read_startup_log(path: Path) -> StartupLog:
 
 
 def _lines(path: Path) -> Iterable[str]:
-    """The lines of a file's beginning, as far as it is read."""
+    """Yield the lines of a file's beginning, up to the largest size that is read."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             left = MOST_LOG_BYTES
@@ -144,7 +144,7 @@ def _lines(path: Path) -> Iterable[str]:
 
 
 def _log(facts: list[Fact], engines: Counter[str]) -> StartupLog:
-    """The facts of the engine that most of them are of."""
+    """Return the values of the engine that most of them belong to."""
     told = Counter(fact.engine for fact in facts if fact.name not in _ASKED)
     known = told or Counter(fact.engine for fact in facts) or engines
     engine = known.most_common(1)[0][0] if known else ""
@@ -157,14 +157,14 @@ def _log(facts: list[Fact], engines: Counter[str]) -> StartupLog:
 
 
 def _of_ranks(engine: str, name: str, values: Mapping[str, list[float | str]]) -> float | str:
-    """One value of those that the ranks log."""
+    """Return one value of those that the ranks log."""
     listed = [value for of_rank in values.values() for value in of_rank]
     if name in _FIRST:
         return listed[0]
     numbers = [[float(value) for value in of_rank] for of_rank in values.values()]
     if engine == TRTLLM:  # a first pass with a small cache finds the size of the second's
         return numbers[-1][-1]
-    if engine == SGLANG and name in _FREE:  # the draft's is loaded after the target's
+    if engine == SGLANG and name in _FREE:  # the draft is loaded after the target
         return min(of_rank[0] for of_rank in numbers)
     if engine == SGLANG and name in ADDED:
         numbers = [[sum(of_rank)] for of_rank in numbers]
@@ -173,7 +173,7 @@ def _of_ranks(engine: str, name: str, values: Mapping[str, list[float | str]]) -
 
 
 def _settled(found: dict[str, float | str]) -> dict[str, float | str]:
-    """Values as fields: counts whole, and what a release logs in one taken apart."""
+    """Return values as fields: counts whole, and combined values of a release separated."""
     values = dict(found)
     if "kv_cache_exact" in values:
         values["kv_cache"] = values["kv_cache_exact"]

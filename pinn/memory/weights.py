@@ -9,7 +9,7 @@ from pinn.specs.model import ModelSpec
 from pinn.specs.precision import ACTIVATION_BYTES
 from pinn.units import GIB
 
-#: Multiples that the hidden size, and Marlin's slices of experts, are padded to (vLLM
+#: Multiples to which the hidden size, and Marlin's slices of experts, are padded (vLLM
 #: fused_moe/layer.py: maybe_roundup_hidden_size; fused_moe/oracle/mxfp4.py:
 #: mxfp4_round_up_hidden_size_and_intermediate_size).
 HIDDEN_MULTIPLE, MARLIN_MULTIPLE = 256, 128
@@ -68,7 +68,7 @@ def _model_weight_bytes(
 
 
 def _width_multiple(deployment: Deployment) -> int:
-    """Return the multiple that the width of an mxfp4 expert's slice is padded to."""
+    """Return the multiple to which the width of an mxfp4 expert's slice is padded."""
     is_own = deployment.expert_kernels == AUTO
     return deployment.recipe.padded_width if is_own else MARLIN_MULTIPLE
 

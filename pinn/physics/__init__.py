@@ -1,1 +1,1 @@
-"""Costs of a deployment, features of a batch, floors, descriptors."""
+"""Costs of a deployment, features of a batch, and roofline lower bounds."""

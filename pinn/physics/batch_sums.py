@@ -1,4 +1,4 @@
-"""Sums over the requests of a batch, and batches whose requests are alike."""
+"""Sums over the requests of a batch, and batches of equal requests."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from jaxtyping import Float, Real
 
 from pinn.specs.batch import Batch
 
-# Sums over a batch's requests: all that the step features need to know of it.
+# Sums over a batch's requests: all that the step features use of it.
 
 #: Real numbers that broadcast together: arrays of any shape, or single ones.
 Numbers = Real[np.ndarray, "..."] | np.number | float | int
 Counts = Float[np.ndarray, "*batches"]
-#: Of any shapes that broadcast.
+#: Sizes of any shapes that broadcast.
 Sizes = Real[np.ndarray, "..."]
 
 
 @dataclass(frozen=True)
 class BatchSums:
-    """Per batch, sums over its requests; every field has the same shape.
+    """Sums over the requests of each batch; every field has the same shape.
 
     A *pair* is a (query token, key token) that causal attention combines. The ``windowed`` fields
     count only keys within the model's attention window; without one they equal the full counts.
 
     Attributes:
-        prefill_requests: Requests that work on their prompt.
-        decode_requests: Requests that generate.
-        prefill_tokens: Prompt tokens scheduled now.
+        prefill_requests: Number of requests that process their prompt.
+        decode_requests: Number of requests that generate.
+        prefill_tokens: Prompt tokens scheduled in this step.
         decode_context: Keys that decodes read, their own new token included.
         prefill_cached: Keys that prefill chunks read from the cache.
         prefill_pairs: Pairs of the prefill chunks.
-        windowed_decode_context: As ``decode_context``, within the window.
-        windowed_prefill_cached: As ``prefill_cached``, within the window.
-        windowed_prefill_pairs: As ``prefill_pairs``, within the window.
+        windowed_decode_context: Keys of ``decode_context`` within the window.
+        windowed_prefill_cached: Keys of ``prefill_cached`` within the window.
+        windowed_prefill_pairs: Pairs of ``prefill_pairs`` within the window.
     """
 
     prefill_requests: Counts
@@ -51,16 +51,16 @@ class BatchSums:
 
     @cached_property
     def tokens(self) -> Counts:
-        """Tokens that pass the layers."""
+        """Return the number of tokens that pass the layers."""
         return self.prefill_tokens + self.decode_requests
 
     @cached_property
     def requests(self) -> Counts:
-        """Sequences in the step, each of which is sampled at most once."""
+        """Return the number of sequences in the step; each is sampled at most once."""
         return self.prefill_requests + self.decode_requests
 
     def without_reread(self, tokens: Sizes) -> BatchSums:
-        """The sums when so many tokens of the decodes' contexts come from the GPU's cache."""
+        """Return the sums if ``tokens`` of the decodes' contexts come from the GPU's cache."""
         context = self.decode_context - tokens
         some = self.decode_context > 0
         share = np.divide(context, self.decode_context, out=np.ones_like(context), where=some)
@@ -68,16 +68,16 @@ class BatchSums:
         return replace(self, decode_context=context, windowed_decode_context=windowed)
 
     def reshape(self, *shape: int) -> BatchSums:
-        """The sums with every field reshaped."""
+        """Return the sums with every field reshaped."""
         return BatchSums(*(getattr(self, f.name).reshape(shape) for f in fields(self)))
 
 
 def causal_pairs(
     new: Numbers, cached: Numbers, window: Numbers = np.inf
 ) -> Float[np.ndarray, "..."]:
-    """Pairs that ``new`` tokens after ``cached`` ones attend to, each also to itself.
+    """Return the pairs that ``new`` tokens after ``cached`` ones attend to, each also to itself.
 
-    The i-th token of a sequence sees min(i, window) keys; the sum over the chunk is a difference
+    The i-th token of a sequence sees min(i, window) keys. The sum over the chunk is a difference
     of prefix sums, so that cutting a prompt into chunks changes nothing.
 
     >>> float(causal_pairs(4.0, 0.0)), float(causal_pairs(2.0, 2.0) + causal_pairs(2.0, 0.0))
@@ -102,7 +102,7 @@ def uniform_sums(
     prefill_cached: Numbers | Sequence[float] = 0.0,
     window: Numbers | None = None,
 ) -> BatchSums:
-    """Sums of batches whose requests are alike; the arguments broadcast together.
+    """Return the sums of batches of equal requests; the arguments broadcast together.
 
     Args:
         decode_requests: Number of decodes.
@@ -131,7 +131,7 @@ def uniform_sums(
 
 
 def sum_batches(batches: Sequence[Batch], window: float | None = None) -> BatchSums:
-    """Sums of any batches; an empty batch gives zeros.
+    """Return the sums of any batches; an empty batch gives zeros.
 
     Args:
         batches: The batches, ``n`` of them.
@@ -153,10 +153,10 @@ def sum_batches(batches: Sequence[Batch], window: float | None = None) -> BatchS
         prefill_cached=cached,
         window=window,
     )
-    # Sums of whole numbers are exact in float64 below 2^53: equal requests may stand together.
+    # Sums of whole numbers are exact in float64 below 2^53: equal requests may be added at once.
     sums = BatchSums(
         *(
-            # Of no requests at all, bincount makes whole numbers.
+            # Without any request, bincount returns whole numbers.
             np.bincount(owner, getattr(each, f.name), len(batches)).astype(np.float64)
             for f in fields(each)
         )
@@ -164,7 +164,7 @@ def sum_batches(batches: Sequence[Batch], window: float | None = None) -> BatchS
     return sums.without_reread(np.array([b.reread_tokens for b in batches], dtype=np.float64))
 
 
-# Many batches whose requests are alike: the form in which steps are composed and sampled.
+# Many batches of equal requests: the form in which steps are composed and sampled.
 
 AlikeCounts = Float[np.ndarray, " n"]
 
@@ -192,25 +192,26 @@ class UniformBatches:
 
     @property
     def tokens(self) -> AlikeCounts:
-        """Tokens that pass the layers."""
+        """Return the number of tokens that pass the layers."""
         return self.decode_requests + self.prefill_requests * self.prefill_tokens
 
     @property
     def requests(self) -> AlikeCounts:
-        """Sequences in the step."""
+        """Return the number of sequences in the step."""
         return self.decode_requests + self.prefill_requests
 
     def sums(self, window: float | None = None) -> BatchSums:
-        """Their sums, fields of shape ``[n]``."""
+        """Return the batches' sums, with fields of shape ``[n]``."""
         return uniform_sums(**{f.name: getattr(self, f.name) for f in fields(self)}, window=window)
 
 
 def alike(batches: Sequence[Batch]) -> UniformBatches:
-    """Batches of equal requests with the work of the given ones.
+    """Return batches of equal requests with the work of the given ones.
 
-    Decodes get their mean context. Prefill chunks get their mean length and as many cached tokens
-    as keep the sum of p^2 + 2 p s over chunks of p tokens after s cached ones: twice the pairs
-    that they attend to. Batches whose decodes and chunks are equal already come back as they are.
+    Decodes get their mean context. Prefill chunks get their mean length and a number of cached
+    tokens. It keeps the sum of p^2 + 2 p s over chunks of p tokens after s cached ones, which is
+    twice the pairs that they attend to. Batches whose decodes and chunks are equal already are
+    unchanged.
 
     Args:
         batches: The batches, ``n`` of them.
@@ -234,9 +235,9 @@ def _alike(batch: Batch) -> tuple[float, float, float, float, float]:
     return float(decodes.sum()), mean_context, float(chunks.sum()), tokens, mean_cached
 
 
-# Batches at which steps are composed: decodes, prefills and mixtures over the range in use.
+# Batches at which steps are composed: decodes, prefills and mixtures over the served range.
 
-#: These four bound what the betas are fitted for; they are assumptions about what is served. No
+#: The four bounds of the batches that the betas are fitted to: assumptions about what is served. No
 #: batch caches more tokens than this in all; a large engine holds a few million.
 MAX_CACHED_TOKENS = 2_000_000
 MAX_DECODES = 512
@@ -246,7 +247,7 @@ MAX_CHUNK = 16_384
 
 
 def beyond_taught(batch: Batch) -> list[str]:
-    """Bounds above that a batch exceeds, each in a few words."""
+    """Return the bounds above that a batch exceeds, each in a few words."""
     counts = batch.entry_counts
     decodes = sum(n for n, prefill in zip(counts, batch.is_prefill, strict=True) if not prefill)
     entries = list(zip(batch.new_tokens, batch.cached_tokens, batch.is_prefill, strict=True))
@@ -268,14 +269,14 @@ def beyond_taught(batch: Batch) -> list[str]:
 def sample_batches(
     seed: int, decodes: int = 40, prefills: int = 16, mixed: int = 40
 ) -> UniformBatches:
-    """Draw batches log-uniformly; the same seed gives the same batches.
+    """Draw batches log-uniformly; equal seeds give equal batches.
 
     Args:
-        seed: Of the draw.
-        decodes: Batches of decodes alone: 1 to 512 requests, context 16 to 32,768 tokens.
-        prefills: Batches of prefill alone: one chunk of 8 to 16,384 tokens, half of them after
-            cached tokens.
-        mixed: Batches of both.
+        seed: Seed of the draw.
+        decodes: Number of batches of decodes alone: 1 to 512 requests, context 16 to 32,768 tokens.
+        prefills: Number of batches of prefill alone: one chunk of 8 to 16,384 tokens, half of them
+            after cached tokens.
+        mixed: Number of batches of both.
     """
     draw = np.random.default_rng(seed)
     n = decodes + prefills + mixed

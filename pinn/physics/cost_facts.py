@@ -1,4 +1,4 @@
-"""What the costs of a deployment are made of."""
+"""Inputs of a deployment's costs: numbers of its model, GPU and flags."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -13,14 +13,14 @@ from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import ModelSpec, MoeFfnSpec, Sampling
 from pinn.specs.precision import Precision, precision
 
-# What the costs of a deployment are made of: numbers of its model, GPU and flags.
+# Numbers of a model, GPU and flags, from which the costs of a deployment follow.
 
-#: A number of each of ``n`` deployments.
+#: One number for each of ``n`` deployments.
 Values: TypeAlias = Float[np.ndarray, "*n"]
 
 
 class Flags(NamedTuple):
-    """What of a serving configuration changes a cost; a tuple, which is quick to hash."""
+    """Parts of a serving configuration that change a cost, as a tuple that is quick to hash."""
 
     tensor_parallel_size: int
     data_parallel_size: int
@@ -45,63 +45,64 @@ class Flags(NamedTuple):
 class CostFacts:
     """Numbers of ``n`` deployments that the formulas of ``StepCosts`` use.
 
-    Go's ``Deployment.facts`` gives the same for one.
+    Go's ``Deployment.facts`` returns the same for one deployment.
 
     Attributes:
         layers: Transformer layers; a mixer or a feed-forward part by itself counts half.
-        moe_layers: Those with routed experts.
-        latent_layers: Those with latent attention.
-        state_layers: Those with a recurrent state.
+        moe_layers: Layers with routed experts.
+        latent_layers: Layers with latent attention.
+        state_layers: Layers with a recurrent state.
         quantized: 1 where activations are quantized in every step.
         hidden_size: Width of the residual stream.
         vocab_size: Logits of a sequence.
-        logit_bytes: Of each of them: as many bytes as take the sampler's time at the bandwidth.
-        sampler_launch_s: What sampling takes whatever the batch.
-        sampler_logit_s: The same for each logit of the vocabulary.
-        tensor_parallel_size: As vLLM's flag.
-        data_parallel_size: As vLLM's flag.
-        pipeline_parallel_size: As vLLM's flag.
+        logit_bytes: Bytes per logit: as many as take the sampler's time at the bandwidth.
+        sampler_launch_s: Time of sampling that does not depend on the batch.
+        sampler_logit_s: Time of sampling per logit of the vocabulary that does not depend on the
+            batch.
+        tensor_parallel_size: Value of vLLM's flag.
+        data_parallel_size: Value of vLLM's flag.
+        pipeline_parallel_size: Value of vLLM's flag.
         graph_tokens: Largest captured CUDA graph, in tokens.
-        graph_requests: Decodes of the largest one without prompts; 0 for no limit.
+        graph_requests: Decodes of the largest graph without prompts; 0 for no limit.
         fused_all_reduce: 1 where norms are part of the all-reduce kernel.
-        fused_quantization: 1 where quantization is, too.
+        fused_quantization: 1 where quantization is part of the all-reduce kernel, too.
         faster_all_reduce: Share of a small message's time that the engine's own kernel saves
             over vLLM's.
-        latent_launches: Launches of a latent attention beyond vLLM's, in a dense layer's.
-        decode_attention_time: Of the engine's own kernels, relative to those that vLLM runs; 1 for
-            latent attention, of which kernels alone were not timed.
-        cpu_offload_gb: As vLLM's flag, GiB.
+        latent_launches: Launches of a latent attention beyond vLLM's, in units of a dense layer's.
+        decode_attention_time: Time of the engine's own kernels over that of vLLM's; 1 for latent
+            attention, whose kernels were not timed alone.
+        cpu_offload_gb: Value of vLLM's flag, GiB.
         memory_bytes_per_s: Bandwidth of the GPU's memory.
-        link_bytes_per_s: Of its links to other GPUs, one way.
-        pcie_bytes_per_s: Of its link to host memory.
-        bf16_flop_per_s: Its peak.
-        fp8_flop_per_s: Its rate of the indexers' scores.
-        dense_weight_bytes: All weights on one GPU but the routed experts'.
-        small_kernel_elements: 16-bit elements that norms and the like move per token.
-        dense_token_s: Computing them for one token, the output head apart.
-        head_sequence_s: Computing the output head for one sequence.
-        kv_element_bytes: Of an element of the KV cache.
+        link_bytes_per_s: Bandwidth of the GPU's links to other GPUs, one way.
+        pcie_bytes_per_s: Bandwidth of the GPU's link to host memory.
+        bf16_flop_per_s: Peak of the GPU in bf16.
+        fp8_flop_per_s: Rate of the indexers' scores.
+        dense_weight_bytes: Bytes of all weights on one GPU except the routed experts'.
+        small_kernel_elements: 16-bit elements that norms and other small kernels move per token.
+        dense_token_s: Time of computing the dense weights for one token, without the output head.
+        head_sequence_s: Time of computing the output head for one sequence.
+        kv_element_bytes: Bytes of one element of the KV cache.
         kv_width: Cached elements per token in the layers that see everything.
-        windowed_kv_width: The same in layers that see a limited number of keys.
+        windowed_kv_width: Cached elements per token in layers that see a limited number of keys.
         state_bytes: Recurrent states of a request, read and written once a step.
-        index_key_bytes: Read per cached token by the indexers: its key and its score.
+        index_key_bytes: Bytes that the indexers read per cached token: its key and its score.
         index_pair_bytes: Scores written and read per (query, key) pair of a prefill.
         index_flop: Arithmetic of the indexers per pair.
         decode_flop: Attention arithmetic of a decode per key, in full layers.
-        windowed_decode_flop: The same in windowed layers.
+        windowed_decode_flop: Attention arithmetic of a decode per key, in windowed layers.
         prefill_flop: Attention arithmetic of a prefill per pair, in full layers.
-        windowed_prefill_flop: The same in windowed layers.
+        windowed_prefill_flop: Attention arithmetic of a prefill per pair, in windowed layers.
         prefill_token_bytes: Queries read and outputs written per token.
-        short_all_reduces: Of a step under tensor parallelism: of a few values per token.
-        routed_experts: Of the model; 0 for a dense one.
+        short_all_reduces: All-reduces of a few values per token in a step under tensor parallelism.
+        routed_experts: Number of routed experts of the model; 0 for a dense one.
         top_k: Experts that a token uses.
-        expert_width: Of the feed-forward layer of one.
-        expert_weights: Of one expert's slice on one GPU, over the layers.
-        expert_weight_bytes: Bytes of each of them.
-        expert_flop_per_s: Rate of their number format.
+        expert_width: Width of one expert's feed-forward layer.
+        expert_weights: Weights of one expert's slice on one GPU, over the layers.
+        expert_weight_bytes: Bytes of each of these weights.
+        expert_flop_per_s: Rate of the experts' number format.
         expert_spread: GPUs over which the experts are distributed.
         expert_cut: GPUs over which each expert is cut.
-        exchange_copies: Copies of a token sent between data-parallel ranks; 0 without.
+        exchange_copies: Copies of a token sent between data-parallel ranks; 0 without exchange.
     """
 
     layers: Values
@@ -163,10 +164,10 @@ _NAMES = tuple(f.name for f in fields(CostFacts))
 
 @lru_cache(maxsize=65536)
 def fact_row(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> tuple[float, ...]:
-    """The numbers of one deployment, in the order of ``CostFacts``.
+    """Return the numbers of one deployment, in the order of ``CostFacts``.
 
     Raises:
-        TypeError: If a number is given that ``CostFacts`` does not declare.
+        TypeError: If a number is found that ``CostFacts`` does not declare.
     """
     tp = flags.tensor_parallel_size
     dense, model_has = dense_work(model, tp), model_facts(model, tp)
@@ -193,7 +194,7 @@ def fact_row(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> tuple[float, ...]:
 
 @lru_cache(maxsize=16384)
 def model_facts(model: ModelSpec, tp: int) -> dict[str, float]:
-    """The numbers that a model's layers have on one of so many GPUs, whatever these are."""
+    """Return the numbers of a model's layers on one of ``tp`` GPUs, whatever the GPU."""
     dense = dense_work(model, tp)
     found = layer_work.attention_facts(model, tp) | {
         "moe_layers": float(model.moe_layers),
@@ -210,13 +211,13 @@ _NO_EXPERTS = MoeFfnSpec(0, 0, 0)
 
 
 def _expert_facts(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> dict[str, float]:
-    """The numbers of the routed experts; a dense model has none, of no width."""
+    """Return the numbers of the routed experts; a dense model has none, of no width."""
     moe, ranks = model.moe or _NO_EXPERTS, flags.tensor_parallel_size * flags.data_parallel_size
     spread = flags.expert_parallel_size
     cut = ranks // spread
     weights, held = model.precisions.experts, layer_work.expert_weights(moe, model.hidden_size, cut)
     # Without data parallelism every rank of the group holds every token, and the all-reduce after
-    # the experts is all there is (vLLM's FusedMoE without all-to-all kernels).
+    # the experts is the only exchange (vLLM's FusedMoE without all-to-all kernels).
     # Engines that gather, and experts that are cut, send every token to every rank.
     copies = min(moe.top_k, ranks) if cut == 1 and not flags.gathers else ranks
     return {
@@ -234,7 +235,7 @@ def _expert_facts(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> dict[str, flo
 
 @dataclass(frozen=True)
 class DenseWork:
-    """What no GPU changes of all multiplications but the routed experts'."""
+    """Work of all multiplications except the routed experts' that does not depend on the GPU."""
 
     weight_bytes: float
     token_flop: tuple[tuple[Precision, float], ...]
@@ -244,7 +245,7 @@ class DenseWork:
 
 @lru_cache(maxsize=16384)
 def dense_work(model: ModelSpec, tp: int) -> DenseWork:
-    """Multiplications on one of so many GPUs."""
+    """Return the work of the multiplications on one of ``tp`` GPUs."""
     dense = layer_work.dense_matmuls(model, tp)
     return DenseWork(
         sum(m.weight_bytes for m in dense),
@@ -255,34 +256,35 @@ def dense_work(model: ModelSpec, tp: int) -> DenseWork:
 
 
 def _flop_by_format(matmuls: Sequence[layer_work.MatMul]) -> tuple[tuple[Precision, float], ...]:
-    """FLOP per row of each number format, whose rate only a GPU knows."""
+    """Return the FLOP per row of each number format, whose rate depends on the GPU."""
     flop: dict[Precision, float] = {}
     for matmul in matmuls:
         flop[matmul.weights] = flop.get(matmul.weights, 0.0) + matmul.flop_per_row
     return tuple(flop.items())
 
 
-# What a sampler takes: bytes moved by the kernels of vLLM's own, and how long those took.
+# Cost of sampling: bytes that the kernels of vLLM's own sampler move, and their measured times.
 #
-# vLLM 0.15.1 samples with PyTorch's operators, one kernel each, every one of which reads and
-# writes all logits of all requests of the step; FlashInfer's sampler has to be asked for
+# vLLM 0.15.1 samples with PyTorch's operators, one kernel each. Every kernel reads and writes all
+# logits of all requests of the step. FlashInfer's sampler has to be asked for
 # (``VLLM_USE_FLASHINFER_SAMPLER``). A kernel's bytes are those of its operands and results per
-# logit: 4 in fp32, 8 in int64, 1 for a mask; a row that a softmax reads again comes from the
+# logit: 4 in fp32, 8 in int64, 1 for a mask. A row that a softmax reads again comes from the
 # cache.
 #
-# How far the kernels are from the datasheet's bandwidth, and what they take whatever the batch,
-# was timed on an H100 (``python scripts/time_sampler.py``,
-# ``data/kernels/sampler_h100_sxm.csv``) and fitted with non-negative terms (``python
-# scripts/fit_sampler.py``, 11 % off in the mean over 240 points). Other GPUs are assumed to be
-# as far from their bandwidth. Not counted is what the host prepares beside a running step: the
-# ids of all output tokens for penalties.
+# Two things were timed on an H100 (``python scripts/time_sampler.py``,
+# ``data/kernels/sampler_h100_sxm.csv``): the kernels' distance from the datasheet's bandwidth, and
+# their time that does not depend on the batch. Both are fitted with non-negative terms (``python
+# scripts/fit_sampler.py``, mean error 11 % over 240 points). Other GPUs are assumed to be as far
+# from their bandwidth. Host work beside a running step is not counted: it prepares the ids of all
+# output tokens for penalties.
 
 #: bf16 logits become fp32 (``vllm/v1/sample/sampler.py: forward``).
 _COPY = 2 + 4
-#: The largest one (``greedy_sample``, and the end of ``random_sample``).
+#: Finding the largest logit (``greedy_sample``, and the end of ``random_sample``).
 _LARGEST = 4
 _SOFTMAX = 4 + 4
-#: Division by the temperature, softmax, exponential noise, division by it (``random_sample``).
+#: Division by the temperature, softmax, exponential noise, division by the noise
+#: (``random_sample``).
 _DRAW = (4 + 4) + _SOFTMAX + 4 + (4 + 4 + 4)
 #: Comparison to a mask, then ``masked_fill_``.
 _MASK = (4 + 1) + (4 + 1 + 4)
@@ -297,21 +299,21 @@ _SORT = 8 + 4 + 4 * 2 * (4 + 8) + (8 + 2 * 8) + (8 + 4 + 4 + 8)
 _MASS = _SORT + _SOFTMAX + (4 + 4) + _MASK + (4 + 4) + (4 + 8 + 4)
 #: ``MinPLogitsProcessor``: softmax, its largest, mask.
 _RATIO = _SOFTMAX + 4 + _MASK
-#: ``apply_penalties``: counts in int64 cleared and compared, of the prompt and of the output; the
-#: repetition kernel, which reads both masks and few logits; presence and frequency penalties, which
-#: are computed with it in any case.
+#: ``apply_penalties``: counts in int64 cleared and compared, of the prompt and of the output. The
+#: repetition kernel reads both masks and few logits. Presence and frequency penalties are computed
+#: with it in any case.
 _PENALTIES = 2 * (8 + 8 + 1) + (1 + 1) + (8 + 4 + 4 + 4 + 4) + (1 + 4 + 4 + 4 + 4)
 
 
 @dataclass(frozen=True)
 class SamplerKernels:
-    """Kernels that a setting of the sampler asks for.
+    """Bytes and times of the kernels that a setting of the sampler asks for.
 
     Attributes:
         logit_bytes: Bytes read and written per logit.
-        slowdown: Their time over that of the bytes at the datasheet's bandwidth.
-        launch_s: What they take whatever the batch and the vocabulary.
-        logit_s: What a block takes for a logit of its row; rows are worked on side by side.
+        slowdown: Time of the kernels over that of the bytes at the datasheet's bandwidth.
+        launch_s: Time that does not depend on the batch or the vocabulary.
+        logit_s: Time of a block per logit of its row; rows are processed side by side.
     """
 
     logit_bytes: float
@@ -320,8 +322,8 @@ class SamplerKernels:
     logit_s: float
 
 
-#: Two digits of ``scripts/fit_sampler.py``: what takes the likeliest token, and what drawing, a
-#: top-p, a top-k beside it or alone, a min-p and penalties add.
+#: Values of ``scripts/fit_sampler.py`` to two digits: first for taking the likeliest token, then
+#: the additions for drawing, a top-p, a top-k beside it or alone, a min-p, and penalties.
 TAKEN = SamplerKernels(_COPY + _LARGEST, 1.4, 1.1e-5, 2.5e-11)
 DRAWN = SamplerKernels(_DRAW, 1.2, 1.1e-5, 2.7e-10)
 MASS = SamplerKernels(_MASS, 2.1, 7.5e-5, 7.8e-10)
@@ -332,7 +334,7 @@ PENALIZED = SamplerKernels(_PENALTIES, 1.3, 2.5e-5, 0.0)
 
 
 def sampler_kernels(sampling: Sampling) -> tuple[SamplerKernels, ...]:
-    """The kernels that settings ask for."""
+    """Return the kernels that settings ask for."""
     is_drawn, mass = not sampling.is_greedy, sampling.top_p < 1
     kernels = (
         (TAKEN, True),
@@ -346,12 +348,13 @@ def sampler_kernels(sampling: Sampling) -> tuple[SamplerKernels, ...]:
 
 
 class SamplerTime(NamedTuple):
-    """Sampling takes launch + vocabulary x (logit + requests x bytes / bandwidth) seconds.
+    """Coefficients of launch + vocabulary x (logit + requests x bytes / bandwidth) seconds.
 
     Attributes:
-        timed_bytes: Of a logit: as many as take that long at the datasheet's bandwidth.
-        launch_s: Of a step.
-        logit_s: Of a step, for each logit of the vocabulary.
+        timed_bytes: Bytes per logit: as many as take the measured time at the datasheet's
+            bandwidth.
+        launch_s: Seconds per step.
+        logit_s: Seconds per step and logit of the vocabulary.
     """
 
     timed_bytes: float
@@ -359,13 +362,13 @@ class SamplerTime(NamedTuple):
     logit_s: float
 
 
-#: Of a model that draws no tokens.
+#: Sampler time of a model that draws no tokens.
 NO_SAMPLER = SamplerTime(0.0, 0.0, 0.0)
 
 
 @lru_cache(maxsize=1024)
 def sampler_time(sampling: Sampling) -> SamplerTime:
-    """How long the kernels that settings ask for take."""
+    """Return the time of the kernels that settings ask for."""
     asked = sampler_kernels(sampling)
     return SamplerTime(
         sum(kernels.logit_bytes * kernels.slowdown for kernels in asked),

@@ -1,7 +1,7 @@
-"""What one unit of work costs a deployment at its GPU's datasheet rates.
+"""Costs of one unit of work of a deployment at its GPU's datasheet rates.
 
-The features of a step are sums over the batch times these constants, so a Go program or a table
-reader needs nothing else of the model and the GPU. Each has one formula.
+The features of a step are sums over the batch times these constants. A Go program or a table
+reader therefore needs nothing else of the model and the GPU. Each constant has one formula.
 """
 
 from __future__ import annotations
@@ -22,41 +22,41 @@ from pinn.specs.model import ModelSpec, Sampling
 from pinn.specs.precision import ACTIVATION_BYTES
 from pinn.units import GIB
 
-# The longer formulas of ``StepCosts``, each of a deployment's numbers.
+# The longer formulas of ``StepCosts``, each a function of a deployment's numbers.
 
-#: Share of a parallel layer's latency that lies around its all-reduces: the overhead of the feature
-#: ``parallel_layer``, 3 us, in its prior of 10.
+#: Share of a parallel layer's latency that lies around its all-reduces: 3 us of the 10 us of the
+#: feature ``parallel_layer``, by the overhead and the total in its prior.
 AROUND_ALL_REDUCE = 0.3
 
 
 def token_bytes(w: CostFacts) -> Values:
-    """The residual stream of one token."""
+    """Return the bytes of one token's residual stream."""
     return w.hidden_size * ACTIVATION_BYTES
 
 
 def weights_s(w: CostFacts) -> Values:
-    """Reading all weights but the routed experts' once."""
+    """Return the seconds of reading all weights except the routed experts' once."""
     return w.dense_weight_bytes / w.memory_bytes_per_s
 
 
 #: Launches of a prompt's recurrent layer beyond those of attention, in launches of a dense layer.
-#: vLLM 0.20.1's gated delta net makes about 16 between two pieces of a graph, eight of them Triton
-#: kernels, which Python starts (model_executor/layers/mamba/gdn_linear_attn.py: _forward_core,
-#: fla/ops/chunk.py), where attention makes three. That a Triton kernel takes as long to start as
-#: four of the others is an assumption, and so are mixers of other kinds; chosen on inner folds
-#: (LOG.md), one model of which, Qwen3.6-35B-A3B, has such layers.
+#: vLLM 0.20.1's gated delta net makes about 16 launches between two pieces of a graph, where
+#: attention makes three. Eight of them are Triton kernels, which Python starts
+#: (model_executor/layers/mamba/gdn_linear_attn.py: _forward_core, fla/ops/chunk.py). Two things are
+#: assumptions: a Triton kernel takes as long to start as four others, and other kinds of mixers are
+#: alike. The value was chosen on inner folds (LOG.md); one of their models, Qwen3.6-35B-A3B, has
+#: such layers.
 STATE_LAUNCHES = 4.0
 
 
 def launched_layers(w: CostFacts) -> Values:
-    """Kernels of all layers, in those of a dense layer of 16 bits without tensor parallelism.
+    """Return the kernels of all layers, in units of a 16-bit dense layer's on one GPU.
 
-    Assumptions, by counting launches in vLLM's modules (about ten in a dense layer): routing,
-    sorting and two grouped multiplications of experts add eight, the down and up projections of
-    latent attention with their norms, concatenation and copies eight, quantizing activations three;
-    recurrent layers have ``STATE_LAUNCHES``.
-    What an engine launches more of latent attention is measured
-    (``pinn/engines/kernel_choice.py``).
+    The numbers are assumptions, by counting launches in vLLM's modules (about ten in a dense
+    layer). Routing, sorting and two grouped multiplications of experts add eight. The down and up
+    projections of latent attention with their norms, concatenation and copies add eight. Quantizing
+    activations adds three. Recurrent layers have ``STATE_LAUNCHES``. Extra launches of an engine's
+    latent attention are measured (``pinn/engines/kernel_choice.py``).
     """
     latent = (0.8 + w.latent_launches) * w.latent_layers
     states = STATE_LAUNCHES * w.state_layers
@@ -64,64 +64,68 @@ def launched_layers(w: CostFacts) -> Values:
 
 
 def activation_token_s(w: CostFacts) -> Values:
-    """What the kernels between the multiplications move of one token."""
+    """Return the seconds in which kernels between the multiplications move one token."""
     return w.small_kernel_elements * ACTIVATION_BYTES / w.memory_bytes_per_s
 
 
 def experts(w: CostFacts) -> Values:
-    """Routed experts on this GPU."""
+    """Return the number of routed experts on this GPU."""
     return w.routed_experts / w.expert_spread
 
 
 def expert_read_s(w: CostFacts) -> Values:
-    """Reading one of them in every MoE layer."""
+    """Return the seconds of reading one expert in every MoE layer."""
     return w.expert_weights * w.expert_weight_bytes / w.memory_bytes_per_s
 
 
 def expert_copies(w: CostFacts) -> Values:
-    """Copies of a token per GPU: top-k expert slices, or the share of them that live there."""
+    """Return a token's copies per GPU: top-k expert slices, or the share that is on this GPU."""
     return w.top_k / w.expert_spread
 
 
 def expert_activation_token_s(w: CostFacts) -> Values:
-    """Gathering the hidden states of one token for its experts, and scattering their results."""
+    """Return the seconds of gathering one token's states for experts, and scattering results."""
     width = 2 * w.hidden_size + 3 * w.expert_width / w.expert_cut
     passes = expert_copies(w) * width * w.moe_layers
     return passes * ACTIVATION_BYTES / w.memory_bytes_per_s
 
 
 def parallel_layers(w: CostFacts) -> Values:
-    """A faster kernel saves its share, a fused one what surrounds a layer's all-reduces.
+    """Return the parallel layers, less the savings of faster and of fused all-reduce kernels.
 
-    A short all-reduce and the small kernels around it take about as long as a layer's two.
+    A faster kernel saves its share, a fused one the overhead around a layer's all-reduces. A short
+    all-reduce and the small kernels around it take about as long as a layer's two.
     """
     layers = w.layers * (1 - AROUND_ALL_REDUCE * w.fused_all_reduce) + w.short_all_reduces
     return layers * (w.tensor_parallel_size > 1) * (1 - w.faster_all_reduce)
 
 
 def all_reduces(w: CostFacts) -> Values:
-    """Of hidden states: two in a layer, one of the embedding."""
+    """Return the number of all-reduces of hidden states: two per layer, one for the embedding."""
     return (2 * w.layers + 1) * (w.tensor_parallel_size > 1)
 
 
 def all_reduce_token_s(w: CostFacts) -> Values:
-    """A ring moves 2 (p - 1) / p of the message over each link (Patarasuk and Yuan 2009)."""
+    """Return the link seconds of one token's all-reduces.
+
+    A ring moves 2 (p - 1) / p of the message over each link (Patarasuk and Yuan 2009).
+    """
     tp = w.tensor_parallel_size
     return all_reduces(w) * token_bytes(w) * 2 * (tp - 1) / tp / w.link_bytes_per_s
 
 
 def exchange_token_s(w: CostFacts) -> Values:
-    """Dispatch and combine between data-parallel ranks."""
+    """Return the link seconds of one token's dispatch and combine between data-parallel ranks."""
     ranks = w.tensor_parallel_size * w.data_parallel_size
     remote = (ranks - 1) / ranks
     return w.moe_layers * 2 * w.exchange_copies * remote * token_bytes(w) / w.link_bytes_per_s
 
 
 def offload_s(w: CostFacts) -> Values:
-    """Parameters are offloaded until vLLM's flag or the model is used up.
+    """Return the seconds of reading offloaded weights over PCIe.
 
-    The flag counts GiB per GPU (vllm/config/cache.py: cpu_offload_gb), and a GPU of a pipeline
-    holds its stage alone.
+    Parameters are offloaded until vLLM's flag or the model is used up. The flag counts GiB per GPU
+    (vllm/config/cache.py: cpu_offload_gb), and a GPU of a pipeline holds its stage alone.
     """
     read_s = weights_s(w) + experts(w) * expert_read_s(w)
     held_bytes = read_s * w.memory_bytes_per_s / w.pipeline_parallel_size
@@ -129,7 +133,7 @@ def offload_s(w: CostFacts) -> Values:
 
 
 def cost(formula: Callable[[CostFacts], Values]) -> Any:
-    """Declare a field of ``StepCosts`` by its values of shape ``[n]`` for ``n`` deployments."""
+    """Declare a field of ``StepCosts`` by its formula; values are ``[n]`` for ``n`` deployments."""
     return field(metadata={"formula": formula})
 
 
@@ -137,28 +141,29 @@ def cost(formula: Callable[[CostFacts], Values]) -> Any:
 class StepCosts:
     """Seconds at datasheet rates per unit of work on one GPU; fields are arrays of one shape.
 
-    The formula of each stands beside it.
+    Each field is declared with its formula.
 
     Attributes:
         layers: Transformer layers.
         moe_layers: Layers with routed experts.
         quantized_layers: Layers whose activations are quantized in every step by kernels of their
             own.
-        launched_layers: Layers by their kernels: one of experts or of latent attention counts for
-            more.
-        parallel_layers: Layers with a tensor-parallel all-reduce, as vLLM's own kernel takes.
+        launched_layers: Layers weighted by their kernels: one with experts or latent attention
+            counts for more.
+        parallel_layers: Layers with a tensor-parallel all-reduce, in units of vLLM's own kernel.
         graph_tokens: Largest captured CUDA graph, in tokens.
-        graph_requests: Decodes of the largest step without prompts that one was; 0 for no limit.
-        gemm_weights_s: Reading every weight but the routed experts' once.
-        gemm_token_s: Computing them for one token, the output head apart.
+        graph_requests: Decodes of the largest captured step without prompts; 0 for no limit.
+        gemm_weights_s: Reading every weight except the routed experts' once.
+        gemm_token_s: Computing these weights for one token, without the output head.
         head_sequence_s: Computing the output head for one sequence.
         sampled_request_s: Moving the logits of one request through the sampler's kernels; every
             rank of a tensor-parallel group samples from the gathered logits.
-        sampled_step_s: What those kernels take in a step whatever its requests.
-        activation_token_s: What the kernels between the multiplications move of one token.
+        sampled_step_s: Time of the sampler's kernels in a step that does not depend on its
+            requests.
+        activation_token_s: Moving one token through the kernels between the multiplications.
         experts: Routed experts on this GPU; 0 for a dense model.
-        expert_share: Chance that a token uses a given expert: top-k / experts.
-        expert_read_s: Reading one of them in every MoE layer.
+        expert_share: Probability that a token uses a given expert: top-k / experts.
+        expert_read_s: Reading one expert in every MoE layer.
         expert_token_s: Computing this GPU's share of one token's top-k experts.
         expert_activation_token_s: Gathering and scattering that share.
         expert_replicas: Data-parallel replicas whose tokens share the experts.
@@ -166,20 +171,19 @@ class StepCosts:
         windowed_kv_read_s: Reading one cached token in the layers that see a limited number; a
             recurrent state counts as one, read and written.
         decode_pair_s: Attention arithmetic of a decode per key, in full layers.
-        windowed_decode_pair_s: The same in windowed layers.
-        decode_attention_time: Decode attention by the engine's own kernels, relative to those that
-            vLLM runs.
+        windowed_decode_pair_s: Attention arithmetic of a decode per key, in windowed layers.
+        decode_attention_time: Time of decode attention by the engine's own kernels over vLLM's.
         prefill_token_s: Queries in and outputs out of prefill attention, per token.
         prefill_pair_s: Attention arithmetic of a prefill per pair, in full layers.
-        windowed_prefill_pair_s: The same in windowed layers.
-        all_reduces: All-reduces of a step's hidden states, as vLLM's own kernel takes; 0 on one
+        windowed_prefill_pair_s: Attention arithmetic of a prefill per pair, in windowed layers.
+        all_reduces: All-reduces of a step's hidden states, in units of vLLM's own kernel; 0 on one
             GPU.
-        all_reduce_token_bytes: Message of one of them, per token.
+        all_reduce_token_bytes: Message of one all-reduce, per token.
         all_reduce_token_s: Moving one token's all-reduces over the GPU links.
-        small_all_reduce_token_s: The same for tokens of small messages, as vLLM's own kernel takes.
+        small_all_reduce_token_s: Moving a token of a small message, in units of vLLM's own kernel.
         exchange_token_s: Moving one token to its experts and back between GPUs.
         pipeline_token_s: Handing one token from stage to stage.
-        offload_s: Reading the weights that lie in host memory over PCIe.
+        offload_s: Reading the weights in host memory over PCIe.
     """
 
     layers: Values = cost(lambda w: w.layers)
@@ -236,11 +240,11 @@ class StepCosts:
     offload_s: Values = cost(offload_s)
 
     def reshape(self, *shape: int) -> StepCosts:
-        """The costs with every field reshaped."""
+        """Return the costs with every field reshaped."""
         return StepCosts(*(getattr(self, f.name).reshape(shape) for f in fields(self)))
 
     def take(self, index: int | slice | Int[np.ndarray, " rows"]) -> StepCosts:
-        """The costs of the deployments at ``index``; a whole number keeps one of them."""
+        """Return the costs of the deployments at ``index``; a whole number keeps one of them."""
         return StepCosts(*(np.atleast_1d(getattr(self, f.name)[index]) for f in fields(self)))
 
 
@@ -249,10 +253,10 @@ _FORMULAS = tuple(f.metadata["formula"] for f in fields(StepCosts))
 
 
 def step_costs(deployments: Sequence[Deployment]) -> StepCosts:
-    """The costs of ``n`` deployments, fields of shape ``[n]``.
+    """Return the costs of ``n`` deployments, with fields of shape ``[n]``.
 
     Raises:
-        PinnError: If one of them speculates: its steps are more than one pass
+        PinnError: If one of them uses speculative decoding, whose steps are more than one pass
             (``pinn.surrogate.deployment_features``).
     """
     if any(d.recipe.speculation is not None for d in deployments):
@@ -264,7 +268,7 @@ def step_costs(deployments: Sequence[Deployment]) -> StepCosts:
 
 
 def model_costs(deployments: Sequence[Deployment]) -> StepCosts:
-    """The costs of a pass of each deployment's model, fields of shape ``[n]``."""
+    """Return the costs of a pass of each deployment's model, with fields of shape ``[n]``."""
     return _costs_of_rows([_fact_row(d, d.model, d.sampling) for d in deployments])
 
 
@@ -274,17 +278,17 @@ def _costs_of_rows(rows: Sequence[tuple[float, ...]]) -> StepCosts:
 
 
 def draft_costs(deployment: Deployment, draft: ModelSpec, sampling: Sampling) -> StepCosts:
-    """The costs of a pass of what drafts for a deployment, under its flags; shape ``[1]``.
+    """Return the costs of a pass of a deployment's draft model, with fields of shape ``[1]``.
 
     Args:
-        deployment: Whose flags and GPU.
-        draft: Layers and head.
-        sampling: How its tokens are drawn.
+        deployment: Deployment whose flags and GPU apply.
+        draft: Layers and head of the draft model.
+        sampling: Sampling settings of the draft model's tokens.
     """
     return _costs_of_rows([_fact_row(deployment, draft, sampling)])
 
 
-#: The first of the flags are fields of a recipe.
+#: Getter of the first flags, which are fields of a recipe.
 _OF_RECIPE = attrgetter(*Flags._fields[: Flags._fields.index("gathers")])
 
 

@@ -1,4 +1,4 @@
-"""The least time of a vision encoder, by the arithmetic of its layers."""
+"""Roofline lower bound of a vision encoder, by the arithmetic of its layers."""
 
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
@@ -9,13 +9,13 @@ from pinn.specs.precision import precision
 def encoder_seconds(deployment: Deployment, reader: ImageReader, size: str) -> float:
     """Return the roofline lower bound of encoding one image, in seconds.
 
-    Its layers are cut like those of the text (vLLM's ``--mm-encoder-tp-mode weights``, the
-    default). Reading the weights, norms and the projector are left out.
+    The encoder's layers are cut like those of the text (vLLM's ``--mm-encoder-tp-mode weights``,
+    the default). Reading the weights, norms and the projector are not counted.
 
     Args:
-        deployment: GPU and flags.
-        reader: What the model makes of an image.
-        size: Of the image in pixels, such as ``1024x768``.
+        deployment: Deployment with the GPU and flags.
+        reader: Reader that turns an image into tokens and work of the encoder.
+        size: Size of the image in pixels, such as ``1024x768``.
     """
     rate = deployment.gpu.matmul_flop_per_s(precision("bf16"))
     flop = reader.encoder_flop(*parse_size(size))
@@ -23,10 +23,10 @@ def encoder_seconds(deployment: Deployment, reader: ImageReader, size: str) -> f
 
 
 def image_note(deployment: Deployment, size: str) -> str:
-    """Return what an image of a size comes to, and what of it is not timed.
+    """Return a sentence on an image of a size: its tokens, and the encoder time not counted.
 
     Raises:
-        PinnError: If nothing is known of the model's images.
+        PinnError: If the model's handling of images is not known.
     """
     reader = deployment.model.images
     if reader is None:

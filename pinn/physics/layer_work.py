@@ -1,4 +1,4 @@
-"""What a layer multiplies and moves: matrices, small kernels, recurrent mixers."""
+"""Work of a layer: matrix multiplications, small kernels, recurrent mixers."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ class MatMul:
     """A weight matrix ``[k, n]`` that activations ``[rows, k]`` are multiplied with.
 
     Attributes:
-        name: What it is called in vLLM's model code, such as ``qkv_proj``.
+        name: Name of the matrix in vLLM's model code, such as ``qkv_proj``.
         n: Output width on one GPU.
         k: Input width on one GPU.
-        count: How many layers have it.
+        count: Number of layers that have the matrix.
         weights: Number format of the matrix.
         per_sequence: Whether only the last token of each sequence passes it (the output head).
     """
@@ -34,21 +34,21 @@ class MatMul:
 
     @property
     def weight_bytes(self) -> float:
-        """Bytes of all its copies over the layers."""
+        """Return the bytes of the matrix, over all layers that have it."""
         return self.count * self.n * self.k * self.weights.bytes_per_weight
 
     @property
     def flop_per_row(self) -> float:
-        """Floating-point operations per row over the layers: a multiply and an add per weight."""
+        """Return FLOP per row over the layers: a multiply and an add per weight."""
         return 2.0 * self.count * self.n * self.k
 
 
 @lru_cache(maxsize=16384)
 def dense_matmuls(model: ModelSpec, tensor_parallel_size: int) -> tuple[MatMul, ...]:
-    """Every multiplication of a text's token but the routed experts'.
+    """Return every multiplication that a text token passes, except the routed experts'.
 
-    Column-parallel and row-parallel cuts as in Megatron-LM (arXiv 1909.08053, section 3), which
-    vLLM follows. KV heads fewer than the tensor-parallel size are replicated. Omits biases.
+    Column-parallel and row-parallel cuts are as in Megatron-LM (arXiv 1909.08053, section 3), which
+    vLLM follows. KV heads fewer than the tensor-parallel size are replicated. Biases are omitted.
     """
     found: list[MatMul] = []
     for group in model.layer_groups:
@@ -64,7 +64,7 @@ def dense_matmuls(model: ModelSpec, tensor_parallel_size: int) -> tuple[MatMul, 
 
 @lru_cache(maxsize=16384)
 def idle_matmuls(model: ModelSpec, tensor_parallel_size: int) -> tuple[MatMul, ...]:
-    """Matrices of layers that a text's token does not pass: they take memory alone."""
+    """Return the matrices of layers that no text token passes: they only take memory."""
     groups = (group for group in model.layer_groups if not group.runs)
     return tuple(m for group in groups for m in _group_matmuls(model, group, tensor_parallel_size))
 
@@ -106,10 +106,11 @@ def _projected(
 def latent_matmuls(
     attention: LatentAttentionSpec, hidden: int, heads: int, count: int, weights: Precision
 ) -> Iterator[MatMul]:
-    """MLA: the two down-projections are replicated, the up-projections are cut by (local) heads.
+    """Yield MLA's matrices: down-projections are replicated, up-projections are cut by heads.
 
-    ``kv_b_proj`` stands for its absorbed form in decode too: multiplying queries into the latent
-    space and outputs back reads the same weights and costs the same operations per token.
+    ``heads`` is the number on one rank. ``kv_b_proj`` also stands for its absorbed form in decode:
+    multiplying queries into the latent space and outputs back reads the same weights and costs the
+    same operations per token.
     """
     queries = heads * attention.head_dim
     if attention.q_lora_rank is None:
@@ -148,12 +149,12 @@ def _mlp(
 
 
 def expert_weights(ffn: MoeFfnSpec, hidden_size: int, expert_tensor_parallel_size: int) -> float:
-    """Weights of one routed expert's slice on one GPU."""
+    """Return the number of weights of one routed expert's slice on one GPU."""
     local = -(-ffn.width // expert_tensor_parallel_size)
     return (2 + ffn.gated) * local * ffn.stream_width(hidden_size)
 
 
-# What kernels between the multiplications move: norms, rotary embedding, activation functions.
+# Elements moved by kernels between multiplications: norms, rotary embedding, activation functions.
 
 #: A norm with the residual's add reads two rows of the hidden size and writes two; one is before
 #: each mixer and one before each feed-forward part (vllm/model_executor/layers/layernorm.py).
@@ -161,24 +162,24 @@ NORM_PASSES = 4.0
 #: Several residual streams are read before a half of a layer, and read and written after it (vLLM
 #: 0.20.1 model_executor/layers/mhc.py: mhc_pre, mhc_post).
 STREAM_PASSES = 3.0
-#: What a projection wrote is read and written once more: rotary embedding, norms of queries and
+#: The output of a projection is read and written once more: rotary embedding, norms of queries and
 #: keys, copies into the cache.
 OUTPUT_PASSES = 2.0
 #: A gated activation function reads both halves and writes one.
 GATED_PASSES = 1.5
-#: Of 16 bits: what static scales save the kernel that writes a multiplication's input in fp8.
+#: Passes saved by static scales: the kernel before a multiplication writes its input in fp8.
 STATIC_SAVES = 0.5
-#: Their outputs go to the residual stream, which the norms count, or choose experts.
+#: Matrices whose outputs go to the residual stream, which the norms count, or choose experts.
 _COUNTED = ("o_proj", "out_proj", "down_proj", "router")
 
 
 @lru_cache(maxsize=16384)
 def small_kernel_elements(model: ModelSpec, tensor_parallel_size: int) -> float:
-    """16-bit elements that are read or written for one token on one GPU, over the layers.
+    """Return the 16-bit elements read or written for one token on one GPU, over the layers.
 
     Norms are not cut by tensor parallelism, the rest is. Routed experts are counted apart
-    (``expert_activation_token_s``), as is scaling of inputs in each step, which the times of
-    multiplications include.
+    (``expert_activation_token_s``). Scaling of inputs in each step is part of the times of
+    multiplications.
     """
     halves = sum(group.count * group.halves for group in model.layer_groups if group.runs)
     matmuls = [m for m in dense_matmuls(model, tensor_parallel_size) if not m.per_sequence]
@@ -205,17 +206,17 @@ _OF_MIXERS = (
 
 @lru_cache(maxsize=16384)
 def attention_facts(model: ModelSpec, tp: int) -> dict[str, float]:
-    """What mixers and the layers around them come to on one of so many GPUs.
+    """Return the work of mixers, and numbers of the layers around them, on one of ``tp`` GPUs.
 
-    The names are those of ``CostFacts``. ``windowed`` are layers that see a limited number of keys:
-    a window, the choice of an indexer, or a recurrent state, which counts as one key.
+    The names are those of ``CostFacts``. ``windowed`` layers see a limited number of keys: a
+    window, the choice of an indexer, or a recurrent state, which counts as one key.
     """
     groups = [g for g in model.layer_groups if g.runs]
     found = dict.fromkeys(_OF_MIXERS, 0.0)
     for group in groups:
         for name, value in _mixer_facts(group.attention, group.count, tp).items():
             found[name] += value
-    # Pairs are counted one way. Of a window, which reaches half of it either way, they are right.
+    # Pairs are counted one way. For a window, which reaches half of it either way, that is right.
     found["prefill_flop"] *= 1 + model.bidirectional
     return found | {
         "layers": sum(g.count * g.halves for g in groups) / 2,
@@ -224,13 +225,14 @@ def attention_facts(model: ModelSpec, tp: int) -> dict[str, float]:
 
 
 def _mixer_facts(mixer: models.Mixer | None, count: int, tp: int) -> dict[str, float]:
-    """What layers of one shape add: cached elements and bytes per token, FLOP per key and pair.
+    """Return the work of ``count`` equal layers: cached elements and bytes per token, and FLOP.
 
-    Scores and weighted values take 2 FLOP per head and element each. MLA decodes in the latent
-    space: its keys are kv_lora_rank + rope wide and its values kv_lora_rank, for every head; with
-    an indexer prompts do so too, since each query has keys of its own (vLLM's FlashMLA sparse).
-    Where keys are compressed, a token within reach is a share of one, and another share beyond.
-    Queries and outputs have the activations' format.
+    FLOP are per key in decode and per pair in prefill. Scores and weighted values take 2 FLOP per
+    head and element each. MLA decodes in the latent space: its keys are kv_lora_rank + rope wide
+    and its values kv_lora_rank, for every head. With an indexer prompts do so too, since each query
+    has keys of its own (vLLM's FlashMLA sparse). Where keys are compressed, a token within reach
+    counts as one share of a key, and a token beyond as another. Queries and outputs have the
+    activations' format.
     """
     if isinstance(mixer, LinearMixerSpec):
         heads = max(mixer.heads // tp, 1) * count
@@ -268,10 +270,10 @@ def _mixer_facts(mixer: models.Mixer | None, count: int, tp: int) -> dict[str, f
 
 
 def _reduces_inside(mixer: models.Mixer | None) -> bool:
-    """Whether a few values per token are summed over ranks amid it.
+    """Return whether a mixer sums a few values per token over ranks inside.
 
-    Those of a full-width q/k norm, or of Mamba-1's step, B and C (vLLM's mamba_mixer.py, where
-    x_proj is row-parallel).
+    A full-width q/k norm does, and so does Mamba-1 for its step, B and C (vLLM's mamba_mixer.py,
+    where x_proj is row-parallel).
     """
     if isinstance(mixer, AttentionSpec):
         return mixer.qk_norm_full_width

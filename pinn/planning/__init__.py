@@ -1,1 +1,1 @@
-"""What to rent for a load: candidates, their simulations, and how sure a plan is."""
+"""Plans for a load: candidates, their simulations, and the certainty of a plan."""

@@ -13,21 +13,21 @@ from pinn.simulator.slo import Latencies, Slo
 from pinn.surrogate.deployment_features import deployment_features
 from pinn.surrogate.step_features import STEP_FEATURES
 
-#: Steps of a run that are accounted for at most, evenly spread.
+#: Most steps of a run that are accounted for, evenly spread.
 _MOST_STEPS = 20_000
-#: What limits where as many requests run as may: the flag that says how many.
+#: Bottlenecks of a full server: the flag that limits the number of requests, and memory.
 MOST_REQUESTS, KV_MEMORY = "max_num_seqs", "KV memory"
-#: Share of the engine's time in which requests wait for memory, or for others to end, from which on
-#: that is what limits.
+#: Share of the engine's time in which requests wait for memory, or for others to end, from which
+#: that is the bottleneck.
 _WAITING_SHARE = 0.05
-#: Share of the blocks in use that counts as full.
+#: Share of the blocks in use from which the cache counts as full.
 _FULL_SHARE = 0.95
 
 
 def step_time_shares(run: Run, latency: LinearLatency) -> dict[str, float]:
     """Return part of a step's breakdown -> share of the engine's time.
 
-    Multiplications are cut at what a lone token takes: its weights, once a step.
+    Multiplications are split at the time of a lone token: that is reading weights, once per step.
     """
     others = [f.part for f in STEP_FEATURES.values() if f.part != "gemm"]
     found = dict.fromkeys(["weights", "gemm_compute", *others], 0.0)
@@ -46,10 +46,10 @@ def step_time_shares(run: Run, latency: LinearLatency) -> dict[str, float]:
 
 
 def limited_by(run: Run, latency: LinearLatency) -> str:
-    """Return what stops a higher rate of a server, from a run a little beyond the highest.
+    """Return the bottleneck of a server, from a run a little beyond its highest rate.
 
-    KV memory or the number of requests that may run where others wait while nearly every block is
-    taken, or so many run; else what most of the engine's time goes to.
+    It is KV memory where requests wait while nearly every block is taken, or the limit of requests
+    where they wait while that many run. Otherwise it is the largest part of the engine's time.
     """
     recipe, steps = latency.deployment.recipe, run.steps
     weight = steps["duration_s"] / steps["duration_s"].sum()
@@ -66,7 +66,7 @@ def limited_by(run: Run, latency: LinearLatency) -> str:
 
 
 def _most_time(run: Run, latency: LinearLatency) -> str:
-    """What most of the engine's time goes to; prefill is what prompts add to a step's decodes."""
+    """Return the largest part of the engine's time; prefill is what prompts add to decodes."""
     deployment, sums = latency.deployment, _sums(run)
     prompts = [f.name for f in fields(BatchSums) if "prefill_" in f.name]
     without = replace(sums, **dict.fromkeys(prompts, np.zeros_like(sums.prefill_requests)))
@@ -91,10 +91,10 @@ def _sums(run: Run) -> BatchSums:
 
 
 def bottleneck(candidate: Candidate, beyond: Run, slo: Slo) -> str:
-    """Return what stops a higher rate of a candidate, from a run a little beyond the highest.
+    """Return the bottleneck of a candidate, from a run a little beyond its highest rate.
 
-    Of two pools it is that of the prefill servers where the decode servers are not full and all but
-    TTFT meets its limit.
+    For disaggregated P/D it is the prefill workers' bottleneck if the decode workers are not full
+    and all metrics except TTFT meet their limits.
     """
     parts = candidate.parts(beyond)
     found = limited_by(*parts[-1])
@@ -104,7 +104,7 @@ def bottleneck(candidate: Candidate, beyond: Run, slo: Slo) -> str:
 
 
 def _but_ttft(run: Run) -> tuple[Latencies, tuple[np.ndarray, np.ndarray]]:
-    """Latencies and gaps as if first tokens came at once."""
+    """Return latencies and gaps as if first tokens came at once."""
     found = latencies_s(run)
     served = np.isfinite(found["e2e"])
     ttft = np.where(served, found["ttft"], 0.0)
@@ -113,7 +113,7 @@ def _but_ttft(run: Run) -> tuple[Latencies, tuple[np.ndarray, np.ndarray]]:
 
 
 def gpu_time_shares(candidate: Candidate, run: Run) -> dict[str, float]:
-    """Return part of a step -> share of the time in which GPUs of all servers were busy."""
+    """Return part of a step -> its share of the time in which GPUs of all servers were busy."""
     parts = candidate.parts(run)
     busy = [
         float(part.steps["duration_s"].sum()) * gpu_count(latency.deployment)

@@ -1,4 +1,4 @@
-"""A candidate: a replica that could be rented, its label, and how it is simulated."""
+"""A candidate: a replica that could be rented, its label, and its simulation."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,18 +14,18 @@ from pinn.simulator.simulate import Hopeless, simulate
 from pinn.simulator.workloads.workload import Workload
 
 NETWORK = "network"
-#: Gives the coefficients that are simulated for the predicted ones.
+#: Function from predicted coefficients to the simulated ones.
 Rescale = Callable[[LinearLatency], LinearLatency]
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A replica that could be rented.
+    """Replica that could be rented.
 
     Attributes:
-        configuration: Model, GPU, format and flags in their one spelling; flags that are not there
-            have vLLM's defaults.
-        latency: Coefficients of its deployment.
+        configuration: Model, GPU, format and flags in their canonical spelling; absent flags have
+            vLLM's defaults.
+        latency: Coefficients of the replica's deployment.
         engine: Further engine settings.
         source: ``network``, or the path of the coefficient file.
     """
@@ -37,22 +37,25 @@ class Candidate:
 
     @property
     def deployment(self) -> Deployment:
-        """Model, GPU and configuration."""
+        """Return the model, GPU and configuration."""
         return self.latency.deployment
 
     @property
     def gpus(self) -> int:
-        """GPUs of one replica."""
+        """Return the number of GPUs of one replica."""
         return gpu_count(self.deployment)
 
     @property
     def hardware(self) -> tuple[str, str]:
-        """What candidates that differ in the scheduler's limits alone have in common."""
+        """Return a key shared by candidates that differ in the scheduler's limits alone."""
         return (hardware_label(self.deployment), self.source)
 
     @property
     def label(self) -> str:
-        """``H100-SXM TP 8 bf16, 8192 tokens, 256 requests``: at most of a step."""
+        """Return the label: ``H100-SXM TP 8 bf16, 8192 tokens, 256 requests``.
+
+        Tokens and requests are the limits of a step.
+        """
         recipe = self.deployment.recipe
         return (
             f"{hardware_label(self.deployment)}, {recipe.token_budget} tokens, "
@@ -61,7 +64,7 @@ class Candidate:
 
     @property
     def prompt_latency(self) -> LinearLatency:
-        """Coefficients of what computes prompts."""
+        """Return the coefficients of the servers that compute prompts."""
         return self.latency
 
     def serve(
@@ -70,20 +73,21 @@ class Candidate:
         """Simulate replicas.
 
         Args:
-            workload: Requests that they are sent.
+            workload: Requests that are sent to them.
             engine: Settings of the candidate's engine, with the replicas' number and routing.
             rescale: Error scenario of the coefficients.
-            hopeless: When to give up, with a ``HopelessError``.
+            hopeless: Criterion of an early stop, which raises a ``HopelessError``; None for no
+                stop.
         """
         latency = rescale(self.latency)
         return simulate(self.deployment, workload, latency, engine, hopeless=hopeless)
 
     def parts(self, run: Run) -> list[tuple[Run, LinearLatency]]:
-        """Return the run and coefficients of each kind of server; the one that decodes is last."""
+        """Return run and coefficients of each kind of server; the kind that decodes is last."""
         return [(run, self.latency)]
 
     def rejected(self, reason: str, *, simulated: bool = True) -> RejectedCandidate:
-        """Return its record as a candidate that is no choice, and why."""
+        """Return the record of a candidate that is not a choice, with the reason."""
         return RejectedCandidate(self.label, self.deployment.gpu.name, reason, simulated)
 
 

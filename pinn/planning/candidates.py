@@ -1,4 +1,4 @@
-"""Find candidates: what is combined, and what of it the engine starts with room for the load."""
+"""Search for candidates: combinations of a grid that start with room for the load."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,17 +33,17 @@ LAYOUT = (
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """Axes that candidates are combined from.
+    """Axes from which candidates are combined.
 
     Attributes:
-        shared: Keys that hold for all of them, such as the model and flags that were given.
-        gpus: To choose from.
+        shared: Keys of all candidates, such as the model and the flags that were given.
+        gpus: GPUs to choose from.
         formats: Number formats; None is the checkpoint's own.
         engine: Further engine settings.
-        most_gpus: Of one replica; None for any number.
-        engines: To choose from.
-        sizes: Tensor-parallel sizes to choose from in place of the grid's; None where one is
-            shared or the grid's are tried.
+        most_gpus: Most GPUs of one replica; None for any number.
+        engines: Engines to choose from.
+        sizes: Tensor-parallel sizes that replace the grid's; None where one is shared or the grid's
+            are tried.
     """
 
     shared: Values
@@ -56,13 +56,13 @@ class SearchSpace:
 
     @property
     def given(self) -> list[dict[str, FlagValue]]:
-        """Flags that were given, once for each tensor-parallel size."""
+        """Return the given flags, once for each tensor-parallel size."""
         named = ({} if size is None else {"tensor_parallel_size": size} for size in self.sizes)
         return [{**self.shared, **size} for size in named]
 
     @property
     def bases(self) -> list[dict[str, FlagValue]]:
-        """Keys that every candidate of a GPU, a format and a tensor-parallel size has."""
+        """Return the keys shared by candidates of a GPU, a format and a tensor-parallel size."""
         return [
             {**given, "gpu": gpu} | ({"precision": form} if form else {})
             for gpu, form, given in itertools.product(self.gpus, self.formats, self.given)
@@ -80,9 +80,9 @@ class CandidatesFile(Strict):
     """Layout of a file like ``conf/plan/candidates.yaml``.
 
     Attributes:
-        gpus_per_machine: Tensor- and data-parallel ranks stay within a machine.
+        gpus_per_machine: GPUs of a machine, within which tensor- and data-parallel ranks stay.
         grid: Flag -> its values.
-        pools: Servers of a replica whose prefill and decode are apart.
+        pools: Workers of a replica with disaggregated prefill/decode.
     """
 
     gpus_per_machine: Whole
@@ -94,7 +94,7 @@ def read_candidates_file(path: Path | None) -> CandidatesFile:
     """Read the flags and pools to combine.
 
     Args:
-        path: None for ``conf/plan/candidates.yaml``.
+        path: File to read; None for ``conf/plan/candidates.yaml``.
 
     Raises:
         PinnError: If the file cannot be read or has another layout.
@@ -104,7 +104,7 @@ def read_candidates_file(path: Path | None) -> CandidatesFile:
 
 
 def grid_configurations(space: SearchSpace, path: Path | None = None) -> list[dict[str, FlagValue]]:
-    """Return every combination that makes sense; flags that were given stay as they are."""
+    """Return every combination that makes sense; given flags stay as they are."""
     listed = read_candidates_file(path)
     axes = {name: values for name, values in listed.grid.items() if name not in space.given[0]}
     every = itertools.product(space.bases, space.engines, expand_grid(axes))
@@ -113,10 +113,10 @@ def grid_configurations(space: SearchSpace, path: Path | None = None) -> list[di
 
 
 def _in_words_of(engine: str, row: Values) -> dict[str, FlagValue]:
-    """Ranks of the grid, which counts as vLLM does, as an engine counts them.
+    """Convert a row of the grid, whose ranks count as in vLLM, to another engine's flags.
 
     SGLang and TensorRT-LLM call all GPUs of a stage tensor parallel and take attention replicas
-    from among them (``pinn.engines.recipe_rules``); TensorRT-LLM has as many of those as GPUs.
+    from among them (``pinn.engines.recipe_rules``). TensorRT-LLM has as many replicas as GPUs.
     """
     if engine == VLLM:
         return dict(row)
@@ -135,7 +135,7 @@ def _ranks(row: Values, name: str) -> int:
 
 
 def _makes_sense(row: Values, per_machine: int, most: int | None) -> bool:
-    """Whether ranks stay in a machine and within reach, and experts have GPUs to spread over."""
+    """Return whether ranks fit a machine and the limit, and experts have GPUs to spread over."""
     tensor, data = _ranks(row, "tensor_parallel_size"), _ranks(row, "data_parallel_size")
     side_by_side = tensor * data if row.get("engine", VLLM) == VLLM else tensor
     gpus = side_by_side * _ranks(row, "pipeline_parallel_size")
@@ -144,7 +144,7 @@ def _makes_sense(row: Values, per_machine: int, most: int | None) -> bool:
     return fits and not (spread and side_by_side == 1)
 
 
-#: Contexts are allowed in steps of this many tokens.
+#: Grain of contexts, in tokens.
 _LENGTH_GRAIN_TOKENS = 1024
 
 
@@ -160,12 +160,12 @@ def find_candidates(
     """Find the candidates that the engine would start.
 
     Args:
-        rows: Configurations; those of the coefficient files come on top.
-        space: What else holds for all of them.
+        rows: Configurations; those of the coefficient files are added.
+        space: Flags and settings of all candidates.
         workload: Requests that have to fit, one at a time.
         checkpoint: Network that gives coefficients.
-        coefficient_files: In its place for the deployments that they belong to.
-        listed: Whether the user listed the rows, so that one that cannot be is an error.
+        coefficient_files: Files that replace the network for the deployments that they belong to.
+        listed: Whether the user listed the rows, so that an impossible one is an error.
 
     Raises:
         PinnError: If a listed row cannot be a deployment, or a file belongs to another model.
@@ -194,14 +194,14 @@ def deployments_of(
     *,
     listed: bool = False,
 ) -> Iterator[tuple[Values, Deployment, str | None]]:
-    """Yield deployments of rows, and why the engine does not start or not serve a request.
+    """Yield rows, their deployments, and why the engine does not start or cannot serve a request.
 
     Args:
-        rows: Configurations; of a grid those that make no sense are none.
+        rows: Configurations; invalid ones are skipped unless they are listed.
         engine: Further engine settings.
-        workload: Load whose longest request the context is chosen for.
+        workload: Load whose longest request sets the context.
         served: Load that has to fit in its place, one request at a time.
-        listed: As of :func:`find_candidates`.
+        listed: Whether the user listed the rows, as of :func:`find_candidates`.
     """
     longest = int((workload.prompt_tokens + workload.generated_tokens).max())
     for row in rows:
@@ -230,7 +230,7 @@ def deployments_of(
 
 
 def _deployed(given: Values) -> tuple[Deployment, RefusedError | None]:
-    """The deployment, and the engine's refusal, beside which it is named and never timed."""
+    """Return the deployment and the engine's refusal; a refused one is named but never timed."""
     try:
         return make_deployment(given), None
     except RefusedError as error:
@@ -238,13 +238,13 @@ def _deployed(given: Values) -> tuple[Deployment, RefusedError | None]:
 
 
 def _context(longest: int, most: int) -> int:
-    """A context that holds the longest request: the engine may start where the model's does not."""
+    """Return a context for the longest request: the model's own may not leave room to start."""
     grains = -(-longest // _LENGTH_GRAIN_TOKENS)
     return max(min(grains * _LENGTH_GRAIN_TOKENS, most), longest)
 
 
 def nearest_fit(space: SearchSpace, workload: Workload) -> str | None:
-    """The fewest GPUs on which the model would start where it fits nowhere: more stages of them."""
+    """Return the fewest GPUs, by more pipeline stages, on which a model without a fit starts."""
     per_machine = read_candidates_file(None).gpus_per_machine
     shared: Values = {"engine": space.engines[0], "tensor_parallel_size": per_machine}
     every = itertools.product(space.bases, range(1, 17))
@@ -262,7 +262,7 @@ def _check_held(deployment: Deployment, workload: Workload, engine: EngineSpec) 
 
 
 def _refusal(check: Callable[..., object], *given: object) -> str | None:
-    """What a check has against it; None where it passes."""
+    """Return the error message of a check; None where it passes."""
     try:
         check(*given)
     except PinnError as error:

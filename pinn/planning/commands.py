@@ -1,7 +1,7 @@
-"""Command lines: those that start a choice on its engine, and the one that reproduces its metrics.
+"""Command lines that start a choice on its engine, and one that reproduces its metrics.
 
-Names of flags are those that the flags declare (``pinn.specs.serving``); what an engine's command
-cannot say stands in a comment behind it.
+Names of flags are those that the flags declare (``pinn.specs.serving``). Settings that an engine's
+command cannot express are listed in a comment behind it.
 """
 
 import json
@@ -20,23 +20,23 @@ from pinn.specs.quantization_block import quantization_words
 from pinn.specs.serving import SGLANG, TRTLLM, VLLM, ServingSpec
 
 _FLAGS = (*flags_of(ServingSpec), *flags_of(EngineSpec))
-#: Fields that are no flag of either engine.
+#: Fields that are not flags of either engine.
 _ABOUT = frozenset(
     {"engine", "engine_version", "speculative_acceptance", "replicas", "data_parallel_routing"}
 )
-#: Formats that vLLM and SGLang make of a 16-bit checkpoint by themselves when asked to; others need
-#: their own.
+#: Formats to which vLLM and SGLang convert a 16-bit checkpoint on request, with the options; other
+#: formats need checkpoints of their own.
 ON_THE_FLY = {"fp8": ["--quantization", "fp8"], "bf16": ["--dtype", "bfloat16"],
               "fp16": ["--dtype", "float16"]}  # fmt: skip
-#: How vLLM spells formats of the KV cache where it differs (``vllm/config/cache.py: CacheDType``).
+#: vLLM's names of KV cache formats where they differ (``vllm/config/cache.py: CacheDType``).
 _CACHE_DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
-#: Keys and values between pools by NIXL, whose role in it the proxy gives each server
-#: (``docs/features/nixl_connector_usage.md`` of vLLM).
+#: Option for transfer of keys and values between workers by NIXL; the proxy gives each server its
+#: role (``docs/features/nixl_connector_usage.md`` of vLLM).
 _TRANSFER = ("--kv-transfer-config", '{"kv_connector":"NixlConnector","kv_role":"kv_both"}')
 
 
 def sglang_command(given: Values) -> str:
-    """``python -m sglang.launch_server ...``."""
+    """Return ``python -m sglang.launch_server ...``."""
     form = str(given.get("precision", ""))
     words = ["python", "-m", "sglang.launch_server", "--model-path", str(given["model"])]
     words += _as_format(form)
@@ -49,13 +49,13 @@ def sglang_command(given: Values) -> str:
 
 
 def _as_format(form: str) -> list[str]:
-    """Words that ask for a format; none where it needs a checkpoint of its own."""
+    """Return the words that ask for a format; none if it needs a checkpoint of its own."""
     named = ["--quantization", form] if form in quantization_words("flag_methods") else []
     return ON_THE_FLY.get(form, named)
 
 
 def _sglang_words(flag: Flag, value: FlagValue) -> list[str] | None:
-    """None where SGLang cannot be told."""
+    """Return a flag's words for SGLang; None where its command has none."""
     if flag.name == "enable_chunked_prefill":
         return None if value else ["--chunked-prefill-size", "-1"]
     if flag.name in _words_of(SGLANG) or (
@@ -65,18 +65,18 @@ def _sglang_words(flag: Flag, value: FlagValue) -> list[str] | None:
     name = flag.spelled_for(SGLANG)
     if flag.kind != "bool":
         return [name, str(value)]
-    # Its switches have no opposite.
+    # SGLang's switches have no opposite.
     return [name] if value != _is_reverse(flag, SGLANG) else None
 
 
 @cache
 def _words_of(engine: str) -> dict[str, str]:
-    """Field to its words in an engine's command where its declaration does not say them.
+    """Return field -> its words in an engine's command, where its declaration does not state them.
 
-    Empty words are of what the command cannot be told: what runs, what is known of it, or the
-    simulator's settings. vLLM's others are parts of its compilation config, which its parser takes
-    one by one (``vllm/utils/argparse_utils.py: FlexibleArgumentParser.parse_args``). TensorRT-LLM's
-    are options of ``tensorrt_llm/commands/serve.py``, and without dashes keys of
+    Fields with empty words cannot be put into the command: the program to run, facts about it, or
+    the simulator's settings. vLLM's other words are parts of its compilation config, which its
+    parser takes one by one (``vllm/utils/argparse_utils.py: FlexibleArgumentParser.parse_args``).
+    TensorRT-LLM's are options of ``tensorrt_llm/commands/serve.py``, or, without dashes, keys of
     ``tensorrt_llm/llmapi/llm_args.py`` for its ``--extra_llm_api_options`` file.
     """
     rows = read_rows(data_folder("engines") / "command_words.csv")
@@ -88,7 +88,7 @@ def _is_reverse(flag: Flag, engine: str) -> bool:
 
 
 def trtllm_command(given: Values) -> str:
-    """``trtllm-serve ...``; for bash, which hands it the file of options as a pipe."""
+    """Return ``trtllm-serve ...`` for bash, which passes the file of options as a pipe."""
     words = ["trtllm-serve", str(given["model"]), "--backend", "pytorch"]
     extra: dict[str, object] = {}
     sections: dict[str, dict[str, object]] = {}
@@ -115,7 +115,7 @@ def trtllm_command(given: Values) -> str:
 
 
 def _set(given: Values) -> list[tuple[Flag, FlagValue]]:
-    """Flags that differ from their defaults."""
+    """Return the flags that differ from their defaults."""
     return [
         (flag, given[flag.name])
         for flag in _FLAGS
@@ -132,7 +132,7 @@ def _note(form: str, unsaid: list[str]) -> str:
 
 
 def serve_command(candidate: Candidate) -> str:
-    """The engine's own line for one replica; of two pools one for a server of each."""
+    """Return the engine's command for one replica; for P/D one for a worker of each role."""
     settings = _given(candidate.engine)
     if isinstance(candidate, PoolsCandidate):
         servers = {
@@ -152,18 +152,18 @@ def serve_command(candidate: Candidate) -> str:
 
 
 def _vllm_command(row: Values, more: Sequence[str] = ()) -> str:
-    """``vllm serve ...``."""
+    """Return ``vllm serve ...``."""
     form = str(row.get("precision") or "")
     line = shlex.join(["vllm", "serve", str(row["model"]), *vllm_words(row), *more])
     return line + _note("" if _as_format(form) else form, [])
 
 
 def vllm_words(given: Values) -> list[str]:
-    """Flags as vLLM's parser takes them.
+    """Return flags as vLLM's parser takes them.
 
     Args:
-        given: Fields of ``ServingSpec`` and ``EngineSpec``, and ``precision``; what vLLM has no
-            flag for, and a format that it makes of no checkpoint, are left out.
+        given: Fields of ``ServingSpec`` and ``EngineSpec``, and ``precision``. Fields without a
+            flag in vLLM, and formats that it cannot convert to, are omitted.
     """
     words = _words_of(VLLM)
     foreign = {flag.name for flag in _FLAGS if VLLM not in (flag.engines or (VLLM,))}
@@ -184,14 +184,14 @@ def vllm_words(given: Values) -> list[str]:
 def simulate_command(
     candidate: Candidate, load: Sequence[str], rate_per_s: float, replicas: int, routing: str | None
 ) -> str:
-    """``pinn simulate ...`` for all replicas under a rate, behind a load balancer if there is one.
+    """Return ``pinn simulate ...`` for all replicas at a rate, with a load balancer if given.
 
     Args:
-        candidate: A replica.
-        load: Words that say what is sent.
-        rate_per_s: Of all replicas.
-        replicas: How many.
-        routing: Of the load balancer; None for none.
+        candidate: Candidate whose replicas are simulated.
+        load: Words of the command that describe the load.
+        rate_per_s: Requests per second to all replicas.
+        replicas: Number of replicas.
+        routing: Routing of the load balancer; None for none.
     """
     row, engine = candidate.configuration, _given(candidate.engine)
     engine |= {} if routing is None else {"data_parallel_routing": routing}
@@ -210,7 +210,7 @@ def simulate_command(
 
 
 def _given(engine: EngineSpec) -> dict[str, FlagValue]:
-    """Engine settings that are not the default."""
+    """Return the engine settings that differ from their defaults."""
     return {
         flag.name: value
         for flag in flags_of(EngineSpec)

@@ -1,4 +1,4 @@
-"""Evaluate candidates of the same hardware on the whole load: the choice, and how sure it is."""
+"""Evaluation of candidates of the same hardware on the whole load: the choice and its certainty."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -16,21 +16,21 @@ from pinn.planning.problem import PlanningProblem
 from pinn.planning.trials import Trials
 from pinn.simulator.run import Run
 
-#: Rates of a choice's ladder, as shares of the highest that it holds.
+#: Rates of a choice's ladder, as shares of its highest rate within the SLO.
 _LADDER = (0.25, 0.5, 0.7, 0.85, 1.0, 1.1)
 
 
 @dataclass(frozen=True)
 class SizedCandidate:
-    """A candidate with as few replicas as meet the SLO.
+    """Candidate with as few replicas as meet the SLO.
 
     Attributes:
-        trials: Of one replica.
-        rate: The highest that it holds.
-        size: The replicas.
-        interval: Of the prediction; None for calibrated coefficients.
-        share_per_s: Part of the asked rate that one replica serves; its highest without one.
-        run: Of one replica at that rate.
+        trials: Simulations of one replica.
+        rate: Highest rate of one replica within the SLO.
+        size: Number of replicas, and their runs together.
+        interval: Interval of the prediction; None for calibrated coefficients.
+        share_per_s: Part of the asked rate that one replica serves; without one, its highest rate.
+        run: Run of one replica at that rate.
     """
 
     trials: Trials
@@ -42,18 +42,18 @@ class SizedCandidate:
 
     @property
     def candidate(self) -> Candidate:
-        """What is replicated."""
+        """Return the candidate that is replicated."""
         return self.trials.candidate
 
 
 @dataclass(frozen=True)
 class Infeasible:
-    """A candidate that cannot be rented.
+    """Candidate that cannot be rented.
 
     Attributes:
         label: Name of the candidate.
-        reason: Why, in words.
-        gpus: How many its fleet takes, of those that meet the SLO.
+        reason: Reason in words.
+        gpus: Number of GPUs of a fleet that meets the SLO; infinite where none does.
     """
 
     label: str
@@ -66,10 +66,10 @@ class EvaluationResult:
     """Result of evaluating candidates of one hardware.
 
     Attributes:
-        choice: None where nothing meets the SLO with the GPUs there are.
-        nearest: Where there is none, the candidate that takes fewest GPUs too many.
+        choice: Best candidate; None where nothing meets the SLO with the GPUs there are.
+        nearest: Without a choice, the candidate that exceeds the number of GPUs least.
         rejected: Candidates that are not the choice.
-        simulations: Runs that it took.
+        simulations: Number of runs.
     """
 
     choice: Choice | None
@@ -79,14 +79,14 @@ class EvaluationResult:
 
 
 def evaluate(kept: Sequence[tuple[Candidate, float]], problem: PlanningProblem) -> EvaluationResult:
-    """Size a fleet of the candidate with the highest rate, and say how sure that is.
+    """Size a fleet of the candidate with the highest rate, and estimate its certainty.
 
-    So is a fleet of each of the others that may need fewer: a replica that holds a higher rate
-    alone is not always the one of which fewer hold the asked rate together.
+    Other candidates that may need fewer replicas are sized too. The replica with the highest rate
+    alone is not always the one of which the fewest sustain the asked rate together.
 
     Args:
         kept: Candidates that differ in the scheduler's limits alone, with screened highest rates.
-        problem: The load, and its SLO.
+        problem: Load and SLO.
     """
     tried = [Trials(candidate, problem.replica_load(), problem.slo) for candidate, _ in kept]
     guesses = [guess for _, guess in kept]
@@ -117,7 +117,7 @@ def evaluate(kept: Sequence[tuple[Candidate, float]], problem: PlanningProblem) 
 
 
 def _fastest(tried: Sequence[Trials], guesses: Sequence[float]) -> tuple[int, HighestRate]:
-    """Which replica holds the highest rate on the whole load; the first where none holds any."""
+    """Return the index and highest rate of the fastest replica; the first where none has a rate."""
     best, rate = 0, HighestRate(0.0, None)
     for i, (trials, guess) in enumerate(zip(tried, guesses, strict=True)):
         if rate.per_s > 0 and trials.excess(rate.per_s * (1 + rate_search.WIDTH)) > 1:
@@ -133,7 +133,7 @@ def _highest(trials: Trials, guess: float) -> HighestRate:
 
 
 def _settled(trials: Trials, rate: HighestRate) -> HighestRate:
-    """A rate with clear rates on either side, else the one that fewest contradict."""
+    """Return a rate with clear results on either side, else the most consistent threshold."""
     if rate_search.is_clear(trials.excess, rate.per_s, rate.fails_per_s):
         return rate
     return HighestRate(*rate_search.settled_rate(trials.excess, rate.per_s))
@@ -142,7 +142,7 @@ def _settled(trials: Trials, rate: HighestRate) -> HighestRate:
 def _sized(
     trials: Trials, rate: HighestRate, problem: PlanningProblem
 ) -> SizedCandidate | Infeasible:
-    """Find the fewest replicas, or why none will do."""
+    """Return the candidate with the fewest replicas, or the reason why none will do."""
     candidate, asked = trials.candidate, problem.rate_per_s
     if rate.per_s == 0:
         return Infeasible(candidate.label, "holds 0 requests/s on the whole load")
@@ -228,9 +228,9 @@ def _choice(sized: SizedCandidate, problem: PlanningProblem) -> Choice:
 def _verdict(
     sized: SizedCandidate, together: HighestRate, problem: PlanningProblem
 ) -> tuple[float | None, bool | None]:
-    """The chance that the fleet holds the limits, and whether it does at the interval's bad end.
+    """Return the probability of meeting the SLO, and whether it is met at the lower bound.
 
-    None where there is no rate or no interval, and where the load is over before servers are full.
+    Both are None without a rate or an interval, and where the load ends before servers are full.
     """
     size, interval = sized.size, sized.interval
     if interval is None or problem.rate_per_s is None or size.is_burst:
@@ -241,7 +241,7 @@ def _verdict(
 
 
 def _ladder(trials: Trials, rate_per_s: float) -> tuple[list[Point], Run]:
-    """Runs at rising rates, and the last of them, beyond the limits."""
+    """Return points at rising rates, and the last run, which is beyond the limits."""
     points = []
     for share in _LADDER:
         run = trials.run(share * rate_per_s)
@@ -260,7 +260,7 @@ def _fails_first(beyond: Point) -> str:
 
 
 def _other_draws(trials: Trials, rate: HighestRate, problem: PlanningProblem) -> Iterator[float]:
-    """The highest rate of every other draw of the load."""
+    """Yield the highest rate with every further seed of the load."""
     width = fleet.BAR_WIDTH
     for seed in range(1, len(problem.draws)):
         excess = replace(trials, load=problem.replica_load(seed)).excess

@@ -1,4 +1,4 @@
-"""A fleet: how many replicas serve the asked rate, what they hold together, and how likely."""
+"""Size of a fleet: replicas for the asked rate, their joint highest rate, and its certainty."""
 
 import math
 from collections.abc import Sequence
@@ -18,24 +18,24 @@ from pinn.surrogate.uncertainty.distance import gpu_is_known
 from pinn.surrogate.uncertainty.intervals import read_calibration
 from pinn.surrogate.uncertainty.quantiles import ErrorLaw
 
-#: A load balancer sends each replica a more even load than thinning does; no replica of a fleet is
-#: expected to hold more than this many times what a lone one does.
+#: Most times a lone replica's rate that a replica of a fleet is expected to sustain. A load
+#: balancer sends each replica a more even load than thinning does.
 BALANCED_GAIN = 2.0
-#: Replicas that a fleet may need beyond what thinning says, before it is given up: so many, or
-#: this share.
+#: Replicas beyond the number that thinning suggests, before a fleet is given up: the larger of a
+#: number and a share.
 _MORE_REPLICAS, _MORE_SHARE = 2, 0.25
-#: Width and first stride of the bisections behind an error bar.
+#: Width and first stride of the bisections for an interval of rates.
 BAR_WIDTH, _BAR_STRIDE = 0.02, 1.05
 
 
 @dataclass(frozen=True)
 class PredictionInterval:
-    """Interval of a prediction, and the law of its errors.
+    """Interval of a prediction, and the distribution of its errors.
 
     Attributes:
-        bad: All times at the long end of their interval.
-        level: What the interval is to cover.
-        law: How errors are spread, in half-widths of the interval.
+        bad: Error scenario with all times at the long end of their interval.
+        level: Nominal coverage of the interval, such as 0.9.
+        law: Distribution of errors, in half-widths of the interval.
     """
 
     bad: ErrorScenario
@@ -43,7 +43,7 @@ class PredictionInterval:
     law: ErrorLaw
 
     def at(self, half_widths: float) -> ErrorScenario:
-        """Return all times off by so many half-widths; 1 is the bad end, -1 the good one."""
+        """Return the scenario of an error of ``half_widths``: 1 is the bad end, -1 the good."""
         return ErrorScenario(half_widths * self.bad.step, half_widths * self.bad.request)
 
 
@@ -51,8 +51,8 @@ def prediction_interval(checkpoint: Path, *deployments: Deployment) -> Predictio
     """Return the interval of a prediction; None where the checkpoint has none.
 
     Args:
-        checkpoint: Of the prediction.
-        deployments: Predicted; several are all off by the most that any of them may be.
+        checkpoint: Checkpoint of the prediction.
+        deployments: Predicted deployments; with several, the largest error of any applies to all.
     """
     try:
         calibration = read_calibration(checkpoint)
@@ -70,11 +70,11 @@ def prediction_interval(checkpoint: Path, *deployments: Deployment) -> Predictio
 
 @dataclass(frozen=True)
 class FleetSize:
-    """Replicas for a rate, and how they serve it together.
+    """Number of replicas for a rate, and their runs together.
 
     Attributes:
-        replicas: How many.
-        fleets: Them under every routing; none without a rate.
+        replicas: Number of replicas.
+        fleets: Fleets of these replicas under every routing; empty without a rate.
     """
 
     replicas: int
@@ -82,17 +82,18 @@ class FleetSize:
 
     @property
     def is_burst(self) -> bool:
-        """Whether the load is over before a server is as full as one that goes on makes it."""
+        """Return whether the load ends before a server is as full as under a lasting load."""
         return any(fleet.point.is_burst for fleet in self.fleets)
 
 
 def fewest_replicas(
     trials: Trials, rate_per_s: float, problem: PlanningProblem
 ) -> FleetSize | None:
-    """The fewest replicas that hold the asked rate under every routing, by bisection.
+    """Return the fewest replicas that sustain the asked rate under every routing, by bisection.
 
-    None where not even a few more than the highest rate says hold it. Under a load that is over
-    before servers fill, a fleet of fewer than that says shows nothing.
+    The first guess follows from the highest rate of one replica. None is returned if not even a few
+    replicas more meet the SLO. A load that ends before servers fill proves nothing for a smaller
+    fleet.
     """
     asked = problem.rate_per_s
     if asked is None:
@@ -115,7 +116,10 @@ def fewest_replicas(
 
 
 def may_do_with_fewer(replicas: int, trials: Trials, problem: PlanningProblem) -> bool:
-    """Whether one replica less of another kind holds the asked rate under every routing."""
+    """Return whether fewer replicas of another candidate may sustain the asked rate.
+
+    They may if ``replicas`` - 1 of them do under every routing.
+    """
     if problem.rate_per_s is None or replicas == 1:
         return False
     return all(
@@ -131,17 +135,17 @@ def fleet_rate(
     interval: PredictionInterval | None,
     problem: PlanningProblem,
 ) -> HighestRate:
-    """The highest rate that all replicas hold together, requests going round in turn.
+    """Return the highest rate that all replicas sustain together, with round-robin routing.
 
-    A fleet may hold more than its replicas one by one: the load balancer's turns even out what each
-    is sent, where a lone one is sent requests at random.
+    A fleet may sustain more than its replicas one by one. The load balancer evens out what each is
+    sent, whereas a lone replica gets requests at random.
 
     Args:
-        size: The replicas.
-        trials: Of one.
-        one: What that one holds.
-        interval: How wrong the prediction may be; None where it has no interval.
-        problem: What is asked.
+        size: Fleet to simulate.
+        trials: Simulations of one replica.
+        one: Highest rate of one replica.
+        interval: Interval of the prediction; None where it has none.
+        problem: Load, rate and SLO.
     """
     asked, replicas = problem.rate_per_s, size.replicas
     together, guess = one, replicas * one.per_s
@@ -160,7 +164,7 @@ def fleet_rate(
 def _highest_of_all(
     size: FleetSize, trials: Trials, guess: float, asked: float | None
 ) -> HighestRate:
-    """By bisection; the asked rate is tried where it lies between what holds and what fails."""
+    """Return the rate by bisection; the asked rate is tried if it is between pass and fail."""
     routing = routings(trials.candidate, size.replicas)[-1]
     excess = partial(trials.excess, replicas=size.replicas, routing=routing)
     low, high = highest_rate(excess, guess, stride=_BAR_STRIDE, width=BAR_WIDTH)
@@ -172,15 +176,16 @@ def _highest_of_all(
 def chance_to_hold(
     size: FleetSize, trials: Trials, interval: PredictionInterval, problem: PlanningProblem
 ) -> tuple[float, bool]:
-    """How likely the fleet holds the limits, and whether it does at the interval's bad end.
+    """Return the probability of meeting the SLO, and whether it is met at the bad end.
 
-    The share of the law's equally likely errors at which it does, by bisection over them.
+    The probability is the share of the law's equally likely errors at which the SLO is met, by
+    bisection over them.
     """
     routing = routings(trials.candidate, size.replicas)[-1]
 
     @cache
     def holds(error: float) -> bool:
-        if error <= 0:  # the fleet holds the limits as predicted
+        if error <= 0:  # the fleet meets the SLO as predicted
             return True
         other = replace(trials, scenario=interval.at(error))
         return other.fleet_excess(problem.workload, size.replicas, routing) <= 1
@@ -189,7 +194,7 @@ def chance_to_hold(
 
 
 def routings(candidate: Candidate, replicas: int) -> tuple[str, ...]:
-    """Routing rules to try; a replica by itself spreads requests as its engine does."""
+    """Return the routing rules to try; a single replica spreads requests as its engine does."""
     own = candidate.engine.data_parallel_routing or candidate.deployment.recipe.routing
     return ROUTINGS if replicas > 1 else (own,)
 
@@ -197,7 +202,7 @@ def routings(candidate: Candidate, replicas: int) -> tuple[str, ...]:
 def _holding_fleets(
     trials: Trials, problem: PlanningProblem, asked_per_s: float, n: int
 ) -> list[Fleet]:
-    """Replicas under every routing; none where one of them misses a limit."""
+    """Return the fleets of every routing; an empty list if one of them misses a limit."""
     found = []
     for how in routings(trials.candidate, n):
         run = trials.fleet(problem.workload, n, how)

@@ -1,6 +1,6 @@
 """A plan as one self-contained page, and its pictures as PNG files.
 
-Colours differ in lightness too, and markers, dashes and hatches tell apart what colours tell apart.
+Colours also differ in lightness, and markers, dashes and hatches distinguish the same things.
 """
 
 import base64
@@ -19,7 +19,7 @@ from pinn.common.plots import new_figure, png, short, svg
 from pinn.planning.plan import FLEET_HOLDS_MORE, POOLS_UNSURE, Choice, Plan, Point, has_gaps
 from pinn.simulator.slo import parse_slo, written_s
 
-#: How many of the choices are drawn, best first.
+#: Number of choices that are drawn, best first.
 SHOWN = 4
 
 #: Colour and marker of the GPUs in their order, from the palette of Okabe and Ito (2008), dark and
@@ -31,7 +31,7 @@ _LOOKS = (
 
 #: Statistic -> colour, marker and dashes of its line.
 _LINES = {"p50": ("#56b4e9", "o", "-"), "p90": ("#0072b2", "s", "--"), "p99": ("#12263f", "^", ":")}
-#: Of a statistic that a limit is on and that has no line otherwise.
+#: Colour, marker and dashes of a statistic that only a limit asks for.
 _ASKED = ("#a3480f", "D", "-.")
 
 #: Colour and hatch of the parts of a step in their order; neighbours differ in lightness.
@@ -40,15 +40,15 @@ _FILLS = (
     ("#f2a65a", "\\\\"), ("#5b5b66", ""), ("#d5d5dc", ".."), ("#7d6b91", ""), ("#c9e4ca", "xx"),
 )  # fmt: skip
 
-#: Where ranks stand beside their rings from left to right, in points, so that neighbours do not
-#: cover each other.
+#: Offsets in points of ranks from their rings, from left to right, so that neighbours do not cover
+#: each other.
 _BESIDE = ((-17, 7), (9, -15), (-4, 11), (9, 7))
 
 _OUTLINE = [withStroke(linewidth=2.5, foreground="white")]
 
 
 def frontier_figure(plan: Plan) -> Figure:
-    """Throughput per GPU against the speed that a user sees."""
+    """Draw throughput per GPU against the speed that a user sees."""
     figure, axes = new_figure(4.6)
     ax = axes[0, 0]
     gpus = list(dict.fromkeys([*plan.ask.gpus, *(p.gpu for p in plan.frontier)]))
@@ -77,7 +77,7 @@ def frontier_figure(plan: Plan) -> Figure:
 
 
 def _mark(ax: Axes, point: Point, rank: int, beside: tuple[int, int]) -> None:
-    """A ring and the rank of a choice."""
+    """Draw the ring and the rank of a choice."""
     if point.user_tokens_per_s is None:
         return
     at = (point.user_tokens_per_s, point.output_tokens_per_gpu_s)
@@ -87,7 +87,7 @@ def _mark(ax: Axes, point: Point, rank: int, beside: tuple[int, int]) -> None:
 
 
 def percentile_figure(plan: Plan) -> Figure:
-    """Percentiles of the limited metrics against the rate of one replica."""
+    """Draw percentiles of the limited metrics against the rate of one replica."""
     choices = plan.choices[:SHOWN]
     limits = parse_slo(plan.ask.slo).each if plan.ask.slo else []
     metrics = list(dict.fromkeys(metric for metric, _, _ in limits)) or ["ttft", "tpot"]
@@ -137,7 +137,7 @@ def _percentiles(ax: Axes, choice: Choice, metric: str, slo: str) -> None:
 
 
 def step_time_figure(plan: Plan) -> Figure:
-    """Where the engine's time goes, a bar for each choice."""
+    """Draw the shares of the engine's time, one bar per choice."""
     choices = plan.choices[:SHOWN]
     fills = dict(zip(shown_parts(choices), cycle(_FILLS), strict=False))
     figure, axes = new_figure(1.3 + 0.55 * len(choices))
@@ -168,7 +168,7 @@ def _stack(ax: Axes, y: int, choice: Choice, fills: Mapping[str, tuple[str, str]
 
 
 def shown_parts(choices: Sequence[Choice]) -> list[str]:
-    """Parts of a step that take any time, in their order."""
+    """Return the parts of a step that take any time, in their order."""
     names = dict.fromkeys(name for choice in choices for name in choice.step_time)
     return [name for name in names if any(choice.step_time.get(name, 0) > 0 for choice in choices)]
 
@@ -177,11 +177,11 @@ def write_page(plan: Plan, folder: Path) -> Path:
     """Write ``plan.html``, which needs no other file, and the same pictures as PNG files.
 
     Args:
-        plan: The plan to show.
-        folder: Where to.
+        plan: Plan to show.
+        folder: Folder of the files.
 
     Returns:
-        The page.
+        Path of the page.
     """
     figures = {}
     if plan.frontier:

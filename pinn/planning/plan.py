@@ -1,8 +1,8 @@
-"""A request for a plan; and a finished plan: choices in order, and candidates that are none.
+"""A request for a plan; and a finished plan: ranked choices, and rejected candidates.
 
-Times are in seconds and rates in requests per second; None is what does not exist, such as a cost
-without prices, or an upper end that nothing bounds. The fields of :class:`Plan` are the keys of
-``plan.json``.
+Times are in seconds and rates in requests per second. None stands for a value that does not exist,
+such as a cost without prices, or an upper end that nothing bounds. The fields of :class:`Plan` are
+the keys of ``plan.json``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,18 +55,18 @@ class PlanRequest:
 
 SCHEMA = "pinn plan 1"
 
-#: Under which each metric is reported.
+#: Statistics that are reported of each metric.
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 
-#: A load that lasts fewer times its mean E2E never fills a server as one that goes on does.
+#: Duration of a load, in mean E2E latencies, below which it never fills a server as a lasting one.
 LEAST_ANSWERS = 10
 
-#: Why replicas may hold more together than one by one.
+#: Reason why replicas may sustain more together than one by one.
 FLEET_HOLDS_MORE = (
     "more than one by one, because a load balancer's turns even out what each is sent"
 )
 
-#: What is not known of a choice of two pools.
+#: Uncertainty that a choice with disaggregated P/D has beyond its interval.
 POOLS_UNSURE = (
     "its chance counts how far off each kind of server may be; nothing measured says how far off "
     "two pools together are"
@@ -75,22 +75,22 @@ POOLS_UNSURE = (
 
 @dataclass(frozen=True)
 class PlanSummary:
-    """The question that a plan answers.
+    """Question that a plan answers.
 
     Attributes:
-        model: Name.
+        model: Name of the model.
         workload: Path of the load.
-        requests: In the load.
-        prompt_tokens: Mean.
-        output_tokens: Mean.
+        requests: Number of requests in the load.
+        prompt_tokens: Mean prompt tokens of a request.
+        output_tokens: Mean output tokens of a request.
         longest_tokens: Prompt and output of the longest request.
         rate_per_s: Mean rate to serve; None where only the frontier is wanted.
-        slo: The limits as written; empty for none.
-        limits: One sentence for each.
+        slo: Limits as written; empty for none.
+        limits: One sentence for each limit.
         gpus: Names of the GPUs that may be rented.
-        max_gpus: Most of them; None for any number.
-        prices_per_gpu_hour: GPU -> price, in the user's money; empty where GPUs are counted.
-        notices: What has to be said of the engine's releases.
+        max_gpus: Most GPUs; None for any number.
+        prices_per_gpu_hour: GPU -> price, in the user's currency; empty where GPUs are counted.
+        notices: Notices on the engine's releases.
     """
 
     model: str
@@ -110,19 +110,19 @@ class PlanSummary:
 
 @dataclass(frozen=True)
 class Point:
-    """Figures of one simulated run.
+    """Metrics of one simulated run.
 
     Attributes:
-        rate_per_s: Mean rate of what was sent.
-        requests: Sent.
-        holds: Whether every limit is held.
-        met_share: Share of the requests that meet the limits on each request (goodput); of those
-            served where there are none.
+        rate_per_s: Mean rate of the requests sent.
+        requests: Number of requests sent.
+        holds: Whether every limit is met.
+        met_share: Share of the requests that meet the limits on each request (goodput); without
+            such limits, share of the requests that were served.
         latency_s: Metric -> statistic -> seconds; None where nothing was served.
-        output_tokens_per_s: Served per second.
-        output_tokens_per_gpu_s: The same for each GPU.
+        output_tokens_per_s: Output tokens per second.
+        output_tokens_per_gpu_s: Output tokens per second and GPU.
         user_tokens_per_s: Tokens per second that a user sees, 1 / mean TPOT; None without any.
-        limits: Each limit that was asked with its value, and whether it is met.
+        limits: Value of each limit that was asked, and whether it is met.
     """
 
     rate_per_s: float
@@ -137,17 +137,17 @@ class Point:
 
     @property
     def lasts_s(self) -> float:
-        """How long it takes to send all of it."""
+        """Return the seconds in which all requests are sent."""
         return self.requests / self.rate_per_s
 
     @property
     def is_burst(self) -> bool:
-        """Whether it is over before a server is as full as a load that goes on would make it."""
+        """Return whether the load ends before a server is as full as under a lasting load."""
         return self.lasts_s < LEAST_ANSWERS * (self.latency_s["e2e"]["mean"] or 0.0)
 
     @property
     def burst_warning(self) -> str:
-        """What to say of a load that is a burst at its rate; nothing of others."""
+        """Return the warning about a load that is a burst at its rate; empty for other loads."""
         if not self.is_burst:
             return ""
         return (
@@ -159,16 +159,16 @@ class Point:
 
 @dataclass(frozen=True)
 class HighestRate:
-    """The highest rate that servers hold within the limits, and how sure that is.
+    """Highest rate that servers sustain within the SLO, and its certainty.
 
     Attributes:
-        per_s: The highest rate simulated that holds; 0 where none does.
-        fails_per_s: The lowest rate above it that does not; with ``per_s`` the width of the
-            bisection. None where nothing above was found to fail.
-        seeds_per_s: The same of other draws of the load, the first one's among them.
-        interval_per_s: At the bad and the good end of the prediction's interval; None where the
-            prediction has none.
-        level: What the interval is to cover, such as 0.9; None without one.
+        per_s: Highest simulated rate that meets the SLO; 0 where none does.
+        fails_per_s: Lowest higher rate that misses it; with ``per_s`` the width of the bisection.
+            None where no failing rate was found.
+        seeds_per_s: Highest rates with several seeds of the load, the first seed included.
+        interval_per_s: Rates at the bad and the good end of the prediction's interval; None where
+            the prediction has none.
+        level: Nominal coverage of the interval, such as 0.9; None without one.
     """
 
     per_s: float
@@ -180,11 +180,11 @@ class HighestRate:
 
 @dataclass(frozen=True)
 class Fleet:
-    """The replicas simulated together under the asked rate, behind a load balancer.
+    """Replicas simulated together at the asked rate, behind a load balancer.
 
     Attributes:
         routing: ``round_robin`` or ``least_loaded``.
-        point: What clients see.
+        point: Metrics as clients see them.
     """
 
     routing: str
@@ -193,38 +193,39 @@ class Fleet:
 
 @dataclass(frozen=True)
 class Choice:
-    """A way to serve the model, with everything that is known of it.
+    """Configuration and fleet to serve the model, with all predicted metrics.
 
     Attributes:
-        label: What people call it: ``4 x H100 TP 4 PP 1, fp8, ...``.
+        label: Readable label: ``4 x H100 TP 4 PP 1, fp8, ...``.
         engine: ``vllm``, ``sglang`` or ``trtllm``.
-        gpu: Name.
+        gpu: Name of the GPU.
         gpus_per_replica: Tensor x pipeline x data-parallel ranks.
-        replicas: The fewest that hold the limits as predicted; 1 where no rate is asked.
-        gpus: In all.
+        replicas: Fewest replicas predicted to meet the SLO; 1 where no rate is asked.
+        gpus: GPUs of all replicas.
         formats: Part of the model -> number format, and ``kv_cache``.
         flags: Every engine flag that was chosen -> value.
         coefficients: ``network``, or the path of a calibrated file.
-        highest_rate: Of one replica.
-        fleet_rate: Of all replicas together, requests going round in turn; with the interval.
-        utilization: Asked rate over that; None without a rate.
+        highest_rate: Highest rate of one replica.
+        fleet_rate: Highest rate of all replicas together, round robin; with the interval.
+        utilization: Asked rate over ``fleet_rate``; None without a rate.
         at_rate: One replica at its share of the asked rate, or at its highest without one.
-        cost_per_hour: Of all GPUs; None without prices.
-        cost_per_million_output_tokens: At the asked rate, else at the highest; None without prices
-            or output.
-        limited_by: What stops a higher rate, such as ``KV memory`` or ``decode bandwidth``.
-        chance: That the fleet holds the limits at the asked rate given the prediction's interval;
+        cost_per_hour: Price of all GPUs; None without prices.
+        cost_per_million_output_tokens: Cost at the asked rate, else at the highest; None without
+            prices or output.
+        limited_by: Bottleneck beyond the highest rate, such as ``KV memory`` or ``decode
+            bandwidth``.
+        chance: Probability of meeting the SLO at the asked rate, given the prediction's interval;
             None where it has none, no rate is asked, or the load is a burst.
-        safe: Whether the fleet holds them at the bad end of the interval too.
+        safe: Whether the fleet meets the SLO at the bad end of the interval too.
         ladder: Runs of one replica on the whole load at rising rates.
         step_time: Part of a step -> share of the engine's time at ``at_rate``; they sum to 1. The
             parts are those of a step's breakdown (``pinn.training.breakdown.PARTS``).
-        fleets: The replicas simulated together.
-        serve_command: Starts one replica.
-        simulate_command: Gives the figures of ``seen``.
-        pools: Prefill and decode servers of all replicas, as ``--prefill`` and ``--decode`` take
-            them; None where every server does both. ``flags`` are then the decode servers'.
-        pool_sizes: Of both, the number of servers and the GPUs of each.
+        fleets: Replicas simulated together, per routing.
+        serve_command: Command that starts one replica.
+        simulate_command: Command that reproduces the metrics of ``seen``.
+        pools: Prefill and decode workers of all replicas, as ``--prefill`` and ``--decode`` take
+            them; None where every server does both. ``flags`` are then the decode workers'.
+        pool_sizes: Number of servers, and GPUs of each, of the prefill and of the decode workers.
         memory: Where KV memory limits the rate: entry of one GPU's memory -> GiB, with
             ``kv_cache_low`` and ``kv_cache_high``.
         fails_first: Limit that fails first at a higher rate, as a sentence.
@@ -262,28 +263,28 @@ class Choice:
 
     @property
     def fleet_holds_more(self) -> bool:
-        """Whether all replicas hold more together than one by one, beyond the search's width."""
+        """Return whether replicas sustain more together than alone, beyond the search's width."""
         return self.fleet_rate.per_s > 1.02 * self.replicas * self.highest_rate.per_s
 
     @property
     def seen(self) -> Point:
-        """What clients see: of all replicas, in turn, under the asked rate; else of one."""
+        """Return the metrics that clients see: of all replicas at the asked rate, else of one."""
         return self.fleets[-1].point if self.fleets else self.at_rate
 
 
 def has_gaps(choices: Sequence[Choice]) -> bool:
-    """Whether requests have gaps between tokens, and with them a TPOT."""
+    """Return whether requests have more than one token, and with it ITL and TPOT."""
     return any(choice.seen.latency_s["tpot"]["p99"] is not None for choice in choices)
 
 
 @dataclass(frozen=True)
 class RejectedCandidate:
-    """A candidate that is no choice.
+    """Candidate that is not a choice.
 
     Attributes:
-        label: As of a choice.
-        gpu: Name.
-        reason: Why, with the number that decides it.
+        label: Label, as of a choice.
+        gpu: Name of the GPU.
+        reason: Reason, with the number that decides it.
         simulated: Whether it was simulated at all.
     """
 
@@ -295,13 +296,13 @@ class RejectedCandidate:
 
 @dataclass(frozen=True)
 class FrontierPoint:
-    """One candidate at one rate: what its GPUs give against what its users see.
+    """One candidate at one rate: throughput per GPU against the speed that users see.
 
     Attributes:
-        label: Of the candidate.
-        gpu: Name.
-        gpus_per_replica: Of the candidate.
-        rate_per_s: Of one replica.
+        label: Label of the candidate.
+        gpu: Name of the GPU.
+        gpus_per_replica: GPUs of one replica.
+        rate_per_s: Rate of one replica.
         output_tokens_per_gpu_s: Throughput per GPU.
         user_tokens_per_s: Speed that a user sees.
         best: Whether no other point is better in both.
@@ -318,16 +319,16 @@ class FrontierPoint:
 
 @dataclass(frozen=True)
 class Plan:
-    """The answer.
+    """Answer to a request: ranked choices, rejected candidates and the frontier.
 
     Attributes:
-        ask: What was asked.
-        choices: Best first.
-        left_out: Candidates that are no choice.
-        frontier: Points of all candidates that were simulated, by falling user speed.
-        candidates: How many there were.
-        simulations: Runs that it took.
-        seconds: Wall clock.
+        ask: Question that the plan answers.
+        choices: Choices, best first.
+        left_out: Candidates that are not a choice.
+        frontier: Points of all simulated candidates, by falling user speed.
+        candidates: Number of candidates.
+        simulations: Number of runs.
+        seconds: Wall-clock time, s.
         schema: Layout of the file.
     """
 

@@ -1,4 +1,4 @@
-"""Make a plan for a load: find candidates, screen them, evaluate the best of each hardware."""
+"""Planning for a load: find candidates, screen them, evaluate the best on each hardware."""
 
 import logging
 import time
@@ -40,14 +40,14 @@ def plan_load(
     """Plan what to rent for a load.
 
     Args:
-        request: The load, its SLO and what may be rented.
+        request: Load, SLO and GPUs that may be rented.
         flags: Flags of engine and load.
         prices_per_gpu_hour: Name of a GPU -> price; GPUs are counted where there are none.
-        workers: Where simulations run.
+        workers: Processes that run simulations.
 
     Raises:
-        PinnError: If the request is incomplete, or no candidate fits or meets the SLO, with what
-            comes nearest.
+        PinnError: If the request is incomplete, or no candidate fits or meets the SLO; the message
+            has the nearest candidate.
     """
     checkpoint = find_checkpoint(request.checkpoint)
     load, flags = asked_load(
@@ -60,7 +60,7 @@ def plan_load(
     problem = PlanningProblem(draws, rate, slo, checkpoint, prices, most, load)
     space = _search_space(request, flags)
     rows = _configurations(request, space, "engine" in flags)
-    # Predicting takes as long as the processes take to start.
+    # Prediction takes as long as the start of the processes.
     with workers.kept("pinn.planning.planner", "pinn.simulator.simulate") as kept:
         files, listed = request.coefficients or (), request.configs is not None
         found, misfits = find_candidates(
@@ -97,11 +97,11 @@ def _search_space(request: PlanRequest, flags: Mapping[str, FlagValue]) -> Searc
 
 
 def _configurations(request: PlanRequest, space: SearchSpace, has_engine: bool) -> Sequence[Values]:
-    """The listed configurations, or those of the grid.
+    """Return the listed configurations, or those of the grid.
 
     Args:
-        request: What was asked.
-        space: What holds for all of them.
+        request: Request for the plan.
+        space: Flags and settings of all candidates.
         has_engine: Whether engines were named, for listed ones too.
     """
     if request.configs is not None:
@@ -120,19 +120,19 @@ def _configurations(request: PlanRequest, space: SearchSpace, has_engine: bool) 
 def _fits_nowhere(
     misfits: Sequence[RejectedCandidate], space: SearchSpace, problem: PlanningProblem
 ) -> str:
-    """One line: the last misfit, which is on most GPUs, and the nearest thing that works."""
+    """Return the message: the last misfit, on most GPUs, and the nearest fit."""
     if misfits:
         last = f"{misfits[-1].label}: {misfits[-1].reason}"
     else:
         most = "" if space.most_gpus is None else f" within --max-gpus {space.most_gpus}"
         last = f"the engine starts none of the grid's on {', '.join(space.gpus)}{most}"
     fit = nearest_fit(space, problem.workload)
-    # A misfit that more GPUs do not mend names its own remedy.
+    # A misfit that more GPUs would not help names its own remedy.
     advice = "" if misfits else "; name other GPUs, or combinations with --candidates"
     return f"no candidate: {last}" + (f"; what fits is {fit}" if fit else advice)
 
 
-#: A screened highest rate may be this much too low, as a share, before a candidate is lost to it.
+#: Relative error by which a screened highest rate may be too low without losing the candidate.
 _SCREENING_ERROR = 0.2
 
 _LOG = logging.getLogger(__name__)
@@ -152,21 +152,21 @@ def make_plan(
     """Rank candidates.
 
     Args:
-        problem: The load, and its SLO.
+        problem: Load and SLO.
         candidates: Replicas that fit.
-        misfits: Those that do not.
-        top: How many choices to evaluate, at least.
+        misfits: Candidates that do not fit.
+        top: Smallest number of choices to evaluate.
         each_alone: Whether every candidate is a row; else the best on each hardware.
-        workers: Where simulations run.
+        workers: Processes that run simulations.
 
     Raises:
-        PinnError: If no candidate meets the SLO, with what comes nearest.
+        PinnError: If no candidate meets the SLO; the message has the nearest one.
     """
     begin = time.monotonic()
     summary = problem.summary([candidate.deployment for candidate in candidates])
     groups = _by_hardware(candidates, each_alone)
     _LOG.info("%d candidates on %d kinds of hardware", len(candidates), len(groups))
-    # Workers end in any order; a plan has one.
+    # Workers end in any order; the order of a plan is fixed.
     looked_at = _run(workers, partial(screen, problem=problem), groups, "looked at")
     screened = dict(sorted(looked_at, key=itemgetter(0)))
     _check_any(screened, problem, groups)
@@ -177,7 +177,7 @@ def make_plan(
     choices: list[Choice] = []
     infeasible: list[Infeasible] = []
     simulations = sum(found.simulations for found in screened.values())
-    # The longest first: a replica of a higher rate is sent more of the load's requests.
+    # The longest first: a replica with a higher rate is sent more of the load's requests.
     chosen.sort(key=lambda i: -screened[i].kept[0][1])
     tasks = [screened[i].kept for i in chosen]
     examined = _run(workers, partial(evaluate, problem=problem), tasks, "examined")
@@ -223,13 +223,13 @@ def _by_hardware(candidates: Sequence[Candidate], each_alone: bool) -> list[list
 def _expense(
     found: ScreeningResult, problem: PlanningProblem, error: float = 1.0, *, whole: bool = True
 ) -> float:
-    """Price or GPUs for the asked rate, or for each request per second without one.
+    """Return the price or GPUs for the asked rate, or per request per second without one.
 
     Args:
-        found: Screened hardware, whose best candidate is meant.
-        problem: The load, and prices.
-        error: Factor by which the screened rate may be off.
-        whole: Whether replicas are rounded up, else parts of them are counted beyond the first.
+        found: Screened hardware, of which the best candidate counts.
+        problem: Load and prices.
+        error: Factor on the screened rate, for its error.
+        whole: Whether replicas are rounded up; else fractions count beyond the first.
     """
     candidate, screened_per_s = found.kept[0]
     rate_per_s, asked = screened_per_s * error, problem.rate_per_s
@@ -243,11 +243,11 @@ def _expense(
 def _promising(
     screened: Mapping[int, ScreeningResult], problem: PlanningProblem, top: int
 ) -> list[int]:
-    """Hardware to evaluate: the cheapest, and what may be as cheap as the cheapest.
+    """Return the hardware to evaluate: the cheapest, and all that may be as cheap as the cheapest.
 
-    Screening knows rates to a part, and replicas are whole: what is lost by rounding one up may be
-    won by another. Of every engine the cheapest is, and where prefill and decode apart are tried,
-    the cheapest of both kinds.
+    Screened rates have an error, and replicas are whole: a loss by rounding up may be gained back
+    by another hardware. The cheapest of every engine is evaluated. Where disaggregated P/D is
+    tried, so is the cheapest of both kinds.
     """
     kept = (i for i, found in screened.items() if found.kept)
     ordered = sorted(kept, key=lambda i: _expense(screened[i], problem, whole=False))
@@ -263,7 +263,7 @@ def _promising(
 
 
 def _kind(candidate: Candidate) -> tuple[str, bool]:
-    """Engine, and whether prefill and decode are apart."""
+    """Return the engine, and whether prefill and decode are disaggregated."""
     return candidate.deployment.serving.engine, isinstance(candidate, PoolsCandidate)
 
 
@@ -277,7 +277,7 @@ def _costs_more(found: ScreeningResult, problem: PlanningProblem) -> str:
 
 
 def _rank(asked: float | None, choice: Choice) -> tuple[float, ...]:
-    """Least expense of those predicted to hold the limits, then the one with most to spare."""
+    """Return a sort key: least expense of those that meet the SLO, then most to spare."""
     expense = choice.cost_per_hour if choice.cost_per_hour is not None else choice.gpus
     rate = choice.highest_rate
     if asked is None:
@@ -286,7 +286,7 @@ def _rank(asked: float | None, choice: Choice) -> tuple[float, ...]:
 
 
 def _frontier(screened: Mapping[int, ScreeningResult]) -> list[FrontierPoint]:
-    """Points of every hardware, each with its best limits of the scheduler."""
+    """Return the points of every hardware, each with its best limits of the scheduler."""
     series = {each.kept[0][0].label: each for each in screened.values() if each.kept}
     points = [
         (speed, p.output_tokens_per_gpu_s, p.rate_per_s, each.kept[0][0])
@@ -308,7 +308,7 @@ def _check_any(
     problem: PlanningProblem,
     groups: Sequence[Sequence[Candidate]],
 ) -> None:
-    """Stop where no candidate holds the limits at any rate."""
+    """Raise an error if no candidate meets the SLO at any rate."""
     if any(found.kept for found in screened.values()):
         return
     nearest = min(screened, key=lambda i: screened[i].least_excess)

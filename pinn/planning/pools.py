@@ -1,4 +1,4 @@
-"""Prefill and decode apart as a candidate: a replica is so many servers of either kind."""
+"""Disaggregated prefill/decode as a candidate: a replica has some workers of either kind."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -30,10 +30,10 @@ from pinn.specs.serving import VLLM
 
 @dataclass(frozen=True, kw_only=True)
 class JoinedRun(Run):
-    """The decode pool's run, whose requests are as clients see them.
+    """Run of the decode workers, with requests as clients see them.
 
     Attributes:
-        prefill: The prefill pool's.
+        prefill: Run of the prefill workers.
     """
 
     prefill: Run
@@ -41,14 +41,14 @@ class JoinedRun(Run):
 
 @dataclass(frozen=True, kw_only=True)
 class PoolsCandidate(Candidate):
-    """A replica of which some servers compute prompts and others, the candidate's own, generate.
+    """Replica with prefill workers and decode workers, the candidate's own servers.
 
-    Several replicas are two pools with so many times the servers, not several pairs of pools.
+    Several replicas are two pools with as many times the servers, not several pairs of pools.
 
     Attributes:
-        prefill: One of the prefill servers.
-        prefill_servers: Of a replica.
-        decode_servers: Of a replica.
+        prefill: One of the prefill workers.
+        prefill_servers: Number of prefill workers of a replica.
+        decode_servers: Number of decode workers of a replica.
         own: Names of flags that each pool was given for itself.
     """
 
@@ -59,28 +59,28 @@ class PoolsCandidate(Candidate):
 
     @property
     def gpus(self) -> int:
-        """GPUs of one replica."""
+        """Return the number of GPUs of one replica."""
         return self.prefill_servers * self.prefill.gpus + self.decode_servers * super().gpus
 
     @property
     def hardware(self) -> tuple[str, str]:
-        """Every pair of pools is looked at alone."""
+        """Return a key of its own: every pair of pools is screened alone."""
         return (self.label, self.source)
 
     @property
     def label(self) -> str:
-        """``H100-SXM 2x tp=2 prefill + 1x tp=4 decode bf16``."""
+        """Return a label: ``H100-SXM 2x tp=2 prefill + 1x tp=4 decode bf16``."""
         prefill, decode = self.pool_texts(1)
         gpu, form = self.deployment.gpu.name, format_label(self.deployment)
         return f"{gpu} {prefill} prefill + {decode} decode {form}"
 
     @property
     def prompt_latency(self) -> LinearLatency:
-        """Coefficients of the prefill servers."""
+        """Return the coefficients of the prefill workers."""
         return self.prefill.latency
 
     def pool_texts(self, replicas: int) -> tuple[str, str]:
-        """The pools of so many replicas, as ``--prefill`` and ``--decode`` take them."""
+        """Return the pools of ``replicas``, as ``--prefill`` and ``--decode`` take them."""
         prefill, decode = (
             pool_text(servers, {name: row[name] for name in self.own if name in row})
             for row, (servers, _) in zip(
@@ -92,7 +92,7 @@ class PoolsCandidate(Candidate):
         return prefill, decode
 
     def pool_sizes(self, replicas: int) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Servers of either pool of so many replicas, and the GPUs of each."""
+        """Return the servers of either pool of ``replicas``, and the GPUs of each server."""
         return (
             (replicas * self.prefill_servers, self.prefill.gpus),
             (replicas * self.decode_servers, super().gpus),
@@ -101,7 +101,7 @@ class PoolsCandidate(Candidate):
     def serve(
         self, workload: Workload, engine: EngineSpec, rescale: Rescale, hopeless: Hopeless | None
     ) -> Run:
-        """Simulate the pools of so many replicas."""
+        """Simulate the pools of ``engine.replicas`` replicas."""
         del hopeless  # runs of two pools always come to their end
         sizes = self.pool_sizes(engine.replicas)
         prefill, decode = (
@@ -113,7 +113,7 @@ class PoolsCandidate(Candidate):
         return JoinedRun(**vars(found.decode), prefill=found.prefill)
 
     def parts(self, run: Run) -> list[tuple[Run, LinearLatency]]:
-        """The prefill pool's run, and the decode pool's."""
+        """Return the runs and coefficients of the prefill workers and of the decode workers."""
         assert isinstance(run, JoinedRun), "a run of two pools"
         return [(run.prefill, self.prefill.latency), (run, self.latency)]
 
@@ -121,16 +121,16 @@ class PoolsCandidate(Candidate):
 def find_pools(
     space: SearchSpace, workload: Workload, checkpoint: Path, path: Path | None = None
 ) -> tuple[list[Candidate], list[RejectedCandidate]]:
-    """Every pair of the listed pools that the engine would start and that no smaller one repeats.
+    """Return pairs of the listed pools that the engine would start, without multiples of others.
 
     Args:
-        space: Engine, GPUs and flags that hold for all pairs.
-        workload: Whose requests have to fit, one at a time.
-        checkpoint: Whose network gives coefficients.
-        path: A file like ``conf/plan/candidates.yaml``.
+        space: Engine, GPUs and flags of all pairs.
+        workload: Requests that have to fit, one at a time.
+        checkpoint: Checkpoint of the network that gives coefficients.
+        path: File like ``conf/plan/candidates.yaml``; None for that file.
 
     Raises:
-        PinnError: If the file lists no pools, or the engine's are not modelled here.
+        PinnError: If the file lists no pools, or pools of the engine are not modelled here.
     """
     if tuple(space.engines) != (VLLM,):
         raise PinnError(
@@ -160,7 +160,7 @@ def find_pools(
                 decode_servers=decodes_n,
                 own=tuple({**own, **own_too}),
             )
-            # A multiple of a smaller pair is its replicas.
+            # A multiple of a smaller pair is several replicas of that pair.
             is_new = gcd(prefills_n, decodes_n) == 1
             if is_new and (space.most_gpus is None or pair.gpus <= space.most_gpus):
                 found.append(pair)
@@ -176,7 +176,7 @@ def _servers(
     space: SearchSpace,
     checkpoint: Path,
 ) -> tuple[list[tuple[int, Values, Candidate]], list[RejectedCandidate]]:
-    """Pools whose servers start and hold what they serve: how many, their own flags, and each."""
+    """Return pools whose servers start and fit the load: number of servers, own flags, server."""
     fitting: dict[Deployment, Values] = {}
     pools: list[tuple[int, Values, Deployment]] = []
     rejected = []

@@ -1,4 +1,4 @@
-"""The problem that a plan solves: a load, its SLO and prices, with the load's requests drawn."""
+"""Problem that a plan solves: a load, its SLO and prices, with the load's requests drawn."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,32 +17,32 @@ from pinn.simulator.workloads.load import Load
 from pinn.simulator.workloads.rates import at_rate, mean_rate_per_s, repeated, thinned
 from pinn.simulator.workloads.workload import Workload
 
-#: Fewer requests than this say little about a percentile: a server that gets a smaller share of
-#: the load is sent so many, at its own rate; a load that has fewer is sent again.
+#: Least requests that are simulated, since fewer tell little about a percentile. A server with a
+#: smaller share of the load is sent this many, at its own rate; a shorter load is repeated.
 LEAST_REQUESTS = 2000
-#: A load is sent again, too, at rates above the one asked for, so that it lasts as long; but where
-#: it has more requests itself, up to so many.
+#: Most requests of a repeated load. A load is also repeated at rates above the asked one, so that
+#: it lasts as long. A load with more requests than this is not repeated.
 MOST_REPEATED = 10_000
-#: How long a load in flags lasts where nothing says it.
+#: Duration in seconds of a load in flags that has no end.
 _DURATION_S = 600.0
-#: Draws of the load whose highest rates are compared.
+#: Number of seeds of the load whose highest rates are compared.
 _DRAWS = 5
 
 
 @dataclass(frozen=True)
 class ReplicaLoad:
-    """A load for one replica at any rate: common random numbers.
+    """Load for one replica at any rate, with common random numbers.
 
-    Requests are left out one by one in a fixed random order, so that a lower rate has a part of
-    the requests of a higher one, at the same times; where no more may be left out, or none is
-    left to be sent, all times between requests change alike.
+    Requests are removed in a fixed random order, one conversation after another. A lower rate
+    therefore has a part of the requests of a higher one, at the same times. Where no more may be
+    removed, or none is left to be sent, all times between requests are scaled alike.
 
     Attributes:
-        workload: The whole load.
-        rate_per_s: Its mean rate.
-        order: Place of each request in which it is kept: the first ones stay longest.
-        least: Requests that are sent at least.
-        most: And at most.
+        workload: Whole load.
+        rate_per_s: Mean rate of the whole load.
+        order: Rank of each request in the order of removal; requests of low rank stay longest.
+        least: Least number of requests that are sent.
+        most: Most requests that are sent.
     """
 
     workload: Workload
@@ -52,7 +52,7 @@ class ReplicaLoad:
     most: int
 
     def at(self, rate_per_s: float) -> Workload:
-        """Return what a server is sent at a mean rate, for as long as the load lasts."""
+        """Return the requests of a server at a mean rate, for as long as the load lasts."""
         count = round(len(self.workload) * rate_per_s / self.rate_per_s)
         count = min(max(count, self.least), self.most)
         if count > len(self.workload):
@@ -66,10 +66,10 @@ def replica_load(
     """Return the load of one server.
 
     Args:
-        workload: The whole load, at the rate asked for or at its own.
-        seed: Of the order in which requests are left out.
-        most: Requests to send at most, to screen candidates.
-        keep_all: Whether none is left out at lower rates, where that many may be sent.
+        workload: Whole load, at the asked rate or at its own.
+        seed: Seed of the order in which requests are removed.
+        most: Most requests to send, to screen candidates.
+        keep_all: Whether none is removed at lower rates, where that many may be sent.
     """
     count = len(workload)
     order = _order_kept(workload, np.random.default_rng(seed))
@@ -79,7 +79,7 @@ def replica_load(
 
 
 def _order_kept(workload: Workload, rng: np.random.Generator) -> Int[np.ndarray, " n"]:
-    """Return the place of each request in which it is kept: conversations whole, at random."""
+    """Return each request's rank in the order of removal: random, by whole conversations."""
     sizes = np.bincount(workload.conversations)
     rank = rng.permutation(len(sizes))
     begins = np.cumsum(sizes[np.argsort(rank)]) - sizes[np.argsort(rank)]
@@ -89,15 +89,15 @@ def _order_kept(workload: Workload, rng: np.random.Generator) -> Int[np.ndarray,
 
 @dataclass(frozen=True)
 class PlanningProblem:
-    """A load to serve, with the data that planning for it takes.
+    """Load to serve, with the data that planning for it takes.
 
     Attributes:
-        draws: The load at the asked rate, drawn with one seed after another; the first is the load.
-        rate_per_s: To be served in all; None for the frontier alone.
-        slo: Limits to keep.
-        checkpoint: Network whose intervals say how wrong a prediction may be.
+        draws: Loads at the asked rate, drawn with one seed after another; the first is the load.
+        rate_per_s: Rate to serve in all; None for the frontier alone.
+        slo: Limits to meet.
+        checkpoint: Network whose intervals give the error of a prediction.
         prices_per_gpu_hour: GPU -> price; empty where GPUs are counted.
-        max_gpus: At most; None for any number.
+        max_gpus: Most GPUs; None for any number.
         load: Source of the requests.
     """
 
@@ -111,25 +111,25 @@ class PlanningProblem:
 
     @property
     def workload(self) -> Workload:
-        """The load."""
+        """Return the load of the first seed."""
         return self.draws[0]
 
     def replica_load(self, seed: int = 0, most: int | None = None) -> ReplicaLoad:
-        """Return what one replica is sent, of one draw."""
+        """Return the load of one replica, with one seed."""
         return replica_load(self.draws[seed], seed, most, keep_all=self.rate_per_s is None)
 
     def price_per_hour(self, gpu: str, gpus: int) -> float | None:
-        """Return the price of GPUs of a kind; None without prices."""
+        """Return the price of ``gpus`` GPUs of a kind; None without prices."""
         return self.prices_per_gpu_hour[gpu] * gpus if self.prices_per_gpu_hour else None
 
     def summary(self, deployments: Sequence[Deployment]) -> PlanSummary:
         """Return the question in words and numbers, for the plan's record.
 
         Args:
-            deployments: Of the candidates.
+            deployments: Deployments of the candidates.
 
         Raises:
-            PinnError: If there are prices, but none of one of their GPUs.
+            PinnError: If there are prices, but not for one of the deployments' GPUs.
         """
         gpus = sorted({deployment.gpu.name for deployment in deployments})
         unpriced = [gpu for gpu in gpus if gpu not in self.prices_per_gpu_hour]
@@ -157,7 +157,7 @@ class PlanningProblem:
 
 
 def check_limits(slo: Slo, workload: Workload) -> None:
-    """Refuse limits on gaps between tokens where no request has any.
+    """Check that limits on TPOT or ITL have requests with several tokens.
 
     Raises:
         PinnError: If there are such limits, and every output is shorter than two tokens.
@@ -173,23 +173,23 @@ def check_limits(slo: Slo, workload: Workload) -> None:
 
 
 def draw_load(load: Load, rate_per_s: float | None) -> tuple[Load, list[Workload]]:
-    """Draw a load several times; one in flags that says no end lasts ten minutes.
+    """Draw a load with several seeds; a load in flags without an end lasts ten minutes.
 
     Args:
-        load: The load.
+        load: Load to draw.
         rate_per_s: Mean rate; None for a file's own.
 
     Returns:
-        The load with its end, and one set of requests for each seed.
+        The load with its end, and one set of requests per seed.
 
     Raises:
-        PinnError: If the rate is none, or the load cannot be drawn.
+        PinnError: If the rate is not positive and finite, or the load cannot be drawn.
     """
     if rate_per_s is not None and not 0 < rate_per_s < math.inf:
         raise PinnError(f"--rate must be positive and finite, got {rate_per_s:g} requests/s")
     if load.path is None and not {"num_prompts", "duration"} & set(load.flags.given):
         load = replace(load, flags=replace(load.flags, duration=_DURATION_S))
-    # Flags have no rate of their own; what a server holds does not hang on the one to begin with.
+    # Flags have no rate of their own, and a server's highest rate does not depend on the first one.
     drawn_at = 1.0 if rate_per_s is None and load.path is None else rate_per_s
     seeds = [load.seed, *((load.seed or 0) + 1000 + i for i in range(1, _DRAWS))]
     draws = [load.draw(drawn_at, seed) for seed in seeds]

@@ -1,21 +1,22 @@
-"""The highest rate that meets an SLO: bisection, aimed where the excess over the limits says."""
+"""Search for the highest rate that meets an SLO: bisection, aimed by the excess over limits."""
 
 import math
 from collections.abc import Callable
 
 import numpy as np
 
-#: Ratio of a rate that fails to one that holds, less 1, at which a search ends.
+#: Ratio of a failing rate to a passing one, less 1, at which a search ends.
 WIDTH = 0.01
-#: A rate this much below the first guess is as good as none.
+#: Share of the first guess below which a rate counts as none.
 _LEAST_SHARE = 1e-3
 _MOST_STRIDE = 4.0
 _MOST_STEPS = 60
-#: How far beside a crossing rates are tried to see whether it is the only one; ratios less 1.
+#: Distances from a crossing at which rates are tried, to see if it is the only one; ratios less 1.
 _BESIDE = (0.01, 0.02, 0.03)
-#: Ratio of neighbours on the ladder of rates that settles a jagged crossing, less 1.
+#: Ratio of neighbours on the geometric grid that settles a jagged crossing, less 1.
 _RUNG = 0.002
-#: The ladder ends where so many rungs in a row hold below, and fail above: 3 %; or here.
+#: Number of rates in a row that pass below, and fail above, where the grid ends: 3 %; and the most
+#: rates of the grid.
 _CLEAR_RUNGS, _MOST_RUNGS = 15, 500
 
 
@@ -30,16 +31,17 @@ def highest_rate(
     """Find where the excess crosses 1.
 
     Args:
-        excess: Worst latency at a rate as a share of its limit; infinite where unknown.
+        excess: Function of a rate that returns the worst latency as a share of its limit; infinite
+            where unknown.
         guess: Rate to begin with.
         stride: Ratio of the first rates tried beside it; strides grow until the crossing lies
             between two rates.
-        width: Stop at this ratio of the two, less 1.
-        enough: Stop, too, where this rate or a lower one fails.
+        width: Ratio of the two rates, less 1, at which to stop.
+        enough: Rate at which to stop, too, if it or a lower one fails.
 
     Returns:
-        The highest rate tried that holds, 0 where none does, and the lowest above it that fails;
-        None where none was found to.
+        Highest tried rate that passes, 0 where none does; and lowest tried rate above it that
+        fails, None where none was found.
     """
     low, high = 0.0, math.inf
     at_low, at_high = math.nan, math.inf
@@ -65,12 +67,12 @@ def highest_rate(
 
 
 def is_clear(excess: Callable[[float], float], low: float, high: float | None) -> bool:
-    """Whether a few rates below one that holds do so too, and a few above one that fails.
+    """Return whether a few rates below a passing one pass too, and a few above a failing one fail.
 
     Args:
-        excess: As of :func:`highest_rate`.
-        low: As that function returns it.
-        high: Likewise.
+        excess: Function of a rate, as of :func:`highest_rate`.
+        low: Passing rate, as that function returns it.
+        high: Failing rate, as that function returns it.
     """
     if low == 0 or high is None:
         return True
@@ -82,18 +84,18 @@ def is_clear(excess: Callable[[float], float], low: float, high: float | None) -
 def settled_rate(excess: Callable[[float], float], guess: float) -> tuple[float, float | None]:
     """Find the pass/fail threshold most consistent with results on a geometric grid of rates.
 
-    Percentiles may jump from one rate to the next, so that rates hold beyond others that fail, and
-    which crossing a bisection ends at is chance. Here every rate among them counts:
-    one that fails below the answer contradicts it, and so does one that holds above. The ladder's
-    rates are the same wherever the search begins, so that chance has no part in which are tried.
+    Percentiles may jump from one rate to the next, so that rates pass beyond others that fail.
+    Which crossing a bisection finds is then chance. Here every rate of the grid counts: one that
+    fails below the answer contradicts it, and so does one that passes above. The grid does not
+    depend on the guess, so chance has no part in the rates that are tried.
 
     Args:
-        excess: As of :func:`highest_rate`.
-        guess: A rate near the crossing, such as that function's.
+        excess: Function of a rate, as of :func:`highest_rate`.
+        guess: Rate near the crossing, such as that function's.
 
     Returns:
-        The rate of the ladder, which holds, and the next one, which fails; 0 where none holds,
-        None where the ladder has no end.
+        Passing rate of the grid, and the next one, which fails; 0 where none passes, None where the
+        grid has no end.
     """
     nearest = round(math.log(guess) / math.log1p(_RUNG))
 
@@ -112,7 +114,7 @@ def settled_rate(excess: Callable[[float], float], guess: float) -> tuple[float,
 
 
 def _until_clear(is_so: Callable[[int], bool]) -> list[bool]:
-    """What each step says, up to enough in a row that say yes."""
+    """Return the answer of each step, up to enough positive ones in a row."""
     found: list[bool] = []
     while sum(found[-_CLEAR_RUNGS:]) < _CLEAR_RUNGS and len(found) < _MOST_RUNGS:
         found.append(is_so(len(found)))
@@ -122,9 +124,9 @@ def _until_clear(is_so: Callable[[int], bool]) -> list[bool]:
 def _between(
     low: float, high: float, at_low: float, at_high: float, width: float, *, halve: bool
 ) -> float:
-    """The next rate: just beyond the crossing of a power law, else the middle.
+    """Return the next rate: just beyond the crossing of a power law, else the middle.
 
-    Aimed half a width to the farther end's side, a good guess closes the bracket from there.
+    The aim is half a width towards the farther end, from where a good guess closes the bracket.
     """
     middle = math.sqrt(low * high)
     if halve or math.isinf(at_high) or at_low <= 0:

@@ -1,4 +1,4 @@
-"""A plan printed in a terminal, and written to files."""
+"""Printing of a plan in a terminal, and writing of its files."""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,14 +21,14 @@ from pinn.planning.plan import (
 )
 from pinn.simulator.slo import LimitOutcome, parse_slo
 
-#: Rows of a terminal; the files have all.
+#: Most rows in a terminal; the files have all.
 _ROWS = 5
-#: Most hardware that is left out with a line each; plan.json has all.
+#: Most hardware without a simulation that gets a line of its own; plan.json has all.
 _NAMED = 1
 
 
 def print_plan(plan: Plan, out: Path | None) -> None:
-    """Print the choices, best first, how to start the first one, and what was left out."""
+    """Print the choices, best first, how to start the first one, and the rejected candidates."""
     ask = plan.ask
     asked = f"{exact(ask.rate_per_s)} requests/s" if ask.rate_per_s else "as much as it holds"
     say(
@@ -44,7 +44,7 @@ def print_plan(plan: Plan, out: Path | None) -> None:
 
 
 def _table(plan: Plan) -> Grid:
-    """What fits in a terminal; the page and the CSV file have the rest."""
+    """Return the columns that fit a terminal; the page and the CSV file have the rest."""
     is_shown = {
         "per\nhour": bool(plan.ask.prices_per_gpu_hour),
         "chance": plan.ask.rate_per_s is not None,
@@ -95,7 +95,7 @@ _COLUMNS: dict[Column, Callable[[Choice], str]] = {
     Column("start", True, least=26): lambda c: f"{c.replicas} x {c.label}".replace(", ", ",\n", 1),
     Column("holds/s", folds=False): _rate,
 }
-#: Behind the limits that were asked.
+#: Columns after those of the limits.
 _LAST: dict[Column, Callable[[Choice], str]] = {
     Column("chance", most=6): _chance,
     Column("coefficients", True): lambda c: c.coefficients,
@@ -130,7 +130,7 @@ def _notes(plan: Plan, out: Path | None) -> list[str]:
 
 
 def _fleet(replicas: int, fleet: Fleet, on_each: bool) -> str:
-    """How replicas serve the load together; limits on each request are not always there."""
+    """Return a sentence on replicas that serve the load together, with limits on each request."""
     what = "of all requests meet the limits on each" if on_each else "of all requests are served"
     routing = fleet.routing.replace("_", " ")
     together = f"{replicas} replicas together, {routing}" if replicas > 1 else "1 replica"
@@ -140,7 +140,7 @@ def _fleet(replicas: int, fleet: Fleet, on_each: bool) -> str:
 
 
 def _how_sure(choice: Choice) -> list[str]:
-    """What one replica holds and what all do together, and how sure that is."""
+    """Return sentences on the highest rates of one replica and of all together, with intervals."""
     one, all_of_them = choice.highest_rate, choice.fleet_rate
     alone = f"One replica alone holds {number(one.per_s)} requests/s" + _search_bar(one)
     if choice.replicas == 1:
@@ -164,7 +164,7 @@ def _memory_limit(choice: Choice) -> list[str]:
 
 
 def _search_bar(rate: HighestRate) -> str:
-    """Width of the bisection, and the spread over draws of the load."""
+    """Return the width of the bisection, and the range over seeds of the load."""
     parts = []
     if rate.fails_per_s is not None:
         parts.append(f"no longer {number(rate.fails_per_s)}")
@@ -192,7 +192,7 @@ def write_files(plan: Plan, folder: Path) -> None:
 
 
 def choice_rows(plan: Plan) -> list[dict[str, object]]:
-    """What plan.csv holds: column to value for each choice, best first; SI units, as named."""
+    """Return the rows of plan.csv: column -> value per choice, best first; SI units, as named."""
     pools = ("prefill", "decode") if any(choice.pools for choice in plan.choices) else ()
     return [
         _row(place, choice) | dict(zip(pools, choice.pools or (None, None), strict=False))
@@ -200,7 +200,7 @@ def choice_rows(plan: Plan) -> list[dict[str, object]]:
     ]
 
 
-#: Columns that are called as in a choice: those before its flags, and the last ones.
+#: Columns with the names of a choice's fields: those before its flags, and the last ones.
 _FIRST_COLUMNS = ("gpus", "cost_per_hour", "cost_per_million_output_tokens", "replicas", "engine",
                   "gpu", "gpus_per_replica")  # fmt: skip
 _LAST_COLUMNS = ("limited_by", "fails_first", "chance", "safe", "serve_command", "simulate_command")

@@ -1,9 +1,9 @@
-"""Screening: which candidates of the same hardware pay, by estimates and by few requests.
+"""Screening of candidates of the same hardware, by estimates and by runs with few requests.
 
 Two estimates need no simulation: lower bounds of latencies, and a first guess of the rate. The
-bounds are of each request alone on an idle server. Times of steps never fall with more requests in
-them (every coefficient is non-negative and every feature grows with the batch), so a request among
-others takes at least as long. Time outside the steps is left out.
+bounds are of each request alone on an idle server. Step times never fall with more requests:
+every coefficient is non-negative, and every feature grows with the batch. So a request among others
+takes at least as long. Time outside the steps is not counted.
 """
 
 import math
@@ -30,14 +30,14 @@ from pinn.simulator.slo import Latencies, Slo
 from pinn.simulator.workloads.workload import Workload
 from pinn.surrogate.deployment_features import deployment_features
 
-#: Lengths are rounded down to these many tokens, so that few different ones are timed.
+#: Grain in tokens to which lengths are rounded down, so that few different ones are timed.
 _GRAIN_TOKENS = 64
 
 
 def step_seconds(
     latency: LinearLatency, **requests: float | Real[np.ndarray, "..."]
 ) -> Float[np.ndarray, "..."]:
-    """Seconds of steps whose requests are alike; arguments as of ``uniform_sums``."""
+    """Return the seconds of steps of equal requests; arguments as of ``uniform_sums``."""
     sums = uniform_sums(**requests, window=latency.deployment.model.window_tokens)
     return np.asarray(deployment_features(latency.deployment, sums) @ latency.beta)
 
@@ -47,15 +47,16 @@ def least_latencies_s(
 ) -> Latencies:
     """Return lower bounds of every request's TTFT, TPOT and E2E.
 
-    Prompts are computed in chunks of the token budget, but for what they share with another
-    request where the prefix cache is on, or had computed elsewhere. Pipeline stages may work on
-    several chunks at once. Decodes are timed at the prompt's length; under speculation each may
-    bring as many tokens as can be accepted.
+    Prompts are computed in chunks of the token budget. Parts that another request shares (with
+    prefix caching) or that were computed elsewhere are not recomputed. Pipeline stages may work
+    on several chunks at once. Decodes are timed at the prompt's length. With speculation, each
+    decode may bring as many tokens as can be accepted.
 
     Args:
-        workload: The requests.
-        latency: Of what decodes.
-        prompts: Of what computes prompts: the same, but where prefill and decode are apart.
+        workload: Requests of the load.
+        latency: Coefficients of the servers that decode.
+        prompts: Coefficients of the servers that compute prompts; they differ for disaggregated
+            P/D.
     """
     ready = np.minimum(_ready_tokens(workload, prompts), workload.prompt_tokens - 1)
     new = _rounded(workload.prompt_tokens - ready)
@@ -75,10 +76,10 @@ def least_latencies_s(
 def least_excess(
     workload: Workload, latency: LinearLatency, prompts: LinearLatency, slo: Slo
 ) -> float:
-    """Return a lower bound of the worst latency / its limit: beyond 1 no rate is low enough."""
+    """Return a lower bound of the worst latency / its limit; beyond 1 no rate is low enough."""
     means = [limit for limit in slo.on_gaps if limit.name == "mean"]
     lone = least_latencies_s(workload, latency, prompts)
-    # A single gap may be short where tokens are streamed late; all together take their steps.
+    # A single gap may be short where tokens are streamed late; all gaps together take all steps.
     weights = np.maximum(workload.output_tokens - 1, 0)
     some = weights > 0
     gaps = (lone["tpot"][some], weights[some])
@@ -87,7 +88,7 @@ def least_excess(
 
 
 def _prefill_s(latency: LinearLatency, new: float, known: float) -> float:
-    """A lone prompt, chunk by chunk."""
+    """Return the seconds of a lone prompt, chunk by chunk."""
     recipe = latency.deployment.recipe
     budget = recipe.token_budget if recipe.chunked_prefill else new
     starts = np.arange(0, new, budget, dtype=np.float64)
@@ -99,7 +100,7 @@ def _prefill_s(latency: LinearLatency, new: float, known: float) -> float:
 
 
 def _ready_tokens(workload: Workload, latency: LinearLatency) -> Int[np.ndarray, " requests"]:
-    """Tokens of each prompt that were computed elsewhere, or for a request that shares them."""
+    """Return each prompt's tokens that were computed elsewhere, or for a sharing request."""
     ready = workload.transferred_tokens
     if not latency.deployment.recipe.prefix_caching:
         return ready
@@ -107,7 +108,7 @@ def _ready_tokens(workload: Workload, latency: LinearLatency) -> Int[np.ndarray,
 
 
 def _rounded(tokens: np.ndarray) -> np.ndarray:
-    """Rounded down, but to no less than 1."""
+    """Return tokens rounded down to the grain, but at least 1."""
     return np.maximum(tokens // _GRAIN_TOKENS * _GRAIN_TOKENS, 1)
 
 
@@ -116,9 +117,9 @@ def guessed_rates_per_s(
 ) -> tuple[float, float]:
     """Guess the rates at which a replica's time is all used, and at which TPOT reaches its limit.
 
-    With B requests decoding, a request takes output x decode(B) / B of the engine's time and its
-    prompt what it adds to such a step. The largest rate over B is the first, over those B whose
-    TPOT, prompts of others included, holds its limit the second.
+    With B requests decoding, a request takes output x decode(B) / B of the engine's time. Its
+    prompt takes what it adds to such a step. The first rate is the largest over B. The second is
+    the largest over those B whose TPOT, including prompts of others, meets its limit.
     """
     recipe = latency.deployment.recipe
     output = float(workload.generated_tokens.mean())
@@ -133,7 +134,7 @@ def guessed_rates_per_s(
     prompt_s = (mixed_s - decode_s) * prompt / chunk
     drafts = recipe.speculation
     token_s = decode_s / (1.0 if drafts is None else drafts.tokens_per_step)
-    # The replica's data-parallel ranks work side by side, pipeline stages on batches of their own.
+    # Data-parallel ranks of the replica run in parallel, pipeline stages on batches of their own.
     side_by_side = recipe.data_parallel_size * recipe.pipeline_parallel_size
     rate = side_by_side / (output * token_s / batch + prompt_s)
     tpot_s = token_s / np.maximum(1 - rate / side_by_side * prompt_s, 1e-3)
@@ -145,7 +146,7 @@ def guessed_rates_per_s(
 
 
 def _batches(workload: Workload, latency: LinearLatency, engine: EngineSpec) -> np.ndarray:
-    """Batch sizes up to what ``max_num_seqs`` and the cache allow."""
+    """Return batch sizes up to the limits of ``max_num_seqs`` and the cache."""
     recipe, layout = latency.deployment.recipe, kv_layout(latency.deployment, engine)
     each = float(workload.prompt_tokens.mean() + workload.output_tokens.mean() / 2)
     cached = layout.blocks / float(layout.request_blocks(max(int(each), 1), recipe.block_tokens))
@@ -153,15 +154,16 @@ def _batches(workload: Workload, latency: LinearLatency, engine: EngineSpec) -> 
     return np.unique(np.geomspace(1, max(most, 1), 24).round())
 
 
-#: Requests of a screening run.
+#: Number of requests of a screening run.
 _REQUESTS = 1000
-#: Candidates whose screened highest rate is this close to the best on their hardware stay.
+#: Relative distance from the best screened rate on the same hardware within which candidates stay.
 _MARGIN = 0.04
 #: Width of the bisection.
 _WIDTH = 0.02
-#: Times the rate at which all time is used, by a formula without queues, that nothing exceeds.
+#: Upper bound of any rate, as a multiple of the rate at which all time is used, by a formula
+#: without queues.
 _MOST_GUESSED = 2.0
-#: Rates of the frontier, as shares of that at which all time is used.
+#: Rates of the frontier, as shares of the rate at which all time is used.
 _LADDER = (0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0)
 
 
@@ -171,10 +173,10 @@ class ScreeningResult:
 
     Attributes:
         kept: Candidates worth an evaluation and their screened highest rates, best first.
-        rejected: The others.
-        points: Of the first one kept, at rising rates.
-        least_excess: Lower bound of the worst latency of any, as a share of its limit.
-        simulations: Runs that it took.
+        rejected: All other candidates.
+        points: Metrics of the first kept candidate, at rising rates.
+        least_excess: Lower bound of the worst latency of any candidate, as a share of its limit.
+        simulations: Number of runs.
     """
 
     kept: Sequence[tuple[Candidate, float]]
@@ -187,9 +189,9 @@ class ScreeningResult:
 def screen(candidates: Sequence[Candidate], problem: PlanningProblem) -> ScreeningResult:
     """Screen candidates that differ in the scheduler's limits alone.
 
-    Those whose lower bound misses a limit are not simulated. Nor are those with a ``max_num_seqs``
-    above one that was never reached: requests would run as before. The others first try the best
-    rate so far.
+    Candidates whose lower bound misses a limit are not simulated. Neither are those whose
+    ``max_num_seqs`` is above one that was never reached: requests would run as before. All others
+    first try the best rate so far.
     """
     load, slo = problem.replica_load(most=_REQUESTS), problem.slo
     found: list[tuple[Candidate, float]] = []
@@ -224,9 +226,9 @@ def screen(candidates: Sequence[Candidate], problem: PlanningProblem) -> Screeni
 
 
 def _near(best: float, problem: PlanningProblem) -> float:
-    """The least screened rate that stays: close to the best, or as few replicas at the asked rate.
+    """Return the least screened rate that stays: close to the best, or with as few replicas.
 
-    Replicas of a fleet hold more than a lone one, and not of every candidate as much more.
+    Replicas of a fleet sustain more than a lone one, and the gain differs between candidates.
     """
     near, asked = best * (1 - _MARGIN), problem.rate_per_s
     if asked is None or asked <= best or best == 0:
@@ -235,14 +237,14 @@ def _near(best: float, problem: PlanningProblem) -> float:
 
 
 def _screened_rate(trials: Trials, best: float, near: float) -> float:
-    """The highest rate on few requests; 0 where it does not come near the best."""
+    """Return the highest rate on few requests; 0 where it is not near the best."""
     if best > 0:
         if trials.excess(near) > 1:
             return 0.0
-        # Of those that do, how far they stay behind does not matter.
+        # Among candidates near the best, the exact distance does not matter.
         return max(_highest(trials, best, stride=1 + _MARGIN, best=best), near)
     most, guess = _guesses(trials.candidate, trials.load.workload, trials.slo)
-    # So few requests may all run at once, at whatever rate.
+    # So few requests may all run at once, at any rate.
     return min(_highest(trials, guess), _MOST_GUESSED * most)
 
 
@@ -272,7 +274,7 @@ def _scheduler_limits(candidate: Candidate) -> tuple[int, int]:
 
 
 def _same(candidate: Candidate, unfilled: Sequence[Candidate]) -> str | None:
-    """Why more requests at a time change nothing: as many as another candidate runs never came."""
+    """Return why more requests at a time change nothing: a lower limit was never reached."""
     a = candidate.deployment.recipe
     for b in (other.deployment.recipe for other in unfilled):
         alike = (a.token_budget, a.graph_tokens) == (b.token_budget, b.graph_tokens)

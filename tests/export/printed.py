@@ -1,7 +1,7 @@
-"""Blocks of pages with what commands print with the shipped checkpoint; ``make goldens`` writes.
+"""Blocks of pages with output of commands for the shipped checkpoint, by ``make goldens``.
 
-A block stands below a comment that names ``tests/export/test_printed.py``; its lines behind ``$``
-are typed in one folder, one after the other, in front of what they print. A line of three dots
+A block follows a comment that names ``tests/export/test_printed.py``. Its lines behind ``$`` are
+typed in one folder, one after the other; their output follows each. A line of three dots
 stands for lines that are not shown.
 """
 
@@ -31,7 +31,7 @@ _DOTS = "..."
 
 
 def refreshed(page: Path) -> str:
-    """The text of a page with what its commands print today."""
+    """Return the text of a page with today's output of its commands."""
     return _BLOCK.sub(lambda match: match[1] + _typed(match[2]) + match[3], page.read_text())
 
 
@@ -51,7 +51,7 @@ def _commands(text: str, folder: Path) -> Iterator[str]:
 
 
 def _as_shown(shown: str, printed: str) -> str:
-    """What was printed, cut where the page has dots."""
+    """Return the output, cut where the page has dots."""
     lines, found = shown.splitlines(keepends=True), printed.splitlines(keepends=True)
     if f"{_DOTS}\n" not in lines:
         return "".join(found)
@@ -71,13 +71,13 @@ def _printed(command: str, folder: Path) -> str:
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     assert done.returncode == 0, f"{command}{done.stdout}"
-    # What a command says while it works is no result.
+    # Progress messages of a command are not part of its result.
     kept = [line for line in done.stdout.splitlines() if not line.startswith("pinn: ")]
     return "".join(f"{line.rstrip()}\n" for line in kept)
 
 
 def write_printed() -> list[Path]:
-    """Write the pages anew; returns those that changed."""
+    """Write the pages anew; return those that changed."""
     changed = []
     for page in PAGES:
         text = refreshed(page)

@@ -1,4 +1,4 @@
-"""Tables that ``pinn export table`` wrote, read back."""
+"""Readers of tables that ``pinn export table`` wrote."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyarrow import csv, parquet
 
 
 def read_table(path: Path) -> pa.Table:
-    """The table; its suffix tells the format. Coefficients and costs of a CSV are floats."""
+    """Read a table in its suffix's format; coefficients and costs of a CSV become floats."""
     if path.suffix == ".parquet":
         return parquet.read_table(path)
     if path.suffix == ".json":
@@ -23,7 +23,7 @@ def read_table(path: Path) -> pa.Table:
 
 
 def _plain(table: pa.Table) -> pa.Table:
-    """Text cells without the apostrophe that keeps a spreadsheet from reading a formula."""
+    """Return text cells without the apostrophe that keeps spreadsheets from reading a formula."""
     for i, field in enumerate(table.schema):
         if pa.types.is_string(field.type):
             cells = [cell and cell.removeprefix("'") for cell in table.column(i).to_pylist()]

@@ -1,9 +1,9 @@
 """Exported folders and the Go adapter through a model of BLIS's engine, beside ``pinn simulate``.
 
-Six loads from one request at a time to 95 % of saturation, as specifications by which each folder's
-``run.sh`` picks its coefficients. A few configurations and short loads by default;
-``PINN_BLIS_STAGE_S=60 pytest -s`` on this file takes all of them with loads of so many seconds at
-least, and prints a line for each.
+Each folder's ``run.sh`` picks coefficients for specifications of six loads, from one request at a
+time to 95 % of saturation. A few configurations and short loads run by default.
+``PINN_BLIS_STAGE_S=60 pytest -s`` on this file runs all of them, with loads of at least 60 seconds,
+and prints one line for each.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ pytestmark = needs_go
 ALL = "PINN_BLIS_STAGE_S" in os.environ
 STAGE_S = float(os.environ.get("PINN_BLIS_STAGE_S", 30))
 FOLDER = Path(__file__).resolve().parents[2] / "export" / "blis"
-#: Dense, with windows, a mixture of experts; eight large experts.
+#: Indices of a dense model, one with windows, a mixture of experts, and one with eight large
+#: experts.
 FEW = (1, 16, 22, 30)
 PROMPT, OUTPUT = 700, 200
-#: Of the rate that saturates; the first is one request at a time.
+#: Shares of the saturating rate; the first load is one request at a time.
 SHARES = (0.0, 0.1, 0.3, 0.5, 0.75, 0.95)
 
 
@@ -51,9 +52,9 @@ class Result:
 
     Attributes:
         what: Model, GPU and load.
-        picked: Alpha and beta that ``run.sh`` took.
+        picked: Alpha and beta that ``run.sh`` picked.
         vector: E2E, TTFT and ITL of the folder over those of ``pinn simulate``, less 1.
-        adapter: The same of the adapter.
+        adapter: E2E, TTFT and ITL of the adapter over those of ``pinn simulate``, less 1.
     """
 
     what: str
@@ -64,7 +65,7 @@ class Result:
 
 @pytest.fixture(scope="module")
 def configured():
-    """The configurations that are run."""
+    """Return the configurations that are run."""
     files = ("configurations.csv", "experts.csv")
     rows = [row for name in files for row in read_configurations(FOLDER / name)]
     kept, deployments, _ = make_deployments(rows if ALL else [rows[i] for i in FEW])
@@ -73,12 +74,12 @@ def configured():
 
 @pytest.fixture(scope="module")
 def vectors(configured):
-    """Exported vectors of all configurations."""
+    """Return the exported vectors of all configurations."""
     return [blis_vectors(configured, row) for row in range(len(configured))]
 
 
 def specifications(latency, folder):
-    """Files of the loads of one configuration."""
+    """Return files of the loads of one configuration."""
     deployment = latency.deployment
     most = deployment.recipe.max_requests
     flood = closed_loop(most, 6 * most, PROMPT, OUTPUT)
@@ -109,7 +110,7 @@ def specifications(latency, folder):
 
 @pytest.fixture(scope="module")
 def results(configured, vectors, tmp_path_factory):
-    """What clients see of every configuration under every load."""
+    """Return the metrics of clients for every configuration under every load."""
     out = tmp_path_factory.mktemp("blis")
     table = out / "table.json"
     write_table_file(export_table(configured), {}, table)
@@ -147,7 +148,7 @@ def test_the_page_types_this_file_with_loads_of_a_length():
 
 
 def test_no_batch_is_off_by_more_than_a_file_says(configured, vectors):
-    """Every number of decodes, with the vector that run.sh picks for it and, if dense, any."""
+    """Every number of decodes is covered, with the vector that run.sh picks and, if dense, any."""
     worst = {}
     for row, deployment in enumerate(configured.deployments):
         latency = latency_of(configured, row)
@@ -173,7 +174,7 @@ def test_clients_see_what_they_see_in_our_simulator(results, way, configured):
     print(way, "medians", np.round(100 * np.median(found, 0), 2), np.round(100 * by_load, 2))
     print(way, "worst", np.round(100 * found.max(0), 1))
     assert (by_load < (0.04, 0.08, 0.04)).all()
-    # None is saturated that is not so here, and none the other way round.
+    # Both simulators agree on which loads saturate.
     assert found[:, 0].max() < 0.15
 
 
@@ -181,5 +182,5 @@ def test_loads_of_every_height_take_their_own_coefficients(results, configured):
     picked = [result.picked for result in results]
     for row in range(len(configured)):
         each = picked[row * len(SHARES) :][: len(SHARES)]
-        # The two highest may both be nearest to the last.
+        # The two highest loads may both be nearest to the last.
         assert len(set(each)) >= len(SHARES) - 1

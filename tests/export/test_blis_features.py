@@ -104,7 +104,7 @@ def test_hardware_is_the_datasheet():
 
 
 class Recorder(LinearLatency):
-    """Remembers the batches that it was asked about."""
+    """Latency model that records the batches that it was asked about."""
 
     def step_time(self, batch):
         self.__dict__.setdefault("batches", []).append(batch)

@@ -1,4 +1,4 @@
-"""Exported folders through BLIS's rules: flags, look-ups, refusals, KV blocks, step time."""
+"""Exported folders checked by BLIS's rules: flags, look-ups, refusals, KV blocks, step time."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ LENGTH = 800
 
 
 def vector(load: str, decodes: float = 30.0, prompt: int = 512, worst: float = 0.1) -> BlisVector:
-    """Coefficients of which each term shows in a step time; alpha says which they are."""
+    """Return coefficients whose terms are distinct in a step time; alpha identifies them."""
     beta = np.linspace(0.3, 1.3, len(BASIS))
     projection = Projection(beta, (), np.zeros(1))
     none, no_batches = {load: 0.0}, Timed(np.zeros((0, len(BASIS))), np.zeros(0))
@@ -56,7 +56,7 @@ def vector(load: str, decodes: float = 30.0, prompt: int = 512, worst: float = 0
     )  # fmt: skip
 
 
-#: Steady loads of two lengths of prompts.
+#: Steady loads with two prompt lengths.
 STEADY = [
     vector(f"decodes-{n:.0f}-prompts-{p}", n, p) for p in (500, 1000) for n in (1.0, 10.0, 100.0)
 ]
@@ -64,7 +64,7 @@ STEADY = [
 
 @pytest.fixture(scope="module")
 def exported():
-    """The configurations that the project is judged by."""
+    """Return the configurations on which the project is evaluated."""
     kept, deployments, _ = make_deployments(read_configurations(CONFIGURATIONS))
     return from_checkpoint(find_checkpoint(), kept, deployments)
 
@@ -94,7 +94,7 @@ def test_every_folder_passes_the_rules(exported, folders):
         spec = str(folder / "config.json")
         inputs = read_inputs(flags_of(folder / "run.sh", "--workload-spec", spec))
         flags, m = inputs.flags, blis_model(deployment)
-        # Nothing is left to rules that the number of blocks lets BLIS skip.
+        # No rule is skipped because the number of blocks is given.
         check(inputs.model, flags.tp, flags.dp, blocks_given=False)
         assert inputs.model.weight_bytes == m.weight_bytes
         assert flags.workload_spec == spec
@@ -114,7 +114,7 @@ def test_blocks_are_those_of_the_simulator_and_not_those_that_blis_works_out(exp
         flags = flags_of(folder / "run.sh")
         layout = kv_layout(deployment, EngineSpec())
         if layout.window_groups:
-            # As many requests of that length fit.
+            # Equally many requests of that length fit.
             held = layout.request_blocks(LENGTH, 16)
             assert flags.total_kv_blocks // 50 == pytest.approx(layout.blocks // held, abs=1)
         else:
@@ -142,7 +142,7 @@ def test_the_stand_in_counts_blocks_as_documented():
 
 
 def test_step_times_of_the_folder_are_those_of_its_vector(exported, folders):
-    """BLIS's formula, written down twice, on mixed batches."""
+    """BLIS's formula, written twice, gives equal times on mixed batches."""
     rng = np.random.default_rng(0)
     beta = vector("mix").projection.beta
     for deployment, folder in zip(exported.deployments, folders, strict=True):
@@ -176,7 +176,7 @@ def test_a_folder_runs_wherever_it_lies(folders, tmp_path):
 
 @pytest.fixture
 def script(exported, tmp_path):
-    """A run.sh with steady loads, one of the user's and one that was too much."""
+    """Return a run.sh with steady loads, one load of the user and one that was too much."""
     lost = replace(vector("flood"), overloaded=True)
     vectors = [*STEADY, vector("chat", 44), lost, vector(MIX)]
     write_configuration(exported, 0, vectors, 1000, tmp_path)
@@ -184,7 +184,7 @@ def script(exported, tmp_path):
 
 
 def arrival_us(script, text):
-    """The first alpha that run.sh picks for a specification."""
+    """Return the first alpha that run.sh picks for a specification."""
     spec = script.with_name("load.yaml")
     spec.write_text(text)
     return read_inputs(flags_of(script, "--workload-spec", str(spec))).alpha[0]
@@ -218,13 +218,13 @@ def test_a_specification_takes_the_loads_that_lie_around_it(script):
     def of(rate, kind="constant", params="value: 500"):
         return arrival_us(script, BLOCKS.format(rate=rate, kind=kind, params=params))
 
-    # Of 100 output tokens a request; prompts of 500 take 10 ms of a second for each.
+    # With 100 output tokens a request; prompts of 500 take 10 ms of a second each.
     busy = 1 - 500 * 20e-6 * 5 / (1 + 500 * 20e-6 * 5)
     assert of(5 * busy) == pytest.approx(9000 + 10 + 500, abs=0.01)
     assert of(0.01) == 9000 + 1 + 500
     assert of(90) == 9000 + 100 + 500
     assert 9000 + 10 + 500 < of(15) < 9000 + 100 + 500
-    # In proportion to what a prompt's first token costs each of its tokens.
+    # In proportion to a prompt's first-token cost per token.
     between = of(0.01, "gaussian", "mean: 750")
     weight = (1 / 750 - 1 / 1000) / (1 / 500 - 1 / 1000)
     assert between == pytest.approx(9001 + weight * 500 + (1 - weight) * 1000, abs=0.01)
@@ -271,7 +271,7 @@ def test_what_says_no_load_takes_all_of_them_or_asks(script, exported, tmp_path,
 
 
 def complaint(script, *arguments, **variables):
-    """What run.sh ends with."""
+    """Return the error message with which run.sh ends."""
     done = subprocess.run(
         [str(script), *arguments], env={"PATH": "/usr/bin:/bin", "BLIS": "echo"} | variables,
         cwd=script.parent, capture_output=True, text=True, check=False,
@@ -312,7 +312,7 @@ def test_bytes_per_weight_are_ours_whatever_the_name_says():
 
 
 def test_what_blis_reads_of_the_weights_hardly_changes_a_step(folders):
-    """The published config.json of an fp8 deployment may be the bf16 model's."""
+    """The published config.json of an fp8 deployment may be that of the bf16 model."""
     inputs = read_inputs(flags_of(folders[0] / "run.sh"))
     vectors = np.zeros(len(BASIS))
     vectors[[5, 6, 8, 9]] = 20.0, 5000.0, 1.0, 1.5

@@ -1,4 +1,4 @@
-"""The projection finds what is there, compensates where it can, and its files say what they are."""
+"""Fits of BLIS's formula find known vectors, compensate where they can, and are described."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ def random_features(deployment, count=400):
 def test_a_vector_in_reach_is_reproduced(llama_8b_h100):
     features = random_features(llama_8b_h100)
     beta = np.zeros(len(BASIS))
-    beta[[0, 2, 5, 6]] = 0.4, 1.3, 11.0, 150.0  # a part of the constant lies on the weights
+    beta[[0, 2, 5, 6]] = 0.4, 1.3, 11.0, 150.0  # part of the constant is on the weights
     found = project(Timed(features, features @ beta))
     assert (found.beta >= 0).all()
     assert features @ found.beta == pytest.approx(features @ beta, rel=1e-6)
-    assert found.errors.max() < 1e-3  # what cutting to whole microseconds costs
+    assert found.errors.max() < 1e-3  # the error of cutting to whole microseconds
 
 
 def test_outliers_do_not_pull_the_vector(llama_8b_h100):
@@ -75,7 +75,7 @@ def test_outliers_do_not_pull_the_vector(llama_8b_h100):
 
 
 def test_no_guarded_batch_is_off_by_more_where_a_vector_can_do_that(llama_8b_h100):
-    """A bend in the load that least deviations would follow into a wrong step of one decode."""
+    """A bend in the load would lead least deviations to a wrong step of one decode."""
     features = random_features(llama_8b_h100)
     step_us = features @ np.full(len(BASIS), 0.5) + 4000 * (features[:, 5] < 40)
     low = features[:, 5] < 20
@@ -93,7 +93,7 @@ def test_unused_terms_are_reported(llama_8b_h100):
 
 @pytest.fixture(scope="module")
 def released():
-    """A dense model and a mixture of experts with the coefficients of the released checkpoint."""
+    """Return a dense model and a mixture of experts with the released coefficients."""
     from pinn.common.files import find_checkpoint
 
     kept, deployments, _ = make_deployments(
@@ -122,7 +122,7 @@ def vectors(released):
 
 
 def usual(found):
-    """Vectors of the steady loads with the usual prompts, from few decodes to many."""
+    """Return vectors of the steady loads with the usual prompts, from few decodes to many."""
     steady = [v for v in found if is_standard(v.load)]
     lengths = sorted({v.lengths.prompt for v in steady})
     return [v for v in steady if v.lengths.prompt == lengths[len(lengths) // 2]]
@@ -169,9 +169,9 @@ def test_the_api_servers_work_on_a_token_is_in_no_gap(released, vectors):
 
 
 def test_alpha_gives_blis_the_same_times(released, vectors):
-    """BLIS schedules synchronously and knows the three alphas of the vector alone.
+    """BLIS schedules synchronously and knows only the three alphas of the vector.
 
-    Its QueueingTime is a delay that occupies no server, so it stands as one here.
+    Its QueueingTime is a delay that occupies no server, and is modelled as one here.
     """
     latency = latency_of(released, 0)
     names = ("schedule_to_first_token.constant", "completion.constant", "output_token.constant")
@@ -240,7 +240,7 @@ def test_a_file_says_what_a_wrong_use_costs(vectors):
 
 
 def test_an_overloaded_load_is_in_no_mix_and_in_no_file(released, tmp_path):
-    """A flood queues up for seconds; prompts in common are in the vector, which says so."""
+    """A flood queues up for seconds; savings of common prompts are in the vector and reported."""
     flood, shared = (
         shared_prefix(
             [Stage(rate, 5.0)], PromptGroups(groups, 10, 400, 147), 248, name=name,
@@ -265,7 +265,7 @@ def test_an_overloaded_load_is_in_no_mix_and_in_no_file(released, tmp_path):
 
 
 def replace_serving(configured, **flags):
-    """The same configurations with other flags."""
+    """Return the configurations with other flags."""
     deployments = [
         dataclasses.replace(d, serving=dataclasses.replace(d.serving, **flags))
         for d in configured.deployments

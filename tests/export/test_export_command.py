@@ -1,4 +1,4 @@
-"""``pinn export`` from its command line."""
+"""Tests of ``pinn export`` by its command line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GRID = "model=meta-llama/Llama-3.1-8B gpu=H100,H200"
 
 @pytest.fixture
 def run(monkeypatch, checkpoint_path):
-    """Run ``pinn export`` with arguments; its output."""
+    """Return a function that runs ``pinn export`` with arguments and returns its output."""
     monkeypatch.setenv("PINN_CHECKPOINT", str(checkpoint_path))
 
     def export(*arguments):

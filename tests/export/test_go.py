@@ -1,4 +1,4 @@
-"""The Go modules: formatted, vetted, tested; equal to Python for other coefficients as well."""
+"""The Go modules: formatted, vetted, tested; equal to Python with other coefficients too."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from pinn.calibration.calibrate import BetaSettings, calibrate_to, chosen
 from pinn.surrogate.coefficient_set import CoefficientSet, deployment_facts, write_coefficient_set
 from pinn.surrogate.coefficients import Coefficients
 
-#: Modules that build without anything from the network.
+#: Modules that build offline.
 BUILT = ("pinn", "blis", "../../tests/export/blis_engine/simulator")
-#: Formatted as well; its binding cannot be had offline.
+#: Modules that are formatted; onnx's binding is not available offline.
 FORMATTED = (*BUILT, "onnx")
 
 
@@ -68,7 +68,7 @@ def test_the_core_needs_the_standard_library_only():
 
 
 def calibrated_file(folder: Path) -> Path:
-    """Coefficients calibrated to steps that take 1.3 times their prior."""
+    """Write coefficients calibrated to steps that take 1.3 times their prior."""
     base = prior_coefficients(1)
     rows = intervals(1.3 * BASE, noise=0.01)
     found = calibrate_to(chosen(rows, BetaSettings("windows", 50)), beta_prior(base.beta[0]))
@@ -95,7 +95,7 @@ def test_another_network_and_a_calibrated_server_give_the_same_in_go(checkpoint_
 
 
 def test_code_of_the_pages_is_what_runs(tmp_path):
-    """README's excerpt stands in the example; its fork's file compiles beside the adapter."""
+    """README's excerpt is part of the example; its fork's file compiles with the adapter."""
     text = (GO / "README.md").read_text()
     excerpts = re.findall(r"```go\n(.*?)```", text, re.S)
     assert excerpts[1] in (GO / "blis" / "example_test.go").read_text()

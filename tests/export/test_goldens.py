@@ -38,7 +38,7 @@ GOLDENS = ROOT / "export" / "go" / "pinn" / "testdata"
 
 @pytest.fixture(scope="module", autouse=True)
 def _fresh():
-    """Stop with the remedy where the golden vectors were made from something else."""
+    """Fail with the remedy if the golden vectors were made from other inputs."""
     found = json.loads((GOLDENS / MANIFEST).read_text())
     expected = manifest(CHECKPOINT)
     odd = [name for name in expected if found.get(name) != expected[name]]

@@ -23,7 +23,7 @@ from pinn.surrogate.uncertainty.intervals import calibration_path, write_calibra
 
 @pytest.fixture
 def trusted(tmp_path, checkpoint_path, h100_kernels):
-    """A checkpoint with intervals and kernels beside it."""
+    """Return a checkpoint with intervals and kernels beside it."""
     path = tmp_path / "pinn.safetensors"
     shutil.copy(checkpoint_path, path)
     h100_kernels.save(tmp_path / "kernels" / "all")
@@ -32,7 +32,7 @@ def trusted(tmp_path, checkpoint_path, h100_kernels):
 
 
 def columns(table, part):
-    """Values of ``low``, ``coefficient`` or ``high``; NaN for null."""
+    """Return the values of ``low``, ``coefficient`` or ``high``; NaN for null."""
     names = [
         name.replace(".", f"_{part}.", 1) if part else name
         for name in (*beta_columns(), *alpha_columns())

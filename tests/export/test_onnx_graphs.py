@@ -1,4 +1,4 @@
-"""ONNX equals torch, at batch sizes that the graphs were not exported with."""
+"""ONNX equals torch, at batch sizes other than that of the export."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LARGEST_BYTES = 500_000
 
 @pytest.fixture(scope="module")
 def graphs(tmp_path_factory):
-    """The released network and its graphs."""
+    """Return the released network and its graphs."""
     checkpoint = load_checkpoint(find_checkpoint())
     return checkpoint, onnx_sessions(checkpoint, tmp_path_factory.mktemp("onnx"))
 

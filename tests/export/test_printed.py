@@ -1,4 +1,4 @@
-"""What pages say that commands print is what they print with the shipped checkpoint."""
+"""The output of commands on pages is that of the shipped checkpoint."""
 
 from __future__ import annotations
 

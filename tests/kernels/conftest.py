@@ -1,4 +1,4 @@
-"""Surrogates fitted in seconds on a few rows of two chips: for laws, not for accuracy."""
+"""Surrogates fitted in seconds on a few rows of two chips: to test laws, not accuracy."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pinn.specs.gpu import load_gpu
 
 @pytest.fixture(scope="session")
 def tables() -> KernelTables:
-    """Measured kernels of A100 and H100."""
+    """Return the measured kernels of A100 and H100."""
     return read_kernel_tables({name: load_gpu(name) for name in ("a100_sxm", "h100_sxm")})
 
 
 @pytest.fixture(scope="session")
 def kernels(tables: KernelTables) -> KernelSurrogates:
-    """Surrogates of both."""
+    """Return surrogates fitted to both chips."""
     return KernelSurrogates.fit(tables, plans=QUICK)

@@ -1,4 +1,4 @@
-"""Training plans of a second or so."""
+"""Training plans that take about a second."""
 
 from dataclasses import replace
 

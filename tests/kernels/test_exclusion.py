@@ -1,4 +1,4 @@
-"""No row that a held-out model or GPU takes away is trained on."""
+"""No row of a held-out model or GPU, or of its near copies, is trained on."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_no_excluded_row_is_left(tables, name):
 
 
 def test_fitting_sees_only_rows_that_are_kept(tables, monkeypatch):
-    """What reaches the training of each operator is exactly what the exclusion keeps."""
+    """The rows that reach the training of each operator are exactly those that are kept."""
     from pinn.kernels import surrogates
     from pinn.kernels.surrogate import OperatorSurrogate
 

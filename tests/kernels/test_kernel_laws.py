@@ -1,4 +1,4 @@
-"""Laws that every kernel surrogate keeps, inside and far outside its data."""
+"""Laws that every kernel surrogate obeys, inside and far outside its training data."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_arguments_broadcast_and_rows_do_not_depend_on_one_another(kernels):
 
 
 def test_random_routing_costs_less_than_even_routing_where_it_hits_fewer_experts(kernels, tables):
-    """32 tokens with 4 of 128 experts hit all when dealt out evenly, 82 of them at random."""
+    """32 tokens with 4 of 128 experts hit all if distributed evenly, but 82 of them at random."""
     rows = tables.moe.query(
         "gpu == 'H100-SXM' and precision == 'bf16' and hidden == 6144 and width == 3072 and "
         "tokens == 32 and tensor_parallel == 1 and expert_parallel == 1"

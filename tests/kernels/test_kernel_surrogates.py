@@ -1,4 +1,4 @@
-"""The surrogates as a whole: files, the nearest measured kernel, held-out tables, accuracy."""
+"""Kernel surrogates as a whole: files, nearest measured kernel, held-out tables, accuracy."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_without_rows_it_says_so(tables):
 
 
 def test_latent_attention_without_measurements_runs_at_four_fifths_of_the_rates():
-    """Of the slower rate: few heads wait for the cache, many on an 8-bit one for the arithmetic."""
+    """The slower rate counts: the cache's for few heads, arithmetic for many with 8-bit keys."""
     unmeasured = LatentCore.fit(pd.DataFrame(), {})
     few = unmeasured.seconds(H100, "bf16", 64.0, 8192.0, 16.0, 512, 64)
     read = 64 * 8192 * 576 * 2 / H100.memory_bandwidth_bytes_per_s
@@ -136,7 +136,7 @@ def test_latent_attention_without_measurements_runs_at_four_fifths_of_the_rates(
 
 
 def test_latent_attention_finds_the_start_and_the_rates_of_made_modules():
-    """A module is known but for what its context adds, and few bytes take more than their share."""
+    """Modules are made of known parts and a context; few bytes take more than their share."""
     grid = [(s, t, h) for s in (1, 16, 128) for t in (2, 1024, 32768) for h in (8, 32)]
     rows = pd.DataFrame(grid, columns=["sequences", "context_tokens", "heads"], dtype=float)
     sizes = (*rows[["sequences", "context_tokens", "heads"]].to_numpy().T, 512, 64)
@@ -153,7 +153,7 @@ def test_latent_attention_finds_the_start_and_the_rates_of_made_modules():
 
 
 def test_measured_latent_decodes_of_few_requests_are_reproduced():
-    """What 4 to 32 requests with 1,024 to 8,192 tokens add, within 8 % of the module."""
+    """4 to 32 requests with 1,024 to 8,192 tokens add a time within 8 % of the module's."""
     b200 = load_gpu("B200")
     source = next(one for one in sources("latent_decode") if one.system == "b200_sxm")
     rows, _ = LATENT_DECODE_LAYOUT.read(b200, source)
@@ -169,7 +169,7 @@ def test_measured_latent_decodes_of_few_requests_are_reproduced():
 
 
 def test_latent_prefill_without_measurements_runs_at_four_fifths_of_the_rates():
-    """Operands are moved once, and multiplied."""
+    """The time is that of moving operands once, plus multiplying."""
     unmeasured = LatentPrefill.fit(pd.DataFrame(), {}, lambda *_: np.zeros(0))
     seconds = unmeasured.seconds(H100, 1.0, 8192.0, 0.0, 16.0, 192, 128)
     moving = 8192 * 16 * (2 * 192 + 2 * 128) * 2 / H100.memory_bandwidth_bytes_per_s
@@ -189,7 +189,7 @@ def test_latent_prefill_finds_the_rates_of_modules_made_of_known_parts():
         seconds = (
             3e-5
             + passes / chip.memory_bandwidth_bytes_per_s
-            + 4 * 3e-4  # of the four projections
+            + 4 * 3e-4  # four projections
             + core.seconds(chip, sequences, tokens, 0.0, heads, 192, 128)
         )
         parts.append(rows.assign(gpu=chip.name, seconds=seconds))
@@ -219,7 +219,7 @@ def test_measured_all_reduce_is_reproduced_and_other_chips_take_the_pool(kernels
 
 
 def test_only_chips_that_were_trained_on_carry_a_name_tag(kernels):
-    """Attention on an unknown chip depends on its generation, not on where its figures fall."""
+    """Attention on an unknown chip depends on its generation, not on its datasheet's values."""
     surrogate = kernels.decode_attention
     same = replace(H100, name="H100-of-my-own", source="a file")
     assert is_known([H100, same, load_gpu("H200")], surrogate.chips).tolist() == [True, True, False]

@@ -30,7 +30,7 @@ def test_monotone_rises_along_every_axis_exactly(values):
 
 
 def test_means_of_equal_values_that_rounding_tells_apart_rise_exactly_too():
-    """Of one in thirty such lattices isotonic regression alone leaves a fall of 1e-17."""
+    """In one of thirty such lattices, isotonic regression alone leaves a fall of 1e-17."""
     tenths = 0.1 * np.random.default_rng(0).integers(0, 4, (1000, 2, 3, 3))
     fitted = monotone(tenths)
     assert all((np.diff(fitted, axis=axis) >= 0).all() for axis in (1, 2, 3))

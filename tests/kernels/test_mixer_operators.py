@@ -1,4 +1,4 @@
-"""Roofline fits of recurrent and sparse mixers: laws, and errors on shapes left out."""
+"""Roofline fits of recurrent and sparse mixers: laws, and errors on held-out shapes."""
 
 import numpy as np
 import pandas as pd
@@ -33,7 +33,7 @@ SIZES = {
 
 
 def products(gpu, _form, rows, columns, depth):
-    """Multiplications in fp8 as the datasheet has them."""
+    """Return the seconds of fp8 multiplications at the datasheet's rate."""
     read_s = columns * depth / gpu.memory_bandwidth_bytes_per_s
     return np.maximum(read_s, 2 * rows * columns * depth / gpu.peak_flop_per_s["fp8"])
 
@@ -69,7 +69,7 @@ def test_left_out_shapes_are_near(name):
 
 
 def test_a_fit_holds_on_its_chip_and_elsewhere_and_says_where_there_is_none():
-    """A GPU without a table of its own runs as all others do, at its datasheet's rates."""
+    """A GPU without a table runs like the pool of all others, at its datasheet's rates."""
     tables, _ = read_all_mixers(H100)
     fits = MixerFits.fit(tables, BY_NAME, products)
     sizes = {name: np.array([0.0, 4.0, 8.0]) for name in ("batch_size", "seq_len")}
@@ -90,7 +90,7 @@ def test_a_fit_holds_on_its_chip_and_elsewhere_and_says_where_there_is_none():
     [("CSA decode", 0.05), ("HCA decode", 0.05), ("HCA prompt", 0.15), ("streams after", 0.1)],
 )
 def test_what_a_module_holds_beside_is_not_fitted_and_makes_it_whole(name, most):
-    """Projections of DeepSeek-V4 and the bytes of its streams count elsewhere in a step."""
+    """Projections of DeepSeek-V4 and the bytes of its streams are counted elsewhere in a step."""
     operator = timed_operators()[name]
     rows, _ = read_mixer_kernels(operator, H100)
     beside = operator.included(rows, BY_NAME["H100-SXM"], products)
@@ -115,7 +115,7 @@ def test_a_held_out_model_takes_its_own_kernels_away():
 
 
 def test_measured_states_are_read_and_written_in_fp32():
-    """At 512 requests the kernel takes 1.0 to 1.3 times what the bytes do."""
+    """At 512 requests the kernel takes 1.0 to 1.3 times as long as moving the bytes."""
     rows, reports = read_mixer_kernels(timed_operators()["gated delta decode"], H100)
     large = rows[(rows["batch_size"] == 512) & (rows["num_v_heads"] == 64)]
     floor = 512 * 64 * 128 * 128 * 8 / 3.35e12

@@ -1,4 +1,4 @@
-"""Experts by kernels that the engine would not pick by itself: their rows, fit and steps."""
+"""Experts' kernels that the engine would not pick by itself: their rows, fit and steps."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def shipped() -> KernelSurrogates:
-    """The surrogates of the repository."""
+    """Return the surrogates of the repository."""
     return KernelSurrogates.load(ROOT / "checkpoints" / "kernels" / "all")
 
 
 @pytest.fixture(scope="module")
 def timed() -> pd.DataFrame:
-    """CUTLASS's experts on the H100."""
+    """Return the rows of CUTLASS's experts on the H100."""
     return read_other_experts({"h100_sxm": load_gpu("H100")})[0]
 
 
@@ -113,7 +113,7 @@ def test_mxfp4_experts_by_marlin_take_what_those_in_int4_take(shipped):
 
 @pytest.mark.parametrize(("gpu", "kernels"), [("B200", TRITON), ("H200", CUTLASS)])
 def test_a_step_by_other_kernels_is_longer_in_its_experts_alone(shipped, gpu, kernels):
-    """Of 128 tokens and more; fewer on B200 may take as long."""
+    """This holds from 128 tokens on; with fewer, a step on B200 may take equally long."""
     chip = load_gpu(gpu)
     serving = ServingSpec(tensor_parallel_size=4, moe_backend=as_in_tables(chip))
     own = Deployment(MINIMAX, chip, serving)

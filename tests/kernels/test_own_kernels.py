@@ -1,4 +1,4 @@
-"""Kernels that other engines run: what is said of them is what the measured tables say."""
+"""Kernels of other engines: their modelled times agree with the measured tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SGLANG = ("sglang", "0.5.14")
 
 
 def timed(systems, engine) -> pd.DataFrame:
-    """Shapes that vLLM and another engine timed, long enough for launches not to count."""
+    """Return shapes that vLLM and another engine timed, long enough for launches not to count."""
     found = []
     for system in systems:
         sources = (TableSource(system, version=VLLM), TableSource(system, *engine))
@@ -77,7 +77,7 @@ def test_a_composed_step_is_other_in_decode_attention_alone(kernels, cache, bits
 
 
 def all_reduces(system, engine, version) -> pd.Series:
-    """Seconds of those up to 256 KiB from a CUDA graph; TensorRT-LLM was timed one way alone."""
+    """Return seconds of graph-launched all-reduces up to 256 KiB; TensorRT-LLM has one method."""
     rows = pd.read_parquet(ALL_REDUCE_LAYOUT.path(TableSource(system, engine, version)))
     rows = rows[rows["message_size"] * ELEMENT_BYTES <= 2**18]
     if "backend" in rows:

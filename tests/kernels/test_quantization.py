@@ -1,4 +1,4 @@
-"""Scaling the inputs of fp8 products: against its tables, and in composed steps."""
+"""Scaling of the inputs of fp8 products: compared with tables, and in composed steps."""
 
 import numpy as np
 import pandas as pd
@@ -24,7 +24,7 @@ TOKENS = np.array([1.0, 64, 512, 2048, 8192])
 
 
 def timed(system: str) -> pd.DataFrame:
-    """Rows ``m``, width ``k`` and seconds of finding scales and of applying them together."""
+    """Return rows ``m``, width ``k`` and the seconds of finding and applying scales together."""
     try:
         folder = systems_folder() / "data" / system / "quantize" / "vllm"
     except PinnError as error:
@@ -45,11 +45,11 @@ def timed(system: str) -> pd.DataFrame:
         ("h100_sxm", 0.14, 1.8),
         ("h200_sxm", 0.11, 1.9),
         ("b200_sxm", 0.35, 2.2),
-        ("l40s", 0.55, 5.5),  # its cache holds 96 MB of what H100's memory moves
+        ("l40s", 0.55, 5.5),  # its cache holds 96 MB of the data that an H100 reads from memory
     ],
 )
 def test_seconds_are_those_of_the_tables(gpu, median, most):
-    """Within ``median`` for half of the rows and a factor of ``most`` for nine in ten."""
+    """Half of the rows are within ``median``, nine in ten within a factor of ``most``."""
     rows = timed(gpu)
     found = quantization_seconds(
         load_gpu(gpu), rows["m"].to_numpy(float), rows["k"].to_numpy(float)
@@ -66,7 +66,7 @@ def test_a_product_keeps_half_of_its_time():
 
 
 def products(kernels, gpu: str, form: str) -> np.ndarray:
-    """Seconds of a layer's products by ``TOKENS``, with nothing else in a step but one prompt."""
+    """Return the seconds of a layer's products by ``TOKENS``, in steps with one prompt alone."""
     model = with_precision(load_model(LLAMA), form)
     deployment = Deployment(model, load_gpu(gpu), ServingSpec(tensor_parallel_size=4))
     none, one = np.zeros(len(TOKENS)), np.ones(len(TOKENS))

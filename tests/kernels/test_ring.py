@@ -1,4 +1,4 @@
-"""A ring over PCIe from first principles: by hand, and against the machines that were timed."""
+"""A ring over PCIe from first principles: computed by hand, and compared with measurements."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ PCIE = {name: load_gpu(name) for name in ("l40s", "rtx_pro_6000_server")}
 
 
 def test_a_ring_by_hand():
-    # Four ranks: six hops. 1 KiB is latency alone, 6.6 + 6 x 1.0 us; of 1 GiB each link carries
-    # 1.5 GiB at three quarters of 32 GB/s, after 8.4 + 6 x 5.7 us.
+    # Four ranks have six hops. 1 KiB is latency alone, 6.6 + 6 x 1.0 us. For 1 GiB, each link
+    # carries 1.5 GiB at three quarters of 32 GB/s, after 8.4 + 6 x 5.7 us.
     small, large = ring_seconds(L4, 4, np.array([1024.0, 2.0**30]))
     assert small == pytest.approx(12.6e-6, rel=0.02)
     assert large == pytest.approx(1.5 * 2**30 / 24e9 + 42.6e-6)
@@ -25,7 +25,7 @@ def test_a_ring_by_hand():
 
 @pytest.mark.parametrize("system", PCIE)
 def test_it_is_near_what_machines_without_a_shared_path_reach(system):
-    """Four and eight ranks, where NCCL runs: never under a third, seldom over the measured time."""
+    """With 4 and 8 ranks NCCL runs: never under a third, seldom over the measured time."""
     rows, _ = read_all_reduces({system: PCIE[system]})
     rows = rows[rows["gpus"] > 2]
     for ranks, part in rows.groupby("gpus"):

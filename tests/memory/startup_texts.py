@@ -1,4 +1,4 @@
-"""Logs of starts, worded as the releases word them, with figures of logs that were published."""
+"""Logs of starts, worded as in the releases, with values from published logs."""
 
 #: vLLM 0.22.1, gpt-oss-120b on two H200.
 VLLM_0_22 = """\
@@ -25,8 +25,8 @@ secs, took 0.98 GiB
 (APIServer pid=1) INFO:     Application startup complete.
 """
 
-#: vLLM 0.31.0, Llama-3.1-8B on an A100: one line of tokens and concurrency, and weights beside
-#: what is not torch's in one.
+#: vLLM 0.31.0, Llama-3.1-8B on an A100: one line of tokens and concurrency; weights and other
+#: memory outside torch in one value.
 VLLM_0_31 = """\
 (EngineCore pid=9) INFO 01-02 10:00:09 [core.py:130] Initializing a V1 LLM engine (v0.31.0) with \
 config: model='meta-llama/Llama-3.1-8B-Instruct', tensor_parallel_size=1, seed=0
@@ -47,7 +47,7 @@ utilize gpu memory. Current kv cache memory in use is 56.21 GiB.
 
 
 def vllm_0_10(least: str = "10.65") -> str:
-    """vLLM 0.10.2, Qwen3-235B on eight L40S: each rank and each of its caches has its line."""
+    """Return a log of vLLM 0.10.2, Qwen3-235B on eight L40S: one line per rank and cache."""
     ranks = [
         f"""\
 (Worker_TP{rank} pid={rank}) INFO 09-20 10:01:09 [gpu_model_runner.py:2392] Model loading took \
@@ -127,7 +127,7 @@ max_prefill_tokens=16384, max_running_requests=512, context_len=163840, availabl
 [2026-05-01 10:01:59] The server is fired up and ready to roll!
 """
 
-#: SGLang 0.4.1, Llama-3.1-8B on an H100: keys and values apart, and no tokens beside them.
+#: SGLang 0.4.1, Llama-3.1-8B on an H100: keys and values apart, without their tokens.
 SGLANG_0_4 = """\
 [2025-01-01 10:00:00 TP0] Load weight begin. avail mem=78.81 GB
 [2025-01-01 10:00:05 TP0] Load weight end. type=LlamaForCausalLM, dtype=torch.bfloat16, \

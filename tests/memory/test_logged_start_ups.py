@@ -1,6 +1,6 @@
-"""What servers logged of their memory at start, against what is predicted.
+"""Memory that servers logged at start, compared with predictions.
 
-Needs the table of start-ups that PINN_KV_MEMORY names.
+The tests need the table of start-ups that PINN_KV_MEMORY names.
 """
 
 from __future__ import annotations
@@ -58,17 +58,17 @@ def test_intervals_hold_what_was_logged(rows):
     outside = []
     for case, logged in zip(known["case"], known["kv_logged"], strict=True):
         ends = memory_fit(deployment_of(table.loc[case])).byte_ends
-        # Weights that leave less than nothing have no interval.
+        # Weights that exceed the memory have no interval.
         if ends is not None and not ends[0] - GIB / 50 <= logged * GIB <= ends[1] + GIB / 50:
             outside.append(case)
     assert outside == []
 
 
 def test_no_plan_rents_what_does_not_start_by_its_log(rows):
-    """Each start-up with a share of memory that leaves a hundredth less than a context needs.
+    """Each start-up has a share of memory that leaves 1 % less than a context needs.
 
-    vLLM takes the cache from what the share leaves, so a logged cache shrinks with it. The plan
-    looks at the configuration as ``pinn plan`` does, for a load that it could serve.
+    vLLM sizes the cache by what the share leaves, so a logged cache shrinks with it. The plan
+    examines the configuration as ``pinn plan`` does, for a load that it could serve.
     """
     table = pd.read_csv(CASES).set_index("case")
     logged = rows[rows["judged"] & rows["kv_logged"].notna()]

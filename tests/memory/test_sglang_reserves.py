@@ -1,6 +1,6 @@
 """The static share of SGLang's servers equals that of its own function, recorded once.
 
-The command that records it anew is in record_sglang_reserves.py.
+record_sglang_reserves.py has the command to record it again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether an engine starts, with which change, and what lies on its GPUs."""
+"""Start-up checks: whether an engine starts, with which change, and the memory of its GPUs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pinn.memory.startup_log import StartupLog
 from pinn.units import GIB
 
 LLAMA_FP8 = {"model": "meta-llama/Llama-3.3-70B-Instruct", "precision": "fp8", "gpu": "H100"}
-#: Start-ups that failed for want of memory, by public reports: vLLM's issue 27508, llm-d-planner's
+#: Start-ups that failed for lack of memory, by public reports: vLLM's issue 27508, llm-d-planner's
 #: table of start-ups, and kaito's issue 2132 (22.5 GiB needed).
 FAILED = [
     {**LLAMA_FP8, "engine_version": "0.11.0", "max_model_len": 16_000, "block_size": 128,

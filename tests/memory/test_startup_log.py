@@ -1,4 +1,4 @@
-"""What engines log of GPU memory at start, read back and simulated with."""
+"""GPU memory in engines' logs at start: read back, and used in simulations."""
 
 import json
 from dataclasses import asdict
@@ -20,7 +20,7 @@ from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
 from pinn.units import GIB
 
-#: Text -> what it says, memory in GiB; what is not listed is not said.
+#: Log -> its values, memory in GiB; the log has no other values.
 SAID = [
     (texts.VLLM_0_22,
      {"engine": "vllm", "release": "0.22.1", "memory_share": 0.9, "tensor_parallel_size": 2,
@@ -191,7 +191,7 @@ def test_a_simulated_server_has_the_logged_cache(read, text, server, blocks):
     log, served = read(text), server()
     assert logged_blocks(served, log) == blocks
     assert kv_layout(served, with_log(EngineSpec(), served, log)).blocks == blocks
-    if log.engine != "trtllm":  # of a card that its log does not name
+    if log.engine != "trtllm":  # its log does not name the card
         assert not list(check_memory_log(log, served))
 
 

@@ -1,6 +1,6 @@
-"""KV caches are laid out as vLLM's own functions lay them out, recorded of six releases.
+"""KV caches are laid out as by vLLM's own functions, recorded for six releases.
 
-The command that records them anew is in record_vllm_layouts.py.
+record_vllm_layouts.py has the command to record them again.
 """
 
 from __future__ import annotations

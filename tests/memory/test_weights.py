@@ -1,4 +1,4 @@
-"""Weights on a GPU, against what releases pad and what servers log."""
+"""Weights on a GPU, compared with releases' padding and servers' logs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pinn.memory.lora import lora_bytes
 from pinn.memory.weights import gpu_weight_bytes
 from pinn.units import GIB
 
-#: Padded width of a slice of 2,880 / TP, by release, GPU and TP. Until 0.18 mxfp4.py:
+#: Padded width of a slice of 2,880 / TP, by release, GPU and TP. Up to 0.18 by mxfp4.py:
 #: create_weights, then oracle/mxfp4.py: mxfp4_round_up_hidden_size_and_intermediate_size.
 PADDED = [
     ("0.11.0", "H100", 1, 2880), ("0.11.0", "B200", 1, 3072), ("0.11.0", "B300", 1, 2880),
     ("0.22.1", "B200", 2, 1536), ("0.22.1", "H200", 2, 1536), ("0.22.1", "B300", 1, 3072),
     ("0.33.0", "B200", 1, 2944), ("0.33.0", "A100-SXM-80GB", 1, 2944), ("0.33.0", "L40S", 2, 1536),
 ]  # fmt: skip
-#: Of gpt-oss-120b; its hidden size is padded to 3,072.
+#: Layers, experts and bytes per weight of gpt-oss-120b; its hidden size is padded to 3,072.
 LAYERS, EXPERTS, BYTES = 36, 128, 4.25 / 8
 
 
@@ -28,7 +28,7 @@ def gpt_oss(**served):
 @pytest.mark.parametrize(("release", "gpu", "tp", "width"), PADDED)
 def test_mxfp4_experts_are_padded_as_the_release_pads_them(release, gpu, tp, width):
     found = gpt_oss(gpu=gpu, engine_version=release, tensor_parallel_size=tp)
-    # Everything else is the same in the first release on H100, which pads widths to 64.
+    # All else is equal in the first release on H100, which pads widths to 64.
     plain = gpt_oss(gpu="H100", engine_version="0.11.0", tensor_parallel_size=tp)
     added = width - -(-2880 // tp // 64) * 64
     expected = LAYERS * EXPERTS * 3 * BYTES * 3072 * added
@@ -42,7 +42,7 @@ def test_marlin_pads_by_its_own_multiple():
 
 
 def test_lora_slots_take_two_matrices_of_every_slice():
-    """By hand for Llama-3.1-8B: hidden 4,096, keys 1,024, feed-forward 14,336, 32 layers."""
+    """Llama-3.1-8B by hand: hidden 4,096, keys 1,024, feed-forward 14,336, 32 layers."""
     served = {"model": "meta-llama/Llama-3.1-8B", "gpu": "H100", "enable_lora": True}
     with pytest.warns(UserWarning, match="LoRA"):
         one, four, cut = (

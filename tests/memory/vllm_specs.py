@@ -1,4 +1,4 @@
-"""What a vLLM release says of caches: DeepSeek-V4's, sparse attention's format, blocks of states.
+"""Cache rules of a vLLM release: DeepSeek-V4's, sparse attention's format, blocks of states.
 
 ``hybrid_block_size`` and ``sparse_format`` run the release's own functions by themselves.
 """
@@ -17,15 +17,15 @@ from unittest.mock import MagicMock
 
 
 def fields(kind: type) -> set[str]:
-    """Names of a specification's fields."""
+    """Return the names of a specification's fields."""
     return {each.name for each in dataclasses.fields(kind)}
 
 
 def compressed_layers(kinds: Any, torch: Any, ratio: int, config: Any) -> list[Any]:
-    """Caches of one layer of DeepSeek-V4, whose keys stand for so many tokens each.
+    """Return the caches of one layer of DeepSeek-V4, whose keys stand for ``ratio`` tokens each.
 
-    The window (sparse_swa.py: DeepseekV4SWACache), compressed keys and those of an indexer
-    (deepseek_v4/attention.py), and the vectors that are still being summed, of both
+    They are the window (sparse_swa.py: DeepseekV4SWACache), compressed keys and those of an indexer
+    (deepseek_v4/attention.py), and the vectors of both that are still being summed
     (compressor.py: CompressorStateCache).
     """
     form, size = config.cache_config.cache_dtype, config.cache_config.block_size
@@ -54,9 +54,9 @@ def compressed_layers(kinds: Any, torch: Any, ratio: int, config: Any) -> list[A
 
 
 def hybrid_block_size(source: Path, kinds: Any, multiple: int) -> Callable[[Any, Any], None]:
-    """What sets the size of blocks for a model's states, of a configuration and the model's class.
+    """Return a function that sizes blocks for the states of a configuration and model class.
 
-    ``multiple`` is what the layers say that blocks have to be multiples of.
+    ``multiple`` is the number of tokens of which the layers require blocks to be multiples.
 
     models/config.py: HybridAttentionMambaModelConfig.verify_and_update_config up to 0.19.1, then
     platforms/interface.py: Platform._align_hybrid_block_size.
@@ -82,7 +82,7 @@ def hybrid_block_size(source: Path, kinds: Any, multiple: int) -> Callable[[Any,
 
 
 def sparse_format(source: Path, asked: str) -> str:
-    """Format that DeepSeek-V3.2's cache has on Hopper, by what is asked for.
+    """Return the format of DeepSeek-V3.2's cache on Hopper, by the format asked for.
 
     models/config.py: DeepseekV32ForCausalLM; FlashMLA's kernels then take any 8 bits as packed
     (layers/attention/mla_attention.py: MLAAttention.__init__).
@@ -109,7 +109,7 @@ def _method(text: str, kind: str, name: str) -> ast.FunctionDef:
 
 
 def _scope(kinds: Any, model: Any, multiple: int) -> dict[str, Any]:
-    """What the function finds by name, in its file or by imports of its own."""
+    """Return the names that the function uses from its file or by its imports."""
     registry = SimpleNamespace(resolve_model_cls=lambda *_, **__: (model, None))
     found: dict[str, Any] = {
         "ModelRegistry": registry, "cdiv": lambda a, b: -(-a // b), "lcm": math.lcm,

@@ -1,4 +1,4 @@
-"""README's first command: what it installs runs, and is the checkout."""
+"""README's first command: the installed program runs, and equals the checkout."""
 
 import shutil
 import subprocess
@@ -15,7 +15,7 @@ READ = ("LICENSE", "README.md", "constraints.txt", "pyproject.toml")
 
 
 def test_the_command_of_readme_installs_the_checkout(tmp_path):
-    """Without the network: what it depends on is found where the tests have it."""
+    """The test runs offline: dependencies are found in the tests' environment."""
     pytest.importorskip("setuptools", reason="setuptools is not installed: installing needs it")
     shutil.copytree(ROOT / "pinn", tmp_path / "pinn", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "data", tmp_path / "data")
@@ -24,8 +24,8 @@ def test_the_command_of_readme_installs_the_checkout(tmp_path):
     words, _ = command_on("README.md", "pip install")
     make, *rest = " ".join(words).split(" && ")
     assert rest == [". .venv/bin/activate", "pip install -c constraints.txt -e ."]
-    # No pip but that of the new environment. It builds with the packages of the tests, and what it
-    # has installed finds them behind its own.
+    # The new environment's pip is the only one. It builds with the packages of the tests, and the
+    # installed program finds them after its own.
     around = {
         "PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1",
         "PIP_NO_BUILD_ISOLATION": "0", "PIP_QUIET": "1",

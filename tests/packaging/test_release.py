@@ -1,4 +1,4 @@
-"""One release: the package, its changelog and its citation say the same."""
+"""Package, changelog and citation agree on the release."""
 
 import re
 import tomllib

@@ -1,4 +1,4 @@
-"""The wheel holds all that the program reads; ``make wheel-test`` installs and tries it."""
+"""The wheel has all files that the program reads; ``make wheel-test`` installs and tries it."""
 
 import shutil
 import subprocess
@@ -15,7 +15,7 @@ READ = ("checkpoints/**/*", "conf/**/*", "data/*/*")
 
 @pytest.fixture(scope="module")
 def members(tmp_path_factory):
-    """Names of the files in a wheel of a copy, those of its data without their place."""
+    """Return the names of the files in a copy's wheel, with data files relative to their place."""
     pytest.importorskip("setuptools", reason="setuptools is not installed: a wheel needs it")
     folder = tmp_path_factory.mktemp("wheel")
     leave = shutil.ignore_patterns("__pycache__")

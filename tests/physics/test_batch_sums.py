@@ -1,4 +1,4 @@
-"""Sums over requests, counted one by one."""
+"""Sums over requests, compared with counts one by one."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def test_a_mixed_batch_by_hand():
     assert sums.prefill_pairs[0] == 3 + 4 + 5
     assert sums.prefill_cached[0] == 2
     assert sums.decode_context[0] == 22
-    assert sums.windowed_prefill_pairs[0] == 12  # without a window all the same
+    assert sums.windowed_prefill_pairs[0] == 12  # equal to the full count without a window
 
 
 def test_a_window_limits_what_each_token_sees():

@@ -1,4 +1,4 @@
-"""Costs, floors and features of published models, worked out by hand from their config.json."""
+"""Costs, lower bounds and features of published models, computed by hand from config.json."""
 
 import pytest
 
@@ -57,8 +57,8 @@ def test_llama_8b_weights_and_arithmetic_are_divided_by_tensor_parallelism(tp):
 
 
 def test_llama_8b_logits_go_through_the_sampler_on_every_rank():
-    # 128,256 logits: 10 bytes each for the likeliest token take 1.4 times as long as the bandwidth
-    # says; drawing moves 32 more (1.2 times), the top-p that it asks for 210 more (2.1 times).
+    # 128,256 logits: 10 bytes each for the likeliest token take 1.4 times as long as at the full
+    # bandwidth. Drawing moves 32 more (1.2 times), its top-p 210 more (2.1 times).
     each = 10 * 1.4 + 32 * 1.2 + 210 * 2.1
     found = costs("Llama-3.1-8B")
     assert found["sampled_request_s"] == pytest.approx(128_256 * each / BANDWIDTH)
@@ -70,8 +70,8 @@ def test_llama_8b_logits_go_through_the_sampler_on_every_rank():
 
 
 def test_llama_8b_all_reduces_on_two_gpus():
-    # 2 per layer and 1 after the embedding: 65 messages of 4096 x 2 bytes per token, of which a
-    # ring of two moves 2 x (2 - 1) / 2 = 1 time over each link.
+    # 2 per layer and 1 after the embedding: 65 messages of 4096 x 2 bytes per token. A ring of two
+    # moves each of them 2 x (2 - 1) / 2 = 1 time over each link.
     found = costs("Llama-3.1-8B", tensor_parallel_size=2)
     assert found["all_reduce_token_s"] == pytest.approx(65 * 8192 / LINK)
     assert costs("Llama-3.1-8B")["all_reduce_token_s"] == 0
@@ -79,11 +79,11 @@ def test_llama_8b_all_reduces_on_two_gpus():
 
 def test_a_full_width_norm_adds_an_all_reduce_to_each_layer_but_no_message_of_its_size():
     # MiniMax-M2.5: 62 layers, hidden 3072; its q/k norms sum a square or two per token over ranks.
-    # 2 x 62 + 1 messages of 3072 x 2 bytes per token, of which a ring of four moves 2 x 3 / 4.
+    # 2 x 62 + 1 messages of 3072 x 2 bytes per token, each moved 2 x 3 / 4 times by a ring of four.
     found = costs("MiniMaxAI/MiniMax-M2.5", tensor_parallel_size=4, fuse_all_reduce=False)
     assert found["all_reduces"] == 125
     assert found["all_reduce_token_s"] == pytest.approx(125 * 6144 * 1.5 / LINK)
-    # Each layer has the two all-reduces of any layer, and one that takes about as long as both.
+    # Each layer has the usual two all-reduces, and one more that takes about as long as both.
     assert found["parallel_layers"] == 62 + 62
     fused = costs("MiniMaxAI/MiniMax-M2.5", tensor_parallel_size=4, fuse_all_reduce=True)
     assert fused["parallel_layers"] == pytest.approx(62 * 0.7 + 62)
@@ -91,7 +91,7 @@ def test_a_full_width_norm_adds_an_all_reduce_to_each_layer_but_no_message_of_it
 
 
 def test_kv_heads_fewer_than_ranks_are_kept_whole():
-    # 16 ranks over 8 KV heads: each keeps one, 2 x 128 x 2 bytes x 32 layers.
+    # 16 ranks over 8 KV heads: each keeps one head, 2 x 128 x 2 bytes x 32 layers.
     found = costs("Llama-3.1-8B", tensor_parallel_size=16)
     assert found["kv_read_s"] == pytest.approx(2 * 128 * 2 * 32 / BANDWIDTH)
     # qkv is then (2 + 2 x 1) heads wide instead of 3 = 48 / 16.
@@ -142,7 +142,7 @@ def test_offload_beyond_the_weights_counts_the_weights():
     assert found["offload_s"] == pytest.approx(15_009_316_864 / PCIE)
     found = costs("Llama-3.1-8B", cpu_offload_gb=100.0, pipeline_parallel_size=2)
     assert found["offload_s"] == pytest.approx(15_009_316_864 / 2 / PCIE)
-    # A mixture's experts may lie there too, hit or not.
+    # Offloaded weights include a mixture's experts, hit or not.
     found = costs("Mixtral-8x7B", cpu_offload_gb=100.0, tensor_parallel_size=8)
     dense = found["gemm_weights_s"] * BANDWIDTH
     assert found["offload_s"] == pytest.approx((dense + 8 * 2 * EXPERT_MIXTRAL / 8) / PCIE)
@@ -189,7 +189,7 @@ def test_mixtral_floor_counts_the_experts_of_one_token_only():
 @pytest.mark.parametrize("spread", [False, True])
 def test_mixtral_experts_over_two_gpus(spread):
     found = costs("Mixtral-8x7B", tensor_parallel_size=2, enable_expert_parallel=spread)
-    # Whole experts: 4 here, and a token brings half its 2 copies. Slices: 8 halves, 2 copies.
+    # Whole experts: 4 per GPU, and half of a token's 2 copies. Slices: 8 halves, 2 copies.
     assert found["experts"] == (4 if spread else 8)
     size = EXPERT_MIXTRAL if spread else EXPERT_MIXTRAL / 2
     assert found["expert_read_s"] == pytest.approx(2 * size / BANDWIDTH)
@@ -211,8 +211,9 @@ def test_deepseek_v3_caches_one_latent_vector_that_ranks_do_not_divide(tp):
 
 
 def test_deepseek_v3_decode_attention_is_bound_by_arithmetic():
-    # 2176 x 128 FLOP against 1152 bytes per key and layer: 242 FLOP per byte. The H100 does 295
-    # for each byte it reads, so that reading 0.84 us per 1000 keys and layer wins by a little.
+    # 2176 x 128 FLOP against 1152 bytes per key and layer: 242 FLOP per byte. The H100 computes 295
+    # FLOP per byte that it reads, so reading (0.84 us per 1000 keys and layer) takes slightly
+    # longer.
     found = features(deploy("DeepSeek-V3", tensor_parallel_size=1), Batch.decode(1, 999))
     assert found["decode_attention"] == found["kv_read"]
     assert found["kv_read"] == pytest.approx(1000 * 70_272 / BANDWIDTH)
@@ -222,7 +223,7 @@ def test_deepseek_v3_decode_attention_is_bound_by_arithmetic():
 def test_gpt_oss_reads_at_most_its_window_in_half_the_layers():
     deployment = deploy("gpt-oss-120b")
     found = costs("gpt-oss-120b")
-    # 2 x 8 x 64 x 2 bytes x 18 layers = 36,864 bytes per token, of either kind.
+    # 2 x 8 x 64 x 2 bytes x 18 layers = 36,864 bytes per token, in either kind of layer.
     assert found["kv_read_s"] == found["windowed_kv_read_s"] == pytest.approx(36_864 / BANDWIDTH)
     values = features(deployment, Batch.decode(1, 1000))
     assert values["kv_read"] == pytest.approx((1001 + 128) * 36_864 / BANDWIDTH)
@@ -252,8 +253,8 @@ def test_small_kernels_move_norms_whole_and_the_rest_by_rank():
 
 
 def test_static_scales_are_written_by_the_kernels_before():
-    # A byte less an input, half an element: of qkv and gate_up 8192 each, of o 8 x 128, of down
-    # 3584, together 20,992 / 2.
+    # Static scales save a byte per input, half an element: qkv and gate_up 8192 each, o 8 x 128,
+    # down 3584, together 20,992 / 2.
     found = costs("nvidia/Llama-3.1-70B-Instruct-FP8", tensor_parallel_size=8)
     assert found["activation_token_s"] == pytest.approx((78_848 - 10_496) * 80 * 2 / BANDWIDTH)
 
@@ -268,7 +269,7 @@ def test_expert_traffic_is_a_tokens_copies_and_three_times_the_width():
 @pytest.mark.parametrize(("spread", "copies"), [(True, 2), (False, 4)])
 def test_mixtral_tokens_go_to_their_experts_and_back(spread, copies):
     # Four replicas: 3 / 4 of the copies leave their GPU, once to go and once to come back. Whole
-    # experts get a token's top-2, slices of experts get every token.
+    # experts receive a token's top-2 copies, slices of experts receive every token.
     found = costs("Mixtral-8x7B", data_parallel_size=4, enable_expert_parallel=spread)
     moved = 32 * 2 * copies * 3 / 4 * 4096 * 2
     assert found["exchange_token_s"] == pytest.approx(moved / LINK)
@@ -291,19 +292,19 @@ def test_a_later_chunk_reads_what_is_cached():
 
 
 def test_gpt_oss_floor_counts_what_is_cached_inside_its_windows():
-    # Its own new key is written, not read: 1000 tokens, or 127 where 128 are seen.
+    # A decode's own new key is written, not read: 1000 tokens, or 127 where the window is 128.
     floor = batch_floor_seconds(deploy("gpt-oss-120b"), [Batch.decode(1, 1000)])[0]
     found = costs("gpt-oss-120b")
     weights = found["gemm_weights_s"] + 4 * found["expert_read_s"]
     assert floor == pytest.approx(weights + (1000 + 127) * 36_864 / BANDWIDTH)
-    # A chunk after 1000 cached tokens counts a whole window of them, one key more than it needs.
+    # A chunk after 1000 cached tokens counts a whole window of them, one key more than needed.
     floor = batch_floor_seconds(deploy("gpt-oss-120b"), [Batch.prefill(1, 1, 1000)])[0]
     assert floor == pytest.approx(weights + (1000 + 128) * 36_864 / BANDWIDTH)
 
 
 def test_large_prompts_are_launched_layer_by_layer():
-    # Graphs hold up to 512 tokens; of 1,024 prompt tokens and more half the
-    # launches of a layer lie between their pieces, of fewer a smaller share.
+    # Graphs cover up to 512 tokens. With 1,024 prompt tokens and more, half the launches of a layer
+    # are between graph pieces; with fewer, a smaller share.
     graphs, eager = deploy("Llama-3.1-8B"), deploy("Llama-3.1-8B", enforce_eager=True)
     for batch, share in (
         (Batch.decode(64, 700), 0),
@@ -331,7 +332,7 @@ def test_layers_of_experts_and_latent_attention_launch_more_kernels():
             deploy("Llama-3.1-8B", engine="sglang"),
         ]
     )
-    more = 1.5 * 61  # SGLang launches latent attention more slowly; of others nothing was timed
+    more = 1.5 * 61  # SGLang launches latent attention more slowly; other engines were not timed
     assert sglang.launched_layers.tolist() == pytest.approx([expected[0] + more, 32])
 
 
@@ -367,7 +368,7 @@ def test_messages_of_an_all_reduce_change_their_way_at_256_kib():
 
 
 def test_skewed_routing_hits_the_experts_of_a_tenth_of_the_tokens():
-    # Twenty tokens hit what two would: 8 x (1 - 0.75^2) = 3.5 of 8, 2 of them counted already.
+    # Twenty tokens hit as many as two: 8 x (1 - 0.75^2) = 3.5 of 8, 2 of them counted already.
     found = features(deploy("Mixtral-8x7B"), Batch.decode(20, 100))
     assert found["experts_hit_tenth"] == pytest.approx(1.5 * 2 * EXPERT_MIXTRAL / BANDWIDTH)
     one = features(deploy("Mixtral-8x7B"), Batch.decode(1, 100))

@@ -1,4 +1,4 @@
-"""The embedding describes shapes and datasheets, never names."""
+"""The features of a deployment describe shapes and datasheets, never names."""
 
 from dataclasses import replace
 from itertools import combinations
@@ -51,7 +51,7 @@ def test_llama_8b_on_an_h100(llama_8b_h100):
     assert found["hidden_size"] == pytest.approx(np.log2(1 + 4096 / 64))
     assert found["moe_share"] == found["expert_parallel"] == found["tensor_parallel"] == 0
     assert found["dense_bytes"] == 1  # log2 of 2 bytes
-    # Rates are relative to this very GPU.
+    # Rates are relative to this GPU, the H100.
     assert [found[name] for name in RATES] == pytest.approx([0, 0, 0], abs=1e-3)
 
 
@@ -71,14 +71,14 @@ def test_formats_of_experts_that_other_kernels_multiply_are_told_apart(name):
 
 
 def deployed(gpu, expert_format):
-    """gpt-oss-120b with experts of a format, whether or not an engine has kernels for it there."""
+    """Return gpt-oss-120b with experts of a format, even without an engine's kernels for it."""
     model = load_model("openai/gpt-oss-120b")
     formats = replace(model.precisions, experts=precision(expert_format))
     return Deployment(replace(model, precisions=formats), gpu, ServingSpec(), force=True)
 
 
 def test_sampling_is_no_descriptor(llama_8b_h100):
-    # It is a cost: whatever the network makes of a deployment, sampling changes none of its betas.
+    # Sampling is a cost: it changes no input of the network, and so none of its betas.
     flags = ServingSpec(override_generation_config='{"temperature": 0}')
     assert describe(replace(llama_8b_h100, serving=flags)) == describe(llama_8b_h100)
 

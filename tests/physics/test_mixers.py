@@ -1,4 +1,4 @@
-"""Laws of the mixers that are not attention over all keys."""
+"""Laws of mixers other than attention over all keys."""
 
 from dataclasses import replace
 from functools import cache
@@ -51,7 +51,7 @@ def features(deployment, **batch):
 
 
 def alone_with(deployment, kind):
-    """The same model with no other mixers than those of a kind."""
+    """Return the deployment with only the mixers of one kind."""
     groups = tuple(
         replace(g, attention=g.attention if isinstance(g.attention, kind) else None)
         for g in deployment.model.layer_groups
@@ -105,7 +105,7 @@ def test_sparse_attention_never_reads_more_than_dense_but_its_own_index(name, co
     batch = {"decode_requests": count, "decode_context": context}
     read = [kv_read(step_costs([d]), sums_of(d, **batch)).item() for d in (sparse, dense)]
     assert read[0] - index_s <= read[1] * (1 + 1e-12)
-    if context >= 2048:  # beyond, the chosen keys stay as many
+    if context >= 2048:  # beyond, the number of chosen keys is constant
         longer = {**batch, "decode_context": context + 1000}
         more = kv_read(step_costs([sparse]), sums_of(sparse, **longer)).item()
         grown = index_s * 1000 / (context + 1)
@@ -150,7 +150,7 @@ def test_roofline_features_are_at_least_the_floor(name, count, context, chunks, 
 
 
 def test_state_bytes_by_hand():
-    """36 layers of 32 states of 128 x 128 in 16 bits and 3 tokens of 8192 channels, both ways."""
+    """36 layers have 32 16-bit states of 128 x 128 and 3 tokens of 8192 channels, both ways."""
     costs = step_costs([deployed(QWEN)])
     state = 36 * 2 * (32 * 128 * 128 * 2 + 3 * 8192 * 2)
     assert costs.windowed_kv_read_s[0] == pytest.approx(state / 4.8e12, rel=1e-3)

@@ -1,4 +1,4 @@
-"""Features of engines that run other kernels than vLLM, by hand; floors know no kernels."""
+"""Features of engines with kernels other than vLLM's, by hand; lower bounds are unchanged."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def features(deployment, batch):
     [
         ("Llama-3.1-8B", "H100", {"engine": "trtllm"}, 1.12),
         ("Llama-3.1-8B", "H200", {"engine": "trtllm", "kv_cache_dtype": "fp8"}, 0.66),
-        # On Blackwell vLLM runs TensorRT-LLM's kernels, on Hopper SGLang vLLM's.
+        # On Blackwell vLLM runs TensorRT-LLM's kernels; on Hopper SGLang runs vLLM's.
         ("Llama-3.1-8B", "B200", {"engine": "trtllm", "kv_cache_dtype": "fp8"}, 1.0),
         ("Llama-3.1-8B", "H100", {"engine": "sglang", "kv_cache_dtype": "fp8"}, 1.0),
-        # Of latent attention whole modules were timed.
+        # For latent attention, only whole modules were timed.
         ("deepseek-ai/DeepSeek-V3", "H200", {"engine": "trtllm", "tensor_parallel_size": 8}, 1.0),
     ],
 )

@@ -1,4 +1,4 @@
-"""The two ordered registries, and features that no batch turns negative."""
+"""The two ordered registries, and features that are never negative."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def test_a_step_feature_is_well_defined(name):
     assert feature.unit == "1" or feature.unit.split("/")[0] == "s"
     assert feature.resource in RESOURCES
     # A count of host work has a beta in seconds; a datasheet time has a plain multiplier. Part of
-    # sampling's no rate shortens, so it is bounded as host work is.
+    # sampling does not depend on any rate, so it is bounded like host work.
     assert (feature.unit == "1") == (feature.resource != "host" or name == "sampling")
     assert 0 <= feature.lower_bound <= feature.prior
     assert feature.lower_bound == (1 if feature.resource in ("roofline", "pcie") else 0)
@@ -44,7 +44,7 @@ def test_what_no_kernel_holds_is_written_once():
     assert overheads == OVERHEADS
     held = {name for names in EXPLAINED_BY.values() for name in names}
     for name, feature in STEP_FEATURES.items():
-        # Kernels can only add to features that explain them, and an overhead adds to the rest.
+        # Kernels can only add to features that explain them; an overhead is added to the others.
         assert name in held or feature.kernel_prior == 0 or name in ("pipeline", "cpu_offload")
         assert name in held or feature.overhead is not None or name in ("pipeline", "cpu_offload")
 
@@ -55,7 +55,7 @@ def test_a_request_feature_is_well_defined(name):
     assert name == feature.name
     assert name.split(".")[0] == feature.phase
     assert feature.phase in PHASES
-    assert feature.prior > 0  # what is 0 everywhere is no feature
+    assert feature.prior > 0  # a feature of prior 0 would do nothing
     assert feature.source
 
 

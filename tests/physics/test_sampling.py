@@ -1,4 +1,4 @@
-"""The sampler: bytes per logit by hand, and the time that was measured."""
+"""The sampler: bytes per logit by hand, and times compared with measurements."""
 
 from dataclasses import replace
 
@@ -70,7 +70,7 @@ def test_settings_take_as_long_as_they_were_timed():
     error = np.abs(np.array(found) / timed["seconds"].to_numpy() - 1)
     assert len(timed) == 240
     assert error.mean() < 0.12
-    # Where sampling is so long that one would see it in a step, it is closer.
+    # Where sampling is long enough to matter in a step, the error is smaller.
     assert error[timed["seconds"] > 5e-4].max() < 0.25
 
 

@@ -1,4 +1,4 @@
-"""What the kernels between the multiplications move."""
+"""Elements that the kernels between the multiplications move."""
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +12,7 @@ DENSE, MIXTURE = "meta-llama/Llama-3.1-70B", "Qwen/Qwen3-30B-A3B"
 
 
 def norms(model):
-    """Two a layer, which read and write two rows of the hidden size."""
+    """Return the elements of two norms per layer, which read and write two rows each."""
     return 2 * model.layers * 4 * model.hidden_size
 
 
@@ -39,7 +39,7 @@ def test_static_scales_move_less_than_dynamic_ones(name):
 
 
 def test_experts_are_counted_apart():
-    """Of a layer of experts alone the norms and the attention's outputs are left."""
+    """In a layer of experts alone, the norms and the attention's outputs remain."""
     model = load_model(MIXTURE)
     heads = 32 + 2 * 4
     assert small_kernel_elements(model, 1) == norms(model) + 48 * 2 * heads * 128

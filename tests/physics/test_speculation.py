@@ -1,4 +1,4 @@
-"""Steps that draft and verify: by hand, and laws on random deployments."""
+"""Steps with drafts and verification: by hand, and laws on random deployments."""
 
 from dataclasses import replace
 
@@ -38,7 +38,7 @@ def plain_of(deployment):
 ), st.integers(1, 6))  # fmt: skip
 @settings(max_examples=40)
 def test_a_step_takes_longer_the_more_it_drafts(deployment, work, method, tokens):
-    """With an acceptance of 0 a step yields one token, as a plain one does: it is never faster."""
+    """With an acceptance of 0 a step yields one token, like a plain one, and is never faster."""
     plain = plain_of(deployment)
     times = [batch_seconds(BETA, plain, work)]
     times += [

@@ -1,4 +1,4 @@
-"""Finished plans: made up, and read back."""
+"""Finished plans, made up for tests or read from files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _STEP_TIME = {
 
 
 def point(rate_per_s: float, gpus: int, holds: bool | None = True, slower: float = 1.0) -> Point:
-    """A simulated run; nothing is known of its TTFT beyond the 90th percentile if it fails."""
+    """Return a simulated run; if it fails, percentiles of TTFT beyond P90 are unknown."""
     means = {"ttft": 0.15, "tpot": 0.024, "itl": 0.023, "e2e": 6.0}
     latency: dict[str, dict[str, float | None]] = {
         metric: {name: slower * mean * factor for name, factor in _FACTORS.items()}
@@ -50,7 +50,7 @@ def point(rate_per_s: float, gpus: int, holds: bool | None = True, slower: float
 
 
 def choice(gpu: str, gpus_each: int, replicas: int, highest: float, price: float | None) -> Choice:
-    """One that serves 12 requests/s."""
+    """Return a choice that serves 12 requests/s."""
     gpus = gpus_each * replicas
     cost = None if price is None else price * gpus
     ladder = [
@@ -93,7 +93,7 @@ def choice(gpu: str, gpus_each: int, replicas: int, highest: float, price: float
 def plan(
     rate_per_s: float | None = 12.0, has_prices: bool = True, has_choices: bool = True
 ) -> Plan:
-    """Three choices on three GPUs, cheapest first, and two candidates left out."""
+    """Return a plan of three choices on three GPUs, cheapest first, and two rejected candidates."""
     prices = {"H200-SXM": 3.2, "H100-SXM": 2.5, "L40S": 1.1}
     made = [
         choice(gpu, each, replicas, highest, prices[gpu] if has_prices else None)
@@ -119,5 +119,5 @@ def plan(
 
 
 def read_plan(path: Path) -> Plan:
-    """A plan that ``pinn plan`` wrote."""
+    """Read a plan that ``pinn plan`` wrote."""
     return msgspec.json.decode(path.read_bytes(), type=Plan)

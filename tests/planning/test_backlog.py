@@ -1,4 +1,4 @@
-"""A server keeps up where its last answers come about as soon as its first ones."""
+"""A server keeps up if its last answers come about as soon as its first ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pinn.simulator.workloads.workload import open_loop
 
 
 class MadeUp(SimpleNamespace):
-    """Records of requests."""
+    """Made-up records of requests."""
 
     def __len__(self):
         return len(self.arrival_s)
@@ -37,7 +37,7 @@ def server():
 
 
 def test_a_long_answer_at_the_end_is_no_backlog(server):
-    """It takes many times as long as the first ones, and little of the load's time."""
+    """The last answer takes many times as long as the first, but little of the load's time."""
     load = open_loop([Stage(2, 60)], 64, 4, gaps=Gaps("constant"))
     tokens = load.output_tokens.copy()
     tokens[-1] = 200

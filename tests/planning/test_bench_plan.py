@@ -1,4 +1,4 @@
-"""The benchmark of a plan, typed as docs/plan.md has it, in small."""
+"""The benchmark of a plan, with the command of docs/plan.md on a small load."""
 
 from __future__ import annotations
 

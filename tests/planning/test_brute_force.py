@@ -1,4 +1,4 @@
-"""Small plans beside brute force; ``scripts/check_plan.py`` runs thirty such cases."""
+"""Small plans compared with brute force; ``scripts/check_plan.py`` runs thirty such cases."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def check_plan():
 @pytest.mark.parametrize(
     ("seed", "hardware", "ladder"),
     [
-        # Two numbers of requests a step, on loads of a few hundred requests.
+        # Two limits of requests per step, on loads of a few hundred requests.
         (8, "H200-SXM TP 2 ", (1.002, 48)),
-        # A coarser ladder, for time.
+        # A coarser ladder, to save time.
         (132, "H100-SXM TP 2 ", (1.005, 18)),
     ],
 )
@@ -56,7 +56,7 @@ def test_the_choice_and_its_rate_are_those_of_brute_force(
 
 
 def test_a_fleet_too_large_to_simulate_holds_nothing(check_plan):
-    """The plan goes on without it, and says so."""
+    """The plan continues without that fleet, and reports it."""
     problem, (candidate, *_) = check_plan.question(200)
     trials = Trials(candidate, problem.replica_load(), parse_slo("p99 ttft<=1000s"))
     workload = at_rate(problem.workload, 0.1)

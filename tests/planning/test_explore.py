@@ -1,4 +1,4 @@
-"""The page to play with shows what the command that it prints gives, whoever uses it."""
+"""The explore page shows the results of the command that it prints, and is accessible."""
 
 import json
 import re
@@ -23,7 +23,7 @@ from pinn.planning.explore.grid import REQUESTS_PER_CLIENT, Stops
 from pinn.planning.explore.page import explore_page
 from pinn.surrogate.uncertainty.intervals import read_calibration
 
-#: A mixture of experts and a dense model.
+#: Names of a mixture of experts and of a dense model.
 MODELS = ("Qwen/Qwen3-30B-A3B", "meta-llama/Llama-3.1-8B")
 FEW = Stops((1024, 4096), (64, 256, 512), (0, 4096), 64)
 #: Model, GPU and tensor-parallel size: dense, mixture of experts, several GPUs.
@@ -59,7 +59,10 @@ def tab(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def javascript(tab, tmp_path_factory):
-    """Evaluate an expression after the page's interpolation, in node or else in Chromium."""
+    """Return a function that evaluates an expression after the page's interpolation.
+
+    It runs in node, or else in Chromium.
+    """
     if NODE is None and tab is None:
         pytest.skip("neither node nor Chromium installed")
     source = SCRIPT.read_text(encoding="utf-8")
@@ -92,7 +95,7 @@ def test_interpolation_is_a_monotone_cubic_in_logarithms(javascript):
 
 
 def random_loads(server, count, rng):
-    """Positions of the sliders between the simulated numbers of clients."""
+    """Return positions of the sliders between the simulated numbers of clients."""
     found = []
     while len(found) < count:
         column = server["columns"][rng.integers(len(server["columns"]))]
@@ -127,7 +130,7 @@ def test_between_simulations_it_shows_what_simulate_gives(javascript, model, gpu
 
 
 def test_nodes_are_the_command_s_figures(explored, javascript):
-    """Nothing is interpolated at a simulated number of clients; intervals are the command's."""
+    """Simulated numbers of clients need no interpolation; intervals are the command's."""
     server, grid = explored.servers[0], explored.grids[0]
     column = next(each for each in grid if each.lengths.prefix)
     clients = sorted(column.nodes)[2]
@@ -159,7 +162,7 @@ def test_nodes_are_the_command_s_figures(explored, javascript):
 
 
 class Tags(HTMLParser):
-    """Addresses and tags left open."""
+    """Parser of addresses and of tags left open."""
 
     def __init__(self, text):
         super().__init__()
@@ -181,7 +184,7 @@ def test_it_needs_no_other_file_and_escapes_what_it_is_told(explored, page):
     assert tags.open == []
     assert tags.addresses == ["data:,"]
     outside = set(re.findall(r"https?://[^\"'\s]+", text))
-    assert outside == {"http://www.w3.org/2000/svg"}  # a name, which nothing asks for
+    assert outside == {"http://www.w3.org/2000/svg"}  # a name, not an address that is loaded
     assert "A &lt;test&gt; &amp; its source." in text
     odd = replace(explored, model="</script><b>")
     assert "</script><b>" not in odd.render()
@@ -203,7 +206,7 @@ def test_it_fits_any_width_without_a_word_of_complaint(page, tab, width):
 
 
 def tree(tab):
-    """Role and name of what a screen reader finds."""
+    """Return role and name of the elements that a screen reader finds."""
     nodes = tab.do("Accessibility.getFullAXTree")["nodes"]
     return [
         (node["role"]["value"], node.get("name", {}).get("value", ""))

@@ -1,4 +1,4 @@
-"""Limits: how they are written, when they are held, and when they are missed for certain."""
+"""Limits of an SLO: how they are written, when they are met, and when they are surely missed."""
 
 from __future__ import annotations
 

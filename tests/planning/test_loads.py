@@ -1,4 +1,4 @@
-"""A plan is of the load that was asked for, however it was said and however short the file is."""
+"""A plan depends on the load, not on how it is given or on how short its file is."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def planned(folder, slo, *words):
 
 @pytest.mark.parametrize(("slow", "fast", "prompt"), [(2, 90, 256), (5, 130, 128)])
 def test_the_fleet_is_the_same_whichever_way_the_rate_is_said(tmp_path, slow, fast, prompt):
-    """A file of few requests, sent faster, once fitted on one GPU whatever the rate."""
+    """A file of few requests, sent faster, must not fit on one GPU whatever the rate."""
     fleets = []
     for rate in (slow, fast):
         load = tmp_path / "load.yaml"
@@ -76,14 +76,14 @@ def test_a_load_of_few_answers_has_no_verdict(tmp_path):
         printed.split()
     )
     assert "safe" not in printed
-    # Nor does it show that fewer do than divide the rate.
+    # A burst does not show that fewer replicas suffice than dividing the rate suggests.
     assert first.replicas >= plan.ask.rate_per_s / first.highest_rate.per_s
     assert "--input-len 256 --output-len 64 --duration 2 --rate 100" in first.simulate_command
 
 
 @pytest.mark.parametrize("keep_all", [False, True])
 def test_a_server_is_sent_enough_requests_of_a_short_load(keep_all):
-    """So a highest rate takes no more runs than of a long load, whose percentiles are smooth."""
+    """A search then takes no more runs than on a long load, whose percentiles are smooth."""
     short = open_loop([Stage(4, 100)], 100, 10)
     load = replica_load(short, 0, keep_all=keep_all)
     own = mean_rate_per_s(short)
@@ -95,7 +95,7 @@ def test_a_server_is_sent_enough_requests_of_a_short_load(keep_all):
         sent = load.at(rate)
         assert len(sent) == count
         assert mean_rate_per_s(sent) == pytest.approx(rate)
-    assert len(load.at(10 * own)) == 4000  # as long as the load
+    assert len(load.at(10 * own)) == 4000  # it lasts as long as the load
 
 
 def test_a_long_load_is_thinned_and_kept_whole_without_a_rate():
@@ -106,7 +106,7 @@ def test_a_long_load_is_thinned_and_kept_whole_without_a_rate():
 
 
 def test_kv_memory_limits_a_fleet_as_it_does_each_of_its_replicas():
-    """A step's blocks are of the replica that took it, not of all."""
+    """Blocks of a step are those of the replica that ran it, not of all replicas."""
     flags = {"model": "meta-llama/Llama-3.1-8B", "gpu": "H100", "max_model_len": 1024}
     deployment = make_deployment(flags)
     latency = latency_from_checkpoint(deployment, find_checkpoint())

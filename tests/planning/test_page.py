@@ -1,4 +1,4 @@
-"""The page of a plan needs no other file, can be sorted and read at any size."""
+"""The page of a plan needs no other file, can be sorted, and is readable at any size."""
 
 import html
 import html.parser
@@ -17,7 +17,7 @@ from PIL import Image
 from pinn.planning.page import write_page
 from pinn.planning.report import print_plan
 
-#: Run in the page: what went wrong, what it shows, and what sorting by cost and by name does.
+#: Script in the page: errors, what it shows, and the results of sorting by cost and by name.
 PROBE = """<script>{
 const cells = (column) => [...document.querySelectorAll("#table tbody tr")].map(
   (row) => row.cells[column].textContent);
@@ -39,7 +39,7 @@ for (const name of ["GPUs", "GPUs", "Rank", "Choice"]) {
 parent.document.getElementById(window.name).textContent = JSON.stringify({ ...found, errors });
 }</script></body>"""
 
-#: Run before anything else in the page.
+#: Script that runs before everything else in the page.
 LISTEN = """<head><script>
 const errors = [];
 addEventListener("error", (event) => errors.push(String(event.message)), true);
@@ -48,7 +48,7 @@ console.error = console.warn = (...words) => errors.push(words.join(" "));
 
 
 class Page(html.parser.HTMLParser):
-    """Addresses, anchors, pictures and tags left open."""
+    """Parser of addresses, anchors, pictures and tags left open."""
 
     def __init__(self, text):
         super().__init__()
@@ -97,7 +97,7 @@ def test_it_says_what_to_rent_and_how_to_start_it(text):
         assert choice.serve_command in text
         assert choice.simulate_command in text
     assert text.count("32.9 GiB &amp; more") == 2
-    assert "<8192 tokens>" not in text  # what comes from a file is escaped
+    assert "<8192 tokens>" not in text  # text from a file is escaped
 
 
 def test_two_pools_are_called_what_they_are(tmp_path):
@@ -162,7 +162,7 @@ def test_it_imports_no_torch():
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium installed")
 def test_a_browser_shows_and_sorts_it_at_any_zoom(text, tmp_path):
     probed = text.replace("<head>", LISTEN, 1).replace("</body>", PROBE)
-    # 320 pixels are what a window of 1280 has at 400 % zoom (WCAG 2.1, 1.4.10).
+    # A window of 1280 pixels has 320 at 400 % zoom (WCAG 2.1, 1.4.10).
     frames = "".join(
         f'<pre id="w{width}"></pre><iframe name="w{width}" width="{width}" height="900" '
         f'srcdoc="{html.escape(probed)}"></iframe>'
@@ -187,7 +187,7 @@ def test_a_browser_shows_and_sorts_it_at_any_zoom(text, tmp_path):
         ]
 
 
-#: Names of the figures of the second choice that lie within the window, and how far it is too wide.
+#: Names of the second choice's metrics inside the window, and the excess of its width.
 SEEN = """(() => {
   const row = document.querySelectorAll("#table tbody tr")[1];
   const within = (box) => box.width > 0 && box.left >= 0 && box.right <= innerWidth;

@@ -1,4 +1,4 @@
-"""``pinn plan`` from its command line, on loads that take moments."""
+"""Tests of ``pinn plan`` by its command line, on loads that take moments."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ grid: {tensor_parallel_size: [1, 2], max_num_batched_tokens: [2048], max_num_seq
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A load, a grid, and what a plan wrote of them."""
+    """Return a folder with a load, a grid, and the files of a plan for them."""
     folder = tmp_path_factory.mktemp("plan")
     (folder / "load.yaml").write_text(
         "{prompt_tokens: 256, output_tokens: 16, stages: [{rate: 2, duration: 20}]}"
@@ -80,13 +80,13 @@ def test_choices_are_ranked_by_price_and_hold_the_limits(plan):
 def test_the_interval_holds_the_rate_and_decides_what_is_safe(plan):
     law = read_calibration(find_checkpoint()).error_law("tpot")
     within = np.mean([error <= 1 for error in law.errors])
-    assert within >= 0.9  # both ends of the interval leave a tenth of the errors out
+    assert within >= 0.9  # a tenth of the errors is outside the interval
     for choice in plan.choices:
         low, high = choice.fleet_rate.interval_per_s
         assert low <= choice.fleet_rate.per_s * 1.01
         assert high >= choice.fleet_rate.per_s * 0.99
         assert choice.chance >= within if choice.safe else choice.chance <= within
-        assert choice.safe == (low >= plan.ask.rate_per_s)  # of all replicas together
+        assert choice.safe == (low >= plan.ask.rate_per_s)  # the rate of all replicas together
 
 
 def test_a_row_says_what_its_fleet_holds(plan, folder):
@@ -128,7 +128,7 @@ def test_the_simulate_line_gives_the_fleets_figures(plan, folder):
     words = shlex.split(choice.simulate_command)
     assert words[:2] == ["pinn", "simulate"]
     out = folder / "run.json"
-    seen = [([], choice.seen)]  # as the table shows them
+    seen = [([], choice.seen)]  # the metrics of the table
     seen += [(["--data-parallel-routing", each.routing], each.point) for each in choice.fleets]
     for routing, point in seen:
         found = CliRunner().invoke(simulate_app, [*words[2:], *routing, "--json", str(out)])
@@ -144,7 +144,7 @@ def test_the_table_is_printed(plan, folder, capsys):
     printed = (folder / "printed.txt").read_text()
     assert plan.choices[0].serve_command in printed.replace(" \\\n   ", "")
     assert max(map(len, printed.splitlines())) <= 80
-    # Long names of folders take more lines.
+    # Long names of folders would take more lines.
     print_plan(replace(plan, ask=replace(plan.ask, workload="load.yaml")), Path("out"))
     assert len(capsys.readouterr().out.splitlines()) <= 30
     page = (folder / "out" / "plan.html").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""``pinn plan --disaggregate``: prefill and decode apart beside servers that do both."""
+"""``pinn plan --disaggregate``: disaggregated P/D compared with servers that do both."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_table_page_and_csv_say_what_is_apart(apart, plan, folder):
         assert f"{prefills} prefill server" in page
         assert f"{decodes} decode server" in page
     assert apart.label in page
-    # A cell of the table is folded: the row's figures stand between its lines.
+    # A cell of the table is folded: the row's metrics are between its lines.
     assert re.search(r"(?: |.*\n *)".join(map(re.escape, apart.label.split())), printed)
     for text in (page, " ".join(printed.split())):
         assert "nothing measured says how far off two pools together are" in text

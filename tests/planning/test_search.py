@@ -54,7 +54,7 @@ def test_where_every_rate_holds_no_end_is_told():
 
 
 def jagged(rate, width=0.05):
-    """Holds with a chance that falls from 1 to 0 around 10/s, as chance has it at each rate."""
+    """Return an excess that passes with a probability falling from 1 to 0 around 10 requests/s."""
     chance = 0.5 - math.log(rate / 10) / width
     drawn = np.random.default_rng(int(1e6 * rate)).random()
     return 0.9 if drawn < chance else 1.1

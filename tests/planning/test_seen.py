@@ -1,4 +1,4 @@
-"""Page, terminal and CSV show the same latency: what clients of the whole fleet see."""
+"""Page, terminal and CSV show equal latencies: those of clients of the whole fleet."""
 
 import csv
 import re
@@ -14,7 +14,7 @@ from pinn.planning.report import print_plan, write_files
 
 @pytest.fixture
 def uneven():
-    """In turn, clients wait twice as long as to the least loaded; costs vary."""
+    """Return a plan: round robin waits twice as long as least loaded, and costs vary."""
     made = plan()
     fleets = [
         Fleet("least_loaded", point(12.0, 8)),
@@ -51,7 +51,7 @@ def test_page_terminal_and_csv_show_what_clients_see(uneven, tmp_path, capsys):
 
 
 def test_costs_have_the_same_digits(uneven, tmp_path, capsys):
-    """An hour's in the terminal; a million tokens' too on the page, and as they are in the CSV."""
+    """The terminal has costs per hour, the page per million tokens too, the CSV all digits."""
     print_plan(uneven, None)
     costs = re.findall(r"^ +\d+ +([\d.]+) \d+ x ", capsys.readouterr().out, re.MULTILINE)
     assert costs == ["38.40", "40.00", "79.20"]

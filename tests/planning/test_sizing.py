@@ -1,4 +1,4 @@
-"""How many replicas are needed, what they hold and how likely, of made-up fleets."""
+"""Numbers of replicas, their joint rates and probabilities, for made-up fleets."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from pinn.simulator.workloads.arrivals import Stage
 from pinn.simulator.workloads.workload import open_loop
 from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE, ErrorLaw
 
-#: Of twenty equally likely errors as normal ones lie, the interval holding 90 % of them.
+#: Twenty equally likely normal errors, 90 % of which are inside the interval.
 NORMAL = NormalDist(0, 1 / NORMAL_QUANTILE)
 LAW = ErrorLaw([NORMAL.inv_cdf((share + 0.5) / 20) for share in range(20)])
 INTERVAL = PredictionInterval(ErrorScenario(step=1.0), 0.9, LAW)
-#: What one replica holds alone, in requests/s.
+#: Highest rate of one replica alone, in requests/s.
 ALONE = 5.0
 LOAD = open_loop([Stage(1.0, 20.0)], 10, 10, seed=0)
 
 
 @dataclass
 class MadeUp:
-    """Replicas whose times are by so much below their limit as there are more than needed."""
+    """Replicas whose times are below their limit in proportion to replicas beyond the need."""
 
     needed: int
     steepness: float
@@ -51,7 +51,7 @@ class MadeUp:
         return 1 + self.scenario.step - self.margin(replicas)
 
     def excess(self, rate, replicas=1, routing=""):  # noqa: ARG002
-        """Several replicas hold a tenth more together than one by one; slower, they hold less."""
+        """Return an excess: together replicas sustain a tenth more than alone, slower ones less."""
         together = 1.1 * replicas if replicas > 1 else 1
         return rate / (together * ALONE * (1 - self.scenario.step / 3))
 
@@ -65,7 +65,7 @@ class MadeUp:
         return Mock(spec=Point, is_burst=self.is_burst)
 
     def margin(self, replicas):
-        """The largest error that so many replicas hold."""
+        """Return the largest error at which so many replicas meet the SLO."""
         return self.steepness * (replicas / self.needed - 1)
 
     def chance(self, replicas):
@@ -89,8 +89,8 @@ def test_as_few_replicas_as_hold_are_rented_and_how_likely_is_counted(needed, st
 
 
 def test_fewer_than_one_by_one_are_not_taken_on_the_word_of_a_burst():
-    """Two hold a load that is over before they are full; one by one five are needed."""
-    assert fewest_replicas(MadeUp(2, 1.0), 2.0, problem()).replicas == 3  # half as many at least
+    """Two replicas survive a load that ends before they are full; one by one five are needed."""
+    assert fewest_replicas(MadeUp(2, 1.0), 2.0, problem()).replicas == 3  # at least half as many
     assert fewest_replicas(MadeUp(2, 1.0, is_burst=True), 2.0, problem()).replicas == 5
 
 
@@ -108,7 +108,7 @@ def test_a_fleet_s_rate_is_of_all_its_replicas_with_both_ends(replicas, holds):
 
 
 def test_the_bad_end_is_at_least_the_asked_rate_where_that_is_held_there():
-    """Bisection alone would end a little below it."""
+    """Bisection alone would end slightly below the asked rate."""
     asked = 4.4 * ALONE * (1 - 1e-3)  # 6 hold 6.6 x ALONE, two thirds of it at the bad end
     one = HighestRate(ALONE, 1.01 * ALONE)
     found = fleet_rate(FleetSize(6), MadeUp(1, 1.0), one, INTERVAL, problem(asked))

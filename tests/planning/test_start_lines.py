@@ -1,4 +1,4 @@
-"""Every engine's own line, read back, is the deployment that was planned."""
+"""Every engine's start command, read back, gives the deployment that was planned."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ grid:
   max_num_batched_tokens: [4096]
   max_num_seqs: [64]
 """
-#: What TensorRT-LLM's command and its file of options call the fields.
+#: Field -> its name in TensorRT-LLM's command or its file of options.
 TRTLLM = {
     "tp_size": "tensor_parallel_size", "pp_size": "pipeline_parallel_size",
     "kv_cache_free_gpu_memory_fraction": "gpu_memory_utilization", "dtype": "kv_cache_dtype",
@@ -45,7 +45,7 @@ def candidate(settings=None, **flags):
 
 
 def read_back(engine, command):
-    """The configuration that a line starts."""
+    """Return the configuration that a command starts."""
     words = shlex.split(command.partition("  #")[0].replace("<(", " ").replace(")", " "))
     row = {"model": MODEL, "gpu": "H100", "engine": engine}
     extra = {}
@@ -79,7 +79,7 @@ def test_grids_of_other_engines_are_the_same_deployments_in_their_words(engine, 
     for name in ("vllm", engine):
         space = SearchSpace({"model": MODEL}, ["H100"], [None], EngineSpec(), None, [name])
         rows = grid_configurations(space, tmp_path / "grid.yaml")
-        if name == "trtllm":  # all of its GPUs attend on their own, or none
+        if name == "trtllm":  # all of its GPUs are attention replicas, or none
             rows = [r for r in rows if r["data_parallel_size"] in (1, r["tensor_parallel_size"])]
         labels[name] = {hardware_label(make_deployment(canonical(row))) for row in rows}
     mine = {label.removesuffix(f" {engine}") for label in labels[engine]}
@@ -126,7 +126,7 @@ def test_what_an_engine_cannot_be_told_stands_in_a_comment():
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
 def test_static_scales_come_with_a_checkpoint(engine):
-    """No engine makes them of 16-bit weights; a checkpoint that holds them is served as it is."""
+    """No engine makes static scales from 16-bit weights; a checkpoint with them is needed."""
     asked = serve_command(candidate(engine=engine, precision="fp8_static"))
     assert "# with a checkpoint in fp8_static" in asked
     assert "--quantization" not in asked

@@ -1,4 +1,4 @@
-"""Tables of attention kernels, latent ones too."""
+"""Tables of attention kernels, latent attention included."""
 
 import numpy as np
 import pandas as pd
@@ -8,11 +8,11 @@ from pinn.kernels.tables.work import Work, decode_work, latent_prefill_work, pre
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import LatentAttentionSpec
 
-# Measured attention over ordinary key and value heads, of decodes and of fresh prompts.
+# Measured attention over ordinary key and value heads, in decodes and in fresh prompts.
 
-#: Above this share of the time, keys and values that came from the cache spoil a row (assumption).
+#: Share of the time above which keys and values from the cache spoil a row (an assumption).
 WARM_SHARE = 0.2
-#: Part of a working set slightly larger than the cache still comes from there (assumption: 10 %).
+#: A working set up to 10 % larger than the cache still comes partly from there (an assumption).
 CACHE_MARGIN = 1.1
 
 
@@ -57,10 +57,10 @@ def _prefill_rules(gpu: GpuSpec, source: table.TableSource) -> table.Rules:
     }
 
 
-#: Decodes; ``context_tokens`` counts the new token too, ``window`` is 0 for none. The tables repeat
-#: each kernel on one cache, so keys and values that fit the last-level cache come from there; in a
-#: server every other layer lies between two reads of the same keys. Such rows are refused where
-#: the difference would matter.
+#: Decodes. ``context_tokens`` includes the new token, ``window`` is 0 for none. The tables repeat
+#: each kernel on one cache, so keys and values that fit the last-level cache come from there. In a
+#: server, every other layer runs between two reads of the same keys. Rows are refused where the
+#: difference would matter.
 DECODE_LAYOUT = table.layout(
     "attention",
     "generation_attention_perf",
@@ -73,13 +73,12 @@ PREFILL_LAYOUT = table.layout("attention", "context_attention_perf", _prefill_ru
 
 # Measured multi-head latent attention (MLA): whole modules of DeepSeek-V3's shape.
 #
-# A row times the projections, the attention and everything between them, so absolute times hold
-# launches that a CUDA graph hides. What the attention of decodes costs shows in the difference
-# to the same module at the shortest context: ``core_seconds``. Prompts have no such row beside
-# them: there the projections, which are known multiplications, are taken off when the attention
-# is fitted.
+# A row times the projections, the attention and everything between them. Absolute times therefore
+# include launches that a CUDA graph hides. The cost of decode attention is the difference from the
+# same module at the shortest context: ``core_seconds``. Prompts have no such row beside them. Their
+# projections, which are known multiplications, are subtracted when the attention is fitted.
 
-#: DeepSeek-V3, the one shape that was timed (its config.json); ``num_heads`` of it on a rank.
+#: DeepSeek-V3, the only shape that was timed (its config.json); ``num_heads`` of it on a rank.
 SHAPE = LatentAttentionSpec(128, 1536, 512, 128, 64, 128)
 HIDDEN_SIZE = 7168
 _MODULE = ["kv_precision", "gemm_precision", "heads", "sequences"]
@@ -88,20 +87,21 @@ _RULES: table.Rules = {
     "projections not in bf16": lambda r: r["gemm_precision"] != "bf16",
     **table.NO_TIME,
 }
-#: What vLLM chooses by itself for prompts, on Hopper and on Blackwell. TRT-LLM's ragged kernel runs
-#: only where queries are quantized (``use_prefill_query_quantization``, off by default); rows of
-#: the other kernels are prompts so short that vLLM runs them as decodes, over compressed keys.
+#: Kernel that vLLM chooses by itself for prompts, on Hopper and on Blackwell. TRT-LLM's ragged
+#: kernel runs only where queries are quantized (``use_prefill_query_quantization``, off by
+#: default). Rows of the other kernels are prompts so short that vLLM runs them as decodes, over
+#: compressed keys.
 PROMPT_KERNEL = "FLASH_ATTN"
 
 
 def _with_core(rows: pd.DataFrame) -> pd.DataFrame:
-    """With ``core_seconds``, those above the same module at the shortest context."""
+    """Return rows with ``core_seconds``: time above the same module at the shortest context."""
     first = rows.sort_values("context_tokens").groupby(_MODULE)["seconds"].transform("first")
     return rows.assign(core_seconds=rows["seconds"] - first)
 
 
 def _latent_floor(r: pd.DataFrame, gpu: GpuSpec) -> np.ndarray:
-    """The attention alone, at the datasheet's rate of bf16."""
+    """Return the roofline lower bound of the attention alone, at the datasheet's bf16 rate."""
     sequences, tokens, heads = (r[name].to_numpy() for name in ("sequences", "tokens", "heads"))
     sizes = (sequences, tokens, 0.0, heads, SHAPE.head_dim, SHAPE.v_head_dim)
     return latent_prefill_work(*sizes).flop / gpu.peak_flop_per_s["bf16"]

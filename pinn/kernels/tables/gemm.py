@@ -1,4 +1,4 @@
-"""Tables of matrix multiplications, experts' too."""
+"""Tables of matrix multiplications, experts' included."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +15,11 @@ from pinn.specs.gpu import GpuSpec
 
 # Measured matrix multiplications.
 
-#: A chip's cache serves a timing loop whose matrices are this many times smaller: the loop cycles
-#: through several copies. Seen on L40S and RTX PRO 6000, whose jumps lie at a sixth of the cache.
+#: Copies of its matrices that a timing loop cycles through. A chip's cache serves a loop whose
+#: matrices are this many times smaller. On L40S and RTX PRO 6000, times jump at a sixth of the
+#: cache.
 COPIES_IN_LOOP = 5.5
-#: Above these shares of the time, weights that came from the cache spoil a row (assumptions).
+#: Shares of the time above which weights from the cache spoil a row (assumptions).
 _GEMM_WARM_SHARE, WARM_SHARE = 0.55, 0.3
 
 
@@ -50,7 +51,7 @@ def _gemm_rules(gpu: GpuSpec, source: table.TableSource) -> table.Rules:
 
 
 def _odd_single_row(rows: pd.DataFrame) -> np.ndarray:
-    """Rows of m = 1 that padding to m = 2 would beat by far (fp8 on Blackwell: 2.5 x)."""
+    """Return which rows of m = 1 padding to m = 2 would beat by far (fp8 on Blackwell: 2.5 x)."""
     shape = ["precision", "n", "k"]
     two = rows[rows["m"] == 2].groupby(shape)["seconds"].min().rename("two")
     beside = rows[[*shape, "m", "seconds"]].join(two, on=shape)
@@ -60,22 +61,22 @@ def _odd_single_row(rows: pd.DataFrame) -> np.ndarray:
 GEMM_LAYOUT = table.layout("gemm", "gemm_perf", _gemm_rules)
 
 
-# Measured mixture-of-experts layers: routed experts of one rank, gathering and scattering too.
+# Measured mixture-of-experts layers: routed experts of one rank, with gathering and scattering.
 
 SHAPE = ["precision", "hidden", "width", "experts", "top_k"]
 NUMBERS = ["tokens", *SHAPE[1:], "tensor_parallel", "expert_parallel", "matrices"]
-#: (hidden, width) of experts without a gate: Nemotron 3's squared ReLU. Elsewhere a gate is timed.
+#: (hidden, width) of experts without a gate: Nemotron 3's squared ReLU. All others have a gate.
 UNGATED = {(2688, 1856), (2048, 5120), (1024, 2688), (4096, 2688)}
-#: A shape with more of its rows below the bound does not reach the experts that it says (an
+#: Share of rows below the bound from which a shape does not reach the experts that it names (an
 #: assumption).
 FALSE_ROUTING_SHARE = 0.05
-#: Pairs of token and expert per expert from which popular experts matter more than missed ones:
-#: there the two routings of the tables cross.
+#: Pairs of token and expert, per expert, from which popular experts matter more than missed ones:
+#: the times of the tables' two routings cross there.
 CROWDED_PAIRS = 16.0
 
 
 def matrices(hidden: pd.Series, width: pd.Series) -> Float[np.ndarray, " rows"]:
-    """Weight matrices of one expert: 3, or 2 without a gate."""
+    """Return the weight matrices of each expert: 3, or 2 without a gate."""
     pairs = zip(hidden.tolist(), width.tolist(), strict=True)
     return np.array([2.0 if pair in UNGATED else 3.0 for pair in pairs])
 
@@ -87,28 +88,28 @@ def _moe_work(r: pd.DataFrame) -> Work:
 
 
 def _served_routing(r: pd.DataFrame) -> np.ndarray:
-    """Which routing of the tables is like a server's at each size.
+    """Return the tables' routing that is like a server's at each size.
 
-    Few tokens hit about as many experts as drawing at random does, which balanced routing bounds;
-    with many tokens every expert is hit and the popular ones set the time.
+    Few tokens hit about as many experts as random draws do, which balanced routing bounds. Many
+    tokens hit every expert, and the popular ones set the time.
     """
     pairs = r["tokens"] * r["top_k"] / r["experts"]
     return np.where(pairs < CROWDED_PAIRS, "balanced", "power_law_1.01")
 
 
 def _below_bound(r: pd.DataFrame, gpu: GpuSpec) -> np.ndarray:
-    """Rows faster than reading the experts that balanced routing hits, or computing the pairs."""
+    """Return which rows are faster than reading balanced routing's experts, or than computing."""
     return table.below_floor(r, _moe_work(r), gpu, table.flop_rate(gpu, r["precision"]))
 
 
 def _false_routing(r: pd.DataFrame, gpu: GpuSpec) -> np.ndarray:
-    """Rows of shapes whose router hits fewer experts than balanced (DeepSeek-V3's grouped one)."""
+    """Return the rows of shapes that hit fewer experts than balanced (DeepSeek-V3's router)."""
     share = pd.Series(_below_bound(r, gpu), index=r.index).groupby([r[c] for c in SHAPE])
     return (share.transform("mean") > FALSE_ROUTING_SHARE).to_numpy()
 
 
 def _named(start: str) -> Callable[[pd.DataFrame], "pd.Series[bool]"]:
-    """Rows of kernels whose names start so."""
+    """Return a rule that matches kernels whose names start with ``start``."""
     return lambda r: r["kernel"].str.startswith(start)
 
 
@@ -140,8 +141,8 @@ def _moe_rules(gpu: GpuSpec, source: table.TableSource) -> table.Rules:
     }
 
 
-#: Rows whose routing is like a server's. With expert parallelism the tokens are all of the group's;
-#: a rank holds ``experts / expert_parallel`` whole experts and drops the pairs that go elsewhere.
+#: Rows whose routing is like a server's. With expert parallelism, the tokens are those of the whole
+#: group; a rank holds ``experts / expert_parallel`` whole experts and drops pairs of other ranks.
 MOE_LAYOUT = table.layout(
     "moe",
     "moe_perf",
@@ -151,7 +152,7 @@ MOE_LAYOUT = table.layout(
 
 
 def read_other_experts(gpus: Gpus, systems: Path | None = None) -> table.Read:
-    """Rows of kernels that an engine picks in some releases or under some flags.
+    """Read the rows of kernels that an engine picks in some releases or under some flags.
 
     Returns:
         Columns as of ``MOE_LAYOUT`` and ``kernels``, ``CUTLASS`` or ``TRITON``; and the reports.

@@ -1,4 +1,4 @@
-"""A table of measured kernels: where it lies, and how its rows are read and counted."""
+"""A table of measured kernels: its place, and how its rows are read and counted."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,13 +19,13 @@ from pinn.specs.gpu import GpuSpec
 from pinn.specs.precision import precision
 from pinn.units import MILLISECOND
 
-# Which measured tables are read, in which order, and which ones are refused as a whole.
+# Measured tables that are read, their order, and tables that are refused as a whole.
 #
 # The tables are those of aiconfigurator-core 0.12.0, ``systems/data/<system>/<kind>/<backend>/
 # <version>/*.parquet``, or newer ones in a folder of their own. vLLM's own come first. Tables of
 # other back ends or versions are fall-backs for formats that vLLM's lack; comments say why. The
-# Intel system (``b60``) is not listed: a different programming model, on which no other system
-# says anything.
+# Intel system (``b60``) is not listed: it has a different programming model, and no other system
+# tells anything about it.
 
 #: Systems with a table of their own, by directory name.
 SYSTEMS = (
@@ -33,8 +33,8 @@ SYSTEMS = (
     "rtx_pro_6000_server",
 )  # fmt: skip
 VLLM = "0.24.0"
-#: Newest releases whose tables are whole, by what was timed. Later ones of vLLM hold what is new,
-#: or are of one system; a folder of newer tables is read with them, and they win.
+#: Backend -> newest release whose tables are complete. Later releases of vLLM have only new
+#: kernels, or only one system. A folder of newer tables is read with them; its rows win.
 LAST = {"vllm": VLLM, "nccl": "2.29.2"}
 
 
@@ -46,11 +46,12 @@ class TableSource:
         system: Directory of the GPU system.
         backend: Serving engine whose kernels were timed.
         version: Version of that engine; empty for the newest up to ``LAST`` that has the table.
-        formats: The table's own names of the number formats used; None for all of them.
-        whole_experts_only: Whether rows with expert parallelism are left out (the engines lay them
+        formats: Names of the number formats used, as in the table; None for all of them.
+        whole_experts_only: Whether rows with expert parallelism are refused (the engines lay them
             out differently).
-        ungrouped_heads_above: Only rows whose heads, more than so many, share no keys and values.
-        kernel: Only rows of this kernel, as the table names it; empty for all.
+        ungrouped_heads_above: If set, only rows with more heads than this, none of which share keys
+            and values, are used.
+        kernel: Name of the only kernel that is used, as in the table; empty for all.
     """
 
     system: str
@@ -88,14 +89,14 @@ def _of_row(row: Mapping[str, str]) -> Iterator[TableSource]:
         )
 
 
-# Reading one table of measured kernels: where it lies, which columns it needs, what is refused.
+# Reading one table of measured kernels: its place, the columns it needs, the rows refused.
 
-#: Rows of a table that were kept, and what was read and refused; the same of several tables.
+#: Rows kept of one table with its report; and rows of several tables with their reports.
 ReadTable = tuple[pd.DataFrame, ReadReport]
 Read = tuple[pd.DataFrame, list[ReadReport]]
-#: What is made of rows.
+#: Function from rows to rows.
 Step = Callable[[pd.DataFrame], pd.DataFrame]
-#: A reason -> which rows it refuses, in the order in which they are counted.
+#: Reason -> function that returns the rows it refuses, in the order in which they are counted.
 Rules = dict[str, Callable[[pd.DataFrame], "np.ndarray | pd.Series[bool] | bool"]]
 
 #: The tables' names of number formats -> keys of ``pinn.specs.precision.PRECISIONS``.
@@ -106,7 +107,7 @@ FORMATS = {
 
 
 def systems_folder() -> Path:
-    """The ``systems`` folder of the installed aiconfigurator-core.
+    """Return the ``systems`` folder of the installed aiconfigurator-core.
 
     Raises:
         PinnError: If the package is not installed.
@@ -121,7 +122,7 @@ def systems_folder() -> Path:
 
 
 def refuse(rows: pd.DataFrame, report: ReadReport, rules: Rules) -> ReadTable:
-    """Drop the rows that a rule matches, each counted under the first rule that does."""
+    """Drop the rows that a rule matches; each counts under the first rule that matches it."""
     refused = dict(report.refused)
     for reason, matches in rules.items():
         bad = np.asarray(matches(rows), dtype=bool)
@@ -131,10 +132,10 @@ def refuse(rows: pd.DataFrame, report: ReadReport, rules: Rules) -> ReadTable:
     return rows.reset_index(drop=True), replace(report, accepted=len(rows), refused=refused)
 
 
-#: The tables of communication count 16-bit elements: read as bytes, H100's NVLink would carry 170
-#: of its 450 GB/s, and the switch to NCCL would lie at 4 MiB, not at vLLM's 8 MiB.
+#: Bytes of an element: the tables of communication count 16-bit elements. Read as bytes, H100's
+#: NVLink would carry 170 of its 450 GB/s, and vLLM would switch to NCCL at 4 MiB, not at its 8 MiB.
 ELEMENT_BYTES = 2
-#: Factors to SI units by our names of columns.
+#: Our name of a column -> factor to SI units.
 _UNITS = {"seconds": MILLISECOND, "bytes": ELEMENT_BYTES}
 
 
@@ -152,18 +153,18 @@ def _as_is(rows: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Layout:
-    """What one kind of table holds, and which of its rows are refused.
+    """Columns of one kind of table, and the rules by which its rows are refused.
 
     Attributes:
         kind: Folder of the kind of kernel, such as ``gemm``.
         file: File name without suffix.
-        columns: Our names -> the table's. Names that end in ``precision`` are of number formats,
-            None where a format is not known; ``seconds`` and ``bytes`` are put into these units.
-        rules: What a GPU's table is refused for.
-        added: Adds columns before the rules.
-        finished: Makes what is kept of what the rules left.
+        columns: Our names -> the table's. Names that end in ``precision`` are number formats, None
+            where a format is not known; ``seconds`` and ``bytes`` are converted to these units.
+        rules: Function of a GPU and a source that returns the rules of refusal.
+        added: Function that adds columns before the rules.
+        finished: Function applied to the rows that the rules kept.
         helpers: Columns that only the rules need.
-        newer: The table's columns that the A100's, older than the others, lack: 0 there.
+        newer: Columns that the A100's older table lacks; they are 0 there.
     """
 
     kind: str
@@ -176,7 +177,7 @@ class Layout:
     newer: tuple[str, ...] = ()
 
     def path(self, source: TableSource, systems: Path | None = None) -> Path:
-        """Where a source's table lies, in the installed package where ``systems`` is None.
+        """Return the path of a source's table, in the installed package if ``systems`` is None.
 
         Raises:
             PinnError: If no release has the table.
@@ -195,12 +196,12 @@ class Layout:
         return folder / "data" / source.system / self.kind / source.backend
 
     def _versions(self, folder: Path) -> list[str]:
-        """Releases that have the table, the newest last; builds between releases do not count."""
+        """Return releases that have the table, newest last, without builds between releases."""
         found = (path.parent.name for path in folder.glob(f"*/{self.file}.parquet"))
         return sorted((name for name in found if "dev" not in name), key=_release)
 
     def read(self, gpu: GpuSpec, source: TableSource, systems: Path | None = None) -> ReadTable:
-        """Rows of one table: ``columns``, ``gpu`` and ``source``; and the report.
+        """Read one table: rows with ``columns``, ``gpu`` and ``source``; and the report.
 
         Raises:
             PinnError: If the file or a column is missing.
@@ -217,14 +218,14 @@ class Layout:
     def read_all(
         self, sources: Sequence[TableSource], gpus: Gpus, systems: Path | None = None
     ) -> Read:
-        """Rows of every source whose system is in ``gpus`` (keyed by system name), in order."""
+        """Read every source whose system is in ``gpus`` (keyed by system name), in order."""
         known = [source for source in sources if source.system in gpus]
         return together(p for s in known for p in self._releases(gpus[s.system], s, systems))
 
     def _releases(
         self, gpu: GpuSpec, source: TableSource, systems: Path | None
     ) -> Iterator[ReadTable]:
-        """A source's table after vLLM's later ones, where a folder of newer tables has any."""
+        """Yield vLLM's later tables, if a folder of newer ones has any, then the source's own."""
         later: list[str] = []
         if systems is not None and not source.version and source.backend == "vllm":
             versions = self._versions(self._folder(source, systems))
@@ -242,7 +243,7 @@ class Layout:
             yield rows, report
 
     def _raw(self, source: TableSource, systems: Path | None) -> ReadTable:
-        """The columns that are needed, and a report that accepts every row."""
+        """Read the columns that are needed; the report accepts every row."""
         path = self.path(source, systems)
         if not path.exists():
             raise PinnError(f"no measured kernels at {path}: expected aiconfigurator-core 0.12.0")
@@ -263,13 +264,13 @@ class Layout:
 def layout(
     kind: str, file: str, rules: Callable[[GpuSpec, TableSource], Rules], **steps: Step
 ) -> Layout:
-    """Return the layout of a table whose columns stand in ``data/kernels/columns.csv``.
+    """Return the layout of a table whose columns are listed in ``data/kernels/columns.csv``.
 
     Args:
-        kind: As of :class:`Layout`.
-        file: As of :class:`Layout`.
-        rules: As of :class:`Layout`.
-        steps: ``added`` and ``finished``.
+        kind: Folder of the kind of kernel, as of :class:`Layout`.
+        file: File name without suffix, as of :class:`Layout`.
+        rules: Rules of refusal, as of :class:`Layout`.
+        steps: Functions ``added`` and ``finished`` of :class:`Layout`.
     """
     rows = [row for row in read_rows(data_folder("kernels") / "columns.csv") if row["file"] == file]
     columns = {row["ours"]: row["theirs"] for row in rows}
@@ -279,7 +280,7 @@ def layout(
 
 
 def together(parts: Iterable[ReadTable]) -> Read:
-    """Rows of several tables and their reports; no columns without any table."""
+    """Return the rows of several tables, and their reports; no columns without any table."""
     found = list(parts)
     if not found:
         return pd.DataFrame(), []
@@ -296,7 +297,7 @@ NO_TIME: Rules = {"no time": lambda r: ~(r["seconds"] > 0)}
 
 
 def unused_format(column: str, source: TableSource) -> Rules:
-    """Formats that the source is not read for."""
+    """Return the rule that refuses formats for which the source is not read."""
     used = [FORMATS[name] for name in source.formats or FORMATS]
     return {"format not used": lambda r: ~r[column].isin(used)}
 
@@ -304,7 +305,7 @@ def unused_format(column: str, source: TableSource) -> Rules:
 def below_floor(
     r: pd.DataFrame, work: Work, gpu: GpuSpec, flop_per_s: float | Float[np.ndarray, " rows"]
 ) -> Bool[np.ndarray, " rows"]:
-    """Rows faster than reading what must come from memory, or than the arithmetic."""
+    """Return the rows faster than reading from memory what must be read, or than the arithmetic."""
     memory = work.read_bytes / gpu.memory_bandwidth_bytes_per_s
     return r["seconds"].to_numpy() < np.maximum(memory, work.flop / flop_per_s)
 
@@ -312,17 +313,17 @@ def below_floor(
 def warm(
     r: pd.DataFrame, work: Work, gpu: GpuSpec, cache_bytes: float, share: float
 ) -> Bool[np.ndarray, " rows"]:
-    """Rows whose operands fit the cache, and would take over ``share`` of the time from memory."""
+    """Return the rows whose operands fit the cache and matter: over ``share`` of the time."""
     memory = work.read_bytes / gpu.memory_bandwidth_bytes_per_s
     return (work.read_bytes <= cache_bytes) & (memory > share * r["seconds"].to_numpy())
 
 
-#: A row this much above both neighbours along a size was disturbed (an assumption).
+#: Ratio to both neighbours along a size above which a row was disturbed (an assumption).
 SPIKE = 1.3
 
 
 def spikes(rows: pd.DataFrame, shape: Sequence[str], axis: str) -> Bool[np.ndarray, " rows"]:
-    """Rows far above both of their neighbours along ``axis`` among rows of equal ``shape``."""
+    """Return the rows far above both neighbours along ``axis`` among rows of equal ``shape``."""
     order = rows.sort_values([*shape, axis])
     neighbours = order["seconds"].groupby([order[c] for c in shape])
     around = np.maximum(neighbours.shift(1), neighbours.shift(-1))
@@ -330,12 +331,12 @@ def spikes(rows: pd.DataFrame, shape: Sequence[str], axis: str) -> Bool[np.ndarr
 
 
 def flop_rate(gpu: GpuSpec, formats: pd.Series) -> Float[np.ndarray, " rows"]:
-    """Dense FLOP/s of a GPU per row, by number format."""
+    """Return the dense FLOP/s of a GPU per row, by number format."""
     rates = {f: gpu.matmul_flop_per_s(precision(f)) for f in formats.unique()}
     return formats.map(rates).to_numpy(dtype=np.float64)
 
 
 def bytes_per_element(formats: pd.Series) -> Float[np.ndarray, " rows"]:
-    """Storage per element per row, by number format."""
+    """Return the storage per element per row, by number format."""
     sizes = {f: precision(f).bytes_per_weight for f in formats.unique()}
     return formats.map(sizes).to_numpy(dtype=np.float64)

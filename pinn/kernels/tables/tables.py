@@ -1,4 +1,4 @@
-"""All measured kernels, read at once, those of communication among ranks too."""
+"""All measured kernels, read at once, with communication among ranks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -16,9 +16,10 @@ from pinn.specs.gpu import GpuSpec, load_gpu
 
 # Measured communication: all-reduce among tensor-parallel ranks, exchange among experts' ranks.
 
-#: Where every GPU has a link of its own, a ring loads each link alike for any number of ranks
-#: (Patarasuk and Yuan 2009), and switches that reduce in flight only help more ranks. Two flows on
-#: one path halve what each of them gets.
+#: Share of another number of ranks' bandwidth below which ranks share a path. If every GPU has a
+#: link of its own, a ring loads each link alike for any number of ranks (Patarasuk and Yuan 2009).
+#: Switches that reduce in flight only help more ranks. Two flows on one path halve each other's
+#: rate.
 SHARED_PATH_SHARE = 0.5
 EXCHANGE_OPERATIONS = ("all_gather", "reduce_scatter")
 
@@ -38,9 +39,9 @@ def _all_reduce_rules(gpu: GpuSpec, _: table.TableSource) -> table.Rules:
 
 
 def _shared_path(r: pd.DataFrame) -> np.ndarray:
-    """Rows of numbers of ranks whose largest message moves far more slowly than with others.
+    """Return the rows of numbers of ranks whose largest message moves far more slowly than others'.
 
-    Bandwidth is that of each link under a ring, 2 (n - 1) / n of the message over the time.
+    Bandwidth is that of each link under a ring: 2 (n - 1) / n of the message over the time.
     """
     largest = r.loc[r.groupby("gpus")["bytes"].idxmax()].set_index("gpus")
     ranks = largest.index.to_numpy(dtype=np.float64)
@@ -49,7 +50,7 @@ def _shared_path(r: pd.DataFrame) -> np.ndarray:
 
 
 def _floor(r: pd.DataFrame, gpu: GpuSpec) -> pd.Series:
-    """Each rank must receive at least its share once: (n - 1) / n of the message over its link."""
+    """Return the roofline lower bound: each rank receives (n - 1) / n of the message once."""
     return r["bytes"] * (r["gpus"] - 1) / r["gpus"] / gpu.link_bandwidth_bytes_per_s
 
 
@@ -67,11 +68,11 @@ def _exchange_rules(gpu: GpuSpec, _: table.TableSource) -> table.Rules:
     }
 
 
-#: All-reduces launched from a CUDA graph, as a serving step does.
+#: All-reduces launched from a CUDA graph, as in a serving step.
 ALL_REDUCE_LAYOUT = table.layout("comm", "custom_allreduce_perf", _all_reduce_rules)
-#: NCCL's all-gather and reduce-scatter inside one node, the seconds of both for the ``bytes`` of
-#: everyone's tokens; the report counts a pair once for each of the two. vLLM's default back end
-#: sends tokens to the experts by the one and their results back by the other
+#: NCCL's all-gather and reduce-scatter inside one node: the seconds of both for the ``bytes`` of
+#: all ranks' tokens. The report counts a pair once for each of the two. vLLM's default back end
+#: sends tokens to the experts by the first and their results back by the second
 #: (vllm/distributed/device_communicators/all2all.py: AgRsAll2AllManager).
 EXCHANGE_LAYOUT = table.layout(
     "comm",
@@ -84,7 +85,7 @@ EXCHANGE_LAYOUT = table.layout(
 
 
 def read_all_reduces(gpus: Gpus, systems: Path | None = None) -> table.Read:
-    """All-reduce rows; each (GPU, number of ranks) comes from the first table that has it."""
+    """Read all-reduce rows; each (GPU, number of ranks) comes from the first table that has it."""
     taken: dict[str, set[int]] = {}
     sources = (source for source in table.sources("all_reduce") if source.system in gpus)
     return table.together(_with_new_ranks(gpus[s.system], s, taken, systems) for s in sources)
@@ -93,7 +94,7 @@ def read_all_reduces(gpus: Gpus, systems: Path | None = None) -> table.Read:
 def _with_new_ranks(
     gpu: GpuSpec, source: table.TableSource, taken: dict[str, set[int]], systems: Path | None
 ) -> table.ReadTable:
-    """Rows of the numbers of ranks that are not taken yet, which are then."""
+    """Read the rows of numbers of ranks that are not in ``taken`` yet, and add these to it."""
     known = taken.setdefault(gpu.name, set())
     rules: table.Rules = {"as many ranks as an earlier table has": lambda r: r["gpus"].isin(known)}
     rows, report = table.refuse(*ALL_REDUCE_LAYOUT.read(gpu, source, systems), rules)
@@ -101,9 +102,9 @@ def _with_new_ranks(
     return rows, report
 
 
-# Every table of the systems that were timed.
+# All tables of the systems that were timed.
 
-#: Layouts by the kind of table, but for those that are read in a way of their own.
+#: Kind of table -> layout, except for kinds with a reader of their own.
 _LAYOUTS = {
     "gemm": GEMM_LAYOUT, "moe": MOE_LAYOUT, "exchange": EXCHANGE_LAYOUT,
     "decode_attention": attention.DECODE_LAYOUT, "prefill_attention": attention.PREFILL_LAYOUT,
@@ -114,12 +115,12 @@ _LAYOUTS = {
 
 @dataclass(frozen=True)
 class KernelTables:
-    """Measured kernels by kind, in SI units; columns as the readers say.
+    """Measured kernels by kind, in SI units, with the columns of their readers.
 
     Attributes:
         mixers: Rows by operator of ``timed_operators``.
         gpus: The GPUs timed, by the name in the ``gpu`` columns.
-        reports: What was read and refused, per file.
+        reports: Numbers of rows read and refused, per file.
     """
 
     gemm: pd.DataFrame
@@ -144,8 +145,8 @@ def read_kernel_tables(
     Args:
         systems_gpus: Datasheets by system name, such as ``h100_sxm``; a subset of ``SYSTEMS``. None
             for all of them, with the catalog's datasheets.
-        systems: Folder of newer tables (``make kernel-tables``), of which each engine's newest are
-            read; None for those of the installed package.
+        systems: Folder of newer tables (``make kernel-tables``), of which the newest of each engine
+            are read; None for those of the installed package.
 
     Raises:
         PinnError: If a file or a column is missing.

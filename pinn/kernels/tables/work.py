@@ -1,6 +1,6 @@
-"""Bytes and floating-point operations of one kernel: what its time is measured against.
+"""Bytes and floating-point operations of one kernel, from which its roofline follows.
 
-Arrays broadcast together. A multiply and an add are two FLOP. Left out everywhere: scales that are
+Arrays broadcast together. A multiply and an add are two FLOP. Not counted anywhere: scales that are
 not part of the format's bytes per element, biases, and traffic inside a fused kernel.
 """
 
@@ -19,7 +19,7 @@ Array = Float[np.ndarray, "..."]
 
 @dataclass(frozen=True)
 class Work:
-    """What one kernel reads and computes.
+    """Bytes that one kernel moves, and operations that it computes.
 
     Attributes:
         read_bytes: Weights or cached keys and values that must come from memory.
@@ -37,7 +37,7 @@ def _work(*, read_bytes: Numbers, activation_bytes: Numbers, flop: Numbers) -> W
 
 
 def gemm_work(m: Numbers, n: Numbers, k: Numbers, bytes_per_weight: Numbers) -> Work:
-    """``[m, k] x [k, n]`` with the second operand stored in the given format."""
+    """Return the work of ``[m, k] x [k, n]``, the second operand stored in the given format."""
     return _work(
         read_bytes=n * k * bytes_per_weight,
         activation_bytes=ACTIVATION_BYTES * m * (n + k),
@@ -46,7 +46,7 @@ def gemm_work(m: Numbers, n: Numbers, k: Numbers, bytes_per_weight: Numbers) -> 
 
 
 def window_keys(keys: Numbers, window: Numbers) -> Numbers:
-    """Keys a query sees: all, or at most ``window`` where that is positive."""
+    """Return the keys that a query sees: all, or at most ``window`` where that is positive."""
     return np.where(np.asarray(window) > 0, np.minimum(keys, np.maximum(window, 1)), keys)
 
 
@@ -59,7 +59,7 @@ def decode_work(
     window: Numbers,
     kv_bytes: Numbers,
 ) -> Work:
-    """One new token per sequence against its cached keys and values."""
+    """Return the work of one new token per sequence against its cached keys and values."""
     keys = sequences * window_keys(context_tokens, window)
     return _work(
         read_bytes=2.0 * keys * kv_heads * head_dim * kv_bytes,
@@ -76,10 +76,11 @@ def latent_decode_work(
     rope_dim: Numbers,
     kv_bytes: Numbers,
 ) -> Work:
-    """One new token per sequence against compressed keys, which are also the values (MLA).
+    """Return the work of one new token per sequence against compressed keys (MLA).
 
-    Scores take ``kv_lora_rank + rope_dim`` multiplications per key and head, values
-    ``kv_lora_rank`` (DeepSeek-V2, arXiv 2405.04434, section 2.1, with absorbed projections).
+    The keys are also the values. Scores take ``kv_lora_rank + rope_dim`` multiplications per key
+    and head, values ``kv_lora_rank`` (DeepSeek-V2, arXiv 2405.04434, section 2.1, with absorbed
+    projections).
     """
     keys = np.asarray(sequences * context_tokens, dtype=np.float64)
     return _work(
@@ -97,7 +98,7 @@ def prefill_work(
     head_dim: Numbers,
     window: Numbers,
 ) -> Work:
-    """Causal attention of fresh prompts; keys and values are read once, at 16 bits."""
+    """Return the work of causal attention of fresh prompts; 16-bit keys and values read once."""
     sequences = np.asarray(sequences, dtype=np.float64)
     limit = np.where(np.asarray(window) > 0, window, np.inf)
     return _work(
@@ -115,10 +116,10 @@ def latent_prefill_work(
     qk_head_dim: Numbers,
     v_head_dim: Numbers,
 ) -> Work:
-    """Causal attention of chunks of ``tokens`` after ``cached`` ones, keys wider than values (MLA).
+    """Return the work of causal attention of chunks, ``tokens`` after ``cached`` ones each (MLA).
 
-    Keys and values are expanded to full heads of 16 bits before the kernel, whatever the cache's
-    format, and read once.
+    Keys are wider than values. Both are expanded to full heads of 16 bits before the kernel,
+    whatever the cache's format, and read once.
     """
     sequences, tokens, cached = (np.asarray(v, np.float64) for v in (sequences, tokens, cached))
     token_bytes = ACTIVATION_BYTES * heads * (np.asarray(qk_head_dim) + v_head_dim)
@@ -133,12 +134,12 @@ def latent_prefill_work(
 def experts_hit_balanced(
     tokens: Numbers, experts: Numbers, top_k: Numbers, expert_parallel: Numbers
 ) -> Numbers:
-    """Experts of one rank that tokens reach where they are dealt out evenly, as in the tables."""
+    """Return a rank's experts that evenly distributed tokens reach, as in the tables."""
     pairs = np.ceil(tokens * top_k / expert_parallel)
     return np.minimum(experts / expert_parallel, np.maximum(pairs, 1.0))
 
 
-#: Standard deviation of the log of how often experts are asked for. An assumption, chosen on inner
+#: Standard deviation of the log of experts' popularity. An assumption, chosen on inner
 #: folds (``scripts/inner_folds.py``; LOG.md).
 POPULARITY_SPREAD = 0.8
 #: Standard normal quantiles of 24 equal shares of the experts.
@@ -152,10 +153,10 @@ def experts_hit_random(
     expert_parallel: Numbers,
     spread: Numbers = POPULARITY_SPREAD,
 ) -> Numbers:
-    """Expected experts of one rank that are hit where every token draws ``top_k`` at random.
+    """Return the expected experts hit on one rank if every token draws ``top_k`` at random.
 
-    Each is drawn with a chance in proportion to its popularity, so that fewer are hit than by even
-    draws (``spread`` 0), but no fewer than one token hits.
+    The probability of a draw is proportional to the expert's popularity. So fewer are hit than by
+    even draws (``spread`` 0), but no fewer than one token hits.
     """
     tokens, even = np.asarray(tokens, np.float64), np.asarray(top_k / experts)
     mean = sum(np.exp(spread * quantile) for quantile in _QUANTILES) / len(_QUANTILES)
@@ -167,18 +168,18 @@ def experts_hit_random(
     return np.maximum(hit, top_k * np.minimum(tokens, 1.0)) / expert_parallel
 
 
-#: Ranks -> expected largest of as many independent standard normal values (Tippett 1925,
-#: Biometrika 17, table of the mean of the largest); between them, linear in log2 of the ranks.
+#: Number of ranks -> expected largest of as many independent standard normal values (Tippett 1925,
+#: Biometrika 17, table of the mean of the largest). Linear in log2 of the ranks between entries.
 _LARGEST_OF = {1: 0.0, 2: 0.5642, 4: 1.0294, 8: 1.4236, 16: 1.7660, 32: 2.0697, 64: 2.3437}
 
 
 def experts_hit_busiest(
     tokens: Numbers, experts: Numbers, top_k: Numbers, expert_parallel: Numbers
 ) -> Numbers:
-    """Expected experts that are hit on the rank that has most of them: the others wait for it.
+    """Return the expected experts hit on the busiest rank, for which the others wait.
 
-    A rank's number of hit experts scatters as that of ``experts / expert_parallel`` draws, each hit
-    with the same chance, less what all ranks have in common; the largest of them lies as many
+    A rank's number of hit experts scatters like ``experts / expert_parallel`` draws of equal
+    probability, less the part that all ranks have in common. The largest number lies as many
     standard deviations above the mean as the largest of normal values would.
     """
     mean = experts_hit_random(tokens, experts, top_k, expert_parallel)
@@ -191,10 +192,10 @@ def experts_hit_busiest(
 
 
 def moe_work(sizes: Mapping[str, Array], hit: Numbers, bytes_per_weight: Numbers) -> Work:
-    """Routed experts of one rank: ``hit`` of them are read, pairs are shared evenly among ranks.
+    """Return the work of one rank's routed experts, of which ``hit`` are read.
 
-    Of the ``sizes`` by name ``matrices`` is 3 with a gate, 2 without. Every rank gathers and
-    scatters all ``tokens``.
+    Pairs are shared evenly among ranks. Among the ``sizes`` by name, ``matrices`` is 3 with a gate
+    and 2 without. Every rank gathers and scatters all ``tokens``.
     """
     tokens, hidden, matrices = sizes["tokens"], sizes["hidden"], sizes["matrices"]
     shard = hidden * (sizes["width"] / sizes["tensor_parallel"])

@@ -1,8 +1,8 @@
 """The servers of a page, and simulations of each over a grid of loads.
 
-Prompt, output and prefix lengths are fixed stops. For every combination of them the number of
-clients has nodes of its own, between which the page interpolates (monotone cubic, in logarithms):
-more of them where the curve over clients bends.
+Prompt, output and prefix lengths are fixed stops. For every combination of them, the number of
+clients has nodes of its own, with more nodes where the curve over clients bends. The page
+interpolates between nodes (monotone cubic, in logarithms).
 """
 
 import itertools
@@ -56,13 +56,13 @@ class Asked:
 
 @dataclass(frozen=True)
 class Server:
-    """One vLLM replica that starts.
+    """A vLLM replica that starts.
 
     Attributes:
         asked: GPU, tensor-parallel size and format.
         latency: Deployment and its coefficients.
-        half_widths: Of the 90 % intervals of TPOT and TTFT, in log units; None if the checkpoint
-            has none.
+        half_widths: Half-widths of the 90 % intervals of TPOT and TTFT, in log units; None if the
+            checkpoint has none.
     """
 
     asked: Asked
@@ -71,22 +71,22 @@ class Server:
 
     @property
     def deployment(self) -> Deployment:
-        """Model, GPU and resolved engine configuration."""
+        """Return the model, GPU and resolved engine configuration."""
         return self.latency.deployment
 
     @property
     def format(self) -> str:
-        """Name of the weights' number format."""
+        """Return the name of the weights' number format."""
         return format_label(self.deployment)
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens that the KV cache holds."""
+        """Return the number of tokens that the KV cache holds."""
         return memory_fit(self.deployment).kv_tokens or 0
 
     @property
     def max_model_len(self) -> int:
-        """Most tokens of a request."""
+        """Return the most tokens of a request."""
         return max_model_len(self.deployment)
 
 
@@ -176,15 +176,15 @@ def _check_supported(deployment: Deployment) -> None:
 
 #: Lengths are uniform between 0.7 and 1.3 times the stop, so clients do not stay in lockstep.
 RANGE_RATIO = 0.3
-#: Requests of a load: so many for each client, and ``Lengths.further_requests``.
+#: Requests of a load per client, in addition to ``Lengths.further_requests``.
 REQUESTS_PER_CLIENT = 4
-#: First nodes: clients, up to the most that fit.
+#: Numbers of clients of the first nodes, up to the most that fit.
 _FIRST_NODES = (1, 2, 4, 8, 16, 64, 192)
-#: Largest log difference between a node and the interpolation of the others. Halving the distance
-#: of nodes at least halves the error, so errors between nodes are below half of these. In the
-#: order of ``Node``'s fields.
+#: Largest log difference between a node and the interpolation of the others, in the order of
+#: ``Node``'s fields. Halving the distance of nodes at least halves the error, so errors between
+#: nodes are below half of these values.
 _TOLERANCES = (0.09, 0.05, 0.05)
-#: Nodes are no closer than this ratio of clients.
+#: Smallest ratio of clients between neighbouring nodes.
 _LEAST_RATIO = 1.1
 #: Parts of a step, in the order of the features.
 PARTS = tuple(dict.fromkeys(feature.part for feature in STEP_FEATURES.values()))
@@ -237,7 +237,7 @@ class Lengths:
 
     @property
     def further_requests(self) -> int:
-        """Requests beside those of each client: the more, the fewer steps each of them takes."""
+        """Return the requests beyond those per client: more for outputs of few steps."""
         return 40 + 12288 // self.output
 
 
@@ -247,11 +247,12 @@ class Node:
 
     Attributes:
         ttft_s: Time to first token.
-        itl_s: Time between tokens.
+        itl_s: Mean ITL.
         tokens_per_s: Output tokens per second of the server.
-        decode_parts_s: Seconds of each of ``PARTS`` in the mean step without prompt tokens; empty
+        decode_parts_s: Seconds of each of ``PARTS``, averaged over steps without prompt tokens;
+            empty if there is no such step.
+        mixed_parts_s: Seconds of each of ``PARTS``, averaged over steps with prompt tokens; empty
             if there is no such step.
-        mixed_parts_s: The same for steps with prompt tokens.
     """
 
     ttft_s: float
@@ -266,7 +267,7 @@ class Column:
     """Simulations of one server with the same lengths.
 
     Attributes:
-        lengths: Of the requests.
+        lengths: Token lengths of the requests.
         most_clients: Most clients whose requests run at once.
         nodes: Clients -> simulation.
     """

@@ -47,11 +47,11 @@ class ExplorePage:
     Attributes:
         model: Name or path of the model, as given.
         flags: Engine flags that all servers share, as given.
-        servers: Those that start.
+        servers: Servers that start.
         left_out: Combinations that do not start, each with its reason.
         grids: Simulations of each server that starts.
         source: Sentence on the origin of the coefficients.
-        checkpoint: Of the network, where the printed command names it.
+        checkpoint: Checkpoint of the network, if the printed command has to name it.
     """
 
     model: str
@@ -78,12 +78,12 @@ class ExplorePage:
             source=self.source,
             style=Markup(_text("explore.css")),
             script=Markup("\n".join(map(_text, _SCRIPTS))),
-            # No text in it can end the script element that contains it.
+            # The escape keeps text in the data from ending the script element that contains it.
             data=Markup(json_text(self.data(), allow_nan=False).replace("<", "\\u003c")),
         )
 
     def data(self) -> JsonObject:
-        """Return what the page's script reads: SI units, numbers to four digits."""
+        """Return the data for the page's script: SI units, numbers to four digits."""
         return {
             "servers": [
                 _server_data(server, grid)
@@ -122,16 +122,16 @@ def explore_page(
     """Find the servers and simulate each of them over the sliders.
 
     Args:
-        model: Name, or path of a config.json or its folder.
-        gpus: Names or datasheet paths.
+        model: Name of the model, or path of a config.json or its folder.
+        gpus: Names or datasheet paths of GPUs.
         flags: Engine flags of all servers. ``tensor_parallel_size`` may be a list; ``precision`` is
             a list of formats, or text with commas between them; a None in it is the checkpoint's
             own format.
-        checkpoint: Of the network; None for the released one.
+        checkpoint: Checkpoint of the network; None for the released one.
         stops: Values of the sliders.
 
     Raises:
-        PinnError: If something is unknown, no server starts, or the page does not support one.
+        PinnError: If a name is unknown, no server starts, or the page does not support one.
     """
     names = list(dict.fromkeys(filter(None, map(str.strip, gpus))))
     if not model.strip():

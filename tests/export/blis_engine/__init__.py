@@ -1,6 +1,6 @@
-"""What BLIS does with the files that it is given, from its documented behaviour.
+"""Model of BLIS's handling of its files, from its documented behaviour.
 
-Written apart from ``pinn.export``, so that a mistake there shows: its flags, its reading
-of a config.json with its refusals, its KV blocks and its step time. Its engine stands in Go, in the
-folder simulator, where the adapter runs through it too.
+It is independent of ``pinn.export``, so that a mistake there is found. It has BLIS's flags, its
+reading of a config.json with its refusals, its KV blocks and its step time. Its engine is written
+in Go, in the folder simulator, through which the adapter runs too.
 """

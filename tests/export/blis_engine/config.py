@@ -1,4 +1,4 @@
-"""BLIS's reading of a model's config.json and of its hardware file, with what it refuses."""
+"""BLIS's reading of a model's config.json and of its hardware file, with its refusals."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _DTYPE_BYTES = {
 
 
 class RefusedError(Exception):
-    """BLIS ends with an error, or panics."""
+    """Error or panic that ends BLIS."""
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """sim.ModelConfig, as GetModelConfigFromHF fills it."""
+    """Fields of BLIS's sim.ModelConfig, as GetModelConfigFromHF fills it."""
 
     layers: int
     hidden: int
@@ -50,7 +50,7 @@ class ModelConfig:
 
 
 def read_model(config: dict[str, Any], model_name: str) -> ModelConfig:
-    """GetModelConfigFromHF."""
+    """Return a model as BLIS's GetModelConfigFromHF reads it."""
     config = config | config.get("text_config", {})
     activation = float(_DTYPE_BYTES.get(config.get("torch_dtype") or config.get("dtype"), 0))
     width = config.get("intermediate_size") or config.get("ffn_hidden_size") or 0
@@ -99,10 +99,10 @@ def _weight_bytes(quantization: dict[str, Any] | None, model_name: str) -> float
 
 
 def check(m: ModelConfig, tp: int, dp: int, blocks_given: bool) -> None:
-    """What ends BLIS before it simulates; but for memory, which is in ``kv_blocks``.
+    """Raise the errors that end BLIS before it simulates, except for memory (``kv_blocks``).
 
     Raises:
-        RefusedError: With BLIS's words.
+        RefusedError: If BLIS would end; the message has BLIS's words.
     """
     if dp > 1 and not m.experts:
         raise RefusedError("dp > 1 on a dense model")
@@ -140,11 +140,11 @@ class Inputs:
     """All that BLIS reads of a command line.
 
     Attributes:
-        flags: Of ``flags.parse``.
-        model: From its config.json.
+        flags: Flags as of ``flags.parse``.
+        model: Model from its config.json.
         hardware: Entry of the hardware file.
-        alpha: Coefficients.
-        beta: Coefficients.
+        alpha: Alpha coefficients.
+        beta: Beta coefficients.
     """
 
     flags: argparse.Namespace
@@ -155,10 +155,10 @@ class Inputs:
 
 
 def read_inputs(flags: argparse.Namespace) -> Inputs:
-    """resolveLatencyConfig for the trained-physics model.
+    """Return the inputs as BLIS's resolveLatencyConfig reads them for trained-physics.
 
     Raises:
-        RefusedError: Where BLIS would end.
+        RefusedError: If BLIS would end.
     """
     defaults = Path(flags.defaults_filepath or "defaults.yaml")
     if not defaults.is_file():
@@ -189,7 +189,7 @@ def read_inputs(flags: argparse.Namespace) -> Inputs:
 
 
 def kv_blocks(m: ModelConfig, memory_gib: float, flags: argparse.Namespace) -> int:
-    """CalculateKVBlocks, for a config that says its experts' widths.
+    """Return the blocks of CalculateKVBlocks, for a config with its experts' widths.
 
     Raises:
         RefusedError: If weights and overhead exceed the memory.

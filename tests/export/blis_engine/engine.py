@@ -1,4 +1,4 @@
-"""Runs of BLIS's engine, that is of its model in the folder simulator, by the Go toolchain."""
+"""Runs of BLIS's engine, by its model in the folder simulator and the Go toolchain."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Seen:
     itl: float
 
     def over(self, other: Seen) -> np.ndarray:
-        """Relative differences, in the order of the fields."""
+        """Return the relative differences from another run, in the order of the fields."""
         mine, theirs = (np.array(list(asdict(each).values())) for each in (self, other))
         return mine / theirs - 1
 
 
 def seen_of(run: Run) -> Seen:
-    """The same of a run of ``pinn simulate``."""
+    """Return the means of a run of ``pinn simulate``."""
     r = run.requests
     gaps = run.gaps
     itl = float(gaps.seconds @ gaps.count / gaps.count.sum())
@@ -39,7 +39,7 @@ def seen_of(run: Run) -> Seen:
 
 
 def load_values(workload: Workload) -> dict[str, list[int]]:
-    """A load of an open loop for the engine."""
+    """Return an open-loop load as the engine's input."""
     due = np.array(workload.stage_starts_s)[workload.stage] + workload.offset_s
     return {
         "arrival_us": np.round(due * 1e6).astype(int).tolist(),
@@ -51,7 +51,7 @@ def load_values(workload: Workload) -> dict[str, list[int]]:
 
 
 def run_values(inputs: Inputs, load: str, row: int, *, adapter: bool) -> dict[str, Any]:
-    """A run of what a command line names, with its coefficients or with the adapter."""
+    """Return a run as the engine's input, with a command line's coefficients or the adapter."""
     f, flags = formula(inputs), inputs.flags
     own = {
         "alpha": inputs.alpha, "beta": inputs.beta, "token_us": f.token_flop_us,
@@ -73,9 +73,9 @@ def serve(
     """Serve all runs.
 
     Args:
-        runs: Of ``run_values``.
-        loads: Of ``load_values``, by the name that runs give them.
-        table: Coefficient table whose rows the adapter takes.
+        runs: Runs as of ``run_values``.
+        loads: Loads as of ``load_values``, by the name that runs give them.
+        table: Coefficient table whose rows the adapter uses.
     """
     path = table.with_name("runs.json")
     path.write_text(json.dumps({"table": str(table), "loads": loads, "runs": runs}))
@@ -88,7 +88,7 @@ def _seen(outcome: dict[str, list[float]], run: dict[str, Any], load: dict[str, 
     ttft, e2e = (np.array(outcome[name]) / 1e6 for name in ("ttft_us", "e2e_us"))
     assert (ttft > 0).all()
     gaps = np.array(load["output"]) - 1
-    # Completion is in E2E alone.
+    # Completion is part of E2E alone.
     completion = run["completion_us"] / 1e6
     return Seen(
         float(e2e.mean()), float(ttft.mean()), float((e2e - ttft - completion).sum() / gaps.sum())

@@ -10,7 +10,7 @@ STRINGS = (
     "model", "hardware", "hardware-config", "model-config-folder", "defaults-filepath",
     "workload-spec", "metrics-path", "trace-output", "alpha-coeffs", "beta-coeffs",
 )  # fmt: skip
-#: Name -> default, None where BLIS works it out.
+#: Name -> default; None where BLIS computes it.
 INTEGERS = {
     "tp": None, "dp": 1, "block-size-in-tokens": 16, "max-num-seqs": 256,
     "max-num-batched-tokens": 2048, "long-prefill-token-threshold": 0, "admission-latency": 0,
@@ -20,7 +20,7 @@ INTEGERS = {
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    """Flags of ``blis run``; anything else ends the program, as in BLIS."""
+    """Return the flags of ``blis run``; unknown ones end the program, as in BLIS."""
     parser = argparse.ArgumentParser(allow_abbrev=False, exit_on_error=False)
     for name in STRINGS:
         parser.add_argument(f"--{name}")
@@ -34,7 +34,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def flags_of(script: Path, *appended: str, load: str = "") -> argparse.Namespace:
-    """What BLIS is told by a run.sh, which is run with a program that prints its arguments."""
+    """Return BLIS's flags from a run.sh, which runs with a program that prints its arguments."""
     show = script.parent.parent / "show"
     show.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     show.chmod(0o755)

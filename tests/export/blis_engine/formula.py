@@ -1,4 +1,4 @@
-"""BLIS's step time from what it has read: constants of the eleven basis functions."""
+"""BLIS's step time from its inputs: constants of the eleven basis functions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Formula:
     Attributes:
         token_flop_us: Compute of one token outside attention.
         pair_us: Compute of attention per head and key, both products.
-        constants: Of weights, layers, step and interleaved layers.
+        constants: Terms of weights, layers, step and interleaved layers.
         reduce_us: All-reduces of one token.
         kv_us: Writing or reading one token's keys and values.
         dispatch_us: Dispatch of one token to experts.
@@ -33,7 +33,7 @@ class Formula:
     beta: Sequence[float]
 
     def step_us(self, batch: Sequence[tuple[int, int, int]]) -> int:
-        """Step time of requests (ProgressIndex, NumNewTokens, InputLen)."""
+        """Return the step time of requests (ProgressIndex, NumNewTokens, InputLen)."""
         prefills = [(new, prompt) for at, new, prompt in batch if at < prompt]
         decodes = [at for at, _, prompt in batch if at >= prompt]
         prompt_tokens = sum(new for new, _ in prefills)
@@ -56,7 +56,7 @@ class Formula:
 
 
 def formula(inputs: Inputs) -> Formula:
-    """The formula for what a command line names."""
+    """Return the formula for the inputs of a command line."""
     m, tp, dp = inputs.model, inputs.flags.tp, inputs.flags.dp
     gpus = tp * dp
     fp8 = inputs.hardware["TFlopsFP8"] if m.weight_bytes == 1 else 0

@@ -26,7 +26,7 @@ GPU = GpuSpec(
 def write_table(
     root: Path, kind: str, file: str, rows: list[dict], version="0.24.0", **constants
 ) -> Path:
-    """Write one table of H100's vLLM below ``root`` and return its path."""
+    """Write one vLLM table of the H100 below ``root`` and return its path."""
     folder = root / "data" / "h100_sxm" / kind / "vllm" / version
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{file}.parquet"

@@ -1,4 +1,4 @@
-"""How many experts a step's tokens hit, against drawn routings."""
+"""Numbers of experts that a step's tokens hit, compared with randomly drawn routings."""
 
 import numpy as np
 import pytest
@@ -12,9 +12,9 @@ from pinn.kernels.tables.work import (
 
 
 def drawn(tokens, experts, top_k, ranks, draws=400):
-    """Mean number of experts hit on a rank, and on the one with most, of drawn routings.
+    """Return the mean number of experts hit on a rank, and on the busiest one, over drawn routings.
 
-    The ``top_k`` largest of log popularities and Gumbel values are a draw without putting back.
+    The ``top_k`` largest sums of log popularity and Gumbel noise are a draw without replacement.
     """
     draw = np.random.default_rng(0)
     mean, most = [], []

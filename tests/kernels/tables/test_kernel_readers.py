@@ -30,7 +30,7 @@ H100 = TableSource("h100_sxm", version=VLLM)
 
 
 def reasons(report):
-    """Refusal counts by the first words of their reason."""
+    """Return refusal counts by the first words of their reason."""
     assert report.accepted + sum(report.refused.values()) == report.read
     return {" ".join(r.split()[:3]): count for r, count in report.refused.items()}
 
@@ -76,7 +76,7 @@ def test_the_newest_whole_release_is_read_and_of_newer_tables_what_later_ones_ti
 
 
 def test_gemm_refuses_by_rule(tmp_path):
-    # 67 MB of weights take 67 us from memory; 8 MB fit the cache of a timing loop six times.
+    # 67 MB of weights take 67 us from memory. 8 MB fit the cache of a timing loop with six copies.
     rows = [
         gemm(8, 4096, 8192, 0.1),
         gemm(8, 4096, 8192, 0.2, "fp8_block"),
@@ -134,7 +134,7 @@ def attention(sequences, context, ms, **other):
 
 
 def test_decode_attention_counts_the_new_token_and_refuses_warm_caches(tmp_path):
-    # 4096 bytes per token: 4096 tokens are 17 MB and 17 us, in a cache of 55 MB.
+    # 4096 bytes per token: 4096 tokens are 17 MB, which take 17 us, in a cache of 55 MB.
     rows = [
         attention(1, 16, 0.01),
         attention(4, 1024, 0.02),
@@ -195,7 +195,7 @@ def expert(tokens, ms, **other):
 
 
 def test_moe_refuses_by_rule(tmp_path):
-    # One expert is 50 MB; tokens 1, 2, 4 hit 2, 4, 8 of them when dealt out evenly.
+    # One expert has 50 MB; 1, 2 and 4 tokens hit 2, 4 and 8 experts if distributed evenly.
     good = [expert(t, ms) for t, ms in ((1, 0.15), (2, 0.25), (4, 0.5), (8, 0.55))] * 6
     rows = [
         *good,
@@ -217,7 +217,7 @@ def test_moe_refuses_by_rule(tmp_path):
 
 
 def test_crowded_experts_are_routed_by_popularity(tmp_path):
-    # 64 tokens make 16 pairs for each of 8 experts.
+    # 64 tokens with top-k 2 are 16 pairs for each of 8 experts.
     rows = [
         expert(tokens, 2.0, distribution=routing)
         for tokens in (63, 64)
@@ -258,7 +258,7 @@ def test_all_reduce_sizes_are_16_bit_elements_from_graphs(tmp_path):
 
 
 def reduce_rows(gpus, bus_gb_per_s, sizes=(2**27, 2**28, 2**29)):
-    """All-reduces of 16-bit elements at a bandwidth of each link under a ring."""
+    """Return all-reduces of 16-bit elements at a given bandwidth of each link under a ring."""
     moved = 2 * (gpus - 1) / gpus * 2 / (bus_gb_per_s * 1e9)
     return [
         {"num_gpus": gpus, "message_size": n, "backend": "vllm_graph", "latency": 1e3 * n * moved}
@@ -267,7 +267,7 @@ def reduce_rows(gpus, bus_gb_per_s, sizes=(2**27, 2**28, 2**29)):
 
 
 def test_all_reduces_over_a_shared_path_are_refused(tmp_path):
-    """Where each GPU has a link of its own, a ring of eight is as fast on each as a pair."""
+    """If each GPU has a link of its own, a ring of eight loads each link like a pair does."""
     for slow in (2, 4, 8):
         rows = [row for n in (2, 4, 8) for row in reduce_rows(n, 20 if n == slow else 45)]
         write_table(tmp_path, "comm", "custom_allreduce_perf", rows, allreduce_dtype="bfloat16")
@@ -387,7 +387,7 @@ def test_the_package_s_own_tables_add_up():
 
 
 def test_int4_experts_on_blackwell_multiply_far_below_16_bit_ones():
-    """Marlin's rate hardly grows after Hopper: why int4 prefills on B200 are no mistake."""
+    """Marlin's rate hardly grows after Hopper, which explains slow int4 prefills on B200."""
     systems = {name: load_gpu(name) for name in ("h100_sxm", "b200_sxm")}
     moe, _ = MOE_LAYOUT.read_all(sources("moe"), systems)
     large = moe[(moe["tokens"] >= 8192) & (moe["tensor_parallel"] * moe["expert_parallel"] == 1)]
