@@ -55,6 +55,10 @@ class Config:
     prompt_budget: I8  # prompt tokens after which such a step takes no further request
     reserves: I8  # requests are admitted with room for their whole output
     waits_for_all: I8  # until every replica has a prompt
+    shares_experts: I8  # replicas of a group do
+    pads_eager_ranks: I8
+    graph_tokens: I8  # of the largest CUDA graph; 0 without any
+    graph_requests: I8  # decodes of the largest one, where they are of decodes alone; else 0
     drafts: I8  # drafted tokens that a decode brings to be verified
     lookahead: I8  # tokens beyond those for which it holds blocks
     depth: I8  # batches in flight

@@ -14,6 +14,7 @@ from pinn.simulator import engine, state
 from pinn.simulator.compiler import compiled
 from pinn.simulator.workloads.workload import Workload
 from pinn.specs.pooling import check_output
+from pinn.surrogate.group_features import shares_experts
 
 # Block keys: integers that are equal where vLLM's chained block hashes would be equal.
 
@@ -238,6 +239,7 @@ def _settings(
         "prefill_first": apart,
         "reserves": recipe.admission == recipes.COMPLETION,
         "waits_for_all": recipe.data_parallel_size > 1,
+        "shares_experts": shares_experts(deployment),
         "drafts": drafts,
         "lookahead": drafts if deployment.draft and recipe.admission == recipes.NEXT_STEP else 0,
         "depth": pipeline + (stagger > 0) if pipeline > 1 else 1 + overlap,

@@ -169,6 +169,7 @@ class Group:
     gpu_free_s: F8
     last_end_s: F8
     waited: I8  # steps that prompts have waited for others
+    shared: Sums  # what the experts work on in a step, per rank
 
 
 class Stage:
@@ -239,11 +240,17 @@ PROMPT_REACH = "prompt_reach"
 #: Tokens of the decodes' contexts that come from the GPU's cache, see ``pinn.specs.batch.Batch``.
 REREAD_TOKENS = "reread_tokens"
 
-#: Columns of a recorded step; the sums are those of the replica that took longest.
+#: Sums that the experts' work depends on, in the order of ``SUMS``.
+SHARED_SUMS = SUMS[:3]
+
+#: Columns of a recorded step; the sums are those of the replica that took longest, the shared ones
+#: what the experts of all its group's replicas work on, per replica.
 STEP_COLUMNS = (
     "start_s", "duration_s", "group", "requests", "tokens", "running", "waiting", "used_blocks",
-    "new", "preempted", *SUMS, PROMPT_REACH, REREAD_TOKENS,
+    "new", "preempted", *SUMS, PROMPT_REACH, REREAD_TOKENS, *(f"shared_{s}" for s in SHARED_SUMS),
 )  # fmt: skip
 FIRST_SUM = STEP_COLUMNS.index(SUMS[0])
 #: Place of ``REREAD_TOKENS`` among the sums of a batch.
 REREAD = STEP_COLUMNS.index(REREAD_TOKENS) - FIRST_SUM
+#: Column of the first of ``SHARED_SUMS``.
+FIRST_SHARED = STEP_COLUMNS.index(REREAD_TOKENS) + 1
