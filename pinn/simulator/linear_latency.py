@@ -79,9 +79,9 @@ class LinearLatency:
     def shared_step_time(self, prompts: float, decodes: float, prompt_tokens: float) -> float:
         """What all ranks share of a step, of so many requests and prompt tokens per rank."""
         beta = np.where(shared_features(self.deployment), self.beta, 0.0)
-        sums = batch_sums.uniform_sums(decode_requests=decodes, prefill_requests=prompts)
-        sums = replace(sums, prefill_tokens=np.asarray(prompt_tokens, dtype=np.float64))
-        return float(speculation.deployment_features(self.deployment, sums) @ beta)
+        sums = batch_sums.uniform_sums(decode_requests=[decodes], prefill_requests=[prompts])
+        sums = replace(sums, prefill_tokens=np.array([prompt_tokens], dtype=np.float64))
+        return float((speculation.deployment_features(self.deployment, sums) @ beta)[0])
 
     def _seconds(self, batch: Batch, beta: np.ndarray) -> float:
         sums = batch_sums.sum_batches([batch], self.deployment.model.window_tokens)
