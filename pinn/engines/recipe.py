@@ -308,6 +308,7 @@ class SchedulerRules:
         packs_sparse_keys: Whether fp8 keys of sparse attention are packed on every GPU.
         pads_eager_ranks: Whether data-parallel ranks are padded to the largest of them in steps
             that no CUDA graph holds, too, unless there are no graphs at all.
+        paces_alone: Whether ``--prefill-schedule-interval`` holds without ranks in lockstep, too.
     """
 
     pipelined_decodes: str = ONE_BATCH
@@ -321,6 +322,7 @@ class SchedulerRules:
     state_checkpoints: str = ""
     packs_sparse_keys: bool = True
     pads_eager_ranks: bool = True
+    paces_alone: bool = False
 
 
 @lru_cache(maxsize=256)

@@ -46,6 +46,7 @@ class Config:
     awaits_preempted: I8
     chunk_multiple: I8
     poll_interval: I8
+    prompt_interval: I8  # steps from one with prompts to the next; 1 without
     prompt_wait_steps: I8
     prompt_wait_tokens: I8
     one_batch: I8  # a request is in one batch at a time

@@ -15,7 +15,7 @@ as SGLang does.
 """
 
 from pinn.physics.step_values import RAMP
-from pinn.simulator.client import first_of, replicas_of
+from pinn.simulator.client import first_of, group_of, replicas_of
 from pinn.simulator.compiler import compiled_inside
 from pinn.simulator.engine import Config, Engine
 
@@ -60,6 +60,40 @@ def _eager_share(config: Config, prompt_tokens: float, decodes: float, tokens: f
             return 1.0
         tokens = prompt_tokens
     return min(max(RAMP * (tokens / config.graph_tokens - 1.0), 0.0), 1.0)
+
+
+# Prompts that are held back while requests decode (``--prefill-schedule-interval``).
+#
+# ``vllm/v1/core/sched/scheduler.py: Scheduler.schedule`` and ``vllm/v1/engine/core.py:
+# DPEngineCoreProc._should_throttle_prefills`` of 0.24.0 to 0.33.0: ranks in lockstep count steps
+# together, an engine by itself those since its last prompts.
+
+
+def holds_prompts(engine: Engine, replica: int) -> bool:
+    """Whether a replica's next batch is of decodes alone, chunks of running prompts left out."""
+    config, state = engine.config, engine.replicas[replica]
+    if config.prompt_interval == 1 or state.unserved > 0:
+        return False
+    if config.shares_experts:
+        due = engine.groups[group_of(engine, replica)].turns % config.prompt_interval == 0
+    else:
+        due = state.since_prompts + 1 >= config.prompt_interval
+    if due:
+        return False
+    for i in range(state.running):
+        request = engine.requests[engine.running[replica, i]]
+        if request.prompt + request.generated + request.placeholders - request.computed <= 1:
+            return True
+    return False
+
+
+def note_prompts(engine: Engine, replica: int) -> None:
+    """What a batch that was just made up means for the next prompts."""
+    state = engine.replicas[replica]
+    if state.prompts_wait == 0 and state.preempted == 0:
+        state.unserved = engine.waiting[replica].size > 0
+    if state.tokens > 0:
+        state.since_prompts = 0 if state.sums[_PROMPTS] > 0 else state.since_prompts + 1
 
 
 compiled_inside(__name__)

@@ -213,6 +213,7 @@ def _launch(engine: Engine, group: int, duration: float, slowest: int) -> None:
     state.gpu_free_s = start + duration / config.pipeline_parallel_size
     state.in_flight += 1
     state.launched += 1
+    state.turns += 1
     _note_tokens(engine, group, column, end)
     _record(engine, group, start, duration, slowest)
 
@@ -282,7 +283,7 @@ def _end_turn(engine: Engine, group: int) -> None:
     if state.in_flight > 0:
         state.wake_s = engine.batch_end_s[group, state.oldest]
         return
-    state.wake_s = np.inf
+    state.wake_s, state.turns = np.inf, 0
     for replica in replicas_of(engine, group):
         queue = engine.input[replica]
         if queue.size > 0:

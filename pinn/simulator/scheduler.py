@@ -15,6 +15,7 @@ from pinn.simulator.compiler import compiled_inside
 from pinn.simulator.engine import Engine
 from pinn.simulator.hooks import schedule_apart_if
 from pinn.simulator.latency_model import LatencyModel
+from pinn.simulator.lockstep import holds_prompts, note_prompts
 from pinn.simulator.state import ARRIVED, DECODES, LOADING, REREAD, WAITING, Replica, Request
 
 
@@ -32,12 +33,15 @@ def schedule(latency: LatencyModel, engine: Engine, replica: int, prompts_wait: 
     sums = state.sums
     for i in range(len(sums)):
         sums[i] = 0.0
+    held = holds_prompts(engine, replica)
+    state.prompts_wait, state.chunks_wait = prompts_wait or held, held
     if config.prefill_first:
         schedule_apart_if(latency, engine, replica)
     else:
         _schedule_running(engine, replica)
-        if state.preempted == 0 and not prompts_wait:
+        if state.preempted == 0 and not state.prompts_wait:
             _schedule_waiting(engine, replica)
+        note_prompts(engine, replica)
     sums[REREAD] = _reread_tokens(engine, replica, sums[1], sums[3])
     blocks.round_up_decodes(engine, replica)
     return state.tokens
@@ -109,6 +113,8 @@ def _running_tokens(engine: Engine, state: Replica, request: Request) -> int:
     ):
         return 0
     tokens = request.prompt + request.generated + request.placeholders - request.computed
+    if state.chunks_wait and tokens > 1:
+        return 0
     if tokens == 1 and request.computed >= request.prompt:
         tokens += config.drafts
     if 0 < state.longest_chunk < tokens:

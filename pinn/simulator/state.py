@@ -146,6 +146,10 @@ class Replica:
     seen_running: I8
     handed_s: F8
     transfer_free_s: F8
+    prompts_wait: I8  # whether prompts are left out of the batch that is being made up
+    chunks_wait: I8  # and whether those of which a chunk has run are, too
+    unserved: I8  # whether prompts were left waiting when they last were not
+    since_prompts: I8  # batches since the last one with prompts
     padding: I8  # rows that round the decodes up to a CUDA graph
     # Of schedules with prompts apart, after ``sglang/srt/managers/scheduler.py``.
     chunked: I8  # chunked_req: the request whose prompt goes on, or -1
@@ -169,6 +173,7 @@ class Group:
     gpu_free_s: F8
     last_end_s: F8
     waited: I8  # steps that prompts have waited for others
+    turns: I8  # batches since it was last idle
     shared: Sums  # what the experts work on in a step, per rank
 
 
