@@ -268,6 +268,7 @@ def _make_idle(engine: Engine) -> None:
     for queue in (engine.waiting, engine.input):
         queue["head"][:] = queue["tail"][:] = -1
     engine.replicas["chunked"][:] = -1
+    engine.replicas["since_prompts"][:] = config.prompt_interval
     engine.replicas["expected"][:] = config.admission_share
     engine.replicas["free_blocks"][:] = config.blocks
     engine.replicas["free_slots"][:] = config.slots

@@ -72,6 +72,7 @@ def _eager_share(config: Config, prompt_tokens: float, decodes: float, tokens: f
 def holds_prompts(engine: Engine, replica: int) -> bool:
     """Whether a replica's next batch is of decodes alone, chunks of running prompts left out."""
     config, state = engine.config, engine.replicas[replica]
+    state.has_chunks = False
     if config.prompt_interval == 1 or state.unserved > 0:
         return False
     if config.shares_experts:
@@ -81,8 +82,7 @@ def holds_prompts(engine: Engine, replica: int) -> bool:
     if due:
         return False
     for i in range(state.running):
-        request = engine.requests[engine.running[replica, i]]
-        if request.prompt + request.generated + request.placeholders - request.computed <= 1:
+        if engine.requests[engine.running[replica, i]].is_chunk == 0:
             return True
     return False
 
@@ -90,10 +90,10 @@ def holds_prompts(engine: Engine, replica: int) -> bool:
 def note_prompts(engine: Engine, replica: int) -> None:
     """What a batch that was just made up means for the next prompts."""
     state = engine.replicas[replica]
-    if state.prompts_wait == 0 and state.preempted == 0:
+    if state.preempted == 0 and state.prompts_wait == 0 and state.paced == 0:
         state.unserved = engine.waiting[replica].size > 0
     if state.tokens > 0:
-        state.since_prompts = 0 if state.sums[_PROMPTS] > 0 else state.since_prompts + 1
+        state.since_prompts = 0 if state.has_chunks else state.since_prompts + 1
 
 
 compiled_inside(__name__)

@@ -108,6 +108,7 @@ class Request:
     unverified: I8  # drafted tokens among those computed, in batches in flight
     drafted_tokens: I8  # tokens that steps have verified
     accepted_tokens: I8  # of those
+    is_chunk: I8  # is_prefill_chunk: whether its last batch left some of its known tokens out
 
 
 class Server:
@@ -146,10 +147,11 @@ class Replica:
     seen_running: I8
     handed_s: F8
     transfer_free_s: F8
-    prompts_wait: I8  # whether prompts are left out of the batch that is being made up
-    chunks_wait: I8  # and whether those of which a chunk has run are, too
+    prompts_wait: I8  # whether new prompts are left out of the batch that is being made up
+    paced: I8  # whether all are but a prompt's last token, see ``pinn.simulator.lockstep``
+    has_chunks: I8  # whether it has more of one
     unserved: I8  # whether prompts were left waiting when they last were not
-    since_prompts: I8  # batches since the last one with prompts
+    since_prompts: I8  # batches since the last one with chunks
     padding: I8  # rows that round the decodes up to a CUDA graph
     # Of schedules with prompts apart, after ``sglang/srt/managers/scheduler.py``.
     chunked: I8  # chunked_req: the request whose prompt goes on, or -1
