@@ -122,6 +122,8 @@ _OPTIONAL = (
     "preemption_processing_time",
     "post_decode_fixed_overhead",
 )
+#: Of ranks that share experts; no simulator needs them.
+_OF_RANKS = ("own_step_time", "shared_step_time")
 
 
 def complete_latency(model: object) -> LatencyModel:
@@ -136,7 +138,8 @@ def complete_latency(model: object) -> LatencyModel:
         raise PinnError(f"{fault}; pinn/surrogate/coefficients.py lists the methods")
     if all(hasattr(model, name) for name in _OPTIONAL):
         return cast(LatencyModel, model)
-    methods = {name: getattr(model, name, lambda *_: 0.0) for name in (*_NEEDED, *_OPTIONAL)}
+    names = (*_NEEDED, *_OPTIONAL, *(name for name in _OF_RANKS if hasattr(model, name)))
+    methods = {name: getattr(model, name, lambda *_: 0.0) for name in names}
     return cast(LatencyModel, SimpleNamespace(**methods))
 
 
