@@ -306,6 +306,9 @@ class SchedulerRules:
         mixed_pages: Whether pages of several sizes lie side by side in a block.
         state_checkpoints: Mixers of which a state amid a prompt is kept, too, for its prefix.
         packs_sparse_keys: Whether fp8 keys of sparse attention are packed on every GPU.
+        pads_eager_ranks: Whether data-parallel ranks are padded to the largest of them in steps
+            that no CUDA graph holds, too, unless there are no graphs at all.
+        paces_alone: Whether ``--prefill-schedule-interval`` holds without ranks in lockstep, too.
     """
 
     pipelined_decodes: str = ONE_BATCH
@@ -318,6 +321,8 @@ class SchedulerRules:
     mixed_pages: bool = False
     state_checkpoints: str = ""
     packs_sparse_keys: bool = True
+    pads_eager_ranks: bool = True
+    paces_alone: bool = False
 
 
 @lru_cache(maxsize=256)

@@ -109,7 +109,8 @@ def _shared_recipe(
     for name in _OF_MEMORY:
         found.take_default(name)
     _settle_speculation(found)
-    found.put("scheduler", recipe.SchedulerRules(), "vLLM alone has rules that change")
+    rules = recipe.SchedulerRules(pads_eager_ranks=False)
+    found.put("scheduler", rules, "vLLM alone has rules that change")
     SETTLERS[serving.engine](found)
     return found.recipe()
 

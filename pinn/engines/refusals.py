@@ -38,6 +38,12 @@ def whole_prompts(d: Deployment) -> Refusal | None:
     return refusal(d, "whole_prompts", asked=asked, longest=longest) if refused else None
 
 
+def prompt_interval(d: Deployment) -> Refusal | None:
+    """A release without the flag does not start with it."""
+    refused = d.serving.prefill_schedule_interval > 1 and runs(d, VLLM, below="0.24")
+    return refusal(d, "prompt_interval") if refused else None
+
+
 def longest_context(d: Deployment) -> Refusal | None:
     """A context is no longer than positions of the model, unless an environment variable is set."""
     variables = {
@@ -172,9 +178,9 @@ RULES: tuple[Callable[[Deployment], Refusal | None], ...] = (
     refused_formats.heads, refused_formats.kv_heads, refused_formats.experts_over_ranks,
     refused_formats.expert_width, refused_formats.dense_width, refused_formats.block_experts,
     refused_formats.block_dense, refused_formats.block_attention, refused_formats.groups,
-    refused_formats.capability, requests_per_step, whole_prompts, longest_context, block_size,
-    chunk_of_pages, cache_format, latent_cache, architecture, prediction_layer, draft_model,
-    drafts_beside_replicas,
+    refused_formats.capability, requests_per_step, whole_prompts, prompt_interval, longest_context,
+    block_size, chunk_of_pages, cache_format, latent_cache, architecture, prediction_layer,
+    draft_model, drafts_beside_replicas,
 )  # fmt: skip
 
 

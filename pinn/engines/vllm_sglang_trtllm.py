@@ -248,6 +248,8 @@ def settle_sglang(found: RecipeFields) -> None:
     if values["poll_interval"] > 1 and serving.enable_dp_attention:
         flags = "--scheduler-recv-interval with --enable-dp-attention"
         raise PinnError(f"sglang refuses {flags}: leave one out")
+    if serving.enable_prefill_delayer and replicas > 1:
+        found.take("prompt_wait_steps", "prefill_delayer_max_delay_passes")
     exchanges = {"none": recipe.GATHER, DEEPEP: recipe.ALL_TO_ALL}
     found.take("expert_exchange", "moe_a2a_backend", exchanges.__getitem__)
     if serving.enable_dp_attention or serving.moe_a2a_backend == DEEPEP:

@@ -68,8 +68,22 @@ class BlisSums:
 
 
 def recorded_sums(steps: run.StepRecords) -> BlisSums:
-    """Return the sums of simulated steps, each of one data-parallel replica."""
-    return BlisSums.of(steps.sums, steps["decode_context"], steps[state.PROMPT_REACH])
+    """Return the sums of simulated steps, each of the mean data-parallel replica.
+
+    Contexts are those of the slowest one, as often as all have its decodes and prompt tokens.
+    """
+    slowest, mean = steps.sums, steps.shared_sums
+    own = BlisSums.of(slowest, steps["decode_context"], steps[state.PROMPT_REACH])
+    decodes = _times(mean.decode_requests, slowest.decode_requests)
+    prompts = _times(mean.prefill_tokens, slowest.prefill_tokens)
+    return BlisSums(
+        mean.prefill_tokens, mean.decode_requests, own.decode_context * decodes, mean.requests,
+        own.prompt_reach * prompts,
+    )  # fmt: skip
+
+
+def _times(mean: Counts, own: Counts) -> Counts:
+    return np.divide(mean, own, out=np.ones_like(own), where=own > 0)
 
 
 def blis_features(m: BlisModel, s: BlisSums) -> Float[np.ndarray, "batches basis"]:

@@ -17,7 +17,7 @@ from pinn.simulator.run import RequestRecords, Run, StepRecords
 from pinn.simulator.simulate import simulate
 from pinn.simulator.workloads.arrivals import Stage
 from pinn.simulator.workloads.workload import Workload, open_loop
-from pinn.surrogate.deployment_features import deployment_features
+from pinn.surrogate.group_features import group_features
 from pinn.units import MICROSECOND
 
 # Loads that vectors are fitted to, simulated: their batches and their waiting times.
@@ -192,8 +192,10 @@ def _first_token_delay_s(blis: RequestRecords, whole: RequestRecords, overloaded
 
 def _shared(latency: LinearLatency, steps: StepRecords) -> float:
     """Return the share of time that steps would add if no decode reused keys in cache."""
-    saved = deployment_features(latency.deployment, steps.sums) @ latency.beta
-    whole = deployment_features(latency.deployment, steps.whole_sums) @ latency.beta
+    saved, whole = (
+        group_features(latency.deployment, sums, steps.shared_sums) @ latency.beta
+        for sums in (steps.sums, steps.whole_sums)
+    )
     return float(whole.sum() / saved.sum() - 1)
 
 

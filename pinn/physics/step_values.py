@@ -12,7 +12,7 @@ Values = Float[np.ndarray, "..."]
 # Roofline lower bound of a step: no engine can be faster on this GPU.
 
 
-def floor_seconds(costs: StepCosts, sums: BatchSums) -> Values:
+def floor_seconds(costs: StepCosts, sums: BatchSums, shared: BatchSums | None = None) -> Values:
     """Return the roofline lower bound: max(FLOPs / peak, bytes that must be read / bandwidth).
 
     Only the routed experts that one token needs are counted, since any routing may send all tokens
@@ -22,6 +22,8 @@ def floor_seconds(costs: StepCosts, sums: BatchSums) -> Values:
     Args:
         costs: Costs of the deployments, broadcast against ``sums``.
         sums: Sums of the batches.
+        shared: Sums of what the experts of data-parallel ranks work on, per rank; by default
+            ``sums``.
     """
     own_decode = sums.decode_requests
     reads = (
@@ -33,7 +35,7 @@ def floor_seconds(costs: StepCosts, sums: BatchSums) -> Values:
     )
     arithmetic = (
         gemm_compute_s(costs, sums)
-        + expert_compute_s(costs, sums)
+        + expert_compute_s(costs, sums if shared is None else shared)
         + costs.decode_pair_s * sums.decode_context
         + costs.windowed_decode_pair_s * sums.windowed_decode_context
         + costs.prefill_pair_s * sums.prefill_pairs

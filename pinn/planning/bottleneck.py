@@ -8,9 +8,10 @@ from pinn.physics.batch_sums import BatchSums, uniform_sums
 from pinn.planning.candidate import Candidate, gpu_count
 from pinn.planning.trials import latencies_s
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.run import Run
+from pinn.simulator.run import Run, StepRecords
 from pinn.simulator.slo import Latencies, Slo
 from pinn.surrogate.deployment_features import deployment_features
+from pinn.surrogate.group_features import group_features
 from pinn.surrogate.step_features import STEP_FEATURES
 
 #: Most steps of a run that are accounted for, evenly spread.
@@ -31,7 +32,9 @@ def step_time_shares(run: Run, latency: LinearLatency) -> dict[str, float]:
     """
     others = [f.part for f in STEP_FEATURES.values() if f.part != "gemm"]
     found = dict.fromkeys(["weights", "gemm_compute", *others], 0.0)
-    seconds = deployment_features(latency.deployment, _sums(run)) * latency.beta
+    steps = _some_steps(run)
+    of_steps = group_features(latency.deployment, steps.sums, steps.shared_sums)
+    seconds = of_steps * latency.beta
     one_token = uniform_sums(decode_requests=np.ones(1))
     lone = deployment_features(latency.deployment, one_token)[0] * latency.beta
     columns = zip(STEP_FEATURES.values(), seconds.sum(axis=0), len(seconds) * lone, strict=True)
@@ -67,11 +70,14 @@ def limited_by(run: Run, latency: LinearLatency) -> str:
 
 def _most_time(run: Run, latency: LinearLatency) -> str:
     """Return the largest part of the engine's time; prefill is what prompts add to decodes."""
-    deployment, sums = latency.deployment, _sums(run)
+    steps = _some_steps(run)
     prompts = [f.name for f in fields(BatchSums) if "prefill_" in f.name]
-    without = replace(sums, **dict.fromkeys(prompts, np.zeros_like(sums.prefill_requests)))
+    nothing = dict.fromkeys(prompts, np.zeros(len(steps)))
+    whole = steps.sums, steps.shared_sums
+    without = [replace(sums, **nothing) for sums in whole]
     seconds, decodes = (
-        deployment_features(deployment, each).sum(axis=0) * latency.beta for each in (sums, without)
+        group_features(latency.deployment, *each).sum(axis=0) * latency.beta
+        for each in (whole, without)
     )
     part = np.array([f.part for f in STEP_FEATURES.values()])
     communication, host = part == "communication", np.isin(part, ("host", "small_kernels"))
@@ -85,9 +91,9 @@ def _most_time(run: Run, latency: LinearLatency) -> str:
     return max(spent, key=lambda name: spent[name])
 
 
-def _sums(run: Run) -> BatchSums:
+def _some_steps(run: Run) -> StepRecords:
     every = -(-len(run.steps) // _MOST_STEPS)
-    return replace(run.steps, table=run.steps.table[::every]).sums
+    return StepRecords(run.steps.table[::every])
 
 
 def bottleneck(candidate: Candidate, beyond: Run, slo: Slo) -> str:

@@ -8,7 +8,7 @@ takes at least as long. Time outside the steps is not counted.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from jaxtyping import Float, Int, Real
@@ -16,7 +16,7 @@ from jaxtyping import Float, Int, Real
 from pinn.common.numbers import number
 from pinn.engines.engine_spec import EngineSpec
 from pinn.memory.kv_cache import kv_layout
-from pinn.physics.batch_sums import uniform_sums
+from pinn.physics.batch_sums import BatchSums, uniform_sums
 from pinn.planning.candidate import Candidate
 from pinn.planning.fleet import BALANCED_GAIN
 from pinn.planning.plan import Point, RejectedCandidate
@@ -29,6 +29,7 @@ from pinn.simulator.pools import halves
 from pinn.simulator.slo import Latencies, Slo
 from pinn.simulator.workloads.workload import Workload
 from pinn.surrogate.deployment_features import deployment_features
+from pinn.surrogate.group_features import group_features
 
 #: Grain in tokens to which lengths are rounded down, so that few different ones are timed.
 _GRAIN_TOKENS = 64
@@ -40,6 +41,17 @@ def step_seconds(
     """Return the seconds of steps of equal requests; arguments as of ``uniform_sums``."""
     sums = uniform_sums(**requests, window=latency.deployment.model.window_tokens)
     return np.asarray(deployment_features(latency.deployment, sums) @ latency.beta)
+
+
+def lone_seconds(
+    latency: LinearLatency, **requests: float | Real[np.ndarray, "..."]
+) -> Float[np.ndarray, "..."]:
+    """Seconds of the same steps on one data-parallel rank while the others are idle, at least."""
+    deployment = latency.deployment
+    own = uniform_sums(**requests, window=deployment.model.window_tokens)
+    ranks = deployment.recipe.data_parallel_size
+    shared = BatchSums(*(getattr(own, f.name) / ranks for f in fields(BatchSums)))
+    return np.asarray(group_features(deployment, own, shared) @ latency.beta)
 
 
 def least_latencies_s(
@@ -64,7 +76,7 @@ def least_latencies_s(
     pairs, place = np.unique(np.stack([new, known]), axis=1, return_inverse=True)
     ttft = np.array([_prefill_s(prompts, *pair) for pair in pairs.T.tolist()])[place.reshape(-1)]
     contexts, place = np.unique(_rounded(workload.prompt_tokens), return_inverse=True)
-    decode = step_seconds(latency, decode_requests=1.0, decode_context=contexts)[place]
+    decode = lone_seconds(latency, decode_requests=1.0, decode_context=contexts)[place]
     speculation = latency.deployment.recipe.speculation
     if speculation is not None:
         decode = decode / (1 + len(speculation.acceptance))
@@ -93,7 +105,7 @@ def _prefill_s(latency: LinearLatency, new: float, known: float) -> float:
     budget = recipe.token_budget if recipe.chunked_prefill else new
     starts = np.arange(0, new, budget, dtype=np.float64)
     chunks = np.minimum(new - starts, budget)
-    seconds = step_seconds(
+    seconds = lone_seconds(
         latency, prefill_requests=1.0, prefill_tokens=chunks, prefill_cached=known + starts
     )
     return float(max(seconds.sum() / recipe.pipeline_parallel_size, seconds.max()))

@@ -328,6 +328,7 @@ def add_to_batch(engine: Engine, replica: int, r: int, tokens: int) -> None:
         request.unverified += sampled - 1
     if config.asynchronous:
         request.placeholders += sampled
+    request.is_chunk = sampled == 0
     if sampled > 0:
         request.eligible = state.schedulings + config.stagger
     batch = engine.batches[replica, state.column]

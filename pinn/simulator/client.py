@@ -105,7 +105,9 @@ def _begin(server: Server, now: float) -> None:
 # Prompts that wait for others while decodes go on, so that one step takes them together.
 #
 # Mirrors ``tensorrt_llm/_torch/pyexecutor/py_executor.py``, as remembered:
-# ``_waiting_requests``, and ``_balance_adp_requests`` where attention is data parallel. A prompt
+# ``_waiting_requests``, and ``_balance_adp_requests`` where attention is data parallel; and
+# ``sglang/srt/managers/prefill_delayer.py`` of 0.5.23 where ranks disagree, without its
+# watermark of the cache and its waits for a free batch or a longer queue. A prompt
 # that waits for blocks of the cache counts as one that could run here; there it does not. Ranks
 # of a dense model do not keep step here, so that none waits for another.
 
@@ -132,21 +134,29 @@ def _waits_for_tokens(engine: Engine, group: int) -> bool:
 
 
 def _waits_for_all(engine: Engine, group: int) -> bool:
-    """Until every replica has a prompt, one has no decodes, or so many steps have passed."""
+    """Until every replica has a prompt, one has no decodes, or so many steps have passed.
+
+    SGLang counts only steps in which some replica has a prompt, and waits beside idle ones.
+    """
     state, replicas = engine.groups[group], replicas_of(engine, group)
     prompts = decodes = 0
     for replica in replicas:
         prompts += _has_prompt(engine, replica)
         decodes += engine.replicas[replica].running > 0
-    may_wait = prompts < len(replicas) and decodes == len(replicas)
+    if engine.config.prefill_first:
+        may_wait = 0 < prompts < len(replicas) and decodes > 0
+    else:
+        may_wait = prompts < len(replicas) and decodes == len(replicas)
     waits = may_wait and state.waited + 1 < engine.config.prompt_wait_steps
     state.waited = state.waited + 1 if waits else 0
     return waits
 
 
 def _has_prompt(engine: Engine, replica: int) -> bool:
-    """Whether a request waits and a place is free."""
+    """Whether a request waits and a place is free, or a prompt goes on in SGLang."""
     state = engine.replicas[replica]
+    if state.chunked >= 0:
+        return True
     return engine.waiting[replica].size > 0 and state.running < engine.config.max_seqs
 
 

@@ -1,5 +1,6 @@
 """An engine in compiled code: a pointer, by numba's interface for types of one's own."""
 
+import hashlib
 import operator
 from typing import Any
 
@@ -8,6 +9,19 @@ from numba import extending as nb
 from numba import from_dtype, types
 
 from pinn.simulator.engine import ARRAYS, ENGINE, Engine, offsets
+
+
+def _mangling_args(record: types.Record) -> tuple[str, tuple[str, ...]]:
+    """Name a record in a symbol by its fields.
+
+    numba names it by a number that each process counts anew, so that code of two records which were
+    the first in processes of their own has the same symbols: a third process that loads both from
+    the cache would run one of them for both.
+    """
+    return "Record", (hashlib.sha256(record.name.encode()).hexdigest(),)
+
+
+setattr(types.Record, "mangling_args", property(_mangling_args))  # noqa: B010
 
 _INT64 = ir.IntType(64)
 _OFFSETS, _LENGTHS = offsets(ENGINE), offsets(ENGINE["config"])

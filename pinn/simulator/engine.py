@@ -46,6 +46,7 @@ class Config:
     awaits_preempted: I8
     chunk_multiple: I8
     poll_interval: I8
+    prompt_interval: I8  # steps from one with prompts to the next; 1 without
     prompt_wait_steps: I8
     prompt_wait_tokens: I8
     one_batch: I8  # a request is in one batch at a time
@@ -55,6 +56,10 @@ class Config:
     prompt_budget: I8  # prompt tokens after which such a step takes no further request
     reserves: I8  # requests are admitted with room for their whole output
     waits_for_all: I8  # until every replica has a prompt
+    shares_experts: I8  # replicas of a group do
+    pads_eager_ranks: I8
+    graph_tokens: I8  # of the largest CUDA graph; 0 without any
+    graph_requests: I8  # decodes of the largest one, where they are of decodes alone; else 0
     drafts: I8  # drafted tokens that a decode brings to be verified
     lookahead: I8  # tokens beyond those for which it holds blocks
     depth: I8  # batches in flight
@@ -268,6 +273,7 @@ def _make_idle(engine: Engine) -> None:
     for queue in (engine.waiting, engine.input):
         queue["head"][:] = queue["tail"][:] = -1
     engine.replicas["chunked"][:] = -1
+    engine.replicas["since_prompts"][:] = config.prompt_interval
     engine.replicas["expected"][:] = config.admission_share
     engine.replicas["free_blocks"][:] = config.blocks
     engine.replicas["free_slots"][:] = config.slots

@@ -13,7 +13,7 @@ from pinn.simulator.compiler import compiled_as, inner
 from pinn.simulator.engine import Engine
 from pinn.simulator.latency_model import LatencyModel
 from pinn.simulator.prefill_first import schedule_apart
-from pinn.simulator.state import REREAD
+from pinn.simulator.state import REREAD, SHARED_SUMS
 from pinn.simulator.step_formulas import StepValues, Sums, step_formulas
 from pinn.specs.batch import Batch
 from pinn.surrogate.request_features import PHASES, REQUEST_FEATURES
@@ -128,7 +128,7 @@ def _read_contexts(sums: np.ndarray) -> tuple[float, float]:
 
 
 def step_seconds(latency: LatencyModel, engine: Engine, replica: int) -> float:
-    """StepTime of the batch that a replica has just scheduled."""
+    """StepTime of the batch that a replica has just scheduled; its own part where ranks share."""
     group = engine.groups[group_of(engine, replica)]
     column = (group.oldest + group.in_flight) % engine.config.depth
     rows = [engine.entries[replica, column, i] for i in range(engine.batches[replica, column].size)]
@@ -139,7 +139,15 @@ def step_seconds(latency: LatencyModel, engine: Engine, replica: int) -> float:
         (*(bool(row.prefill) for row in rows), *(False,) * added),
         float(engine.replicas[replica].sums[REREAD]),
     )
-    return float(latency.step_time(batch))
+    own = getattr(latency, "own_step_time", latency.step_time)
+    return float(own(batch) if engine.config.shares_experts else latency.step_time(batch))
+
+
+def shared_seconds(latency: LatencyModel, engine: Engine, group: int) -> float:
+    """The part of a step that all replicas of a group share, beside the longest of their own."""
+    if not hasattr(latency, "shared_step_time"):
+        return 0.0
+    return float(latency.shared_step_time(*engine.groups[group].shared[: len(SHARED_SUMS)]))
 
 
 def schedule_apart_if(
@@ -226,6 +234,13 @@ def _step_form(latency: types.Record) -> Callable[..., float]:
     return lambda latency, engine, replica: seconds(latency, engine.replicas[replica].sums)
 
 
+def _shared_form(latency: types.Record) -> Callable[..., float]:
+    if "shared" not in latency.fields:
+        return lambda latency, engine, group: 0.0  # noqa: ARG005
+    seconds = speculative_seconds if "pass_beta" in latency.fields else _linear_step
+    return lambda latency, engine, group: seconds(latency.shared, engine.groups[group].shared)
+
+
 def _apart_form(latency: types.Record) -> Callable[..., None]:
     if "apart" in latency.fields:
         return lambda latency, engine, replica: schedule_apart(engine, replica)  # noqa: ARG005
@@ -242,6 +257,7 @@ def _output_form() -> Callable[..., tuple[float, float]]:
 
 # numba compares the names of arguments, annotations included.
 compiled_as(step_seconds)(lambda latency, engine, replica: _step_form(latency))  # noqa: ARG005
+compiled_as(shared_seconds)(lambda latency, engine, group: _shared_form(latency))  # noqa: ARG005
 compiled_as(schedule_apart_if)(lambda latency, engine, replica: _apart_form(latency))  # noqa: ARG005
 compiled_as(request_seconds)(lambda latency, engine, r, phase: _request_form())  # noqa: ARG005
 compiled_as(after_output_seconds)(lambda latency: _output_form())  # noqa: ARG005

@@ -27,6 +27,10 @@ from pinn.specs.batch import Batch
 # the steps in flight emerges in a simulator (2.5 steps on average until the first token, under
 # asynchronous scheduling), a model that adds a share of the step time for it must not do so
 # here.
+#
+# Data-parallel ranks that share experts step together. Where a model has ``own_step_time(batch)``
+# and ``shared_step_time(prompts, decodes, prompt_tokens)`` too, their step takes the longest of the
+# former and the latter of the mean rank's work; else the longest ``step_time``.
 
 
 @runtime_checkable

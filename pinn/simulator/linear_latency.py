@@ -1,6 +1,6 @@
 """Latency models: linear in the features, from a checkpoint, or anyone's own in Python."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -18,6 +18,7 @@ from pinn.simulator.latency_model import LatencyModel
 from pinn.specs.batch import Batch
 from pinn.surrogate import deployment_features as speculation
 from pinn.surrogate.coefficient_set import read_coefficient_set
+from pinn.surrogate.group_features import shared_features
 from pinn.surrogate.request_features import phase_mask, request_features
 
 # A linear latency model: coefficients of one deployment, for compiled and plain runs alike.
@@ -43,25 +44,48 @@ class LinearLatency:
         ``apart`` and the passes of a draft are told by the names in it, so that the code of other
         steps does without.
         """
-        values: dict[str, float | np.ndarray] = {"alpha": hooks.request_coefficients(self.alpha)}
+        shared = shared_features(self.deployment)
+        values: dict[str, float | np.ndarray | np.record] = {}
         if apart:
             values["apart"] = 1.0
+        if shared.any():
+            values["shared"] = hooks.numbers(**self._steps(np.where(shared, self.beta, 0.0)))
+        alpha, own = hooks.request_coefficients(self.alpha), np.where(shared, 0.0, self.beta)
+        return hooks.numbers(**self._steps(own), alpha=alpha, **values)
+
+    def _steps(self, beta: np.ndarray) -> dict[str, float | np.ndarray | np.record]:
+        """Return what compiled code reads of steps, or of a part of them."""
         drafts = speculation.speculative_costs(self.deployment)
+        values: dict[str, float | np.ndarray | np.record] = {}
         if drafts is None:
-            costs, beta = {"costs": model_costs([self.deployment])}, self.beta
+            costs = {"costs": model_costs([self.deployment])}
         else:
             costs = {"costs": drafts.verified, "first": drafts.first, "later": drafts.later}
-            once = np.isin(np.arange(len(self.beta)), speculation.ONCE)
-            beta = np.where(once, self.beta, 0.0)
-            values["pass_beta"] = hooks.step_coefficients(np.where(once, 0.0, self.beta))
+            once = np.isin(np.arange(len(beta)), speculation.ONCE)
+            values["pass_beta"] = hooks.step_coefficients(np.where(once, 0.0, beta))
             values |= {name: getattr(drafts, name) for name in ("tokens", "passes", "branches")}
+            beta = np.where(once, beta, 0.0)
         records = {name: hooks.cost_numbers(each) for name, each in costs.items()}
-        return hooks.numbers(**records, beta=hooks.step_coefficients(beta), **values)
+        return {**records, "beta": hooks.step_coefficients(beta), **values}
 
     def step_time(self, batch: Batch) -> float:
         """One step: beta . features."""
+        return self._seconds(batch, self.beta)
+
+    def own_step_time(self, batch: Batch) -> float:
+        """What a data-parallel rank does of a step by itself."""
+        return self._seconds(batch, np.where(shared_features(self.deployment), 0.0, self.beta))
+
+    def shared_step_time(self, prompts: float, decodes: float, prompt_tokens: float) -> float:
+        """What all ranks share of a step, of so many requests and prompt tokens per rank."""
+        beta = np.where(shared_features(self.deployment), self.beta, 0.0)
+        sums = batch_sums.uniform_sums(decode_requests=[decodes], prefill_requests=[prompts])
+        sums = replace(sums, prefill_tokens=np.array([prompt_tokens], dtype=np.float64))
+        return float((speculation.deployment_features(self.deployment, sums) @ beta)[0])
+
+    def _seconds(self, batch: Batch, beta: np.ndarray) -> float:
         sums = batch_sums.sum_batches([batch], self.deployment.model.window_tokens)
-        return float((speculation.deployment_features(self.deployment, sums) @ self.beta)[0])
+        return float((speculation.deployment_features(self.deployment, sums) @ beta)[0])
 
     def queueing_time(self, prompt_tokens: float) -> float:
         """Phase ``arrival_to_queue``."""
@@ -98,6 +122,8 @@ _OPTIONAL = (
     "preemption_processing_time",
     "post_decode_fixed_overhead",
 )
+#: Of ranks that share experts; no simulator needs them.
+_OF_RANKS = ("own_step_time", "shared_step_time")
 
 
 def complete_latency(model: object) -> LatencyModel:
@@ -112,7 +138,8 @@ def complete_latency(model: object) -> LatencyModel:
         raise PinnError(f"{fault}; pinn/surrogate/coefficients.py lists the methods")
     if all(hasattr(model, name) for name in _OPTIONAL):
         return cast(LatencyModel, model)
-    methods = {name: getattr(model, name, lambda *_: 0.0) for name in (*_NEEDED, *_OPTIONAL)}
+    names = (*_NEEDED, *_OPTIONAL, *(name for name in _OF_RANKS if hasattr(model, name)))
+    methods = {name: getattr(model, name, lambda *_: 0.0) for name in names}
     return cast(LatencyModel, SimpleNamespace(**methods))
 
 

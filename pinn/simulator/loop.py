@@ -12,8 +12,9 @@ from pinn.simulator.client import first_of, first_server, group_of, prompts_wait
 from pinn.simulator.compiler import compiled, compiled_inside
 from pinn.simulator.engine import Engine
 from pinn.simulator.latency_model import LatencyModel
+from pinn.simulator.lockstep import share_work
 from pinn.simulator.scheduler import schedule
-from pinn.simulator.state import FIRST_SUM, LOADING, SENT, WAITING
+from pinn.simulator.state import FIRST_SHARED, FIRST_SUM, LOADING, SENT, SHARED_SUMS, WAITING
 
 # The clock: requests are sent, batches are launched, batches end.
 #
@@ -77,10 +78,10 @@ def advance(engine: Engine, latency: LatencyModel, until_s: float = np.inf) -> i
 
 
 def _group_seconds(latency: LatencyModel, engine: Engine, group: int) -> tuple[float, int]:
-    """The longest step among the replicas of a group, and whose it is.
+    """How long a group's step takes, and which of its replicas is the slowest.
 
     Experts spread over data-parallel ranks exchange tokens in every layer, so the ranks keep step
-    (``DPEngineCoreProc.run_busy_loop``); idle ones run a dummy batch.
+    (``DPEngineCoreProc.run_busy_loop``): the slowest one's own part and the part that all share.
     """
     longest, slowest = 0.0, first_of(engine, group)
     for replica in replicas_of(engine, group):
@@ -88,6 +89,9 @@ def _group_seconds(latency: LatencyModel, engine: Engine, group: int) -> tuple[f
             duration = hooks.step_seconds(latency, engine, replica)
             if not duration <= longest:
                 longest, slowest = duration, replica
+    if engine.config.shares_experts:
+        share_work(engine, group)
+        longest += hooks.shared_seconds(latency, engine, group)
     return longest, slowest
 
 
@@ -209,6 +213,7 @@ def _launch(engine: Engine, group: int, duration: float, slowest: int) -> None:
     state.gpu_free_s = start + duration / config.pipeline_parallel_size
     state.in_flight += 1
     state.launched += 1
+    state.turns += 1
     _note_tokens(engine, group, column, end)
     _record(engine, group, start, duration, slowest)
 
@@ -267,6 +272,9 @@ def _record(engine: Engine, group: int, start: float, duration: float, slowest: 
     sums = engine.replicas[slowest].sums
     for i in range(len(sums)):
         engine.steps[step, FIRST_SUM + i] = sums[i]
+    shared = of_group.shared if config.shares_experts else sums
+    for i in range(len(SHARED_SUMS)):
+        engine.steps[step, FIRST_SHARED + i] = shared[i]
 
 
 def _end_turn(engine: Engine, group: int) -> None:
@@ -275,7 +283,7 @@ def _end_turn(engine: Engine, group: int) -> None:
     if state.in_flight > 0:
         state.wake_s = engine.batch_end_s[group, state.oldest]
         return
-    state.wake_s = np.inf
+    state.wake_s, state.turns = np.inf, 0
     for replica in replicas_of(engine, group):
         queue = engine.input[replica]
         if queue.size > 0:

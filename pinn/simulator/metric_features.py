@@ -11,7 +11,7 @@ from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.physics import batch_sums
 from pinn.simulator.run import Run, StepRecords
-from pinn.surrogate import deployment_features as speculation
+from pinn.surrogate.group_features import group_features
 from pinn.surrogate.request_features import REQUEST_FEATURES, phase_mask, request_features
 from pinn.surrogate.step_features import STEP_FEATURES
 
@@ -109,7 +109,7 @@ def features_spent(
     spent = np.zeros((len(table) + 1, len(STEP_FEATURES)))
     for begin in range(0, len(table), _CHUNK_STEPS):
         steps = StepRecords(table[begin : begin + _CHUNK_STEPS])
-        spent[begin + 1 :][: len(steps)] = speculation.deployment_features(deployment, steps.sums)
+        spent[begin + 1 :][: len(steps)] = group_features(deployment, steps.sums, steps.shared_sums)
     return np.cumsum(spent, axis=0, out=spent)
 
 
@@ -194,13 +194,16 @@ class MeanSteps:
     """Groups of consecutive alike steps.
 
     Attributes:
-        sums: Of the mean batch of each group, fields of shape ``[groups]``.
+        sums: Of the mean batch of each group, fields of shape ``[groups]``; of the slowest of
+            data-parallel ranks.
+        shared: Of what the experts of all these work on, per rank.
         tpot_share: Of all steps of the group together: ``tpot_share @ values`` is the mean of
             something of each step over the gaps between tokens.
         ttft_share: The same for the steps until the first token, in the mean of requests.
     """
 
     sums: batch_sums.BatchSums
+    shared: batch_sums.BatchSums
     tpot_share: Float[np.ndarray, " groups"]
     ttft_share: Float[np.ndarray, " groups"]
 
@@ -242,16 +245,21 @@ def _spread(
 def _grouped(run: Run, tpot: np.ndarray, ttft: np.ndarray) -> MeanSteps:
     """Steps of decodes alone form a group while the requests in them are the same number."""
     sums = run.steps.sums
-    columns = [getattr(sums, f.name) for f in fields(batch_sums.BatchSums)]
     prompts, fresh = sums.prefill_requests > 0, np.ones(len(run.steps), dtype=bool)
     fresh[1:] = (np.diff(sums.decode_requests) != 0) | prompts[1:] | prompts[:-1]
     begin = np.flatnonzero(fresh)
     size = np.diff([*begin, len(fresh)])
     return MeanSteps(
-        batch_sums.BatchSums(*(np.add.reduceat(column, begin) / size for column in columns)),
+        _means(sums, begin, size),
+        _means(run.steps.shared_sums, begin, size),
         np.add.reduceat(tpot, begin),
         np.add.reduceat(ttft, begin),
     )
+
+
+def _means(sums: batch_sums.BatchSums, begin: np.ndarray, size: np.ndarray) -> batch_sums.BatchSums:
+    columns = (getattr(sums, f.name) for f in fields(batch_sums.BatchSums))
+    return batch_sums.BatchSums(*(np.add.reduceat(column, begin) / size for column in columns))
 
 
 # Figures of a run as dot products: which features its clients' latencies are made of.

@@ -166,7 +166,8 @@ def _schedule_prompts(engine: Engine, replica: int) -> None:
     others = state.running - (state.chunked >= 0)
     if config.foresees_ends and others == 0:
         state.full = 0
-    if state.chunked < 0 and (state.full > 0 or engine.waiting[replica].size == 0):
+    none_starts = state.full > 0 or engine.waiting[replica].size == 0 or state.prompts_wait > 0
+    if state.chunked < 0 and none_starts:
         return
     places = config.max_seqs - others - state.unfiltered
     state.alone = places == config.max_seqs
@@ -179,7 +180,7 @@ def _schedule_prompts(engine: Engine, replica: int) -> None:
     if state.chunked >= 0:
         tokens, expected = _go_on(engine, replica, left, expected)
         left, prompts_left, taken = left - tokens, prompts_left - tokens, 1
-    r = engine.waiting[replica].head
+    r = engine.waiting[replica].head if state.prompts_wait == 0 else -1
     while r >= 0:
         after = engine.requests[r].after
         spent = prompts_left <= 0 or left <= 0

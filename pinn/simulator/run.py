@@ -146,7 +146,8 @@ class StepRecords:
     """Per step, in the order of launching.
 
     Attributes:
-        table: Columns ``STEP_COLUMNS``; sums are of the replica that took longest.
+        table: Columns ``STEP_COLUMNS``; sums are of the replica that took longest, but for the
+            shared ones.
     """
 
     table: Float[np.ndarray, "steps columns"]
@@ -167,6 +168,13 @@ class StepRecords:
     def whole_sums(self) -> BatchSums:
         """The same, keys that decodes share counted for each of them."""
         return BatchSums(*(self.table[:, state.FIRST_SUM + i] for i in range(len(state.SUMS))))
+
+    @property
+    def shared_sums(self) -> BatchSums:
+        """What the experts of a group's replicas work on, per replica; contexts are left out."""
+        known = {name: self[f"shared_{name}"] for name in state.SHARED_SUMS}
+        nothing = dict.fromkeys(state.SUMS, np.zeros(len(self)))
+        return BatchSums(**(nothing | known))
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from pinn.simulator.compiler import compiled_inside
 from pinn.simulator.engine import Engine
 from pinn.simulator.hooks import schedule_apart_if
 from pinn.simulator.latency_model import LatencyModel
+from pinn.simulator.lockstep import holds_prompts, note_prompts
 from pinn.simulator.state import ARRIVED, DECODES, LOADING, REREAD, WAITING, Replica, Request
 
 
@@ -32,12 +33,14 @@ def schedule(latency: LatencyModel, engine: Engine, replica: int, prompts_wait: 
     sums = state.sums
     for i in range(len(sums)):
         sums[i] = 0.0
+    state.prompts_wait, state.paced = prompts_wait, holds_prompts(engine, replica)
     if config.prefill_first:
         schedule_apart_if(latency, engine, replica)
     else:
         _schedule_running(engine, replica)
         if state.preempted == 0 and not prompts_wait:
             _schedule_waiting(engine, replica)
+        note_prompts(engine, replica)
     sums[REREAD] = _reread_tokens(engine, replica, sums[1], sums[3])
     blocks.round_up_decodes(engine, replica)
     return state.tokens
@@ -77,6 +80,7 @@ def _schedule_running(engine: Engine, replica: int) -> None:
             _preempt(engine, replica, last)
             if last == r:
                 return
+        state.has_chunks |= request.is_chunk
         blocks.add_to_batch(engine, replica, r, tokens)
         i += 1
 
@@ -109,6 +113,8 @@ def _running_tokens(engine: Engine, state: Replica, request: Request) -> int:
     ):
         return 0
     tokens = request.prompt + request.generated + request.placeholders - request.computed
+    if state.paced and request.is_chunk:
+        return 0
     if tokens == 1 and request.computed >= request.prompt:
         tokens += config.drafts
     if 0 < state.longest_chunk < tokens:
@@ -154,6 +160,9 @@ def _start(engine: Engine, replica: int, r: int) -> bool:
     if request.transferred > computed:
         return _load(engine, replica, r, hits)
     tokens = request.prompt + request.generated - computed
+    several = tokens > 1
+    if state.paced and several:
+        return False
     if 0 < state.longest_chunk < tokens:
         tokens = state.longest_chunk
     budget = config.token_budget - state.tokens
@@ -172,6 +181,7 @@ def _start(engine: Engine, replica: int, r: int) -> bool:
     else:
         enough = blocks.admit(engine, replica, r, hits, held)
     if enough:
+        state.has_chunks |= several
         blocks.enter(engine, replica, r, computed)
         blocks.add_to_batch(engine, replica, r, tokens)
     return enough

@@ -14,6 +14,7 @@ from pinn.simulator import engine, state
 from pinn.simulator.compiler import compiled
 from pinn.simulator.workloads.workload import Workload
 from pinn.specs.pooling import check_output
+from pinn.surrogate.group_features import shares_experts
 
 # Block keys: integers that are equal where vLLM's chained block hashes would be equal.
 
@@ -257,6 +258,8 @@ def _settings(
         "prefill_first": apart,
         "reserves": recipe.admission == recipes.COMPLETION,
         "waits_for_all": recipe.data_parallel_size > 1,
+        "shares_experts": shares_experts(deployment),
+        "prompt_interval": prompt_interval(deployment),
         "drafts": drafts,
         "lookahead": drafts if deployment.draft and recipe.admission == recipes.NEXT_STEP else 0,
         "depth": pipeline + (stagger > 0) if pipeline > 1 else 1 + overlap,
@@ -272,6 +275,12 @@ def _settings(
         "transfer_latency_s": spec.kv_transfer_latency_s,
         "transfer_token_s": layout.token_bytes(size) / spec.kv_transfer_bytes_per_s,
     }
+
+
+def prompt_interval(deployment: Deployment) -> int:
+    """Steps from one with prompts to the next; before 0.33 of ranks in lockstep alone."""
+    paced = deployment.recipe.scheduler.paces_alone or shares_experts(deployment)
+    return deployment.serving.prefill_schedule_interval if paced else 1
 
 
 def _scheduled_len(deployment: Deployment, workload: Workload) -> int:

@@ -111,6 +111,7 @@ class Request:
     follower: I8  # request that is sent when this one has ended, or -1
     follows: I4  # whether it is such a request
     warmup: I4  # whether it is not measured
+    is_chunk: I8  # is_prefill_chunk: whether its last batch left some of its known tokens out
 
 
 class Server:
@@ -149,6 +150,11 @@ class Replica:
     seen_running: I8
     handed_s: F8
     transfer_free_s: F8
+    prompts_wait: I8  # whether new prompts are left out of the batch that is being made up
+    paced: I8  # whether all are but a prompt's last token, see ``pinn.simulator.lockstep``
+    has_chunks: I8  # whether it has more of one
+    unserved: I8  # whether prompts were left waiting when they last were not
+    since_prompts: I8  # batches since the last one with chunks
     padding: I8  # rows that round the decodes up to a CUDA graph
     # Of schedules with prompts apart, after ``sglang/srt/managers/scheduler.py``.
     chunked: I8  # chunked_req: the request whose prompt goes on, or -1
@@ -172,6 +178,8 @@ class Group:
     gpu_free_s: F8
     last_end_s: F8
     waited: I8  # steps that prompts have waited for others
+    turns: I8  # batches since it was last idle
+    shared: Sums  # what the experts work on in a step, per rank
 
 
 class Stage:
@@ -242,11 +250,17 @@ PROMPT_REACH = "prompt_reach"
 #: Tokens of the decodes' contexts that come from the GPU's cache, see ``pinn.specs.batch.Batch``.
 REREAD_TOKENS = "reread_tokens"
 
-#: Columns of a recorded step; the sums are those of the replica that took longest.
+#: Sums that the experts' work depends on, in the order of ``SUMS``.
+SHARED_SUMS = SUMS[:3]
+
+#: Columns of a recorded step; the sums are those of the replica that took longest, the shared ones
+#: what the experts of all its group's replicas work on, per replica.
 STEP_COLUMNS = (
     "start_s", "duration_s", "group", "requests", "tokens", "running", "waiting", "used_blocks",
-    "new", "preempted", *SUMS, PROMPT_REACH, REREAD_TOKENS,
+    "new", "preempted", *SUMS, PROMPT_REACH, REREAD_TOKENS, *(f"shared_{s}" for s in SHARED_SUMS),
 )  # fmt: skip
 FIRST_SUM = STEP_COLUMNS.index(SUMS[0])
 #: Place of ``REREAD_TOKENS`` among the sums of a batch.
 REREAD = STEP_COLUMNS.index(REREAD_TOKENS) - FIRST_SUM
+#: Column of the first of ``SHARED_SUMS``.
+FIRST_SHARED = STEP_COLUMNS.index(REREAD_TOKENS) + 1

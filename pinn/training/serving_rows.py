@@ -20,8 +20,9 @@ from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.metric_features import mean_steps, request_delay_features
 from pinn.simulator.run import Run
 from pinn.simulator.simulate import Job, map_runs, measured_job
+from pinn.surrogate.group_features import group_features
 from pinn.surrogate.request_features import REQUEST_FEATURES
-from pinn.surrogate.step_features import STEP_FEATURES, step_features
+from pinn.surrogate.step_features import STEP_FEATURES
 
 # Measured deployments as rows that are linear in the coefficients.
 #
@@ -161,8 +162,9 @@ def prior_jobs(measured: Sequence[MeasuredDeployment]) -> list[Job]:
 
 
 def _sums(job: Job, run: Run) -> list[float]:
-    steps, costs = mean_steps(run), step_costs([job.deployment])
-    features, floors = step_features(costs, steps.sums), floor_seconds(costs, steps.sums)
+    steps = mean_steps(run)
+    features = group_features(job.deployment, steps.sums, steps.shared)
+    floors = floor_seconds(step_costs([job.deployment]), steps.sums, steps.shared)
     served = run.requests.finished
     request = request_delay_features(run)[0][served].mean(0)
     tpot, ttft = np.asarray(steps.tpot_share @ features), np.asarray(steps.ttft_share @ features)

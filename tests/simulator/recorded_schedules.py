@@ -50,6 +50,13 @@ def random_case(seed: int) -> dict[str, Any]:
     }
 
 
+def paced_case(seed: int) -> dict[str, Any]:
+    """The same with prompts in every second to fifth step alone, while requests decode."""
+    case = random_case(seed)
+    case["serving"]["prefill_schedule_interval"] = 2 + seed % 4
+    return case
+
+
 def digest(value: Any) -> str:
     """SHA-256 of a value's JSON, times rounded to nanoseconds."""
     rounded = json.loads(json.dumps(value), parse_float=lambda text: round(float(text), 9))

@@ -33,3 +33,25 @@ def test_processes_that_compile_side_by_side_load_their_own_types(tmp_path, monk
         }
         assert {kind: each.communicate()[0].strip() for kind, each in running.items()} == KINDS
     assert list((tmp_path / "cache").rglob("*.nbc"))
+
+
+#: Prints the symbols of a function for records of two fields, in the order of their first use.
+SYMBOLS = """
+import sys
+import numpy as np
+import numba
+from numba.core.itanium_mangler import mangle
+import pinn.simulator.compiler
+
+for order in sys.argv[1:]:
+    record = np.zeros(1, [(name, "f8") for name in order]).view(np.recarray)[0]
+    print(mangle("read", [numba.typeof(record)]))
+"""
+
+
+def test_symbols_tell_records_apart_whichever_comes_first_in_a_process():
+    one, other, last, first = (
+        subprocess.check_output([sys.executable, "-c", SYMBOLS, *orders], text=True).split()[-1]
+        for orders in (["xy"], ["yx"], ["yx", "xy"], ["xy", "yx"])
+    )
+    assert one == last != other == first

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 
 import pytest
-from recorded_schedules import LOADS, WHOLE, digest, random_case
+from recorded_schedules import LOADS, WHOLE, digest, paced_case, random_case
 from repeated_schedules import check_schedule, schedule_of
 from simulator_helpers import deployment
 
@@ -47,6 +47,19 @@ def test_digest_is_that_of_vllm(first, release):
         f"the schedules of loads {found} are not those of vLLM {release}; compare schedule_of with "
         f"what `record_vllm_schedules.py --case {found[0]} {release}=FOLDER` prints"
     )
+
+
+@pytest.mark.parametrize("first", range(0, LOADS, 50))
+def test_prompts_are_held_back_as_vllm_does(first):
+    recorded = RECORDED["0.33.0"]["paced"]
+    loads = {seed: paced_case(seed) for seed in range(first, first + 50)}
+    found = [
+        seed
+        for seed, case in loads.items()
+        if digest(schedule_of(case, _target(case, "0.33.0"))) != recorded[seed]
+    ]
+    assert not found
+    assert sum(recorded[seed] != RECORDED["0.33.0"]["digests"][seed] for seed in loads) > 15
 
 
 def test_releases_differ_and_each_load_is_hard_somewhere():

@@ -18,6 +18,8 @@ from pinn.specs.serving import ServingSpec
         ("0.24.0", "0.25.0", "pipelined_decodes", STAGGERED),
         ("0.26.0", "0.27.0", "awaits_preempted", True),
         ("0.30.0", "0.31.0", "cuts_lone_prompts", False),
+        ("0.16.0", "0.17.0", "pads_eager_ranks", False),
+        ("0.32.0", "0.33.0", "paces_alone", True),
     ],
 )
 def test_a_rule_changes_with_its_release(before, since, name, value):
@@ -29,7 +31,8 @@ def test_a_rule_changes_with_its_release(before, since, name, value):
 
 def test_sources_are_named_and_other_engines_keep_the_first_rules():
     assert "0.31.0 vllm/v1/core/sched/scheduler.py" in vllm_rules((0, 33, 0))[1]
-    assert vllm_rules((0, 15, 1))[0] == _recipe(engine="sglang").scheduler == SchedulerRules()
+    assert vllm_rules((0, 15, 1))[0] == SchedulerRules()
+    assert _recipe(engine="sglang").scheduler == SchedulerRules(pads_eager_ranks=False)
 
 
 def _recipe(**flags):

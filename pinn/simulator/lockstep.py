@@ -1,0 +1,99 @@
+"""Data-parallel ranks in lockstep: what the experts that they share work on in a step.
+
+Ranks whose step a CUDA graph holds are padded to the largest of them, since all replay the graph of
+one size; beside one that is launched eagerly all are, each with its own tokens. A rank without work
+runs a dummy batch of one token.
+
+Sources: vLLM 0.17.0 to 0.33.0 ``vllm/v1/worker/dp_utils.py: _synchronize_dp_ranks`` and
+``vllm/v1/worker/gpu/dp_utils.py: sync_cudagraph_and_dp_padding``; before 0.17 eager steps are
+padded, too (0.10.2, 0.11.0 ``gpu_model_runner.py: get_dp_padding``; 0.15.1, 0.16.0
+``_determine_batch_execution_and_padding: allow_dp_padding``). ``vllm/v1/engine/core.py:
+DPEngineCoreProc.run_busy_loop`` for the dummy batch. SGLang 0.5.3 to 0.5.23 ``layers/
+dp_attention.py: DpPaddingMode`` and ``model_executor/cuda_graph_runner.py: replay_prepare``, where
+an idle rank has no token, which counts where no graph pads it alone. TensorRT-LLM is assumed to do
+as SGLang does.
+"""
+
+from pinn.physics.step_values import RAMP
+from pinn.simulator.client import first_of, group_of, replicas_of
+from pinn.simulator.compiler import compiled_inside
+from pinn.simulator.engine import Config, Engine
+
+#: Prompts, decodes and prompt tokens among the sums of a batch (``state.SHARED_SUMS``).
+_PROMPTS, _DECODES, _PROMPT_TOKENS = range(3)
+
+
+def share_work(engine: Engine, group: int) -> None:
+    """Set what the experts of a group's step work on, per rank: the mean of the ranks, padded."""
+    config, shared = engine.config, engine.groups[group].shared
+    ranks, largest, most, eager = 0, first_of(engine, group), -1.0, 0.0
+    for i in range(3):
+        shared[i] = 0.0
+    for replica in replicas_of(engine, group):
+        sums = engine.replicas[replica].sums
+        tokens = sums[_PROMPT_TOKENS] + sums[_DECODES] * (1 + config.drafts)
+        for i in range(3):
+            shared[i] += sums[i]
+        if tokens == 0:
+            shared[_DECODES] += 1
+        if tokens > most:
+            largest, most = replica, tokens
+        eager = max(eager, _eager_share(config, sums[_PROMPT_TOKENS], sums[_DECODES], tokens))
+        ranks += 1
+    if config.pads_eager_ranks and config.graph_tokens > 0:
+        eager = 0.0
+    fullest = engine.replicas[largest].sums
+    for i in range(3):
+        mean = shared[i] / ranks
+        shared[i] = mean + (1.0 - eager) * (fullest[i] - mean)
+
+
+def _eager_share(config: Config, prompt_tokens: float, decodes: float, tokens: float) -> float:
+    """How much of a rank's step is beyond CUDA graphs, spread as ``eager_layer`` is.
+
+    ``pinn.physics.step_values.eager_layers`` without the launches between pieces of a graph.
+    """
+    if config.graph_tokens <= 0:
+        return 1.0
+    if config.graph_requests > 0:  # graphs of decodes alone
+        if decodes > config.graph_requests:
+            return 1.0
+        tokens = prompt_tokens
+    return min(max(RAMP * (tokens / config.graph_tokens - 1.0), 0.0), 1.0)
+
+
+# Prompts that are held back while requests decode (``--prefill-schedule-interval``).
+#
+# ``vllm/v1/core/sched/scheduler.py: Scheduler.schedule`` and ``vllm/v1/engine/core.py:
+# DPEngineCoreProc._should_throttle_prefills`` of 0.24.0 to 0.33.0: ranks in lockstep count steps
+# together, an engine by itself those since its last prompts.
+
+
+def holds_prompts(engine: Engine, replica: int) -> bool:
+    """Whether a replica's next batch is of decodes alone, chunks of running prompts left out."""
+    config, state = engine.config, engine.replicas[replica]
+    state.has_chunks = False
+    if config.prompt_interval == 1 or state.unserved > 0:
+        return False
+    if config.shares_experts:
+        due = engine.groups[group_of(engine, replica)].turns % config.prompt_interval == 0
+    else:
+        due = state.since_prompts + 1 >= config.prompt_interval
+    if due:
+        return False
+    for i in range(state.running):
+        if engine.requests[engine.running[replica, i]].is_chunk == 0:
+            return True
+    return False
+
+
+def note_prompts(engine: Engine, replica: int) -> None:
+    """What a batch that was just made up means for the next prompts."""
+    state = engine.replicas[replica]
+    if state.preempted == 0 and state.prompts_wait == 0 and state.paced == 0:
+        state.unserved = engine.waiting[replica].size > 0
+    if state.tokens > 0:
+        state.since_prompts = 0 if state.has_chunks else state.since_prompts + 1
+
+
+compiled_inside(__name__)
