@@ -34,7 +34,6 @@ _EXPERTS = {"n_routed_experts": 16, "num_experts_per_tok": 2, "n_shared_experts"
 #: Sizes that a default configuration leaves out, though its model needs them.
 SIZES: dict[str, dict[str, Any]] = {
     "deepseek_v2": {"num_experts_per_tok": 6},
-    "deepseek_ocr2_text": {"num_experts_per_tok": 6, "first_k_dense_replace": 1},
     "glm4_moe": {"head_dim": 128},
     "glm4v_moe_text": {"head_dim": 128},
     "hunyuan_v1_dense": {"head_dim": 128},
@@ -43,10 +42,26 @@ SIZES: dict[str, dict[str, Any]] = {
     "qwen3_omni_moe_text": {"head_dim": 128},
     "dots1": {**_EXPERTS, "first_k_dense_replace": 1},
     "hunyuan_v1_moe": {"head_dim": 128, "num_experts": 8, "moe_topk": 2},
+    "emu3_text_model": {"pad_token_id": 0},
     "nemotron": {"num_key_value_heads": 8},
     "dbrx": {"attn_config": {"clip_qkv": 8, "kv_n_heads": 8, "rope_theta": 500000.0}},
+    "deepseek_ocr2_text": {
+        "num_experts_per_tok": 6,
+        "mlp_layer_types": ["dense"] + ["sparse"] * 31,
+    },
+    "lfm2_moe": {"layer_types": (["conv"] * 3 + ["full_attention"]) * 8},
     "cohere_compass_text": {
         "rope_parameters": {"full_attention": _ROPE, "sliding_attention": _ROPE}
+    },
+}
+#: What a default configuration of a multimodal model needs beside its text part.
+BESIDE: dict[str, dict[str, Any]] = {
+    "aya_vision": {"vision_config": {"model_type": "siglip_vision_model"}},
+    "emu3": {"pad_token_id": 0, "vocabulary_map": {"<image>": 5}},
+    "granite4_vision": {
+        "deepstack_layer_map": [],
+        "spatial_target_layers": [],
+        "downsample_rate": "1/2",
     },
 }
 #: Decoders of an encoder beside them, which no other sign tells from those that stand alone.
@@ -103,8 +118,9 @@ def smaller(config: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(layers, int):
             lists = {k: v[:8] for k, v in text.items() if isinstance(v, list) and len(v) == layers}
             text.update(lists, **{key: min(layers, 8)})
-    if isinstance(text.get("vocab_size"), int):
-        text["vocab_size"] = 1024
+    for key in ("vocab_size", "unpadded_vocab_size"):
+        text.update({key: 1024} if isinstance(text.get(key), int) else {})
+    text.pop("hybrid_layer_ids", None)  # Zamba2 finds them by its list of layers
     tokens = [key for key in text if key.endswith("_token_id") and text is found]
     text.update({key: 0 for key in tokens if isinstance(text[key], int)})
     return found
@@ -120,8 +136,21 @@ def true_parameters(config: Any, name: str, kind: str) -> int:
     parts = [model]
     if kind == MULTIMODAL:
         parts = [model.get_decoder(), model.get_input_embeddings(), model.get_output_embeddings()]
-    found = {id(p): p.numel() for part in parts if part is not None for p in part.parameters()}
+    named = [each for part in parts if part is not None for each in part.named_parameters()]
+    found = {id(p): _size(name, p, config) for name, p in named}
     return sum(found.values())
+
+
+def _size(name: str, parameter: Any, config: Any) -> int:
+    """Return a parameter's elements, without those of experts that compute nothing.
+
+    transformers 5.24 allocates half of LongCat-Flash's (modeling_longcat_flash.py); checkpoints
+    have none.
+    """
+    idle = getattr(config, "zero_expert_num", None) or 0
+    if name.endswith("experts.gate_up_proj") and idle:
+        return int(parameter[idle:].numel())
+    return int(parameter.numel())
 
 
 def configurations(model_type: str) -> Iterator[Any]:
@@ -133,7 +162,7 @@ def configurations(model_type: str) -> Iterator[Any]:
     from transformers.models.auto import configuration_auto
 
     cls = configuration_auto.CONFIG_MAPPING[model_type]
-    values = cls().to_dict()
+    values = cls().to_dict() | BESIDE.get(model_type, {})
     text, tied = values.get("text_config", values), values.get("tie_word_embeddings")
     # Default configurations of a model and of its text part may contradict each other.
     text |= SIZES.get(text["model_type"], {})

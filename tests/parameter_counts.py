@@ -40,7 +40,7 @@ def count_parameters(model: ModelSpec) -> ParameterCount:
     embedding = (0 if model.tied_embeddings else head) + model.lookup_parameters
     side = sum(count * _elements([each]) for count, each in model.side_projections)
     stored = active = head + model.extra_parameters + side
-    for group in model.layer_groups:
+    for group in model.stored.layer_groups:
         attention = attention_parameters(model.hidden_size, group.attention)
         all_experts, used_experts = _ffn_parameters(model.hidden_size, group.ffn)
         stored += group.count * (attention + all_experts)
@@ -53,15 +53,19 @@ def attention_parameters(hidden_size: int, attention: Mixer | None) -> int:
     if attention is None:
         return 0
     if isinstance(attention, AttentionSpec):
-        own = 0 if attention.shares_cache else 2 * attention.kv_heads
-        width = (2 + attention.output_gate) * attention.heads + own
-        return hidden_size * width * attention.head_dim
+        pair = attention.head_dim + attention.value_dim * (not attention.values_are_keys)
+        own = 0 if attention.shares_cache else attention.kv_heads * pair
+        own += attention.heads * (attention.head_dim + attention.gate_width)
+        own = hidden_size * (attention.input_rows * own + attention.heads * attention.value_dim)
+        indexer = attention.indexer
+        return own + (_elements(indexer.projections(hidden_size, hidden_size)) if indexer else 0)
     if isinstance(attention, LinearMixerSpec | CrossAttentionSpec | CompressedAttentionSpec):
         return _elements(attention.projections(hidden_size))
     query_width = attention.heads * attention.head_dim
     rank = attention.q_lora_rank
     query = hidden_size * query_width if rank is None else rank * (hidden_size + query_width)
-    down = hidden_size * attention.kv_width
+    gate = hidden_size * attention.heads * attention.gate_width
+    down = hidden_size * attention.kv_width * (not attention.shares_cache)
     up = (
         attention.kv_lora_rank
         * attention.heads
@@ -70,7 +74,7 @@ def attention_parameters(hidden_size: int, attention: Mixer | None) -> int:
     index = 0
     if attention.indexer is not None:
         index = _elements(attention.indexer.projections(hidden_size, rank or hidden_size))
-    return query + down + up + attention.heads * attention.v_head_dim * hidden_size + index
+    return query + gate + down + up + attention.heads * attention.v_head_dim * hidden_size + index
 
 
 def _elements(projections: Iterable[Projection]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
@@ -207,6 +208,36 @@ def _with_whole_prompts(recipe: EffectiveRecipe, d: Deployment) -> EffectiveReci
     return replace(recipe, chunked_prefill=False, prefix_caching=False, origins=origins)
 
 
+def _with_page_sizes(recipe: EffectiveRecipe, d: Deployment) -> EffectiveRecipe:
+    ratio = page_ratios(d.model, recipe.tensor_parallel_size)[0]
+    if d.serving.engine != VLLM or ratio == 1:
+        return recipe
+    text = "vllm 0.15.1 to 0.33.0 kv_cache_utils.py: unify_kv_cache_spec_page_size"
+    origins = {**recipe.origins, "block_tokens": Origin(recipes.DESIGN, text)}
+    return replace(recipe, block_tokens=ratio * recipe.block_tokens, origins=origins)
+
+
+def page_ratios(model: ModelSpec, tp: int) -> tuple[int, int]:
+    """Return how many times as many tokens a block of full attention has, and one of a window.
+
+    Pages have one size: layers that keep fewer bytes of a token keep more tokens in one, if that is
+    a multiple (kv_cache_utils.py: unify_kv_cache_spec_page_size), and pad it if not.
+    """
+    widths = {True: 0.0, False: 0.0}
+    for mixer in cached_attention(model):
+        has = bool(mixer.window_tokens)
+        widths[has] = max(widths[has], cached_width(mixer, tp))
+    few, many = sorted(widths.values())
+    ratio = int(many // few) if few and many % few == 0 else 1
+    return (ratio, 1) if widths[False] < widths[True] else (1, ratio)
+
+
+def cached_attention(model: ModelSpec) -> Iterator[Attention]:
+    """Yield the attention of each group of layers with a cache of its own."""
+    mixers = (group.attention for group in model.layer_groups)
+    return (m for m in mixers if isinstance(m, Attention) and not m.shares_cache)
+
+
 def keeps_state_ends(d: Deployment) -> bool:
     """Whether states at the ends of blocks are kept for prefixes: two blocks a request, not one.
 
@@ -223,7 +254,7 @@ def cached_width(mixer: Attention, tensor_parallel_size: int) -> float:
     """Elements of a token's keys and values in one layer on one GPU; MLA's are not divided."""
     if isinstance(mixer, LatentAttentionSpec):
         return float(mixer.kv_width)
-    return 2 * max(mixer.kv_heads // tensor_parallel_size, 1) * mixer.head_dim
+    return max(mixer.kv_heads // tensor_parallel_size, 1) * mixer.pair_width
 
 
 # A model on GPUs under an engine configuration: the unit that coefficients belong to.
@@ -258,7 +289,8 @@ class Deployment:
         engine = self.serving.engine
         version = recipes.served_release(engine, self.serving.engine_version)
         found = kernel_choice.with_release_kernels(found, self.model, self.gpu, engine, version)
-        return _with_whole_prompts(_with_compressed_keys(with_states(found, self), self), self)
+        found = _with_page_sizes(_with_compressed_keys(with_states(found, self), self), self)
+        return _with_whole_prompts(found, self)
 
     @property
     def longest_context(self) -> int:

@@ -195,12 +195,18 @@ def block_dense(d: Deployment) -> Refusal | None:
 
 
 def block_attention(d: Deployment) -> Refusal | None:
-    """Projections of attention in block-scaled fp8 likewise, where tensor parallelism cuts them."""
+    """Projections of attention in block-scaled fp8 likewise, where tensor parallelism cuts them.
+
+    MiMo-V2's keys and values are padded to whole blocks together (vLLM 0.31.0 models/mimo_v2.py).
+    """
     tp = d.recipe.tensor_parallel_size
     if tp == 1 or d.model.precisions.attention.name != "fp8_block" or runs(d, TRTLLM):
         return None
     for group in d.model.layer_groups:
-        for what, width in _projections(group.attention, tp):
+        mixer = group.attention
+        if isinstance(mixer, AttentionSpec) and mixer.v_head_dim and runs(d, VLLM, "0.31"):
+            continue
+        for what, width in _projections(mixer, tp):
             if width % BLOCK:
                 return refusal(d, "block_attention", what=what, width=width, grain=BLOCK)
     return None
@@ -219,9 +225,9 @@ def _projections(attention: object, tp: int) -> tuple[tuple[str, int], ...]:
     if isinstance(attention, AttentionSpec):
         here, kept = attention.heads // tp, max(attention.kv_heads // tp, 1)
         return (
-            ("query projection", here * attention.head_dim * (1 + attention.output_gate)),
+            ("query projection", here * (attention.head_dim + attention.gate_width)),
             ("key projection", kept * attention.head_dim),
-            ("output projection", here * attention.head_dim),
+            ("output projection", here * attention.value_dim),
         )
     return ()
 

@@ -86,9 +86,9 @@ def check_expressible(deployment: Deployment) -> None:
     model, recipe = deployment.model, deployment.recipe
     if not model.is_plain:
         raise PinnError(
-            f"BLIS's step time knows attention over keys and values alone, and {model.name} has "
-            f"other layers ({models.mixer_names(model)}): export a table for the Go adapter with "
-            "'pinn export table'"
+            "BLIS's step time knows attention over keys and values alone, in layers of one shape, "
+            f"and {model.name} has others ({models.mixer_names(model)}): export a table for the "
+            "Go adapter with 'pinn export table'"
         )
     if recipe.data_parallel_size > 1 and model.moe is None:
         raise PinnError(

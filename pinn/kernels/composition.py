@@ -20,7 +20,14 @@ from pinn.physics.layer_work import dense_matmuls
 from pinn.physics.step_values import decode_attention, prefill_attention
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.mixers import GATED_DELTA, KDA, MAMBA2, LinearMixerSpec
-from pinn.specs.model import AttentionSpec, CompressedAttentionSpec, LatentAttentionSpec, LayerGroup
+from pinn.specs.model import (
+    Attention,
+    AttentionSpec,
+    CompressedAttentionSpec,
+    LatentAttentionSpec,
+    LayerGroup,
+    mixer_name,
+)
 from pinn.specs.precision import ACTIVATION_BYTES, precision
 from pinn.specs.serving import VLLM, ServingSpec
 
@@ -260,9 +267,10 @@ def _attention(deployment: Deployment, rows: Sizes, times: float = 1.0) -> Calls
     tp = deployment.recipe.tensor_parallel_size
     for group in deployment.model.layer_groups:
         attention = group.attention
-        if isinstance(attention, AttentionSpec):
+        if isinstance(attention, AttentionSpec) and attention.indexer is None:
             heads = (attention.heads // tp, max(attention.kv_heads // tp, 1))
-            sizes = (*rows, *heads, attention.head_dim, attention.window_tokens or 0)
+            # Kernels were timed with values as wide as keys.
+            sizes = (*rows, *heads, attention.pair_width // 2, attention.window_tokens or 0)
             yield Call(deployment.kv_cache_precision.name, group.count * times, sizes)
 
 
@@ -422,13 +430,16 @@ def _indexed_calls(phase: Phase, deployment: Deployment, batches: UniformBatches
     """Yield scores of all keys, the choice of the best keys, and attention to these."""
     for group in deployment.model.layer_groups:
         mixer = group.attention
-        if isinstance(mixer, LatentAttentionSpec) and mixer.indexer is not None:
+        if isinstance(mixer, Attention) and mixer.indexer is not None:
             names: tuple[str, ...] = (*_CHOOSING, _CHOSEN) if mixer.indexer.heads else (_CHOSEN,)
             least = _LEAST_HEADS
             if isinstance(mixer, CompressedAttentionSpec):
                 names, least = phase.operators[mixer.ratio], 1
+            elif isinstance(mixer, AttentionSpec):  # which nobody timed
+                names, least = (mixer_name(mixer),), 1
             heads = max(mixer.heads // deployment.recipe.tensor_parallel_size, least)
-            sizes = (*phase.rows(batches), mixer.indexer.heads, heads, mixer.indexer.top_k)
+            picked = mixer.indexer.top_k * (mixer.indexer.ratio if least == _LEAST_HEADS else 1)
+            sizes = (*phase.rows(batches), mixer.indexer.heads, heads, picked)
             seconds = _datasheet_seconds(phase, deployment, group, batches)
             yield from _calls(group, names, sizes, seconds)
 
@@ -448,7 +459,8 @@ def _datasheet_seconds(
     groups = tuple(g if g is group else replace(g, attention=None) for g in model.layer_groups)
     serving = replace(deployment.serving, **_NO_DRAFTS)
     alone = replace(deployment, model=replace(model, layer_groups=groups), serving=serving)
-    return phase.datasheet(model_costs([alone]), batches.sums(model.window_tokens)) / group.count
+    sums = batches.sums(alone.model.window_tokens)
+    return phase.datasheet(model_costs([alone]), sums) / group.count
 
 
 def _streams(deployment: Deployment, batches: UniformBatches) -> Calls:

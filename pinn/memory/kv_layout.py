@@ -9,12 +9,17 @@ from typing import TypeVar
 
 import numpy as np
 
-from pinn.engines.deployment import Deployment, cached_width, keeps_state_ends
+from pinn.engines.deployment import (
+    Deployment,
+    cached_attention,
+    cached_width,
+    keeps_state_ends,
+    page_ratios,
+)
 from pinn.memory.compressed_layout import compressed, compressed_layout
 from pinn.specs.mixers import LinearMixerSpec
 from pinn.specs.model import (
     Attention,
-    CompressedAttentionSpec,
     LatentAttentionSpec,
     LayerGroup,
     ModelSpec,
@@ -78,7 +83,7 @@ def empty_layout(deployment: Deployment) -> KvLayout:
     """Return groups and block size of a deployment's cache, with 0 blocks."""
     recipe = deployment.recipe
     ranks = (recipe.tensor_parallel_size, recipe.pipeline_parallel_size)
-    sizes = (recipe.block_tokens, _CacheBytes.of(deployment))
+    sizes = (recipe.block_tokens, CacheBytes.of(deployment))
     in_blocks, rules = deployment.serving.engine == VLLM, recipe.scheduler
     if in_blocks and compressed(deployment.model) is not None:
         layout = _of_compressed(deployment)
@@ -117,7 +122,7 @@ def _layout(
     tp: int,
     pp: int,
     size: int,
-    each: "_CacheBytes",
+    each: "CacheBytes",
     in_blocks: bool,
     most: float,
     state_blocks: int,
@@ -140,14 +145,37 @@ def _layout(
     full = sum(g.count for g in groups if not getattr(g.attention, "window_tokens", None))
     windowed = sum(g.count for g in groups) - full + states
     layer_bytes = max(kv_bytes for _, kv_bytes in kept)
+    every = states * layer_bytes + sum(g.count * kv_bytes for g, kv_bytes in kept)
+    if full == 0 or windowed == 0 or not in_blocks:
+        layer_bytes = every / (full + windowed)
     if full == 0 or windowed == 0:
         # A model of windowed layers only would free tokens outside the window; not modelled.
         return KvLayout(-(-(full + windowed) // pp) * layer_bytes * size, 0)
     few, many = min(full, windowed), max(full, windowed)
     group = many if many < few * most else few
-    held = state_blocks if states else -(-(model.window_tokens or 0) // size) + 1
-    block = -(-group // pp) * layer_bytes * size
-    return KvLayout(block, 0, -(-full // group), -(-windowed // group), held)
+    wider, narrower = _pages(model, tp, in_blocks)
+    held = state_blocks if states else -(-cached_window(model) // (size // wider * narrower)) + 1
+    block = -(-group // pp) * layer_bytes * (size // wider)
+    share = max(wider // narrower, 1)
+    return KvLayout(block, 0, -(-full // group), -(-windowed // group), held, share)
+
+
+def cached_window(model: ModelSpec) -> int:
+    """Return the tokens that layers with a window keep, of the widest; 0 without one."""
+    return max((mixer.window_tokens or 0 for mixer in cached_attention(model)), default=0)
+
+
+def window_block_tokens(deployment: Deployment) -> int:
+    """Return the tokens of a block of layers with a window."""
+    recipe = deployment.recipe
+    wider, narrower = _pages(
+        deployment.model, recipe.tensor_parallel_size, deployment.serving.engine == VLLM
+    )
+    return recipe.block_tokens // wider * narrower
+
+
+def _pages(model: ModelSpec, tp: int, in_blocks: bool) -> tuple[int, int]:
+    return page_ratios(model, tp) if in_blocks else (1, 1)
 
 
 def _with_draft(layout: KvLayout, deployment: Deployment) -> KvLayout:
@@ -158,7 +186,7 @@ def _with_draft(layout: KvLayout, deployment: Deployment) -> KvLayout:
     if deployment.draft is None:
         return layout
     groups, tp = deployment.draft.model.layer_groups, deployment.recipe.tensor_parallel_size
-    each = _CacheBytes.of(deployment)
+    each = CacheBytes.of(deployment)
     token_bytes = sum(g.count * layer_kv_bytes(g, tp, each) for g in groups)
     added = token_bytes * deployment.recipe.block_tokens / layout.full_groups
     return replace(layout, block_bytes=layout.block_bytes + added)
@@ -173,7 +201,7 @@ def gpu_cache_tokens(deployment: Deployment) -> float:
 
 
 @dataclass(frozen=True)
-class _CacheBytes:
+class CacheBytes:
     """Format of cached keys and values.
 
     Attributes:
@@ -185,7 +213,7 @@ class _CacheBytes:
     packs_sparse: bool
 
     @classmethod
-    def of(cls, deployment: Deployment) -> "_CacheBytes":
+    def of(cls, deployment: Deployment) -> "CacheBytes":
         """Return the format of a deployment.
 
         For fp8, FlashMLA's kernels take the format ``fp8_ds_mla``. On data-centre Blackwell,
@@ -199,7 +227,7 @@ class _CacheBytes:
         return cls(each, each == 1 and (older or not blackwell))
 
 
-def layer_kv_bytes(group: LayerGroup, tp: int, each: _CacheBytes) -> float:
+def layer_kv_bytes(group: LayerGroup, tp: int, each: CacheBytes) -> float:
     """Return the bytes of one token in one layer on one GPU, its indexer's key included.
 
     A layer that keeps no keys, or shares another's, has 0. Sparse latent attention in
@@ -207,11 +235,12 @@ def layer_kv_bytes(group: LayerGroup, tp: int, each: _CacheBytes) -> float:
     of 16 bits (vllm v1/kv_cache_interface.py: MLAAttentionSpec, 0.11.0 to 0.33.0).
     """
     mixer = group.attention
-    if not isinstance(mixer, Attention) or getattr(mixer, "shares_cache", False):
+    if not isinstance(mixer, Attention) or mixer.shares_cache:
         return 0.0
     found = cached_width(mixer, tp) * each.element * getattr(mixer, "cached_share", 1.0)
-    if not isinstance(mixer, LatentAttentionSpec) or mixer.indexer is None:
+    if mixer.indexer is None:
         return found
-    if each.packs_sparse and not isinstance(mixer, CompressedAttentionSpec):
+    of_its_own = each.packs_sparse and not hasattr(mixer, "cached_share")
+    if isinstance(mixer, LatentAttentionSpec) and of_its_own:
         found = mixer.kv_lora_rank * (1 + 4 / 128) + mixer.qk_rope_head_dim * 2
     return found + mixer.indexer.key_bytes

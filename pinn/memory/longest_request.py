@@ -1,9 +1,13 @@
 """Blocks of the longest request, by which vLLM checks its cache at start and logs its size."""
 
-from pinn.engines.deployment import Deployment
+from pinn.engines.deployment import Deployment, cached_attention
 from pinn.memory.compressed_layout import CompressedLayout, compressed, compressed_layout
-from pinn.memory.kv_layout import KvLayout, state_layers
-from pinn.specs.model import Attention
+from pinn.memory.kv_layout import (
+    KvLayout,
+    cached_window,
+    state_layers,
+    window_block_tokens,
+)
 from pinn.specs.serving import VLLM
 
 #: Tokens of the smallest block of DeepSeek-V4, the unit in which 0.20.0 counts.
@@ -29,8 +33,8 @@ def start_blocks(deployment: Deployment, layout: KvLayout, tokens: int) -> int:
         return full + layout.window_groups * (layout.window_blocks + amid)
     if not (layout.window_groups or _only_windows(deployment)):
         return full
-    held = (deployment.model.window_tokens or 0) - 1 + _in_flight(deployment)
-    windowed = -(-min(held, tokens) // size) + 1
+    held = cached_window(deployment.model) - 1 + _in_flight(deployment)
+    windowed = -(-min(held, tokens) // window_block_tokens(deployment)) + 1
     return full + layout.window_groups * windowed if layout.window_groups else windowed
 
 
@@ -48,7 +52,8 @@ def logged_groups(deployment: Deployment, layout: KvLayout) -> tuple[int, int]:
     packed = _compressed(deployment)
     if packed is not None:
         return packed.groups, _SMALLEST
-    return layout.full_groups + layout.window_groups, deployment.recipe.block_tokens
+    tokens = min(deployment.recipe.block_tokens, window_block_tokens(deployment))
+    return layout.full_groups + layout.window_groups, tokens
 
 
 def _compressed(deployment: Deployment) -> CompressedLayout | None:
@@ -71,6 +76,5 @@ def _in_flight(deployment: Deployment) -> int:
 
 
 def _only_windows(deployment: Deployment) -> bool:
-    mixers = (group.attention for group in deployment.model.layer_groups)
-    kept = [mixer.window_tokens for mixer in mixers if isinstance(mixer, Attention)]
+    kept = [mixer.window_tokens for mixer in cached_attention(deployment.model)]
     return bool(kept) and all(kept)

@@ -18,7 +18,7 @@ HIDDEN_MULTIPLE, MARLIN_MULTIPLE = 256, 128
 def gpu_weight_bytes(deployment: Deployment) -> float:
     """Return the weights on one GPU, less those offloaded to the host, in bytes."""
     recipe = deployment.recipe
-    total = _model_weight_bytes(deployment.model, *_sizes(deployment))
+    total = _model_weight_bytes(deployment.model.stored, *_sizes(deployment))
     total += deployment.model.encoder_parameters / recipe.tensor_parallel_size * ACTIVATION_BYTES
     total /= recipe.pipeline_parallel_size
     total = max(total - deployment.serving.cpu_offload_gb * GIB, 0.0)

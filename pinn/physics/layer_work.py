@@ -82,10 +82,12 @@ def _mixer_matmuls(model: ModelSpec, group: LayerGroup, tp: int) -> Iterator[Mat
         return
     heads = attention.heads // tp
     if isinstance(attention, AttentionSpec):
-        own = 0 if attention.shares_cache else 2 * max(attention.kv_heads // tp, 1)
-        width = (heads * (1 + attention.output_gate) + own) * attention.head_dim
-        yield MatMul("qkv_proj", width, hidden, count, weights)
-        yield MatMul("o_proj", hidden, heads * attention.head_dim, count, weights)
+        own = 0 if attention.shares_cache else max(attention.kv_heads // tp, 1)
+        width = heads * (attention.head_dim + attention.gate_width) + own * attention.pair_width
+        yield MatMul("qkv_proj", width, hidden * attention.input_rows, count, weights)
+        yield MatMul("o_proj", hidden, heads * attention.value_dim, count, weights)
+        if attention.indexer is not None:
+            yield from _projected(attention.indexer.projections(hidden, hidden), count, weights, tp)
         return
     if not isinstance(attention, LatentAttentionSpec) or hasattr(attention, "projections"):
         yield from _projected(attention.projections(hidden), count, weights, tp)
@@ -112,14 +114,16 @@ def latent_matmuls(
     multiplying queries into the latent space and outputs back reads the same weights and costs the
     same operations per token.
     """
-    queries = heads * attention.head_dim
+    queries, own = heads * attention.head_dim, attention.kv_width * (not attention.shares_cache)
     if attention.q_lora_rank is None:
         yield MatMul("q_proj", queries, hidden, count, weights)
-        yield MatMul("kv_a_proj", attention.kv_width, hidden, count, weights)
+        if own:
+            yield MatMul("kv_a_proj", own, hidden, count, weights)
     else:
-        fused = attention.q_lora_rank + attention.kv_width
-        yield MatMul("fused_qkv_a_proj", fused, hidden, count, weights)
+        yield MatMul("fused_qkv_a_proj", attention.q_lora_rank + own, hidden, count, weights)
         yield MatMul("q_b_proj", queries, attention.q_lora_rank, count, weights)
+    if attention.gate_width:
+        yield MatMul("g_proj", heads * attention.gate_width, hidden, count, weights)
     up = heads * (attention.qk_nope_head_dim + attention.v_head_dim)
     yield MatMul("kv_b_proj", up, attention.kv_lora_rank, count, weights)
     yield MatMul("o_proj", hidden, heads * attention.v_head_dim, count, weights)
@@ -184,7 +188,8 @@ def small_kernel_elements(model: ModelSpec, tensor_parallel_size: int) -> float:
     halves = sum(group.count * group.halves for group in model.layer_groups if group.runs)
     matmuls = [m for m in dense_matmuls(model, tensor_parallel_size) if not m.per_sequence]
     passes = NORM_PASSES + STREAM_PASSES * model.streams
-    return passes * halves * model.hidden_size + sum(m.count * _moved(m) for m in matmuls)
+    rows = passes * halves + model.reread_rows
+    return rows * model.hidden_size + sum(m.count * _moved(m) for m in matmuls)
 
 
 def _moved(matmul: MatMul) -> float:
@@ -211,10 +216,10 @@ def attention_facts(model: ModelSpec, tp: int) -> dict[str, float]:
     The names are those of ``CostFacts``. ``windowed`` layers see a limited number of keys: a
     window, the choice of an indexer, or a recurrent state, which counts as one key.
     """
-    groups = [g for g in model.layer_groups if g.runs]
+    groups, window = [g for g in model.layer_groups if g.runs], model.window_tokens or 1
     found = dict.fromkeys(_OF_MIXERS, 0.0)
     for group in groups:
-        for name, value in _mixer_facts(group.attention, group.count, tp).items():
+        for name, value in _mixer_facts(group.attention, group.count, tp, window).items():
             found[name] += value
     # Pairs are counted one way. For a window, which reaches half of it either way, that is right.
     found["prefill_flop"] *= 1 + model.bidirectional
@@ -224,7 +229,7 @@ def attention_facts(model: ModelSpec, tp: int) -> dict[str, float]:
     }
 
 
-def _mixer_facts(mixer: models.Mixer | None, count: int, tp: int) -> dict[str, float]:
+def _mixer_facts(mixer: models.Mixer | None, count: int, tp: int, window: int) -> dict[str, float]:
     """Return the work of ``count`` equal layers: cached elements and bytes per token, and FLOP.
 
     FLOP are per key in decode and per pair in prefill. Scores and weighted values take 2 FLOP per
@@ -232,16 +237,17 @@ def _mixer_facts(mixer: models.Mixer | None, count: int, tp: int) -> dict[str, f
     and its values kv_lora_rank, for every head. With an indexer prompts do so too, since each query
     has keys of its own (vLLM's FlashMLA sparse). Where keys are compressed, a token within reach
     counts as one share of a key, and a token beyond as another. Queries and outputs have the
-    activations' format.
+    activations' format. ``window`` is the model's widest, over which a
+    narrower one is spread.
     """
     if isinstance(mixer, LinearMixerSpec):
-        heads = max(mixer.heads // tp, 1) * count
+        heads, spread = max(mixer.heads // tp, 1) * count, mixer.reach_tokens / window
         return {
             "state_layers": count,
-            "state_bytes": 2 * count * mixer.state_bytes(tp),
+            "state_bytes": spread * 2 * count * mixer.state_bytes(tp),
             # Its one "key" is the state, so a pair is a token.
-            "windowed_decode_flop": heads * mixer.decode_flop(),
-            "windowed_prefill_flop": heads * mixer.token_flop(),
+            "windowed_decode_flop": spread * heads * mixer.decode_flop(),
+            "windowed_prefill_flop": spread * heads * mixer.token_flop(),
             "prefill_token_bytes": count * mixer.token_bytes(tp),
         }
     if not isinstance(mixer, models.Attention):
@@ -253,20 +259,23 @@ def _mixer_facts(mixer: models.Mixer | None, count: int, tp: int) -> dict[str, f
         prefill_width = mixer.head_dim + mixer.v_head_dim
         found["latent_layers"] = count
         if mixer.indexer is not None:
-            prefill_width, scored = decode_width, mixer.indexer.score_bytes
-            found["index_key_bytes"] = count * (mixer.indexer.key_bytes + scored)
-            found["index_pair_bytes"] = count * scored
-            found["index_flop"] = count * mixer.indexer.score_flop
+            prefill_width = decode_width
     else:
-        kv_width = 2 * max(mixer.kv_heads / tp, 1) * mixer.head_dim
-        decode_width = prefill_width = 2 * mixer.head_dim
-    full = float(mixer.reach_tokens is None)
-    shares = getattr(mixer, "key_shares", (1.0 - full, full))
+        kv_width = max(mixer.kv_heads / tp, 1) * mixer.pair_width
+        decode_width = prefill_width = mixer.pair_width
+    if mixer.indexer is not None:
+        scored = mixer.indexer.score_bytes
+        found["index_key_bytes"] = count * (mixer.indexer.key_bytes + scored)
+        found["index_pair_bytes"] = count * scored
+        found["index_flop"] = count * mixer.indexer.score_flop
+    reach = mixer.reach_tokens
+    shares = getattr(mixer, "key_shares", (reach / window, 0.0) if reach else (0.0, 1.0))
     for seen, share in zip(("windowed_", ""), shares, strict=True):
         found[f"{seen}kv_width"] = share * count * kv_width
         found[f"{seen}decode_flop"] = share * 2.0 * heads * count * decode_width
         found[f"{seen}prefill_flop"] = share * 2.0 * heads * count * prefill_width
-    return found | {"prefill_token_bytes": count * 2 * heads * mixer.head_dim * ACTIVATION_BYTES}
+    moved = getattr(mixer, "pair_width", 2 * mixer.head_dim)
+    return found | {"prefill_token_bytes": count * heads * moved * ACTIVATION_BYTES}
 
 
 def _reduces_inside(mixer: models.Mixer | None) -> bool:

@@ -1,8 +1,8 @@
 """Typed access to the fields of a config.json, with errors that name the file and the remedy."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +164,49 @@ class ConfigFields:
                 raise self.misfit(key, "be true or false, without quotes", value)
         return None
 
+    def of_layer(self, layer: int, kind: str, part: str) -> Mapping[str, object]:
+        """Return the sizes of one layer that stand beside the model's.
+
+        A list with an entry per layer counts as its entry; ``by_kind`` of types.json has the keys
+        of layers with a window and of others; transformers 5 lists layers under
+        ``per_layer_config``, and Nemotron's searched models under ``block_configs`` (vLLM's
+        nemotron_nas.py).
+
+        Args:
+            layer: Counted from 0.
+            kind: ``windowed`` or ``full``.
+            part: ``attention`` or ``ffn``.
+        """
+        found = {key: each[layer] for key, each in self._lists.items() if layer < len(each)}
+        for key, size in models_file("types.json")["by_kind"][kind].items():
+            value, name = self.get(key), keys(size)[0]
+            if isinstance(value, Mapping):
+                found |= value
+            elif isinstance(value, list):
+                found |= {name: value[layer]} if layer < len(value) else {}
+            elif value is not None and not (size == "kv_heads" and self.has_own_values):
+                found[name] = value
+        blocks, given = self.listed("block_configs"), self.get("per_layer_config") or {}
+        for own in (given.get(str(layer), given.get(layer)), *blocks[layer : layer + 1]):
+            own = own.get(part, own) if isinstance(own, Mapping) else {}
+            found |= own if isinstance(own, Mapping) else {}
+        return found
+
+    @property
+    def has_own_values(self) -> bool:
+        """Whether Gemma 4's layers with full attention have a matrix of values."""
+        return self.get("attention_k_eq_v") is False
+
+    @cached_property
+    def _lists(self) -> dict[str, list[object]]:
+        names = _names(("num_attention_heads", "kv_heads", "head_dim", "dense_width"))
+        values = {key: self.text.get(key) for key in names}
+        return {key: value for key, value in values.items() if isinstance(value, list)}
+
+    def having(self, own: Mapping[str, object]) -> "ConfigFields":
+        """Return the fields with others in their place."""
+        return replace(self, text={**self.text, **own}) if own else self
+
     def layer_indices(self, key: str) -> set[int]:
         """A list of layers, counted from 0; empty where the key is absent or null.
 
@@ -218,9 +261,14 @@ def read_fields(config: Mapping[str, object], source: str) -> ConfigFields:
     text = next((value for value in nested if value is not None), config)
     if not isinstance(text, Mapping):
         raise PinnError(f"{source}: text_config must be a JSON object, got {text!r:.60}")
-    model_type = str(text.get("model_type") or config.get("model_type") or "")
-    defaults = models_file("types.json")["defaults"].get(model_type, {})
-    return ConfigFields(config, text, source, defaults)
+    model_type, known = (
+        str(text.get("model_type") or config.get("model_type") or ""),
+        models_file("types.json"),
+    )
+    for key in known["nested"].get(model_type, ()):
+        inner = text.get(key)
+        text = {**inner, **text} if isinstance(inner, Mapping) else text
+    return ConfigFields(config, text, source, known["defaults"].get(model_type, {}))
 
 
 # Which ``model_type`` values of a config.json are read, and why the others are refused.
@@ -228,7 +276,7 @@ def read_fields(config: Mapping[str, object], source: str) -> ConfigFields:
 #: What configs call layers of attention.
 LAYER_TYPES = frozenset(
     ("full_attention", "sliding_attention", "chunked_attention", "attention", "global", "local")
-)
+) | {"hybrid", "0", "1"}
 
 
 def check_supported(fields: ConfigFields) -> None:
@@ -261,19 +309,16 @@ def notice(fields: ConfigFields) -> str | None:
 
 def marked_kinds(fields: ConfigFields) -> list[tuple[str, str]]:
     """Return which unsupported layers a config has, each with a key that says so."""
-    found = []
-    if fields.get("attn_res_block_size") is not None:
-        found.append(("attention over the outputs of earlier layers", "attn_res_block_size"))
+    found = list[tuple[str, str]]()
     if fields.is_type("planned"):
         return found
     marked = models_file("types.json")["markers"].items()
     for kind, key in [(kind, key) for kind, keys in marked for key in keys]:
         value = fields.get(key)
+        if key == "keep_window_size" and not fields.get("is_moe"):  # Doge: inert up to so many
+            value = value and value < fields.integer("max_position")
         if value and not (isinstance(value, list) and len(set(map(str, value))) == 1):
             found.append((kind, key))
-    for key, twin in models_file("types.json")["twins"].items():
-        if fields.get(key) not in (None, fields.get(twin)):
-            found.append(("layers of different head widths or numbers of heads", key))
     others = set(map(str, fields.listed("layer_types"))) - LAYER_TYPES
     if others:
         found.append((f"layers of type {', '.join(sorted(others))}", "layer_types"))

@@ -13,52 +13,78 @@ from pinn.specs import config_fields, mixers, model
 from pinn.specs.config_fields import ConfigFields, keys
 from pinn.specs.encoder import encoder_parameters
 from pinn.specs.images import image_reader
-from pinn.specs.layers import attentions, feed_forwards
+from pinn.specs.layers import attentions, dense_layer, feed_forwards
 from pinn.specs.mixers import LinearMixerSpec, Part, Projection
 from pinn.specs.module_patterns import module_names
 from pinn.specs.nearest_family import nearest_remedy
 from pinn.specs.precision import Precision, precision
 from pinn.specs.quantization import Quantization, read_quantization
 
-# What Gemma-3n has beside its layers (transformers' modeling_gemma3n.py).
-
-#: ``model_type`` of its text model.
-GEMMA_3N = "gemma3n_text"
+# What models have beside their layers.
 
 
-def _beside_layers(fields: ConfigFields, hidden: int) -> dict[str, Any]:
-    """Lookup tables and projections: of each token, a row per layer of the per-layer embeddings.
+def _beside_layers(fields: ConfigFields, hidden: int, layers: int) -> dict[str, Any]:
+    """Return lookup tables, projections and rows of earlier layers that every token passes.
 
-    The projections are the gates and projections of per-layer inputs, LAuReL's low-rank pair, and
-    AltUp's streams. Every GPU computes them whole: their widths are small.
+    Of Gemma's per-layer embeddings a token reads a row per layer; LAuReL's low-rank pair and
+    AltUp's streams are Gemma-3n's (transformers' modeling_gemma3n.py, modeling_gemma4.py). Every
+    GPU computes them whole: their widths are small. ModernBERT's head has a projection of its own.
+    Zamba's shared layers have a projection each, and Zamba2's an adapter (modeling_zamba2.py).
+    Kimi-K3 and Inkling-2 attend over the outputs of blocks of layers (vllm 0.33.0
+    models/kimi_k3/nvidia/model.py: attn_res).
     """
-    rows = fields.integer("vocab_size_per_layer_input")
-    layers = fields.integer("num_hidden_layers")
-    width = fields.integer("hidden_size_per_layer_input")
-    rank, streams = fields.integer("laurel_rank"), fields.integer("altup_num_inputs")
+    shared = fields.is_type("doubled_input") * fields.listed("layers_block_type").count("hybrid")
+    adapter = fields.integer("adapter_rank", default=0, least=0)
+    width = fields.integer("hidden_size_per_layer_input", default=0, least=0)
+    rank = fields.integer("laurel_rank", default=0, least=0)
+    streams = fields.integer("altup_num_inputs", default=1)
     projections = (
-        (1, "per_layer_model_projection", layers * width, hidden),
+        (width > 0, "per_layer_model_projection", layers * width, hidden),
         (layers, "per_layer_input_gate", width, hidden),
         (layers, "per_layer_projection", hidden, width),
         (layers, "laurel_left", rank, hidden),
         (layers, "laurel_right", hidden, rank),
         (2 * (streams - 1), "altup_projection", hidden, hidden),
+        (fields.is_type("projected_head"), "head_dense", hidden, hidden),
+        (shared, "linear", hidden, hidden),
+        (shared, "adapter_a", adapter, hidden),
+        (shared, "adapter_b", 2 * fields.integer("dense_width", default=0, least=0), adapter),
     )
-    whole = tuple((n, Projection(name, (Part(1, a),), Part(1, b))) for n, name, a, b in projections)
-    return {"lookup_parameters": rows * layers * width, "side_projections": whole}
+    kept = [(int(n), name, a, b) for n, name, a, b in projections if n and a and b]
+    found: dict[str, Any] = {
+        "side_projections": tuple(
+            (n, Projection(name, (Part(1, a),), Part(1, b))) for n, name, a, b in kept
+        )
+    }
+    if width:
+        found["lookup_parameters"] = fields.integer("vocab_size_per_layer_input") * layers * width
+    if fields.get("residual_block") is not None:
+        size = fields.integer("residual_block")
+        found["reread_rows"] = 2 * sum(i // size + 1 for i in range(layers))
+    return found
 
 
 # Which mixer and which feed-forward part each layer of a config.json has.
 
 FULL, LINEAR, BOTH, CROSS, NETWORK = "full", "linear", "both", "cross", "network"
+#: Two layers of attention and a dense network, and experts beside both (LongCat-Flash).
+DOUBLE = "double"
+#: A recurrent layer after one that others have, too (Zamba).
+SHARED = "shared"
 #: What configs call a layer -> what it is here.
 _WORDS: dict[object, str] = {
     **dict.fromkeys(("full_attention", "attention", "*", 1), FULL),
-    **dict.fromkeys(("linear_attention", "mamba", "M", 0), LINEAR),
+    **dict.fromkeys(("sliding_attention", "indexed_attention"), FULL),
+    **dict.fromkeys(("linear_attention", "mamba", "M", 0, "conv", "recurrent"), LINEAR),
     **dict.fromkeys(("mlp", "moe", "-", "E"), NETWORK),
+    "hybrid": SHARED,
 }
 #: Keys that list some layers, counted from 0 -> what those are and what the others are.
-_INDICES = {"attn_layer_indices": (FULL, LINEAR), "cross_attention_layers": (CROSS, FULL)}
+_INDICES = {
+    "attn_layer_indices": (FULL, LINEAR),
+    "full_attn_idxs": (FULL, LINEAR),
+    "cross_attention_layers": (CROSS, FULL),
+}
 
 
 @dataclass(frozen=True)
@@ -79,10 +105,16 @@ class Family:
 #: ``model_type`` -> its family. Others have attention and a network in every layer.
 FAMILIES: dict[str, Family] = {
     **dict.fromkeys(
-        ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "olmo_hybrid"),
+        ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "olmo_hybrid", "lara_mini"),
         Family(mixers.gated_delta_mixer),
     ),
-    "kimi_linear": Family(mixers.kda_mixer),
+    **dict.fromkeys(("kimi_linear", "glm5_next_text", "bailing_hybrid"), Family(mixers.kda_mixer)),
+    "zamba": Family(mixers.jamba_mixer, parts=True),
+    "zamba2": Family(mixers.zamba_mixer, parts=True),
+    **dict.fromkeys(("lfm2", "lfm2_moe", "lfm3"), Family(mixers.short_convolution)),
+    "recurrent_gemma": Family(mixers.gated_recurrence),
+    "dory": Family(parts=True),
+    "longcat_flash": Family(word=DOUBLE),
     **dict.fromkeys(("minimax", "minimax_text_01"), Family(mixers.lightning_mixer)),
     "jamba": Family(mixers.jamba_mixer),
     "nemotron_h": Family(mixers.nemotron_mixer, parts=True),
@@ -99,6 +131,9 @@ def layer_count(fields: ConfigFields) -> int:
     """Layers of the config; Nemotron-3-Ultra's states them by their list alone."""
     types = fields.get("layers_block_type")
     default = len(types) if isinstance(types, list) else None
+    if fields.get("H_cycles") is not None:
+        cycles, runs = fields.integer("H_cycles"), fields.integer("L_cycles") + 1
+        return cycles * runs * fields.integer("num_layers_per_stack")
     return fields.integer("num_hidden_layers", default=default, most=documents.MOST_LAYERS)
 
 
@@ -111,23 +146,49 @@ def layer_parts(fields: ConfigFields, max_position: int) -> list[model.LayerPart
     layers, family = layer_count(fields), FAMILIES.get(fields.model_type)
     plan = [FULL] * layers if family is None else layer_plan(fields, layers, family.word)
     family, found = family or Family(), list[model.LayerPart]()
-    has_attention = any(word in (FULL, BOTH, CROSS) for word in plan)
+    has_attention = not set(plan) <= {LINEAR, NETWORK}
     attention = attentions(fields, layers, max_position) if has_attention else []
     linear = family.mixer(fields) if family.mixer else None
     has_networks = not family.parts or NETWORK in plan
     ffns = feed_forwards(fields, layers) if has_networks else []
     for i, word in enumerate(plan):
-        mixer: model.Mixer | None = None if word == NETWORK else linear
+        mixer: model.Mixer | None = linear if word in (LINEAR, BOTH, SHARED) else None
         if word == BOTH:  # attention and state space side by side, each with an all-reduce
             found.append(model.LayerPart(i, attention[i], None))
+        elif word == DOUBLE:
+            found += [model.LayerPart(i, attention[i], dense_layer(fields))] * 2
+        elif word == SHARED:
+            again = plan[:i].count(SHARED) >= fields.integer("num_mem_blocks", default=1)
+            found.append(model.LayerPart(i, attention[i], dense_layer(fields), again))
         elif word == FULL:
             mixer = attention[i]
         elif word == CROSS:
             own = attention[i]
-            mixer = mixers.CrossAttentionSpec(own.heads, own.kv_heads, own.head_dim)
+            mixer = own and mixers.CrossAttentionSpec(own.heads, own.kv_heads, own.head_dim)
         has_ffn = not family.parts or word == NETWORK
         found.append(model.LayerPart(i, mixer, ffns[i] if has_ffn else None))
-    return found
+    return _run_again(fields, [part for part in found if part.mixer or part.ffn])
+
+
+def _run_again(fields: ConfigFields, parts: list[model.LayerPart]) -> list[model.LayerPart]:
+    """Return the parts with those that run several times.
+
+    HRM counts every run as a layer: two stacks run by turns (modeling_hrm_text.py). Others repeat
+    the layers between the first and the last ones (vLLM's dory.py).
+    """
+    if fields.get("H_cycles") is not None:
+        own = 2 * fields.integer("num_layers_per_stack")
+        return [part._replace(again=i >= own) for i, part in enumerate(parts)]
+    passes = fields.integer("loop_passes", default=1)
+    if passes == 1:
+        return parts
+    first, last = (
+        fields.integer("loop_start"),
+        fields.integer("n_output_layers", default=0, least=0),
+    )
+    end = fields.integer("loop_layer_index_end", default=layer_count(fields) - last)
+    loop = [part._replace(again=True) for part in parts if first <= part.layer < end]
+    return parts + loop * (passes - 1)
 
 
 def layer_plan(fields: ConfigFields, layers: int, usual: str | None) -> list[str]:
@@ -140,7 +201,7 @@ def layer_plan(fields: ConfigFields, layers: int, usual: str | None) -> list[str
     Raises:
         PinnError: If no key gives a plan, or a layer's kind is unknown.
     """
-    if fields.get("attn_layer_period") is not None:
+    if fields.get("attn_layer_period") is not None and not fields.get("layers_block_type"):
         step = fields.integer("attn_layer_period")
         first = fields.integer("attn_layer_offset", default=0, least=0)
         return [FULL if i % step == first else LINEAR for i in range(layers)]
@@ -161,6 +222,8 @@ def layer_plan(fields: ConfigFields, layers: int, usual: str | None) -> list[str
     if found is None and usual is not None:
         return [usual] * layers
     words = list(found) if isinstance(found, list | str) else []
+    if words and fields.get("block_types") is not None:  # RecurrentGemma: a pattern, repeated
+        words *= -(-layers // len(words))
     if len(words) < layers:
         raise fields.misfit(" or ".join(keys("layer_plan")), f"name each of {layers} layers", found)
     return [_word(fields, each) for each in words[:layers]]
@@ -230,9 +293,11 @@ def _model_by_keys(fields: ConfigFields, settings: "ReadSettings") -> model.Mode
         "vocab_size": fields.integer("vocab_size", "padded_vocab_size"),
         "tied_embeddings": fields.is_type("tied") if is_tied is None else is_tied,
         "max_position": max_position,
-        "extra_parameters": _extra_parameters(fields, hidden, parts),
+        "extra_parameters": _extra_parameters(
+            fields, hidden, [part for part in parts if not part.again]
+        ),
         "streams": fields.integer("hc_mult", default=0, least=0),
-        **(_beside_layers(fields, hidden) if fields.model_type == GEMMA_3N else {}),
+        **_beside_layers(fields, hidden, layer_count(fields)),
     }
     return model_of(fields, parts, stem, settings)
 
@@ -261,11 +326,11 @@ def model_of(
         settings: What is known beside the config.json.
     """
     quantization = quantization_of(fields, settings.quant_config, settings.fallback_precision)
-    base = _base_precision(fields)
-    precisions, kv_cache = _precisions(quantization, parts, stem["hidden_size"], base)
+    base, stored = _base_precision(fields), [part for part in parts if not part.again]
+    precisions, kv_cache = _precisions(quantization, stored, stem["hidden_size"], base)
     if fields.is_type("compressed"):
         precisions, kv_cache = _compressed_formats(fields, precisions), precision("fp8")
-    shapes = Counter((part.mixer, part.ffn) for part in parts)
+    shapes = Counter(part[1:] for part in parts)
     sampling = settings.sampling
     if sampling is None:
         sampling = model.sampling_from_generation_config(fields.root, fields.source)
@@ -378,8 +443,8 @@ def _extra_parameters(fields: ConfigFields, hidden: int, parts: Sequence[model.L
     """Return weights outside the matrices: norms, biases, positions, small ones of mixers.
 
     A norm stands before each part, and one at the end. Biases are those of q, k, v and of gpt-oss's
-    experts. Leaves out norms of single heads, output biases and the extra norms of Gemma (below
-    0.01 %).
+    experts; no token of text passes experts of images. Leaves out norms of single heads, output
+    biases and the extra norms of Gemma (below 0.01 %).
     """
     positions = longest_context(fields) if fields.is_type("positions") else 0
     total = hidden * (
@@ -390,9 +455,12 @@ def _extra_parameters(fields: ConfigFields, hidden: int, parts: Sequence[model.L
     qwen2 = fields.model_type.startswith("qwen2")
     if qwen2 or fields.is_type("encoder") or fields.get("qkv_bias"):
         total += sum((a.heads + 2 * a.kv_heads) * a.head_dim for a in attention)
+    experts = [p.ffn for p in parts if isinstance(p.ffn, model.MoeFfnSpec)]
     if fields.model_type == "gpt_oss":
-        experts = [p.ffn for p in parts if isinstance(p.ffn, model.MoeFfnSpec)]
         total += sum(f.experts * (2 * f.width + hidden) for f in experts)
+    if fields.is_type("image_experts"):
+        of_images = fields.listed("moe_intermediate_size")[-1]
+        total += sum(f.experts * hidden * (3 * of_images + 1) for f in experts)
     streams = fields.integer("hc_mult", default=0, least=0)
     # deepseek_v4.py: hc_attn_fn and hc_ffn_fn, fp32, give each stream its weights from all.
     total += 2 * len(parts) * (2 + streams) * streams**2 * hidden

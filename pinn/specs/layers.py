@@ -1,39 +1,56 @@
 """Attention and feed-forward layers of a config.json."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
+from pinn.common.documents import is_finite
 from pinn.specs import mixers, model
-from pinn.specs.config_fields import ConfigFields
+from pinn.specs.config_fields import ConfigFields, models_file
 from pinn.specs.model import AttentionSpec, DenseFfnSpec, LatentAttentionSpec, MoeFfnSpec
 
 # The attention part of each layer of a config.json: heads, latent ranks and windows.
 
-_FULL = frozenset({"full_attention", "attention", "global"})
+_FULL = frozenset(("full_attention", "attention", "global", "hybrid", "indexed_attention", "0"))
 
 
 def attentions(
     fields: ConfigFields, layers: int, max_position: int
-) -> list[AttentionSpec | LatentAttentionSpec]:
-    """The attention of each layer, first to last.
+) -> Sequence[AttentionSpec | LatentAttentionSpec | None]:
+    """Return the attention of each layer, first to last; None where a layer has none.
 
     Raises:
         PinnError: If a needed size is missing or the heads do not add up.
     """
     if fields.is_type("compressed"):
-        return [*_compressed(fields, layers)]
-    if is_latent(fields):
-        latent, reaches = _latent(fields), windows(fields, layers, max_position)
-        pairs = zip(reaches, _indexers(fields, layers), strict=True)
-        return [replace(latent, window_tokens=window, indexer=own) for window, own in pairs]
-    base = _grouped(fields)
+        return _compressed(fields, layers)
+    read, made = _latent if is_latent(fields) else _grouped, dict[str, Any]()
     owners = layers - fields.integer("num_kv_shared_layers", default=0, least=0)
-    numbered = enumerate(windows(fields, layers, max_position))
-    return [replace(base, window_tokens=reach, shares_cache=i >= owners) for i, reach in numbered]
+    sources = fields.per_layer("kv_source_layers", layers) or [
+        min(i, owners - 1) for i in range(layers)
+    ]
+    found, indexers = list[AttentionSpec | LatentAttentionSpec | None](), _indexers(fields, layers)
+    for i, (window, indexer) in enumerate(zip(windows(fields, layers), indexers, strict=True)):
+        own = fields.of_layer(i, "full" if window is None else "windowed", "attention")
+        kind = str((own, window is None))
+        if kind not in made:
+            made[kind] = read(fields.having(own), window is None)
+        reach = within(window, max_position)
+        spec = made[kind] and replace(made[kind], window_tokens=reach, shares_cache=sources[i] != i)
+        found.append(replace(spec, indexer=indexer) if spec and window is None else spec)
+    return found
 
 
 def _indexers(fields: ConfigFields, layers: int) -> list[mixers.IndexerSpec | None]:
     """What picks the keys of each layer; GLM-5.2's layers may take a choice over."""
-    if fields.get("index_topk") is None:
+    if fields.get("topk_blocks") is not None:
+        blocks, block, heads = map(fields.integer, ("topk_blocks", "index_block", "index_heads"))
+        width = fields.integer("index_head_dim", "sparse_index_dim")
+        own = mixers.IndexerSpec(blocks * block, heads, width, block=block)
+        kinds = fields.per_layer("sparse_attention_freq", layers)
+        kinds = kinds or fields.per_layer("layer_types", layers) or []
+        return [own if kind in (1, "minimax_m3_sparse") else None for kind in kinds]
+    if fields.get("index_topk") is None or not is_latent(fields):
         return [None] * layers
     own = _indexer(fields)
     types = fields.per_layer("indexer_types", layers) or ["full"] * layers
@@ -42,7 +59,12 @@ def _indexers(fields: ConfigFields, layers: int) -> list[mixers.IndexerSpec | No
 
 def _indexer(fields: ConfigFields) -> mixers.IndexerSpec:
     top_k, heads = map(fields.integer, ("index_topk", "index_n_heads"))
-    return mixers.IndexerSpec(top_k, heads, fields.integer("index_head_dim", default=128))
+    # GLM-5-next's keys stand for several tokens (vLLM 0.33.0 models/glm5next/common/attention.py).
+    width, pool = (
+        fields.integer("index_head_dim", default=128),
+        fields.integer("index_kpool", default=1),
+    )
+    return mixers.IndexerSpec(top_k // pool, heads, width, pool)
 
 
 def _compressed(fields: ConfigFields, layers: int) -> list[model.CompressedAttentionSpec]:
@@ -76,18 +98,37 @@ def is_latent(fields: ConfigFields) -> bool:
     return is_known and fields.get("kv_lora_rank") is not None
 
 
-def _grouped(fields: ConfigFields) -> AttentionSpec:
+def _grouped(fields: ConfigFields, is_full: bool) -> AttentionSpec | None:
+    if fields.get("no_op"):
+        return None
     heads = fields.integer("num_attention_heads")
     kv_heads = fields.integer("kv_heads", default=heads)
+    if fields.get("n_heads_in_group") is not None:
+        kv_heads = heads // fields.integer("n_heads_in_group")
     if _is_multi_query(fields):
         kv_heads = 1
     if heads % kv_heads:
         raise fields.error(f"{kv_heads} KV heads do not divide {heads} heads")
     width = mixers.head_width(fields, heads)
-    if not fields.is_listed and fields.get("v_head_dim") not in (None, width):
-        raise fields.error("values of another width than keys are not supported")
-    wide, gate = map(fields.is_type, ("full_width_qk_norm", "gated_attention"))
-    return AttentionSpec(heads, kv_heads, width, qk_norm_full_width=wide, output_gate=gate)
+    value = None if fields.get("v_head_dim") is None else fields.integer("v_head_dim")
+    return AttentionSpec(
+        heads,
+        kv_heads,
+        width,
+        qk_norm_full_width=fields.is_type("full_width_qk_norm"),
+        gate_width=_gate_width(fields, width),
+        v_head_dim=None if value == width else value,
+        values_are_keys=bool(is_full and fields.get("attention_k_eq_v")),
+        input_rows=2 if fields.is_type("doubled_input") else 1,
+    )
+
+
+def _gate_width(fields: ConfigFields, width: int) -> int:
+    """Return the elements of a head that are computed beside its query."""
+    named = models_file("types.json")["gates"].get(fields.model_type, [])
+    own = [each if isinstance(each, int) else fields.integer(each) for each in named]
+    is_gated = fields.is_type("gated_attention") or bool(fields.get("mla_use_output_gate"))
+    return width * is_gated + sum(own)
 
 
 def _is_multi_query(fields: ConfigFields) -> bool:
@@ -95,30 +136,43 @@ def _is_multi_query(fields: ConfigFields) -> bool:
     return fields.is_type("multi_query") and not several
 
 
-def _latent(fields: ConfigFields) -> LatentAttentionSpec:
+def _latent(fields: ConfigFields, _: bool) -> LatentAttentionSpec:
     heads = fields.integer("num_attention_heads")
     rank = None if fields.get("q_lora_rank") is None else fields.integer("q_lora_rank")
-    widths = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-    latent, plain, rotary, value = map(fields.integer, widths)
-    return LatentAttentionSpec(heads, rank, latent, plain, rotary, value)
+    latent, plain, value = map(fields.integer, ("kv_lora_rank", "qk_nope_head_dim", "v_head_dim"))
+    rotary = fields.integer("qk_rope_head_dim", least=0)
+    gate = _gate_width(fields, value)
+    return LatentAttentionSpec(heads, rank, latent, plain, rotary, value, gate_width=gate)
 
 
-def windows(fields: ConfigFields, layers: int, max_position: int) -> list[int | None]:
-    """How far back each layer sees; None where it sees everything.
+def windows(fields: ConfigFields, layers: int) -> list[int | None]:
+    """Return how far back each layer sees; None where it sees everything.
 
-    A window is inert where ``use_sliding_window`` is false or no context can exceed it. Layers:
-    ``layer_types``, or a list under ``sliding_window``, or ``sliding_window_pattern``, or (Qwen)
-    ``max_window_layers``; else all of them. Llama-4's chunks spare the layers without rotary
-    embedding (llama4.py); a chunk counts as a window of its size, though its mean reach is half.
+    A window is inert where ``use_sliding_window`` is false. Layers: ``layer_types``, or a list
+    under ``sliding_window``, or ``sliding_window_pattern``, or (Qwen) ``max_window_layers``; else
+    all of them. Llama-4's chunks spare the layers without rotary embedding (llama4.py); a chunk
+    counts as a window of its size, though its mean reach is half.
     """
     if fields.get("attention_chunk_size") is not None and fields.model_type.startswith("llama4"):
-        tokens: int | None = fields.integer("attention_chunk_size")
-        chosen = _rotary_layers(fields, layers)
-    else:
-        tokens, chosen = _sliding(fields, layers)
-    if tokens is None or tokens >= max_position:
+        tokens = fields.integer("attention_chunk_size")
+        return [tokens if on else None for on in _rotary_layers(fields, layers)]
+    window: object = fields.get("sliding_window")
+    if window is None or fields.get("use_sliding_window") is False:
         return [None] * layers
-    return [tokens if on else None for on in chosen]
+    if isinstance(window, list):  # Mistral's own format: a pattern, repeated
+        for size in window:
+            if size is not None and (
+                isinstance(size, bool) or not isinstance(size, int) or size < 1
+            ):
+                raise fields.error(f"sliding_window must list tokens or null, got {size!r:.60}")
+        return [window[i % len(window)] if window else None for i in range(layers)]
+    tokens = fields.integer("sliding_window", least=0)
+    return [tokens or None if on else None for on in _windowed_layers(fields, layers)]
+
+
+def within(window: int | None, max_position: int) -> int | None:
+    """Return a window; None where no context exceeds it."""
+    return None if window is None or window >= max_position else window
 
 
 def _rotary_layers(fields: ConfigFields, layers: int) -> list[bool]:
@@ -132,65 +186,65 @@ def _rotary_layers(fields: ConfigFields, layers: int) -> list[bool]:
     return [(i + 1) % interval != 0 for i in range(layers)]
 
 
-def _sliding(fields: ConfigFields, layers: int) -> tuple[int | None, list[bool]]:
-    window: object = fields.get("sliding_window")
-    if window is None or fields.get("use_sliding_window") is False:
-        return None, []
-    if isinstance(window, list):  # Mistral's own format: a pattern, repeated
-        if not window:
-            return None, []
-        pattern = [entry is not None for entry in window]
-        sizes = [entry for entry in window if entry is not None]
-        for size in sizes:
-            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise fields.error(f"sliding_window must list tokens or null, got {size!r:.60}")
-        return next(iter(sizes), None), [pattern[i % len(pattern)] for i in range(layers)]
-    tokens = fields.integer("sliding_window", least=0) or None
+def _windowed_layers(fields: ConfigFields, layers: int) -> list[bool]:
     types = fields.per_layer("layer_types", layers)
     if types is not None:
-        return tokens, [str(kind) not in _FULL for kind in types]
-    if fields.get("window_pattern") is not None:
-        return tokens, _pattern_layers(fields, layers)
-    if fields.get("use_sliding_window"):  # Qwen: the layers from max_window_layers on
-        first = fields.integer("max_window_layers", default=0, least=0)
-        return tokens, [i >= first for i in range(layers)]
-    return tokens, [True] * layers
-
-
-def _pattern_layers(fields: ConfigFields, layers: int) -> list[bool]:
+        return [str(kind) not in _FULL for kind in types]
     pattern = fields.get("window_pattern")
     if isinstance(pattern, str) and pattern:  # EXAONE: such as "LLLG", local and global
         return [pattern[i % len(pattern)] == "L" for i in range(layers)]
-    step = fields.integer("window_pattern", least=0)
-    return [step > 0 and (i + 1) % step != 0 for i in range(layers)]
+    if pattern is not None:
+        step = fields.integer("window_pattern", least=0)
+        return [step > 0 and (i + 1) % step != 0 for i in range(layers)]
+    # Qwen: the layers from max_window_layers on.
+    first = fields.integer("max_window_layers", default=0, least=0)
+    return [i >= first or not fields.get("use_sliding_window") for i in range(layers)]
 
 
 # The feed-forward part of each layer of a config.json: which layers have experts, and widths.
 
-_LLAMA4 = frozenset({"llama4", "llama4_text"})
 
-
-def feed_forwards(fields: ConfigFields, layers: int) -> list[DenseFfnSpec | MoeFfnSpec]:
-    """The feed-forward part of each layer, first to last.
+def feed_forwards(fields: ConfigFields, layers: int) -> list[DenseFfnSpec | MoeFfnSpec | None]:
+    """Return the feed-forward part of each layer, first to last; None where a layer has none.
 
     Raises:
         PinnError: If a needed size is missing or the experts do not add up.
     """
     moe = moe_spec(fields)
-    plan = [moe is not None and is_moe for is_moe in moe_plan(fields, layers)]
-    if not all(plan):
-        dense = DenseFfnSpec(_dense_width(fields), fields.is_gated)
-    return [moe if is_moe and moe is not None else dense for is_moe in plan]
+    plan = [False] * layers if moe is None else moe_plan(fields, layers)
+    shared = fields.integer("num_kv_shared_layers", default=0, least=0)
+    doubled = layers - shared * bool(fields.get("use_double_wide_mlp"))
+    found, made = list[DenseFfnSpec | MoeFfnSpec | None](), dict[str, DenseFfnSpec | None]()
+    for i, is_moe in enumerate(plan):
+        own = {} if is_moe else fields.of_layer(i, "full", "ffn")
+        kind = str((own, i < doubled))
+        if not is_moe and kind not in made:
+            made[kind] = dense_layer(fields.having(own), 1 + (i >= doubled))
+        found.append(moe if is_moe else made[kind])
+    return found
+
+
+def dense_layer(fields: ConfigFields, times: int = 1) -> DenseFfnSpec | None:
+    """Return a dense feed-forward layer, so many times as wide as the file says."""
+    if fields.get("no_op"):
+        return None
+    return DenseFfnSpec(times * _dense_width(fields), fields.is_gated)
 
 
 def moe_spec(fields: ConfigFields) -> MoeFfnSpec | None:
-    """The shape of the mixture-of-experts layers; None where the config names no experts."""
+    """Return the shape of the mixture-of-experts layers; None where the config names no experts."""
     experts = 0 if fields.get("experts") == [] else fields.integer("experts", default=0, least=0)
-    if not experts:
+    if not experts or fields.get("enable_moe_block", "is_moe") is False:
         return None
-    top_k = fields.integer("top_k")
+    top_k, idle = fields.integer("top_k"), fields.integer("zero_expert_num", default=0, least=0)
+    if idle:  # LongCat-Flash: experts that compute nothing take their share of the choices
+        top_k = max(round(top_k * experts / (experts + idle)), 1)
     if top_k > experts:
         raise fields.error(f"{top_k} experts per token exceed the {experts} experts")
+    if fields.is_type("image_experts"):  # widths of text and of images
+        fields = fields.having(
+            {"moe_intermediate_size": fields.listed("moe_intermediate_size")[:1]}
+        )
     width = fields.integer("expert_width", "dense_width")
     latent = fields.get("moe_latent_size")
     return MoeFfnSpec(
@@ -204,7 +258,7 @@ def moe_spec(fields: ConfigFields) -> MoeFfnSpec | None:
 
 
 def _shared_width(fields: ConfigFields, expert_width: int) -> int:
-    if fields.model_type in _LLAMA4:  # llama4.py: Llama4MoE always has one, without a key
+    if fields.is_type("dense_beside_experts"):  # of which each such layer has one, without a key
         return fields.integer("intermediate_size")
     if fields.get("shared_width") is not None:
         return fields.integer("shared_width", least=0)
@@ -212,13 +266,27 @@ def _shared_width(fields: ConfigFields, expert_width: int) -> int:
 
 
 def _dense_width(fields: ConfigFields) -> int:
-    if fields.model_type in _LLAMA4:
-        return fields.integer("intermediate_size_mlp")
-    if fields.is_type("wide"):
-        return fields.integer("dense_width", default=4 * fields.integer("hidden_size"))
-    if fields.model_type == "granitemoehybrid":  # its dense layers are the shared part alone
-        return fields.integer("shared_intermediate_size", "dense_width")
-    return fields.integer("dense_width")
+    """Return the width of a dense layer.
+
+    Nemotron's searched models and LFM2 give two thirds of it, rounded up (nemotron_nas.py:
+    _ffn_mult_to_intermediate_size; modeling_lfm2.py: Lfm2MLP); RecurrentGemma counts both halves.
+    """
+    hidden, multiple, times = fields.integer("hidden_size"), 256, fields.get("ffn_mult")
+    thirds = 2 * hidden / 3
+    if times is None:
+        default = 4 * hidden if fields.is_type("wide") else None
+        # Granite's dense layers are the shared part alone.
+        named = ("shared_intermediate_size",) if fields.model_type == "granitemoehybrid" else ()
+        width = fields.integer("own_dense_width", *named, "dense_width", default=default)
+        if fields.model_type == "recurrent_gemma":
+            return width // 2
+        if not fields.get("block_auto_adjust_ff_dim"):
+            return width
+        times, thirds = fields.get("block_ffn_dim_multiplier") or 1.0, int(2 * width / 3)
+        multiple = fields.integer("block_multiple_of")
+    if not is_finite(times) or times <= 0:
+        raise fields.misfit("ffn_mult or block_ffn_dim_multiplier", "be a positive number", times)
+    return -(-int(times * thirds) // multiple) * multiple
 
 
 def moe_plan(fields: ConfigFields, layers: int) -> list[bool]:

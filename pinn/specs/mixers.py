@@ -14,11 +14,15 @@ from pinn.specs.precision import ACTIVATION_BYTES
 
 GATED_DELTA, KDA, LIGHTNING = "gated_delta", "kda", "lightning"
 MAMBA1, MAMBA2 = "mamba1", "mamba2"
+CONVOLUTION, RECURRENCE = "convolution", "recurrence"
+#: Mixers that work channel by channel: nothing but the values passes their convolution.
+_BY_CHANNEL = (MAMBA1, CONVOLUTION, RECURRENCE)
 
 #: Tokens that a chunked scan takes together: flash-linear-attention's kernels 64, Lightning
 #: Attention-2 256 (arXiv 2401.04658, block 256), Mamba-2 256 (arXiv 2405.21060; the models' own
 #: ``chunk_size`` where stated).
 CHUNK_TOKENS = {GATED_DELTA: 64, KDA: 64, LIGHTNING: 256, MAMBA2: 256, MAMBA1: 1}
+CHUNK_TOKENS |= {CONVOLUTION: 1, RECURRENCE: 1}
 
 #: Tokens that a key of DeepSeek-V4 may stand for, 0 for none beyond the window; layers of the
 #: middle one have an indexer (vLLM 0.20.1's deepseek_v4.py: DeepseekV4Attention).
@@ -67,7 +71,8 @@ class LinearMixerSpec:
     Attributes:
         kind: ``gated_delta`` (Qwen3-Next, arXiv 2412.06464), ``kda`` (Kimi-Linear, arXiv
             2510.26692), ``lightning`` (MiniMax-01, arXiv 2501.08313), ``mamba1`` (arXiv
-            2312.00752) or ``mamba2`` (arXiv 2405.21060).
+            2312.00752), ``mamba2`` (arXiv 2405.21060), ``convolution`` alone (LFM2) or
+            ``recurrence`` of single channels (RecurrentGemma's RG-LRU, arXiv 2402.19427).
         heads: Value heads, each with a state; Mamba-1's channels.
         key_heads: Heads of keys and queries, shared by groups of value heads (Mamba: groups of B
             and C).
@@ -77,6 +82,8 @@ class LinearMixerSpec:
         step_rank: Rank of Mamba-1's step size; 0 otherwise.
         chunk_tokens: Tokens that the chunked scan takes together.
         state_bytes_per_element: Of the state, as the engine keeps it.
+        full_gates: KDA's gates that have one matrix: Kimi-K3's of the output, Bailing's both;
+            others have two matrices, of a value's rank.
     """
 
     kind: str
@@ -88,6 +95,7 @@ class LinearMixerSpec:
     step_rank: int = 0
     chunk_tokens: int = CHUNK_TOKENS[GATED_DELTA]
     state_bytes_per_element: float = ACTIVATION_BYTES
+    full_gates: int = 0
 
     window_tokens = None
     kv_width = 0
@@ -125,16 +133,18 @@ class LinearMixerSpec:
             mixed = keys, Part(self.heads, 2 * self.value_dim)
             gates = Projection("in_proj_ba", (Part(self.heads, 2),), whole)
             return Projection("in_proj_qkvz", mixed, whole), gates, out
+        if self.kind == CONVOLUTION:
+            return Projection("in_proj", (Part(self.heads, 3),), whole), out
+        if self.kind == RECURRENCE:
+            both, block = (Part(self.heads, 2 * self.value_dim),), Part(1, self.value_dim)
+            return Projection("in_proj", both, whole), Projection("gates", both, block), out
         if self.kind == KDA:
-            return (
-                Projection("in_proj_qkv", (keys, value), whole),
-                Projection("f_a_proj", (low,), whole),
-                Projection("f_b_proj", (Part(self.key_heads, self.key_dim),), low),
-                Projection("b_proj", (a_head,), whole),
-                Projection("g_a_proj", (low,), whole),
-                Projection("g_b_proj", (value,), low),
-                out,
-            )
+            wide_gates = keys, *(value,) * (1 + self.full_gates)
+            gates_of = ("f", "g")[: 2 - self.full_gates]
+            narrow = [Projection(f"{gate}_a_proj", (low,), whole) for gate in gates_of]
+            wide = [Projection(f"{gate}_b_proj", (value,), low) for gate in gates_of]
+            steps = Projection("b_proj", (a_head,), whole)
+            return Projection("in_proj_qkv", wide_gates, whole), *narrow, *wide, steps, out
         if self.kind == LIGHTNING:
             gate = Projection("output_gate", (value,), whole)
             return Projection("in_proj_qkv", (keys, value), whole), gate, out
@@ -152,7 +162,7 @@ class LinearMixerSpec:
         """Channels that the convolution slides over, on one GPU."""
         tp = tensor_parallel_size
         values = Part(self.heads, self.value_dim).elements(tp)
-        if self.kind == MAMBA1:
+        if self.kind in _BY_CHANNEL:
             return values
         return values + Part(self.key_heads, 2 * self.key_dim).elements(tp)
 
@@ -160,6 +170,8 @@ class LinearMixerSpec:
     def small_parameters(self) -> int:
         """Convolution, decay, step bias, skip and norm: what no multiplication holds."""
         taps = self.conv_channels() * self.conv_width
+        if self.kind == CONVOLUTION:
+            return taps
         if self.kind == LIGHTNING:
             return self.heads * self.value_dim
         if self.kind == MAMBA1:
@@ -184,10 +196,13 @@ class LinearMixerSpec:
         (arXiv 2405.21060, section 6; Mamba-2's scores once per group of heads). The delta rule
         multiplies keys by keys and by their inverse as well, 2 c (2 k + v), and subtracts what
         the state holds already, 2 k v (arXiv 2412.06464, section 3.3). Mamba-1's selective scan
-        takes 9 operations per element of the state (arXiv 2312.00752 and its code's count).
+        takes 9 operations per element of the state (arXiv 2312.00752 and its code's count), RG-LRU
+        about as many (its equations 1 to 4), and a convolution two a tap and two for its gates.
         """
         k, v, c = float(self.key_dim), float(self.value_dim), float(self.chunk_tokens)
-        if self.kind == MAMBA1:
+        if self.kind == CONVOLUTION:
+            return 2.0 * (self.conv_width + 1) * VECTOR_SLOWDOWN
+        if self.kind in _BY_CHANNEL:
             return 9.0 * k * v * VECTOR_SLOWDOWN
         scores = 2 * c * k * (self.key_heads / self.heads if self.kind == MAMBA2 else 1.0)
         flop = scores + 2 * c * v + 4 * k * v
@@ -201,6 +216,8 @@ class LinearMixerSpec:
         Decay, add the outer product of key and value, and read by the query: 5 per element; the
         delta rule subtracts what the key reads first: 3 more.
         """
+        if self.kind == CONVOLUTION:
+            return self.token_flop()
         each = 8.0 if self.kind in (GATED_DELTA, KDA) else 5.0
         return each * self.key_dim * self.value_dim * VECTOR_SLOWDOWN
 
@@ -212,7 +229,7 @@ class LinearMixerSpec:
         """
         tp = tensor_parallel_size
         moved = 2 * self.conv_channels(tp) + Part(self.heads, self.value_dim).elements(tp)
-        if self.kind == MAMBA1:
+        if self.kind in _BY_CHANNEL:
             return moved * ACTIVATION_BYTES
         state = Part(self.heads, self.key_dim * self.value_dim).elements(tp)
         return (moved + 2 * state / self.chunk_tokens) * ACTIVATION_BYTES
@@ -230,27 +247,32 @@ class IndexerSpec:
         heads: Of the scores; 0 for a layer that takes over the choice of a layer before it.
         head_dim: Width of a key, kept in fp8 with a scale of 4 bytes for 128 elements.
         ratio: Tokens that a key stands for (DeepSeek-V4).
+        block: Tokens that are chosen together, by one score of theirs, from keys of 16 bits
+            (MiniMax-M3: vLLM 0.33.0 models/minimax_m3/common/indexer.py); 1 for the others.
     """
 
     top_k: int
     heads: int
     head_dim: int = 128
     ratio: int = 1
+    block: int = 1
 
     @property
     def key_bytes(self) -> float:
         """Cached per token: bytes and their scales (vLLM's DeepseekV32IndexerCache)."""
+        if self.block > 1:
+            return 2.0 * self.head_dim
         return (self.head_dim + 4 * self.head_dim / 128) / self.ratio if self.heads else 0.0
 
     @property
     def score_flop(self) -> float:
-        """Operations of a (query, token) pair, in fp8."""
-        return 2.0 * self.heads * self.head_dim / self.ratio
+        """Operations of a (query, token) pair, in fp8; those of 16 bits take twice as long."""
+        return 2.0 * self.heads * self.head_dim / self.ratio * (1 + (self.block > 1))
 
     @property
     def score_bytes(self) -> float:
         """A pair's fp32 score, written and read once by the choice of the best."""
-        return 8.0 / self.ratio if self.heads else 0.0
+        return 8.0 / self.ratio / self.block if self.heads else 0.0
 
     def projections(self, hidden_size: int, query_rank: int) -> tuple[Projection, ...]:
         """Its weight matrices: queries from the compressed query, one key, weights of the heads.
@@ -261,6 +283,9 @@ class IndexerSpec:
         if not self.heads:
             return ()
         everything = Part(1, hidden_size)
+        if self.block > 1:
+            queries = Projection("index_q", (Part(1, self.heads * self.head_dim),), everything)
+            return queries, Projection("index_k", (Part(1, self.head_dim),), everything)
         return (
             Projection("wq_b", (Part(1, self.heads * self.head_dim),), Part(1, query_rank)),
             Projection("wk", (Part(1, self.head_dim * (4 if self.ratio > 1 else 1)),), everything),
@@ -324,15 +349,34 @@ def gated_delta_mixer(fields: ConfigFields) -> LinearMixerSpec:
 
 
 def kda_mixer(fields: ConfigFields) -> LinearMixerSpec:
-    """Kimi-Linear; its state is fp32 (vLLM's mamba_utils.py: kda_state_dtype)."""
+    """Kimi-Linear; its state is fp32 (vLLM's mamba_utils.py: kda_state_dtype).
+
+    Gates of one matrix: vLLM 0.33.0 models/kimi_k3/nvidia/kda.py; modeling_bailing_hybrid.py.
+    """
     nested, inner = fields.get("linear_attn_config"), fields  # transformers 5 does not nest
     if nested is not None:
         inner = ConfigFields(nested, nested, f"{fields.source}: linear_attn_config")
     heads = inner.integer("linear_num_heads", "num_heads")
     width = inner.integer("linear_head_dim", "head_dim")
     taps = inner.integer("linear_conv_kernel_dim", "short_conv_kernel_size", default=4)
-    bytes_ = _BYTES["float32"]
-    return LinearMixerSpec(KDA, heads, heads, width, width, taps, 0, CHUNK_TOKENS[KDA], bytes_)
+    full = (
+        2 if fields.model_type == "bailing_hybrid" else int(bool(inner.get("use_full_rank_gate")))
+    )
+    kept = CHUNK_TOKENS[KDA], _BYTES["float32"]
+    return LinearMixerSpec(KDA, heads, heads, width, width, taps, 0, *kept, full)
+
+
+def short_convolution(fields: ConfigFields) -> LinearMixerSpec:
+    """Return LFM2's mixer (vLLM's layers/mamba/short_conv.py): the convolution's tail is all."""
+    channels, taps = fields.integer("conv_dim", "hidden_size"), fields.integer("conv_L_cache")
+    return LinearMixerSpec(CONVOLUTION, channels, 1, 0, 1, taps, 0, CHUNK_TOKENS[CONVOLUTION])
+
+
+def gated_recurrence(fields: ConfigFields) -> LinearMixerSpec:
+    """Return RecurrentGemma's mixer, whose state is fp32 (modeling_recurrent_gemma.py)."""
+    heads, taps = fields.integer("num_attention_heads"), fields.integer("conv1d_width", default=4)
+    width, bytes_ = fields.integer("lru_width", "hidden_size") // heads, _BYTES["float32"]
+    return LinearMixerSpec(RECURRENCE, heads, 1, 1, width, taps, 0, 1, bytes_)
 
 
 def lightning_mixer(fields: ConfigFields) -> LinearMixerSpec:
@@ -383,10 +427,11 @@ def _mamba2(
     )  # fmt: skip
 
 
-#: Mamba-2 of Granite-4, Bamba and Falcon-H1, of Nemotron-H and Nemotron-3, and by itself.
+#: Mamba-2 of Granite-4, Bamba and Falcon-H1, of Nemotron-H and Nemotron-3, by itself, of Zamba2.
 granite_mixer = partial(_mamba2, "mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_n_groups")
 nemotron_mixer = partial(_mamba2, "mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups")
 mamba2_mixer = partial(_mamba2, "num_heads", "head_dim", "state_size", "n_groups")
+zamba_mixer = partial(_mamba2, "n_mamba_heads", "mamba_headdim", "mamba_d_state", "mamba_ngroups")
 
 
 def stated_state_bytes(fields: ConfigFields) -> float:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
@@ -136,10 +136,16 @@ class AttentionSpec:
             None for full attention.
         qk_norm_full_width: Whether q and k are normalized over all heads together, which costs an
             extra all-reduce under tensor parallelism (MiniMax-M2).
-        output_gate: Whether the output is multiplied by a gate as wide as the queries, which the
-            query projection computes beside them (Qwen3-Next).
+        gate_width: What the query projection computes beside a head's query: a gate of the output
+            as wide as it (Qwen3-Next) or of one element, or weights of positions (Inkling).
         shares_cache: Whether it reads the keys and values of a layer before it and has none of its
             own (Gemma-3n).
+        v_head_dim: Width of a value head where it is not that of a key (MiMo-V2).
+        values_are_keys: Whether a checkpoint has one matrix for both (Gemma 4). Engines load it
+            twice (vLLM 0.33.0 models/gemma4.py: Gemma4Attention).
+        input_rows: Rows of the residual stream's width that it projects: Zamba's hidden state
+            beside the embedding.
+        indexer: What picks the keys that a query sees; None where it sees all of its window.
     """
 
     heads: int
@@ -147,18 +153,32 @@ class AttentionSpec:
     head_dim: int
     window_tokens: int | None = None
     qk_norm_full_width: bool = False
-    output_gate: bool = False
+    gate_width: int = 0
     shares_cache: bool = False
+    v_head_dim: int | None = None
+    values_are_keys: bool = False
+    input_rows: int = 1
+    indexer: IndexerSpec | None = None
 
     @property
     def reach_tokens(self) -> int | None:
         """Keys that a query sees at most; None where it sees everything."""
-        return self.window_tokens
+        return self.window_tokens if self.indexer is None else self.indexer.top_k
+
+    @property
+    def value_dim(self) -> int:
+        """Width of a value head."""
+        return self.v_head_dim or self.head_dim
+
+    @property
+    def pair_width(self) -> int:
+        """Elements of a head's key and value."""
+        return self.head_dim + self.value_dim
 
     @property
     def kv_width(self) -> int:
         """Cached elements per token: keys and values of every KV head."""
-        return 2 * self.kv_heads * self.head_dim
+        return self.kv_heads * self.pair_width
 
 
 @dataclass(frozen=True)
@@ -167,6 +187,10 @@ class LatentAttentionSpec:
 
     The cache holds one compressed vector per token, which tensor parallelism does not divide. With
     an indexer it is sparse (DeepSeek-V3.2): a query sees the keys that the indexer picks.
+
+    Attributes:
+        gate_width: Elements of a gate of each head's output.
+        shares_cache: Whether it reads the vectors of a layer before it and computes none.
     """
 
     heads: int
@@ -177,6 +201,8 @@ class LatentAttentionSpec:
     v_head_dim: int
     window_tokens: int | None = None
     indexer: IndexerSpec | None = None
+    gate_width: int = 0
+    shares_cache: bool = False
 
     @property
     def reach_tokens(self) -> int | None:
@@ -317,11 +343,13 @@ class LayerPart(NamedTuple):
         layer: Which layer of the config it belongs to, counted from 0.
         mixer: What mixes tokens; None for a feed-forward part alone.
         ffn: The feed-forward part; None for a mixer alone.
+        again: Whether it has the weights of a layer before it.
     """
 
     layer: int
     mixer: Mixer | None
     ffn: FeedForward | None
+    again: bool = False
 
 
 @dataclass(frozen=True)
@@ -329,12 +357,14 @@ class LayerGroup:
     """Layers of one shape: how many, what mixes tokens, and their feed-forward part.
 
     Either part may be missing: Nemotron-H's layers are one or the other, and Falcon-H1's, with
-    attention beside Mamba, are two of these.
+    attention beside Mamba, are two of these. Layers that run ``again`` have the weights of others,
+    and keys and values of their own.
     """
 
     count: int
     attention: Mixer | None
     ffn: FeedForward | None
+    again: bool = False
 
     @property
     def halves(self) -> int:
@@ -362,8 +392,9 @@ class WeightPrecisions:
 class ModelSpec:
     """A decoder-only language model as a serving engine sees it.
 
-    At most one MoE shape and one window size may occur (no known model has more); the parser
-    refuses others, so that step features stay a fixed, short list.
+    At most one MoE shape may occur; the parser refuses others, so that step features stay a fixed,
+    short list. Of several windows the widest is the model's: narrower ones are spread over it, so
+    that shorter contexts count too few keys of those, and none too many.
 
     Attributes:
         name: What it was loaded as; for print-outs only, no prediction depends on it.
@@ -406,6 +437,7 @@ class ModelSpec:
     lookup_parameters: int = 0
     side_projections: tuple[tuple[int, Projection], ...] = ()
     streams: int = 0
+    reread_rows: int = 0
     sampling: Sampling = field(default_factory=Sampling)
     asked_as: str = field(default="", compare=False)
     left_out: str = field(default="", compare=False)
@@ -425,10 +457,6 @@ class ModelSpec:
             raise PinnError(f"model {self.name}: it has no layers")
         if len({g.ffn for g in self.layer_groups if isinstance(g.ffn, MoeFfnSpec)}) > 1:
             raise PinnError(f"model {self.name}: more than one mixture-of-experts shape")
-        reaches = {g.attention.reach_tokens for g in self.layer_groups if g.attention is not None}
-        windows = {tokens for tokens in reaches if tokens is not None}
-        if len(windows) > 1:
-            raise PinnError(f"model {self.name}: more than one attention window: {sorted(windows)}")
 
     def __hash__(self) -> int:
         # What tells nearly all models apart: a table looks each of them up many times a row.
@@ -458,27 +486,37 @@ class ModelSpec:
 
     @cached_property
     def window_tokens(self) -> int | None:
-        """Keys that a query sees at most in the layers that limit it; None without such layers.
+        """Most keys that a query sees in the layers that limit it; None without such layers.
 
         A window, the tokens that an indexer picks or that its keys stand for, or 1 for a recurrent
         state, which is read once per token however long the context.
         """
         mixers = (g.attention for g in self.layer_groups if g.attention is not None)
-        return next((m.reach_tokens for m in mixers if m.reach_tokens is not None), None)
+        return max((m.reach_tokens for m in mixers if m.reach_tokens is not None), default=None)
+
+    @cached_property
+    def stored(self) -> "ModelSpec":
+        """The model without layers that run again, whose weights take no memory."""
+        kept = tuple(group for group in self.layer_groups if not group.again)
+        return self if kept == self.layer_groups else replace(self, layer_groups=kept)
 
     @property
     def is_plain(self) -> bool:
-        """Whether every layer is attention over keys, full or in a window, and a network."""
-        whole = all(group.ffn is not None for group in self.layer_groups)
+        """Whether all layers are attention over keys, full or in a window, and networks, alike."""
+        whole = all(g.ffn is not None and not g.again for g in self.layer_groups)
         names = {mixer_name(g.attention) for g in self.layer_groups}
-        return whole and not self.side_projections and names <= _PLAIN
+        shapes = {(m.heads, m.kv_width) for g in self.layer_groups if (m := g.attention)}
+        widths = {g.ffn.width for g in self.layer_groups if isinstance(g.ffn, DenseFfnSpec)}
+        alike = len(shapes) == 1 and len(widths) <= 1
+        return whole and alike and not self.side_projections and names <= _PLAIN
 
 
 # A model's layer plan in words.
 
 _LINEAR = {
     "gated_delta": "gated delta net", "kda": "KDA", "lightning": "lightning attention",
-    "mamba1": "Mamba-1", "mamba2": "Mamba-2",
+    "mamba1": "Mamba-1", "mamba2": "Mamba-2", "convolution": "short convolution",
+    "recurrence": "gated recurrence",
 }  # fmt: skip
 
 
@@ -500,6 +538,8 @@ def mixer_name(mixer: Mixer | None) -> str:
         return _COMPRESSED[mixer.ratio]
     if isinstance(mixer, LatentAttentionSpec):
         return "latent attention" if mixer.indexer is None else "sparse latent attention"
+    if mixer.indexer is not None:
+        return "block-sparse attention"
     return "full attention" if mixer.window_tokens is None else "windowed attention"
 
 

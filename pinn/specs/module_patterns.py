@@ -48,7 +48,7 @@ class Matrix(NamedTuple):
 def module_names(parts: Sequence[LayerPart], hidden: int) -> dict[str, list[Matrix]]:
     """Return the matrices of each kind of weight over all layers; one expert stands for all."""
     found: dict[str, list[Matrix]] = {kind: [] for kind in KINDS}
-    for layer, mixer, ffn in parts:
+    for layer, mixer, ffn, _ in parts:
         for suffixes, size in () if mixer is None else _mixer_projections(mixer, hidden):
             found["attention"].append(Matrix(_aliases(layer, suffixes), size))
         for projections in () if ffn is None else _PROJECTIONS[not ffn.gated :]:

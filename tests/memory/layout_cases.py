@@ -2,7 +2,8 @@
 
 A layer is a tuple: its kind, how many there are, and what it keeps.
 
-- ``full``: KV heads and their width; ``window``: the same and the window.
+- ``full``: KV heads and their width, of keys and values alike or of both together by two;
+  ``window``: those and the window.
 - ``latent`` and ``sparse``: elements per token.
 - ``index``: bytes of an indexer's key.
 - ``compressed``: tokens that a key of DeepSeek-V4 stands for.
@@ -57,6 +58,17 @@ CASES = {
     "gemma-3": _case("google/gemma-3-27b-it", _GEMMA, max_model_len=32_768),
     "gemma-3, long": _case(
         "google/gemma-3-27b-it", _GEMMA, max_model_len=131_072, max_num_batched_tokens=4096, gib=60
+    ),
+    "gemma-4": _case(
+        "google/gemma-4-26B-A4B", [("window", 25, 8, 256, 1024), ("full", 5, 2, 512)],
+        max_model_len=32_768,
+    ),
+    "mimo-v2": _case(
+        "XiaomiMiMo/MiMo-V2-Flash", [("window", 39, 8, 160, 128), ("full", 9, 4, 160)],
+        max_model_len=32_768, kv_cache_dtype="auto",
+    ),
+    "searched": _case(
+        "nvidia/Llama-3_3-Nemotron-Super-49B-v1", [("full", 49, 8, 128)], max_model_len=32_768
     ),
     "windows alone": _case(
         "mistralai/Mistral-7B-v0.1", [("window", 32, 8, 128, 4096)], max_model_len=32_768,

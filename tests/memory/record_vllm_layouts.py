@@ -76,7 +76,10 @@ class Layouts:
         if "state" in kinds:
             self._align(config, case)
         specs = self._specs(case, config)
-        plan = self._plan(config, specs, case["memory"])
+        try:
+            plan = self._plan(config, specs, case["memory"])
+        except NotImplementedError:  # pages of different sizes, before 0.15
+            return None
         groups = plan.kv_cache_groups
         per_request = plan.num_blocks / self.utils.get_max_concurrency_for_kv_cache_config(
             config, plan

@@ -112,7 +112,7 @@ def _grouped(
     norm = next((n for p, n in vectors(module).items() if re.search(r"\bq_?(layer)?norm\.", p)), 0)
     heads, kv_heads, is_wide = queries // width, int(keys) // width, norm == queries > width
     shares = "qkv" not in shapes and "k" not in shapes
-    return AttentionSpec(heads, kv_heads, width, window, is_wide, gates, shares), sides
+    return AttentionSpec(heads, kv_heads, width, window, is_wide, gates * width, shares), sides
 
 
 def _asked(module: nn.Module, shapes: Mapping[str, Shape], width: int) -> tuple[int, float]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pinn.errors import PinnError
 from pinn.specs import model
 from pinn.specs.config_fields import LAYER_TYPES
-from pinn.specs.layers import windows
+from pinn.specs.layers import windows, within
 from pinn.specs.mixers import LinearMixerSpec
 from pinn.specs.modules.attention import is_attention, read_attention, read_recurrent
 from pinn.specs.modules.building import BuiltModel
@@ -87,7 +87,8 @@ class ModuleReader:
         """
         path, layers = self._layer_list()
         self._check_calls(path)
-        reach = windows(self._fields, len(layers), self._max_position)
+        found = windows(self._fields, len(layers))
+        reach = [within(window, self._max_position) for window in found]
         parts = [
             part
             for i, layer in enumerate(layers)
