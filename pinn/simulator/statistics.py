@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from pinn.simulator.run import Run
+from pinn.simulator.transfers import tier_statistics
 from pinn.units import MILLISECOND
 
 #: Metrics by the names that JSON gives them; times in milliseconds.
@@ -156,19 +157,32 @@ def engine_statistics(run: Run) -> Metrics:
     span = float(run.requests.finish_s.max() - run.requests.arrival_s.min())
     groups = len(np.unique(steps["group"]))
     weights = duration / busy if busy else duration
-    return latency_statistics("step", duration) | {
-        "steps": len(steps),
-        "busy_share": _ratio(busy, span * groups),
-        "requests_per_step": _ratio(float(steps["requests"].sum()), len(steps)),
-        "tokens_per_step": _ratio(float(steps["tokens"].sum()), len(steps)),
-        "prefill_steps": int((steps["prefill_requests"] > 0).sum()),
-        "waiting_mean": float(steps["waiting"] @ weights),
-        "waiting_max": int(steps["waiting"].max(initial=0)),
-        "running_max": int(steps["running"].max(initial=0)),
-        "kv_blocks": run.kv_blocks,
-        "kv_usage_mean": float(steps["used_blocks"] @ weights) / run.step_blocks,
-        "kv_usage_max": float(steps["used_blocks"].max(initial=0)) / run.step_blocks,
-    }
+    return (
+        latency_statistics("step", duration)
+        | {
+            "steps": len(steps),
+            "busy_share": _ratio(busy, span * groups),
+            "requests_per_step": _ratio(float(steps["requests"].sum()), len(steps)),
+            "tokens_per_step": _ratio(float(steps["tokens"].sum()), len(steps)),
+            "prefill_steps": int((steps["prefill_requests"] > 0).sum()),
+            "waiting_mean": float(steps["waiting"] @ weights),
+            "waiting_max": int(steps["waiting"].max(initial=0)),
+            "running_max": int(steps["running"].max(initial=0)),
+            "kv_blocks": run.kv_blocks,
+            "kv_usage_mean": float(steps["used_blocks"] @ weights) / run.step_blocks,
+            "kv_usage_max": float(steps["used_blocks"].max(initial=0)) / run.step_blocks,
+        }
+        | _tier(run)
+    )
+
+
+def _tier(run: Run) -> Metrics:
+    """What a second tier has done; ``load_wait`` is over the requests that loaded anything."""
+    if run.tier is None:
+        return {}
+    waits = run.requests.load_wait_s[run.requests.load_wait_s > 0]
+    waited = latency_statistics("load_wait", waits) if len(waits) else {}
+    return waited | tier_statistics(run)
 
 
 def _ratio(part: float, whole: float) -> float:
