@@ -11,6 +11,12 @@ from pinn.specs.flags import check_flags, flag
 from pinn.specs.serving import SGLANG, TRTLLM
 
 ROUTINGS = (LEAST_LOADED, ROUND_ROBIN)
+#: What stores keys and values in host memory.
+NATIVE, LMCACHE = "native", "lmcache"
+#: Copies of up to 28 KiB are slower one by one than in a kernel that fills an H100's PCIe link
+#: (vllm 0.33.0 v1/kv_offload/cpu/swap_blocks_triton.py: THRESHOLD_BYTES), so that each costs about
+#: as much time as 28 KiB take at 64 GB/s.
+COPY_S = 4.5e-7
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,30 @@ class EngineSpec:
         shown="25e9",
     )
     kv_transfer_latency_s: float = flag(0.0, "Delay of each such transfer.", unit="s", least=0)
+    kv_offloading_size: float | None = flag(
+        None,
+        "Host memory for keys and values that leave the GPU's cache, of all GPUs of a replica.",
+        unit="GiB",
+        above=0,
+        shown="none",
+    )
+    kv_offloading_backend: str = flag(NATIVE, "What keeps them there.", allowed=(NATIVE, LMCACHE))
+    kv_transfer_config: str = flag(
+        "", "vLLM's JSON object of a connector, such as OffloadingConnector."
+    )
+    host_link_bytes_per_s: float | None = flag(
+        None,
+        "Rate of a GPU's link to the host in one direction.",
+        unit="bytes/s",
+        above=0,
+        shown="the GPU's PCIe",
+    )
+    host_link_copy_s: float = flag(
+        COPY_S, "Time of each copy on that link besides its bytes.", unit="s", least=0
+    )
+    host_link_latency_s: float = flag(
+        0.0, "Delay of each transfer on that link.", unit="s", least=0
+    )
     api_server_count: int | None = flag(
         None,
         "Processes that take requests in and stream tokens.",
@@ -81,6 +111,11 @@ class EngineSpec:
         if not self.v1_multiprocessing and (self.api_server_count or 1) > 1:
             fault = f"{self.api_server_count} API servers need an engine in a process of its own"
             raise PinnError(f"{fault}: leave --no-v1-multiprocessing or --api-server-count out")
+
+    @property
+    def offloads(self) -> bool:
+        """Whether keys and values have a second tier."""
+        return bool(self.kv_offloading_size or self.kv_transfer_config)
 
 
 def api_servers(deployment: Deployment, spec: EngineSpec) -> int:

@@ -312,6 +312,10 @@ def _switched(name: str, value: object) -> bool:
 
 def _take_variable(found: Launch, name: str, value: str, gpu: GpuSpec | None) -> None:
     shown = f"{name}={_short(value)}"
+    of_connector = launch_values.connector_variable(found.configuration, name, value)
+    if of_connector is not None:
+        _set(found, name, of_connector, shown)
+        return
     own = name.startswith(_OWN[found.engine])
     read = launch_values.variable_read(name, value.lower() not in ("0", "false", ""))
     if not own or read is None:

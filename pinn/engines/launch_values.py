@@ -332,14 +332,50 @@ def _spread(_value: object, _: str = "") -> Read:
     return Read({"enable_expert_parallel": True})
 
 
+def _connector(value: Any, _: str) -> Read:
+    """Connectors with a second tier in host memory; others move keys and values elsewhere."""
+    where = "--kv-transfer-config"
+    given = value if isinstance(value, dict) else documents.parse_json(value, where)
+    connector = given.get("kv_connector")
+    if connector in ("OffloadingConnector", "LMCacheConnectorV1"):
+        return Read({"kv_transfer_config": files.json_text(given)})
+    return Read(assumed=f"without the transfers of {connector}")
+
+
 #: Ways to read a value of a release, by the field's name in the table.
 READERS: dict[str, Callable[[Any, str], Read]] = {
     f":{read.__name__.removeprefix('_')}": read
     for read in (
         _quantization, _dtype, _generation, _largest_graph, _chunk, _all_to_all, _spread, _balance,
         _speculation, _overrides, _rope, _optimization, _compilation, _task, _pooling,
+        _connector,
     )
 }  # fmt: skip
+
+
+#: Variables of LMCache and the keys of its connector that stand for them.
+_LMCACHE = {
+    "LMCACHE_LOCAL_CPU": "lmcache.local_cpu",
+    "LMCACHE_MAX_LOCAL_CPU_SIZE": "lmcache.max_local_cpu_size",
+    "LMCACHE_CHUNK_SIZE": "lmcache.chunk_size",
+}
+
+
+def connector_variable(configuration: Mapping[str, Any], name: str, value: str) -> Read | None:
+    """Return what a variable of LMCache's sets; None of others, or where LMCache does not run.
+
+    The connector's own configuration goes before it.
+    """
+    if name not in _LMCACHE:
+        return None
+    config = documents.parse_json(configuration.get("kv_transfer_config") or "{}", name)
+    runs = config.get("kv_connector") == "LMCacheConnectorV1"
+    if not runs and configuration.get("kv_offloading_backend") != "lmcache":
+        return None
+    number = TRUTH[value.lower()] if name == "LMCACHE_LOCAL_CPU" else float(value)
+    extra = {_LMCACHE[name]: number} | config.get("kv_connector_extra_config", {})
+    whole = config | {"kv_connector_extra_config": extra}
+    return Read({"kv_transfer_config": files.json_text(whole)})
 
 
 def variable_read(name: str, on: bool) -> Read | None:

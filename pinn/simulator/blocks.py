@@ -4,7 +4,18 @@ import numpy as np
 
 from pinn.simulator.compiler import compiled_inside
 from pinn.simulator.engine import Engine
-from pinn.simulator.state import ARRIVED, PREEMPTED, RUNNING, Event, Queue, Records, Request
+from pinn.simulator.state import (
+    ARRIVED,
+    BY_JOB,
+    DONE,
+    PREEMPTED,
+    RUNNING,
+    Event,
+    Job,
+    Queue,
+    Records,
+    Request,
+)
 
 # Queues of requests: linked lists for arrival order, binary heaps for moments in time.
 
@@ -21,6 +32,20 @@ def prepend(engine: Engine, queue: Queue, r: int) -> None:
     head = queue.head
     _join(engine, queue, -1, r)
     _join(engine, queue, r, head)
+    queue.size += 1
+
+
+def move_after_holders(engine: Engine, queue: Queue, r: int) -> None:
+    """A request goes behind those at the head of a queue that hold blocks.
+
+    ``Scheduler.kv_holding_waiting`` is a queue of its own, which is served first.
+    """
+    remove(engine, queue, r)
+    before, after = -1, queue.head
+    while after >= 0 and engine.requests[after].slot >= 0:
+        before, after = after, engine.requests[after].after
+    _join(engine, queue, before, r)
+    _join(engine, queue, r, after)
     queue.size += 1
 
 
@@ -99,7 +124,30 @@ def take_block(engine: Engine, replica: int) -> int:
     forget_key(engine, replica, block)
     engine.cache[replica, block].references = 1
     engine.replicas[replica].held_blocks += 1
+    if engine.config.tier == BY_JOB:
+        note_block(engine, replica, block)
     return block
+
+
+def note_block(engine: Engine, replica: int, block: int) -> None:
+    """A block is taken: a job that stores what was in it comes first."""
+    engine.stamps[replica, block] = engine.replicas[replica].schedulings
+    if engine.fences[replica, block] > 0:
+        flush(engine, replica, engine.fences[replica, block] - 1)
+
+
+def flush(engine: Engine, replica: int, number: int) -> None:
+    """The worker waits for a job of a second tier before the next batch."""
+    if number >= engine.replicas[replica].jobs_first:
+        job = job_of(engine, replica, number)
+        if job.progress != DONE:
+            job.flush = 1
+            engine.replicas[replica].flushes += 1
+
+
+def job_of(engine: Engine, replica: int, number: int) -> Job:
+    """A job by its number."""
+    return engine.jobs[replica, number % engine.config.n_jobs]
 
 
 def unlink_block(engine: Engine, replica: int, block: int) -> None:
@@ -203,17 +251,17 @@ def _take_blocks(engine: Engine, replica: int, request: Request, tokens: int) ->
     return True
 
 
-def fits(engine: Engine, replica: int, r: int, hits: int, tokens: int) -> bool:
+def fits(engine: Engine, replica: int, r: int, hits: int, tokens: int, reserved: int = 0) -> bool:
     """Whether so many tokens of a waiting request have room, its first ``hits`` blocks cached.
 
     Cached blocks that nobody uses leave the free list too, so they count against it
-    (``SingleTypeKVCacheManager.get_num_blocks_to_allocate``).
+    (``SingleTypeKVCacheManager.get_num_blocks_to_allocate``); ``reserved`` ones stay free.
     """
     request = engine.requests[r]
     needed = max(blocks_for(engine, tokens) - hits - request.blocks, 0)
     needed += max(extra_blocks_for(engine, tokens) - request.extra_blocks, 0)
     needed += idle_hits(engine, replica, request, hits)
-    return needed <= engine.replicas[replica].free_blocks
+    return needed <= engine.replicas[replica].free_blocks - reserved
 
 
 def idle_hits(engine: Engine, replica: int, request: Request, hits: int) -> int:
@@ -259,9 +307,16 @@ def free_request(engine: Engine, replica: int, r: int) -> None:
 
     Where blocks without a key go first, the last of them is the very first.
     """
-    config, request, state = engine.config, engine.requests[r], engine.replicas[replica]
-    if request.slot < 0:
-        return
+    request, state = engine.requests[r], engine.replicas[replica]
+    if request.slot >= 0:
+        engine.slot_stack[replica, state.free_slots] = request.slot
+        state.free_slots += 1
+        free_blocks(engine, replica, r)
+
+
+def free_blocks(engine: Engine, replica: int, r: int) -> None:
+    """Free a request's blocks, but not its row of the block table."""
+    config, request = engine.config, engine.requests[r]
     if config.uncached_first:
         for i in range(request.keyed_blocks, request.blocks):
             release_block(engine, replica, engine.table[replica, request.slot, i], True)
@@ -271,8 +326,6 @@ def free_request(engine: Engine, replica: int, r: int) -> None:
     for i in range(request.extra_blocks - 1, -1, -1):
         place = config.row - 1 - i
         release_block(engine, replica, engine.table[replica, request.slot, place], False)
-    engine.slot_stack[replica, state.free_slots] = request.slot
-    state.free_slots += 1
     request.slot, request.blocks, request.keyed_blocks, request.extra_blocks = -1, 0, 0, 0
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pinn.simulator import blocks
+from pinn.simulator import blocks, host_link
 from pinn.simulator.compiler import compiled_inside
 from pinn.simulator.engine import Engine
 from pinn.simulator.state import (
@@ -420,7 +420,10 @@ def hang_up(engine: Engine, now: float) -> None:
             _drop_ended(engine, request.replica)
         elif status != SENT:
             blocks.remove(engine, engine.waiting[request.replica], r)
-        blocks.free_request(engine, request.replica, r)
+        if engine.config.tier > 0 and status != SENT:
+            host_link.leave(engine, request.replica, r)
+        else:
+            blocks.free_request(engine, request.replica, r)
         request.last_s = deadline
         resolve(engine, r, deadline)
 
@@ -437,6 +440,8 @@ def update_from_output(
     """Hand the tokens of batch ``column`` to its requests at engine time ``now``."""
     config, batch = engine.config, engine.batches[replica, column]
     hear_of_step(engine, now)
+    if config.tier > 0:
+        host_link.free_processed(engine, replica, column)
     finished = 0
     for i in range(batch.size):
         entry = engine.entries[replica, column, i]
@@ -474,6 +479,9 @@ def update_from_output(
     if finished > 0:
         engine.replicas[replica].ended += finished
         _drop_ended(engine, replica)
+    if config.tier > 0:
+        engine.replicas[replica].heard_s = now
+        host_link.deliver(engine, replica, column)
 
 
 def _append_tokens(
@@ -511,7 +519,10 @@ def _finish(engine: Engine, replica: int, r: int, completion_s: float) -> None:
     if request.status == PREEMPTED:
         blocks.remove(engine, engine.waiting[replica], r)
     request.status = FINISHED
-    blocks.free_request(engine, replica, r)
+    if engine.config.tier > 0:
+        host_link.leave(engine, replica, r)
+    else:
+        blocks.free_request(engine, replica, r)
     delay = request.scheduling_s + request.preemption_s + completion_s
     if engine.config.role:  # of one of two pools; the decoding one's answers pass on in either way
         pass_on(engine, r, request.last_sent_s + delay)

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int, Shaped
 
 from pinn.common.documents import MOST_ENGINE_BYTES, check_size
 from pinn.simulator import state
-from pinn.simulator.state import F8, I8, STEP_COLUMNS, Records, record_dtype
+from pinn.simulator.state import BY_JOB, F8, I8, LISTS, STEP_COLUMNS, Records, record_dtype
 
 
 class Config:
@@ -75,6 +75,16 @@ class Config:
     source_token_s: F8  # the same on the prefill worker's link
     admission_share: F8  # of an output, at first
     most_reread: F8  # share of the decodes' context
+    # Second tier of keys and values, see ``pinn.simulator.offloading``.
+    tier: I8  # ``NO_TIER``, ``BY_REQUEST``, ``BY_JOB`` or ``BY_STEP``
+    tier_chunks: I8
+    tier_chunk_blocks: I8
+    tier_arc: I8
+    tier_prompt_only: I8
+    tier_skips_unknown: I8
+    defers_frees: I8  # blocks of ended requests wait for batches in flight
+    host_latency_s: F8
+    host_block_s: F8
     # Lengths of arrays.
     n_requests: I8
     n_replicas: I8
@@ -92,6 +102,14 @@ class Config:
     n_block_ids: I8  # blocks and the sentinel of the free list
     n_graphs: I8  # entries of the table of CUDA graphs
     n_guesses: I8  # requests that an admission looks at
+    n_tier: I8  # chunks, what ARC remembers, and the ends of lists
+    n_tier_keys: I8
+    n_tier_heap: I8
+    n_seen: I8
+    n_jobs: I8
+    n_gone: I8
+    n_fences: I8
+    transfer_rows: I8
 
 
 class Counters:
@@ -108,6 +126,7 @@ class Counters:
     unresolved: I8  # requests of the open stage that have not ended
     n_steps: I8  # filled rows of the record buffers
     n_gaps: I8
+    n_transfers: I8
     progress: I8  # tokens generated and requests ended
     leaving: I8  # requests that go over to the other pool
     opened_s: F8
@@ -153,6 +172,18 @@ class Engine(NamedTuple):
     deadlines: Annotated[Records[state.Event], state.Event, "n_requests"]  # heap of hang-ups
     due: Annotated[Records[state.Event], state.Event, "n_requests"]  # heap of next turns
     leaving: Annotated[Records[state.Event], state.Event, "n_requests"]
+    tier: Annotated[Records[state.Chunk], state.Chunk, "n_replicas", "n_tier"]
+    tier_holder: Annotated[Int[np.ndarray, "n_replicas n_tier_keys"], np.int32]
+    tier_heap: Annotated[Int[np.ndarray, "n_replicas n_tier_heap"], np.int32]
+    tier_aside: Annotated[Int[np.ndarray, "n_replicas n_tier_heap"], np.int32]
+    tier_missing: Annotated[Int[np.ndarray, "n_replicas row"], np.int32]
+    tier_seen: Annotated[Int[np.ndarray, " n_seen"], np.int8]
+    jobs: Annotated[Records[state.Job], state.Job, "n_replicas", "n_jobs"]
+    rows: Annotated[Records[state.Row], state.Row, "n_replicas", "slots"]
+    gone: Annotated[Int[np.ndarray, "n_replicas n_gone"], np.int32]
+    fences: Annotated[Int[np.ndarray, "n_replicas n_fences"], np.int64]
+    stamps: Annotated[Int[np.ndarray, "n_replicas n_fences"], np.int64]
+    transfers: Annotated[Records[state.Transfer], state.Transfer, "transfer_rows"]
     source_free_s: Annotated[Float[np.ndarray, " n_sources"], np.float64]
     steps: Annotated[Float[np.ndarray, "step_rows n_columns"], np.float64]
     gaps: Annotated[Records[state.Gap], state.Gap, "gap_rows"]
@@ -209,9 +240,11 @@ def offsets(record: np.dtype[Any]) -> dict[str, int]:
 
 # An engine before its first request: settings, idle replicas, empty queues.
 
+#: Fields of a replica that count chunks of a second tier.
+TIER_COUNTS = ("stored_chunks", "evicted_chunks", "full_stores")
 _STEP_ROWS = 1 << 16
 #: Written row by row before anything reads them; clearing it takes as long as a short run.
-_RECORDED = {"steps", "gaps"}
+_RECORDED = {"steps", "gaps", "transfers"}
 
 
 def new_engine(
@@ -238,6 +271,7 @@ def new_engine(
     config.n_columns = len(STEP_COLUMNS)
     config.step_rows = _STEP_ROWS
     config.gap_rows = _STEP_ROWS + config.n_replicas * config.max_seqs * config.depth
+    _size_tier(config)
     counters.opened_s, counters.unresolved = given["stages"][0]
     made = {
         name: (tuple(int(getattr(config, size)) for size in shape), dtype)
@@ -262,6 +296,24 @@ def new_engine(
     return engine
 
 
+#: Transfers on their way at most; beyond them nothing is stored.
+_MOST_JOBS = 1 << 16
+
+
+def _size_tier(config: Any) -> None:
+    """Lengths of the arrays of a second tier: 1 without one."""
+    on, by_job = config.tier > 0, config.tier == BY_JOB
+    nodes = config.tier_chunks * (3 if config.tier_arc else 1)
+    config.n_tier = LISTS + nodes
+    config.n_tier_keys = config.n_distinct_keys if on else 1
+    config.n_tier_heap = config.tier_chunks + 1 if by_job else 1
+    config.n_seen = config.n_keys if by_job else 1
+    config.n_jobs = min(config.tier_chunks + config.slots + 1, _MOST_JOBS) if on else 1
+    config.n_gone = config.n_requests if on else 1
+    config.n_fences = config.n_block_ids if by_job else 1
+    config.transfer_rows = _STEP_ROWS + config.n_replicas * config.n_jobs if on else 1
+
+
 def _make_idle(engine: Engine) -> None:
     """Empty queues; every block free, in the order of its number, around sentinel 0."""
     config = engine.config
@@ -278,6 +330,21 @@ def _make_idle(engine: Engine) -> None:
     engine.replicas["free_blocks"][:] = config.blocks
     engine.replicas["free_slots"][:] = config.slots
     engine.groups["wake_s"][:] = np.inf
+    if config.tier > 0:
+        _make_tier(engine)
+
+
+def _make_tier(engine: Engine) -> None:
+    """Empty lists, but that of unused chunks."""
+    engine.requests["tier_row"][:] = -1
+    chunks, places = engine.tier, np.arange(engine.config.n_tier)
+    ends = places < LISTS
+    chunks["after"][:] = np.where(ends, places, np.where(places + 1 < len(places), places + 1, 0))
+    chunks["before"][:] = np.where(ends, places, np.where(places > LISTS, places - 1, 0))
+    chunks["heap"][:] = -1
+    if len(places) > LISTS:
+        chunks["after"][:, 0], chunks["before"][:, 0] = LISTS, len(places) - 1
+    chunks["references"][:, 0] = len(places) - LISTS
 
 
 def plain_engine(engine: Engine) -> Engine:
@@ -303,6 +370,9 @@ def _plain(part: Any) -> Any:
 
 
 def write_back(plain: Engine, engine: Engine) -> None:
-    """Copy the requests of a plain engine into the other's array."""
+    """Copy requests, and what a second tier counts, of a plain engine into the other's arrays."""
     for i in range(len(engine.requests)):
         engine.requests[i] = tuple(vars(plain.requests[i]).values())  # type: ignore[index]
+    for name in TIER_COUNTS:
+        counts = (getattr(plain.replicas[i], name) for i in range(len(engine.replicas)))
+        engine.replicas[name][:] = [*counts]

@@ -7,14 +7,22 @@ event that it follows from, so the order of events is that of one clock.
 
 import numpy as np
 
-from pinn.simulator import blocks, client, hooks
+from pinn.simulator import blocks, client, hooks, host_link
 from pinn.simulator.client import first_of, first_server, group_of, prompts_wait, replicas_of
 from pinn.simulator.compiler import compiled, compiled_inside
 from pinn.simulator.engine import Engine
 from pinn.simulator.latency_model import LatencyModel
 from pinn.simulator.lockstep import share_work
 from pinn.simulator.scheduler import schedule
-from pinn.simulator.state import FIRST_SHARED, FIRST_SUM, LOADING, SENT, SHARED_SUMS, WAITING
+from pinn.simulator.state import (
+    BY_STEP,
+    FIRST_SHARED,
+    FIRST_SUM,
+    LOADING,
+    SENT,
+    SHARED_SUMS,
+    WAITING,
+)
 
 # The clock: requests are sent, batches are launched, batches end.
 #
@@ -63,6 +71,8 @@ def advance(engine: Engine, latency: LatencyModel, until_s: float = np.inf) -> i
                 tokens += schedule(latency, engine, replica, waits)
             _charge_requests(latency, engine, group)  # also of those that it preempted
             if tokens == 0:
+                if engine.config.tier > 0 and _launch_transfers(engine, group):
+                    continue
                 _launch_nothing(engine, group)
                 tries += 1
                 if tries > engine.config.stagger:
@@ -118,6 +128,8 @@ def has_room(engine: Engine) -> bool:
     """Whether the record buffers can take one more turn."""
     config, counters = engine.config, engine.counters
     enough_gaps = config.gap_rows - counters.n_gaps >= config.n_replicas * config.max_seqs
+    if config.tier > 0 and config.transfer_rows - counters.n_transfers < config.n_jobs:
+        return False
     return enough_gaps and config.step_rows - counters.n_steps > config.depth
 
 
@@ -197,6 +209,8 @@ def _wants_batch(engine: Engine, group: int) -> bool:
     for replica in replicas_of(engine, group):
         if engine.replicas[replica].running + engine.waiting[replica].size > 0:
             return True
+        if engine.config.tier > 0 and host_link.busy(engine, replica):
+            return True
     return False
 
 
@@ -208,14 +222,55 @@ def _launch(engine: Engine, group: int, duration: float, slowest: int) -> None:
     config, state = engine.config, engine.groups[group]
     column = (state.oldest + state.in_flight) % config.depth
     start = max(state.now_s, state.gpu_free_s, _tokens_known_s(engine, group, column))
+    if config.tier > 0:
+        start = max(start, _transfer(engine, group, column))
     end = max(start + duration, state.last_end_s)
-    engine.batch_end_s[group, column] = state.last_end_s = end
     state.gpu_free_s = start + duration / config.pipeline_parallel_size
+    if config.tier == BY_STEP:
+        for replica in replicas_of(engine, group):
+            end = max(end, host_link.store_in_step(engine, replica, column, start + duration))
+        state.gpu_free_s = max(state.gpu_free_s, end)
+    engine.batch_end_s[group, column] = state.last_end_s = end
     state.in_flight += 1
     state.launched += 1
     state.turns += 1
     _note_tokens(engine, group, column, end)
     _record(engine, group, start, duration, slowest)
+
+
+def _transfer(engine: Engine, group: int, column: int) -> float:
+    """Begin the transfers of a step; when its batch can begin."""
+    state = engine.groups[group]
+    computed_s, held_s = max(state.now_s, state.last_end_s), state.now_s
+    for replica in replicas_of(engine, group):
+        held_s = max(held_s, host_link.launch(engine, replica, computed_s, column))
+    state.gpu_free_s = max(state.gpu_free_s, held_s)
+    return held_s
+
+
+def _launch_transfers(engine: Engine, group: int) -> bool:
+    """A step without tokens may transfer; whether to schedule again at once.
+
+    Behind other batches it takes a place in the queue, else it is over at once. The engine goes on
+    with such steps while anything comes of them.
+    """
+    config, state = engine.config, engine.groups[group]
+    column = (state.oldest + state.in_flight) % config.depth
+    _transfer(engine, group, column)
+    if state.in_flight == 0:
+        for replica in replicas_of(engine, group):
+            engine.replicas[replica].heard_s = state.now_s
+            host_link.deliver(engine, replica, column)
+    events = 0
+    for replica in replicas_of(engine, group):
+        events += engine.replicas[replica].events
+    news = events != state.events
+    state.events = events
+    if state.in_flight > 0 and (news or state.launched > 0):
+        engine.batch_end_s[group, column] = state.last_end_s
+        state.in_flight += 1
+        return True
+    return news
 
 
 def _launch_nothing(engine: Engine, group: int) -> None:
@@ -294,6 +349,8 @@ def _end_turn(engine: Engine, group: int) -> None:
             if request.status == LOADING and request.ready_s > state.now_s:
                 state.wake_s = min(state.wake_s, request.ready_s)
             r = request.after
+        if engine.config.tier > 0:
+            state.wake_s = min(state.wake_s, host_link.next_end_s(engine, replica))
 
 
 def advance_pools(

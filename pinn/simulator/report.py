@@ -8,6 +8,7 @@ from pinn.simulator.run import Run
 from pinn.simulator.sensitivity import Sensitivity
 from pinn.simulator.statistics import PERCENTILES, Metrics, percentile_name, run_statistics
 from pinn.simulator.steady_state import steady_states, steady_words
+from pinn.units import GIB
 
 #: Name of a mean in milliseconds -> ends of its 90 % interval; no upper one where the slow end
 #: serves nothing.
@@ -21,6 +22,7 @@ _LATENCIES = {
     "itl": "between tokens",
     "step_itl": "between steps' tokens",
     "scheduling_delay": "arrival to schedule",
+    "load_wait": "waiting for loads",
     "step": "engine step",
 }
 
@@ -127,12 +129,32 @@ def _engine_facts(found: Mapping[str, float]) -> dict[str, str]:
         f"{found['requests_per_step']:.1f} requests and {found['tokens_per_step']:.1f} tokens "
         f"each; busy {100 * found['busy_share']:.1f} % of the time",
     }
+    if "host_hit_rate" in found:
+        rows |= _tier_facts(found)
     if "drafted_tokens" in found:
         rows["drafts"] = (
             f"{100 * found['acceptance_rate']:.1f} % of {found['drafted_tokens']:,} tokens "
             f"accepted; {found['tokens_per_decode']:.2f} tokens of a request per step"
         )
     return rows
+
+
+def _tier_facts(found: Mapping[str, float]) -> dict[str, str]:
+    """Return what a second tier of keys and values has done, in words."""
+    gib = {name: found[f"host_{name}_bytes"] / GIB for name in ("loaded", "stored", "evicted")}
+    held, size = found["host_resident_bytes"] / GIB, found["host_capacity_bytes"] / GIB
+    text = (
+        f"{100 * found['host_hit_rate']:.1f} % of prompt tokens loaded; "
+        f"{gib['loaded']:,.1f} GiB in {found['host_loads']:,} loads, {gib['stored']:,.1f} GiB in "
+        f"{found['host_stores']:,} stores, {gib['evicted']:,.1f} GiB evicted"
+    )
+    link = (
+        f"{held:,.1f} of {size:,.1f} GiB held; link to it busy "
+        f"{100 * found['host_link_busy_share']:.1f} % of the time"
+    )
+    if found["host_full_stores"]:
+        link += f"; {found['host_full_stores']:,} stores found no room"
+    return {"host KV": text, "host memory": link}
 
 
 def number(value: float) -> str:

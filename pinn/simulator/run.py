@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from pinn.common.files import replace_atomically
 from pinn.physics.batch_sums import BatchSums
 from pinn.simulator import state
+from pinn.simulator.transfers import NO_TRANSFERS, TierUse, TransferRecords
 from pinn.simulator.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -56,6 +57,9 @@ class RequestRecords:
         drafted_tokens: Drafted tokens that steps verified for it; 0 without speculative decoding.
         accepted_tokens: Of those, what the model would have said, beyond its output's end too.
         warmup: 1 for a request that came before the measurement, else 0.
+        loaded_tokens: Of ``cached_tokens``, those that were loaded from host memory.
+        stored_tokens: Tokens that it has stored in host memory.
+        load_wait_s: How long it has waited for loads, over all its schedulings.
         completion_s: PostDecodeFixedOverhead, the same for all.
     """
 
@@ -84,6 +88,9 @@ class RequestRecords:
     drafted_tokens: Int[np.ndarray, " requests"]
     accepted_tokens: Int[np.ndarray, " requests"]
     warmup: Int[np.ndarray, " requests"]
+    loaded_tokens: Int[np.ndarray, " requests"]
+    stored_tokens: Int[np.ndarray, " requests"]
+    load_wait_s: Float[np.ndarray, " requests"]
     completion_s: float = 0.0
 
     def __len__(self) -> int:
@@ -189,6 +196,8 @@ class Run:
         kv_blocks: KV cache blocks of one replica.
         replicas: Data-parallel replicas of all servers together.
         groups: Of replicas that step together, alike in size.
+        transfers: Between GPU and host.
+        tier: A second tier of keys and values at its end; None without one.
     """
 
     workload: Workload
@@ -198,6 +207,8 @@ class Run:
     kv_blocks: int
     replicas: int = 1
     groups: int = 1
+    transfers: TransferRecords = NO_TRANSFERS
+    tier: TierUse | None = None
 
     @property
     def step_replicas(self) -> int:
@@ -250,25 +261,29 @@ def plot_timeline(run: Run, path: Path) -> None:
     """Draw requests running and waiting, KV cache use, tokens per second and latencies.
 
     Steps are averaged, weighted by their time, over 240 equal spans; latencies are the median and
-    the 90th percentile of the requests that arrived in a span.
+    the 90th percentile of the requests that arrived in a span. With a second tier of keys and
+    values, its transfers are drawn too.
 
     Raises:
         OSError: If the file cannot be written.
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 9), layout="constrained")
-    axes = figure.subplots(4, 1, sharex=True)
+    rows = 4 if run.tier is None else 5
+    figure = Figure(figsize=(11, 2.25 * rows), layout="constrained")
+    axes = figure.subplots(rows, 1, sharex=True)
     edges = np.linspace(0.0, float(run.requests.finish_s.max()), _BINS + 1)
     _draw_steps(axes, run, edges)
     _draw_latencies(axes[3], run, edges)
-    labels = ("requests", "KV cache (%)", "tokens/s", "latency (s)")
-    for axis, label in zip(axes, labels, strict=True):
+    if run.tier is not None:
+        _draw_transfers(axes[4], run, run.tier, edges)
+    labels = ("requests", "KV cache (%)", "tokens/s", "latency (s)", "host link (GB/s)")
+    for axis, label in zip(axes, labels[:rows], strict=True):
         axis.set_ylabel(label)
         axis.grid(alpha=0.25)
         axis.set_ylim(bottom=0)
         axis.legend(loc="upper left", fontsize=8)
-    axes[3].set_xlabel("time (s)")
+    axes[-1].set_xlabel("time (s)")
     done = int(run.requests.finished.sum())
     figure.suptitle(f"{run.workload.name}: {done:,} of {len(run.requests):,} requests served")
     replace_atomically(path, lambda target: figure.savefig(target, format="png", dpi=110))
@@ -287,7 +302,7 @@ def _draw_steps(axes: Sequence[Axes], run: Run, edges: np.ndarray) -> None:
         np.bincount(where, steps[name], _BINS) / np.diff(edges)
         for name in ("tokens", "prefill_tokens", "preempted")
     )
-    queue, cache, flow, _ = axes
+    queue, cache, flow = axes[:3]
     areas = ((0.0, running, _BLUE, "running"), (running, running + waiting, _ORANGE, "waiting"))
     for low, high, color, name in areas:
         queue.fill_between(centres, low, high, color=color, alpha=0.55, lw=0, label=name)
@@ -300,6 +315,15 @@ def _draw_steps(axes: Sequence[Axes], run: Run, edges: np.ndarray) -> None:
     prompts = np.minimum(prompts, tokens)
     flow.plot(centres, tokens - prompts, color=_BLUE, label="decode tokens/s")
     flow.plot(centres, prompts, color=_ORANGE, label="prefill tokens/s")
+
+
+def _draw_transfers(axis: Axes, run: Run, use: TierUse, edges: np.ndarray) -> None:
+    """Draw what the links to the host carry, by when a transfer begins."""
+    moved, centres = run.transfers, (edges[1:] + edges[:-1]) / 2
+    for name, mine, color in (("loads", moved.load, _GREEN), ("stores", ~moved.load, _GREY)):
+        sizes = moved.blocks[mine] * use.block_bytes / 1e9
+        rate = np.bincount(_span(moved.start_s[mine], edges), sizes, _BINS) / np.diff(edges)
+        axis.plot(centres, rate, color=color, label=name)
 
 
 def _span(moments: np.ndarray, edges: np.ndarray) -> np.ndarray:

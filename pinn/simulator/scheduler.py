@@ -9,14 +9,24 @@ decodes are rounded up to a CUDA graph, and new prompts may wait for others. Und
 decoding every decode brings all its drafts. Left out: LoRA, encoder inputs and structured output.
 """
 
-from pinn.simulator import blocks
+from pinn.simulator import blocks, offloading
 from pinn.simulator.client import group_of
 from pinn.simulator.compiler import compiled_inside
 from pinn.simulator.engine import Engine
 from pinn.simulator.hooks import schedule_apart_if
 from pinn.simulator.latency_model import LatencyModel
 from pinn.simulator.lockstep import holds_prompts, note_prompts
-from pinn.simulator.state import ARRIVED, DECODES, LOADING, REREAD, WAITING, Replica, Request
+from pinn.simulator.state import (
+    ARRIVED,
+    BY_JOB,
+    BY_STEP,
+    DECODES,
+    LOADING,
+    REREAD,
+    WAITING,
+    Replica,
+    Request,
+)
 
 
 def schedule(latency: LatencyModel, engine: Engine, replica: int, prompts_wait: bool) -> int:
@@ -41,6 +51,8 @@ def schedule(latency: LatencyModel, engine: Engine, replica: int, prompts_wait: 
         if state.preempted == 0 and not prompts_wait:
             _schedule_waiting(engine, replica)
         note_prompts(engine, replica)
+        if config.tier > 0:
+            offloading.plan(engine, replica)
     sums[REREAD] = _reread_tokens(engine, replica, sums[1], sums[3])
     blocks.round_up_decodes(engine, replica)
     return state.tokens
@@ -75,8 +87,10 @@ def _schedule_running(engine: Engine, replica: int) -> None:
             continue
         slots = _slots(engine, request.computed + tokens)
         while not blocks.grow(engine, replica, request, slots):
+            last = engine.running[replica, state.running - 1]
+            if engine.config.defers_frees and engine.requests[last].in_flight > 0:
+                return  # its blocks would be freed too late
             state.running -= 1
-            last = engine.running[replica, state.running]
             _preempt(engine, replica, last)
             if last == r:
                 return
@@ -129,6 +143,8 @@ def _preempt(engine: Engine, replica: int, r: int) -> None:
         request = engine.requests[r]
         request.stale, request.placeholders = request.in_flight, 0
     blocks.prepend(engine, engine.waiting[replica], r)
+    if engine.config.tier == BY_JOB:
+        blocks.move_after_holders(engine, engine.waiting[replica], r)
 
 
 def _schedule_waiting(engine: Engine, replica: int) -> None:
@@ -157,6 +173,14 @@ def _start(engine: Engine, replica: int, r: int) -> bool:
     config, request, state = engine.config, engine.requests[r], engine.replicas[replica]
     hits = blocks.cached_blocks(engine, replica, r) if request.computed == 0 else 0
     computed = max(request.computed, hits * config.block_tokens)
+    loaded = 0
+    if config.tier > 0 and request.computed == 0:
+        loaded = offloading.hit_tokens(engine, replica, r, computed)
+        if loaded < 0:
+            return True  # it is passed over
+        if loaded > 0 and config.tier != BY_STEP:
+            return _load_chunks(engine, replica, r, hits, loaded)
+        computed += loaded
     if request.transferred > computed:
         return _load(engine, replica, r, hits)
     tokens = request.prompt + request.generated - computed
@@ -184,7 +208,29 @@ def _start(engine: Engine, replica: int, r: int) -> bool:
         state.has_chunks |= several
         blocks.enter(engine, replica, r, computed)
         blocks.add_to_batch(engine, replica, r, tokens)
+        if config.tier == BY_JOB:
+            offloading.note_row(engine, replica, r)
+        if loaded > 0:
+            offloading.load_in_step(engine, replica, r, hits * config.block_tokens, loaded)
     return enough
+
+
+def _load_chunks(engine: Engine, replica: int, r: int, hits: int, loaded: int) -> bool:
+    """Load what a second tier has of a request; it has its blocks now and runs later."""
+    config, request = engine.config, engine.requests[r]
+    known, held = request.prompt + request.generated, hits * config.block_tokens + loaded
+    if config.whole_prompts and not blocks.fits(engine, replica, r, hits, known):
+        return False
+    reserved = offloading.reserved_blocks(engine, replica) if config.tier == BY_JOB else 0
+    if not blocks.fits(engine, replica, r, hits, held, reserved):
+        return False
+    if not blocks.admit(engine, replica, r, hits, held):
+        return False
+    offloading.begin_load(engine, replica, r, hits * config.block_tokens, loaded)
+    if config.tier == BY_JOB:
+        offloading.note_row(engine, replica, r)
+        blocks.move_after_holders(engine, engine.waiting[replica], r)
+    return True
 
 
 def _load(engine: Engine, replica: int, r: int, hits: int) -> bool:
@@ -217,6 +263,10 @@ def _load(engine: Engine, replica: int, r: int, hits: int) -> bool:
 def _finish_loading(engine: Engine, replica: int, r: int) -> None:
     """``Scheduler._update_waiting_for_remote_kv``: at least one token is left to compute."""
     request = engine.requests[r]
+    if engine.config.tier > 0:
+        request.status = WAITING
+        offloading.finish_load(engine, replica, r)
+        return
     computed = min(request.transferred, request.prompt + request.generated - 1)
     request.computed, request.transferred = computed, ARRIVED
     request.status = WAITING

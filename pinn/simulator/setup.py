@@ -1,5 +1,7 @@
 """What a simulation starts with: arrays filled, requests admitted or refused."""
 
+from collections.abc import Mapping
+
 import numpy as np
 from jaxtyping import Bool, Int
 
@@ -8,6 +10,7 @@ from pinn.engines import recipe as recipes
 from pinn.engines.deployment import Deployment
 from pinn.engines.engine_spec import EngineSpec, api_servers
 from pinn.errors import PinnError
+from pinn.memory.host_tier import ARC, BY_JOB, BY_REQUEST, BY_STEP, HostTier, host_tier
 from pinn.memory.kv_layout import KvLayout, gpu_cache_tokens, max_model_len, tokens_beyond
 from pinn.physics.costs import model_costs
 from pinn.simulator import engine, state
@@ -95,13 +98,13 @@ def check_run(
             cache.
     """
     check_output(deployment.model, int(workload.output_tokens.max(initial=0)))
-    _check_settings(deployment, workload)
+    _check_settings(deployment, workload, engine)
     too_long = _too_long(deployment, workload, engine)
     _check_cache_holds(deployment, workload, layout, too_long)
     return too_long
 
 
-def _check_settings(deployment: Deployment, workload: Workload) -> None:
+def _check_settings(deployment: Deployment, workload: Workload, engine: EngineSpec) -> None:
     """``SchedulerConfig.verify_max_model_len``, and what the schedules leave out.
 
     TensorRT-LLM refuses prompts beyond its budget, and only vLLM's connectors are modelled.
@@ -110,6 +113,12 @@ def _check_settings(deployment: Deployment, workload: Workload) -> None:
     if recipe.schedule == recipes.PREFILL_FIRST and recipe.pipeline_parallel_size > 1:
         fault = "steps of prompts apart are not modelled with pipeline stages"
         raise PinnError(f"{fault}: leave --pipeline-parallel-size out")
+    if engine.offloads and (workload.transferred_tokens > 0).any():
+        raise PinnError(
+            "keys and values from a prefill server (transferred_tokens) are not modelled together "
+            "with a second tier: leave the column out, or --kv-offloading-size and "
+            "--kv-transfer-config"
+        )
     if recipe.admission == recipes.NEXT_STEP:
         if not recipe.chunked_prefill and recipe.token_budget < longest:
             raise PinnError(
@@ -183,7 +192,8 @@ def set_up(
     """
     recipe = deployment.recipe
     keys, first_key, n_keys = np.zeros(0, np.int32), np.zeros(len(workload), np.int64), 0
-    if recipe.prefix_caching:
+    tier = host_tier(deployment, spec, layout)
+    if recipe.prefix_caching or tier:
         keys, first_key, n_keys = block_keys(workload, recipe.block_tokens)
     requests = np.zeros(len(workload), state.REQUEST)
     requests["prompt"], requests["output"] = workload.prompt_tokens, workload.generated_tokens
@@ -200,6 +210,8 @@ def set_up(
     stages["start_s"] = starts_s[0] if workload.stages_wait else starts_s
     stages["size"] = np.bincount(workload.stage, minlength=workload.stages)
     settings = _settings(deployment, workload, spec, layout) | {"n_sources": sources}
+    if tier:
+        settings |= _tier_settings(tier, settings, n_keys)
     drafts = recipe.speculation
     given = {
         "requests": requests,
@@ -281,6 +293,26 @@ def prompt_interval(deployment: Deployment) -> int:
     """Steps from one with prompts to the next; before 0.33 of ranks in lockstep alone."""
     paced = deployment.recipe.scheduler.paces_alone or shares_experts(deployment)
     return deployment.serving.prefill_schedule_interval if paced else 1
+
+
+_TIERS = {BY_REQUEST: state.BY_REQUEST, BY_JOB: state.BY_JOB, BY_STEP: state.BY_STEP}
+
+
+def _tier_settings(tier: HostTier, settings: Mapping[str, float], keys: int) -> dict[str, float]:
+    """Settings of a second tier; with a chunk for every key nothing is evicted from it."""
+    seqs = int(settings["max_seqs"])
+    return {
+        "tier": _TIERS[tier.kind],
+        "tier_chunks": min(tier.chunks, keys + 1),
+        "tier_chunk_blocks": tier.chunk_blocks,
+        "tier_arc": tier.policy == ARC,
+        "tier_prompt_only": tier.prompt_only,
+        "tier_skips_unknown": tier.skips_unknown,
+        "defers_frees": tier.kind == BY_JOB and settings["depth"] > 1,
+        "host_latency_s": tier.latency_s,
+        "host_block_s": tier.block_s,
+        "slots": 2 * seqs + _LOADING_SLOTS,
+    }
 
 
 def _scheduled_len(deployment: Deployment, workload: Workload) -> int:

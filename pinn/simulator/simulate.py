@@ -12,6 +12,7 @@ from pinn.common.documents import MOST_STEPS, check_size
 from pinn.engines.deployment import Deployment
 from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
+from pinn.memory.host_tier import host_tier
 from pinn.memory.kv_cache import kv_layout, started
 from pinn.simulator import setup
 from pinn.simulator.engine import Engine, plain_engine, write_back
@@ -19,7 +20,8 @@ from pinn.simulator.latency_model import LatencyModel
 from pinn.simulator.linear_latency import LinearLatency, complete_latency
 from pinn.simulator.loop import BAD_STEP, FULL, advance, compiled_advance
 from pinn.simulator.run import STATUSES, GapRuns, RequestRecords, Run, StepRecords
-from pinn.simulator.state import FINISHED, REJECTED, REQUEST
+from pinn.simulator.state import FINISHED, REJECTED, REQUEST, TRANSFER, Records, Transfer
+from pinn.simulator.transfers import TransferRecords, tier_use
 from pinn.simulator.workloads.workload import Workload
 
 # The records of a run, read off the engine's final state.
@@ -70,7 +72,7 @@ def _column(values: np.ndarray) -> np.ndarray:
 # Simulate a workload on a deployment.
 
 #: What an engine has recorded of its steps, and of the gaps between tokens.
-Recorded = tuple[StepRecords, GapRuns]
+Recorded = tuple[StepRecords, GapRuns, TransferRecords]
 
 #: Runs engines with latency models until a record buffer is full.
 Loop = Callable[..., int]
@@ -123,7 +125,11 @@ def simulate(
     too_long = setup.check_run(deployment, workload, engine, layout)
     state = setup.set_up(deployment, workload, engine, layout, too_long)
     (recorded,) = run_engines((advance, compiled_advance), [state], [latency], compiled, hopeless)
-    return finished_run(workload, state, read_records(state, latency), recorded, layout.blocks)
+    run = finished_run(workload, state, read_records(state, latency), recorded, layout.blocks)
+    tier = host_tier(deployment, engine, layout)
+    if tier is None:
+        return run
+    return replace(run, tier=tier_use(tier, state.replicas, deployment.recipe.block_tokens))
 
 
 def finished_run(
@@ -131,7 +137,9 @@ def finished_run(
 ) -> Run:
     """A run from its parts; ``blocks`` is the KV cache of one replica."""
     replicas, groups = int(state.config.n_replicas), int(state.config.n_groups)
-    return Run(workload, _as_asked(workload, records), *kept, blocks, replicas, groups)
+    steps, gaps, transfers = kept
+    asked = _as_asked(workload, records)
+    return Run(workload, asked, steps, gaps, blocks, replicas, groups, transfers)
 
 
 def _as_asked(workload: Workload, records: RequestRecords) -> RequestRecords:
@@ -203,8 +211,10 @@ def _collect(
         for parts, state in zip(taken, states, strict=True):
             counters, names = state.counters, ("seconds", "count", "tokens")
             runs = (state.gaps[name][: counters.n_gaps] for name in names)
-            parts.append([column.copy() for column in (state.steps[: counters.n_steps], *runs)])
-            counters.n_steps = counters.n_gaps = 0
+            moved = _taken(state.transfers, counters.n_transfers)
+            kept = (state.steps[: counters.n_steps], *runs, moved)
+            parts.append([column.copy() for column in kept])
+            counters.n_steps = counters.n_gaps = counters.n_transfers = 0
         if status == FULL and hopeless is not None:
             now_s = float(states[0].groups["now_s"].max())
             if hopeless(np.asarray(states[0].requests), now_s):
@@ -217,9 +227,14 @@ def _collect(
         )
     records = []
     for parts in taken:
-        table, *gaps = (np.concatenate(column) for column in zip(*parts, strict=True))
-        records.append((StepRecords(table), GapRuns(*gaps)))
+        table, *gaps, moved = (np.concatenate(column) for column in zip(*parts, strict=True))
+        records.append((StepRecords(table), GapRuns(*gaps), TransferRecords.of(moved)))
     return records
+
+
+def _taken(transfers: Records[Transfer], count: int) -> np.ndarray:
+    """The first of the recorded transfers; of a plain engine without a tier there is no array."""
+    return np.asarray(transfers)[:count] if count else np.zeros(0, TRANSFER)
 
 
 # Many simulations side by side: compiled runs release the interpreter lock.

@@ -53,6 +53,20 @@ ALONE, PREFILLS, DECODES = range(3)
 ARRIVED = -1
 
 
+#: Second tiers of keys and values: none, vLLM's connector as it was at first, and with jobs, and
+#: LMCache, whose steps load before they compute and store before they end.
+NO_TIER, BY_REQUEST, BY_JOB, BY_STEP = range(4)
+
+#: Lists of a tier's chunks: unused ones, ARC's T1 (LRU's only list) and T2, and what these have
+#: evicted. The first chunks of the array are their ends.
+UNUSED, RECENT, FREQUENT, WAS_RECENT, WAS_FREQUENT, LISTS = range(6)
+
+
+#: What a transfer of a tier does, and how far it is.
+STORE, LOAD = range(2)
+PLANNED, MOVING, SEEN, DONE = range(4)
+
+
 class Request:
     """A request. What every step touches comes first, in one cache line."""
 
@@ -112,6 +126,21 @@ class Request:
     follows: I4  # whether it is such a request
     warmup: I4  # whether it is not measured
     is_chunk: I8  # is_prefill_chunk: whether its last batch left some of its known tokens out
+    # Of a second tier of keys and values, see ``pinn.simulator.offloading``.
+    arriving: I4  # tokens that are there once its load has ended
+    tier_chunks: I4  # chunks that are stored, or need not be
+    tier_end: I4  # chunks that it has stored up to
+    tier_blocks: I4  # its blocks when it was last scheduled
+    tier_jobs: I4  # transfers on their way
+    tier_row: I4  # its row of the block table when it ended; -1 without blocks
+    tier_stores: I1  # whether it has stored anything
+    tier_frees: I1  # whether its row is freed with a later step
+    prefilling: I1  # whether its prompt is on its way, computed or loaded
+    tier_turn: I8  # scheduling in which it was new
+    tier_rank: I8
+    loaded_tokens: I8
+    stored_tokens: I8
+    load_wait_s: F8
 
 
 class Server:
@@ -165,6 +194,25 @@ class Replica:
     last_prompts: I8  # whether the last batch was of prompts
     polls: I8  # SchedulerRecvSkipper._counter
     expected: F8  # new_token_ratio
+    # Of a second tier.
+    link_free_s: F8  # when the link to the host is free
+    heard_s: F8  # when the scheduler has last heard of ended batches
+    tier_target: F8  # ARC's target_t1_size
+    jobs_first: I8  # oldest transfer on its way
+    jobs_made: I8
+    seen_ends: I8  # transfers whose end a worker has seen and the scheduler has not
+    events: I8  # of transfers: planned, begun, seen to end, heard of
+    flushes: I8  # transfers that the next batch waits for
+    gone: I8  # requests that have ended since the last scheduling
+    rows: I8  # rows of blocks that are freed later
+    steps_planned: I8  # batches with tokens
+    steps_done: I8  # of those
+    ranks: I8
+    heaped: I8  # entries of the heap of evictable chunks
+    idle_chunks: I8  # chunks that could be evicted
+    stored_chunks: I8
+    evicted_chunks: I8
+    full_stores: I8  # stores that found no room
 
 
 class Group:
@@ -180,6 +228,7 @@ class Group:
     waited: I8  # steps that prompts have waited for others
     turns: I8  # batches since it was last idle
     shared: Sums  # what the experts work on in a step, per rank
+    events: I8  # of transfers, when a step without tokens was last launched
 
 
 class Stage:
@@ -197,6 +246,59 @@ class Block:
     references: I4
     key: I4  # of its content, or -1
     twin: I4  # next block with the same key, or 0
+
+
+class Chunk:
+    """Blocks of keys and values in host memory; the first entries are the ends of lists."""
+
+    after: I4  # neighbours in its list
+    before: I4
+    key: I4  # of its last block
+    references: I4  # loads of it; -1 while it is stored; chunks of a list, of its end
+    heap: I4  # place in the heap of evictable chunks, or -1
+    kept: I1  # which list it is in
+    spared: I1  # whether it is not to be evicted now
+    owner: I8  # who has stored it
+    rank: I8
+
+
+class Job:
+    """A transfer between GPU and host, see ``pinn.simulator.offloading``."""
+
+    request: I8
+    planned: I8  # scheduling
+    column: I8  # batch whose end tells the scheduler that it has ended
+    first: I4  # chunks of the request
+    end: I4
+    blocks: I4
+    kind: I1
+    progress: I1
+    flush: I1
+    end_s: F8
+
+
+class Row:
+    """Blocks of a request that has ended, which are freed later."""
+
+    request: I8
+    fence: I8
+    column: I8
+    slot: I4
+    blocks: I4
+    keyed_blocks: I4
+    extra_blocks: I4
+
+
+class Transfer:
+    """A transfer between GPU and host as it is recorded."""
+
+    request: I8
+    replica: I4
+    kind: I4
+    blocks: I8
+    planned_s: F8  # when it was submitted
+    start_s: F8
+    end_s: F8
 
 
 class Batch:
@@ -240,6 +342,7 @@ class Gap:
 
 #: The records that are read by the names of their fields.
 REQUEST, STAGE = record_dtype(Request), record_dtype(Stage)
+TRANSFER = record_dtype(Transfer)
 
 SUMS = tuple(f.name for f in fields(BatchSums))
 

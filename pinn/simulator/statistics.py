@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from pinn.common.documents import comma_separated
 from pinn.errors import PinnError
 from pinn.simulator.run import Run, StepRecords
+from pinn.simulator.transfers import tier_statistics
 from pinn.units import MILLISECOND
 
 #: Metrics by the names that JSON gives them; times in milliseconds.
@@ -216,7 +217,7 @@ def engine_statistics(run: Run, percentiles: Sequence[float] = ()) -> Metrics:
     span = float(r.finish_s.max() - begin_s)
     groups = len(np.unique(steps["group"]))
     weights = duration / busy if busy else duration
-    return latency_statistics("step", duration, None, percentiles) | {
+    found: Metrics = {
         "steps": len(steps),
         "busy_share": _ratio(busy, span * groups),
         "requests_per_step": _ratio(float(steps["requests"].sum()), len(steps)),
@@ -229,6 +230,16 @@ def engine_statistics(run: Run, percentiles: Sequence[float] = ()) -> Metrics:
         "kv_usage_mean": float(steps["used_blocks"] @ weights) / run.step_blocks,
         "kv_usage_max": float(steps["used_blocks"].max(initial=0)) / run.step_blocks,
     }
+    return latency_statistics("step", duration, None, percentiles) | found | _tier(run)
+
+
+def _tier(run: Run) -> Metrics:
+    """Return what a second tier has done; ``load_wait`` is over requests that loaded anything."""
+    if run.tier is None:
+        return {}
+    waits = run.requests.load_wait_s[run.requests.load_wait_s > 0]
+    waited = latency_statistics("load_wait", waits) if len(waits) else {}
+    return waited | tier_statistics(run)
 
 
 def _ratio(part: float, whole: float) -> float:

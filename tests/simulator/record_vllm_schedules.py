@@ -23,6 +23,8 @@ import pickle
 import subprocess
 import sys
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -41,6 +43,7 @@ from vllm_stand_ins import Config, Release
 
 INTERVAL, PACED_SINCE = "prefill_schedule_interval", (0, 33)
 CASES = Path(__file__).with_name("vllm_schedules.json")
+Serve = Callable[[Path, list[int]], list[dict[str, Any]]]
 
 
 def _hash(value: Any) -> bytes:
@@ -116,6 +119,7 @@ class _Batch:
     def __init__(self, server: _Server, rows: list[tuple[int, int, int]], end_s: float) -> None:
         self.server, self.rows, self.end_s = server, rows, end_s
         self.sampled = [server.is_sampled(*row) for row in rows]
+        self.connector_output: Any = None
 
     def add_done_callback(self, _: Any) -> None:
         """Releases that log what fails ask for it."""
@@ -139,7 +143,7 @@ class _Batch:
             prompt_token_id_logprobs_dict={},
             pooler_output=None,
             num_nans_in_logits=None,
-            kv_connector_output=None,
+            kv_connector_output=self.connector_output,
             ec_connector_output=None,
             cudagraph_stats=None,
             routed_experts=None,
@@ -151,7 +155,8 @@ class _Server:
 
     def __init__(self, release: Release, case: dict[str, Any]) -> None:
         config = _config(release, case)
-        self.release, self.case, self.scheduler = release, case, _scheduler(config)
+        self.release, self.case = release, case
+        self.scheduler = self._make(config)
         self.sequences = sequences(case)
         self.stages = case["serving"]["pipeline_parallel_size"]
         self.now = self.gpu_free = self.last_end = 0.0
@@ -178,6 +183,9 @@ class _Server:
             is_ec_consumer=True,
         )
 
+    def _make(self, config: Config) -> Any:
+        return _scheduler(config)
+
     def run(self) -> dict[str, Any]:
         """Serve the load: batches, their starts and the requests' ends."""
         step = self.release.step if self.core.batch_queue is None else self.release.queued_step
@@ -197,43 +205,46 @@ class _Server:
         }
 
     def _drain_input(self) -> None:
-        import vllm.v1.request
         from vllm.v1.core.kv_cache_utils import get_request_block_hasher
 
         serving, n = self.case["serving"], len(self.sequences)
         hasher = None
-        if serving["enable_prefix_caching"]:
+        if serving["enable_prefix_caching"] or "offload" in self.case:
             hasher = get_request_block_hasher(serving["block_size"], _hash)
         while self.sent < n and self.case["offsets"][self.sent] <= self.now:
             r = self.sent
             self.sent += 1
             if r in self.timed_out:
                 continue
-            sampling = Config(
-                max_tokens=self.case["outputs"][r],
-                ignore_eos=True,
-                stop_token_ids=None,
-                eos_token_id=None,
-                extra_args=None,
-                logprobs=None,
-                num_logprobs=None,
-                prompt_logprobs=None,
-                skip_reading_prefix_cache=None,
-                repetition_detection=None,
-                structured_outputs=None,
-            )
-            named = {"eos_token_id": None} if self.release.requests_name_eos else {}
-            self.scheduler.add_request(
-                vllm.v1.request.Request(
-                    request_id=str(r),
-                    prompt_token_ids=self.sequences[r][: self.case["prompts"][r]],
-                    sampling_params=sampling,
-                    pooling_params=None,
-                    block_hasher=hasher,
-                    arrival_time=0.0,
-                    **named,
-                )
-            )
+            prompt = self.sequences[r][: self.case["prompts"][r]]
+            self.scheduler.add_request(self._request(str(r), prompt, hasher))
+
+    def _request(self, name: str, prompt: list[int], hasher: Any) -> Any:
+        import vllm.v1.request
+
+        sampling = Config(
+            max_tokens=self.case["outputs"][int(name)] if name.isdecimal() else 1,
+            ignore_eos=True,
+            stop_token_ids=None,
+            eos_token_id=None,
+            extra_args=None,
+            logprobs=None,
+            num_logprobs=None,
+            prompt_logprobs=None,
+            skip_reading_prefix_cache=None,
+            repetition_detection=None,
+            structured_outputs=None,
+        )
+        named = {"eos_token_id": None} if self.release.requests_name_eos else {}
+        return vllm.v1.request.Request(
+            request_id=name,
+            prompt_token_ids=prompt,
+            sampling_params=sampling,
+            pooling_params=None,
+            block_hasher=hasher,
+            arrival_time=0.0,
+            **named,
+        )
 
     def abort(self) -> None:
         """Hang up for the clients whose patience has run out."""
@@ -278,38 +289,51 @@ class _Server:
         """The next token of a request."""
         place = self.case["prompts"][r] + self.generated[r]
         token = self.sequences[r][place : place + 1]  # none of what is beyond its end
-        if str(r) in self.scheduler.requests:
+        if str(r) in self.scheduler.requests and r not in self.timed_out:
             self.generated[r] += 1
             if self.generated[r] == self.case["outputs"][r]:
                 self.finish[r] = self.now
         return token
 
 
-def _serve(source: Path, seeds: list[int], paced: bool) -> list[dict[str, Any]]:
-    release, load = Release(source, _hash), paced_case if paced else random_case
+def _serve(
+    load: Callable[[int], dict[str, Any]], source: Path, seeds: list[int]
+) -> list[dict[str, Any]]:
+    release = Release(source, _hash)
     return [_Server(release, load(seed)).run() for seed in seeds]
 
 
-def main() -> None:
-    """Record the loads, each release in a process of its own."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+def record(
+    serve: Serve, cases: Callable[[int], Any], output: Path, paced: Serve | None = None
+) -> None:
+    """Record the loads, each release in a process of its own.
+
+    Args:
+        serve: Schedules of some loads by a release, whose wheel is unpacked in a folder.
+        cases: The load of a number.
+        output: Where the schedules go.
+        paced: Schedules under an interval between prompts, of releases that have it.
+    """
+    parser = argparse.ArgumentParser(description="Record schedules of vLLM's own scheduler.")
     parser.add_argument("releases", nargs="+", help="release=folder of its unpacked wheel")
     parser.add_argument("--case", type=int, action="append", help="print this load's schedule")
-    parser.add_argument("--paced", action="store_true", help="under an interval between prompts")
-    parser.add_argument("--output", type=Path, default=CASES)
+    if paced is not None:
+        parser.add_argument("--paced", action="store_true", help="an interval between prompts")
+    parser.add_argument("--output", type=Path, default=output)
     given = parser.parse_args()
     sources = dict(release.split("=") for release in given.releases)
     if given.case:
-        print(json.dumps(_serve(Path(*sources.values()), given.case, given.paced)))
+        chosen = paced if paced is not None and given.paced else serve
+        print(json.dumps(chosen(Path(*sources.values()), given.case)))
         return
     seeds = list(range(LOADS))
-    found: dict[str, Any] = {"loads": digest([random_case(seed) for seed in seeds])}
+    found: dict[str, Any] = {"loads": digest([cases(seed) for seed in seeds])}
     for release, source in sources.items():
         each = [text for seed in seeds for text in ("--case", str(seed))]
-        command = [sys.executable, __file__, f"{release}={source}", *each]
+        command = [sys.executable, sys.argv[0], f"{release}={source}", *each]
         runs = json.loads(subprocess.check_output(command))
         found[release] = {"digests": [digest(run) for run in runs], "whole": runs[:WHOLE]}
-        if tuple(map(int, release.split(".")))[:2] >= PACED_SINCE:
+        if paced and tuple(map(int, release.split(".")))[:2] >= PACED_SINCE:
             runs = json.loads(subprocess.check_output([*command, "--paced"]))
             found[release]["paced"] = [digest(run) for run in runs]
     rounded = json.loads(json.dumps(found), parse_float=lambda text: round(float(text), 9))
@@ -317,4 +341,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    record(partial(_serve, random_case), random_case, CASES, partial(_serve, paced_case))

@@ -57,6 +57,27 @@ def paced_case(seed: int) -> dict[str, Any]:
     return case
 
 
+def offload_case(seed: int) -> dict[str, Any]:
+    """The same with a second tier of KV, one pipeline stage and more in common."""
+    case, rng = random_case(seed), np.random.default_rng([seed, 1])
+    case["serving"]["pipeline_parallel_size"] = 1
+    n = len(case["prompts"])
+    case["donors"] = [int(rng.integers(max(i - 4, -1), i)) if i else -1 for i in range(n)]
+    case["engine"]["num_gpu_blocks_override"] = int(rng.choice([30, 40, 60]))
+    case["offload"] = {
+        "block_size": int(rng.choice([4, 4, 8])),
+        "chunks": int(rng.choice([6, 12, 30, 200])),
+        "policy": str(rng.choice(["lru", "lru", "arc"])),
+        "prompt_only": bool(rng.random() < 0.5),
+    }
+    return case
+
+
+def transfer_seconds(blocks: int) -> float:
+    """Time of a transfer between the simulated GPU and its host."""
+    return 2e-4 + 3e-4 * blocks
+
+
 def digest(value: Any) -> str:
     """SHA-256 of a value's JSON, times rounded to nanoseconds."""
     rounded = json.loads(json.dumps(value), parse_float=lambda text: round(float(text), 9))

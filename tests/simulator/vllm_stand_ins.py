@@ -9,7 +9,7 @@ import importlib.abc
 import importlib.machinery
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -88,19 +88,20 @@ class _StandIn(types.ModuleType):
 
 
 class _StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    def __init__(self, source: Path) -> None:
-        self.source = source
+    def __init__(self, source: Path, real: Iterable[str], packages: Iterable[str]) -> None:
+        self.source, self.real = source, (*_REAL, *real)
+        self.packages = (*_PACKAGES, *packages)
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:  # noqa: ARG002
         top = name.partition(".")[0]
-        real = name == "vllm.v1.engine" or any(f"{name}.".startswith(f"{r}.") for r in _REAL)
+        real = name == "vllm.v1.engine" or any(f"{name}.".startswith(f"{r}.") for r in self.real)
         if (top == "vllm" and not real) or top in _ABSENT:
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
         return None
 
     def create_module(self, spec: Any) -> types.ModuleType:
         module = _StandIn(spec.name)
-        if spec.name in _PACKAGES:
+        if spec.name in self.packages:
             module.__path__ = [str(self.source / spec.name.replace(".", "/"))]
         return module
 
@@ -118,9 +119,15 @@ class Release:
         requests_name_eos: Whether a request is made with its end-of-sequence token.
     """
 
-    def __init__(self, source: Path, hasher: Callable[[Any], bytes]) -> None:
+    def __init__(
+        self,
+        source: Path,
+        hasher: Callable[[Any], bytes],
+        real: Iterable[str] = (),
+        packages: Iterable[str] = (),
+    ) -> None:
         self.source = source
-        sys.meta_path.insert(0, _StandIns(source))
+        sys.meta_path.insert(0, _StandIns(source, real, packages))
         import vllm._bc_linter as linter
 
         linter.bc_linter_include = lambda x: x

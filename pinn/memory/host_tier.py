@@ -1,0 +1,275 @@
+"""The second tier of keys and values, in host memory: its size, its rules and the way to it.
+
+Follows vLLM's native offloading (``vllm/v1/kv_offload/cpu.py`` to 0.20, ``cpu/spec.py`` since),
+``vllm/config/vllm.py: _post_init_kv_transfer_config`` and lmcache 0.5.6 (``v1/config.py``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pinn.engines.deployment import Deployment
+from pinn.engines.engine_spec import NATIVE, EngineSpec
+from pinn.engines.recipe import release, served_release
+from pinn.errors import PinnError
+from pinn.memory.kv_layout import KvLayout
+from pinn.specs.model import LatentAttentionSpec
+from pinn.specs.serving import VLLM
+from pinn.units import GIB
+
+LRU, ARC = POLICIES = ("lru", "arc")
+#: How a tier is used: what a request stores can be read when it has ended, or when the job has
+#: that carries it; or steps load and store themselves.
+BY_REQUEST, BY_JOB, BY_STEP = "by_request", "by_job", "by_step"
+#: Connectors of vLLM that keep keys and values in host memory; others are not modelled.
+OFFLOADING, LMCACHE_V1 = "OffloadingConnector", "LMCacheConnectorV1"
+#: Keys of OffloadingConnector's extra configuration that are modelled.
+_KEYS = {
+    "cpu_bytes_to_use", "block_size", "blocks_per_chunk", "eviction_policy", "offload_prompt_only",
+    "spec_name",
+}  # fmt: skip
+#: Keys of LMCache's that are modelled, and their defaults (v1/config.py), sizes in GiB for a GPU.
+_LMCACHE = {
+    "lmcache.local_cpu": True, "lmcache.max_local_cpu_size": 5.0, "lmcache.chunk_size": 256,
+}  # fmt: skip
+#: Releases that changed the tier, read at vllm/v1/kv_offload and offloading/scheduler.py.
+_FIRST, _IN_A_ROW, _KEEPS_UNKNOWN, _JOBS = (0, 11, 0), (0, 15, 0), (0, 20, 0), (0, 22, 0)
+#: Prompts alone are stored (kv_offload/base.py: OffloadingSpec), and LMCache is a server.
+_PROMPTS = (0, 31, 0)
+#: From which on the ARC policy does not stop the engine at the first store.
+_ARC_WORKS = (0, 20, 0)
+_PAGE_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class HostTier:
+    """Host memory that keys and values of one replica are stored in.
+
+    Attributes:
+        gpus: GPUs of a replica that store a part of each block.
+        chunks: Chunks that it holds.
+        chunk_blocks: Blocks of the GPU's cache in a chunk.
+        policy: ``lru`` or ``arc``.
+        kind: ``BY_REQUEST``, ``BY_JOB`` or ``BY_STEP``.
+        prompt_only: Whether only chunks of prompts are stored.
+        skips_unknown: Whether a chunk whose last token is not known when it is planned is never
+            stored.
+        block_bytes: Bytes of a block on one GPU, which its own link carries.
+        block_s: Time of a block on that link.
+        latency_s: Time of a transfer besides its blocks.
+    """
+
+    gpus: int
+    chunks: int
+    chunk_blocks: int
+    policy: str
+    kind: str
+    prompt_only: bool
+    skips_unknown: bool
+    block_bytes: float
+    block_s: float
+    latency_s: float
+
+
+def host_tier(deployment: Deployment, spec: EngineSpec, layout: KvLayout) -> HostTier | None:
+    """Return the second tier of a deployment, or None without one.
+
+    Raises:
+        PinnError: If flags contradict each other, or name what is not modelled.
+    """
+    if not spec.offloads:
+        return None
+    if deployment.serving.engine != VLLM:
+        raise PinnError(
+            f"{deployment.serving.engine} has no --kv-offloading-size or --kv-transfer-config: "
+            "leave them out, or give --engine vllm"
+        )
+    connector, extra = _connector(deployment, spec)
+    if connector == LMCACHE_V1:
+        return _lmcache(deployment, spec, layout, extra)
+    return _native(deployment, spec, layout, extra)
+
+
+def _native(
+    deployment: Deployment, spec: EngineSpec, layout: KvLayout, extra: Mapping[str, Any]
+) -> HostTier:
+    """Return the tier of OffloadingConnector."""
+    named = served_release(VLLM, deployment.serving.engine_version)
+    version = release(named)
+    if version < _FIRST:
+        raise PinnError(
+            f"vLLM {named} has no OffloadingConnector: leave --kv-offloading-size "
+            "and --kv-transfer-config out, or give --engine-version 0.11.0 or later"
+        )
+    policy = str(extra.get("eviction_policy", LRU))
+    if policy not in POLICIES:
+        raise PinnError(f"eviction_policy is {policy!r}: use one of {', '.join(POLICIES)}")
+    if policy == ARC and version < _ARC_WORKS:
+        raise PinnError(
+            f"vLLM {named} stops at the first store with eviction_policy arc "
+            "(v1/kv_offload/arc_manager.py: touch): use lru, or --engine-version 0.20.0 or later"
+        )
+    by_job, blocks = version >= _JOBS, _chunk_blocks(extra, deployment.recipe.block_tokens)
+    block_bytes = layout.block_bytes * (layout.full_groups + layout.window_groups)
+    gpus = _gpus(deployment, by_job)
+    chunk_bytes = int(block_bytes) * gpus * blocks
+    if by_job:
+        chunk_bytes = -(-chunk_bytes // _PAGE_BYTES) * _PAGE_BYTES
+    return HostTier(
+        gpus=gpus,
+        chunks=int(_cpu_bytes(spec, extra) // chunk_bytes),
+        chunk_blocks=blocks,
+        policy=policy,
+        kind=BY_JOB if by_job else BY_REQUEST,
+        prompt_only=version >= _PROMPTS and bool(extra.get("offload_prompt_only", True)),
+        skips_unknown=version < _KEEPS_UNKNOWN,
+        block_s=_block_s(deployment, spec, block_bytes, version),
+        block_bytes=block_bytes,
+        latency_s=spec.host_link_latency_s,
+    )
+
+
+def _block_s(
+    deployment: Deployment, spec: EngineSpec, block_bytes: float, version: tuple[int, ...]
+) -> float:
+    """Return the time of a block: its bytes on the link, and each copy that it takes.
+
+    A block is a page for each layer (v1/kv_offload/cpu/gpu_worker.py), one of keys and one of
+    values at first (worker/cpu_gpu.py, split_k_and_v); in 0.15 to 0.22 all layers lie in a row
+    (OffloadingConnector.prefer_cross_layer_blocks).
+    """
+    layers = sum(group.count for group in deployment.model.layer_groups)
+    pages = -(-layers // deployment.recipe.pipeline_parallel_size)
+    copies = pages if version >= _PROMPTS else 1 if version >= _IN_A_ROW else 2 * pages
+    rate = spec.host_link_bytes_per_s or deployment.gpu.pcie_bandwidth_bytes_per_s
+    return block_bytes / rate + copies * spec.host_link_copy_s
+
+
+def _gpus(deployment: Deployment, by_job: bool) -> int:
+    """Return the GPUs that store a block each, one where latent keys are the same on all."""
+    recipe = deployment.recipe
+    mixers = [group.attention for group in deployment.model.layer_groups]
+    latent = all(isinstance(mixer, LatentAttentionSpec) for mixer in mixers)
+    if by_job and latent and recipe.pipeline_parallel_size == 1:
+        return 1
+    return recipe.tensor_parallel_size * recipe.pipeline_parallel_size
+
+
+def _lmcache(
+    deployment: Deployment, spec: EngineSpec, layout: KvLayout, extra: Mapping[str, Any]
+) -> HostTier | None:
+    """Return the tier of LMCache in the engine's process; None where it keeps nothing there.
+
+    Its copies are waited for in both directions (lmcache/v1/gpu_connector/gpu_connectors.py).
+    """
+    given, recipe = dict(_LMCACHE) | dict(extra), deployment.recipe
+    if not given["lmcache.local_cpu"]:
+        return None
+    gpus = recipe.tensor_parallel_size * recipe.pipeline_parallel_size
+    size = float(given["lmcache.max_local_cpu_size"])
+    if spec.kv_offloading_size:
+        size = spec.kv_offloading_size / gpus
+    tokens = int(given["lmcache.chunk_size"])
+    blocks = tokens // recipe.block_tokens if tokens % recipe.block_tokens == 0 else 0
+    if blocks < 1:
+        raise PinnError(
+            f"LMCache's chunks of {tokens} tokens are no whole number of the GPU's blocks of "
+            f"{recipe.block_tokens} tokens: give lmcache.chunk_size or --block-size"
+        )
+    block_bytes = layout.block_bytes * (layout.full_groups + layout.window_groups)
+    version = release(served_release(VLLM, deployment.serving.engine_version))
+    return HostTier(
+        gpus=gpus,
+        chunks=int(size * GIB // (block_bytes * blocks)),
+        chunk_blocks=blocks,
+        policy=LRU,
+        kind=BY_STEP,
+        prompt_only=True,
+        skips_unknown=False,
+        block_s=_block_s(deployment, spec, block_bytes, version),
+        block_bytes=block_bytes,
+        latency_s=spec.host_link_latency_s,
+    )
+
+
+def _connector(deployment: Deployment, spec: EngineSpec) -> tuple[str, Mapping[str, Any]]:
+    """Return the connector and its ``kv_connector_extra_config``.
+
+    Raises:
+        PinnError: If the JSON is none, or names what is not modelled.
+    """
+    config = read_transfer_config(spec.kv_transfer_config)
+    connector = str(config.get("kv_connector", ""))
+    if spec.kv_offloading_size:
+        connector = OFFLOADING if spec.kv_offloading_backend == NATIVE else LMCACHE_V1
+        named = served_release(VLLM, deployment.serving.engine_version)
+        if connector == LMCACHE_V1 and release(named) >= _PROMPTS:
+            raise PinnError(
+                f"--kv-offloading-backend lmcache of vLLM {named} is a server of its own, whose "
+                f"size it does not know: use native, or --kv-transfer-config with {LMCACHE_V1}"
+            )
+    if connector not in (OFFLOADING, LMCACHE_V1):
+        raise PinnError(
+            f"--kv-transfer-config names the connector {connector!r}, of which no second tier is "
+            f"modelled: use {OFFLOADING} or {LMCACHE_V1}"
+        )
+    extra = config.get("kv_connector_extra_config", {})
+    known = _KEYS if connector == OFFLOADING else set(_LMCACHE)
+    unknown = sorted(set(extra) - known)
+    if unknown:
+        raise PinnError(
+            f"kv_connector_extra_config has {', '.join(unknown)}, which is not modelled with "
+            f"{connector}: use {', '.join(sorted(known))}"
+        )
+    name = extra.get("spec_name", "CPUOffloadingSpec")
+    if name != "CPUOffloadingSpec":
+        raise PinnError(f"spec_name is {name!r}, which is not modelled: use CPUOffloadingSpec")
+    return connector, extra
+
+
+def read_transfer_config(text: str) -> dict[str, Any]:
+    """Return ``--kv-transfer-config``.
+
+    Raises:
+        PinnError: If it is no JSON object.
+    """
+    try:
+        found = json.loads(text or "{}")
+    except json.JSONDecodeError as error:
+        raise PinnError(f"--kv-transfer-config is no JSON ({error}): {text!r}") from error
+    if not isinstance(found, dict):
+        raise PinnError(f"--kv-transfer-config is no JSON object: {text!r}")
+    return found
+
+
+def _cpu_bytes(spec: EngineSpec, extra: Mapping[str, Any]) -> float:
+    """Return the memory of the tier, of all workers of a replica together."""
+    if spec.kv_offloading_size:
+        return spec.kv_offloading_size * GIB
+    size = extra.get("cpu_bytes_to_use")
+    if not isinstance(size, int | float) or size <= 0:
+        raise PinnError(
+            f"kv_connector_extra_config has cpu_bytes_to_use {size!r}: give its bytes, or "
+            "--kv-offloading-size in GiB"
+        )
+    return float(size)
+
+
+def _chunk_blocks(extra: Mapping[str, Any], block_tokens: int) -> int:
+    """Return the GPU's blocks in a chunk: ``block_size`` in tokens, or ``blocks_per_chunk``."""
+    if "blocks_per_chunk" in extra:
+        if "block_size" in extra:
+            raise PinnError("kv_connector_extra_config: give block_size or blocks_per_chunk")
+        blocks = int(extra["blocks_per_chunk"])
+    else:
+        tokens = int(extra.get("block_size", block_tokens))
+        blocks = tokens // block_tokens if tokens % block_tokens == 0 else 0
+    if blocks < 1:
+        raise PinnError(
+            f"kv_connector_extra_config: block_size {extra.get('block_size')} is no multiple of "
+            f"the GPU's blocks of {block_tokens} tokens"
+        )
+    return blocks

@@ -1,0 +1,364 @@
+"""A second tier of keys and values in host memory: stored, looked up and loaded.
+
+Mirrors vLLM's OffloadingConnector, the scheduler's side and the worker's
+(``vllm/distributed/kv_transfer/kv_connector/v1/offloading_connector.py``, later
+``v1/offloading/scheduler.py`` and ``worker.py``). At first what a request stores can be read once
+it has ended, and it keeps its blocks until then (``BY_REQUEST``); later each transfer is a job of
+its own, and only a block that is taken anew waits for the job that still reads it (``BY_JOB``).
+
+``pinn.simulator.host_link`` has the transfers.
+"""
+
+import numpy as np
+
+from pinn.simulator import blocks, host_link, tiers
+from pinn.simulator.compiler import compiled_inside
+from pinn.simulator.engine import Engine
+from pinn.simulator.state import (
+    BY_JOB,
+    BY_REQUEST,
+    BY_STEP,
+    FREQUENT,
+    LOAD,
+    LOADING,
+    STORE,
+    TIMED_OUT,
+    Request,
+)
+from pinn.simulator.tiers import NOT_READY
+
+#: What a request has done to a chunk.
+_USED, _INSERTED, _REUSED, _MISSED = 1, 2, 4, 8
+
+
+def known_tokens(request: Request) -> int:
+    """Tokens of a request so far: its prompt's, and those that it has been given."""
+    return request.prompt + request.generated
+
+
+def chunk_tokens(engine: Engine) -> int:
+    """Tokens of a chunk."""
+    return int(engine.config.tier_chunk_blocks * engine.config.block_tokens)
+
+
+# Lookups and loads.
+
+
+def hit_tokens(engine: Engine, replica: int, r: int, computed: int) -> int:
+    """``get_num_new_matched_tokens``: tokens to load after the computed ones, or -1 for later."""
+    config, request = engine.config, engine.requests[r]
+    if config.tier == BY_STEP:
+        return _prompt_hit(engine, replica, request, computed)
+    tokens = chunk_tokens(engine)
+    chunks, first = known_tokens(request) // tokens, computed // tokens
+    if config.tier == BY_REQUEST:
+        tiers.touch(engine, replica, request, chunks)
+    else:
+        request.tier_chunks = request.tier_blocks = 0
+        if request.tier_jobs > 0:
+            return -1
+    if chunks * tokens - computed < tokens:
+        return 0
+    end, pending, loading = first, False, False
+    while end < chunks:
+        place = tiers.find_chunk(engine, replica, tiers.chunk_key(engine, request, end))
+        references = engine.tier[replica, place].references if place > 0 else NOT_READY
+        if place == 0 or (references == NOT_READY and config.tier == BY_REQUEST):
+            break
+        pending |= references == NOT_READY
+        loading |= references > 0
+        end += 1
+    if pending:
+        return -1
+    if end * tokens - computed < tokens:
+        return 0
+    return -1 if loading and config.prefix_caching else end * tokens - computed
+
+
+def _prompt_hit(engine: Engine, replica: int, request: Request, computed: int) -> int:
+    """LMCache's lookup: chunks of a prompt from its beginning, but for the last token.
+
+    ``LMCacheConnectorV1Impl.get_num_new_matched_tokens`` (vllm 0.15.1, ``v1/lmcache_integration/
+    vllm_v1_adapter.py``), and ``LocalCPUBackend.touch_cache`` of lmcache 0.5.6.
+    """
+    tokens, end = chunk_tokens(engine), 0
+    while end < request.prompt // tokens:
+        place = tiers.find_chunk(engine, replica, tiers.chunk_key(engine, request, end))
+        if place == 0 or engine.tier[replica, place].references == NOT_READY:
+            break
+        end += 1
+    tiers.touch(engine, replica, request, end)
+    request.tier_chunks = end
+    hit = end * tokens
+    return max(hit - (hit == known_tokens(request)) - computed, 0)
+
+
+def load_in_step(engine: Engine, replica: int, r: int, computed: int, hit: int) -> None:
+    """Load a hit before the step that computes the rest; LMCache loads whole chunks."""
+    request, tokens = engine.requests[r], chunk_tokens(engine)
+    first = computed // tokens
+    end = -(-(computed + hit) // tokens)
+    _hold(engine, replica, request, first, end)
+    if request.scheduled_s == engine.replicas[replica].now_s:
+        request.loaded_tokens = hit
+    size = engine.config.tier_chunk_blocks
+    host_link.add_job(engine, replica, r, LOAD, first, end, (end - first) * size)
+
+
+def _hold(engine: Engine, replica: int, request: Request, first: int, end: int) -> None:
+    """Chunks that are loaded cannot be evicted."""
+    for i in range(first, end):
+        place = tiers.find_chunk(engine, replica, tiers.chunk_key(engine, request, i))
+        if engine.tier[replica, place].references == 0:
+            tiers.make_unevictable(engine, replica, place)
+            engine.replicas[replica].idle_chunks -= 1
+        engine.tier[replica, place].references += 1
+        _use(engine, replica, request, i, _REUSED)
+
+
+def begin_load(engine: Engine, replica: int, r: int, computed: int, hit: int) -> None:
+    """``update_state_after_alloc``: the chunks of a hit are held until they are loaded."""
+    request, tokens = engine.requests[r], chunk_tokens(engine)
+    first, end = computed // tokens, (computed + hit) // tokens
+    _hold(engine, replica, request, first, end)
+    request.arriving, request.tier_chunks = computed + hit, end
+    request.loading_s, request.ready_s = engine.replicas[replica].now_s, np.inf
+    if request.scheduled_s < 0:
+        request.loaded_tokens = hit
+    request.status = LOADING
+    host_link.add_job(engine, replica, r, LOAD, first, end, hit // engine.config.block_tokens)
+
+
+def finish_load(engine: Engine, replica: int, r: int) -> None:
+    """``Scheduler._update_waiting_for_remote_kv``: at least one token is left to compute."""
+    request = engine.requests[r]
+    request.computed = min(request.arriving, known_tokens(request) - 1)
+    whole = engine.config.tier == BY_JOB
+    blocks.key_blocks(engine, replica, request, request.arriving if whole else request.computed)
+
+
+def reserved_blocks(engine: Engine, replica: int) -> int:
+    """``_inflight_prefill_reserved_blocks``: what prompts on their way still need."""
+    needed = 0
+    for i in range(engine.replicas[replica].running):
+        needed += _missing_blocks(engine, engine.running[replica, i])
+    r = engine.waiting[replica].head
+    while r >= 0 and engine.requests[r].slot >= 0:
+        needed += _missing_blocks(engine, r)
+        r = engine.requests[r].after
+    return needed
+
+
+def _missing_blocks(engine: Engine, r: int) -> int:
+    request = engine.requests[r]
+    if request.prefilling == 0:
+        return 0
+    return max(blocks.blocks_for(engine, known_tokens(request)) - request.blocks, 0)
+
+
+# Stores.
+
+
+def plan(engine: Engine, replica: int) -> None:
+    """``build_connector_meta``: what the scheduled batch stores, and what has ended since."""
+    state = engine.replicas[replica]
+    state.steps_planned += state.tokens > 0
+    if engine.config.tier == BY_REQUEST:
+        _plan_by_request(engine, replica)
+    elif engine.config.tier == BY_STEP:
+        _plan_by_step(engine, replica)
+    else:
+        _plan_by_job(engine, replica)
+    state.gone = 0
+
+
+def _plan_by_request(engine: Engine, replica: int) -> None:
+    """New requests first, then the others; what preempted ones have stored is ready."""
+    state, batch = (
+        engine.replicas[replica],
+        engine.batches[replica, engine.replicas[replica].column],
+    )
+    for i in range(state.new):
+        r = engine.started[replica, i]
+        engine.requests[r].tier_turn = state.schedulings
+        _store(engine, replica, r, engine.requests[r].computed)
+    for i in range(batch.size):
+        r = engine.entries[replica, state.column, i].request
+        if engine.requests[r].tier_turn != state.schedulings:
+            _store(engine, replica, r, engine.requests[r].computed)
+    for i in range(state.preempted):
+        r = engine.preempted[replica, i]
+        if engine.requests[r].tier_jobs > 0:
+            state.flushes += 1
+        host_link.complete(engine, replica, engine.requests[r], r, 0, engine.requests[r].tier_end)
+
+
+def _plan_by_step(engine: Engine, replica: int) -> None:
+    """Whole chunks of prompts: ``ReqMeta.from_request_tracker``, by default without decodes."""
+    state = engine.replicas[replica]
+    for i in range(engine.batches[replica, state.column].size):
+        r = engine.entries[replica, state.column, i].request
+        if engine.requests[r].computed <= engine.requests[r].prompt:
+            _store(engine, replica, r, engine.requests[r].computed)
+
+
+def _plan_by_job(engine: Engine, replica: int) -> None:
+    """Jobs that read what a preempted request has lost are waited for."""
+    state, batch = (
+        engine.replicas[replica],
+        engine.batches[replica, engine.replicas[replica].column],
+    )
+    for i in range(state.preempted):
+        r = engine.preempted[replica, i]
+        if engine.requests[r].tier_jobs > 0:
+            for number in range(state.jobs_first, state.jobs_made):
+                if blocks.job_of(engine, replica, number).request == r:
+                    blocks.flush(engine, replica, number)
+    for i in range(batch.size):
+        entry = engine.entries[replica, state.column, i]
+        request = engine.requests[entry.request]
+        request.tier_blocks = request.blocks
+        request.prefilling = request.prefilling * (entry.sampled == 0)
+        _store(engine, replica, entry.request, request.computed)
+    for i in range(state.gone):
+        r = engine.gone[replica, i]
+        request = engine.requests[r]
+        after = request.computed
+        if request.status != TIMED_OUT:
+            after = max(request.prompt, known_tokens(request) - 1)
+        _store(engine, replica, r, after)
+        _commit_uses(engine, replica, request)
+        if request.tier_row >= 0 and request.tier_frees == 0:
+            host_link.return_slot(engine, replica, request.tier_row)
+
+
+def _store(engine: Engine, replica: int, r: int, after: int) -> None:
+    """Whole chunks of a request that are new are stored, if the tier has room."""
+    config, request, tokens = engine.config, engine.requests[r], chunk_tokens(engine)
+    known = known_tokens(request)
+    keyed = min(after, known) // tokens
+    end = after // tokens if config.tier_skips_unknown else keyed
+    if config.tier == BY_JOB:
+        most = min(after, request.prompt) if config.tier_prompt_only else after
+        keyed = min(
+            most // tokens, known // tokens, request.tier_blocks // config.tier_chunk_blocks
+        )
+        end = keyed
+    first = request.tier_chunks
+    if end <= first:
+        return
+    owner = engine.replicas[replica].jobs_made if config.tier == BY_JOB else r
+    stored = _reserve(engine, replica, request, first, keyed, owner)
+    if stored < 0:
+        engine.replicas[replica].full_stores += 1
+        return
+    request.tier_chunks = end
+    if stored > 0:
+        request.stored_tokens += stored * tokens
+        if config.tier == BY_REQUEST:
+            tiers.touch(engine, replica, request, keyed)
+            request.tier_end = max(request.tier_end, keyed)
+            request.tier_stores = 1
+        host_link.add_job(
+            engine, replica, r, STORE, first, keyed, stored * config.tier_chunk_blocks
+        )
+        host_link.fence_ended(engine, replica, r)
+
+
+def _reserve(
+    engine: Engine, replica: int, request: Request, first: int, end: int, owner: int
+) -> int:
+    """``prepare_store``: chunks that are taken for those of a request, -1 if too few can go."""
+    state, by_job = engine.replicas[replica], engine.config.tier == BY_JOB
+    missing, spared = 0, 0
+    for i in range(first, end):
+        place = tiers.find_chunk(engine, replica, tiers.chunk_key(engine, request, i))
+        if place == 0:
+            engine.tier_missing[replica, missing] = i
+            missing += 1
+        elif by_job:
+            engine.tier[replica, place].spared = 1
+            spared += engine.tier[replica, place].references == 0
+    if by_job:
+        _note_offer(engine, replica, request, first, end, missing)
+    found = 0
+    if missing > 0:
+        evicted = missing - tiers.unused_chunks(engine, replica)
+        found = -1 if evicted > state.idle_chunks - spared else missing
+        for _ in range(evicted if found > 0 else 0):
+            tiers.evict_chunk(engine, replica, tiers.chunk_to_evict(engine, replica))
+            state.idle_chunks -= 1
+        if evicted > 0 and found > 0:
+            tiers.trim_ghosts(engine, replica)
+    if by_job:
+        for i in range(first, end):
+            place = tiers.find_chunk(engine, replica, tiers.chunk_key(engine, request, i))
+            if place > 0:
+                engine.tier[replica, place].spared = 0
+    for m in range(found):
+        i = engine.tier_missing[replica, m]
+        place = tiers.store_chunk(engine, replica, tiers.chunk_key(engine, request, i), owner)
+        if by_job:
+            engine.tier[replica, place].rank = tiers.request_rank(state, request, i)
+            engine.tier_seen[request.first_key + i] |= _INSERTED
+    return found
+
+
+def _note_offer(
+    engine: Engine, replica: int, request: Request, first: int, end: int, missing: int
+) -> None:
+    """What a request offers to store counts as used, but for what others are storing."""
+    for m in range(missing - 1, -1, -1):
+        i = engine.tier_missing[replica, m]
+        place = engine.tier_holder[replica, tiers.chunk_key(engine, request, i)]
+        if engine.tier_seen[request.first_key + i] & _MISSED == 0 and place > 0:
+            tiers.touch_chunk(engine, replica, place)
+        engine.tier_seen[request.first_key + i] |= _MISSED
+    for i in range(first, end):
+        place = tiers.find_chunk(engine, replica, tiers.chunk_key(engine, request, i))
+        if place == 0:
+            _use(engine, replica, request, i, 0)
+        elif engine.tier[replica, place].references >= 0:
+            _use(engine, replica, request, i, _REUSED)
+
+
+def _use(engine: Engine, replica: int, request: Request, chunk: int, how: int) -> None:
+    """``_record_request_cache_access``: what a request has not used before gets its rank."""
+    if engine.config.tier != BY_JOB:
+        return
+    seen = engine.tier_seen[request.first_key + chunk]
+    if seen & _USED == 0:
+        rank = tiers.request_rank(engine.replicas[replica], request, chunk)
+        place = tiers.find_chunk(engine, replica, tiers.chunk_key(engine, request, chunk))
+        if place > 0 and engine.tier[replica, place].rank < rank:
+            tiers.set_rank(engine, replica, place, rank)
+    if how == _REUSED and seen & _INSERTED > 0:
+        how = 0
+    engine.tier_seen[request.first_key + chunk] = seen | _USED | how
+
+
+def _commit_uses(engine: Engine, replica: int, request: Request) -> None:
+    """``on_request_finished``: what a request has used is the most recent now, its head last."""
+    arc = engine.config.tier_arc
+    for i in range(known_tokens(request) // chunk_tokens(engine) - 1, -1, -1):
+        seen = engine.tier_seen[request.first_key + i]
+        place = tiers.find_chunk(engine, replica, tiers.chunk_key(engine, request, i))
+        if seen & _USED == 0 or place == 0:
+            continue
+        if not arc:
+            tiers.set_rank(engine, replica, place, tiers.next_rank(engine.replicas[replica]))
+        elif seen & _REUSED > 0:
+            tiers.move_last(engine, replica, place, FREQUENT)
+        elif seen & _INSERTED > 0:
+            tiers.move_last(engine, replica, place, engine.tier[replica, place].kept)
+
+
+def note_row(engine: Engine, replica: int, r: int) -> None:
+    """The blocks of a request that is admitted count as taken, and so do its long prompt's next."""
+    request = engine.requests[r]
+    request.prefilling = request.status == LOADING or request.computed < known_tokens(request)
+    for i in range(request.blocks):
+        blocks.note_block(engine, replica, engine.table[replica, request.slot, i])
+
+
+compiled_inside(__name__)

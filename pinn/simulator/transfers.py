@@ -1,0 +1,120 @@
+"""What a second tier of keys and values has moved, and what that makes of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int, Shaped
+
+from pinn.memory.host_tier import HostTier
+from pinn.simulator import state
+from pinn.simulator.engine import TIER_COUNTS
+
+if TYPE_CHECKING:
+    from pinn.simulator.run import Run
+
+
+@dataclass(frozen=True)
+class TransferRecords:
+    """Transfers between GPU and host, in the order of their begin.
+
+    Attributes:
+        request: Whose keys and values it carries.
+        replica: Data-parallel replica.
+        load: Whether it goes to the GPU.
+        blocks: Blocks of the GPU's cache.
+        planned_s: When it was handed to the link.
+        start_s: When the link began with it.
+        end_s: When it had ended.
+    """
+
+    request: Int[np.ndarray, " transfers"]
+    replica: Int[np.ndarray, " transfers"]
+    load: Bool[np.ndarray, " transfers"]
+    blocks: Int[np.ndarray, " transfers"]
+    planned_s: Float[np.ndarray, " transfers"]
+    start_s: Float[np.ndarray, " transfers"]
+    end_s: Float[np.ndarray, " transfers"]
+
+    @classmethod
+    def of(cls, records: Shaped[np.ndarray, " transfers"]) -> TransferRecords:
+        """Read the records of an engine."""
+        names = {f.name for f in fields(cls)} - {"load"}
+        return cls(load=records["kind"] == state.LOAD, **{name: records[name] for name in names})
+
+    def __len__(self) -> int:
+        return len(self.request)
+
+
+#: Of a run without a second tier.
+NO_TRANSFERS = TransferRecords.of(np.zeros(0, state.TRANSFER))
+
+
+@dataclass(frozen=True)
+class TierUse:
+    """A second tier at the end of a run, over all replicas.
+
+    Attributes:
+        chunks: Chunks that it can hold.
+        resident: Chunks that it holds.
+        stored: Chunks that were stored.
+        evicted: Chunks that were evicted.
+        full_stores: Stores that found no room and did not happen.
+        chunk_tokens: Tokens of a chunk.
+        block_bytes: Bytes of a block of the GPU's cache, on all GPUs of a replica.
+        chunk_blocks: Such blocks in a chunk.
+    """
+
+    chunks: int
+    resident: int
+    stored: int
+    evicted: int
+    full_stores: int
+    chunk_tokens: int
+    block_bytes: float
+    chunk_blocks: int
+
+    @property
+    def chunk_bytes(self) -> float:
+        """Bytes of a chunk."""
+        return self.block_bytes * self.chunk_blocks
+
+
+def tier_use(tier: HostTier, replicas: Any, block_tokens: int) -> TierUse:
+    """Read the end of a run off its replicas' records."""
+    stored, evicted, full = (int(replicas[name].sum()) for name in TIER_COUNTS)
+    return TierUse(
+        chunks=tier.chunks * len(replicas),
+        resident=stored - evicted,
+        stored=stored,
+        evicted=evicted,
+        full_stores=full,
+        chunk_tokens=tier.chunk_blocks * block_tokens,
+        block_bytes=tier.block_bytes * tier.gpus,
+        chunk_blocks=tier.chunk_blocks,
+    )
+
+
+def tier_statistics(run: Run) -> dict[str, float]:
+    """Hits, loads, stores and evictions of a second tier; nothing without one."""
+    use, moved, r = run.tier, run.transfers, run.requests
+    if use is None:
+        return {}
+    prompt, loaded = int(r.prompt_tokens.sum()), int(r.loaded_tokens.sum())
+    sizes, seconds = moved.blocks * use.block_bytes, moved.end_s - moved.start_s
+    span = float(r.finish_s.max() - r.arrival_s.min()) * run.replicas
+    return {
+        "host_hit_tokens": loaded,
+        "host_hit_rate": loaded / prompt if prompt else float("nan"),
+        "host_loads": int(moved.load.sum()),
+        "host_loaded_bytes": float(sizes[moved.load].sum()),
+        "host_stores": int((~moved.load).sum()),
+        "host_stored_bytes": use.stored * use.chunk_bytes,
+        "host_evicted_bytes": use.evicted * use.chunk_bytes,
+        "host_resident_bytes": use.resident * use.chunk_bytes,
+        "host_capacity_bytes": use.chunks * use.chunk_bytes,
+        "host_full_stores": use.full_stores,
+        "host_link_busy_share": float(seconds.sum()) / span if span else float("nan"),
+    }
