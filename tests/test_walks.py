@@ -87,8 +87,9 @@ def test_a_report_goes_through_few_files_and_seldom_changes_them(walk):
     """The limits were 45 files and 600 changes until files of several nouns were split.
 
     Memory is eight of them (weights, LoRA, ledger, two of layouts, longest request, cache and
-    start-up), vision encoders are one, and quantization is read in several.
+    start-up), vision encoders are one, and quantization is read in several. Every number that is
+    printed goes through one formatter, which is a file and 130 changes.
     """
     files = walk(REPORT)
-    assert len(set(files)) <= 66, set(files)
-    assert sum(a != b for a, b in itertools.pairwise(files)) <= 680
+    assert len(set(files)) <= 69, set(files)
+    assert sum(a != b for a, b in itertools.pairwise(files)) <= 820
