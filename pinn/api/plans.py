@@ -65,7 +65,7 @@ def plan(
     workload: str | Path | None = None,
     slo: str = "",
     model: str | Path | None = None,
-    gpu: str | Path | Sequence[str | Path] = (),
+    gpu: str | Path | Sequence[str | Path] | None = None,
     *,
     price: str | Mapping[str, float] = "",
     **given: object,
@@ -86,7 +86,7 @@ def plan(
     Raises:
         PinnError: If nothing fits or holds the limits, with what comes nearest.
     """
-    gpus = ",".join(map(str, [gpu] if isinstance(gpu, str | Path) else gpu)) or None
+    gpus = ",".join(map(str, [gpu] if isinstance(gpu, str | Path) else gpu or ())) or None
     own = {"workload": workload, "slo": slo, "model": model, "gpu": gpus}
     given = {"workers": 1, **given}
     if "," in str(given.get("engine")) and isinstance(given["engine"], str):
@@ -117,7 +117,7 @@ def _prices(given: str | Mapping[str, float]) -> dict[str, float]:
         except ValueError:
             number = float("nan")
         if not 0 < number < float("inf"):
-            told = f"{name}={value}"
+            told = f"{name}={value}" if value != "" else name
             raise PinnError(f"--price: cannot read {told!r}: write 'H100=2.5 H200=3.2'")
         gpu = load_gpu(name).name
         if found.setdefault(gpu, number) != number:
@@ -151,7 +151,7 @@ def explore(
     Raises:
         PinnError: If something is unknown, no server starts, or the page cannot show one.
     """
-    gpus = ",".join(map(str, [gpu] if isinstance(gpu, str | Path) else gpu)) or None
+    gpus = ",".join(map(str, [gpu] if isinstance(gpu, str | Path) else gpu or ())) or None
     asked, flags = read_request(ExploreRequest, given, ServingSpec, model=model, gpu=gpus)
     flags = named(asked.model, None) | flags
     model_name = flags.pop("model", None)

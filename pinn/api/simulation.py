@@ -90,7 +90,7 @@ def simulate(
     with workload_file(workload) as path:
         own = {"workload": path, "model": model, "gpu": gpu}
         asked, flags = read_request(SimulationRequest, given, *_SPECIFICATIONS, **own)
-        return simulated(asked, flags, *_one_rate(asked, "or use pinn.sweep"))
+        return simulated(asked, flags, *_one_rate(asked, "or pinn.sweep"))
 
 
 @with_arguments(*_SPECIFICATIONS, request=SimulationRequest, deploys=True)

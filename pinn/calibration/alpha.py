@@ -38,6 +38,8 @@ _SHARE_SPREAD = 0.1
 #: Median of the square of normal noise over its variance; standard deviations from which a residual
 #: counts nothing (Tukey's biweight, 95 % efficient for normal noise), and what stands for nothing.
 _MEDIAN_SQUARE, _BEYOND, _NONE = 0.455, 4.685, 1e-6
+#: Begin of the name of a verdict on a phase of requests beside their steps.
+LATER_REQUESTS = "later requests"
 #: Least noise: what the clocks of journeys resolve.
 _LEAST_S = 1e-6
 #: Standard deviations beyond which a prior was wrong about an alpha.
@@ -194,7 +196,7 @@ def _judged(phase: str, seconds: Rows, design: Design, prior: Prior, found: Post
     """Errors of later requests in the phase's mean time, before and after."""
     scale = max(float(np.mean(np.abs(seconds))), _LEAST_S)
     errors = [(design @ c.mean - seconds) / scale for c in (prior, found)]
-    return judge(f"later requests, {phase}", *errors)
+    return judge(f"{LATER_REQUESTS}, {phase}", *errors)
 
 
 def phase_errors(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from pinn.calibration.alpha import LATER_REQUESTS
 from pinn.calibration.benchmarks import BenchmarkCalibration
 from pinn.calibration.calibrate import judge
 from pinn.calibration.calibrated import ServerCalibration
@@ -71,16 +72,18 @@ class MetricError:
 
 
 def metric_errors(found: ServerCalibration) -> list[MetricError]:
-    """Return the errors of each metric; of steps, those of each judgement by errors."""
+    """Return the errors of each metric; of traces, those of step times.
+
+    Phases of a request beside its steps are milliseconds or less, whose relative errors say little.
+    """
     if isinstance(found, BenchmarkCalibration):
         return list(_of_benchmarks(found))
-    judged = [v for v in found.verdicts if v.before is not None and v.after is not None]
     return [
         MetricError(
             f"step times, {v.where}", "step times", v.count, v.before, v.after, True, v.word
         )
-        for v in judged
-        if v.before is not None and v.after is not None
+        for v in found.verdicts
+        if v.before is not None and v.after is not None and not v.where.startswith(LATER_REQUESTS)
     ]
 
 

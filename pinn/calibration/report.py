@@ -98,8 +98,6 @@ def print_fit(fitted: fit.Fit, notes: Sequence[str], appended: bool, details: bo
     shown = list(notes) if details else [_one_line(note) for note in notes[:_NOTES]]
     for note in shown:
         say(note)
-    if len(notes) > len(shown):
-        say(f"... and {len(notes) - len(shown)} more notes")
     for found in [fitted.found] if fitted.first is None else [fitted.first.found, fitted.found]:
         say(_heading(found))
         if details or found is fitted.found:
@@ -114,7 +112,9 @@ def print_fit(fitted: fit.Fit, notes: Sequence[str], appended: bool, details: bo
         if not details and len(found.verdicts) > _VERDICTS:
             say(f"... and {len(found.verdicts) - _VERDICTS} more")
     if not details:
-        say("More: --details (every figure, quantity and note).")
+        others = len(notes) - len(shown)
+        noted = f"note, {others} of them not shown" if others else "note"
+        say(f"More: --details (every figure, quantity and {noted}).")
 
 
 def _one_line(text: str) -> str:
@@ -261,6 +261,7 @@ def _quantities(quantities: Sequence[posterior.Quantity], appended: bool, headin
     unknown = not all(q.is_determined for q in quantities)
     more = [*[""] * unknown, *["drift in errors"] * appended]
     table = Grid.of(Column(heading, True), "before", "after", "unit", *more)
+    table.gap = 1 if appended else table.gap  # one column more fits a terminal
     for q in quantities:
         scale, unit = (1.0, "x") if q.unit == "x" else (MICROSECOND, f"u{q.unit}")
         cells = (

@@ -22,7 +22,7 @@ from pinn.planning.plan import (
 from pinn.simulator.slo import LimitOutcome, parse_slo
 
 #: Most rows in a terminal; the files have all.
-_ROWS = 5
+_ROWS = 4
 #: Most hardware without a simulation that gets a line of its own; plan.json has all.
 _NAMED = 1
 
@@ -107,7 +107,7 @@ def _notes(plan: Plan, out: Path | None) -> list[str]:
     on_each = parse_slo(plan.ask.slo).goodput is not None
     lines = _how_sure(first)
     if first.fails_first:
-        lines.append(f"Fails first at a higher rate: {first.fails_first} ({first.limited_by}).")
+        lines.append(f"Fails first: {first.fails_first} ({first.limited_by}).")
     lines += _memory_limit(first)
     lines += [_fleet(first.replicas, fleet, on_each) for fleet in first.fleets]
     lines += filter(None, [first.seen.burst_warning])

@@ -140,7 +140,9 @@ class ConfigFields:
             value = default
         if value is None:
             remedy = "give the config.json of a decoder language model"
-            raise UnknownLayersError(self.error(f"{' or '.join(keys)} is missing: {remedy}"))
+            # A listed type names its sizes like that: reading modules would fill in a default.
+            kind = PinnError if self.is_listed else UnknownLayersError
+            raise kind(self.error(f"{' or '.join(keys)} is missing: {remedy}"))
         key = next((key for key in keys if self.get(key) is not None), keys[0])
         whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
         if isinstance(value, bool) or not whole:

@@ -35,7 +35,7 @@ MODULES = (
 #: Commands whose functions have other names than theirs, or that have two.
 FUNCTIONS = {
     "coefficients": ("predict", "predict_many"),
-    "simulate": ("simulate", "simulate_pools"),
+    "simulate": ("simulate", "simulate_pools", "sweep"),
 }
 #: Options that choose what is printed or written -> what the result has in their place.
 ON_RESULT = {
@@ -45,6 +45,7 @@ ON_RESULT = {
     "breakdown": {"explain": "show", "plot": "draw", "json_path": "to_json"},
     "simulate": {
         "json_path": "to_json", "requests": "write_requests", "timeline": "timeline",
+        "plot": "plot",
     },
     "plan": {"out": "save"},
     "evaluate serving-runs": {"out": "save", "json_path": "to_json"},
@@ -63,6 +64,8 @@ SPELLED = {
     "coefficients": {"configs": "configurations", "grid": "configurations"},
     "export table": {"configs": "configurations"},
     "export blis": {"configs": "configurations"},
+    # More limits behind --slo.
+    "simulate": {"more": "slo"},
     # A second way to say --benchmarks.
     "calibrate": {"more": "benchmarks"},
 }

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from benchmark_files import vllm_bench
 from engine_pages import iteration_log, metrics_pages, request_spans
+from pages import command_on
 from served_load import served
 
 import pinn
@@ -140,7 +141,9 @@ def test_what_was_predicted_rightly_stays_and_is_known_better(run, coefficients,
     np.testing.assert_allclose(read_coefficient_set(out).beta, before.beta, rtol=0.02)
 
 
-def test_what_is_left_out_is_named_and_told_by_the_exit_status(run, coefficients, tmp_path):
+def test_what_is_left_out_is_named_and_told_by_the_exit_status(
+    run, coefficients, tmp_path, monkeypatch
+):
     found = read_coefficient_set(coefficients)
     folder = tmp_path / "results"
     folder.mkdir()
@@ -148,7 +151,8 @@ def test_what_is_left_out_is_named_and_told_by_the_exit_status(run, coefficients
         of = served(lambda d: LinearLatency(d, found.beta, found.alpha), concurrency, requests=64)
         text = json.dumps(vllm_bench(of))
         (folder / f"c{concurrency}.jsonl").write_text(f"{text}\n")
-    given = ("ingest", "benchmarks", folder, "-o", tmp_path / "run1", *LLAMA)
+    monkeypatch.chdir(tmp_path)
+    (_, *given), _ = command_on("your_server_files.md", "pinn ingest")
     result = run(*given)
     assert result.exit_code == 0, result.output
     assert "2 of vllm bench serve, recognized by the keys model_id, num_prompts" in result.stdout
@@ -156,8 +160,8 @@ def test_what_is_left_out_is_named_and_told_by_the_exit_status(run, coefficients
     (folder / "notes.txt").write_text("of Tuesday\n")
     result = run(*given)
     assert result.exit_code == 3, result.output
-    stray = f"1  refused: no JSON object ({folder / 'c4.jsonl'}, line 1)"
-    other = f"1  refused: written by no known tool ({folder / 'notes.txt'})"
+    stray = "1  refused: no JSON object (results/c4.jsonl, line 1)"
+    other = "1  refused: written by no known tool (results/notes.txt)"
     for line in ("4  read", stray, other, "2  accepted"):
         assert line in result.stdout
     assert (tmp_path / "run1" / "benchmarks.parquet").exists()
@@ -178,15 +182,16 @@ def test_a_fit_to_what_could_be_read_tells_of_the_rest(run, coefficients, tmp_pa
 def test_medians_are_fitted_as_medians(coefficients, tmp_path):
     """A server that is slower is found from medians alone."""
     found = read_coefficient_set(coefficients)
-    files = [tmp_path / "c4.json", tmp_path / "c16.json"]
-    for path, concurrency in zip(files, (4, 16), strict=True):
+    files = [tmp_path / "c4.json", tmp_path / "c8.json", tmp_path / "c16.json"]
+    for path, concurrency in zip(files, (4, 8, 16), strict=True):
         of = served(lambda d: LinearLatency(d, 1.3 * found.beta, 1.3 * found.alpha),
                     concurrency, requests=64)  # fmt: skip
         values = {k: v for k, v in vllm_bench(of).items() if not k.startswith("mean_")}
         path.write_text(json.dumps(values))
     fitted = pinn.calibrate(files, "meta-llama/Llama-3.1-8B", "H100", base=coefficients)
     errors = fitted.fit.found.errors
-    assert set(errors["figure"]) == {"ttft_p50_s", "tpot_p50_s"}
+    # TTFT of few loads may say nothing of each other; it is then left as it was.
+    assert {"tpot_p50_s"} <= set(errors["figure"]) <= {"ttft_p50_s", "tpot_p50_s"}
     of_gaps = errors[errors["figure"] == "tpot_p50_s"]
     for when, share in (("before", 1 / 1.3), ("after", 1.0)):
         np.testing.assert_allclose(of_gaps[when] / of_gaps["measured"], share, atol=0.03)

@@ -113,7 +113,9 @@ def test_a_simulation_has_intervals_of_its_means(run_trusted, workload, tmp_path
     assert "90 % interval" in result.stdout
     report = json.loads(out.read_text())
     figures = report["intervals"]["figures"]
-    tails = {f"{name}_{tail}_ms" for name in ("e2e", "ttft", "itl") for tail in ("mean", "p99")}
+    tails = {
+        f"{name}_{tail}_ms" for name in ("e2e", "ttft", "tpot", "itl") for tail in ("mean", "p99")
+    }
     assert set(figures) == tails | {"step_mean_ms", "responses_per_sec", "tokens_per_sec"}
     for name, (low, high) in figures.items():
         assert low < report[name] < high

@@ -104,7 +104,7 @@ def test_a_missed_limit_is_named_and_what_fails_first(capsys):
     printed = capsys.readouterr().out
     assert re.search(r"\bMISSED +met\b", printed)
     assert "; MISSED: p99 E2E <= 30 s" in printed
-    heading = "Fails first at a higher rate: 95 % of the requests: TTFT <= 1 s and TPOT <= 40 ms"
+    heading = "Fails first: 95 % of the requests: TTFT <= 1 s and TPOT <= 40 ms"
     assert heading in " ".join(printed.split())
     assert "(decode bandwidth)" in printed
     for line in ("p99 E2E", "<= 30 s", "95 % of:"):

@@ -23,7 +23,7 @@ def test_most_decoders_are_read(results, kind, least):
 
 def test_some_that_their_keys_do_not_tell_are_read_off_modules(results):
     found = {result.model_type for result in results if result.status == OFF_MODULES}
-    assert found >= {"dbrx", "modernbert-decoder"}
+    assert "dbrx" in found
 
 
 def test_a_smaller_configuration_has_lists_of_its_own_length():
