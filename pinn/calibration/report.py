@@ -1,7 +1,7 @@
 """The result of a calibration and its text: one screen, or all of it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -261,7 +261,8 @@ def _quantities(quantities: Sequence[posterior.Quantity], appended: bool, headin
     unknown = not all(q.is_determined for q in quantities)
     more = [*[""] * unknown, *["drift in errors"] * appended]
     table = Grid.of(Column(heading, True), "before", "after", "unit", *more)
-    table.gap = 1 if appended else table.gap  # one column more fits a terminal
+    if appended:  # one column more has to fit a terminal
+        table = replace(table, gap=1)
     for q in quantities:
         scale, unit = (1.0, "x") if q.unit == "x" else (MICROSECOND, f"u{q.unit}")
         cells = (
