@@ -532,6 +532,11 @@ class RecipeFields:
             if row["engine"] == self.serving.engine:
                 name, source = row["field"], row["source"].format(version=self.version)
                 self.put(name, typed(_KINDS[name], row["value"]), source, row["set_by"])
+        # An idea that is not shipped: prompts beyond the graphs of vLLM before 0.19 are launched as
+        # slowly as modules that are not compiled (TTFT of Llama-3.3, MiniMax-M2.5 and Kimi-K2.5,
+        # releases 0.10.2 to 0.18, each without itself).
+        if self.serving.engine == "vllm" and release(self.version) < (0, 19):
+            self.values["compiled"] = False
 
     def take(self, name: str, flag: str, read: Callable[[Any], object] | None = None) -> None:
         """Settle a field by a flag, or by its default."""
