@@ -7,7 +7,9 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Shaped
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 #: Markers and colours in order: dark and light in turn, no two alike in grey.
 MARKERS = (
@@ -22,6 +24,14 @@ Sharing = bool | Literal["none", "all", "row", "col"]
 
 #: Width of a page in inches.
 WIDTH = 9.5
+
+
+def log_scale(ax: Axes) -> None:
+    """Make the y axis logarithmic, with ticks at 1, 2 and 5 that are written as plain numbers."""
+    ax.set_yscale("log")
+    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    ax.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+    ax.yaxis.set_minor_formatter(NullFormatter())
 
 
 def new_figure(

@@ -12,10 +12,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
-from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from pinn.common import files, pages
-from pinn.common.plots import new_figure, png, short, svg
+from pinn.common.plots import log_scale, new_figure, png, short, svg
 from pinn.planning.plan import FLEET_HOLDS_MORE, POOLS_UNSURE, Choice, Plan, Point, has_gaps
 from pinn.simulator.slo import parse_slo, written_s
 
@@ -129,10 +128,7 @@ def _percentiles(ax: Axes, choice: Choice, metric: str, slo: str) -> None:
     ax.axvspan(highest, end, color="0.9", zorder=0, label="beyond the highest rate")
     ax.set_xlim(0, end)
     ax.axvline(choice.at_rate.rate_per_s, color="0.35", linewidth=1.0, label="planned")
-    ax.set_yscale("log")
-    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    ax.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    ax.yaxis.set_minor_formatter(NullFormatter())
+    log_scale(ax)
     ax.grid(axis="y", color="0.92")
 
 

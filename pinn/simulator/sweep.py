@@ -116,12 +116,13 @@ class RateSweep:
         Raises:
             OSError: If the file cannot be written.
         """
-        from matplotlib.figure import Figure
+        from pinn.common.plots import log_scale, new_figure  # matplotlib, for this alone
 
-        figure = Figure(figsize=(10, 7), layout="constrained")
-        axes = figure.subplots(2, 2).flat
+        figure, grid = new_figure(7, 2, 2)
+        axes = grid.flat
         for axis, name in zip(axes, ("ttft", "tpot", "e2e"), strict=False):
             self._draw(axis, name)
+            log_scale(axis)
         self._draw_throughput(axes[3])
         for axis in axes:
             axis.set_xlabel("requests/s sent")
@@ -135,7 +136,6 @@ class RateSweep:
             values = [run.metrics[f"{name}_{statistic}_ms"] for run in self.runs]
             axis.plot(self.rates_per_s, values, style, label=statistic)
         axis.set_ylabel(f"{name.upper()} (ms)")
-        axis.set_yscale("log")
         limits = next((run.goodput.limits_s for run in self.runs if run.goodput), {})
         if name in limits:
             axis.axhline(limits[name] / MILLISECOND, color="grey", lw=1, label="limit")
