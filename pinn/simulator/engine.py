@@ -307,7 +307,7 @@ def _size_tier(config: Any) -> None:
     config.n_tier = LISTS + nodes
     config.n_tier_keys = config.n_distinct_keys if on else 1
     config.n_tier_heap = config.tier_chunks + 1 if by_job else 1
-    config.n_seen = config.n_keys if by_job else 1
+    config.n_seen = max(config.n_seen, 1) if by_job else 1
     config.n_jobs = min(config.tier_chunks + config.slots + 1, _MOST_JOBS) if on else 1
     config.n_gone = config.n_requests if on else 1
     config.n_fences = config.n_block_ids if by_job else 1

@@ -300,7 +300,7 @@ def _reserve(
         place = tiers.store_chunk(engine, replica, tiers.chunk_key(engine, request, i), owner)
         if by_job:
             engine.tier[replica, place].rank = tiers.request_rank(state, request, i)
-            engine.tier_seen[request.first_key + i] |= _INSERTED
+            engine.tier_seen[request.first_seen + i] |= _INSERTED
     return found
 
 
@@ -311,9 +311,9 @@ def _note_offer(
     for m in range(missing - 1, -1, -1):
         i = engine.tier_missing[replica, m]
         place = engine.tier_holder[replica, tiers.chunk_key(engine, request, i)]
-        if engine.tier_seen[request.first_key + i] & _MISSED == 0 and place > 0:
+        if engine.tier_seen[request.first_seen + i] & _MISSED == 0 and place > 0:
             tiers.touch_chunk(engine, replica, place)
-        engine.tier_seen[request.first_key + i] |= _MISSED
+        engine.tier_seen[request.first_seen + i] |= _MISSED
     for i in range(first, end):
         place = tiers.find_chunk(engine, replica, tiers.chunk_key(engine, request, i))
         if place == 0:
@@ -326,7 +326,7 @@ def _use(engine: Engine, replica: int, request: Request, chunk: int, how: int) -
     """``_record_request_cache_access``: what a request has not used before gets its rank."""
     if engine.config.tier != BY_JOB:
         return
-    seen = engine.tier_seen[request.first_key + chunk]
+    seen = engine.tier_seen[request.first_seen + chunk]
     if seen & _USED == 0:
         rank = tiers.request_rank(engine.replicas[replica], request, chunk)
         place = tiers.find_chunk(engine, replica, tiers.chunk_key(engine, request, chunk))
@@ -334,14 +334,14 @@ def _use(engine: Engine, replica: int, request: Request, chunk: int, how: int) -
             tiers.set_rank(engine, replica, place, rank)
     if how == _REUSED and seen & _INSERTED > 0:
         how = 0
-    engine.tier_seen[request.first_key + chunk] = seen | _USED | how
+    engine.tier_seen[request.first_seen + chunk] = seen | _USED | how
 
 
 def _commit_uses(engine: Engine, replica: int, request: Request) -> None:
     """``on_request_finished``: what a request has used is the most recent now, its head last."""
     arc = engine.config.tier_arc
     for i in range(known_tokens(request) // chunk_tokens(engine) - 1, -1, -1):
-        seen = engine.tier_seen[request.first_key + i]
+        seen = engine.tier_seen[request.first_seen + i]
         place = tiers.find_chunk(engine, replica, tiers.chunk_key(engine, request, i))
         if seen & _USED == 0 or place == 0:
             continue

@@ -212,6 +212,9 @@ def set_up(
     settings = _settings(deployment, workload, spec, layout) | {"n_sources": sources}
     if tier:
         settings |= _tier_settings(tier, settings, n_keys)
+        full = (workload.prompt_tokens + workload.generated_tokens) // recipe.block_tokens
+        requests["first_seen"] = np.cumsum(full) - full
+        settings["n_seen"] = full.sum()
     drafts = recipe.speculation
     given = {
         "requests": requests,

@@ -128,6 +128,7 @@ class Request:
     is_chunk: I8  # is_prefill_chunk: whether its last batch left some of its known tokens out
     # Of a second tier of keys and values, see ``pinn.simulator.offloading``.
     arriving: I4  # tokens that are there once its load has ended
+    first_seen: I8  # its first block in ``tier_seen``; keys may stand in one place for several
     tier_chunks: I4  # chunks that are stored, or need not be
     tier_end: I4  # chunks that it has stored up to
     tier_blocks: I4  # its blocks when it was last scheduled
