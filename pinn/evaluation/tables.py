@@ -147,12 +147,14 @@ def decision_grid(part: pd.DataFrame, means: tuple[str, str], caption: str) -> G
         caption: Caption of the grid.
     """
     losses = part.pivot(index="method", columns="held_out", values="loss").drop(columns="all")
-    losses.columns = [str(model).split("/")[-1] for model in losses.columns]
+    names = [str(model).split("/")[-1].removesuffix("-Instruct") for model in losses.columns]
+    losses.columns = names
     whole = part[part["held_out"] == "all"].join(losses, on="method")
     columns: dict[str | Column, str] = {Column("method", True, folds=False): "method"}
     columns |= {"decisions": "decisions", means[0]: "loss:.1f", means[1]: "missed:.1f"}
-    columns |= {model: f"{model}:.1f" for model in losses.columns}
-    return frame_grid(whole, columns, caption, strong=whole["method"].str.startswith("network"))
+    columns |= {model: f"{model}:.1f" for model in names}
+    strong = whole["method"].str.startswith("network")
+    return replace(frame_grid(whole, columns, caption, strong=strong), gap=1)
 
 
 #: Headings of the metrics of a serving run.
