@@ -128,7 +128,7 @@ def _waited_s(rows: RequestRows, phase: str) -> Rows:
 def _measured(
     rows: RequestRows, phase: str, before: Prior
 ) -> tuple[Design, Rows, Bool[np.ndarray, " requests"]]:
-    """What each coefficient and, last, the share add to a phase, its seconds, and who can tell."""
+    """Return features (the share last) and seconds of a phase, and which requests have them."""
     first = phase == "schedule_to_first_token"
     own = rows.own_steps * first
     design = np.column_stack([own, rows.features * phase_mask(phase), _waited_s(rows, phase)])
@@ -148,7 +148,7 @@ def _noise_floor(rows: RequestRows, phase: str) -> Rows:
 def _of_phase(before: Prior, phase: str, share: float) -> Prior:
     """The prior with, last, the share of the step in flight that a phase may hold.
 
-    Each alpha is off by itself: that all of a server's are off together is no more than likely, and
+    Each alpha has its own error: that all of a server's err together is no more than likely, and
     as a prior it would let what a phase knows well decide what it knows less of.
     """
     variance = np.append(np.diag(before.covariance), _SHARES.get(phase, 0.0) ** 2)

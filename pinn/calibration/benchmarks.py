@@ -60,10 +60,10 @@ class FigureRows:
     """``n`` figures of runs, near the coefficients that they were simulated with.
 
     Attributes:
-        names: Of the figures.
+        names: Names of the metrics.
         run: Which run each belongs to.
         measured: Seconds, or per second.
-        simulated: The same.
+        simulated: Simulated values of the metrics.
         features: Change of each with each coefficient.
         noise: Relative standard deviation of each.
     """
@@ -210,7 +210,7 @@ def calibrate_to_benchmarks(
     that do not get worse.
 
     Args:
-        runs: Of one server.
+        runs: Runs of one server.
         deployment: The server.
         prior: Coefficients before.
         engine: How it schedules; None for the engine's defaults.
@@ -276,8 +276,8 @@ def _calibrate(
     sources = [{"path": run.name, "tool": run.tool} for run in runs]
     facts = {"sources": sources, "figures": errors.to_dict("records")}
     facts["held_out"] = held_out.to_dict("records")
-    judged = (quantities, verdicts, facts, errors, held_out)
-    return BenchmarkCalibration(deployment, prior, fitted, *judged)
+    evaluated = (quantities, verdicts, facts, errors, held_out)
+    return BenchmarkCalibration(deployment, prior, fitted, *evaluated)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from pinn.surrogate.step_features import step_features
 
 # Good intervals of a run as rows that are linear in beta.
 
-#: Steps of the windows that are calibrated on and judged: shorter ones are mostly noise of a few
+#: Steps of the windows for calibration and evaluation: shorter ones are mostly noise of a few
 #: steps, of longer ones the ends say little. Assumptions, around the ten steps between samples of
 #: the public run.
 WINDOW_STEPS = (5, 15)
@@ -136,7 +136,7 @@ class BetaSettings:
     Attributes:
         kind: Intervals to use: ``windows`` of 5 to 15 steps, ``singles`` or ``both``.
         budget: How many of them, chosen at random; None for all.
-        seed: Of the choice.
+        seed: Seed of the choice.
     """
 
     kind: str = "both"
@@ -189,7 +189,7 @@ def error_table(
     """Relative errors of mean step times by part of the run's time and kind of interval.
 
     Args:
-        intervals: Of a run.
+        intervals: Intervals of a run.
         betas: Name -> coefficients, such as before and after.
 
     Returns:
@@ -225,7 +225,7 @@ def _summary(error: np.ndarray) -> tuple[float, float, float]:
 #: Neighbours in time share their noise: standard errors are over so many blocks at most.
 _BLOCKS = 20
 
-#: Degrees of freedom of the Student's t that measurements are judged by: a single one that is far
+#: Degrees of freedom of the Student's t that weighs measurements: a single one that is far
 #: off does not decide.
 _DEGREES = 5.0
 
@@ -238,16 +238,16 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of what was left out: better or worse by more than one standard error.
+    """Change in held-out error after calibration, with its standard error.
 
     Attributes:
-        where: What was left out.
+        where: Held-out data, by name.
         count: How many measurements that are.
         gain: Fall of the mean error; where probabilities are compared, the mean log of how many
             times as probable a measurement is after as before.
         standard_error: Of the gain; NaN where one measurement cannot tell.
         before: Mean absolute relative error before; None where probabilities are compared.
-        after: The same after.
+        after: Error after the calibration.
     """
 
     where: str
@@ -279,7 +279,7 @@ class Verdict:
 
     @property
     def facts(self) -> dict[str, object]:
-        """What a file says of it."""
+        """Return the verdict as a file stores it."""
         figures = ("gain",) if self.before is None else ("before", "after")
         known = {name: getattr(self, name) for name in ("where", "count", *figures)}
         error = self.standard_error
@@ -308,10 +308,10 @@ def judgements(
     """Both of the same measurements.
 
     Args:
-        where: What was left out.
+        where: Held-out data, by name.
         ratios: Predicted over measured, before and after.
         spreads: Relative standard deviations of the predictions, before and after.
-        weight: Of each relative error.
+        weight: Weight of each relative error.
     """
     errors = [(ratio - 1) * weight for ratio in ratios]
     before, after = zip(np.log(ratios), spreads, strict=True)
@@ -319,7 +319,7 @@ def judgements(
 
 
 def _log_density(z: Errors) -> Errors:
-    """Of Student's t, up to a constant."""
+    """Return the log density of Student's t, up to a constant."""
     return -(_DEGREES + 1) / 2 * np.log1p(z**2 / _DEGREES)
 
 

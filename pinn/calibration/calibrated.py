@@ -37,7 +37,7 @@ class ServerCalibration:
         prior: Coefficients before.
         posterior: Coefficients after.
         quantities: What the measurements determine.
-        verdicts: Before and after on what was left out.
+        verdicts: Held-out error before and after.
         facts: What a file says of the measurements, and of the fit to them.
     """
 
@@ -129,7 +129,7 @@ def _later(intervals: Intervals, prior: Prior, beta: Posterior) -> list[Verdict]
 
 
 def _other_loads(intervals: Intervals, prior: Prior, settings: BetaSettings) -> list[Verdict]:
-    """Fitted to the lower half of the loads and judged on the upper, and the reverse."""
+    """Fit to the lower half of the loads and evaluate on the upper, and the reverse."""
     pool = calibrate.candidates(intervals, settings.kind)
     requests = pool.sums.requests
     is_upper = requests > np.median(requests)
@@ -164,7 +164,7 @@ def _records(table: pd.DataFrame) -> list[dict[Hashable, object]]:
 #: Scales of what no coefficient explains that are tried, relative.
 _SCALES = np.array([0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.2])
 
-#: Parts of the batches that are left out in turn.
+#: Parts of the batches that are held out in turn.
 _PARTS = 5
 
 #: Flags that set the size of the KV cache, which then says nothing of the others.
@@ -195,7 +195,7 @@ class StepCalibration(ServerCalibration):
 def measured_features(
     steps: MeasuredSteps, deployment: Deployment
 ) -> Float[np.ndarray, "batches coefficients"]:
-    """What each coefficient adds to the batches' steps."""
+    """Return the seconds that each coefficient adds to the batches' steps."""
     sums = steps.sums(deployment.model.window_tokens)
     return all_features(step_features(step_costs([deployment]), sums))
 
@@ -207,7 +207,7 @@ def fit_steps(
 
     Args:
         prior: Before.
-        features: Of each batch.
+        features: Features of each batch.
         seconds: Median of each.
         error: Relative standard error of each median.
 
@@ -278,7 +278,7 @@ def _left_out(
 def check_steps(
     steps: MeasuredSteps, deployment: Deployment, coefficients_of: CoefficientsOf
 ) -> list[str]:
-    """What of a measurement does not match the flags."""
+    """Return facts of a measurement that contradict the flags."""
     found = []
     limits, recipe = steps.facts.at("limits"), deployment.recipe
     seats = ("max_num_seqs", recipe.max_requests, "--max-num-seqs")

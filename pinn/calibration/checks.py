@@ -77,7 +77,7 @@ _KV_SHARE, _MEMORY_SHARE = 0.08, 0.03
 _SAME_SHARE = 0.005
 
 #: Measured over predicted times beyond this factor are a mistake whatever the cause, since no
-#: left-out model was off by half as much; from the smaller one on if a single flag explains it.
+#: held-out model was wrong by half as much; from the smaller one on if a single flag explains it.
 FAR, OFF = 2.0, 1.5
 
 #: A flag explains a time if it brings the prediction this near.
@@ -90,7 +90,7 @@ def alternatives(
     """The deployment with one flag changed, and the flag as typed.
 
     Args:
-        deployment: As the user gave it.
+        deployment: The deployment as the user gave it.
         flags: Fields of ``ServingSpec``, ``precision`` or ``gpu``.
     """
     values_of = {**_VALUES, "gpu": list_gpus()}
@@ -116,8 +116,8 @@ def check_kv_blocks(blocks: int, deployment: Deployment) -> Iterator[str]:
     """A server's KV blocks against the memory model.
 
     Args:
-        blocks: As the server tells them.
-        deployment: As the user gave it.
+        blocks: Number of KV blocks that the server states.
+        deployment: The deployment as the user gave it.
     """
     expected, room = _blocks_and_room(deployment)
     if expected is not None and abs(blocks - expected) <= room:
@@ -144,8 +144,8 @@ def check_memory_log(log: StartupLog, deployment: Deployment) -> Iterator[str]:
     """The KV cache of a start's log against the memory model.
 
     Args:
-        log: Of the server that was measured.
-        deployment: As the user gave it.
+        log: Log of the measured server.
+        deployment: The deployment as the user gave it.
 
     Raises:
         PinnError: If the log is of another server, or of a start that failed.
@@ -175,11 +175,11 @@ def _blocks_and_room(deployment: Deployment) -> tuple[int | None, float]:
 def check_speed(
     ratio: Callable[[Deployment], float], deployment: Deployment, what: str
 ) -> Iterator[str]:
-    """Measured over predicted times: a factor that no model was ever off by is a mistake.
+    """Compare measured with predicted times: a factor beyond every held-out model's is a mistake.
 
     Args:
         ratio: Median of measured over predicted times, as served by a deployment.
-        deployment: As the user gave it.
+        deployment: The deployment as the user gave it.
         what: What was measured, for the text.
     """
     got = ratio(deployment)
@@ -226,11 +226,11 @@ _ABSURD = 100
 def check_traces(
     traces: TraceTables, deployment: Deployment, coefficients_of: CoefficientsOf
 ) -> list[str]:
-    """What does not fit.
+    """Return the mismatches between measurements and deployment.
 
     Args:
         traces: Canonical tables.
-        deployment: As the user gave it.
+        deployment: The deployment as the user gave it.
         coefficients_of: Coefficients before calibration, for alternatives too.
 
     Raises:
@@ -272,8 +272,8 @@ def other_model(name: str, deployment: Deployment) -> Iterator[str]:
     """Whether a name that a file gives is that of a model of other shapes; unknown names are not.
 
     Args:
-        name: As the file has it.
-        deployment: As the user gave it.
+        name: Model name as the file has it.
+        deployment: The deployment as the user gave it.
     """
     if find_in_catalog(name) is None:
         return
@@ -363,7 +363,7 @@ def _clock(traces: TraceTables) -> Iterator[str]:
 
 
 def _refused(traces: TraceTables) -> Iterator[str]:
-    """Steps with counts that no engine writes, left out when the traces were read."""
+    """Return a note on steps with impossible counts, which reading the traces dropped."""
     report = (traces.manifest.get("reports") or {}).get("steps") or {}
     reason = "a count is negative or absurd"
     odd = int((report.get("refused") or {}).get(reason, 0))

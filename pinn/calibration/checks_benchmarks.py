@@ -41,11 +41,11 @@ _SIMULATED = 3
 def check_benchmarks(
     runs: Runs, deployment: Deployment, coefficients_of: CoefficientsOf
 ) -> list[str]:
-    """What does not fit.
+    """Return the mismatches between benchmark runs and deployment.
 
     Args:
-        runs: Of one server.
-        deployment: As the user gave it.
+        runs: Runs of one server.
+        deployment: The deployment as the user gave it.
         coefficients_of: Coefficients before calibration, for alternatives too.
     """
     found = [*_one_server(runs), *_stated(runs, deployment)]
@@ -222,7 +222,7 @@ def _too_long(run: BenchmarkRun, deployment: Deployment) -> Iterator[str]:
 
 
 def _ratio(runs: Runs, coefficients_of: CoefficientsOf) -> Callable[[Deployment], float]:
-    """Median of measured over simulated times between tokens."""
+    """Return the median of measured over simulated ITL."""
     names = ("tpot_mean_s", "itl_mean_s", "e2e_mean_s", "tpot_p50_s", "itl_p50_s")
     known = [(r, n) for r in runs if (n := next((n for n in names if n in r.figures), ""))]
     known = sorted(known, key=lambda pair: pair[0].load.requests)[:_SIMULATED]

@@ -39,7 +39,7 @@ def score_steps(traces: TraceTables, deployment: Deployment, coefficients: Named
         coefficients: Name -> those of the deployment.
 
     Raises:
-        PinnError: If the tables hold no step that can be judged.
+        PinnError: If the tables have no step that can be evaluated.
     """
     betas = {name: found.beta[0] for name, found in coefficients.items()}
     return error_table(read_intervals(traces, deployment), betas)
@@ -83,7 +83,7 @@ def benchmark_runs(traces: TraceTables) -> list[BenchmarkRun]:
     return read_benchmark_table(traces)
 
 
-# A fit to one server's measurements: checked, fitted and judged.
+# A fit to one server's measurements: checked, fitted and evaluated.
 
 Names = dict[str, str]
 AnyCalibration = calibrated.Calibration | calibrated.StepCalibration | BenchmarkCalibration
@@ -91,12 +91,12 @@ AnyCalibration = calibrated.Calibration | calibrated.StepCalibration | Benchmark
 
 @dataclass(frozen=True)
 class Fit:
-    """What a calibration found.
+    """Result of a calibration.
 
     Attributes:
         found: The fit itself.
         coefficients: What ``pinn calibrate`` writes.
-        kept: Whether they are better than before on what was left out.
+        kept: Whether held-out error improved.
         first: What was fitted before it, to measured steps of the same server; None for nothing.
     """
 
@@ -109,7 +109,7 @@ class Fit:
 def _checked(
     start: Start, deployment: Deployment, check: Callable[..., list[str]]
 ) -> tuple[CoefficientSet, Prior]:
-    """What a fit starts from, once what was measured matches the deployment or is forced to."""
+    """Prior and measurements of a fit, once they match the deployment or are forced to."""
     before = start.coefficients(deployment)
     findings = check(deployment, start.of_network(deployment, before))
     start.notes += [f"WARNING: {text}" for text in refuse(findings, start.force)]
@@ -136,7 +136,7 @@ def fit_benchmarks(
 
 
 def _fit(found: AnyCalibration, named: Names, before: CoefficientSet) -> Fit:
-    """The fit, which stands where nothing was left out to judge it by."""
+    """Return the fit: kept if held-out error improved, or if no data was held out."""
     kept = not found.verdicts or is_kept(found.verdicts)
     return Fit(found, found.coefficient_set(named, before.taught), kept)
 
@@ -160,8 +160,8 @@ def fit_measured_steps(
 ) -> Fit:
     """Fit to whole steps that were measured, then to what a server of them was seen to do.
 
-    The served fit stands where it is better on loads left out than the steps are alone; else that
-    of the steps does. Arguments and errors as of :func:`fit_benchmarks`.
+    The served fit is kept if its error on held-out loads is below that of the steps alone. Else the
+    fit of the steps is kept. Arguments and errors as of :func:`fit_benchmarks`.
     """
     before, prior = _checked(start, deployment, partial(calibrated.check_steps, steps))
     first = _fit(calibrated.calibrate_steps(steps, deployment, prior), named, before)
@@ -175,5 +175,5 @@ def fit_measured_steps(
         whole = replace(found, base=alone.base, calibration=calibration)
         return Fit(served.found, whole, kept=True, first=first)
     text = "the loads that were served are no better predicted than by the steps alone"
-    start.notes.append(f"{text}: they are left out")
+    start.notes.append(f"{text}: they are skipped")
     return first

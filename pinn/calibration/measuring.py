@@ -140,7 +140,7 @@ USUAL_LOADS = tuple(AskedLoad(n, 1000, 200) for n in (1, 16, 64, 256))
 
 
 def deployment_limits(deployment: Deployment) -> Limits:
-    """What an engine of a deployment can hold, as far as pinn knows it beforehand.
+    """Limits of a deployment's engine, as far as pinn knows them beforehand.
 
     Raises:
         PinnError: If the model does not fit.
@@ -168,7 +168,7 @@ def batch_features(deployment: Deployment, batches: Sequence[Wanted]) -> Feature
 def load_features(
     deployment: Deployment, loads: Sequence[AskedLoad], limits: Limits
 ) -> Float[np.ndarray, "figures step_features"]:
-    """What each coefficient adds to TPOT and TTFT of the loads, in this order of each.
+    """Return the seconds each coefficient adds to TPOT and TTFT of each load, in this order.
 
     In a closed loop of equal requests in no step, each sees the prompt of every other once while it
     generates: TPOT is a step of decodes and, over the tokens of an output, what the others' prompts

@@ -1,4 +1,4 @@
-"""What measurements leave uncertain: the posterior, its intervals, and what was determined."""
+"""The posterior of a calibration: intervals, and which parameters are constrained."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -72,7 +72,7 @@ def fit_posterior(
 
     Args:
         prior: Before them.
-        features: Of each measurement.
+        features: Features of each measurement.
         seconds: Measured.
         noise: Relative standard deviation of each, normal; None to learn a common scale of
             Student's t from the residuals.
@@ -141,7 +141,7 @@ def posterior_step_half_widths(
     Args:
         found: With a covariance.
         deployment: What the steps run on.
-        batches: As written on the command line.
+        batches: Batches as written on the command line.
     """
     parsed = [parse_batch(text) for text in batches]
     features = all_features(step_features(*batch_work(deployment, parsed)))
@@ -222,12 +222,12 @@ class Quantity:
 def scalar_quantities(
     prior: Prior, posterior: Posterior, features: CoefficientRows
 ) -> list[Quantity]:
-    """The factor on what each scalar's coefficients add to the measurements; unseen ones left out.
+    """Return the factor on what each scalar's coefficients add to the measurements, if any is seen.
 
     Args:
         prior: Before.
         posterior: After.
-        features: Of the measurements, all coefficients.
+        features: All features of the measurements.
     """
     found = []
     for scalar, group in SCALARS.items():
@@ -241,7 +241,7 @@ def scalar_quantities(
 def step_quantities(
     deployment: Deployment, prior: Prior, posterior: Posterior, requests: float, context: float
 ) -> list[Quantity]:
-    """What a step of decodes costs at once, per request and per token of context.
+    """Return the seconds of a step of decodes: constant, per request and per token of context.
 
     Args:
         deployment: What was measured.
@@ -267,7 +267,7 @@ def step_quantities(
 def request_quantities(
     prior: Prior, posterior: Prior, prompt_tokens: float, taught: Alphas
 ) -> list[Quantity]:
-    """What a request costs outside its steps, phase by phase; phases that nothing taught left out.
+    """Return the seconds of a request outside its steps, by phase; only phases that were measured.
 
     Args:
         prior: Before.

@@ -144,7 +144,7 @@ def assumed_prior(
 
 
 def served_prior(steps: Prior) -> Prior:
-    """What is known of a server whose engine's steps were measured by themselves."""
+    """Prior of a server whose engine's steps were measured by themselves."""
     split = len(STEP_FEATURES)
     factor = np.where(np.arange(len(NAMES)) < split, SERVED_FACTOR, 0.0)
     added = membership() * [SERVED_SPREADS.get(name, 0.0) for name in SCALARS]

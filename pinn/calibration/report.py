@@ -29,7 +29,7 @@ class CalibratedServer:
     Attributes:
         fit: Fit to the measurements.
         appended: Whether it continues an earlier calibration.
-        notes: What was left out, assumed or does not match.
+        notes: Data that was skipped, assumptions and mismatches.
         left_out: Files of benchmarks, runs and lines of them that could not be read.
         accepted: Whether it is written although a metric is still off.
     """
@@ -47,7 +47,7 @@ class CalibratedServer:
 
     @property
     def warnings(self) -> list[str]:
-        """What is still off on held-out data after the calibration, with likely causes."""
+        """Return warnings on held-out error that remains after calibration, with likely causes."""
         return warnings_of(self.fit.found)
 
     @property
@@ -91,7 +91,7 @@ def print_fit(fitted: fit.Fit, notes: Sequence[str], appended: bool, details: bo
 
     Args:
         fitted: To traces, steps or benchmarks; where steps came first, to those before.
-        notes: What was left out, assumed or does not match.
+        notes: Data that was skipped, assumptions and mismatches.
         appended: Whether it went on from an earlier calibration.
         details: All of it, in place of one screen.
     """
@@ -103,7 +103,7 @@ def print_fit(fitted: fit.Fit, notes: Sequence[str], appended: bool, details: bo
         if details or found is fitted.found:
             _print_tables(found, appended, details)
         if not found.verdicts:
-            say(f"WARNING: nothing was left out to judge by: {_few(found)}")
+            say(f"WARNING: no data was held out for evaluation: {_few(found)}")
             continue
         page().print(_judged(found.verdicts, details))
         if found is fitted.found:
@@ -257,7 +257,7 @@ def _requests(errors: pd.DataFrame) -> Grid:
 
 
 def _quantities(quantities: Sequence[posterior.Quantity], appended: bool, heading: str) -> Grid:
-    """What the measurements say of each, with its standard error; drift where it goes on."""
+    """Return each parameter as measured, with its standard error; drift where it goes on."""
     unknown = not all(q.is_determined for q in quantities)
     more = [*[""] * unknown, *["drift in errors"] * appended]
     table = Grid.of(Column(heading, True), "before", "after", "unit", *more)
@@ -295,7 +295,7 @@ def _steps(found: calibrated.StepCalibration) -> Grid:
 
 
 def _few(found: AnyCalibration) -> str:
-    """What is too few to leave any out."""
+    """Return which data was too small to hold any of it out."""
     if isinstance(found, calibrated.StepCalibration):
         return (
             f"{len(found.steps)} batches are too few to tell whether others are predicted better; "

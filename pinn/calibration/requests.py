@@ -1,4 +1,4 @@
-"""What the journeys of requests show outside the steps: what alpha is calibrated to.
+"""Time of requests outside the steps, from their journeys: alpha is calibrated to it.
 
 ===========================  =======================================================================
 phase                        measured

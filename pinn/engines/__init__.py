@@ -1,1 +1,1 @@
-"""What an engine makes of its flags: defaults, kernels, schedule, memory, refusals."""
+"""An engine's own decisions about its flags: defaults, kernels, schedule, memory, refusals."""

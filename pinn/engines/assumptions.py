@@ -1,4 +1,4 @@
-"""What a prediction rests on that nobody stated: the release's measurements, the acceptance."""
+"""Assumptions of a prediction that nobody stated: the release's measurements, the acceptance."""
 
 from pinn.common.numbers import number
 from pinn.engines.deployment import Deployment

@@ -45,7 +45,7 @@ KEYS = ("model", "gpu", "precision", *_FLAGS)
 
 
 def canonical(configuration: Configuration, where: str = "") -> Values:
-    """The given keys in their one spelling, each value in its type; blanks are left out.
+    """Return the given keys in canonical spelling, each value in its type, without blanks.
 
     Args:
         configuration: Keys as in ``KEYS`` or as another engine spells them, with dashes or
@@ -111,7 +111,7 @@ def make_deployment(configuration: Configuration) -> Deployment:
     """The deployment of one configuration; flags not given have the engine's defaults.
 
     Args:
-        configuration: As :func:`canonical` gives it.
+        configuration: A configuration from :func:`canonical`.
 
     Raises:
         PinnError: If model or GPU are missing or unknown, or the parts do not fit together.
@@ -233,11 +233,11 @@ def make_deployments(
     """Deployments of many configurations.
 
     Args:
-        configurations: As :func:`canonical` gives them.
+        configurations: Configurations from :func:`canonical`.
         skip_invalid: Leave out what does not fit together, which a grid can hardly avoid.
 
     Returns:
-        The configurations kept, their deployments, and why the others were left out.
+        The configurations kept, their deployments, and the reasons why the others were dropped.
 
     Raises:
         PinnError: If one does not fit together and is not to be skipped, or none is left.
@@ -333,7 +333,7 @@ def parse_pool(text: str, option: str) -> tuple[int, Values]:
     """Read a pool.
 
     Args:
-        text: The number of servers with an x, 1 where it is left out, and what each of them has:
+        text: The number of servers with an x (1 without one), and the settings of each of them:
             flags as ``name=value``, or ``name`` for a switch, in short (``tp``) or in full, and
             ``gpu`` and ``precision``.
         option: What errors name, such as ``--prefill``.

@@ -40,7 +40,7 @@ EAGLE3_VOCABULARY = 32_000
 
 @dataclass(frozen=True)
 class Draft:
-    """What a pass of the draft runs through.
+    """One pass of the draft model.
 
     Attributes:
         model: Its layers and head, as a model.
@@ -284,7 +284,7 @@ class Deployment:
 
     @cached_property
     def recipe(self) -> EffectiveRecipe:
-        """What runs: the flags and the engine's defaults as physical quantities."""
+        """Return the flags and the engine's defaults as physical quantities."""
         found = effective_recipe(self.serving, self.gpu, self.model.model_type)
         engine = self.serving.engine
         version = recipes.served_release(engine, self.serving.engine_version)
@@ -299,7 +299,7 @@ class Deployment:
 
     @cached_property
     def draft(self) -> Draft | None:
-        """What drafts tokens on the GPU; None without speculative decoding, or where n-grams do."""
+        """Return the draft model; None without speculative decoding, or where n-grams draft."""
         drafts = self.recipe.speculation
         return None if drafts is None else draft_of(self.model, drafts)
 

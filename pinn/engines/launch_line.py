@@ -80,7 +80,7 @@ class Launch:
     """A launch command.
 
     Attributes:
-        engine: Of ``ENGINES``.
+        engine: One of ``ENGINES``.
         release: Of the image; empty where the command names none.
         configuration: ``model``, ``precision``, ``force`` and fields of ``ServingSpec`` and
             ``EngineSpec``.
@@ -98,7 +98,7 @@ class Launch:
 
     @property
     def lines(self) -> list[str]:
-        """The three lists, for people; one that is empty is left out."""
+        """Return the three lists for people, without empty ones."""
         titles = "taken from the command", "no effect here", "not modelled"
         lists = [self.taken, self.no_effect, self.unmodelled]
         shown = [", ".join(printable(word, 500) for word in words) for words in lists]
@@ -135,13 +135,13 @@ def read_arguments(
     """Read an engine's arguments alone.
 
     Args:
-        engine: Of ``ENGINES``.
+        engine: One of ``ENGINES``.
         arguments: Without the program.
         release: Of the engine; some flags mean something else in others.
         only_known: Leave out flags that are not known here, which an engine took all the same.
 
     Raises:
-        PinnError: As :func:`read_launch`.
+        PinnError: On the same grounds as :func:`read_launch`.
     """
     found = Launch(engine, release)
     known, pairs = known_flags(engine), list(_pairs(engine, arguments, only_known))

@@ -31,10 +31,10 @@ class Words(NamedTuple):
     """A command taken apart.
 
     Attributes:
-        engine: Of ``ENGINES``.
+        engine: One of ``ENGINES``.
         release: What the image's tag says; empty where none does.
         variables: Of the environment, as the command sets them.
-        arguments: Of the engine.
+        arguments: Arguments of the engine.
     """
 
     engine: str
@@ -148,7 +148,7 @@ def _arguments(words: list[str]) -> list[str]:
 
 
 class Read(NamedTuple):
-    """What a flag comes to; it has no effect here where both are empty.
+    """Fields that a flag sets; it has no effect here where both attributes are empty.
 
     Attributes:
         fields: Keys of a configuration to their values.

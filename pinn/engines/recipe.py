@@ -1,4 +1,4 @@
-"""What an engine runs: what a release does by default, and every setting derived from it."""
+"""Resolved engine configuration: a release's defaults, and every setting derived from them."""
 
 import math
 import re
@@ -40,7 +40,7 @@ class Default:
             capability and the tensor-parallel size.
         models: Types of the models; empty for any.
         spread: Ways to spread experts, of ``tp``, ``ep`` and ``dp``; empty for any.
-        value: As the flag reads it.
+        value: Value as the flag reads it.
         assumed: Whether nobody read it in the engine's own source.
         source: Where it is from.
     """
@@ -131,7 +131,7 @@ def engine_default(
     Args:
         engine: ``vllm``, ``sglang`` or ``trtllm``.
         flag: Field of ``ServingSpec``.
-        version: As ``--engine-version``.
+        version: Release as in ``--engine-version``.
         gpu: What it runs on.
         tp: GPUs of a replica.
         model_type: ``model_type`` of the model's config.json.
@@ -150,11 +150,11 @@ def engine_default(
 def release_kernels(
     engine: str, version: str, form: str, gpu: GpuSpec, spread: str
 ) -> Default | None:
-    """What a release picks by itself; the first line that fits, None where that was not read.
+    """Return a release's own default: the first line that fits, None where that was not read.
 
     Args:
         engine: ``vllm``, ``sglang`` or ``trtllm``.
-        version: As ``--engine-version``.
+        version: Release as in ``--engine-version``.
         form: Number format of the experts' weights.
         gpu: What they run on.
         spread: ``tp`` where each expert is cut over tensor-parallel GPUs, ``ep`` where whole ones
@@ -180,7 +180,7 @@ def served_release(engine: str, version: str) -> str:
 
 
 def unread_notice(engine: str, version: str) -> str | None:
-    """What is said of a release that lies outside those whose source was read; None within.
+    """Return a note on a release outside those whose source was read; None within.
 
     The first line of the table holds for all before, the last for all after, so its defaults are
     those of the oldest or newest release that was read.
@@ -369,7 +369,7 @@ FLAG, DEFAULT, ASSUMED, DESIGN = "flag", "default", "assumed", "design"
 
 @dataclass(frozen=True)
 class Origin:
-    """What set a field of a recipe.
+    """Origin of a field of a recipe.
 
     Attributes:
         kind: ``FLAG``, ``DEFAULT``, ``ASSUMED`` or ``DESIGN``.

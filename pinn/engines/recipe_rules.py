@@ -22,7 +22,7 @@ _NOT_ASKED = Origin(recipe.DEFAULT, "--speculative-config is not given")
 
 
 def asked_speculation(serving: ServingSpec, model_type: str) -> tuple[Speculation | None, Origin]:
-    """What flags ask for, and what set it: an assumption where nobody gave the acceptance.
+    """Return the settings that flags ask for, and their origin (assumed without an acceptance).
 
     Raises:
         PinnError: If the flags cannot be read, or pipeline stages are asked for too.
@@ -78,7 +78,7 @@ def why_not_overlapped(serving: ServingSpec, method: str) -> Origin | None:
 
 
 def effective_recipe(serving: ServingSpec, gpu: GpuSpec, model_type: str = "") -> EffectiveRecipe:
-    """What runs under flags on a GPU.
+    """Resolved settings under flags on a GPU.
 
     Args:
         serving: The engine's flags.
@@ -116,7 +116,7 @@ def _shared_recipe(
 
 
 def _settle_what_flags_say(found: RecipeFields) -> None:
-    """What one flag sets in every engine."""
+    """Return the setting of one flag in every engine."""
     flags = {"token_budget": "max_num_batched_tokens", "max_requests": "max_num_seqs"}
     flags |= {"chunked_prefill": "enable_chunked_prefill", "overlap": "async_scheduling"}
     flags |= {"prefix_caching": "enable_prefix_caching", "block_tokens": "block_size"}
@@ -207,7 +207,7 @@ def _settle_all_reduce(found: RecipeFields) -> None:
 
 
 def _settle_speculation(found: RecipeFields) -> None:
-    """What is drafted, and what the engine turns off or lowers for it."""
+    """Return the drafting method, and the settings the engine turns off or lowers for it."""
     drafts, origin = asked_speculation(found.serving, found.model_type)
     found.put("speculation", drafts, origin.text, origin.kind)
     if drafts is None:

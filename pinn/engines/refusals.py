@@ -1,4 +1,4 @@
-"""What an engine would not start."""
+"""Compatibility checks: flags with which an engine would not start."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def longest_context(d: Deployment) -> Refusal | None:
 def block_size(d: Deployment) -> Refusal | None:
     """Tokens per KV block are of a list before vLLM 0.18, and what attention's kernels read.
 
-    Latent and recurrent layers are left out: the engine rounds up to what they need. Flex
+    Latent and recurrent layers are excepted: the engine rounds up to what they need. Flex
     attention of 0.18 to 0.20 takes any size.
     """
     asked = d.serving.block_size

@@ -1,4 +1,4 @@
-"""What vLLM, SGLang and TensorRT-LLM each make of flags."""
+"""Meaning of flags in vLLM, SGLang and TensorRT-LLM."""
 
 import math
 from dataclasses import dataclass
@@ -65,7 +65,7 @@ def trtllm_sizes(most: int, padded: bool) -> tuple[int, ...]:
     """TensorRT-LLM llm_args.py: ``CudaGraphConfig._generate_cuda_graph_batch_sizes``.
 
     Without padding a step runs as a graph only where its size was captured; beyond the sizes that
-    follow each other those are few, and are left out here.
+    follow each other those are few, and are ignored here.
 
     >>> trtllm_sizes(20, padded=True), trtllm_sizes(128, padded=False)[-1]
     ((1, 2, 4, 8, 16, 20), 32)
@@ -169,7 +169,7 @@ def prompt_graph_sizes(most: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class MemoryUsers:
-    """What SGLang leaves memory to, beside weights and KV cache.
+    """Return the memory that SGLang reserves beside weights and KV cache.
 
     Attributes:
         chunk: Prompt tokens of a step, before attention replicas divide them.
@@ -197,7 +197,7 @@ def reserve_mib(release: Release, memory_mib: float, users: MemoryUsers) -> floa
 
     0.5.3.post1 to 0.5.18 ``server_args.py: _handle_gpu_memory_settings``, later
     ``arg_groups/memory_hook.py: handle_gpu_memory_settings`` and ``reserve_for_graph_mb``. Models
-    that see images get less; left out.
+    that see images get less; ignored.
     """
     graphs = users.graphs
     reserve = 512 + max(users.chunk, 2048) * 1.5 + graphs * 2 + users.gpus / 8 * 1024
@@ -322,7 +322,7 @@ def _prompt_graphs(found: RecipeFields, number: Release) -> tuple[int, int]:
 
 
 def _put_static_share(found: RecipeFields, graphs: int, prompt_graph_tokens: int) -> None:
-    """What SGLang gives weights and KV cache of all memory."""
+    """Return the share of all memory that SGLang gives weights and KV cache."""
     serving = found.serving
     if serving.gpu_memory_utilization is not None:
         found.take("memory_share", "gpu_memory_utilization")

@@ -58,7 +58,7 @@ def engine_flags(spelled: str) -> dict[str, str]:
 #     benchmark_figures(run_, run.figures)                   the same names as run.figures
 
 #: Latencies of a client: from the send to the first token; (E2E - TTFT) / (output tokens - 1) of
-#: each request; gaps between tokens, pooled; from the send to the last token.
+#: each request; all ITL gaps, pooled; from the send to the last token.
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 THROUGHPUTS = ("requests_per_s", "output_tokens_per_s")
@@ -114,7 +114,7 @@ class SharedPrefix:
 
 @dataclass(frozen=True)
 class Load:
-    """What a benchmark sent.
+    """The load that a benchmark sent.
 
     Attributes:
         requests: How many.
@@ -168,7 +168,7 @@ class Load:
 
 @dataclass(frozen=True)
 class StatedServer:
-    """What a file says of the server behind it; user's flags complete it.
+    """Facts about the server that a benchmark file states; the user's flags complete them.
 
     Attributes:
         model: Name of the model; empty where the file has none.

@@ -1,4 +1,4 @@
-"""What the engines' own benchmarks print: the table "Serving Benchmark Result".
+"""Console output of the engines' own benchmarks: the table "Serving Benchmark Result".
 
 Labels read in the sources of vLLM 0.10.2 to 0.33.0 (``vllm/benchmarks/serve.py: benchmark``) and
 SGLang 0.4.9 to 0.5.23 (``bench_serving.py`` and ``benchmark/serving.py: benchmark``). The values

@@ -19,7 +19,7 @@ from pinn.units import MICROSECOND, MILLISECOND
 
 
 class NotUsable(PinnError):  # noqa: N818  a reason to leave a run out, no failure
-    """A run that is left out; its text is the reason, which the report counts.
+    """A run that is skipped; its text is the reason, which the report counts.
 
     Attributes:
         line: Line of the file where the reason was met; None for the whole file.
@@ -137,7 +137,7 @@ def kept(figures: Mapping[str, float | None]) -> dict[str, float]:
 def throughputs(
     requests_per_s: float | None, output_tokens_per_s: float | None
 ) -> dict[str, float]:
-    """What was served per second, as far as a file holds it."""
+    """Return the requests and tokens served per second that the file states."""
     return kept({"requests_per_s": requests_per_s, "output_tokens_per_s": output_tokens_per_s})
 
 
@@ -173,7 +173,7 @@ def client_statistics(values: Tree, e2e: str, unit_s: float, suffix: str = "") -
         values: The file.
         e2e: How it spells ``e2e``; the other latencies have the names that they have here.
         unit_s: The file's unit in seconds.
-        suffix: Of the keys, such as ``_ms``.
+        suffix: Unit suffix of the keys, such as ``_ms``.
     """
     figures: dict[str, float] = {}
     for latency in LATENCIES:

@@ -89,7 +89,7 @@ def _shared_prompts(shared: Tree) -> tuple[int, int, int] | None:
 
 
 def _mean(values: Tree, *names: str) -> float | None:
-    """Of the first that a report holds."""
+    """Return the metrics of the first latency table that a report holds."""
     return next((values.at(name).number("mean") for name in names if values.at(name)), None)
 
 

@@ -12,7 +12,7 @@ from pinn.errors import PinnError
 
 @dataclass(frozen=True)
 class SkippedLine:
-    """A line of a file that was left out while the lines around it were read.
+    """A line of a file that was skipped while the lines around it were read.
 
     Attributes:
         number: Counted from 1.
@@ -28,7 +28,7 @@ class Lines:
     """Lines of a text as values.
 
     Attributes:
-        values: Of the lines that hold one.
+        values: Parsed values, one per readable line.
         numbers: Number of each of these, from 1.
         skipped: The other lines, blank ones aside.
     """

@@ -24,14 +24,14 @@ from pinn.specs.flags import specified
 
 
 def benchmark_workload(run: BenchmarkRun, seed: int = 0) -> Workload:
-    """What the benchmark sent, drawn anew where the file tells a distribution only.
+    """Return the workload that a benchmark sent, drawn anew from a distribution without requests.
 
     Gaps between sends are scaled so that the stated mean rate holds exactly, as vLLM's client does
     (``vllm/benchmarks/serve.py: get_request``).
 
     Args:
         run: The run.
-        seed: Of the random draws.
+        seed: Seed of the random draws.
     """
     load, rng = run.load, np.random.default_rng(seed)
     prompt = _draw(load.prompt, load.requests, rng)
@@ -95,7 +95,7 @@ def benchmark_figures(run: Run, names: Iterable[str] = FIGURES) -> dict[str, flo
     """Figures over the requests that were served to the end.
 
     Args:
-        run: Of ``benchmark_workload``.
+        run: The run, as ``benchmark_workload`` takes it.
         names: Names of ``pinn.measurements.benchmarks.benchmark_run.FIGURES``.
 
     Returns:

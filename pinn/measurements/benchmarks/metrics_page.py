@@ -44,7 +44,7 @@ class Page:
 
     Attributes:
         engine: ``vllm`` or ``sglang``.
-        sums: Series -> sum over its labels (buckets are left out).
+        sums: Series -> sum over its labels (without buckets).
         models: Names of the models served.
         info: Labels of ``cache_config_info``.
         engines: Engines that the page tells of.
@@ -82,7 +82,7 @@ def read_page(text: str) -> Page:
 
 
 def read_metrics_pages(pages: Sequence[str], reading: Reading) -> BenchmarkRun:
-    """What happened between two scrapes, or from a server's start to the only one.
+    """Counters between two scrapes, or from a server's start to the only one.
 
     Args:
         pages: Their texts, the earlier first.
@@ -234,7 +234,7 @@ def measured_acceptance(text: str, where: str) -> tuple[float, ...]:
 
 
 def acceptance_text(path: Path) -> str:
-    """What ``--speculative-acceptance`` takes, of a file that holds a metrics page.
+    """Return ``--speculative-acceptance`` as a file with a metrics page states it.
 
     Raises:
         PinnError: If it cannot be read or tells of no drafted token.

@@ -102,12 +102,12 @@ _PLACES = 4
 
 @dataclass
 class _Found:
-    """What a reader has found so far.
+    """Runs and refusals that a reader has found so far.
 
     Attributes:
         given: What the files leave out.
         runs: In the order of the files.
-        refused: Reason -> where what was left out for it stands.
+        refused: Reason -> where the skipped runs, lines or files stand.
     """
 
     given: GivenLoad
@@ -115,7 +115,7 @@ class _Found:
     refused: dict[str, list[str]] = field(default_factory=dict)
 
     def refuse(self, reason: str, place: str) -> None:
-        """Count what was left out."""
+        """Count what was skipped."""
         self.refused.setdefault(reason, []).append(place)
 
     @contextmanager
@@ -143,7 +143,7 @@ def read_benchmarks(
 ) -> tuple[list[BenchmarkRun], ReadReport]:
     """Read files of benchmarks, of one tool or of several.
 
-    What cannot be read is left out and counted: a file, a run of it, or a line beside others.
+    What cannot be read is skipped and counted: a file, a run of it, or a line beside others.
 
     Args:
         paths: Files, or folders of them. Metrics pages come in pairs, the earlier first; one alone

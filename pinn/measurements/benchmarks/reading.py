@@ -70,7 +70,7 @@ class Reading:
     """A run whose file is being read: what it leaves out the user says, or it is assumed aloud.
 
     Attributes:
-        name: Of the run.
+        name: Name of the run.
         tool: What wrote it.
         given: What the user says.
         recognized_by: By what the tool was told.

@@ -32,7 +32,7 @@ _ALIASES = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size",
 
 
 class ClientFile(BaseModel):
-    """What vLLM's client writes, and SGLang's, which grew out of it; other keys are left alone."""
+    """Keys that vLLM's client writes, and SGLang's, which grew out of it; others are ignored."""
 
     model_config = ConfigDict(extra="allow", protected_namespaces=())
 
@@ -125,7 +125,7 @@ def client_load(file: ClientFile, sent: int, reading: Reading) -> Load:
 
 
 def client_figures(file: ClientFile, values: Tree, e2e: str) -> dict[str, float]:
-    """Figures as stated, with E2E as the file spells it; details add those that it left out.
+    """Metrics as stated, with E2E as the file spells it; details add those that it lacks.
 
     Raises:
         NotUsable: If it has no latency at all.
@@ -147,7 +147,7 @@ def _details(file: ClientFile) -> dict[str, float]:
 
 
 def _server(values: Tree) -> StatedServer:
-    """What the user wrote into the file with ``--metadata``."""
+    """Return the key=value pairs that the user wrote into the file with ``--metadata``."""
     aliased = {_ALIASES[k]: v for k, v in values.values.items() if k in _ALIASES}
     named = Tree({**values.values, **aliased})
     flags = given_flags(ServingSpec, named.values, "--metadata")

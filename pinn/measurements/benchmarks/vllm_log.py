@@ -1,4 +1,4 @@
-"""What vLLM itself writes of a benchmark: its log, and spans of requests."""
+"""Benchmark data that vLLM itself writes: its log, and spans of requests."""
 
 import ast
 import re
@@ -123,7 +123,7 @@ is_vllm_log = marks.pattern("lines 'Iteration(N)'", _ITERATION)
 
 
 def read_vllm_log(log: Document, reading: Reading) -> BenchmarkRun:
-    """The load and the mean gap between tokens of a log.
+    """Return the load and the mean ITL of a log.
 
     Requests are counted by their prompts: a prompt cut into chunks goes on in the step after one
     that was full. The tokens of prompts leave out what the prefix cache held.
@@ -158,7 +158,7 @@ def read_vllm_log(log: Document, reading: Reading) -> BenchmarkRun:
 
 
 def _gap_s(busy: pd.DataFrame, assumed: list[str]) -> float:
-    """Mean gap between tokens: each decode waits for the cycle of its step."""
+    """Return the mean ITL: each decode waits for the cycle of its step."""
     decodes = busy["decode_requests"].to_numpy(float)
     logged = busy["logged_s"].to_numpy(float)
     span = np.nanmax(logged) - np.nanmin(logged) if np.isfinite(logged).any() else 0.0
@@ -172,7 +172,7 @@ def _gap_s(busy: pd.DataFrame, assumed: list[str]) -> float:
 
 
 def log_server(text: str) -> StatedServer:
-    """What the top of a log says of the server."""
+    """Return the facts about the server that the top of a log states."""
     flags: dict[str, FlagValue] = {}
     model = engine = ""
     if config := _CONFIG.search(text):

@@ -1,4 +1,4 @@
-"""What the public benchmark's launch scripts passed to the engine behind a measured row.
+"""Flags that the public benchmark's launch scripts passed to the engine behind a measured row.
 
 ``data/engines/launch_facts.csv`` holds it: a line per configuration, interval and set of equal
 flags, with the points (lengths, GPUs, labels, clients) that it was run at and the script and commit
@@ -84,13 +84,13 @@ class LaunchFact:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """What was passed, its image and what stood in for it: equal for equal servers."""
+        """Return flags, image and substitutes as one key: equal for equal servers."""
         return tuple(self.passed[name] for name in (*FLAGS, "image", "drafts", "borrowed"))
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a row ran with, or why nobody knows.
+    """The flags a row ran with, or why nobody knows.
 
     Attributes:
         fact: The line; None where none fits.
@@ -207,7 +207,7 @@ def with_launch_facts(rows: pd.DataFrame, models: Mapping[str, str]) -> pd.DataF
 
 
 def _ran(found: Found, row: Row) -> dict[str, object]:
-    """What a row's columns become."""
+    """Return a row's columns with its launch flags resolved."""
     changed: dict[str, object] = dict.fromkeys(ADDED, "")
     changed |= {"facts": found.confidence, "facts_reason": found.reason}
     layout = ("tensor_parallel_size", "data_parallel_size", "enable_expert_parallel")

@@ -102,7 +102,7 @@ def _run(config: str, name: str, gpu: str, flags: Flags) -> Deployment:
 #
 # Clients keep the stated number of requests in flight, all of them sent at once in the
 # beginning. Warm-up requests that a benchmark sends before have ended by then and leave nothing
-# behind but, with a prefix cache, one prompt, so they are left out.
+# behind but, with a prefix cache, one prompt, so they are dropped.
 
 #: Share of memory of SGLang and TensorRT-LLM where nobody knows it.
 _ROOMY_SHARE = 0.97

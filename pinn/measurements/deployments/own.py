@@ -44,7 +44,7 @@ def import_own(target: Path | str, source: Path | str) -> ReadReport:
         The counts of rows read, refused and accepted.
 
     Raises:
-        PinnError: As :func:`read_own`.
+        PinnError: On the same grounds as :func:`read_own`.
     """
     rows, report = read_own(Path(source))
     write_observations(rows, Path(target), report)
@@ -52,7 +52,7 @@ def import_own(target: Path | str, source: Path | str) -> ReadReport:
 
 
 def read_own(path: Path) -> tuple[pd.DataFrame, ReadReport]:
-    """Read a CSV of measured deployments; no row is left out.
+    """Read a CSV of measured deployments; every row is kept.
 
     Returns:
         Observations with the columns of ``COLUMNS``; and the counts.

@@ -72,7 +72,7 @@ def read_sample(
     Args:
         path: ``silicon_sample.csv``; None for the installed package's.
         engines: By their names in the file.
-        filters: What is left out, in order.
+        filters: Filters that drop rows, in order.
         decoded: Gives raw rows their real meaning.
         finished: Makes observations of what the filters left.
 
@@ -80,7 +80,7 @@ def read_sample(
         The observations, and the counts of what was read and refused.
 
     Raises:
-        PinnError: As :func:`read_silicon`.
+        PinnError: On the same grounds as :func:`read_silicon`.
     """
     path, version = sample_file(path)
     raw = read_csv(path)
@@ -163,7 +163,7 @@ def canonical(rows: pd.DataFrame) -> pd.DataFrame:
     """Decoded and filtered rows, as they ran, under the catalogue's names.
 
     Raises:
-        PinnError: As :func:`named`.
+        PinnError: On the same grounds as :func:`named`.
     """
     rows = named(rows)
     rows["precision"] = [

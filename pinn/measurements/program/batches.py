@@ -30,7 +30,7 @@ class Wanted(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What an engine can hold.
+    """Limits of the engine that bound the batches to measure.
 
     Attributes:
         max_num_seqs: Requests of a step.
@@ -99,7 +99,7 @@ def fits(wanted: Wanted, limits: Limits) -> bool:
 
 
 def short_list(limits: Limits) -> list[Wanted]:
-    """What is measured first: decodes, prompts around the captured sizes, and a mixed step.
+    """Return the first batches: decodes, prompts around the captured sizes, and a mixed step.
 
     Decodes beyond what fits are cut to it, so that a small machine has them too.
     """

@@ -137,7 +137,7 @@ def _serve(given: argparse.Namespace, flags: list[str], asked: _Asked) -> None:
 def _report(found: Outcome, out: str) -> int:
     good = found.ended in ("the time is over", "asked to stop", "all batches are measured")
     _say(f"{found.ended}: {found.batches} batches, {found.known} of them with a median known to "
-         f"1 %; {found.steps} steps, {found.cold} cold ones left out")  # fmt: skip
+         f"1 %; {found.steps} steps, {found.cold} cold ones dropped")  # fmt: skip
     if found.steps and found.stalls > STALLED * found.steps:
         _say(f"the host stalls: {found.stalls} of {found.steps} steps took more than {FAR:g} times "
              f"their median, the worst {found.worst:.1f} times")  # fmt: skip

@@ -47,7 +47,7 @@ def serve_and_load(
     """Serve, load, and leave the load generator's files.
 
     Args:
-        model: As ``vllm serve`` takes it.
+        model: Model name or folder, as ``vllm serve`` takes it.
         arguments: The server's other flags.
         out: Folder of the measurement.
         seconds: Most that the three loads may take together.
@@ -130,7 +130,7 @@ def _run(command: list[str], path: str, end: float, is_asked: IsAsked) -> str:
                 with suppress(subprocess.TimeoutExpired):
                     client.wait(0.5)
             if client.poll() is None:
-                return "not done in its time, left out"
+                return "not finished in its time, skipped"
         finally:
             client.kill()
             client.wait()

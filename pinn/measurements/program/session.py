@@ -41,12 +41,12 @@ class StopError(Exception):
 
 
 class Outcome(NamedTuple):
-    """What a measurement came to.
+    """Counts and duration of a measurement.
 
     Attributes:
         batches: Batches of which something was measured.
-        known: Of them, those whose median is known.
-        cold: Steps that were left out as cold.
+        known: Number of batches whose median is known.
+        cold: Steps that were dropped as cold.
         steps: Steps of wanted batches that count.
         stalls: Of them, those beyond ``FAR`` times their median.
         worst: The longest of these over its median.
@@ -78,7 +78,7 @@ class Session:
 
     Attributes:
         engine: To measure.
-        limits: Of it.
+        limits: Limits of the engine.
         rows: What was measured of the batch at hand.
     """
 
@@ -110,7 +110,7 @@ class Session:
     def measure(self, wanted: Wanted) -> tuple[list[tuple[Step, bool]], bool]:
         """A batch's steps, each with whether it is cold, and whether its median is known.
 
-        Steps on the way to the batch are of no use and left out. ``self.rows`` has what there is
+        Steps on the way to the batch are dropped. ``self.rows`` has what there is
         where the time ends or the engine fails.
 
         Raises:
@@ -246,7 +246,7 @@ def measure_all(
             misses = 0
         except MeasuringError as error:
             misses += 1
-            say(f"left out {batch}: {error}")
+            say(f"skipped {batch}: {error}")
             with suppress(Exception):  # the next batch says what is wrong
                 session.release()
             if misses >= 3:

@@ -47,7 +47,7 @@ class Step(NamedTuple):
     Attributes:
         start: Seconds on the engine's clock.
         latency: Seconds that it took, by the table's rule.
-        engine: Of them, what the engine logs as elapsed.
+        engine: Seconds that the engine itself logs as elapsed, a part of these.
         prompts: Requests that worked on their prompt.
         tokens: New tokens of them, together.
         cached: Tokens of them that were in the cache, together.

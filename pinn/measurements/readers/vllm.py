@@ -39,7 +39,7 @@ class Stretch:
 
     Attributes:
         lines: With their line ends.
-        too_long: Lines left out for their length.
+        too_long: Lines skipped for their length.
         last_is_cut: Whether the last line is the file's last and lacks its line end.
     """
 
@@ -148,12 +148,12 @@ class RawRun:
 
     Attributes:
         source: Name of the file.
-        sha256: Of it.
+        sha256: Hash of the file's content.
         servers: Name, or resource attributes as JSON text, of each server by its number.
         tables: By name; those of a trace file are mapped from disk.
         reports: What was read and refused; of a trace file lines, groups, spans and events apart.
         parse_s: Wall time of reading.
-        maps: Of the tables on disk.
+        maps: Memory maps of the tables on disk.
     """
 
     source: str

@@ -81,7 +81,7 @@ def read_measured_runs(
     Args:
         path: The file, or a folder that holds just one CSV.
         model_configs: Folder of ``<model>/config.json`` for models that the catalogue lacks.
-        seed: Of the arrival times and prompt lengths.
+        seed: Seed of the arrival times and prompt lengths.
 
     Raises:
         PinnError: If the file cannot be used.
@@ -131,7 +131,7 @@ def _run(name: object, rows: pd.DataFrame, load: serving_runs.Workload, seed: in
 
 
 def sent_workload(load: serving_runs.Workload, seed: int = 0) -> Workload:
-    """What the load generator sends: stages of exponential gaps over a hundred repeating prompts.
+    """Requests of the load generator: stages of exponential gaps over a hundred repeating prompts.
 
     A stage opens when every request of the one before has ended.
     """
@@ -191,7 +191,7 @@ def read_load_report(
         path: The run's folder.
         gpu: Name or datasheet of the GPU that it ran on.
         model_configs: Folder of ``<model>/config.json`` for models that the catalogue lacks.
-        seed: Of the arrival times and prompt lengths.
+        seed: Seed of the arrival times and prompt lengths.
 
     Raises:
         PinnError: If a file is missing or cannot be used.

@@ -113,7 +113,7 @@ def read_public_runs(folders: Sequence[Path]) -> tuple[list[PublicRun], list[Rea
     """Read the loads of every set whose file lies in one of the folders.
 
     Raises:
-        PinnError: As :func:`read_public_steps`.
+        PinnError: On the same grounds as :func:`read_public_steps`.
     """
     found, reports = [], []
     for about, path in _present("loads", folders):
@@ -125,7 +125,7 @@ def read_public_runs(folders: Sequence[Path]) -> tuple[list[PublicRun], list[Rea
 
 
 def _present(kind: str, folders: Sequence[Path]) -> Iterator[tuple[About, Path]]:
-    """What is known of each set of a kind, and its file."""
+    """Return what is known of each set of a kind, and its file."""
     for folder in folders:
         if not folder.is_dir():
             raise PinnError(f"no folder {folder}: name one of public measurements")

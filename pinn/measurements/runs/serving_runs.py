@@ -29,7 +29,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Workload:
-    """What the load generator sent.
+    """Stages and lengths that the load generator sent.
 
     Attributes:
         name: Name in the file.

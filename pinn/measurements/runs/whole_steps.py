@@ -2,9 +2,9 @@
 
 A table has one row per iteration of an engine on one data-parallel rank, as vLLM 0.20's forward
 pass metrics write them, and beside it ``runs.csv`` with the flags of each run. Equal steps are
-taken together: what is learned from and judged by is the median of each kind.
+taken together: training and evaluation use the median of each kind.
 
-Left out, each with a count: iterations without work; cold ones, beyond ``COLD`` times the median of
+Dropped, each with a count: iterations without work; cold ones, beyond ``COLD`` times the median of
 their kind; and those that a log credits to the step before or after (faster than the floor), with
 their neighbours.
 """
@@ -127,7 +127,7 @@ def read_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
 def _deployment(
     row: Row, runs: pd.DataFrame, gpu: str, graph_tokens: int | None
 ) -> Deployment | None:
-    """What a run served; None where its model's layers are not read."""
+    """Return the deployment that a run served; None where its model's layers are not read."""
     name = str(row["model"])
     if str(row["run"]) not in runs.index:
         raise PinnError(f"{RUNS_FILE} has no line for the run {row['run']}: add its flags")
@@ -165,7 +165,7 @@ def kinds_of_steps(steps: pd.DataFrame) -> pd.Series:
 
 
 def length_class(tokens: Tokens) -> Tokens:
-    """The same number for lengths that differ by less than ``ALIKE``."""
+    """Return one number for lengths that differ by less than ``ALIKE``."""
     return np.floor(np.log1p(tokens) / np.log1p(ALIKE))
 
 

@@ -36,7 +36,7 @@ class Residencies:
         first_output: Step that works on the last chunk and yields a token.
         end: Last step that yields a token; ``first_output`` or later.
         total: Tokens to prefill; after a preemption the generated ones too.
-        cached: Of them, those found in the prefix cache.
+        cached: Prompt tokens found in the prefix cache, a part of these.
         is_known: Whether all of this is known; else only ``begin`` and ``end`` are bounds.
     """
 
@@ -134,7 +134,7 @@ class JourneyBatches:
         """Work out prompt chunks.
 
         Args:
-            stays: Of all requests of the segment.
+            stays: Residencies of all requests of the segment.
             steps: Its canonical steps.
             token_budget: ``max_num_batched_tokens``; a prompt in several chunks fills it in each
                 step but its last. None: such prompts count as cut into equal chunks.
@@ -267,7 +267,7 @@ class WeightedBatches:
     """Batches with owners: ``sum(weight * features(sums))`` over an owner's batches is its feature.
 
     Attributes:
-        sums: Of each batch.
+        sums: Sums of each batch, as :class:`BatchSums` names them.
         owner: Index of the interval it belongs to.
         weight: Number of steps it stands for; they add up to the interval's steps.
     """
@@ -278,7 +278,7 @@ class WeightedBatches:
 
 
 def each_sum(make: Callable[..., Shaped[np.ndarray, " batches"]], *sums: BatchSums) -> BatchSums:
-    """What a function makes of each field of batch sums."""
+    """Apply a function to each field of batch sums."""
     return BatchSums(*(make(*(getattr(s, f.name) for s in sums)) for f in fields(BatchSums)))
 
 

@@ -57,7 +57,7 @@ RULES = {"max_steps": 64, "min_requests": 2, "warm_up_steps": 20, "stall_factor"
 
 @dataclass(frozen=True)
 class JourneyEvidence:
-    """What journeys add, each over the canonical steps in order.
+    """Sums over journeys, each over the canonical steps in order.
 
     Attributes:
         agrees: Whether journeys and summary tell the same of the step's batch.
@@ -176,7 +176,7 @@ def _stalled(no_prompt: np.ndarray, step_s: np.ndarray, left_out: np.ndarray) ->
 
 
 def accounting(cycles: pd.DataFrame) -> dict[str, int]:
-    """Steps by what became of the interval they begin; the numbers add up to the steps."""
+    """Numbers of steps by the fate of the interval they begin; they add up to the steps."""
     good = cycles["set_aside"].isna()
     named = {"single cycles": SINGLE, "windows": WINDOW}
     counts = {name: int((good & (cycles["kind"] == kind)).sum()) for name, kind in named.items()}
@@ -288,7 +288,7 @@ def journeys_by_segment(
 def journey_evidence(
     requests: pa.Table, steps: pd.DataFrame, token_budget: int | None
 ) -> JourneyEvidence:
-    """What the journeys tell of each step and of the time until the next.
+    """Evidence of journeys about each step and the time until the next.
 
     Args:
         requests: Canonical requests with segments.
@@ -312,7 +312,7 @@ def journey_evidence(
 
 
 def _by_segment(requests: pa.Table) -> dict[int, pa.Table]:
-    """The requests of each segment; those without one are left out."""
+    """Return the requests of each segment, without those that are in none."""
     segment = np.nan_to_num(_floats(requests, "segment"), nan=-1).astype(np.int64)
     order = np.argsort(segment, kind="stable")
     ordered = requests.take(pa.array(order)).combine_chunks()
@@ -362,8 +362,8 @@ def check_target(
 
     Args:
         column: Its name.
-        values: Its values in seconds; those that are no numbers are left out.
-        floor: The floor of each row's batch in seconds; rows without any are left out.
+        values: Its values in seconds; those that are not numbers are dropped.
+        floor: Roofline lower bound of each row's batch in seconds; rows without any are dropped.
 
     Returns:
         ``column``; ``rows``, values checked; ``median_s`` and ``floor_median_s``, medians of these

@@ -86,13 +86,13 @@ def benchmark_target(
     gpu: str | None = None,
     flags: Mapping[str, FlagValue] | None = None,
 ) -> Target:
-    """What served the runs.
+    """The server that the runs were measured on.
 
     The user's word goes before the files'; where they contradict each other,
     ``pinn.calibration.checks`` says so.
 
     Args:
-        runs: Of one server.
+        runs: Runs of one server.
         model: Name or config.json; None for the first that a file states.
         gpu: Name or datasheet; None for the first that a file states.
         flags: Fields of ``ServingSpec`` (and ``precision``) that the user gave.
@@ -112,7 +112,7 @@ def benchmark_target(
 def _of_engine(
     stated: dict[str, FlagValue], given: Mapping[str, FlagValue]
 ) -> dict[str, FlagValue]:
-    """What files state, without what only the engine has that the user contradicts."""
+    """Return what files state, without engine settings that the user contradicts."""
     if stated.get("engine") in (None, given.get("engine", stated.get("engine"))):
         return stated
     own = {f.name for f in flags_of(ServingSpec) if f.engines} | {"engine_version"}
@@ -172,7 +172,7 @@ def ingest_steps(path: Path, out: Path, target: Target | None = None) -> TraceTa
 
 @dataclass(frozen=True)
 class GivenServer:
-    """What the user says of the server that was measured; files say the rest.
+    """Facts that the user states about the measured server; files state the rest.
 
     Attributes:
         model: Name or config.json; None for what the files say.
@@ -272,7 +272,7 @@ def _write_run(
         folder: To fill.
         run: What was read.
         target: The deployment as the user names it, if it is known.
-        deployment: The same, loaded.
+        deployment: The deployment, with its model and GPU loaded.
     """
     begin = time.perf_counter()
     all_steps = canonical_steps(run.tables[STEPS], run.release)

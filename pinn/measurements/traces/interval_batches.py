@@ -225,7 +225,7 @@ class IntervalBatches:
         return sums, known
 
     def _summaries(self, rows: np.ndarray) -> BatchSums:
-        """What the summaries alone tell of steps."""
+        """Return the evidence of steps in the summaries alone."""
         chosen = self._steps.iloc[rows]
         ahead = self._ahead[rows]
         if ahead.any():

@@ -96,7 +96,7 @@ class MeasuredSteps:
         return alike_batches(self.rows).sums(window)
 
     def target(self, model: str | None, gpu: str | None, flags: Mapping[str, FlagValue]) -> Target:
-        """What was measured: the user's word, then the engine's settings, then its flags.
+        """The measured server: the user's word, then the engine's settings, then its flags.
 
         Raises:
             PinnError: If neither says which model or GPU.
@@ -166,7 +166,7 @@ def read_measured_steps(path: Path) -> MeasuredSteps:
 
 
 def _facts(file: Path) -> Tree:
-    """What was written beside the steps.
+    """Metadata written beside the steps.
 
     Raises:
         PinnError: If it is none of ``pinn measure``.

@@ -48,7 +48,7 @@ class StepTable:
         context: Tokens that the decodes of each step had before it.
         milliseconds: Time of each step.
         read: Rows of the table.
-        refused: Reason -> rows that were left out.
+        refused: Reason -> number of rows refused for it.
     """
 
     alike: Shaped[np.ndarray, "batches 4"]

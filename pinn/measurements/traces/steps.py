@@ -159,7 +159,7 @@ class Canonical:
         return pa.Table.from_batches(self.batches(), schema=self.schema)
 
     def frame(self) -> pd.DataFrame:
-        """The same; each column leaves Arrow as it is converted, so that it is held only once."""
+        """Return the columns; each leaves Arrow as it is converted, so that it is stored once."""
         return self.table().to_pandas(split_blocks=True, self_destruct=True)
 
     def having(self, *names: str) -> "Canonical":

@@ -62,7 +62,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 
 
 class TableEntry(TypedDict):
-    """What a manifest says of a table."""
+    """Entry of a manifest about a table."""
 
     file: str
     rows: int
@@ -225,7 +225,7 @@ def cleaning_tables(manifest: Mapping[str, Any]) -> str:
     """The report of a folder of trace tables as text.
 
     Args:
-        manifest: Of the folder.
+        manifest: Manifest of the folder.
     """
     parts = [ReadReport.from_json(report).table() for report in manifest["reports"].values()]
     if segments := manifest.get("segments", []):
