@@ -12,7 +12,7 @@ from pinn.calibration.calibrate import BetaSettings
 from pinn.calibration.checks import check_memory_log, refuse
 from pinn.calibration.prior import Start
 from pinn.calibration.report import CalibratedServer
-from pinn.common.screen import left_out_lines
+from pinn.common.screen import skipped_lines
 from pinn.engines.deployment import Deployment
 from pinn.engines.engine_spec import EngineSpec
 from pinn.engines.recipe import reference_version
@@ -113,7 +113,7 @@ def _fit_steps(
     """The fit to measured steps, and to benchmarks that were made beside them."""
     engine, flags = flags_apart(EngineSpec, flags)
     measured = read_measured_steps(steps)
-    start.notes += left_out_lines(measured.report.refused)
+    start.notes += skipped_lines(measured.report.refused)
     server, load = split_flags(flags)
     target = measured.target(asked.model, asked.gpu, server)
     deployment, names = target.deployment(), _named(vars(target))
@@ -160,7 +160,7 @@ def _note_release(deployment: Deployment, notes: list[str]) -> None:
 def _read_runs(paths: list[Path], load: GivenLoad, start: Start) -> list[BenchmarkRun]:
     runs, report = read_benchmarks(paths, load)
     assumed = dict.fromkeys(text for run in runs for text in run.assumed)
-    start.notes += [*left_out_lines(report.located), *(f"assumed: {text}" for text in assumed)]
+    start.notes += [*skipped_lines(report.located), *(f"assumed: {text}" for text in assumed)]
     start.left_out += report.read - report.accepted
     return runs
 

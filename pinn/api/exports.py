@@ -12,7 +12,7 @@ from pinn.api.arguments import read_request, with_arguments
 from pinn.api.prediction import configuration_rows
 from pinn.api.requests import BlisRequest, OnnxRequest, TableRequest
 from pinn.common.files import find_checkpoint
-from pinn.common.screen import left_out_lines, printed
+from pinn.common.screen import printed, skipped_lines
 from pinn.engines.configurations import Values, canonical, make_deployments, typed_configurations
 from pinn.errors import PinnError
 
@@ -130,7 +130,7 @@ def _configured(
     kept, deployments, reasons = make_deployments(rows, how.skip_invalid)
     configured = from_checkpoint(find_checkpoint(how.checkpoint), kept, deployments)
     configured = with_coefficient_files(configured, how.coefficients or [])
-    return configured, left_out_lines(Counter(sorted(reasons)))
+    return configured, skipped_lines(Counter(sorted(reasons)))
 
 
 def _rows(configurations: AnyConfigurations | None, files: Sequence[Path] | None) -> list[Values]:

@@ -10,7 +10,7 @@ import typer
 from pinn.api.requests import PredictionRequest, named
 from pinn.cli.options import JsonPath, engine_flags, output
 from pinn.cli.outputs import TABLES, write_json
-from pinn.common.screen import left_out_lines
+from pinn.common.screen import skipped_lines
 from pinn.errors import PinnError
 from pinn.specs.flags import FlagValue
 from pinn.specs.serving import ServingSpec
@@ -92,6 +92,6 @@ def coefficients(
         rows = crossed(many.configs, many.grid, named(asked.model, asked.gpu) | flags)
         table, reasons = many_table(rows, asked.batch or [], asked.checkpoint, many.skip_invalid)
         write_table(table, many.out)
-        for line in left_out_lines(Counter(sorted(reasons))):
+        for line in skipped_lines(Counter(sorted(reasons))):
             typer.echo(line)
         typer.echo(f"{len(table):8} configurations written to {many.out}")

@@ -14,7 +14,7 @@ def compare(sides: CompareRequest, details: Details = False, json_path: JsonPath
     coefficients --json') by its coefficients, the errors of its calibration and step times; an
     evaluation (folder of an experiment, or a results.csv) by its errors. Folders with predictions
     of both get a verdict by a bootstrap over deployments; else B is better only where it is in
-    every left-out part.
+    every held-out part.
 
     Examples:
       pinn compare checkpoints/pinn.safetensors mine/checkpoint.safetensors

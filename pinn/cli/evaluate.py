@@ -21,9 +21,9 @@ app = typer.Typer()
 @app.command("decisions")
 @asked
 def decisions(which: requests.DecisionsRequest, out: CsvPath = None) -> None:
-    """What choosing deployments by predictions costs, priced by what was measured.
+    """Score the choice of deployments by predictions, priced by measurements.
 
-    For every left-out model or GPU, prompt and output length, and five limits of the mean TPOT (10
+    For every held-out model or GPU, prompt and output length, and five limits of the mean TPOT (10
     to 50 ms): each method picks the measured deployment with the best predicted throughput per GPU
     within the limit. The loss is 1 - measured throughput of the pick / the best measured one within
     the limit; a pick whose TPOT is more than 5 % beyond the limit, or none, loses everything.
@@ -90,7 +90,7 @@ def serving_runs(
 @app.command("engines")
 @asked
 def engines(which: requests.EnginesRequest, out: CsvPath = None) -> None:
-    """Score measured SGLang and TensorRT-LLM deployments, each model left out.
+    """Score measured SGLang and TensorRT-LLM deployments, each model held out.
 
     Prints median / mean absolute percentage error and bias of TPOT and TTFT by engine, model, GPU
     and number format, beside AIConfigurator where it has an answer.
@@ -113,7 +113,7 @@ def coefficients(
     """Score a coefficient file on a run: its steps, or the loads of its benchmarks.
 
     Beside the file's coefficients, those from before its calibration, where the file has them. On
-    traces every part of the run's time is judged; a file calibrated to the same run has seen the
+    traces every part of the run's time is evaluated; a file calibrated to the same run has seen the
     first. Flags say how the engine schedules the loads, where that is not its default.
 
     Example: pinn evaluate coefficients run1.json --observations run2
@@ -133,7 +133,7 @@ def coefficients(
 def panel(which: requests.PanelRequest, out: CsvPath = None) -> None:
     """Score a checkpoint on its panel: groups of one source and one model each.
 
-    Prints mean absolute log errors in percent by group, models left out, with 95 % intervals over
+    Prints mean absolute log errors in percent by group, models held out, with 95 % intervals over
     configurations; with --against every group's difference and whether the checkpoint may take the
     other's place. Half a minute on two idle cores.
 
@@ -150,7 +150,7 @@ def panel(which: requests.PanelRequest, out: CsvPath = None) -> None:
 @app.command("speculation")
 @asked
 def speculation(which: requests.DraftsRequest, out: CsvPath = None) -> None:
-    """Score the measured deployments that hide multi-token prediction, each model left out.
+    """Score the measured deployments that hide multi-token prediction, each model held out.
 
     Nothing tells what they drafted or how much was accepted, so nothing is fitted: median / mean
     absolute percentage error and bias of TPOT without drafts, and for an acceptance of 0.5 to 0.9.

@@ -72,7 +72,7 @@ def benchmarks(
     InferenceX, llm-d-benchmark, llmperf, the latency profile generator; what vLLM's and SGLang's
     benchmark print, and tables of 'vllm bench sweep'; /metrics pages of vLLM and SGLang; vLLM's
     iteration log and its request spans. The content tells which tool wrote a file. What cannot be
-    read is left out, counted and named, and the exit status is 3.
+    read is skipped, counted and named, and the exit status is 3.
 
     Examples:
       pinn ingest benchmarks *.json -o run1 --model Llama-3.1-8B --gpu H100

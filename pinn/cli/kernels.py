@@ -20,7 +20,7 @@ app = typer.Typer(
 def score(out: Annotated[Path, output(".csv")]) -> None:
     """Fit surrogates without some measured kernels and predict those; 10 to 15 minutes on a core.
 
-    Left out are a fifth of the kernel shapes, then one GPU after the other. Errors are fractions,
+    Held out are a fifth of the kernel shapes, then one GPU after the other. Errors are fractions,
     by operator, GPU and number format.
 
     Example: pinn kernels score --out checkpoints/kernels/held_out.csv
@@ -38,7 +38,7 @@ def score(out: Annotated[Path, output(".csv")]) -> None:
 @app.command()
 @asked
 def errors(which: KernelErrorsRequest) -> None:
-    """Median / mean absolute percentage error of each operator on kernels left out.
+    """Median / mean absolute percentage error of each operator on held-out kernels.
 
     A Markdown table; the file has every GPU and number format.
 
@@ -51,7 +51,7 @@ def errors(which: KernelErrorsRequest) -> None:
 
 @app.command()
 def mixers() -> None:
-    """Errors of the roofline fits of linear and sparse attention on measured kernels left out.
+    """Errors of the roofline fits of linear and sparse attention on held-out measured kernels.
 
     Median / mean absolute percentage error without a fifth of the shapes at a time, and without
     one GPU, as a Markdown table; a minute.

@@ -17,7 +17,7 @@ from pinn.errors import PinnError
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Exit status where files were read and the rest written, but something of them was left out.
+#: Exit status where files were read and the rest written, but something of them was skipped.
 PARTLY_READ = 3
 
 # Where commands write: a folder that is there, and never over what they read.
@@ -68,7 +68,7 @@ def check_suffix(path: Path, suffixes: Sequence[str], what: str) -> None:
 
     Args:
         path: To be written; devices are of any format.
-        suffixes: Those of the formats that can be written.
+        suffixes: Suffixes of the formats that can be written.
         what: The option that names it.
 
     Raises:
@@ -125,7 +125,7 @@ def write_json(document: object, path: Path | None) -> None:
     """Write a document where ``--json`` says: a file that appears whole, standard output for ``-``.
 
     Args:
-        document: Of what JSON has.
+        document: Value made of JSON types.
         path: None writes nothing.
     """
     if path is None:

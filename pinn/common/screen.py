@@ -35,8 +35,8 @@ def page(width: int = WIDTH) -> Console:
 def say(text: str) -> None:
     """Print lines, long ones folded between words.
 
-    >>> say("  8 left out: " + "of another engine, " * 5)
-      8 left out: of another engine, of another engine, of another engine, of
+    >>> say("  8 skipped: " + "of another engine, " * 5)
+      8 skipped: of another engine, of another engine, of another engine, of
         another engine, of another engine,
     """
     for line in text.split("\n"):
@@ -48,9 +48,9 @@ def say(text: str) -> None:
         print("\n".join(folded))
 
 
-def left_out_lines(counts: Mapping[str, int]) -> list[str]:
-    """Return a line for each reason to leave something out, with its count."""
-    return [f"{count:8} left out: {reason}" for reason, count in counts.items()]
+def skipped_lines(counts: Mapping[str, int]) -> list[str]:
+    """Return a line for each reason to skip something, with its count."""
+    return [f"{count:8} skipped: {reason}" for reason, count in counts.items()]
 
 
 def printed(function: Callable[..., None], *arguments: object, **named: object) -> str:

@@ -69,7 +69,7 @@ def call_key(function: Callable[..., object], arguments: tuple[object, ...]) -> 
     inner = function.__qualname__ if isinstance(function, FunctionType) else ""
     if not inner or "<" in inner:
         raise PinnError(
-            f"results of {function!r} cannot be remembered: give a function of a module, and as "
+            f"results of {function!r} cannot be cached: give a function of a module, and as "
             "arguments all that decides what it gives"
         )
     reader = _Reader({module_of(function)})

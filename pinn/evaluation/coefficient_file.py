@@ -52,8 +52,8 @@ def _step_grid(table: pd.DataFrame) -> Grid:
     names = table["coefficients"].unique()
     caption = "errors of mean step times, %: median / mean / bias"
     grid = Grid.of("part", "steps", "n", *names, caption=caption, text=2)
-    judged = table[table["n"] > 0]
-    for (part, kind), rows in judged.groupby(["part", "kind"], sort=False):
+    scored = table[table["n"] > 0]
+    for (part, kind), rows in scored.groupby(["part", "kind"], sort=False):
         percent = 100 * rows[["median", "mean", "bias"]]
         cells = percent.apply(lambda of: "{:.2f} / {:.2f} / {:.2f}".format(*of), axis=1)
         grid.add(str(part), str(kind), str(rows["n"].iloc[0]), *cells)
@@ -75,7 +75,7 @@ def _load_grids(table: pd.DataFrame) -> list[Grid]:
     of_figures = size.groupby(["coefficients", "figure"], sort=False)["size"]
     sums = of_figures.agg(["count", "median", "mean", "max"]).reset_index()
     left = shown.loc[overloaded, "run"].nunique()
-    without = f"; {left} run(s) that failed requests left out" if left else ""
+    without = f"; {left} run(s) that failed requests excluded" if left else ""
     columns = {"coefficients": "coefficients", "figure": "figure"}
     columns |= {"n": "count", "median": "median:.1f", "mean": "mean:.1f", "worst": "max:.1f"}
     return [loads, frame_grid(sums, columns, f"absolute errors, %{without}", text=2)]

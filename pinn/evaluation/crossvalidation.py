@@ -231,7 +231,7 @@ def described_errors(
     wanted = predictions[(predictions["method"] == METHOD) & left_out]
     if wanted.empty:
         raise PinnError(
-            f"no predictions of the method {METHOD!r} for left-out models or GPUs: run the "
+            f"no predictions of the method {METHOD!r} for held-out models or GPUs: run the "
             "experiment with kernels=on until its fits are made"
         )
     loads = observations[["row_id", "model", "concurrency", "prompt_tokens", "output_tokens"]]

@@ -68,8 +68,8 @@ def decide(predictions: pd.DataFrame, observations: pd.DataFrame) -> pd.DataFram
         pick / the best measured one that meets the limit. It is 0 where the slack makes it
         negative, and 1 where the pick is worth nothing or nothing is picked (``picked`` is None).
     """
-    judged = predictions["split"].str.startswith(("leave-one-model-out", "leave-one-gpu-"))
-    rows = predictions[judged].merge(observations[_KNOWN], on="row_id")
+    held_out = predictions["split"].str.startswith(("leave-one-model-out", "leave-one-gpu-"))
+    rows = predictions[held_out].merge(observations[_KNOWN], on="row_id")
     rows["predicted"] = throughput(rows, "tpot_s", "ttft_s")
     rows["measured"] = throughput(rows, "tpot_measured_s", "ttft_measured_s")
     found = []

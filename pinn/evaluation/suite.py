@@ -55,7 +55,7 @@ def run_suite(config: ExperimentConfig) -> dict[str, object]:
     try:
         _write_coverage(config, measured, predictions)
         if config.fast:
-            skipped["intervals of left-out kernels"] = "their kernels are fitted without --fast"
+            skipped["intervals of held-out kernels"] = "their kernels are fitted without --fast"
     except PinnError as error:
         skipped["intervals"] = str(error)
     images = Path(config.report.images) if config.report.images else None

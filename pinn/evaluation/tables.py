@@ -109,7 +109,7 @@ def screen_grid(part: pd.DataFrame) -> Grid:
     """Return errors of held-out models or GPUs by three well-known methods, in 80 columns."""
     known = [method for method in _KNOWN if method in set(part["method"])]
     methods = (known or list(dict.fromkeys(part["method"])))[:3]
-    return error_grid("left out", part, methods, models_only=True)
+    return error_grid("held out", part, methods, models_only=True)
 
 
 def error_grid(heading: str, part: pd.DataFrame, methods: list[str], models_only: bool) -> Grid:

@@ -254,7 +254,7 @@ def operator_grid(table: pd.DataFrame) -> Grid:
         table: Table with ``TABLE_COLUMNS``; only its rows over all GPUs and formats are shown.
     """
     operators = table["operator"].unique()
-    grid = Grid.of("left out", *operators)
+    grid = Grid.of("held out", *operators)
     for left_out, rows in table[table["precision"] == "all"].groupby("left_out", sort=False):
         cells = {
             row["operator"]: f"{100 * row['median']:.1f} / {100 * row['mean']:.1f}"

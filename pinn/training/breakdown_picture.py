@@ -129,4 +129,4 @@ def _brief(kernel: KernelUse) -> str:
 
 def _stretch(kernel: KernelUse) -> str:
     stretch = stretch_of(kernel)
-    return "" if stretch is None else f", size off by x {stretch:.2f}"
+    return "" if stretch is None else f", size ratio {stretch:.2f}"

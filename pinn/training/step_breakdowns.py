@@ -243,7 +243,7 @@ def _cells(values: Sequence[float | None], totals: Sequence[float | None]) -> It
 
 def _kernels_table(kernels: Sequence[KernelUse]) -> Grid:
     nearest = Column("nearest measured", True)
-    headings = ("kernel", "runs", "us each", "us", nearest, "size off by")
+    headings = ("kernel", "runs", "us each", "us", nearest, "size ratio")
     table = Grid.of(*headings, caption="measured kernels behind it")
     for use in kernels:
         stretch = stretch_of(use)
@@ -270,7 +270,7 @@ def _rests_on(kernels: Sequence[KernelUse], gpu: str) -> str:
     )
     if (stretch := stretch_of(far)) is None:
         return f"{text}."
-    return f"{text}; the farthest, {far.operator}, is off by a factor of {stretch:.2f}."
+    return f"{text}; the farthest, {far.operator}, differs by a factor of {stretch:.2f}."
 
 
 def _is_near(use: KernelUse, gpu: str) -> bool:

@@ -175,7 +175,7 @@ def test_a_fit_to_what_could_be_read_tells_of_the_rest(run, coefficients, tmp_pa
                  "--benchmarks", tmp_path / "c4.jsonl")  # fmt: skip
     assert result.exit_code == 3, result.output
     said = " ".join(result.stdout.split())
-    assert f"1 left out: no JSON object ({tmp_path / 'c4.jsonl'}, line 1)" in said
+    assert f"1 skipped: no JSON object ({tmp_path / 'c4.jsonl'}, line 1)" in said
     assert out.exists()
 
 

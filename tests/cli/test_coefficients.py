@@ -150,7 +150,7 @@ def test_a_grid_crosses_a_list(run, tmp_path):
                  "--skip-invalid", "--out", tmp_path / "t.csv")  # fmt: skip
     assert result.exit_code == 0, result.output
     assert len(pd.read_csv(tmp_path / "t.csv")) == 2 * 2 * 2
-    assert "2 left out: --tensor-parallel-size 7" in result.stdout
+    assert "2 skipped: --tensor-parallel-size 7" in result.stdout
     assert "8 configurations written" in result.stdout
 
 

@@ -26,7 +26,7 @@ def test_errors_are_shown_per_operator(run, table):
     result = run("kernels", "errors", table)
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines() == [
-        "| left out | gemm | moe |",
+        "| held out | gemm | moe |",
         "|---|---:|---:|",
         "| shapes | 2.2 / 3.4 | 5.0 / 8.0 |",
         "| L40S | 12.0 / 13.0 | - |",

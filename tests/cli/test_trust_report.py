@@ -69,7 +69,7 @@ def test_a_model_with_layers_that_nothing_was_taught_of_says_so(run_trusted, mod
     flags = ("--gpu", "H100", "--tensor-parallel-size", 4)
     result = run_trusted("coefficients", "--model", model, *flags)
     assert result.exit_code == 0, result.output
-    sentence = "It has layers beside attention over keys, which alone was taught: expect more error"
+    sentence = "this model has other layers: expect larger errors"
     assert (sentence in " ".join(result.stdout.split())) == says
 
 

@@ -47,7 +47,7 @@ def test_tables_of_a_file(run, tmp_path):
         "table", "--configs", configs, "--out", tmp_path / "table.json", "--skip-invalid"
     )
     assert code == 0
-    assert "1 left out: --tensor-parallel-size 3" in text
+    assert "1 skipped: --tensor-parallel-size 3" in text
 
 
 def test_onnx_graphs(run, tmp_path):

@@ -51,7 +51,7 @@ def test_a_calibration_finds_what_the_steps_take(steps, checkpoint_path, tmp_pat
     out = tmp_path / "server.json"
     result = run("calibrate", "--steps", steps, "-o", out, checkpoint=checkpoint_path)
     assert result.exit_code == 0, result.output
-    assert "left out: cold" in result.output
+    assert "skipped: cold" in result.output
     assert_one_screen(result.stdout)
     assert "each fifth of the batches, held out" in result.output
     found = read_coefficient_set(out)

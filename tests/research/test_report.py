@@ -116,7 +116,7 @@ def test_looks_differ_in_marker_and_in_grey():
 def test_the_page_starts_with_a_summary(page, parsed):
     text = page.read_text(encoding="utf-8")
     assert text.index("<dl>") < min(text.index("<h2"), text.index("<img"))
-    for label in ("Left out", "TPOT", "TTFT", "E2E", "90 % intervals"):
+    for label in ("Held out", "TPOT", "TTFT", "E2E", "90 % intervals"):
         assert label in parsed.texts
     assert any("3 models" in part and "24 rows" in part for part in parsed.texts)
 

@@ -57,7 +57,7 @@ def test_gpus_alone_teach_both():
 
 
 def test_one_model_is_not_enough():
-    with pytest.raises(PinnError, match="at least 2 left-out models, got 1"):
+    with pytest.raises(PinnError, match="at least 2 held-out models, got 1"):
         fit_half_widths(left_out_errors(1, LAW))
 
 

@@ -66,13 +66,11 @@ def test_what_widens_intervals_is_named_with_its_factor(describe, tmp_path):
     calibration = widened(tmp_path / "pinn.safetensors")
     both = describe("Qwen/Qwen3-30B-A3B", engine="sglang", known=False, calibration=calibration)
     assert (
-        " Its intervals are widened by an engine other than vLLM (x 2.0) and a GPU without serving "
-        "data (x 1.3)."
+        " Intervals are widened: 2.0x for an engine other than vLLM, 1.3x for a GPU without "
+        "serving data."
     ) in both["sentence"]
     one = describe(engine="trtllm", calibration=calibration)
-    assert one["sentence"].endswith(
-        "Its intervals are widened by an engine other than vLLM (x 2.0)."
-    )
+    assert one["sentence"].endswith("Intervals are widened: 2.0x for an engine other than vLLM.")
     # Narrow layers widen too little to be named; a plain deployment has no trait that widens.
     for model in ("Qwen/Qwen3-30B-A3B", "meta-llama/Llama-3.1-8B"):
         assert "widened" not in describe(model, calibration=calibration)["sentence"]

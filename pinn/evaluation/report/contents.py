@@ -150,7 +150,7 @@ def held_out_grid(tables: Tables, split: str, metric: str) -> list[Grid]:
     names = ["all", *(name for name in counts.index if name != "all")]
     columns = {"method": "method"}
     columns |= {f"{short(name)} (n {counts[name]})": f"{name}:.1f" for name in names}
-    caption = f"{split}: median absolute percentage error of {metric.upper()} by left-out part."
+    caption = f"{split}: median absolute percentage error of {metric.upper()} by held-out part."
     return [frame_grid(medians, columns, caption, strong=medians["method"] == METHOD)]
 
 
@@ -192,12 +192,12 @@ def coverage_grid(tables: Tables) -> list[Grid]:
     if coverage.empty:
         return []
     caption = (
-        "90 % intervals, each left-out part judged by intervals calibrated without it; width is "
-        "the median of upper minus lower end over the prediction."
+        "90 % intervals, each held-out part evaluated with intervals calibrated without it; width "
+        "is the median of upper minus lower end over the prediction."
     )
     rows = coverage[np.isclose(coverage["level"], 0.9)]
     percent = {name: 100 * rows[name] for name in ("coverage", "width")}
     shown = rows.assign(metric=rows["metric"].str.upper(), **percent)
-    columns = {"split": "split", "left out": "name", "metric": "metric", "rows": "n"}
+    columns = {"split": "split", "held out": "name", "metric": "metric", "rows": "n"}
     columns |= {"covered %": "coverage:.1f", "width %": "width:.0f"}
     return [frame_grid(shown, columns, caption, 2, shown["part"] == "all")]

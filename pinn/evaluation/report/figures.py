@@ -41,7 +41,7 @@ def accuracy_figure(tables: Tables, split: str, metric: str) -> Figure | None:
             _draw(ax, y, rows[rows["method"] == method], metric, looks)
         ax.set_yticks(range(len(there)), there, fontsize=7)
         ax.set_ylim(len(there) - 0.4, -0.6)
-        ax.set_title(f"{short(part)} left out", loc="left", fontsize=9, pad=2)
+        ax.set_title(f"{short(part)} held out", loc="left", fontsize=9, pad=2)
         ax.axvline(10, color="0.6", linewidth=0.8, linestyle=":")
         ax.set_xlim(-1, EDGE + 3)
     axes[-1, 0].set_xlabel(f"absolute percentage error of {metric.upper()}", fontsize=8)
@@ -108,7 +108,7 @@ def agreement_figure(rows: pd.DataFrame, metric: str) -> Figure | None:
         ax.set_xticks(ticks, [f"{t:g}" for t in ticks])
         ax.set_yticks(ticks, [f"{t:g}" for t in ticks])
         ax.minorticks_off()
-        ax.set_title(f"{short(part)} left out", fontsize=9)
+        ax.set_title(f"{short(part)} held out", fontsize=9)
         ax.set_xlabel("measured, ms", fontsize=8)
     for ax in list(axes.flat)[len(parts) :]:
         ax.set_visible(False)

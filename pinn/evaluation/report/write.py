@@ -33,12 +33,12 @@ def summary(tables: Tables) -> list[tuple[str, str]]:
     """Return up to five lines of label and text; one line where the network was not evaluated."""
     shown = {split: rows for split in _UNSEEN if len(rows := tables.of_network(split))}
     if not shown:
-        return [("Left out", f"no predictions of the method {METHOD!r}: see the sections below.")]
+        return [("Held out", f"no predictions of the method {METHOD!r}: see the sections below.")]
     parts = (
         f"each of {rows['held_out'].nunique()} {_UNSEEN[split]} in turn ({len(rows)} rows)"
         for split, rows in shown.items()
     )
-    lines = [("Left out", "; ".join(parts) + ". Errors below are medians.")]
+    lines = [("Held out", "; ".join(parts) + ". Errors below are medians.")]
     for metric in ("tpot", "ttft", "e2e"):
         found = [f"unseen {_UNSEEN[s]}: {_compared(tables.of_split(s), metric)}" for s in shown]
         lines.append((metric.upper(), "; ".join(found) + "."))
@@ -89,9 +89,9 @@ def _shipped(tables: Tables) -> dict[str, str]:
 
 #: Kind of split -> title of its section.
 _TITLES = {
-    "leave-one-model-out": "Left-out models",
-    "leave-one-gpu-out": "Left-out GPUs",
-    "leave-one-gpu-and-its-kernels-out": "Left-out GPUs and their kernels",
+    "leave-one-model-out": "Held-out models",
+    "leave-one-gpu-out": "Held-out GPUs",
+    "leave-one-gpu-and-its-kernels-out": "Held-out GPUs and their kernels",
 }
 
 
@@ -148,8 +148,8 @@ def _calibration(tables: Tables) -> list[Picture]:
     rows = tables.coverage
     counts = rows[rows["part"] == "all"].groupby("split")["n"].max()
     caption = (
-        "Share of rows inside intervals of each level; every left-out part is judged by intervals "
-        "calibrated without it. Markers tell left-out parts, the line all rows. "
+        "Share of rows inside intervals of each level; every held-out part is evaluated with "
+        "intervals calibrated without it. Markers tell held-out parts, the line all rows. "
         f"{', '.join(f'{split} n = {count}' for split, count in counts.items())}."
     )
     return contents.picture("calibration", figures.calibration_figure(tables), caption)

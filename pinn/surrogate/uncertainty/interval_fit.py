@@ -61,7 +61,7 @@ def fit_half_widths(errors: pd.DataFrame, level: float = LEVEL) -> dict[str, Hal
     models = errors["shape"].nunique()
     if models < 2:
         raise PinnError(
-            f"intervals need errors of at least 2 left-out models, got {models}: run an experiment "
+            f"intervals need errors of at least 2 held-out models, got {models}: run an experiment "
             "that leaves models out"
         )
     step = errors.assign(tpot=errors["tpot"] / errors["tpot_gain"])
@@ -155,13 +155,13 @@ def left_out_parts(errors: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame, pd
     """Yield each held-out part's name, the rows that may calibrate it, and its own rows."""
     columns = errors["split"].map({s: left_out_column(s) for s in errors["split"].unique()})
     for column in ("shape", "gpu"):
-        judged = errors[columns == column]
-        for left_out, test in judged.groupby(column, sort=True):
+        evaluated = errors[columns == column]
+        for left_out, test in evaluated.groupby(column, sort=True):
             name = ", ".join(sorted(test["model"].unique())) if column == "shape" else left_out
             yield str(name), errors[errors[column] != left_out], test
 
 
-def coverage_table(judged: pd.DataFrame) -> pd.DataFrame:
+def coverage_table(evaluated: pd.DataFrame) -> pd.DataFrame:
     """Return coverage and width per kind of split and metric: for all and for each model or GPU.
 
     For all, every model counts once, however many rows it has: coverage is the mean of the models'
@@ -173,9 +173,9 @@ def coverage_table(judged: pd.DataFrame) -> pd.DataFrame:
         ``coverage``, ``row_coverage`` (share of rows), ``lowest`` (coverage of the worst model),
         ``width`` and ``median_width``; widths are (upper - lower) / predicted.
     """
-    judged = judged.assign(width=2 * np.sinh(judged["half"]))
+    evaluated = evaluated.assign(width=2 * np.sinh(evaluated["half"]))
     rows = []
-    for (split, metric), part in judged.groupby(["split", "metric"], sort=False):
+    for (split, metric), part in evaluated.groupby(["split", "metric"], sort=False):
         about = {"split": split, "metric": metric}
         rows.append(about | {"part": "all", "name": "all"} | _coverage(part, by="model"))
         for by in ("model", "gpu"):
@@ -231,7 +231,7 @@ def calibrate(
         checkpoint: Checkpoint that the intervals belong to.
         sources: Experiments behind the errors, for the record.
     """
-    judged = nested_intervals(errors)
+    evaluated = nested_intervals(errors)
     found = fit_half_widths(errors)
     half = half_widths(found, errors)["tpot"]
     law = error_law(errors["tpot"].to_numpy(), half, row_weights(errors))
@@ -243,7 +243,7 @@ def calibrate(
         coefficients=coefficient_half_widths(coefficient_changes),
         kinds=kinds_of_errors(errors),
         sources=sources,
-        coverage=coverage_table(judged).to_dict("records"),
+        coverage=coverage_table(evaluated).to_dict("records"),
         errors={"tpot": law.errors},
     )
 

@@ -96,11 +96,10 @@ class StatedIntervals:
         }
 
     def wider_for(self, deployment: Deployment, gpu_known: bool) -> str:
-        """Return what widens a deployment's intervals, as a sentence; empty where nothing does."""
+        """Return a sentence on the traits that widen a deployment's intervals; empty for none."""
         found = self.widths.reasons(deployment, gpu_known)
-        *first, last = [f"{name} (x {factor:.1f})" for name, factor in found.items()] or [""]
-        named = f"{', '.join(first)} and {last}" if first else last
-        return f"Its intervals are widened by {named}." if named else ""
+        named = ", ".join(f"{factor:.1f}x for {name}" for name, factor in found.items())
+        return f"Intervals are widened: {named}." if named else ""
 
     def error_law(self, metric: str) -> ErrorLaw:
         """Return the distribution of measured times around predicted ones."""

@@ -71,8 +71,8 @@ class KindErrors:
 
     @property
     def words(self) -> str:
-        """Kind and place in words."""
-        what = "all" if self.kind == ANY else self.kind
+        """Return kind and place in words."""
+        what = "all held-out data" if self.kind == ANY else self.kind
         return what if self.place == ANY else f"{what} on {self.place}"
 
 

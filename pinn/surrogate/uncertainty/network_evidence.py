@@ -94,7 +94,7 @@ def _distance_words(
 ) -> str:
     text = f"The nearest measured deployment is {nearest}, {away:.1f} standard deviations away."
     if span:
-        text += f" Models left out in the evaluation lay {span[0]:.1f} to {span[1]:.1f} away."
+        text += f" Models held out in the evaluation lay {span[0]:.1f} to {span[1]:.1f} away."
     if not outside:
         return f"{text} Every input lies inside the training range."
     return f"{text} Outside the training range: {named_inputs(outside)}."
@@ -106,8 +106,8 @@ def _far(stated: StatedIntervals, distance: float) -> list[str]:
     if distance <= farthest:
         return []
     return [
-        "its kernels' sizes and GPU differ from measured ones by a factor of "
-        f"{math.exp(distance):.2f}, those of left-out rows by {math.exp(farthest):.2f} at most"
+        f"its kernel sizes and GPU are within {math.exp(distance):.2f}x of measured ones, those of "
+        f"held-out data within {math.exp(farthest):.2f}x"
     ]
 
 
@@ -116,7 +116,9 @@ def _far(stated: StatedIntervals, distance: float) -> list[str]:
 #: Largest number of inputs that a sentence names.
 _NAMED = 4
 
-_UNTAUGHT = "It has layers beside attention over keys, which alone was taught: expect more error."
+_UNTRAINED = (
+    "Training covered attention over keys alone; this model has other layers: expect larger errors."
+)
 
 
 def describe_trust(
@@ -140,7 +142,7 @@ def describe_trust(
     if wider := calibration.wider_for(situation.deployment, situation.gpu_known):
         sentences.append(wider)
     if not situation.deployment.model.is_plain:
-        sentences.append(_UNTAUGHT)
+        sentences.append(_UNTRAINED)
     if outside:
         inputs = named_inputs(outside)
         sentences.append(f"Inputs beyond the training range, in standard deviations: {inputs}.")
@@ -158,30 +160,26 @@ def _shown(situation: Situation, calibration: StatedIntervals) -> str:
     """Return a sentence with the errors of held-out rows of the kind, or of the nearest kind."""
     kind, place = kind_of(situation.deployment.model), place_of(situation)
     found = nearest_kind(calibration.kinds, kind, place)
-    asked = f"{kind} on {place}"
-    asked = asked[0].upper() + asked[1:]
     models = "1 model" if found.models == 1 else f"{found.models} models"
-    median, p90 = 100 * found.median, 100 * found.p90
-    off = (
-        f"({found.rows} rows of {models}) were off by {median:.0f} % in the median, by more than "
-        f"{p90:.0f} % in one of ten."
-    )
+    errors = f"median APE {100 * found.median:.0f} %, P90 {100 * found.p90:.0f} %."
     if (found.kind, found.place) == (kind, place):
-        return f"{asked}: step times of left-out rows of that kind {off}"
-    return f"{asked}: no left-out row was of that kind; step times of {found.words} {off}"
+        over = f"held-out step times of {kind} on {place}"
+        return f"Over {over} ({found.rows:,} rows, {models}): {errors}"
+    return (
+        f"No held-out measurement is of {kind} on {place}. "
+        f"Over {found.words} ({found.rows:,} rows, {models}): {errors}"
+    )
 
 
 def _stretch_words(situation: Situation, farthest: float, beyond: bool) -> str:
-    text = (
-        "weighted by time, its kernels' sizes and GPUs differ from measured ones by a factor of "
-        f"{math.exp(situation.distance.total):.2f}"
+    stretch = math.exp(situation.distance.total)
+    text = f"ernel sizes and GPU are within {stretch:.2f}x of measured ones (weighted by time)"
+    if not beyond:
+        return f"K{text}."
+    return (
+        f"Outside the data: k{text}, those of held-out data within {math.exp(farthest):.2f}x: "
+        "expect larger errors."
     )
-    if beyond:
-        return (
-            f"Outside the data: {text}, in left-out rows by {math.exp(farthest):.2f} at most; "
-            "expect more error than they showed."
-        )
-    return f"{text[0].upper()}{text[1:]}."
 
 
 def named_inputs(outside: Mapping[str, float]) -> str:

@@ -152,7 +152,7 @@ def read_engines(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
         reason to show a row separately (empty for most); and the counts.
 
     Raises:
-        PinnError: As ``read_silicon``.
+        PinnError: On the same grounds as ``read_silicon``.
     """
     return _read(path, ENGINE_FILTERS)
 
@@ -167,7 +167,7 @@ def read_every_engine(path: Path | None = None) -> tuple[pd.DataFrame, ReadRepor
         Rows as :func:`pinn.training.data.silicon.read_silicon` returns them, and the counts.
 
     Raises:
-        PinnError: As ``read_silicon``.
+        PinnError: On the same grounds as ``read_silicon``.
     """
     vllm, of_vllm = silicon.read_silicon(path)
     others, of_others = read_engines(path)
