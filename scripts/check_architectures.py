@@ -5,7 +5,7 @@
 
 Needs an environment with ``transformers``, ``torch`` and ``platformdirs``. Each
 architecture is built on the meta device, without weights, from its default configuration and from a
-smaller one, in which embeddings hide less. Encoders and encoder-decoders are left out. Of a
+smaller one, in which embeddings hide less. Encoders and encoder-decoders are skipped. Of a
 multimodal model, the text part is compared: decoder, embeddings and output head. What its keys do
 not tell is read off its modules. Exits with 1 if a count differs by more than 1 %.
 """

@@ -81,7 +81,7 @@ def _is_module(checkout: Path, name: str) -> bool:
 
 
 def renamed(value: Any, names: dict[str, str]) -> Any:
-    """The same nested values with keys as they are called now, without those of ``ABOUT``."""
+    """Return nested values with keys as they are called now, without those of ``ABOUT``."""
     if isinstance(value, dict):
         kept = {key: each for key, each in value.items() if key not in ABOUT}
         return {names.get(key, key): renamed(each, names) for key, each in kept.items()}

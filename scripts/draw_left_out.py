@@ -1,4 +1,4 @@
-"""Draw measured against predicted times on what was left out: ``python scripts/draw_left_out.py``.
+"""Draw measured against predicted times of held-out data: ``python scripts/draw_left_out.py``.
 
 From ``checkpoints/left_out/predictions.csv``: every measured deployment under one load, predicted
 by a network that saw neither its model nor its kernels. Another path than

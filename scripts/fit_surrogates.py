@@ -20,7 +20,7 @@ from pinn.training.kernel_data import KernelSettings, fitted_surrogates
 
 
 def exclusions() -> list[Exclusion]:
-    """Nothing left out, then one measured model after the other."""
+    """Yield no exclusion, then one measured model after the other."""
     observations, _ = read_silicon()
     models = {d.model.name: d.model for d in observed_deployments(observations).values()}
     return [Exclusion(), *(Exclusion(models=(models[name],)) for name in sorted(models))]

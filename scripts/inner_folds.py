@@ -1,14 +1,14 @@
-"""Inner folds of the scalars' fit: a second model left out, composed steps scored on it.
+"""Inner folds of the scalars' fit: a second model held out, composed steps scored on it.
 
     python scripts/inner_folds.py gpt-oss [--second Kimi] [run_fit.operator_spread=0.2 ...]
     python scripts/inner_folds.py gpt-oss kernels=newer
 
 What a recipe assumes (a rule of the physics, a prior, a launch script's flags) is chosen here, so
-that no left-out model of the results has a say in its own fold. The first model is out of
+that no held-out model of the results has a say in its own fold. The first model is out of
 everything: its kernels, its measured deployments, its serving runs. Of the others one at a time is
-left out of the fit of scalars and alpha, whose steps then predict all that was measured of it:
+held out of the fit of scalars and alpha, whose steps then predict all that was measured of it:
 deployments, serving runs (``PINN_SERVING_RUNS``) and whole steps (``PINN_WHOLE_STEPS``), without a
-network. The second model's own kernels stay in, so these errors are lower than those of a left-out
+network. The second model's own kernels stay in, so these errors are lower than those of a held-out
 model; they compare recipes, no more. They are summed up as the panel's are. About five minutes.
 """
 
@@ -47,21 +47,21 @@ SHOWN = ["group", "configurations", "rows", "tpot", "ttft", "score"]
 
 
 @dataclass(frozen=True)
-class Judges:
+class Measurements:
     """All that was measured; runs teach, too, whole steps only judge."""
 
     rows: ServingRows
     runs: Sequence[MeasuredRun] = ()
     steps: Sequence[MeasuredSteps] = ()
 
-    def of(self, model: ModelSpec) -> "Judges":
-        """What was measured of a model and its near copies."""
+    def of(self, model: ModelSpec) -> "Measurements":
+        """Return the measurements of a model and its near copies."""
         mine = np.array([is_near_copy(d.model, model) for d in self.rows.deployments])
         runs, steps = (
             [one for one in every if is_near_copy(one.deployment.model, model)]
             for every in (self.runs, self.steps)
         )
-        return Judges(self.rows.take(mine[self.rows.deployment]), runs, steps)
+        return Measurements(self.rows.take(mine[self.rows.deployment]), runs, steps)
 
 
 def main(
@@ -72,11 +72,11 @@ def main(
     measured = read_measured(config)
     path = os.environ.get("PINN_WHOLE_STEPS")
     steps = panel_rows.read_panel_steps(Path(path)) if path else []
-    judges = Judges(measured.rows, measured.runs, steps)
+    everything = Measurements(measured.rows, measured.runs, steps)
     left_out = _named(measured.rows, first)
     tables = []
     kernels = fitted_surrogates(config.kernels.settings, Exclusion(models=(left_out,)))
-    for model, found in inner_folds(kernels, config.run_fit, judges, left_out, second):
+    for model, found in inner_folds(kernels, config.run_fit, everything, left_out, second):
         print(f"{model.name}: {len(found)} figures", flush=True)
         tables.append(found)
     rows = pd.concat(tables, ignore_index=True).assign(half=np.nan)
@@ -86,7 +86,7 @@ def main(
 def inner_folds(
     kernels: KernelSurrogates,
     settings: RunFitSettings,
-    judges: Judges,
+    measured: Measurements,
     first: ModelSpec,
     second: str = "",
 ) -> Iterator[tuple[ModelSpec, pd.DataFrame]]:
@@ -95,23 +95,23 @@ def inner_folds(
     Args:
         kernels: Without the first.
         settings: How scalars and alpha are fitted.
-        judges: All that was measured.
-        first: Left out of everything.
-        second: Part of the names of those left out of the fit; all others by default.
+        measured: All measurements.
+        first: Model that is held out of everything.
+        second: Part of the names of those held out of the fit; all others by default.
     """
-    rows = without_model(judges.rows, first)
-    judges = Judges(rows, judges.runs, judges.steps)
-    for model in _seconds(judges, first, second):
+    rows = without_model(measured.rows, first)
+    measured = Measurements(rows, measured.runs, measured.steps)
+    for model in _seconds(measured, first, second):
         train = without_model(rows, model)
-        fold = fold_of(train, judges.runs, Exclusion(models=(first, model)))
+        fold = fold_of(train, measured.runs, Exclusion(models=(first, model)))
         fit = learn_from_runs(kernels, fold.runs, train, settings)
-        yield model, _scored(Teacher(kernels, fit.scalars), fit, judges.of(model))
+        yield model, _scored(Teacher(kernels, fit.scalars), fit, measured.of(model))
 
 
-def _seconds(judges: Judges, first: ModelSpec, second: str) -> list[ModelSpec]:
+def _seconds(measured: Measurements, first: ModelSpec, second: str) -> list[ModelSpec]:
     """Models to leave out, of near copies one; never a near copy of the first."""
-    others = (one.deployment for one in (*judges.runs, *judges.steps))
-    models = {d.model.name: d.model for d in (*judges.rows.deployments, *others)}
+    others = (one.deployment for one in (*measured.runs, *measured.steps))
+    models = {d.model.name: d.model for d in (*measured.rows.deployments, *others)}
     found: list[ModelSpec] = []
     for name, model in models.items():
         if second in name and not any(is_near_copy(model, m) for m in (first, *found)):
@@ -136,13 +136,13 @@ class Composed:
         ]
 
 
-def _scored(teacher: Teacher, fit: RunFit, judges: Judges) -> pd.DataFrame:
+def _scored(teacher: Teacher, fit: RunFit, measured: Measurements) -> pd.DataFrame:
     of, tables = Composed(teacher, fit), []
-    if len(judges.rows):
-        tables.append(_deployments(teacher, fit, judges.rows))
-    if judges.runs:
-        tables.append(panel_rows.run_rows(judges.runs, of, panel_rows.RUNS))
-    steps = (PublicSteps(panel_rows.STEPS, one) for one in judges.steps)
+    if len(measured.rows):
+        tables.append(_deployments(teacher, fit, measured.rows))
+    if measured.runs:
+        tables.append(panel_rows.run_rows(measured.runs, of, panel_rows.RUNS))
+    steps = (PublicSteps(panel_rows.STEPS, one) for one in measured.steps)
     tables += [panel_rows.step_rows(one, of) for one in steps]
     return pd.concat([table[list(panel_rows.ROW_COLUMNS)] for table in tables], ignore_index=True)
 

@@ -34,7 +34,7 @@ def run_cells(notebook: dict[str, Any]) -> None:
 
 
 def _outputs(source: str, names: dict[str, Any]) -> list[dict[str, Any]]:
-    """What a cell prints, its last value, and its figures."""
+    """Return the text a cell prints, its last value, and its figures."""
     from matplotlib import pyplot
 
     tree = ast.parse(source)

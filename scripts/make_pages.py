@@ -13,7 +13,7 @@ WIDTH = "96"
 
 
 def commands() -> str:
-    """What every command's ``--help`` says."""
+    """Return the ``--help`` text of every command."""
     os.environ.update(COLUMNS=WIDTH, TERMINAL_WIDTH=WIDTH, NO_COLOR="1")
     parts = ["# Commands\n\nWhat `pinn COMMAND --help` prints."]
     for command in COMMANDS:

@@ -84,7 +84,7 @@ def config(row: pd.Series, recipe: str, requests: Path) -> dict[str, object] | N
 
 
 def _worker(row: pd.Series, asked: dict[str, object]) -> dict[str, object]:
-    """How the server was started; what its script left out is the package's own default."""
+    """Return how the server was started; the package's own default fills each gap of its script."""
     names = {
         "tp_size": "tensor", "attention_dp_size": "attention_data",
         "moe_tp_size": "moe_tensor", "moe_ep_size": "moe_expert",

@@ -7,7 +7,7 @@ which are read as text, never imported. A model is served where vLLM's registry
 (``vllm/model_executor/models/registry.py``) names its architecture or a file of SGLang's
 ``srt/models`` defines it; its prediction layer can draft where vLLM's ``speculative.py`` compares
 ``model_type`` or ``architectures`` with it on the way to a type ending in ``mtp``. What the oldest
-release has is left out; ``absent`` is the last release without it, ``since`` the first with it.
+release has is skipped; ``absent`` is the last release without it, ``since`` the first with it.
 """
 
 import ast

@@ -50,7 +50,7 @@ def journeys(trials: int) -> Scores:
 
 
 def shown_deployments(table: pd.DataFrame, _: dict[str, float]) -> pd.DataFrame:
-    """Medians and means together, all models and each left-out one."""
+    """Return medians and means, of all models together and each held-out one."""
     shown = table[["model", "figure"]].copy()
     for side in ("before", "after"):
         median, mean = (table[f"{side}_{name}"].map("{:.1f}".format) for name in ("median", "mean"))

@@ -1,10 +1,10 @@
-"""Scores measured deployments with prefill and decode apart, in their steady state.
+"""Scores measured deployments with disaggregated prefill/decode, in their steady state.
 
     python scripts/score_disaggregated.py
     python scripts/score_disaggregated.py --every 8 --out pools.csv
 
 Prints median / mean absolute percentage error and bias of TPOT and TTFT by engine, model, GPU and
-whether decode ranks are data-parallel; each model left out, nothing fitted to these rows.
+whether decode ranks are data-parallel; each model held out, nothing fitted to these rows.
 """
 
 from dataclasses import replace
@@ -30,7 +30,7 @@ from pinn.specs.catalog import load_model
 from pinn.specs.serving import DEEPEP, SGLANG, TRTLLM
 from pinn.training.data import engine_deployments, silicon
 
-# Reads the measured deployments of ``silicon_sample.csv`` with prefill and decode apart.
+# Reads the measured P/D deployments of ``silicon_sample.csv``.
 #
 # The same public benchmark as in :mod:`pinn.training.data.engine_deployments` runs them behind
 # NVIDIA Dynamo, and a row is read as the same closed loop; its concurrency is that of all servers
@@ -117,7 +117,7 @@ def read_disaggregated() -> tuple[pd.DataFrame, ReadReport]:
     kept, dropped = sample.apply_filters(decoded.assign(model=one_name), DISAGGREGATED_FILTERS)
     named = sample.named(kept.assign(tensor_parallel_size=kept["decode_tp_size"]))
     rows = named.astype(dict.fromkeys(columns, "int64")).reset_index(drop=True)
-    refused = {"not prefill and decode apart": len(raw) - len(chosen), **dropped}
+    refused = {"not disaggregated": len(raw) - len(chosen), **dropped}
     return rows, ReadReport(path.name, version, file_sha256(path), len(raw), len(rows), refused)
 
 
@@ -183,7 +183,7 @@ def _spreads_experts(row: pd.Series, pool: str) -> bool:
     return moe is not None and moe.width / row[f"{pool}_moe_tp_size"] % _BLOCK != 0
 
 
-# Measured deployments with prefill and decode apart: decode TPOT, and TTFT, of the networks.
+# Measured P/D deployments: decode TPOT, and TTFT, of the networks.
 #
 # Thousands of clients on dozens of GPUs make a simulation of all rows long, so a row is worked
 # out in its steady state, by the laws of closed queueing networks (Denning and Buzen, "The
@@ -194,7 +194,7 @@ def _spreads_experts(row: pd.Series, pool: str) -> bool:
 # where ``n`` is the number of output tokens and ``B = X x n x step(B) / ranks`` what each decode
 # rank has running (Little's law). TPOT is ``step(B)``; a client waits ``C / X - n x step(B)``
 # for its first token, but for the first of its requests, which is sent with all others' at once
-# and waits for half of them on average. Left out: transfers and the API server.
+# and waits for half of them on average. Ignored: transfers and the API server.
 
 #: Of nominal lengths, on average.
 _LENGTH = sum(LENGTH_RANGE) / 2
@@ -219,7 +219,7 @@ def score_pools(rows: pd.DataFrame, of: HeldOut) -> pd.DataFrame:
     """Rows with ``network_tpot_s`` and ``network_ttft_s``; nothing is fitted to them.
 
     Args:
-        rows: As :func:`read_disaggregated` gives them.
+        rows: Rows from :func:`read_disaggregated`.
         of: What predicts them.
     """
     states = []
@@ -251,7 +251,7 @@ def steady_state(
     Args:
         pools: The servers.
         prefill: Coefficients of a prefill server.
-        decode: Those of a decode server.
+        decode: Flags of a decode server.
         clients: In the closed loop.
         prompt_tokens: Mean.
         output_tokens: Mean.

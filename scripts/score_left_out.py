@@ -1,4 +1,4 @@
-"""What the left-out networks say of the measured vLLM rows as they are labelled now.
+"""Score the networks with a held-out model on the measured vLLM rows as they are labelled now.
 
 python scripts/score_left_out.py
 

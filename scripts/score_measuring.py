@@ -77,7 +77,7 @@ def asked_loads(seed: int) -> list[AskedLoad]:
 
 def orders(arm: str, deployment: Deployment, prior: Prior, limits: Limits, seed: int
            ) -> Iterable[Wanted]:  # fmt: skip
-    """What an arm measures, in order."""
+    """Return the batches an arm measures, in order."""
     if arm == "grid":
         return own_order(limits)
     if arm == "random":

@@ -43,7 +43,7 @@ FLAGS = {
 }
 WHOLE = {"tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "max_model_len",
          "max_num_seqs", "max_num_batched_tokens", "block_size"}  # fmt: skip
-#: The first release that is judged.
+#: The first release that is scored.
 SINCE = "0.10.2"
 
 
@@ -113,19 +113,19 @@ def half_widths(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def scored_table(cases: Path) -> pd.DataFrame:
-    """Every start-up of a model that is known, and whether its release is ``judged``."""
+    """Return every start-up of a known model, and whether its release is ``scored``."""
     table = pd.read_csv(cases)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         known = table[table["pinn_model"].notna()]
         rows = pd.DataFrame([scored(case) for _, case in known.iterrows()])
     of_release = zip(rows["engine"], rows["release"], strict=True)
-    return rows.assign(judged=[e == VLLM and release(v) >= release(SINCE) for e, v in of_release])
+    return rows.assign(scored=[e == VLLM and release(v) >= release(SINCE) for e, v in of_release])
 
 
 def errors(rows: pd.DataFrame) -> dict[str, "pd.Series[float]"]:
-    """Errors of the judged start-ups by name, in percent."""
-    own = rows[rows["judged"]]
+    """Return errors of the scored start-ups by name, in percent."""
+    own = rows[rows["scored"]]
     tokens = own["tokens"].astype(float)
     found = {
         "KV memory": (own["kv"] - own["kv_logged"]) / own["usable"],
@@ -138,13 +138,13 @@ def errors(rows: pd.DataFrame) -> dict[str, "pd.Series[float]"]:
 def main(cases: Path, write: bool = False) -> None:
     """Print every case and the errors."""
     rows = scored_table(cases)
-    print(rows.drop(columns=["kinds", "judged"]).round(2).to_string(index=False))
+    print(rows.drop(columns=["kinds", "scored"]).round(2).to_string(index=False))
     for name, each in errors(rows).items():
         high = each.quantile(0.9)
         print(f"{name}: median {each.median():.2f} %, 90th percentile {high:.2f}, n {len(each)}")
     sglang = rows[(rows["engine"] == SGLANG) & rows["kv_logged"].notna()]
     print(f"SGLang's KV memory: {(sglang['kv'] - sglang['kv_logged']).abs().mean():.2f} GiB off")
-    widths = half_widths(pd.concat([rows[rows["judged"] & rows["kv_logged"].notna()], sglang]))
+    widths = half_widths(pd.concat([rows[rows["scored"] & rows["kv_logged"].notna()], sglang]))
     print(widths.to_string(index=False))
     if write:
         widths.to_csv(data_folder("engines") / "memory_errors.csv", index=False)

@@ -41,7 +41,7 @@ class _Prompt:
 
 @dataclass
 class SimulatedEngine:
-    """What :class:`pinn.measurements.program.session.Session` asks of an engine.
+    """Engine for :class:`pinn.measurements.program.session.Session`, simulated.
 
     Attributes:
         deployment: What runs.

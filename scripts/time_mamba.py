@@ -247,7 +247,7 @@ def seconds(calls: Calls) -> float:
 
 
 def points(layer: Layer, warm: bool = False) -> Iterator[tuple[dict[str, object], Calls]]:
-    """What is timed of a shape: the columns of a row, and the calls."""
+    """Return the columns of a shape's row, and the calls to time."""
     shape = {**layer.shape._asdict(), "state": layer.shape.state.itemsize}
     # The first prompt is the one that Triton tunes the kernels with.
     for sequences, tokens in sorted(PROMPTS, key=lambda prompt: prompt != (1, 2048)):

@@ -157,7 +157,7 @@ def rows() -> Iterator[dict[str, object]]:
 
 
 def _captured(run: Callable[[], object]) -> Callable[[], None]:
-    """The same call from a CUDA graph."""
+    """Time the call from a CUDA graph."""
     seconds(run)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -68,7 +68,7 @@ SERVED = "--model codellama/CodeLlama-34b-Instruct-hf --gpu H100 --tensor-parall
 
 
 def run(command: str, columns: int = WIDTH) -> str:
-    """What a ``pinn`` command prints on a terminal of so many columns."""
+    """Return the output of a ``pinn`` command on a terminal of so many columns."""
     env = {"PINN_CHECKPOINT": str(CHECKPOINTS / "pinn.safetensors"), "COLUMNS": str(columns)}
     result = CliRunner().invoke(app, shlex.split(command)[1:], env=env)
     if result.exit_code:
@@ -148,7 +148,7 @@ def shown(command: str) -> str:
 
 
 def run_on(load: str, command: str, columns: int = WIDTH) -> str:
-    """What a command prints in a folder with a load."""
+    """Return the output of a command in a folder with a load."""
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         Path("load.yaml").write_text(load)
         return run(command, columns)
@@ -164,14 +164,14 @@ def simulation() -> str:
 
 
 def intervals() -> str:
-    """Nested coverage of the checkpoint's intervals, every left-out model and GPU shown."""
+    """Return nested coverage of the checkpoint's intervals, every held-out model and GPU shown."""
     found = read_calibration(CHECKPOINTS / "pinn.safetensors")
     cells: dict[tuple[str, str, str], list[str]] = {}
     for row in found.coverage:
         shares = f"{100 * row['coverage']:.0f} / {100 * row['median_width']:.0f}"
         cells.setdefault((row["split"], row["name"], str(row["n"])), []).append(shares)
     rows = ((*key, *shares) for key, shares in cells.items())
-    return table(2, rows, "left out", "name", "rows", "TPOT", "TTFT", "E2E")
+    return table(2, rows, "held out", "name", "rows", "TPOT", "TTFT", "E2E")
 
 
 def serving_runs() -> str:
@@ -189,7 +189,7 @@ def serving_runs() -> str:
             cells.append(" ".join(f"{errors[method, figure]:+.1f}" for figure in figures))
         shown.append((about["model"], about["load"], f"{about['rate_per_s']:g}", *cells))
     return table(
-        2, shown, "model", "load", "req/s", "E2E, TTFT, ITL ms", "left out: E2E, TTFT, ITL",
+        2, shown, "model", "load", "req/s", "E2E, TTFT, ITL ms", "held out: E2E, TTFT, ITL",
         "E2E p90, p99", "trained on: E2E, TTFT, ITL", "E2E p90, p99",
     )  # fmt: skip
 
@@ -209,7 +209,7 @@ def alpha() -> str:
 def calibration(steps: Path) -> str:
     """Errors after calibrations to the public steps: to windows, then to single steps."""
     path = next(steps.glob("*codellama*.parquet"))
-    rows = ["| fitted to | judged on | median error (%) before | after |", "|---|---|---:|---:|"]
+    rows = ["| fitted to | evaluated on | median APE (%) before | after |", "|---|---|---:|---:|"]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         run(f"pinn ingest steps {path} -o {folder}/run {SERVED}")
@@ -237,19 +237,19 @@ def memory_errors() -> str:
 
 
 def printed_from(start: str, command: str) -> str:
-    """What a command prints from a text on."""
+    """Return a command's output from a text on."""
     printed = run(command)
     return printed[printed.index(start) :].strip()
 
 
 def disaggregated() -> str:
-    """The table of servers with prefill and decode apart."""
+    """Return the table of P/D servers."""
     rows, _ = score_disaggregated.read_disaggregated()
     return score_disaggregated.pools_table(score_disaggregated.score_pools(rows, networks()))
 
 
 def decisions() -> str:
-    """The table of left-out models, without what it says below."""
+    """Return the table of held-out models, without the text below it."""
     table, _, _ = run("pinn evaluate decisions").partition("\npicks of")
     small = "<!-- in small: evaluate decisions -> evaluate decisions few.csv -->"
     return f"{small}\n```\n$ pinn evaluate decisions\n{table}\n```"

@@ -1,4 +1,4 @@
-"""What coefficients are where no checkpoint tells."""
+"""Coefficients of a prior without a checkpoint."""
 
 import numpy as np
 

@@ -141,7 +141,7 @@ def cells(seconds: np.ndarray, keys: Sequence[tuple[str, int, int]]) -> list[Cel
 
     Args:
         seconds: Step times, ``[deployments, batches]``.
-        keys: Of the deployments, in order.
+        keys: Keys of the deployments, in order.
     """
     rows = dict(zip(keys, seconds, strict=True))
     return [

@@ -68,7 +68,7 @@ class Tab:
             self.value("0")
 
     def value(self, expression: str) -> Any:
-        """What an expression of JavaScript comes to, a promise's value too."""
+        """Return the value of a JavaScript expression, a promise's value too."""
         found = self.do("Runtime.evaluate", expression=expression, returnByValue=True,
                         awaitPromise=True)  # fmt: skip
         assert "exceptionDetails" not in found, found

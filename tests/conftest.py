@@ -97,7 +97,7 @@ def measured() -> tuple[Surrogate, list[Deployment]]:
 def checkpoint_path(
     measured: tuple[Surrogate, list[Deployment]], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """That surrogate on disk."""
+    """Return that surrogate on disk."""
     path = tmp_path_factory.mktemp("checkpoint") / "small.safetensors"
     save_checkpoint(measured[0].checkpoint, path)
     return path

@@ -1,4 +1,4 @@
-"""What a command prints without a flag for more: 24 lines of 80 columns at most."""
+"""Default output of a command: 24 lines of 80 columns at most."""
 
 from pinn.common.screen import WIDTH
 

@@ -18,7 +18,7 @@ from pinn.specs.model import (
 
 @dataclass(frozen=True)
 class ParameterCount:
-    """Parameters of the language model; vision towers and multi-token heads are left out.
+    """Return the parameters of the language model, without vision towers and multi-token heads.
 
     Attributes:
         total: All of them.

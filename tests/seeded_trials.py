@@ -11,7 +11,7 @@ Result = TypeVar("Result")
 
 
 def run_trials(trial: Callable[[int], Result], trials: int, workers: int | None) -> list[Result]:
-    """What the trials of seeds 0, 1, ... give; ``workers`` None is as many as there are cores."""
+    """Return the results of trials 0, 1, ...; ``workers`` None is as many as there are cores."""
     if workers == 1:
         return [trial(seed) for seed in range(trials)]
     # Not by forking: threads of the simulator do not survive it.

@@ -70,7 +70,7 @@ class EngineStep:
 
     @property
     def batch(self) -> Batch:
-        """What the step ran."""
+        """Return the batch that the step ran."""
         return Batch(
             tuple(p.new_tokens for p in self.parts),
             tuple(p.cached_tokens for p in self.parts),

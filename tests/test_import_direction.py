@@ -19,7 +19,7 @@ APART = (("surrogate", "surrogate.uncertainty"),)
 
 
 def imported(path):
-    """What a module of pinn imports of it, without ``pinn.``, also inside functions."""
+    """Return the imports of pinn by a module of it, without ``pinn.``, also inside functions."""
     for node in ast.walk(ast.parse((ROOT / path).read_text())):
         names = []
         if isinstance(node, ast.ImportFrom) and node.level == 0:

@@ -1,4 +1,4 @@
-"""What holds for every function and module: few arguments, and one way to write JSON."""
+"""Laws of every function and module: few arguments, and one way to write JSON."""
 
 import ast
 import csv

@@ -29,7 +29,7 @@ def files(kind: str) -> list[Path]:
 
 
 def numbers_of(kind: str, path: Path, folder: Path) -> np.ndarray:
-    """What the file of a kind predicts or holds."""
+    """Return the predictions or contents of a kind's file."""
     if kind == "checkpoints":
         load_checkpoint(path)
         deployment = make_deployment({"model": "meta-llama/Llama-3.1-8B", "gpu": "H100"})

@@ -22,7 +22,7 @@ class WriterOptions:
         step_sampling: Share of steps whose summary is written.
         snapshot_sampling: Share of those whose requests are written too.
         journey_sampling: Share of requests that are written.
-        seed: Of the draws and ids.
+        seed: Seed of the draws and ids.
         monotonic_ns: The host's clock at the engine's second 0.
         epoch_ns: Epoch time at the same moment.
         first_step: The engine's first step number; step numbers of earlier work are below.

@@ -23,7 +23,7 @@ check = beartype(conf=BeartypeConf(is_pep484_tower=True, violation_type=TypeChec
 
 
 def jaxtyped(*, typechecker: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """What jaxtyping's import hook puts on every function and class, in place of its decorator."""
+    """Decorator that jaxtyping's import hook uses for every function and class."""
     return partial(_checked, typechecker)
 
 

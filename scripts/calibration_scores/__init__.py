@@ -1,1 +1,1 @@
-"""What ``scripts/score_calibration.py`` scores: public steps, deployments, serving runs."""
+"""Data sets of ``scripts/score_calibration.py``: public steps, deployments, serving runs."""

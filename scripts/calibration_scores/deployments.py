@@ -27,7 +27,7 @@ _GROUP = [
     "model", "gpu", "precision", "tensor_parallel_size", "enable_expert_parallel", "engine_version",
 ]  # fmt: skip
 
-#: Settings to choose from: relative spreads of a scalar, noise of times between tokens, of TTFT.
+#: Settings to choose from: relative spreads of a scalar, noise of ITL, of TTFT.
 _SPREADS = (0.35, 0.5, 0.7, 1.0, 1.4)
 _TIME_NOISES, _TTFT_NOISES = (0.01, 0.015, 0.02, 0.03, 0.045), (0.04, 0.06, 0.09, 0.13)
 _GRIDS = (*[_SPREADS] * len(SCALARS), _TIME_NOISES, _TTFT_NOISES)
@@ -139,7 +139,7 @@ def _log_errors(
 
 
 class Search:
-    """Settings whose 90 % intervals do best on rows that were left out.
+    """Return the settings whose 90 % intervals do best on held-out rows.
 
     By the interval score (Gneiting and Raftery 2007), width + 2 / 0.1 x how far a measurement lies
     beyond the interval: its mean is the smallest where intervals are as wide as errors are. Each
@@ -184,7 +184,7 @@ class Search:
 
 
 def scored(draw: Draw, data: LeftOut, settings: Settings) -> pd.DataFrame:
-    """Errors and intervals of a draw's other rows; what is not better left out is not kept."""
+    """Return errors and intervals of a draw's other rows; a fit that does not improve is dropped."""
     prior = _prior(draw.train[0], data, settings)
     kept = _is_kept(draw, data, settings, prior)
     used = calibrated(draw.train, data, settings) if kept else prior
@@ -200,7 +200,7 @@ def scored(draw: Draw, data: LeftOut, settings: Settings) -> pd.DataFrame:
 
 
 def _is_kept(draw: Draw, data: LeftOut, settings: Settings, prior: Prior) -> bool:
-    """Whether what two of the rows teach is better for the third, as a calibration is judged."""
+    """Return whether a fit to two of the rows improves the third, as calibration is evaluated."""
     alone = []
     for row in draw.train:
         found = calibrated(draw.train[draw.train != row], data, settings)

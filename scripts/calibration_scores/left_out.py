@@ -44,7 +44,7 @@ class LeftOut:
 
     Attributes:
         observations: The rows as they were read.
-        model: Of each row.
+        model: Model of each row.
         base: Coefficients by the network that never saw the model.
         features: Change of TPOT and of TTFT with each coefficient, for the batches of the base.
         offset: What both hold beside features x coefficients.
@@ -62,7 +62,7 @@ class LeftOut:
 
 
 def read_left_out() -> LeftOut:
-    """Read everything; simulations and descriptions are remembered on disk."""
+    """Read everything; simulations and descriptions are cached on disk."""
     observations = read_silicon()[0]
     rows = serving_rows(observations)
     deployments = [rows.deployments[i] for i in rows.deployment]
@@ -132,7 +132,7 @@ def _doubts(rows: ServingRows, networks: Mapping[str, Path]) -> dict[Deployment,
 
 
 def _errors(checkpoint: Path) -> pd.DataFrame:
-    """Errors of left-out models' rows with all that was known of them."""
+    """Return errors of held-out models' rows with all that was known of them."""
     kept = pd.read_csv(checkpoint.with_suffix(".predictions.csv"))
     return described_errors(
         kept[kept["split"] == KEPT],

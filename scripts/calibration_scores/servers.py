@@ -3,7 +3,7 @@
 The step summaries of one server: later time, other loads, and a prompt nobody sent. Measured
 serving runs: one load of a server calibrates, its other loads are scored. All starts from the
 checkpoint in use, which learned from runs of the same models (of a model that has a network of its
-own left out, from that one).
+own excluded, from that one).
 """
 
 import os

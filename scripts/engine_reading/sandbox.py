@@ -70,7 +70,7 @@ class World:
         self.space = cache(partial(Space, self))
 
     def ask(self, place: str, *given: Any, **named: Any) -> Any:
-        """What a function or method answers.
+        """Return the answer of a function or method.
 
         Raises:
             ValueError: If the rule raises an error of its own.
@@ -97,7 +97,7 @@ class Space(dict[str, Any]):
         self._imports = _imports(world.source.tree(path), path)
 
     def __getattr__(self, name: str) -> Any:
-        """Of a module that rules name as a whole."""
+        """Return the answer of a module that rules name as a whole."""
         return self[name]
 
     def __missing__(self, name: str) -> Any:

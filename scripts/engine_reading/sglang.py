@@ -1,4 +1,4 @@
-"""What SGLang does by default, by release: fields, and rules that its own functions answer.
+"""SGLang's defaults by release: fields, and rules that its own functions answer.
 
 Arguments live in ``server_args.py``, from 0.5.19 on in ``arg_groups``. What only reading can tell
 is in ``sglang_models.py``.
@@ -41,7 +41,7 @@ _BELOW, _MEMORIES = (20, 35, 60, 90, 160, None), (10, 24, 48, 80, 141, 192)
 
 
 def requirement(version: str) -> str:
-    """What pip is asked for."""
+    """Return the requirement that pip is asked for."""
     return f"sglang=={version}"
 
 
@@ -55,7 +55,7 @@ def field(source: EngineSource, name: str) -> tuple[Any, str]:
 
 @cache
 def _fields(source: EngineSource) -> dict[str, tuple[ast.expr, str]]:
-    """What every argument is by default, and the first file that says it."""
+    """Return the default of every argument, and the first file that states it."""
     found: dict[str, tuple[ast.expr, str]] = {}
     for path in filter(source.exists, (ARGS, *_FIELDS)):
         for node in ast.walk(source.tree(path)):
@@ -236,7 +236,7 @@ def fused_all_reduce(source: EngineSource) -> list[Line]:
     where, architectures, said = _fusion_rule(source)
     if "enable_dp_attention" not in said and "attn_dp_enabled_of" not in said:
         raise source.unread(where, "attention data parallelism does not turn it off")
-    # Of one node, which has 8 GPUs; H20 is left out until its bug was mended.
+    # Of one node, which has 8 GPUs; H20 is skipped until its bug was mended.
     one_node = "nnodes" in said and "nnodes == 1 or" not in said
     gpus = {SM100: 9 if one_node else None}
     if "sm90" in said:

@@ -26,7 +26,7 @@ def default(flag: str, value: object, source: str, **limits: Any) -> Line:
 
     Args:
         flag: Field of ``ServingSpec``, or a name that ``pinn.specs`` looks up.
-        value: As the flag reads it.
+        value: Value as the flag reads it.
         source: ``path: symbol`` in the release.
         limits: ``gpu``, a regular expression for a part of the GPU's name in small letters;
             ``least_gib`` and ``below_gib`` of its memory, the second beyond what it has;

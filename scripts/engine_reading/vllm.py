@@ -1,4 +1,4 @@
-"""What vLLM does by default, by release."""
+"""vLLM's defaults by release."""
 
 import ast
 import re
@@ -25,7 +25,7 @@ _MODELS = "vllm/model_executor/models/config.py"
 
 
 def requirement(version: str) -> str:
-    """What pip is asked for: the build for CPUs has the same Python files and is smaller."""
+    """Return pip's requirement: the build for CPUs has the same Python files and is smaller."""
     return f"vllm{'' if version in _CUDA_ONLY else '-cpu'}=={version}"
 
 
@@ -212,7 +212,7 @@ def sampler(source: EngineSource) -> list[Line]:
 
 
 def latent_state_block(source: EngineSource) -> list[Line]:
-    """What a block of latent attention beside states is a multiple of, in tokens."""
+    """Return the tokens that a block of latent attention beside states is a multiple of."""
     place = source.first(
         "vllm/platforms/interface.py: Platform._align_hybrid_block_size",
         f"{_MODELS}: HybridAttentionMambaModelConfig.verify_and_update_config",
@@ -231,7 +231,7 @@ def latent_state_block(source: EngineSource) -> list[Line]:
 
 
 def expert_backend(source: EngineSource) -> list[Line]:
-    """That a rule picks the kernels of experts; ``KERNEL_READERS`` asks it."""
+    """Return the rule that picks the kernels of experts; ``KERNEL_READERS`` asks it."""
     place = "vllm/config/kernel.py: KernelConfig.moe_backend"
     variables = f"{Envs.path}: VLLM_USE_DEEP_GEMM VLLM_USE_FLASHINFER_MOE_FP8"
     where = _check(source, place, "auto") if source.has(place) else variables

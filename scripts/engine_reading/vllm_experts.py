@@ -143,7 +143,7 @@ def _world(source: EngineSource, capability: float) -> World:
 
 
 def _member(world: World, enumeration: str, name: str) -> Any:
-    """Of an enumeration of the release; None where it has no such enumeration."""
+    """Return a member of the release's enumeration; None if it has no such enumeration."""
     path, _, kind = f"{_MOE}/{enumeration}".partition(": ")
     return getattr(world.space(path)[kind], name) if world.source.has(f"{path}: {kind}") else None
 

@@ -1,4 +1,4 @@
-"""What vLLM's rules find instead of a GPU, environment variables and installed libraries."""
+"""Stand-ins for the GPU, environment variables and libraries that vLLM's rules ask for."""
 
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -88,7 +88,7 @@ class Envs:
 
 
 class QuantizationArgs(Given):
-    """Of a compressed-tensors checkpoint."""
+    """Stand-in for the quantization config of a compressed-tensors checkpoint."""
 
 
 class _Other:

@@ -17,7 +17,7 @@ class EngineSource:
 
     Attributes:
         engine: ``vllm`` or ``sglang``.
-        version: As the package index names it.
+        version: Release as the package index names it.
         place: A wheel, or a folder that one was unpacked into.
     """
 
@@ -73,11 +73,11 @@ class EngineSource:
         return found
 
     def words(self, place: str) -> str:
-        """What it says, without comments."""
+        """Return the file's code without comments."""
         return ast.unparse(self.node(place))
 
     def value(self, place: str) -> ast.expr:
-        """What a name is set to."""
+        """Return the value that a name is set to."""
         value = getattr(self.node(place), "value", None)
         if value is None:
             raise self.unread(place, "it has no value")

@@ -1,4 +1,4 @@
-"""What a prediction rests on is said on its first screen."""
+"""A command's first screen states the assumptions of its prediction."""
 
 import pytest
 

@@ -91,7 +91,7 @@ def test_logs_and_spans_give_something_to_calibrate_on(run, refused, coefficient
 
 
 def test_the_log_of_a_start_has_to_match_the_flags(run, refused, coefficients, tmp_path):
-    """It also sizes the cache that the benchmarks are simulated with."""
+    """A metrics page also sizes the cache that the benchmarks are simulated with."""
     found, log = read_coefficient_set(coefficients), tmp_path / "server.log"
     of = served(lambda d: LinearLatency(d, 0.85 * found.beta, 0.85 * found.alpha), 4, requests=64)
     (tmp_path / "c4.json").write_text(json.dumps(vllm_bench(of)))

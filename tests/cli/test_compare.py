@@ -20,7 +20,7 @@ def evaluation(tmp_path_factory):
 
 @pytest.fixture
 def better(evaluation, tmp_path):
-    """The same evaluation with a network that is always right."""
+    """Return an evaluation with a network that is always right."""
     folder = shutil.copytree(evaluation, tmp_path / "better")
     rows = pd.read_parquet(folder / "predictions.parquet")
     network = rows["method"] == "network"

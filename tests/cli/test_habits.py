@@ -1,4 +1,4 @@
-"""What people who use other command lines try first, and what they pipe into other programs."""
+"""Commands take what people who use other command lines try first, and can be piped."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What commands print and write when names, paths or loads are not what they should be."""
+"""Commands refuse names, paths and loads that are not what they should be."""
 
 import json
 
@@ -44,7 +44,7 @@ def test_control_characters_never_reach_the_terminal(run, refused, file, tmp_pat
 
 
 def heading(result):
-    """What stands above the table, as one line."""
+    """Return the text above the table, as one line."""
     return " ".join(result.stdout.partition("latency (ms)")[0].split())
 
 

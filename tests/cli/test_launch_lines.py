@@ -27,7 +27,7 @@ def plain(name, value):
 
 
 def deployed(command, gpu):
-    """What is read, checked as a command would check it, and the deployment."""
+    """Return what is read, checked as a command would check it, and the deployment."""
     found = read_launch(command, load_gpu(gpu)).configuration
     EngineSpec(**{k: ENGINE_FLAGS[k].read(v) for k, v in found.items() if k in ENGINE_FLAGS})
     served = {k: v for k, v in found.items() if k not in ENGINE_FLAGS}

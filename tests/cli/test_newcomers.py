@@ -1,4 +1,4 @@
-"""What a newcomer tries first is taken, or refused in words of this field."""
+"""A newcomer's first tries are taken, or refused in words of this field."""
 
 import json
 import subprocess

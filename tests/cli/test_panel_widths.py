@@ -1,4 +1,4 @@
-"""``pinn evaluate panel`` with intervals: judged on groups not fitted to, fitted on request."""
+"""``pinn evaluate panel`` with intervals: scored on groups not fitted to, fitted on request."""
 
 import json
 
@@ -38,7 +38,7 @@ def drawn_rows():
 
 @pytest.fixture
 def rows(monkeypatch):
-    """What every panel is made of."""
+    """Return the tables that every panel is made of."""
     found = drawn_rows()
     monkeypatch.setattr(panel_rows, "panel_rows", lambda *_: found)
     monkeypatch.delenv("PINN_WHOLE_STEPS", raising=False)
@@ -71,8 +71,8 @@ def test_intervals_are_judged_without_being_changed(run, rows, stated, tmp_path)
     assert "Intervals, each group's from the others:" in printed
     assert "% inside; interval score" in printed
     assert calibration_path(stated).read_bytes() == before
-    judged = interval_rows(stated, rows)
-    inside = 100 * (judged["error"].abs() <= judged["nested"]).mean()
+    scored = interval_rows(stated, rows)
+    inside = 100 * (scored["error"].abs() <= scored["nested"]).mean()
     table = pd.read_csv(tmp_path / "panel.csv")
     assert np.average(table["inside"], weights=table["rows"]) == pytest.approx(inside, abs=1e-3)
 

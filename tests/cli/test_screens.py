@@ -1,4 +1,4 @@
-"""What commands print without a flag for more fits a terminal: 24 lines of 80 columns."""
+"""Default output of every command fits a terminal: 24 lines of 80 columns."""
 
 import re
 from pathlib import Path

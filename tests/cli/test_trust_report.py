@@ -46,7 +46,7 @@ def test_coefficients_have_intervals_and_a_sentence(run_trusted, tmp_path):
     decode, prefill = report["batches"]
     for batch in (decode, prefill):
         assert batch["step_time_low_us"] < batch["step_time_us"] < batch["step_time_high_us"]
-    # TTFT's interval is the wider one, and only a prefill is judged by it.
+    # TTFT's interval is the wider one, and only a prefill is compared with it.
     wide, narrow = (b["step_time_high_us"] / b["step_time_us"] for b in (prefill, decode))
     assert wide == pytest.approx(2.718281828**0.3, rel=1e-6)
     assert narrow < wide

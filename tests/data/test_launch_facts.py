@@ -1,4 +1,4 @@
-"""What launch scripts passed to the engines behind measured rows: the lookup and its facts.
+"""Flags that launch scripts passed to the engines behind measured rows: the lookup and its facts.
 
 ``PINN_LAUNCH_FACTS`` names the folder of the tables that ``data/engines/launch_facts.csv`` was made
 from: ``launch_facts.csv.gz``, and ``rows.csv.gz`` with the facts of every row by another hand.

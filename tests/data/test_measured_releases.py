@@ -1,4 +1,4 @@
-"""What was measured, by engine and release."""
+"""Engines and releases that were measured."""
 
 import io
 

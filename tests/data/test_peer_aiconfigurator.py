@@ -25,7 +25,7 @@ def everything():
 
 @pytest.fixture(scope="module")
 def released(rows, everything):
-    """Those of the vLLM rows."""
+    """Return the peer's predictions of the vLLM rows."""
     return everything[everything["row_id"].isin(rows["row_id"])]
 
 

@@ -28,7 +28,7 @@ def released():
 
 
 def stated(rows, recipe="adapter", **wanted):
-    """What the first row of a kind is asked as, and the row."""
+    """Return the peer's input for the first row of a kind, and the row."""
     alike = np.logical_and.reduce([rows[name] == value for name, value in wanted.items()])
     row = rows[alike].iloc[0]
     return peer.config(row, recipe, Path("requests")), row

@@ -48,7 +48,7 @@ def test_what_is_left(clean):
 
 
 def test_tensor_parallel_twins_of_data_parallel_labels_agree():
-    """What the reading of attention_dp_size > 1 as TP = EP = N rests on: the same measured TPOT."""
+    """attention_dp_size > 1 is read as TP = EP = N: TPOT was measured the same."""
     raw = sample.read_csv(sample.systems_folder() / "silicon_sample.csv")
     raw = raw[(raw["backend"] == "vllm") & (raw["precision"] == "fp8")]
     rows = sample.decode(raw[raw["model_path"].str.contains("MiniMax")])
@@ -90,7 +90,7 @@ def test_what_a_precision_label_means(tmp_path, model, label, scheme):
 
 
 def test_a_row_has_the_flags_of_the_script_of_its_time(tmp_path):
-    """The same label on the image of the day before, and on that of the branch that then ran."""
+    """A label on the image of the day before and on that of the branch gets each day's flags."""
     before = "x.csv; silicon_concurrency=64; measured=2026-04-02T02:34:55Z; image="
     after = "x.csv; silicon_concurrency=64; measured=2026-04-03T02:34:55Z; image="
     rows, report = read_rows(

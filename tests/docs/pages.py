@@ -1,4 +1,4 @@
-"""What README and the pages of docs tell a reader to type, and what they show."""
+"""Commands that README and the pages of docs tell a reader to type, and their output."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Block:
 
     Attributes:
         page: Name of its page.
-        language: As written behind the fence.
+        language: Language as written behind the fence.
         typed: Its lines as they stand on the page.
         text: The same in small: NEW in place of OLD for a marker ``in small: OLD -> NEW``.
         part: Of ``scripts/update_docs.py``, which writes it; None for none.
@@ -85,7 +85,7 @@ def command_on(page: str, program: str) -> tuple[list[str], str]:
 
 
 def run_script(page: str, script: str, *more: str) -> str:
-    """What a script prints, typed as a page has it, with more arguments that make it small."""
+    """Return a script's output, typed as a page has it, with more arguments that make it small."""
     (program, path, *arguments), shown = command_on(page, script)
     assert program == "python"
     printed = io.StringIO()
@@ -136,7 +136,7 @@ def shape(text: str) -> str:
 def missing(shown: str, printed: str) -> str:
     """Where a page shows words that were not printed, in that order; ``...`` stands for any.
 
-    Lines may be left out of what is shown, and wrapped elsewhere.
+    Shown lines may skip some of the output's, and be wrapped elsewhere.
     """
     left = iter(loosely(printed).split())
     words = loosely(shown.replace("...", " ")).split()

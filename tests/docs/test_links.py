@@ -15,7 +15,7 @@ PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("export/
 
 
 class Html(HTMLParser):
-    """What a page can be linked at, and where it links to."""
+    """Return the anchors of a page, and its links."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

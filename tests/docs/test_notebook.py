@@ -17,7 +17,7 @@ def kept():
 
 
 def texts(notebook):
-    """What every cell prints, numbers left out; pictures as such."""
+    """Return the output of every cell, without numbers; pictures as such."""
     return [
         loosely("".join(output["text"])) if "text" in output else "picture"
         for cell in notebook["cells"]

@@ -45,7 +45,7 @@ def benchmark_files(shared: Fuzzed) -> st.SearchStrategy[bytes]:
 
 
 def check_benchmark_file(shared: Fuzzed, content: bytes) -> None:
-    """What is read is counted, and has a load that some server could have had."""
+    """Check that a file's runs are counted, and have a load that some server could have had."""
     from pinn.measurements.benchmarks.read import read_benchmarks
     from pinn.measurements.benchmarks.reading import GivenLoad
 

@@ -28,7 +28,7 @@ def file(tmp_path):
 
 @pytest.fixture(scope="session")
 def fuzzed(measured, checkpoint_path, tmp_path_factory):
-    """What the targets share: a small network, a deployment and its graphs."""
+    """Return the shared inputs of targets: a small network, a deployment and its graphs."""
     folder = tmp_path_factory.mktemp("fuzz")
     surrogate, deployments = measured
     graph = onnx_sessions(surrogate.checkpoint, folder / "onnx")[0]

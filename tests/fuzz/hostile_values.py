@@ -79,7 +79,7 @@ def written(tree: Any) -> bytes:
 
 
 def files(documents: list[Any]) -> st.SearchStrategy[bytes]:
-    """What a file may hold: a changed document, changed bytes of one, or neither."""
+    """Return a strategy for a file: a changed document, changed bytes of one, or neither."""
     trees = changed(documents).map(written)
     contents = changed_bytes([written(document) for document in documents])
     return st.one_of(*[trees] * 6, *[contents] * 3, st.binary(max_size=60))

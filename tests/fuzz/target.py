@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 @dataclass
 class Fuzzed:
-    """What targets share.
+    """Inputs that targets share.
 
     Attributes:
         folder: Theirs to write to.

@@ -1,4 +1,4 @@
-"""What is fuzzed: a strategy for inputs, and what must hold of each input."""
+"""Targets to fuzz: a strategy for inputs, and the law that each input must obey."""
 
 from __future__ import annotations
 

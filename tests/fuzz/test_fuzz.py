@@ -64,7 +64,7 @@ def new_peak():
 
 @pytest.fixture
 def bounded_memory():
-    """What would take far more memory than the limit fails, and does not stop the machine."""
+    """Code that takes far more memory than the limit fails, and does not stop the machine."""
     before = resource.getrlimit(resource.RLIMIT_AS)
     most = memory_bytes("VmSize") + 3 * MOST_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (most, before[1]))

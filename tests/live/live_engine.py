@@ -207,7 +207,7 @@ class Server:
 
     @property
     def steps(self) -> Path:
-        """What the recorder writes."""
+        """Return the recorder's output."""
         return self.folder / "steps.jsonl"
 
     def __enter__(self) -> Server:

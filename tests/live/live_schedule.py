@@ -25,12 +25,12 @@ _BEFORE_S = 1e-6
 
 @dataclass(frozen=True)
 class Recorded:
-    """What the engine's loop did, in order.
+    """Events of the engine's loop, in order.
 
     Attributes:
         workload: Its requests, sent at the moments at which the scheduler learned of them in time
             for the step that they were first looked at for.
-        batches: Of every step.
+        batches: Batches of every step.
         starts_s: When each was scheduled, from the first.
         busy_s: From a step's scheduling to the next one's, or to its result where nothing was left.
     """

@@ -218,7 +218,7 @@ def _latency(target: Deployment, coefficients: Path) -> LinearLatency:
 
 
 def _pinn(folder: Path, *words: str) -> str:
-    """What a command prints, or its error; it goes to ``COMMAND.txt`` too."""
+    """Return a command's output, or its error; it goes to ``COMMAND.txt`` too."""
     command = [sys.executable, "-m", "pinn.cli.main", *words]
     told = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     text = told.stderr if told.returncode else told.stdout
@@ -236,7 +236,7 @@ def _scores(
     Args:
         table: What ``pinn evaluate coefficients`` wrote.
         files: Load -> its file.
-        used: Name of the coefficients that are judged.
+        used: Name of the coefficients to score.
     """
     loads: dict[str, dict[str, dict[str, float]]] = {}
     for name, file in files.items():
@@ -253,7 +253,7 @@ def _scores(
 
 
 def screen(result: dict[str, Any]) -> str:
-    """What came out, for people."""
+    """Return the results for people."""
     schedule, counts, prediction = (result[k] for k in ("schedule", "counts", "prediction"))
     verdict = {True: "as it should be", False: "FAILED"}
     lines = [

@@ -100,9 +100,9 @@ def install(monkeypatch, release="0.20.2", seconds=0.01, is_async=False, fails="
     """Put modules of this name where ``import`` finds them.
 
     Args:
-        monkeypatch: Of the test.
+        monkeypatch: The test's ``monkeypatch``.
         release: That it says it is.
-        seconds: Of every batch.
+        seconds: Seconds of every batch.
         is_async: Whether a batch is scheduled while another runs.
         fails: Error of its start.
         **parallel: Of its parallel configuration.

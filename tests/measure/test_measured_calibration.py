@@ -76,7 +76,7 @@ def write_loads(folder, factor, checkpoint_path):
 
 @pytest.fixture(scope="module")
 def served_steps(steps, tmp_path_factory, checkpoint_path):
-    """The same with what a server of those steps did, whose steps take another 15 % longer."""
+    """Return the calibration with a server of those steps, whose steps take another 15 % longer."""
     folder = tmp_path_factory.mktemp("served") / "steps"
     shutil.copytree(steps, folder)
     write_loads(folder / "serving", 1.15 * 1.2, checkpoint_path)

@@ -5,8 +5,8 @@
 
 The folder is ``aiconfigurator_core/model_configs`` of an environment with that package.
 vLLM builds each model on the meta device, without weights, and its own layers say what they cache
-(``get_kv_cache_spec``). Quantization is left out: caches have 16 bits. Where the package for CPUs
-departs from the one for GPUs, the latter's choice takes its place: kernels of attention to chosen
+(``get_kv_cache_spec``). Quantization is ignored: caches have 16 bits. Where the package for CPUs
+differs from the one for GPUs, the latter's choice takes its place: kernels of attention to chosen
 keys, and the format of states.
 """
 

@@ -54,7 +54,7 @@ def test_no_server_that_started_is_refused(rows):
 
 def test_intervals_hold_what_was_logged(rows):
     table = pd.read_csv(CASES).set_index("case")
-    known = rows[rows["kv_logged"].notna() & (rows["judged"] | (rows["engine"] == SGLANG))]
+    known = rows[rows["kv_logged"].notna() & (rows["scored"] | (rows["engine"] == SGLANG))]
     outside = []
     for case, logged in zip(known["case"], known["kv_logged"], strict=True):
         ends = memory_fit(deployment_of(table.loc[case])).byte_ends
@@ -71,7 +71,7 @@ def test_no_plan_rents_what_does_not_start_by_its_log(rows):
     examines the configuration as ``pinn plan`` does, for a load that it could serve.
     """
     table = pd.read_csv(CASES).set_index("case")
-    logged = rows[rows["judged"] & rows["kv_logged"].notna()]
+    logged = rows[rows["scored"] & rows["kv_logged"].notna()]
     load, asked, rented = load_of([512], [64]), [], []
     for case, kv_gib in zip(logged["case"], logged["kv_logged"], strict=True):
         deployment = deployment_of(table.loc[case])

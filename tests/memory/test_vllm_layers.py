@@ -1,4 +1,4 @@
-"""What layers cache is what vLLM's own layers say they do, of more than 40 architectures.
+"""Layers cache as many bytes as vLLM's own layers say, for more than 40 architectures.
 
 The command that records them anew is in record_vllm_layers.py.
 """

@@ -98,7 +98,7 @@ class _Link:
         self.waited = max(self.waited, *(self.ends.get(job, 0.0) for job in jobs), 0.0)
 
     def finished(self) -> list[int]:
-        """Those that have ended since it was asked last."""
+        """Return transfers that have ended since the last call."""
         moment = max(self.now, self.waited)
         ended = [job for end, job in self.done if end <= moment]
         self.done = [each for each in self.done if each[0] > moment]
@@ -120,7 +120,7 @@ class _OldLink(_Link):
         return self._submit(job, load, len(spec[load].block_ids))
 
     def get_finished(self) -> list[tuple[int, bool]]:
-        """Those that have ended."""
+        """Return transfers that have ended."""
         return [(job, True) for job in self.finished()]
 
 
@@ -136,7 +136,7 @@ class _NewLink(_Link):
         return self._submit(job, True, len(dst.block_ids))
 
     def get_finished(self) -> list[Any]:
-        """Those that have ended."""
+        """Return transfers that have ended."""
         names = {"success": True, "transfer_size": None, "transfer_time": None}
         return [SimpleNamespace(job_id=job, **names) for job in self.finished()]
 

@@ -188,7 +188,7 @@ class Slots:
 
     @staticmethod
     def holder(request: Any) -> Any:
-        """What knows a request's slot."""
+        """Allocator that knows a request's slot."""
         return request
 
 

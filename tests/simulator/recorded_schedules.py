@@ -1,4 +1,4 @@
-"""What recordings of engines' own schedulers and the tests that repeat them have in common.
+"""Helpers of recordings of engines' own schedulers and of the tests that repeat them.
 
 Needs neither an engine nor this project, so that recorders run where only the engine is.
 """
@@ -51,14 +51,14 @@ def random_case(seed: int) -> dict[str, Any]:
 
 
 def paced_case(seed: int) -> dict[str, Any]:
-    """The same with prompts in every second to fifth step alone, while requests decode."""
+    """Return the load with prompts in every second to fifth step alone, while requests decode."""
     case = random_case(seed)
     case["serving"]["prefill_schedule_interval"] = 2 + seed % 4
     return case
 
 
 def offload_case(seed: int) -> dict[str, Any]:
-    """The same with a second tier of KV, one pipeline stage and more in common."""
+    """Return the load with a second tier of KV, one pipeline stage and more in common."""
     case, rng = random_case(seed), np.random.default_rng([seed, 1])
     case["serving"]["pipeline_parallel_size"] = 1
     n = len(case["prompts"])

@@ -38,7 +38,7 @@ def repeat(case: dict[str, Any], target: Deployment) -> tuple[list[Any], Run]:
 
 
 def schedule_of(case: dict[str, Any], target: Deployment) -> dict[str, Any]:
-    """What the recorder of vLLM's schedules writes down of a load."""
+    """Return a load as the recorder of vLLM's schedules writes it down."""
     batches, run = repeat(case, target)
     return {
         "batches": batches,

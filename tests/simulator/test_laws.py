@@ -1,4 +1,4 @@
-"""What holds of every run: conservation, equal results in compiled and plain code, directions."""
+"""Laws of every run: conservation, equal results in compiled and plain code, directions."""
 
 from __future__ import annotations
 

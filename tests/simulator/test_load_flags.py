@@ -123,7 +123,7 @@ def test_a_file_and_flags_are_not_mixed(tmp_path):
     st.sampled_from(["poisson", "gamma", "weibull"]),
 )
 def test_a_rate_asked_for_is_a_rate_in_the_file(tmp_path_factory, stages, factor, process):
-    """The same requests whichever way the rate is said, and as long as the file's."""
+    """Every way to state the rate gives equal requests, as long as the file's."""
     folder = tmp_path_factory.mktemp("rate")
     shape = f"prompt_tokens: 64, output_tokens: 8, process: {process}, cv: 2"
     for name, times in (("slow", 1.0), ("fast", factor)):

@@ -70,7 +70,7 @@ def test_beta_times_the_mean_features_is_what_the_engine_takes(name, asynchronou
 
 @pytest.mark.parametrize("name", ["1 client", "4 clients", "64 clients"])
 def test_clients_see_the_same_tpot_where_answers_are_long(name):
-    """What the API server adds to the first and to the last token is spread over many gaps."""
+    """The API server's time for the first and the last token is spread over many gaps."""
     run = served(name)
     steps = mean_steps(run)
     tpot = steps.tpot_share @ step_features(step_costs([SERVER]), steps.sums) @ LATENCY.beta

@@ -43,7 +43,7 @@ def _flags(case, release):
 
 
 class _Watch:
-    """What is stored, loaded and evicted, and before which batch."""
+    """Return the blocks stored, loaded and evicted, and before which batch."""
 
     def __init__(self, monkeypatch):
         self.kept, self.evicted = [], []
@@ -76,7 +76,7 @@ class _Watch:
 
 
 def schedule_of(case, release, monkeypatch):
-    """What the recorder writes down of a load."""
+    """Return a load as the recorder writes it down."""
     target = deployment(**case["serving"], engine_version=release)
     with monkeypatch.context() as patched:
         watch = _Watch(patched)

@@ -1,4 +1,4 @@
-"""Prefill and decode apart: two pools on one clock, by hand and by law."""
+"""Disaggregated prefill/decode: two pools on one clock, by hand and by law."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_closed_loop_by_hand():
 
 
 def test_a_lone_request_takes_one_step_more_than_on_one_server():
-    """The prompt's last token is computed again where its answer begins."""
+    """The prompt's last token is recomputed where its answer begins."""
     together = simulate(
         deployment(), load([8], [3]), Recorder(), EngineSpec(async_scheduling=False)
     )
@@ -218,7 +218,7 @@ def test_a_slower_link_never_shortens_the_first_token():
 
 
 def test_prompts_do_not_lengthen_the_gaps_between_tokens():
-    """What prefill and decode apart are for."""
+    """Disaggregation keeps prompts out of decode steps."""
     rng = np.random.default_rng(2)
     workload = load(rng.integers(30, 40, 200), rng.integers(8, 24, 200), concurrency=6)
     together = linear()

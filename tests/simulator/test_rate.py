@@ -1,4 +1,4 @@
-"""The same load at another rate: laws of scaling and of leaving requests out."""
+"""A load at another rate: laws of scaling and of dropping requests."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def test_asynchronous_scheduling_plans_no_step_beyond_the_last_token():
 
 def test_a_request_preempted_in_flight_keeps_the_token_of_its_last_batch():
     # As in the synchronous case, but the second request is preempted while its prompt runs: the
-    # token of that batch still counts, and 3 of 5 tokens are computed again.
+    # token of that batch still counts, and 3 of 5 tokens are recomputed.
     got = play(
         load([4, 4], [5, 5]),
         engine={"num_gpu_blocks_override": 6, "async_scheduling": True},

@@ -1,4 +1,4 @@
-"""What SGLang expects running requests to write, and whom it retracts: worked out by hand."""
+"""SGLang's estimate of tokens to come, and whom it retracts: worked out by hand."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_last_of_those_alike_is_retracted():
 
 
 def test_newer_releases_expect_all_of_an_output():
-    """The same load: 39 tokens are expected beside 2 held, and 92 are left for 50 and 50."""
+    """Of one load 39 tokens are expected beside 2 held, and 92 are left for 50 and 50."""
     flags = {"engine_version": "0.5.23", "max_model_len": 64}
     run, batches = serve([1, 10, 10], [40, 40, 40], [0.0, 0.5, 0.5], 133, **flags)
     np.testing.assert_array_equal(run.requests.preemptions, [0, 0, 0])

@@ -87,7 +87,7 @@ def burst(coefficients, tmp_path):
 
 
 def figures(found):
-    """What was simulated, without the flags as they were typed."""
+    """Return the output without the flags as they were typed."""
     return {name: value for name, value in found.items() if name != "serving"}
 
 

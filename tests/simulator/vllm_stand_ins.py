@@ -110,7 +110,7 @@ class _StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 class Release:
-    """What the recorder takes from a release's unpacked wheel.
+    """Modules that the recorder takes from a release's unpacked wheel.
 
     Attributes:
         step: ``EngineCore.step``.

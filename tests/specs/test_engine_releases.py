@@ -1,4 +1,4 @@
-"""What vLLM's releases do by default, read by hand in their source, against what is resolved."""
+"""Defaults of vLLM's releases, read by hand in their source, against what is resolved."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def deployed(version: str, gpu: str = "H200", model: str = "Llama-3.1-8B", **fla
 
 
 def facts(version: str) -> dict[str, Any]:
-    """What a release does, of fields that costs or schedules ask for."""
+    """Return a release's fields that costs or schedules ask for."""
     h200, b200, b300, a100 = (
         deployed(version, gpu).recipe for gpu in ("H200", "B200", "B300", "A100-SXM-80GB")
     )
@@ -299,7 +299,7 @@ def test_a_fingerprint_is_of_what_a_function_does(tmp_path):
 
 
 def _said_of(rows: list[dict[str, str]], version: str) -> list[dict[str, str]]:
-    """What rows say of one release, without releases and sources."""
+    """Return the rows about one release, without releases and sources."""
     number = release(version)
     return [
         {k: v for k, v in row.items() if k not in ("since", "until", "source")}

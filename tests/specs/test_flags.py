@@ -1,4 +1,4 @@
-"""What a declaration says about values."""
+"""Declarations of flags constrain their values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs: flags and the engines' defaults as one recipe, each field with what set it."""
+"""Resolved engine configuration: flags and defaults, each field with its origin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What four releases of SGLang run by default, in words of one's own, read in their wheels."""
+"""Defaults of four releases of SGLang, in words of one's own, read in their wheels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each engine's words for speculative decoding mean."""
+"""Meaning of each engine's words for speculative decoding."""
 
 import math
 

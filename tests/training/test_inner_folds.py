@@ -30,8 +30,8 @@ def kernels():
 
 
 def folds(kernels, rows, second=""):
-    judges = inner_folds.Judges(rows)
-    return inner_folds.inner_folds(kernels, RunFitSettings(), judges, load_model(GPT_OSS), second)
+    measured = inner_folds.Measurements(rows)
+    return inner_folds.inner_folds(kernels, RunFitSettings(), measured, load_model(GPT_OSS), second)
 
 
 def by_name(found):

@@ -49,8 +49,8 @@ def test_a_left_out_model_calibrates_in_no_split_and_under_no_name_of_its_shape(
     mine = errors["shape"] == "model 0"
     poisoned = errors.assign(tpot=errors["tpot"].where(~mine, 9.0))
     halves = [
-        judged[judged["shape"].eq("model 0") & judged["split"].ne(LOGO)]["half"]
-        for judged in (nested_intervals(errors), nested_intervals(poisoned))
+        nested[nested["shape"].eq("model 0") & nested["split"].ne(LOGO)]["half"]
+        for nested in (nested_intervals(errors), nested_intervals(poisoned))
     ]
     np.testing.assert_array_equal(*halves)
 
@@ -64,7 +64,7 @@ def test_many_groups_are_covered_as_often_as_asked():
 
 
 def test_every_model_counts_once_in_the_table():
-    judged = pd.DataFrame(
+    evaluated = pd.DataFrame(
         {
             "split": LOMO,
             "metric": "tpot",
@@ -74,7 +74,7 @@ def test_every_model_counts_once_in_the_table():
             "half": np.arcsinh([0.1, 0.2, 0.3, 0.6]),
         }
     )
-    table = coverage_table(judged).set_index("name")
+    table = coverage_table(evaluated).set_index("name")
     assert list(table.index) == ["all", "a", "b", "x", "y"]
     assert table["n"].tolist() == [4, 3, 1, 3, 1]
     np.testing.assert_allclose(table["coverage"], [2 / 3, 1 / 3, 1, 2 / 3, 0], atol=1e-4)

@@ -1,4 +1,4 @@
-"""What the tools would have written of a simulated run: one writer per kind of file."""
+"""Files that benchmark tools would have written of a simulated run: one writer per kind."""
 
 from __future__ import annotations
 

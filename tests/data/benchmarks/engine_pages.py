@@ -1,4 +1,4 @@
-"""What an engine itself would have written of a simulated run: counters, steps and spans."""
+"""Pages that an engine would have written of a simulated run: counters, steps and spans."""
 
 from __future__ import annotations
 

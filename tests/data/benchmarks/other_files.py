@@ -1,4 +1,4 @@
-"""What tools would have written of a simulated run: printed tables, sweeps, llmperf and LPG."""
+"""Other tools' files of a simulated run: printed tables, sweeps, llmperf and LPG."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PRINTED = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2EL"}
 
 
 def printed_table(values: dict[str, Any]) -> str:
-    """What ``vllm bench serve`` prints of a result file."""
+    """Return the console output of ``vllm bench serve`` for a result file."""
     lines = [f"{' Serving Benchmark Result ':=^50}"]
     labels = {
         "Successful requests:": values["completed"],

@@ -53,7 +53,7 @@ _MOST_OFF, _OFF = 3, (0.1, 0.3)
 
 
 def flags_of(kind: str) -> dict[str, object]:
-    """What starts the server that a kind's files are of."""
+    """Return the command that starts the server of a kind's files."""
     engine = _ENGINES.get(kind, "vllm")
     release = {"engine_version": "0.5.9"} if kind == "sglang" else {}  # which its file names
     return SERVER | {"engine": engine, "enable_prefix_caching": kind != "InferenceX"} | release
@@ -94,8 +94,8 @@ def round_trip(
     """One server: each scalar's truth and what came back with its half-width; mean errors.
 
     Args:
-        kind: Of file.
-        prior: Of the server.
+        kind: Kind of file.
+        prior: Prior of the server.
         seed: Which server it is.
         known: What came back of files before; files of equal loads and figures are fitted once.
     """

@@ -24,7 +24,7 @@ class Served:
         deployment: The server.
         load: What was sent.
         latency: Its true coefficients.
-        seed: Of the load's draws.
+        seed: Seed of the load's draws.
     """
 
     deployment: Deployment

@@ -53,7 +53,7 @@ def test_a_closed_loop_comes_back(kind, closed, tmp_path):
     assert run.load.prompt.mean == pytest.approx(closed.load.prompt.mean, rel=2e-3)
     assert run.load.output.mean == pytest.approx(closed.load.output.mean, rel=2e-2)
     assert run.load.rate_per_s is None
-    # The log tells the time between tokens alone, and that to the second.
+    # The log has ITL alone, and that to the second.
     assert run.figures.keys() >= ({"itl_mean_s"} if kind == "log" else {"ttft_mean_s"})
     for name, value in run.figures.items():
         within = {"log": 0.02, "printed table": 2e-3}.get(kind, 1e-4)

@@ -1,4 +1,4 @@
-"""What readers recognize a file by, what they leave out and name, and files that people post."""
+"""Readers say how they recognize a file, and skip and name the rest; files that people post."""
 
 import json
 import os

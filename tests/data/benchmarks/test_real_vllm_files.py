@@ -1,7 +1,7 @@
 """Files of a real vLLM 0.32.0 (``make live-test``), its CPU build: client, pages and log agree.
 
 Six requests of a closed loop of three clients. Of the pages a few series were kept, of the log the
-lines about flags, cache and iterations; what the model wrote is left out.
+lines about flags, cache and iterations; the model's answers are removed.
 """
 
 import json

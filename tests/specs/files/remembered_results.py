@@ -1,4 +1,4 @@
-"""Gives remembered results of the package on its path, each in a process that imports it anew.
+"""Gives cached results of the package on its path, each in a process that imports it anew.
 
 A line ``NAME`` on standard input is answered by one line of JSON: the result of that name. The
 libraries are imported once, before the processes are forked.

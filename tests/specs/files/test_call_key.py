@@ -14,7 +14,7 @@ from pinn.specs.model import GREEDY
 
 
 def compute(*_):
-    """A function whose results are remembered."""
+    """Function with cached results."""
 
 
 def other(*_):

@@ -1,9 +1,9 @@
-"""A result that was remembered is given anew when a constant that decides it changes."""
+"""A cached result is computed anew when a constant that decides it changes."""
 
 import pytest
 from package_copy import PackageCopy
 
-#: A remembered result, and a constant that decides it.
+#: A cached result, and a constant that decides it.
 CONSTANTS = (
     ("coefficients", "pinn/surrogate/featurizer.py", "_TILE"),
     ("distance", "pinn/surrogate/uncertainty/held_out.py", "UNMEASURED"),
