@@ -184,7 +184,7 @@ class Search:
 
 
 def scored(draw: Draw, data: LeftOut, settings: Settings) -> pd.DataFrame:
-    """Return errors and intervals of a draw's other rows; a fit that does not improve is dropped."""
+    """Return errors and intervals of a draw's other rows; a fit is kept only if it improves."""
     prior = _prior(draw.train[0], data, settings)
     kept = _is_kept(draw, data, settings, prior)
     used = calibrated(draw.train, data, settings) if kept else prior
