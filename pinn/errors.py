@@ -35,9 +35,9 @@ class TooLargeError(PinnError):
 def warn_user(text: str) -> None:
     """Warn at the line outside this package that called it."""
     frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0] == "pinn":
+    while frame.f_back and f"{frame.f_globals.get('__name__')}.".startswith("pinn."):
         frame, level = frame.f_back, level + 1
-    warnings.warn(text, stacklevel=level - 1)
+    warnings.warn(text, stacklevel=level)
 
 
 def printable(text: object, most: int = NAME_CHARACTERS) -> str:
