@@ -1,4 +1,7 @@
-"""The error type that users see as one line, and text that is safe to show."""
+"""The error type that users see as one line, warnings, and text that is safe to show."""
+
+import sys
+import warnings
 
 #: Longest error message and longest name of a file that are shown whole.
 _MESSAGE_CHARACTERS = 2000
@@ -27,6 +30,14 @@ class UnknownLayersError(PinnError):
 
 class TooLargeError(PinnError):
     """A size beyond a limit of ``pinn.common.documents``."""
+
+
+def warn_user(text: str) -> None:
+    """Warn at the line outside this package that called it."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back and f"{frame.f_globals.get('__name__')}.".startswith("pinn."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, stacklevel=level)
 
 
 def printable(text: object, most: int = NAME_CHARACTERS) -> str:

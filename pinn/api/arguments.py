@@ -3,16 +3,18 @@
 import difflib
 import inspect
 import re
-import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import MISSING, fields, replace
+from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from types import NoneType
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
-from pinn.api.flag_values import in_own_words, read_flag
+from pinn.api.flag_values import checked_flag, several_values
 from pinn.api.requests import OTHER_NAMES, explained, parameters_of
 from pinn.common.documents import comma_separated
 from pinn.engines import launch_line
-from pinn.errors import PinnError, printable
+from pinn.errors import PinnError, printable, warn_user
 from pinn.specs.flags import FORCE, Flag, flags_of
 from pinn.specs.gpu import GpuSpec, load_gpu
 from pinn.specs.serving import VLLM, ServingSpec
@@ -20,18 +22,38 @@ from pinn.specs.serving import VLLM, ServingSpec
 _Function = TypeVar("_Function", bound=Callable[..., object])
 _Request = TypeVar("_Request")
 _TYPES = {"int": int, "float": float, "bool": bool, "str": str}
-#: Arguments beside the flags of the specifications.
-_QUANTIZATION = {
-    "quantization": Flag("Format to serve the model in, such as fp8.", shown="as its config says")
-}
-#: And where one server is asked about; and where deployments are timed that nobody measured.
-_SERVED = {
-    **_QUANTIZATION,
-    "serve": Flag("Launch command to read model and flags from; flags beside it go first."),
-}
-_BESIDE = {**_SERVED, FORCE.name: FORCE}
+#: Of a server, beside the flags of the specifications.
+FORMAT = Flag(
+    "Serve the model as bf16, fp16, fp8, fp8_static (activations scaled by the checkpoint's "
+    "factors), fp8_block, mxfp8, int8, int4, mxfp4, mxfp4_mxfp8 (8-bit activations), nvfp4 (fp4) "
+    "or nvfp4_wo (16-bit activations), or vLLM's name of a method, such as compressed-tensors.",
+    shown="as its config says",
+    shorts=("-q",),
+    spelled={"configurations": "precision"},
+    name="quantization",
+)
+_SERVE = Flag(
+    "Launch command to read model and flags from; flags beside it go first.", name="serve"
+)
 #: An option's name in the help of a command.
 _OPTION = re.compile(r"--([a-z][a-z-]*)")
+
+
+def declared_flags(specifications: Sequence[type], *requests: type) -> dict[str, Flag]:
+    """Return the flags of specifications by name, of a server the format too.
+
+    Args:
+        specifications: Dataclasses that declare flags.
+        requests: Requests beside them; ``SEVERAL`` of one has the flags that take several values,
+            with their defaults in words.
+    """
+    listed = [FORMAT] * (ServingSpec in specifications)
+    listed += [flag for each in specifications for flag in flags_of(each)]
+    found = {flag.name: flag for flag in listed}
+    for name, shown in [each for r in requests for each in getattr(r, "SEVERAL", {}).items()]:
+        several = f"{found[name].help} One or several."
+        found[name] = replace(found[name], help=several, default=None, shown=shown, several=True)
+    return found
 
 
 def with_arguments(
@@ -50,15 +72,14 @@ def with_arguments(
             ``force``, too.
         serves: Whether it is about one server: it takes ``serve``, too.
     """
-    declared = _declared(specifications)
-    if ServingSpec in specifications:
-        beside = _BESIDE if deploys else _SERVED if serves else _QUANTIZATION
-        declared = {**beside, **declared}
+    requests = request if isinstance(request, tuple) else (request,)
+    declared = declared_flags(specifications, *requests)
+    beside = [_SERVE] * (serves or deploys) + [FORCE] * deploys
+    declared = {flag.name: flag for flag in beside} | declared
 
     def decorate(function: _Function) -> _Function:
         signature = inspect.signature(function)
         own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        requests = request if isinstance(request, tuple) else (request,)
         helps = {n: t for each in requests for n, t in explained(each, "Attributes")[1].items()}
         asked = [p for each in requests for p in parameters_of(each)]
         asked = [p for p in asked if p.name not in signature.parameters]
@@ -82,112 +103,142 @@ def _in_python(option: re.Match[str]) -> str:
 def read_request(
     request: type[_Request], given: Mapping[str, object], *specifications: type, **own: object
 ) -> tuple[_Request, dict[str, Any]]:
-    """The request of a command, and the flags beside it, from arguments.
+    """Return the request of a command, and the flags beside it, from arguments.
+
+    ``serve`` stands for the model and the flags of its command, where no argument gives them;
+    what is not modelled of them is said in a warning. ``quantization`` is called ``precision``.
 
     Args:
-        request: What is made.
-        given: Arguments of the request and flags of the specifications; paths may be text.
+        request: Class of the request.
+        given: Arguments of the request and flags of the specifications, with None for those that
+            are left out; paths may be text.
         specifications: Dataclasses that declare flags.
-        own: Fields of the request that the function declares itself.
+        own: Arguments that the function declares itself, those of other requests too.
 
     Raises:
         PinnError: If a name is unknown, with the nearest one, or a value is not of its type.
     """
-    declared = get_type_hints(request)
-    names = [name for name in declared if name not in own]
-    renamed = {
-        n: r for n, r in OTHER_NAMES.items() if r in names and n not in _declared(specifications)
-    }
-    given = {renamed.get(name, name): value for name, value in given.items()}
-    found = {name: value for name, value in given.items() if name in names} | own
-    values = {name: _typed(declared[name], value) for name, value in found.items()}
-    flags = {name: value for name, value in given.items() if name not in names}
-    gpu = values.get("gpu")
-    gpus = None if gpu is None else str(gpu)
-    return request(**values), given_flags(flags, *specifications, gpu=gpus, beside=names)
+    hints = get_type_hints(request, include_extras=True)
+    declared = declared_flags(specifications, request)
+    if ServingSpec in specifications:
+        declared |= {_SERVE.name: _SERVE, FORCE.name: FORCE}
+    found = _by_name(given, own, hints, declared)
+    values: dict[str, Any] = {n: _typed(n, hints[n], v) for n, v in found.items() if n in hints}
+    flags = {n: v for n, v in found.items() if n not in hints and n in declared}
+    flags, lines = read_flags(flags, declared, values.get("gpu"), by_name=True)
+    for line in lines:
+        if line.startswith("not modelled"):
+            warn_user(line)
+    if "model" in hints and (started := flags.pop("model", None)):
+        values.setdefault("model", started)
+    for each in fields(request):  # type: ignore[arg-type]
+        if each.default is MISSING and each.name not in values:
+            raise PinnError(f"{each.name} is missing: give it")
+    return request(**values), flags
 
 
-def _typed(annotation: object, value: object) -> object:
-    """A path for text where a request has paths; text for a path, numbers or several of them."""
-    kinds = get_args(annotation) or (annotation,)
-    if value is None:
-        return None
-    of_list = [get_args(each)[0] for each in kinds if get_origin(each) is list]
-    if of_list:
-        several = value if isinstance(value, Iterable) and not isinstance(value, str) else [value]
-        return [of_list[0](each) for each in several]
-    if Path in kinds:
-        return Path(str(value))
-    if float in kinds and isinstance(value, int):
-        return float(value)
-    if str in kinds and isinstance(value, Iterable) and not isinstance(value, str):
-        return ",".join(map(str, value))
-    return str(value) if str in kinds and isinstance(value, Path | int | float) else value
-
-
-def given_flags(
-    flags: Mapping[str, object],
-    *specifications: type,
-    gpu: str | None = None,
-    beside: Collection[str] = (),
+def _by_name(
+    given: Mapping[str, object],
+    own: Mapping[str, object],
+    hints: Mapping[str, object],
+    declared: Mapping[str, Flag],
 ) -> dict[str, object]:
-    """The flags that are given, each in its type; ``quantization`` is called ``precision``.
+    """Return arguments that are not None under their own names.
 
-    ``serve`` stands for the model and the flags of its command; what is not modelled of them is
-    said in a warning.
+    Raises:
+        PinnError: If a name is unknown, with the nearest one, or an argument has two.
+    """
+    names = {other: name for other, name in OTHER_NAMES.items() if name in hints}
+    names |= {other: flag.name for flag in declared.values() for other in flag.other_names}
+    names |= {name: name for name in (*declared, *hints, *own)}
+    found = {name: value for name, value in own.items() if value is not None}
+    for other, value in given.items():
+        if other not in names:
+            what = "flag" if declared else "argument"
+            raise PinnError(f"unknown {what} {other!r}: {_nearest(other, names)}")
+        name = names[other]
+        if value is not None and name in found:
+            raise PinnError(f"{name} is given twice, as {other!r} too: leave one out")
+        if value is not None:
+            off = name in declared and other in declared[name].reversed_names
+            found[name] = not declared[name].read(value, other) if off else value
+    return found
+
+
+def _typed(name: str, hint: Any, value: object) -> object:
+    """Return a value of a request's field in its type: a path for text, text for a path.
+
+    Raises:
+        PinnError: If it is of another type, or out of the field's limits.
+    """
+    hint, *limits = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    (kind,) = [each for each in get_args(hint) or (hint,) if each is not NoneType]
+    if get_origin(kind) is list:
+        several = [value] if isinstance(value, str) else several_values(value)
+        return [_typed(name, get_args(kind)[0], each) for each in several]
+    if kind is Path:
+        if not isinstance(value, str | PathLike):
+            raise PinnError(f"{name} must be a path, got {value!r:.60}")
+        return Path(value)
+    flag = replace(*(limits or [Flag()]), name=name, kind=kind.__name__)
+    if kind is float and not limits:  # it may be infinite
+        return flag.read(value, name)
+    return checked_flag(flag, value, name)
+
+
+def read_flags(
+    given: Mapping[str, object],
+    declared: Mapping[str, Flag],
+    gpu: str | None = None,
+    words: Sequence[str] = (),
+    *,
+    by_name: bool = False,
+) -> tuple[dict[str, Any], list[str]]:
+    """Return flags in their types, with those of a launch command that are not given beside it.
 
     Args:
-        flags: As given.
-        specifications: Dataclasses that declare them.
+        given: Flags, and the launch command as ``serve``.
+        declared: Flag by name.
         gpu: Names of GPUs with commas between them, for what a launch command asks of them.
-        beside: Other arguments that an unknown one may be meant for.
+        words: Flags of the engine that are none here.
+        by_name: Whether errors call a flag by its name, as in Python; else by its option.
+
+    Returns:
+        The flags, with ``precision`` for ``quantization`` and the ``model`` of the command; and
+        lines that say what was taken of the command and what was not.
 
     Raises:
-        PinnError: If a name is unknown, with the nearest one, or a value is not of its type.
+        PinnError: If a value is not one that its flag can have, or the command cannot be read.
     """
-    declared = _declared(specifications) | {FORCE.name: FORCE}
-    served = ServingSpec in specifications
-    serving = {name for each in _declared((ServingSpec,)).values() for name in each.other_names}
-    from pinn.simulator.workloads.load import LoadFlags  # numpy, which --help does without
-
-    loads = {name: f.name for f in flags_of(LoadFlags) for name in f.other_names}
-    flags = {loads.get(n, n) if LoadFlags in specifications else n: v for n, v in flags.items()}
-    known = set(declared) if specifications else set()
-    known |= {*serving, *_BESIDE, "precision"} if served else set()
-    found: dict[str, object] = {}
-    for name, value in flags.items():
-        if name not in known:
-            what = "flag" if specifications else "argument"
-            raise PinnError(f"unknown {what} {name!r}: {_nearest(name, {*known, *beside})}")
-        if value is not None and name != "serve":
-            found["precision" if name == "quantization" else name] = value
-    found = in_own_words(str(found.get("engine", VLLM)), found)
-    if flags.get("serve"):
-        started, lines = launched(str(flags["serve"]), [], found, gpu, declared)
-        for line in lines:
-            if line.startswith("not modelled"):
-                warnings.warn(line, stacklevel=4)
-        found = started | found
-    return {k: read_flag(declared[k], v, k) if k in declared else v for k, v in found.items()}
-
-
-def _declared(specifications: tuple[type, ...]) -> dict[str, Flag]:
-    return {flag.name: flag for each in specifications for flag in flags_of(each)}
+    given = dict(given)
+    command = str(given.pop(_SERVE.name, "")) or None
+    started, lines = dict[str, object](), list[str]()
+    if command or words:
+        started, lines = launched(command, [*words], given, gpu, declared)
+    found = dict[str, Any]()
+    for name, value in (started | given).items():
+        flag = declared.get(name)
+        read = checked_flag(flag, value, name if by_name else "") if flag else value
+        if read is not None:
+            found["precision" if name == FORMAT.name else name] = read
+    return found, lines
 
 
 def _parameter(name: str, flag: Flag) -> inspect.Parameter:
     kind, own = inspect.Parameter.KEYWORD_ONLY, _TYPES[flag.kind]
-    hint = own | None if flag.optional else own
+    hint: object = own | None if flag.optional else own
+    if flag.several:
+        hint = own | Sequence[own] | None  # type: ignore[valid-type]
     return inspect.Parameter(name, kind, default=flag.default, annotation=hint)
 
 
-def _nearest(name: str, known: set[str]) -> str:
+def _nearest(name: str, known: Collection[str]) -> str:
     close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
     return f"did you mean {close[0]}?" if close else f"use {', '.join(sorted(known))}"
 
 
 #: Keys of a configuration beside flags.
-_KEYS = frozenset({"model", "precision", "force"})
+_KEYS = frozenset({"model", "force"})
 
 
 def launched(
@@ -214,15 +265,18 @@ def launched(
         PinnError: As :func:`read_launch`, or if the command starts another engine than is given.
     """
     release = str(given.get("engine_version") or "")
-    asked = str(given.get("engine") or "").split(",")[0]
+    asked = several_values(given.get("engine") or "")
     if command is None:
-        found = launch_line.Launch(asked or VLLM, release)
+        found = launch_line.Launch(str(asked[0]) if asked else VLLM, release)
     else:
         found = launch_line.read_launch(command, _strictest(gpu), release)
-        if asked and asked != found.engine:
-            raise PinnError(f"--serve starts {found.engine}, not --engine {asked}: leave one out")
+        if asked and found.engine not in asked:
+            named = ", ".join(map(str, asked))
+            raise PinnError(f"--serve starts {found.engine}, not --engine {named}: leave one out")
     more = launch_line.read_arguments(found.engine, words, found.release or release)
     found.configuration |= more.configuration
+    if "precision" in found.configuration:
+        found.configuration[FORMAT.name] = found.configuration.pop("precision")
     for name in ("taken", "no_effect", "unmodelled"):
         getattr(found, name).extend(getattr(more, name))
     known = {k: v for k, v in found.configuration.items() if k in _KEYS or k in fields}

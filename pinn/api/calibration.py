@@ -52,8 +52,6 @@ def calibrate(
     """
     own = {"benchmarks": benchmarks, "model": model, "gpu": gpu}
     asked, flags = read_request(CalibrationRequest, given, *_SPECIFICATIONS, **own)
-    if started := flags.pop("model", None):  # of the launch command
-        asked = replace(asked, model=asked.model or started)
     if sum(map(bool, (asked.observations, asked.benchmarks, asked.steps))) != 1:
         raise PinnError(
             "give --observations FOLDER of 'pinn ingest', --benchmarks FILES, or --steps FOLDER of "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from pinn.common.progress import doing
 from pinn.common.screen import WIDEST, Grid, page, printed
 from pinn.common.tables import read_frame, records
 from pinn.engines.engine_spec import EngineSpec
-from pinn.errors import PinnError
+from pinn.errors import PinnError, warn_user
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -118,7 +117,8 @@ def evaluate_serving_runs(
     from pinn.evaluation import serving_runs as scoring
     from pinn.evaluation.tables import print_scores, print_summary
 
-    asked, _ = read_request(requests.ServingRunsRequest, given, path=path)
+    own = {"path": path, "intervals": intervals}
+    asked, _ = read_request(requests.ServingRunsRequest, given, **own)
     runs = scoring.read_runs(asked.path, asked.gpu, asked.model_configs, asked.seed)
     doing(f"simulating {len(runs):,} runs")
     network = find_checkpoint(asked.checkpoint)
@@ -192,7 +192,7 @@ def evaluate_panel(**given: object) -> ScoreTable:
     if asked.widths:
         read_calibration(path)  # refused before anything is simulated
     if asked.steps is not None and learned_steps(path, asked.steps):
-        warnings.warn(f"{path} learned from {asked.steps}: they do not judge it", stacklevel=3)
+        warn_user(f"{path} learned from {asked.steps}: they do not judge it")
     rows = panel_rows(path, asked.judges or (), asked.steps, asked.public or ())
     try:
         judged = interval_widths.interval_rows(path, rows)
@@ -206,7 +206,7 @@ def evaluate_panel(**given: object) -> ScoreTable:
         lines = [f"{scoring.panel_grid(table).markdown()}\n\nB is {verdict}."]
         if left := scoring.uncompared_groups(other, found):
             groups = ", ".join(left)
-            warnings.warn(f"no configuration is in both panels of: {groups}", stacklevel=3)
+            warn_user(f"no configuration is in both panels of: {groups}")
     if judged is not None:
         lines.append(f"\n{interval_widths.judge_intervals(judged)}")
     if asked.widths and judged is not None:

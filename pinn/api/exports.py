@@ -55,7 +55,7 @@ def export_table(
     from pinn.export import table
     from pinn.export.configured import find_intervals
 
-    how, _ = read_request(TableRequest, given)
+    how, _ = read_request(TableRequest, given, out=out, configurations=configurations)
     (configured, lines), ends = _configured(configurations, how), None
     if how.intervals:
         try:
@@ -83,7 +83,7 @@ def export_blis(
     """
     from pinn.export.blis_files import write_folders
 
-    how, _ = read_request(BlisRequest, given)
+    how, _ = read_request(BlisRequest, given, out=out, configurations=configurations)
     configured, lines = _configured(configurations, how)
     settings = (how.workloads or [], Path(out), how.worst_error, how.skip_invalid)
     said = printed(write_folders, configured, *settings)
@@ -102,7 +102,7 @@ def export_onnx(out: str | Path, **given: object) -> Written:
     from pinn.export.configured import checkpoint_provenance
     from pinn.surrogate.checkpoint import load_checkpoint
 
-    how, _ = read_request(OnnxRequest, given)
+    how, _ = read_request(OnnxRequest, given, out=out)
     path = find_checkpoint(how.checkpoint)
     loaded = load_checkpoint(path)
     provenance = checkpoint_provenance(path, loaded.metadata)

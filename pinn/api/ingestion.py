@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +64,8 @@ def ingest_vllm(
     Raises:
         PinnError: If the file cannot be read, or holds nothing of the server.
     """
-    asked, flags = _asked(given, out, ServingSpec)
+    own = {"traces": traces, "out": out, "workers": workers}
+    asked, flags = read_request(IngestRequest, given, ServingSpec, **own)
     tables = ingestion.ingest_vllm(Path(traces), asked.out, _target(asked, flags), workers)
     report = trace_tables.cleaning_tables(tables.manifest)
     if not tables.manifest["tables"]["steps"]["rows"]:
@@ -87,7 +88,7 @@ def ingest_steps(file: str | Path, out: str | Path, **given: object) -> Ingested
     Raises:
         PinnError: If the file cannot be read.
     """
-    asked, flags = _asked(given, out, ServingSpec)
+    asked, flags = read_request(IngestRequest, given, ServingSpec, file=file, out=out)
     source = Path(file)
     if source.is_dir() or source.suffix == ".csv":
         server = ingestion.GivenServer(asked.model, asked.gpu, flags)
@@ -113,7 +114,8 @@ def ingest_benchmarks(
     Raises:
         PinnError: If no file can be used.
     """
-    asked, flags = _asked(given, out, ServingSpec, GivenLoad)
+    own = {"files": files, "out": out}
+    asked, flags = read_request(IngestRequest, given, ServingSpec, GivenLoad, **own)
     server, load = split_flags(flags)
     named = ingestion.GivenServer(asked.model, asked.gpu, server)
     listed = [files] if isinstance(files, str | Path) else files
@@ -121,15 +123,6 @@ def ingest_benchmarks(
     runs, report = ingestion.ingest_benchmarks(paths, asked.out, named, load)
     text = "\n".join([report.table(), "", *run_lines(runs)])
     return Ingested(asked.out, text, sum(report.refused.values()))
-
-
-def _asked(
-    given: Mapping[str, object], out: str | Path, *specifications: type
-) -> tuple[IngestRequest, dict[str, Any]]:
-    """Return the request and the flags beside it; the launch command may name the model."""
-    asked, flags = read_request(IngestRequest, given, *specifications, out=out)
-    started = flags.pop("model", None)
-    return replace(asked, model=asked.model or started), flags
 
 
 def _target(asked: IngestRequest, flags: dict[str, Any]) -> Target | None:

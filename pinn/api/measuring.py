@@ -90,7 +90,8 @@ def measure(
     Raises:
         PinnError: If it is not measured, is mistyped, does not fit, or Python cannot be run.
     """
-    wanted, flags = read_request(MeasureRequest, given, ServingSpec, model=model)
+    declared = {"model": model, "more": more, "say": say}
+    wanted, flags = read_request(MeasureRequest, given, ServingSpec, **declared)
     if wanted.serve and any(" serve " in word or "launch_server" in word for word in more):
         raise PinnError(
             "measure's --serve takes no launch command: give --model and the flags of the server "

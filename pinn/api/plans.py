@@ -8,19 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinn.api.arguments import read_request, with_arguments
-from pinn.api.flag_values import checked_flag
-from pinn.api.requests import ExploreRequest, WorkersRequest, named
+from pinn.api.requests import ExploreRequest, WorkersRequest
 from pinn.common.screen import printed
 from pinn.common.workers import Workers
 from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
-from pinn.planning.explore.grid import SIZES
 from pinn.planning.explore.page import explore_page
 from pinn.planning.plan import Plan, PlanRequest
 from pinn.planning.planner import plan_load
 from pinn.planning.report import choice_rows, print_plan, write_files
 from pinn.simulator.workloads.load import LoadFlags
-from pinn.specs.flags import flags_of
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
 
@@ -86,13 +83,10 @@ def plan(
     Raises:
         PinnError: If nothing fits or holds the limits, with what comes nearest.
     """
-    gpus = ",".join(map(str, [gpu] if isinstance(gpu, str | Path) else gpu or ())) or None
-    own = {"workload": workload, "slo": slo, "model": model, "gpu": gpus}
     given = {"workers": 1, **given}
-    if "," in str(given.get("engine")) and isinstance(given["engine"], str):
-        given["engine"] = given["engine"].split(",")
-    where = {f.name: given.pop(f.name) for f in fields(WorkersRequest) if f.name in given}
-    asked, flags = read_request(PlanRequest, given, *_SPECIFICATIONS, **own)
+    where = {f.name: given.pop(f.name, None) for f in fields(WorkersRequest)}
+    own = {"workload": workload, "slo": slo, "model": model, "gpu": gpu, "price": price}
+    asked, flags = read_request(PlanRequest, given, *_SPECIFICATIONS, **own, **where)
     place, _ = read_request(WorkersRequest, where)
     workers = Workers(place.backend, place.count, place.address, torch=False)
     return PlannedFleet(plan_load(asked, flags, _prices(price), workers))
@@ -130,9 +124,6 @@ def explore(
     out: str | Path,
     model: str | Path | None = None,
     gpu: str | Path | Sequence[str | Path] = (),
-    *,
-    tensor_parallel_size: int | str | Sequence[int] = SIZES,
-    quantization: str | Sequence[str] = (),
     **given: object,
 ) -> int:
     """Write a page with sliders of a few servers, which needs no other file: ``pinn explore``.
@@ -141,9 +132,7 @@ def explore(
         out: Page to write.
         model: Name, or path of a config.json or its folder.
         gpu: Names, or paths of datasheets, to choose from.
-        tensor_parallel_size: One or several to choose from.
-        quantization: Number formats to choose from. [default: the checkpoint's own and fp8]
-        **given: All else; the engine's flags are for all servers.
+        **given: All else; flags that take one value are for all servers.
 
     Returns:
         How many servers the page has; those that do not start are named in it.
@@ -151,19 +140,10 @@ def explore(
     Raises:
         PinnError: If something is unknown, no server starts, or the page cannot show one.
     """
-    gpus = ",".join(map(str, [gpu] if isinstance(gpu, str | Path) else gpu or ())) or None
-    asked, flags = read_request(ExploreRequest, given, ServingSpec, model=model, gpu=gpus)
-    flags = named(asked.model, None) | flags
-    model_name = flags.pop("model", None)
-    if model_name is None or asked.gpu is None:
+    own = {"out": out, "model": model, "gpu": gpu}
+    asked, flags = read_request(ExploreRequest, given, ServingSpec, **own)
+    if asked.model is None or not asked.gpu:
         raise PinnError("--model and --gpu are needed: 'pinn models' and 'pinn gpus' list them")
-    if quantization:
-        formats = quantization if isinstance(quantization, str) else ",".join(quantization)
-        flags["precision"] = formats
-    (size,) = (f for f in flags_of(ServingSpec) if f.name == "tensor_parallel_size")
-    several = tensor_parallel_size
-    listed = str(several).split(",") if isinstance(several, int | str) else several
-    flags["tensor_parallel_size"] = [checked_flag(size, each) for each in listed]
-    page = explore_page(str(model_name), asked.gpu.split(","), flags, asked.checkpoint)
+    page = explore_page(asked.model, asked.gpu.split(","), flags, asked.checkpoint)
     page.write(Path(out))
     return len(page.servers)

@@ -165,7 +165,8 @@ def predict_many(
     """
     from pinn.export.coefficient_table import many_table
 
-    asked, flags = read_request(ManyRequest, given, ServingSpec)
+    own = {"configurations": configurations, "batch": batch}
+    asked, flags = read_request(ManyRequest, given, ServingSpec, **own)
     shared = canonical(flags | named(asked.model, asked.gpu))
     rows = [shared | row for row in configuration_rows(configurations)]
     listed = [batch] if isinstance(batch, str) else list(batch)

@@ -10,9 +10,9 @@ import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, get_type_hints
+from typing import Annotated, ClassVar, get_type_hints
 
-from pinn.specs.flags import FlagValue
+from pinn.specs.flags import Flag, FlagValue
 
 #: Arguments that mean the same in every request, unless its docstring says otherwise.
 SHARED = {
@@ -36,9 +36,9 @@ def explained(what: object, section: str) -> tuple[str, dict[str, str]]:
     return text.rstrip(), SHARED | helps
 
 
-def parameters_of(request: type) -> list[inspect.Parameter]:
-    """Return a keyword parameter for each field of a request."""
-    hints = get_type_hints(request, include_extras=True)
+def parameters_of(request: type, *, limits: bool = False) -> list[inspect.Parameter]:
+    """Return a keyword parameter for each field of a request, with its limits or without."""
+    hints = get_type_hints(request, include_extras=limits)
     parameters = inspect.signature(request).parameters.values()
     return [parameter.replace(annotation=hints[parameter.name]) for parameter in parameters]
 
@@ -91,6 +91,11 @@ class ExploreRequest:
         gpu: Names, or paths of datasheets, separated by commas.
     """
 
+    SEVERAL: ClassVar = {
+        "quantization": "the checkpoint's own, and fp8",
+        "tensor_parallel_size": "1, 2, 4 and 8",
+    }
+
     model: str | None = None
     gpu: str | None = None
     checkpoint: Path | None = None
@@ -110,7 +115,7 @@ class WorkersRequest:
     PANEL: ClassVar[str] = "Where simulations run"
 
     backend: str = "processes"
-    workers: int | None = None
+    workers: Annotated[int | None, Flag(least=1)] = None
     address: str | None = None
 
     @property
@@ -187,8 +192,8 @@ class SimulationRequest:
     seed: int | None = None
     slo: str | None = None
     percentiles: str | None = None
-    num_warmups: int = 0
-    warmup_s: float = 0.0
+    num_warmups: Annotated[int, Flag(least=0)] = 0
+    warmup_s: Annotated[float, Flag(least=0)] = 0.0
     sensitivity: str | None = None
     checkpoint: Path | None = None
     coefficients: Path | None = None
@@ -229,9 +234,9 @@ class CalibrationRequest:
     memory_log: Path | None = None
     force: bool = False
     accept: bool = False
-    budget: int = 500
+    budget: Annotated[int, Flag(least=0)] = 500
     intervals: str = "both"
-    seed: int = 0
+    seed: Annotated[int, Flag(least=0)] = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,12 +260,12 @@ class MeasureRequest:
     model: str
     out: Path = Path("steps")
     gpu: str | None = None
-    minutes: float = 10.0
+    minutes: Annotated[float, Flag(least=0.1)] = 10.0
     load: list[str] | None = None
     script: Path | None = None
     python: str = sys.executable
     serve: bool = False
-    port: int = 0
+    port: Annotated[int, Flag(least=0, most=65535)] = 0
     force: bool = False
     checkpoint: Path | None = None
 
@@ -300,7 +305,7 @@ class BlisRequest:
     checkpoint: Path | None = None
     coefficients: list[Path] | None = None
     skip_invalid: bool = False
-    worst_error: float = 0.25
+    worst_error: Annotated[float, Flag(least=0)] = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,9 @@ As in :mod:`pinn.api.requests`, a field is an argument of the function and an op
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from pinn.specs.flags import Flag
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +106,7 @@ class ServingRunsRequest:
     model_configs: Path | None = None
     gpu: str | None = None
     checkpoint: Path | None = None
-    seed: int = 0
+    seed: Annotated[int, Flag(least=0)] = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +162,7 @@ class DraftsRequest:
     """
 
     checkpoint: Path | None = None
-    draft_tokens: int = 3
+    draft_tokens: Annotated[int, Flag(least=1, most=8)] = 3
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from pinn.common.progress import doing
 from pinn.engines.configurations import canonical, make_deployment, parse_pool
 from pinn.engines.engine_spec import EngineSpec
 from pinn.engines.recipe import unread_notice
-from pinn.errors import PinnError
+from pinn.errors import PinnError, warn_user
 from pinn.memory.logged_cache import with_log
 from pinn.memory.startup_log import read_startup_log
 from pinn.physics.encoder_time import image_note
@@ -188,7 +187,7 @@ def simulation_job(
     known |= named(asked.model, asked.gpu)
     deployment = make_deployment(canonical(known | others))
     if load.image_tokens:
-        warnings.warn(image_note(deployment, load.flags.image_size), stacklevel=2)
+        warn_user(image_note(deployment, load.flags.image_size))
     workload = load.draw(rate_per_s)
     if asked.num_warmups or asked.warmup_s:
         first, seconds = asked.num_warmups, asked.warmup_s
@@ -276,10 +275,10 @@ def simulate_pools(
     Raises:
         PinnError: If an option is of one engine alone, or the pools do not fit together.
     """
-    apart = {f.name: given.pop(f.name) for f in fields(PoolsRequest) if f.name in given}
+    apart = {f.name: given.pop(f.name, None) for f in fields(PoolsRequest)}
     of_pools, _ = read_request(PoolsRequest, apart)
     with workload_file(workload) as path:
-        own = {"workload": path, "model": model, "gpu": gpu}
+        own = {"workload": path, "model": model, "gpu": gpu, **apart}
         asked, flags = read_request(SimulationRequest, given, *_SPECIFICATIONS, **own)
         rates = _one_rate(asked, "simulate each on its own")
         return simulated_pools(asked, of_pools, flags, *rates)

@@ -11,7 +11,7 @@ from pinn.specs.flags import FlagValue
 from pinn.specs.serving import ServingSpec
 
 
-@options.engine_flags(ServingSpec, several=("tensor_parallel_size",), deploys=True)
+@options.engine_flags(ServingSpec, deploys=True)
 def explore(
     out: Annotated[Path, options.output(".html")],
     asked: requests.ExploreRequest,
@@ -34,6 +34,5 @@ def explore(
     """
     from pinn.api import plans
 
-    flags = {"quantization" if name == "precision" else name: v for name, v in flags.items()}
-    servers = plans.explore(out, **(vars(asked) | {"gpu": asked.gpu or ()} | flags))
+    servers = plans.explore(out, **(vars(asked) | flags))
     typer.echo(f"{servers:8} servers in {out}")

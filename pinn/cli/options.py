@@ -12,12 +12,10 @@ from typing import Annotated, Any, get_args, get_origin
 import typer
 from typer.models import ArgumentInfo, OptionInfo
 
-from pinn.api.arguments import launched
-from pinn.api.flag_values import checked_flag, in_own_words
+from pinn.api.arguments import declared_flags, read_flags
 from pinn.api.requests import explained, parameters_of
 from pinn.cli.outputs import check_suffix
 from pinn.specs.flags import FORCE, Flag, flags_of
-from pinn.specs.serving import VLLM, ServingSpec
 
 
 def output(*suffixes: str, names: Sequence[str] = (), help: str | None = None) -> OptionInfo:
@@ -43,23 +41,18 @@ Details = Annotated[
 Checkpoint = Path | None
 
 _TRACES = "Traces"
-#: Spellings, limits and headings of arguments whose name and type do not give them.
+#: Spellings and headings of arguments whose name and type do not give them.
 _SPELLED: dict[str, OptionInfo | ArgumentInfo] = {
     "rate": typer.Option("--rate", "--request-rate"),
     "SimulationRequest.slo": typer.Option("--slo", "--goodput"),
     "percentiles": typer.Option("--percentiles", "--metric-percentiles"),
-    "num_warmups": typer.Option(min=0),
-    "warmup_s": typer.Option(min=0.0),
     "sensitivity": typer.Option(metavar="FIGURE"),
-    "max_gpus": typer.Option(min=1),
-    "top": typer.Option(min=1),
-    "worst_error": typer.Option(min=0.0),
     "workloads": typer.Option("--workload"),
     "PoolsRequest.prefill": typer.Option(metavar="POOL"),
     "PoolsRequest.decode": typer.Option(metavar="POOL"),
-    "CalibrationRequest.budget": typer.Option(min=0, rich_help_panel=_TRACES),
+    "CalibrationRequest.budget": typer.Option(rich_help_panel=_TRACES),
     "CalibrationRequest.intervals": typer.Option(rich_help_panel=_TRACES),
-    "CalibrationRequest.seed": typer.Option(min=0, rich_help_panel=_TRACES),
+    "CalibrationRequest.seed": typer.Option(rich_help_panel=_TRACES),
     "NamesRequest.contains": typer.Argument(),
     "IngestRequest.out": output(names=("--out", "-o")),
     "CompareRequest.a": typer.Argument(),
@@ -68,20 +61,16 @@ _SPELLED: dict[str, OptionInfo | ArgumentInfo] = {
     "SuiteRequest.overrides": typer.Option("--set", metavar="KEY=VALUE"),
     "DecisionsRequest.path": typer.Argument(),
     "ServingRunsRequest.path": typer.Argument(),
-    "ServingRunsRequest.seed": typer.Option(min=0),
     "FileScoresRequest.file": typer.Argument(),
     "PanelRequest.alone": typer.Option(metavar="GROUP"),
     "PanelRequest.judges": typer.Option(envvar="PINN_JUDGE_RUNS"),
     "PanelRequest.steps": typer.Option(envvar="PINN_WHOLE_STEPS"),
     "PanelRequest.public": typer.Option(envvar="PINN_PUBLIC_MEASUREMENTS"),
     "PanelRequest.ledger": typer.Option(metavar="WHAT"),
-    "DraftsRequest.draft_tokens": typer.Option(min=1, max=8),
     "KernelErrorsRequest.path": typer.Argument(),
     "MeasureRequest.out": output(names=("--out", "-o")),
-    "MeasureRequest.minutes": typer.Option(min=0.1),
     "MeasureRequest.script": output(".py"),
     "MeasureRequest.python": typer.Option(show_default="that of pinn"),
-    "MeasureRequest.port": typer.Option(min=0, max=65535),
     "TableRequest.intervals": typer.Option("--intervals/--no-intervals"),
 }
 
@@ -126,7 +115,7 @@ def _request_options(request: type) -> list[inspect.Parameter]:
     panel = getattr(request, "PANEL", None)
     return [
         p.replace(annotation=_described(p.name, p.annotation, helps, request.__name__, panel))
-        for p in parameters_of(request)
+        for p in parameters_of(request, limits=True)
     ]
 
 
@@ -140,10 +129,13 @@ def _described(
 ) -> object:
     """Return an argument's type with its option, which has a help and a heading."""
     spelled = _SPELLED.get(f"{owner}.{name}", _SPELLED.get(name)) if owner else None
+    limits = Flag()
     if get_origin(hint) is Annotated:
-        hint, spelled = get_args(hint)
+        hint, own = get_args(hint)
+        spelled, limits = (spelled, own) if isinstance(own, Flag) else (own, limits)
     # A switch, too, has no --no- unless it is spelled so.
     option = copy(spelled) if spelled else typer.Option(f"--{name.replace('_', '-')}")
+    option.min, option.max = limits.least, limits.most
     option.help = option.help or helps.get(name)
     option.rich_help_panel = option.rich_help_panel or panel
     return Annotated[hint, option]
@@ -159,13 +151,6 @@ def _text_option(name: str, *spellings: str, **settings: Any) -> inspect.Paramet
     return _named(name, Annotated[str | None, option])
 
 
-_FORMAT = _text_option(
-    "precision", "--quantization", "--precision", "-q",
-    help="Serve the model as bf16, fp16, fp8, fp8_static (activations scaled by the checkpoint's "
-    "factors), fp8_block, mxfp8, int8, int4, mxfp4, mxfp4_mxfp8 (8-bit activations), nvfp4 (fp4) "
-    "or nvfp4_wo (16-bit activations), or vLLM's name of a method, such as compressed-tensors. "
-    "[default: as its config says]",
-)  # fmt: skip
 #: A launch command, and words of an engine among the options.
 _LAUNCH = (
     _text_option(
@@ -181,19 +166,16 @@ _LAUNCH = (
 
 
 def engine_flags(
-    *specifications: type,
-    several: Sequence[str] = (),
-    deploys: bool = False,
-    serves: bool = False,
+    *specifications: type, deploys: bool = False, serves: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command every flag of specifications as an option; of a server the format too.
 
     The command gets those that were given as its argument ``flags``: field (or ``precision``) to
-    value. A specification's ``PANEL`` is their heading in the help.
+    value. A specification's ``PANEL`` is their heading in the help. Flags of which a request takes
+    several values have lists.
 
     Args:
         specifications: Dataclasses that declare flags.
-        several: Fields whose option takes values separated by commas; the command gets a list.
         deploys: Whether it times deployments that nobody measured: it gets ``--force``, and all
             that ``serves`` gives.
         serves: Whether it is about one server: it gets ``--serve``, and its arguments may hold any
@@ -202,50 +184,39 @@ def engine_flags(
     Raises:
         PinnError: When the command runs, if a value is not one that its flag can have.
     """
-    listed = [
-        (f, getattr(each, "PANEL", _PANEL)) for each in specifications for f in flags_of(each)
-    ]
-    listed += [(FORCE, _PANEL)] * deploys
-    declared = {flag.name: flag for flag, _ in listed}
     serves = serves or deploys
-    beside = [_FORMAT] * (ServingSpec in specifications) + [*_LAUNCH] * serves
-    names = [*declared, *([_FORMAT.name] if _FORMAT in beside else [])]
+    beside = [*_LAUNCH] * serves
+    panels = {
+        f.name: getattr(each, "PANEL", _PANEL) for each in specifications for f in flags_of(each)
+    }
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        hints = inspect.signature(command, eval_str=True).parameters.values()
+        declared = declared_flags(specifications, *(hint.annotation for hint in hints))
+        declared |= {FORCE.name: FORCE} if deploys else {}
         command = asked(command)
         signature = inspect.signature(command, eval_str=True)
 
         @wraps(command)
-        def run(**arguments: object) -> None:
+        def run(**arguments: Any) -> None:
+            words = arguments.pop("engine_words") if serves else None
+            names = [*declared, *["serve"] * serves]
             options = {name: arguments.pop(name) for name in names}
             given = {name: value for name, value in options.items() if value is not None}
-            started = _started(arguments, given, declared) if serves else {}
-            given = started | in_own_words(str(given.get("engine", VLLM)), given)
-            flags = {n: checked_flag(declared.get(n), v, n in several) for n, v in given.items()}
+            gpu = arguments.get("gpu")
+            flags, lines = read_flags(given, declared, gpu, shlex.split(words or ""))
+            for line in lines:
+                typer.echo(line, err=True)
+            if started := flags.pop("model", None):
+                arguments["model"] = arguments.get("model") or started
             command(**arguments, flags=flags)
 
         own = [p for p in signature.parameters.values() if p.name != "flags"]
-        options = [_flag_option(flag, panel) for flag, panel in listed]
+        options = [_flag_option(flag, panels.get(name, _PANEL)) for name, flag in declared.items()]
         run.__signature__ = signature.replace(parameters=[*own, *beside, *options])  # type: ignore[attr-defined]
         return run
 
     return decorate
-
-
-def _started(
-    arguments: dict[str, Any], given: Mapping[str, object], declared: Mapping[str, Flag]
-) -> dict[str, object]:
-    """Return what ``--serve`` and flags that are no options here set; print what was taken."""
-    command, words = arguments.pop("serve"), arguments.pop("engine_words")
-    if command is None and words is None:
-        return {}
-    gpu = arguments.get("gpu")
-    found, lines = launched(command, shlex.split(words or ""), given, gpu, declared)
-    for line in lines:
-        typer.echo(line, err=True)
-    if "model" in found:
-        arguments["model"] = arguments.get("model") or found["model"]
-    return {name: value for name, value in found.items() if name != "model"}
 
 
 def _flag_option(flag: Flag, panel: str) -> inspect.Parameter:
@@ -260,7 +231,7 @@ def _flag_option(flag: Flag, panel: str) -> inspect.Parameter:
         *(f" /{name}" for name in backwards),
         *flag.shorts,
         help=flag.summary,
-        metavar=None if switch else f"<{wanted}>",
+        metavar=None if switch else f"<{wanted}{',...' * flag.several}>",
         rich_help_panel=panel,
         show_default=False,
     )

@@ -12,11 +12,8 @@ from pinn.simulator.workloads.load import LoadFlags
 from pinn.specs.flags import FlagValue
 from pinn.specs.serving import ServingSpec
 
-#: Flags of which a plan tries several values.
-_SEVERAL = ("engine", "tensor_parallel_size")
 
-
-@engine_flags(ServingSpec, EngineSpec, LoadFlags, several=_SEVERAL, deploys=True)
+@engine_flags(ServingSpec, EngineSpec, LoadFlags, deploys=True)
 def plan(
     asked: PlanRequest,
     where: WorkersRequest,

@@ -8,10 +8,11 @@ the keys of ``plan.json``.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated, ClassVar
 
 from pinn.common.numbers import number
 from pinn.simulator.slo import LimitOutcome
-from pinn.specs.flags import FlagValue
+from pinn.specs.flags import Flag, FlagValue
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,18 +39,25 @@ class PlanRequest:
         seed: Of random draws. [default: the file's, else 0]
     """
 
+    #: Flags of which several values are tried, and their defaults.
+    SEVERAL: ClassVar = {
+        "engine": "vllm",
+        "quantization": "as its config says",
+        "tensor_parallel_size": "those of the candidates",
+    }
+
     slo: str
     workload: Path | None = None
     model: str | None = None
     gpu: str | None = None
     rate: float | None = None
-    max_gpus: int | None = None
+    max_gpus: Annotated[int | None, Flag(least=1)] = None
     configs: Path | None = None
     candidates: Path | None = None
     disaggregate: bool = False
     coefficients: list[Path] | None = None
     checkpoint: Path | None = None
-    top: int = 5
+    top: Annotated[int, Flag(least=1)] = 5
     seed: int | None = None
 
 

@@ -76,13 +76,10 @@ def plan_load(
 
 def _search_space(request: PlanRequest, flags: Mapping[str, FlagValue]) -> SearchSpace:
     of_engine, serving = flags_apart(EngineSpec, flags)
-    formats = comma_separated(str(serving.pop("precision", "")))
-    engines = serving.pop("engine", VLLM)
-    engines = [engines] if isinstance(engines, str) else engines
-    sizes = serving.pop("tensor_parallel_size", None)
-    several = sizes if isinstance(sizes, list) else [sizes]
-    if len(several) == 1:
-        serving["tensor_parallel_size"], several = several[0], [None]
+    formats, engines = serving.pop("precision", [None]), serving.pop("engine", [VLLM])
+    sizes = serving.pop("tensor_parallel_size", [None])
+    if len(sizes) == 1:
+        serving["tensor_parallel_size"], sizes = sizes[0], [None]
     shared = canonical({"model": request.model} | serving)
     gpus = comma_separated(request.gpu or "")
     for name in gpus:
@@ -93,7 +90,7 @@ def _search_space(request: PlanRequest, flags: Mapping[str, FlagValue]) -> Searc
         files = request.coefficients or []
         gpus = [read_coefficient_set(path).configuration().get("gpu", "") for path in files]
     engine = EngineSpec(**of_engine)
-    return SearchSpace(shared, gpus, formats or [None], engine, request.max_gpus, engines, several)
+    return SearchSpace(shared, gpus, formats, engine, request.max_gpus, engines, sizes)
 
 
 def _configurations(request: PlanRequest, space: SearchSpace, has_engine: bool) -> Sequence[Values]:

@@ -45,6 +45,7 @@ class Flag:
         remedy: What to do about a bad value; leaving the flag out, where none is given.
         decides_cost: Whether coefficients depend on it; other flags change features of steps, or
             which steps there are.
+        several: Whether a list of values is read, which a command tries one by one.
         name: The field's name; :func:`flags_of` fills it in, like the next two.
         kind: ``int``, ``float``, ``bool`` or ``str``.
         optional: Whether None is a value.
@@ -63,6 +64,7 @@ class Flag:
     engines: tuple[str, ...] = ()
     remedy: str = ""
     decides_cost: bool = False
+    several: bool = False
     name: str = ""
     kind: str = "str"
     optional: bool = False

@@ -55,6 +55,19 @@ def label_of(text: str) -> str:
     return str(quantization_words("flag_formats").get(text, text))
 
 
+def format_of(text: str) -> str | None:
+    """Return the label, or the method, that a value of ``--quantization`` names; None for ``none``.
+
+    Raises:
+        PinnError: If it is unknown.
+    """
+    methods, label = quantization_words("flag_methods"), label_of(text)
+    if text not in methods and text != _UNSAID and label not in SCHEMES:
+        known = ", ".join((*SCHEMES, *quantization_words("flag_formats"), *methods))
+        raise PinnError(f"unknown precision {text!r}: use one of {known}")
+    return None if text == _UNSAID else label
+
+
 def fallback_of(text: str) -> str | None:
     """Return the format of a label, to read an unknown checkpoint in; None where it is none."""
     methods = quantization_words("flag_methods")
@@ -100,12 +113,8 @@ def with_precision(model: ModelSpec, scheme: str, *, kv_cache: str | None = None
         PinnError: If the scheme or the KV cache format is unknown, or a method is named and the
             model is not quantized.
     """
+    format_of(scheme)
     label = _label_for(model, scheme)
-    if label is not None and label not in SCHEMES:
-        known = ", ".join(
-            (*SCHEMES, *quantization_words("flag_formats"), *quantization_words("flag_methods"))
-        )
-        raise PinnError(f"unknown precision {scheme!r}: use one of {known}")
     if label is None or _is_native(model, label):
         cache = model.kv_cache_precision
         return replace(model, kv_cache_precision=precision(kv_cache) if kv_cache else cache)

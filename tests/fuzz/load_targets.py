@@ -13,7 +13,8 @@ from fuzz.hostile_values import VALUES, changed
 from fuzz.target import Fuzzed
 from hypothesis import strategies as st
 
-from pinn.api.arguments import given_flags
+from pinn.api.arguments import read_request
+from pinn.api.requests import ManyRequest
 from pinn.common.documents import MOST_REQUESTS
 from pinn.engines.engine_spec import EngineSpec
 from pinn.engines.launch_line import known_flags
@@ -46,7 +47,7 @@ def loads(_: Fuzzed) -> st.SearchStrategy[dict[str, Any]]:
 
 def check_load(_: Fuzzed, asked: dict[str, Any]) -> None:
     """As many requests as are asked for, of lengths in their range, one after the other."""
-    given = given_flags(asked["flags"], LoadFlags)
+    _, given = read_request(ManyRequest, asked["flags"], LoadFlags)
     load, _ = asked_load(None, given, 0)
     found, flags = load.draw(asked["rate"]), load.flags
     assert 1 <= len(found) <= MOST_REQUESTS
@@ -61,7 +62,7 @@ def check_load(_: Fuzzed, asked: dict[str, Any]) -> None:
     again = dict(zip(load.words[::2], load.words[1::2], strict=True))
     again.pop("--seed", None)
     named = {name[2:].replace("-", "_"): text for name, text in again.items()}
-    same = given_flags(named, LoadFlags)
+    _, same = read_request(ManyRequest, named, LoadFlags)
     assert LoadFlags(**same) == flags
 
 
@@ -97,11 +98,12 @@ def check_line(shared: Fuzzed, given: tuple[str, str]) -> None:
 
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        found = given_flags({"serve": given[0]}, ServingSpec, EngineSpec, gpu=given[1])
+        served = {"serve": given[0], "gpu": given[1]}
+        server, found = read_request(ManyRequest, served, ServingSpec, EngineSpec)
     assert all(str(line.message).isprintable() for line in said)
     of_engine = {flag.name for flag in flags_of(EngineSpec)}
     named = {name: value for name, value in found.items() if name not in of_engine}
-    deployment = make_deployment(canonical(named | {"gpu": given[1]}))
+    deployment = make_deployment(canonical(named | {"model": server.model, "gpu": server.gpu}))
     beta = shared.surrogate.coefficients([deployment]).beta[0]
     (seconds,) = batch_seconds(beta, deployment, [parse_batch("4 decode @ 9")])
     assert 0 < seconds < np.inf

@@ -290,6 +290,18 @@ def test_a_table_longer_than_a_piece_is_the_same_table(tmp_path, monkeypatch):
     assert len(whole) > 300
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("number", ["-inf", "inf", "-1e300", "-3000000000"])
+def test_numbers_that_are_no_counts_are_refused_without_a_warning(number, tmp_path):
+    header = ",".join([*step_table.COUNTS, step_table.LATENCY])
+    rows = [f"0,0,0,4,{2800 + i},5.{i}" for i in range(9)]
+    file = tmp_path / "steps.csv"
+    file.write_text("\n".join([header, *rows, f"0,0,0,{number},2800,5", ""]))
+    found = step_table.read_step_table(file)
+    assert (found.read, len(found.milliseconds)) == (10, 9)
+    assert sum(found.refused.values()) == 1
+
+
 def test_a_table_without_rows_is_refused(tmp_path):
     file = tmp_path / "steps.csv"
     file.write_text(",".join([*step_table.COUNTS, step_table.LATENCY]) + "\n")

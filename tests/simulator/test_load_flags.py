@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from typed import alone
 from typer.testing import CliRunner
 
-from pinn.api.arguments import given_flags
+from pinn.api.arguments import read_request
+from pinn.api.requests import ManyRequest
 from pinn.cli import simulate as simulate_command
 from pinn.errors import PinnError
 from pinn.simulator.workloads.arrivals import Stage
@@ -63,9 +64,8 @@ def test_a_closed_loop_in_vllm_s_words_is_the_file_s(coefficients, tmp_path):
 
 
 def test_python_takes_both_spellings():
-    given = given_flags(
-        {"random_input_len": 9, "output_len": 8, "max_concurrency": 3}, ServingSpec, LoadFlags
-    )
+    typed = {"random_input_len": 9, "output_len": 8, "max_concurrency": 3}
+    _, given = read_request(ManyRequest, typed, ServingSpec, LoadFlags)
     load, rest = asked_load(None, given, None)
     assert (load.flags, rest) == (LoadFlags(input_len=9, output_len=8, concurrency=3), {})
     assert len(load.draw()) == 1000  # vLLM's default

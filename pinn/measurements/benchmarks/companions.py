@@ -32,23 +32,21 @@ def result_files(paths: Iterable[Path]) -> list[Path]:
         PinnError: If one does not exist.
     """
     found: list[Path] = []
+
+    @cache  # files of one folder have the same companions
+    def has(folder: Path, pattern: str) -> bool:
+        return any(folder.glob(pattern))
+
+    def is_repeated(path: Path) -> bool:
+        fits = (others for name, others in _REPEATED.items() if fnmatch(path.name, name))
+        return any(has(path.parent, others) for others in fits)
+
     for path in paths:
         if path.is_dir():
             inside = sorted(p for p in path.rglob("*") if p.is_file())
-            found += [p for p in inside if p.name not in _SETTINGS and not _is_repeated(p)]
+            found += [p for p in inside if p.name not in _SETTINGS and not is_repeated(p)]
         elif path.is_file():
             found.append(path)
         else:
             raise PinnError(f"no file or folder at {path}: give the files that a benchmark wrote")
     return found
-
-
-def _is_repeated(path: Path) -> bool:
-    return any(
-        fnmatch(path.name, name) and _has(path.parent, others) for name, others in _REPEATED.items()
-    )
-
-
-@cache
-def _has(folder: Path, pattern: str) -> bool:
-    return any(folder.glob(pattern))

@@ -16,8 +16,6 @@ from pinn.measurements.benchmarks.reading import Reading
 from pinn.measurements.benchmarks.tree import Tree
 
 _HEADING = re.compile(r"={3,} *Serving Benchmark Result *={3,}")
-_LINE = re.compile(r"([A-Z][\w /-]*?(?: \([^()\n]{1,20}\))?): *\|? *([^\s|]+)")
-_LATENCY = re.compile(r"(Mean|Median|P\d{2}) (TTFT|TPOT|ITL|E2EL|E2E Latency) \(ms\)")
 
 #: Label -> key of the result file.
 _KEYS = {
@@ -34,6 +32,12 @@ _KEYS = {
     "Acceptance length": "accept_length",
     "Accept length": "accept_length",
 }
+_STATISTIC, _METRIC = r"(Mean|Median|P\d{2})", r"(TTFT|TPOT|ITL|E2EL|E2E Latency)"
+#: A line of the table, behind whatever a log puts before it; and the line that closes the table.
+_LINE = re.compile(
+    rf"\b(?:({'|'.join(map(re.escape, _KEYS))})|{_STATISTIC} {_METRIC} \(ms\)): *\|? *([^\s|]+)"
+)
+_END = re.compile(r"={20}")
 #: Labels without which there is no load.
 _NEEDED = tuple(_KEYS)[:4]
 #: What SGLang prints for a concurrency that is not limited.
@@ -50,12 +54,10 @@ def console_points(document: Document) -> list[Tree]:
 
 def _values(text: str) -> Tree:
     found: dict[str, str] = {}
-    for label, value in _LINE.findall(text):
-        if latency := _LATENCY.fullmatch(label):
-            name = "e2e" if latency[2].startswith("E2E") else latency[2].lower()
-            found.setdefault(f"{latency[1].lower()}_{name}_ms", value)
-        elif label in _KEYS and value != _NOT_SET:
-            found.setdefault(_KEYS[label], value)
+    for label, statistic, metric, value in _LINE.findall(_END.split(text)[0]):
+        name = "e2e" if metric.startswith("E2E") else metric.lower()
+        if value != _NOT_SET:
+            found.setdefault(_KEYS.get(label, f"{statistic.lower()}_{name}_ms"), value)
     return Tree(found)
 
 

@@ -219,7 +219,7 @@ def _numbers(column: pa.ChunkedArray) -> np.ndarray:
 
 def _small(values: np.ndarray) -> np.ndarray:
     """Return whole numbers in half the memory where they fit."""
-    return values.astype(np.int32 if values.max(initial=0) < 2**31 else values.dtype)
+    return values.astype(np.int32 if abs(values).max(initial=0) < 2**31 else values.dtype)
 
 
 def _refuse_faulty(numbers: pd.DataFrame, kept: KeptRows) -> None:

@@ -13,6 +13,7 @@ from served_load import served
 
 from pinn.errors import PinnError
 from pinn.measurements.benchmarks.benchmark_run import Lengths
+from pinn.measurements.benchmarks.companions import result_files
 from pinn.measurements.benchmarks.read import read_benchmarks
 from pinn.measurements.benchmarks.reading import GivenLoad
 from pinn.simulator.linear_latency import LinearLatency
@@ -194,12 +195,35 @@ def test_several_tables_are_printed_into_one_log(closed, tmp_path):
         read_benchmarks([path])
 
 
+@pytest.mark.parametrize(
+    "prefix", ["INFO ", "INFO:root:", "INFO: ", "Node A | ", "(Client pid=1) "]
+)
+def test_a_log_may_stand_before_every_line_of_a_printed_table(prefix, closed, tmp_path):
+    lines = printed_table(vllm_bench(closed)).splitlines()
+    logged = [prefix + line for line in [*lines, "Attention Backend: FLASH_ATTN"]]
+    runs = []
+    for name, text in (("plain.txt", lines), ("logged.txt", logged)):
+        (tmp_path / name).write_text("\n".join(text))
+        runs += read_benchmarks([tmp_path / name])[0]
+    assert runs[1].figures == runs[0].figures
+    assert (runs[1].load, runs[1].tool) == (runs[0].load, "vllm bench serve, printed")
+
+
+def test_files_that_appear_between_two_readings_are_companions(closed, tmp_path):
+    text = json.dumps(vllm_bench(closed))
+    (tmp_path / "warmup.json").write_text(text)
+    assert result_files([tmp_path]) == [tmp_path / "warmup.json"]
+    (tmp_path / "run=0.json").write_text(text)
+    assert result_files([tmp_path]) == [tmp_path / "run=0.json"]
+
+
 def test_sglangs_printed_table_names_its_backend(closed, tmp_path):
     text = printed_table(vllm_bench(closed)).replace("Failed requests:", "Concurrency:")
     text = text.replace("Successful", "Backend:   sglang\nSuccessful").replace(
         "Maximum request", "Max request"
     )
-    text += "Mean E2E Latency (ms):                   9000.00\nAccept length:   2.5\n"
+    end = "Mean E2E Latency (ms):                   9000.00\nAccept length:   2.5\n" + "=" * 50
+    text = text.replace("=" * 50, end)
     path = tmp_path / "out.txt"
     path.write_text(text)
     (run,), _ = read_benchmarks([path])
