@@ -80,11 +80,11 @@ def _stage_table(run: Run) -> Grid:
     """Rates and latencies of each load stage."""
     table = Grid.of("stage", "served", "req/s", "E2E", "E2E p99", "TTFT", "TTFT p99", "ITL")
     latencies = ("e2e_mean_ms", "e2e_p99_ms", "ttft_mean_ms", "ttft_p99_ms", "itl_mean_ms")
+    columns = ("responses_per_sec", *latencies)
     for stage in range(run.workload.stages):
         found = run_statistics(run, stage)
         served = f"{found['completed_requests']:,}/{found['injected_requests']:,}"
-        rate, times = f"{found['responses_per_sec']:.2f}", (number(found[n]) for n in latencies)
-        table.add(str(stage), served, rate, *times)
+        table.add(str(stage), served, *(number(found[name]) for name in columns))
     return table
 
 
