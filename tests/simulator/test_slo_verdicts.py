@@ -1,21 +1,27 @@
-"""Verdicts on limits: of overloaded servers, of requests that are not served, and of plans alike."""
+"""Verdicts on limits: overloaded servers, requests that are not served, plans alike."""
 
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from simulator_helpers import DENSE, load, play
+from assumed_priors import prior_coefficients
+from simulator_helpers import deployment, load, play
 from typed import alone
 from typer.testing import CliRunner
 
 import pinn
 from pinn.cli import simulate as simulate_command
+from pinn.common.screen import printed
+from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
+from pinn.planning.candidate import Candidate
+from pinn.planning.problem import replica_load
 from pinn.planning.trials import Trials
 from pinn.simulator.goodput import goodput
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.report import print_latencies
 from pinn.simulator.slo import parse_slo
 from pinn.simulator.statistics import overload, run_statistics
 from pinn.simulator.steady_state import steady_states
@@ -31,6 +37,13 @@ def simulated(coefficients, *words):
 
 def limited(text):
     return parse_slo(text, shareless=True)
+
+
+def planned(slo):
+    prior = prior_coefficients(1)
+    latency = LinearLatency(deployment(), prior.beta[0], prior.alpha[0])
+    sent = replica_load(load([4] * 3, [2] * 3, np.arange(3.0)), 0)
+    return Trials(Candidate({}, latency, EngineSpec()), sent, slo)
 
 
 def test_gaps_that_are_short_while_requests_wait_meet_no_slo(coefficients):
@@ -58,9 +71,8 @@ def test_requests_that_are_not_served_exceed_limits_on_gaps():
     assert found.sentence == "SLO missed: p50 ITL <= 2 s: it is infinite"
     none_served = play(load([4], [9], timeout_s=[0.5])).run
     assert goodput(none_served, slo).met is False
-    trials = Trials(SimpleNamespace(gpus=1), None, slo)
-    assert trials.excess_of(run) == np.inf
-    assert not trials.point(run, 1.0).limits[0].met
+    assert planned(slo).excess_of(run) == np.inf
+    assert not planned(slo).point(run, 1.0).limits[0].met
 
 
 @pytest.mark.parametrize("slo", ["p99 tpot<=1s", "mean itl<=1s", "ttft:1000 tpot:50"])
@@ -74,12 +86,12 @@ def test_limits_on_gaps_need_a_second_token(coefficients, slo):
 def test_a_plan_measures_the_gaps_of_a_simulation_under_speculation():
     flags = {"speculative_config": '{"method": "ngram", "num_speculative_tokens": 3}'}
     flags |= {"speculative_acceptance": "0.8", "enable_prefix_caching": False}
-    run = play(load([4] * 8, [20] * 8), model=DENSE, **flags).run
+    run = play(load([4] * 8, [20] * 8), **flags).run
     assert (run.gaps.tokens > 1).any()
     found = run_statistics(run)
     middle = (found["itl_mean_ms"] + found["step_itl_mean_ms"]) / 2
     slo = limited(f"mean itl<={middle}ms")
-    point = Trials(SimpleNamespace(gpus=1), None, slo).point(run, 1.0)
+    point = planned(slo).point(run, 1.0)
     assert point.latency_s["itl"]["mean"] == pytest.approx(found["itl_mean_ms"] / 1000)
     assert (point.holds, goodput(run, slo).met) == (True, True)
 
@@ -118,7 +130,7 @@ def test_a_rate_with_clients_at_most_may_be_too_high():
     """Where no client is free, requests wait to be sent, and the server sees no queue."""
     prompts, outputs = [4] * 60, [3] * 60
     fast, slow = (
-        play(load(prompts, outputs, gap * np.arange(60), concurrency=2)).run for gap in (0.1, 2)
+        play(load(prompts, outputs, gap * np.arange(60), concurrency=2)).run for gap in (0.1, 2.0)
     )
     assert overload(fast) == (
         "overloaded: 56 of 60 requests still waited when the last one was due, with at most 2 at a "
@@ -136,12 +148,14 @@ def test_a_steady_state_takes_more_than_a_few_requests():
     assert enough[0].begin_s is not None
 
 
-def test_a_stage_inside_the_warm_up_has_no_rate(tmp_path):
+def test_a_stage_inside_the_warm_up_has_no_rate():
     run = play(
         load([4] * 4, [2] * 4, stage=[0, 0, 1, 1], stage_starts_s=(0.0, 50.0), warmup_requests=2)
     ).run
     assert np.isnan(run_statistics(run, 0)["responses_per_sec"])
     assert run_statistics(run, 1)["responses_per_sec"] == 1.0
+    rows = [line.split() for line in printed(lambda: print_latencies(run, {}, {}, {})).splitlines()]
+    assert [row[1:3] for row in rows if row[0] in "01"] == [["0/0", "-"], ["2/2", "1.00"]]
 
 
 def test_json_has_no_infinity(coefficients):
