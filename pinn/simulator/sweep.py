@@ -12,9 +12,9 @@ import numpy as np
 
 from pinn.common import JsonObject
 from pinn.common.files import replace_atomically
+from pinn.common.numbers import fixed
 from pinn.common.screen import Grid, page, printed, say
 from pinn.simulator.goodput import Goodput
-from pinn.simulator.report import number
 from pinn.simulator.result import Reported, finite_values
 from pinn.simulator.statistics import Metrics, percentile_name
 from pinn.units import MILLISECOND
@@ -115,7 +115,7 @@ class RateSweep:
             found, met = run.metrics, run.goodput
             shares = [f"{100 * met.attainment:.1f} %"] if met and on_each else []
             speeds = f"{found['responses_per_sec']:.2f}", f"{found['tokens_per_sec']:,.0f}"
-            times = [number(found[key]) for _, key in columns]
+            times = [fixed(found[key]) for _, key in columns]
             table.add(f"{rate:g}", *speeds, *times, *shares, "yes" if _holds(run) else "no")
         page().print(table)
         say("Rates in requests/s, latencies in ms.")

@@ -362,10 +362,6 @@ class LoadFlags:
         return rng.integers(low, math.ceil(mean * (1 + self.range_ratio)) + 1, count)
 
 
-def _typed(value: FlagValue) -> str:
-    return exact(value) if isinstance(value, float) else str(value)
-
-
 @dataclass(frozen=True)
 class Load:
     """What is sent: a file's content, or what flags say.
@@ -409,7 +405,7 @@ class Load:
         """As the command line says it, without rate."""
         given, known = self.flags.given, {f.name: f.option for f in flags_of(LoadFlags)}
         words = [] if self.path is None else ["--workload", str(self.path)]
-        words += [word for name, v in given.items() for word in (known[name], _typed(v))]
+        words += [word for name, v in given.items() for word in (known[name], exact(v))]
         return words if self.seed is None else [*words, "--seed", str(self.seed)]
 
     @property
