@@ -25,7 +25,7 @@ def test_three_significant_digits_with_thousands_apart(value, shown):
 def test_what_was_typed_is_shown_as_typed():
     assert [exact(each) for each in (20.0, 1.5, 600.0)] == ["20", "1.5", "600"]
     words = vllm_words({"kv_cache_memory_bytes": 2e10, "gpu_memory_utilization": 0.5})
-    assert ["20000000000", "0.5"] == [word for word in words if word[0] != "-"]
+    assert {"20000000000", "0.5"} == {word for word in words if word[0] != "-"}
 
 
 def test_a_narrow_terminal_cuts_no_number(capsys):
