@@ -36,6 +36,7 @@ from pinn.simulator.slo import parse_slo
 from pinn.simulator.statistics import read_percentiles
 from pinn.simulator.sweep import RateSweep, swept
 from pinn.simulator.workloads.load import Load, LoadFlags, asked_load
+from pinn.simulator.workloads.workload import Workload
 from pinn.specs.flags import FlagValue, flags_apart
 from pinn.specs.serving import ServingSpec
 from pinn.surrogate.coefficient_set import CoefficientSet, deployment_facts, read_coefficient_set
@@ -92,10 +93,10 @@ def simulate(
         return simulated(asked, flags, *_one_rate(asked, "or pinn.sweep"))
 
 
-@with_arguments(*_SPECIFICATIONS, request=SimulationRequest, deploys=True)
+@with_arguments(*_SPECIFICATIONS, request=(SimulationRequest, PoolsRequest), deploys=True)
 def sweep(
     rate: str | Sequence[float],
-    workload: str | Path | Mapping[str, Json] | pd.DataFrame | None = None,
+    workload: AnyWorkload = None,
     model: str | Path | None = None,
     gpu: str | Path | None = None,
     **given: object,
@@ -112,15 +113,51 @@ def sweep(
         workload: As of :func:`simulate`.
         model: Name, or path of a config.json or its folder.
         gpu: Name, or path of a datasheet's JSON file.
-        **given: All else, the engine's and the load's flags too.
+        **given: All else, the engine's and the load's flags too, and those of
+            :func:`simulate_pools`.
 
     Raises:
         PinnError: If something is unknown, does not fit together, or cannot be served.
     """
+    named, apart = _pools_request(given)
     with workload_file(workload) as path:
-        own = {"workload": path, "model": model, "gpu": gpu, "rate": rate}
+        own = {"workload": path, "model": model, "gpu": gpu, "rate": rate, **named}
         asked, flags = read_request(SimulationRequest, given, *_SPECIFICATIONS, **own)
-        return swept(read_rates(asked.rate), lambda one: simulated(asked, flags, one))
+        return swept_rates(asked, apart, flags)
+
+
+def _pools_request(given: dict[str, object]) -> tuple[dict[str, object], PoolsRequest]:
+    """Take the arguments of two pools out of all that are given, by name and as a request."""
+    named = {f.name: given.pop(f.name, None) for f in fields(PoolsRequest)}
+    return named, read_request(PoolsRequest, named)[0]
+
+
+def swept_rates(
+    asked: SimulationRequest, apart: PoolsRequest, flags: Mapping[str, FlagValue]
+) -> RateSweep:
+    """Serve a load at each of the rates that are asked for.
+
+    Raises:
+        PinnError: If there is none, or a sensitivity is asked for.
+    """
+    if asked.sensitivity is not None:
+        raise PinnError("--sensitivity is of one run: give a single --rate, or leave it out")
+    rates = read_rates(asked.rate)
+    if not rates:
+        raise PinnError("the rates of a sweep are missing: give some, such as 1,2,4,8")
+    return swept(rates, lambda one: served(asked, apart, flags, one))
+
+
+def served(
+    asked: SimulationRequest,
+    apart: PoolsRequest,
+    flags: Mapping[str, FlagValue],
+    rate_per_s: float | None = None,
+) -> Simulation | PoolsSimulation:
+    """Serve a load at one rate, on two pools where they are asked for."""
+    if apart == PoolsRequest():
+        return simulated(asked, flags, rate_per_s)
+    return simulated_pools(asked, apart, flags, rate_per_s)
 
 
 def _one_rate(asked: SimulationRequest, remedy: str) -> list[float]:
@@ -154,6 +191,7 @@ def simulated(
     """Serve a load at one rate; its own for None."""
     load, flags = asked_load(asked.workload, flags, asked.seed, model=asked.model)
     job = simulation_job(asked, load, flags, rate_per_s)
+    reported = _reported(asked, job.workload)
     doing(f"serving {len(job.workload):,} requests")
     run, file, figure = job.run(), asked.coefficients, asked.sensitivity
     trust: Intervals | None
@@ -161,17 +199,18 @@ def simulated(
         trust = network_intervals(run, job, find_checkpoint(asked.checkpoint))
     else:
         trust = posterior_intervals(run, job, read_coefficient_set(file))
-    reported = _reported(asked)
     moved = None if figure is None else sensitivity(job, run, figure, reported.percentiles)
     about = _about(job, load, asked, rate_per_s)
     return Simulation(job.deployment, run, trust, moved, about, reported)
 
 
-def _reported(asked: SimulationRequest) -> Reported:
+def _reported(asked: SimulationRequest, workload: Workload) -> Reported:
     percentiles = () if asked.percentiles is None else read_percentiles(asked.percentiles)
-    return Reported(
-        percentiles, None if asked.slo is None else parse_slo(asked.slo, shareless=True)
-    )
+    if asked.slo is None:
+        return Reported(percentiles)
+    slo = parse_slo(asked.slo, shareless=True)
+    slo.check(workload.output_tokens)
+    return Reported(percentiles, slo)
 
 
 def simulation_job(
@@ -275,13 +314,12 @@ def simulate_pools(
     Raises:
         PinnError: If an option is of one engine alone, or the pools do not fit together.
     """
-    apart = {f.name: given.pop(f.name, None) for f in fields(PoolsRequest)}
-    of_pools, _ = read_request(PoolsRequest, apart)
+    named, apart = _pools_request(given)
     with workload_file(workload) as path:
-        own = {"workload": path, "model": model, "gpu": gpu, **apart}
+        own = {"workload": path, "model": model, "gpu": gpu, **named}
         asked, flags = read_request(SimulationRequest, given, *_SPECIFICATIONS, **own)
         rates = _one_rate(asked, "simulate each on its own")
-        return simulated_pools(asked, of_pools, flags, *rates)
+        return simulated_pools(asked, apart, flags, *rates)
 
 
 def simulated_pools(
@@ -304,6 +342,7 @@ def simulated_pools(
         )
     of_pools = [parse_pool(of_prefill, "--prefill"), parse_pool(of_decode, "--decode")]
     jobs = [simulation_job(asked, load, {**flags, **own}, rate_per_s) for _, own in of_pools]
+    reported = _reported(asked, jobs[0].workload)
     prefill, decode = (
         pools.Pool(job.deployment, job.latency, replace(job.engine or EngineSpec(), replicas=count))
         for job, (count, _) in zip(jobs, of_pools, strict=True)
@@ -314,7 +353,7 @@ def simulated_pools(
     link = pools.Link(rate, decode.engine.kv_transfer_latency_s)
     found = pools.simulate_pools(prefill, decode, jobs[0].workload, link)
     about = [_about(job, load, asked, rate_per_s) for job in jobs]
-    return PoolsSimulation(found, prefill, decode, about, _reported(asked))
+    return PoolsSimulation(found, prefill, decode, about, reported)
 
 
 @contextlib.contextmanager

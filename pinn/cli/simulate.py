@@ -59,31 +59,21 @@ def simulate(
         plot: Also draw latencies and throughput over the rates of --rate 1,2,4,8, as PNG.
     """
     from pinn.api import simulation
-    from pinn.simulator.pools_result import PoolsSimulation
     from pinn.simulator.result import Simulation
-    from pinn.simulator.sweep import swept
 
-    one_engine, asked = apart == PoolsRequest(), _with_all_limits(asked, more or [])
-    if timeline is not None and not one_engine:
+    asked = _with_all_limits(asked, more or [])
+    if timeline is not None and apart != PoolsRequest():
         raise PinnError("--timeline with --prefill and --decode: it draws one engine: leave it out")
     rates = simulation.read_rates(asked.rate)
-
-    def serve(rate: float | None) -> Simulation | PoolsSimulation:
-        if one_engine:
-            return simulation.simulated(asked, flags, rate)
-        return simulation.simulated_pools(asked, apart, flags, rate)
-
     if len(rates) > 1 or plot is not None:
-        _refuse_of_one_run(
-            rates, requests=requests, timeline=timeline, sensitivity=asked.sensitivity
-        )
-        sweep = swept(rates, serve)
+        _refuse_of_one_run(rates, requests=requests, timeline=timeline)
+        sweep = simulation.swept_rates(asked, apart, flags)
         sweep.print_report()
         write_json(sweep.to_json(), json_path)
         if plot is not None:
             sweep.plot(plot)
         return
-    found = serve(*rates) if rates else serve(None)
+    found = simulation.served(asked, apart, flags, *rates)
     found.print_report()
     write_json(found.to_json(), json_path)
     if requests is not None:

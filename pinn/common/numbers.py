@@ -31,10 +31,20 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{rounded:,.{max(decimals, 0)}f}"
 
 
-def exact(value: float) -> str:
-    """Return a number as a person types it: all of its digits, none that say nothing.
+def fixed(value: float) -> str:
+    """Return a number for a column of like ones: whole digits in full, at most two decimals.
 
-    >>> exact(20.0), exact(0.1), exact(1e6)
-    ('20', '0.1', '1000000')
+    >>> [fixed(each) for each in (12345.6, 123.45, 6.948, 0.0123, float("nan"))]
+    ['12,346', '123.5', '6.95', '0.01', '-']
     """
-    return repr(value).removesuffix(".0")
+    digits = 0 if abs(value) >= 1000 else 1 if abs(value) >= 100 else 2
+    return "-" if math.isnan(value) else f"{value:,.{digits}f}"
+
+
+def exact(value: object) -> str:
+    """Return a value as a person types it: all digits of a number, none that say nothing.
+
+    >>> exact(20.0), exact(0.1), exact(1e6), exact(7), exact("auto")
+    ('20', '0.1', '1000000', '7', 'auto')
+    """
+    return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)

@@ -115,7 +115,7 @@ def _but_ttft(run: Run) -> tuple[Latencies, tuple[np.ndarray, np.ndarray]]:
     served = np.isfinite(found["e2e"])
     ttft = np.where(served, found["ttft"], 0.0)
     without = {**found, "ttft": found["ttft"] - ttft, "e2e": found["e2e"] - ttft}
-    return without, (run.gaps.seconds, run.gaps.count)
+    return without, run.gaps.per_token
 
 
 def gpu_time_shares(candidate: Candidate, run: Run) -> dict[str, float]:

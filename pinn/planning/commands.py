@@ -64,7 +64,7 @@ def _sglang_words(flag: Flag, value: FlagValue) -> list[str] | None:
         return None
     name = flag.spelled_for(SGLANG)
     if flag.kind != "bool":
-        return [name, str(value)]
+        return [name, exact(value)]
     # SGLang's switches have no opposite.
     return [name] if value != _is_reverse(flag, SGLANG) else None
 
@@ -97,7 +97,7 @@ def trtllm_command(given: Values) -> str:
         word = _words_of(TRTLLM).get(flag.name, "")
         section, _, key = word.rpartition(".")
         if word.startswith("--"):
-            words += [word, str(value)]
+            words += [word, exact(value)]
         elif word:
             place = sections.setdefault(section, {}) if section else extra
             extra |= {section: place} if section else {}
@@ -176,7 +176,7 @@ def vllm_words(given: Values) -> list[str]:
         *_as_format(str(given.get("precision"))),
         *_written(ServingSpec, row),
         *_written(EngineSpec, row),
-        *(f"{word}={str(value).lower() if isinstance(value, bool) else value}"
+        *(f"{word}={str(value).lower() if isinstance(value, bool) else exact(value)}"
           for word, value in compiled.items() if value not in (None, "")),
     ]  # fmt: skip
 
@@ -225,7 +225,7 @@ def _written(specification: type, values: Values) -> list[str]:
         if flag.name not in values or (value == flag.default and not flag.shown):
             continue
         if flag.kind != "bool":
-            words += [flag.option, str(value)]
+            words += [flag.option, exact(value)]
         else:
             words.append(flag.option if value else f"--no-{flag.option.removeprefix('--')}")
     return words

@@ -156,22 +156,6 @@ class PlanningProblem:
         )
 
 
-def check_limits(slo: Slo, workload: Workload) -> None:
-    """Check that limits on TPOT or ITL have requests with several tokens.
-
-    Raises:
-        PinnError: If there are such limits, and every output is shorter than two tokens.
-    """
-    if workload.output_tokens.max() > 1:
-        return
-    for metric, _, _ in slo.each:
-        if metric in ("tpot", "itl"):
-            raise PinnError(
-                f"--slo {slo.text!r}: no request of the load generates two tokens, so there is no "
-                f"{metric.upper()}: limit ttft or e2e"
-            )
-
-
 def draw_load(load: Load, rate_per_s: float | None) -> tuple[Load, list[Workload]]:
     """Draw a load with several seeds; a load in flags without an end lasts ten minutes.
 

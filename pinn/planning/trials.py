@@ -181,7 +181,7 @@ class Trials:
     def point(self, run: Run, rate_per_s: float, replicas: int = 1) -> Point:
         """Return the metrics of a run of ``replicas`` at a rate."""
         found = latencies_s(run)
-        asked, gaps = self.slo.asked_statistics, (run.gaps.seconds, run.gaps.count)
+        asked, gaps = self.slo.asked_statistics, run.gaps.per_token
         tables = {name: percentiles(v, np.ones(len(v)), asked) for name, v in found.items()}
         tables["itl"] = percentiles(*gaps, asked)
         tokens_per_s = output_tokens_per_s(run)
@@ -206,15 +206,10 @@ class Trials:
     def excess_of(self, run: Run) -> float:
         """Return a run's worst latency as a share of its limit.
 
-        The backlog counts as well if no limit bounds waiting. Requests that did not finish exceed
-        any limit on gaps.
+        The backlog counts as well if no limit bounds waiting.
         """
-        slo = self.slo
-        if slo.on_gaps and not run.requests.finished.all():
-            return np.inf
-        gaps = (run.gaps.seconds, run.gaps.count)
-        found = slo.excess(self._stretched(latencies_s(run)), gaps)
-        return found if slo.bound_waits else max(found, backlog(run))
+        found = self.slo.excess(self._stretched(latencies_s(run)), run.gaps.per_token)
+        return found if self.slo.bound_waits else max(found, backlog(run))
 
     def _simulate(
         self, workload: Workload, engine: EngineSpec, *, may_end: bool = False

@@ -12,8 +12,8 @@ import numpy as np
 
 from pinn.common import JsonObject
 from pinn.simulator.run import Run
-from pinn.simulator.slo import GoodputLimit, Latencies, Slo, StatisticLimit, written_s
-from pinn.simulator.statistics import statistic
+from pinn.simulator.slo import GoodputLimit, Latencies, Slo, written_s
+from pinn.simulator.statistics import left_behind
 
 
 def latencies_s(run: Run) -> Latencies:
@@ -42,10 +42,14 @@ class Goodput:
         attainment: Their share.
         requests_per_s: Of them, from the first arrival to the last answer.
         attainment_by_metric: Share of the requests that meet each limit alone.
-        statistics_s: Limit on a statistic -> its value, infinite where requests were not served.
+        statistics_s: Limit on a statistic -> its value, infinite where requests were not served,
+            NaN where none has such a time.
         each: Limits on each request in words; empty without any.
         limits_s: The same: metric -> seconds.
-        met: Whether all limits are met; None where a share of requests is asked for and none named.
+        met: Whether all limits are met and nothing is left behind; None where a share of requests
+            is asked for and none named.
+        left_behind: Sentence on the queue that a rate leaves behind where no limit bounds waiting:
+            limits on gaps between tokens would be met only because the load ends.
     """
 
     limits: str
@@ -58,6 +62,7 @@ class Goodput:
     each: str
     limits_s: Mapping[str, float]
     met: bool | None
+    left_behind: str | None
 
     def to_json(self) -> JsonObject:
         """Return the key ``slo`` of the JSON."""
@@ -73,19 +78,17 @@ class Goodput:
             share += f" ({', '.join(alone)} alone)"
         parts = [f"{share}: goodput {self.requests_per_s:.2f} requests/s"] if self.each else []
         parts += [f"{limit}: it is {written_s(v)}" for limit, v in self.statistics_s.items()]
-        return verdict + "; ".join(parts)
+        return verdict + "; ".join([*parts, *filter(None, [self.left_behind])])
 
 
-def goodput(run: Run, slo: Slo, stage: int | None = None) -> Goodput:
-    """Count the requests of a run, or of one of its stages, that meet an SLO."""
+def goodput(run: Run, slo: Slo) -> Goodput:
+    """Count the measured requests of a run that meet an SLO."""
     r = run.requests
-    mine = r.of_stage(stage)
+    mine = r.of_stage(None)
     found = {name: seconds[mine] for name, seconds in latencies_s(run).items()}
-    meets = slo.met(found)
+    meets, outcomes = slo.met(found), slo.outcomes(found, run.gaps.per_token)
+    behind = None if slo.bound_waits or not outcomes else left_behind(run)
     span_s = float(r.finish_s[mine].max() - r.arrival_s[mine].min())
-    values = {str(limit): _value(run, limit, found) for limit in slo.statistics}
-    gaps = (run.gaps.seconds / run.gaps.tokens, run.gaps.count * run.gaps.tokens)
-    undecided = slo.goodput is not None and slo.goodput.share == 0
     return Goodput(
         limits=slo.text,
         requests=len(meets),
@@ -93,10 +96,11 @@ def goodput(run: Run, slo: Slo, stage: int | None = None) -> Goodput:
         attainment=float(meets.mean()),
         requests_per_s=float(meets.sum()) / span_s if span_s > 0 else float("nan"),
         attainment_by_metric=_alone(slo.goodput, found),
-        statistics_s=values,
-        each=slo.goodput.words if slo.goodput else "",
+        statistics_s={each.limit: each.value_s for each in outcomes if each.share is None},
+        each=slo.goodput.bound if slo.goodput else "",
         limits_s=slo.goodput.seconds if slo.goodput else {},
-        met=None if undecided and not slo.statistics else slo.excess(found, gaps) <= 1,
+        met=behind is None and all(each.met for each in outcomes) if outcomes else None,
+        left_behind=behind,
     )
 
 
@@ -104,13 +108,3 @@ def _alone(limits: GoodputLimit | None, found: Latencies) -> dict[str, float]:
     """Return the share of requests within each limit on requests."""
     each = limits.seconds if limits else {}
     return {name: float((~(found[name] > limit)).mean()) for name, limit in each.items()}
-
-
-def _value(run: Run, limit: StatisticLimit, found: Latencies) -> float:
-    """Return the statistic in seconds that a limit is on."""
-    if limit.metric == "itl":
-        gaps = run.gaps
-        return statistic(gaps.seconds / gaps.tokens, gaps.count * gaps.tokens, limit.name)
-    values = found[limit.metric]
-    values = values[~np.isnan(values)]
-    return statistic(values, np.ones(len(values), np.int64), limit.name)

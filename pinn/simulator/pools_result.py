@@ -11,13 +11,13 @@ import numpy as np
 
 from pinn.common import Json, JsonObject
 from pinn.common.numbers import number
-from pinn.common.screen import Grid, page, say
+from pinn.common.screen import Grid, page, printed, say
 from pinn.engines.labels import hardware_label
 from pinn.simulator import statistics
 from pinn.simulator.goodput import Goodput
 from pinn.simulator.pools import Pool, PoolsRun
 from pinn.simulator.report import print_latencies, served_facts
-from pinn.simulator.result import Reported, finite, load_facts
+from pinn.simulator.result import Reported, finite_values, load_facts
 from pinn.simulator.run import Run, write_requests
 from pinn.simulator.statistics import Metrics
 from pinn.specs.serving import VLLM
@@ -121,16 +121,18 @@ class PoolsSimulation:
             statistics.client_statistics(self.run, stage, self.reported.percentiles)
             for stage in range(self.run.workload.stages)
         ]
-        return {
-            **{name: finite(value) for name, value in self.metrics.items()},
-            "pools": finite(pools),
-            "kv_transfer": finite(self.kv_transfer),
-            "stages": finite(stages),
-            "overloaded": self.overloaded,
-            **load_facts(self.run, self.goodput),
-            "intervals": {"missing": _NO_INTERVALS},
-            "assumptions": self.assumptions,
-        }
+        return finite_values(
+            {
+                **self.metrics,
+                "pools": pools,
+                "kv_transfer": self.kv_transfer,
+                "stages": stages,
+                "overloaded": self.overloaded,
+                **load_facts(self.run, self.goodput),
+                "intervals": {"missing": _NO_INTERVALS},
+                "assumptions": self.assumptions,
+            }
+        )
 
     def write_requests(self, path: Path) -> None:
         """Write a row per request as Parquet, its transfer too."""
@@ -160,6 +162,10 @@ class PoolsSimulation:
             page().print(f"{name:<12}  {words}")
         say(f"Assumed: {'; '.join(self.assumptions)}.")
         say(f"No intervals: {_NO_INTERVALS}.")
+
+    def __str__(self) -> str:
+        """Return what ``pinn simulate --prefill --decode`` prints."""
+        return printed(self.print_report)
 
 
 _LATENCIES = {

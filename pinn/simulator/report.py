@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
+from pinn.common.numbers import fixed
 from pinn.common.screen import Grid, page
 from pinn.simulator.run import Run
 from pinn.simulator.sensitivity import Sensitivity
@@ -63,7 +64,7 @@ def print_latencies(
         mean = f"{key}_mean_ms"
         if not math.isfinite(found.get(mean, math.nan)):
             continue
-        values = [number(found[f"{key}_{column}_ms"]) for column in columns]
+        values = [fixed(found[f"{key}_{column}_ms"]) for column in columns]
         ends = [_ends(intervals[mean]) if mean in intervals else "-"] * bool(intervals)
         table.add(label, values[0], *ends, *values[1:])
     page().print(table)
@@ -73,18 +74,18 @@ def print_latencies(
 
 def _ends(ends: tuple[float, float | None]) -> str:
     low, high = ends
-    return f"{number(low)} or more" if high is None else f"{number(low)} to {number(high)}"
+    return f"{fixed(low)} or more" if high is None else f"{fixed(low)} to {fixed(high)}"
 
 
 def _stage_table(run: Run) -> Grid:
     """Rates and latencies of each load stage."""
     table = Grid.of("stage", "served", "req/s", "E2E", "E2E p99", "TTFT", "TTFT p99", "ITL")
     latencies = ("e2e_mean_ms", "e2e_p99_ms", "ttft_mean_ms", "ttft_p99_ms", "itl_mean_ms")
+    columns = ("responses_per_sec", *latencies)
     for stage in range(run.workload.stages):
         found = run_statistics(run, stage)
         served = f"{found['completed_requests']:,}/{found['injected_requests']:,}"
-        rate, times = f"{found['responses_per_sec']:.2f}", (number(found[n]) for n in latencies)
-        table.add(str(stage), served, rate, *times)
+        table.add(str(stage), served, *(fixed(found[name]) for name in columns))
     return table
 
 
@@ -155,14 +156,6 @@ def _tier_facts(found: Mapping[str, float]) -> dict[str, str]:
     if found["host_full_stores"]:
         link += f"; {found['host_full_stores']:,} stores found no room"
     return {"host KV": text, "host memory": link}
-
-
-def number(value: float) -> str:
-    """Return a number with the digits that matter; - for none."""
-    if math.isnan(value):
-        return "-"
-    digits = 0 if abs(value) >= 1000 else 1 if abs(value) >= 100 else 2
-    return f"{value:,.{digits}f}"
 
 
 #: Smallest share that is printed, in per cent per per cent, and how many; JSON has all.

@@ -27,21 +27,25 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def finite(value: Json) -> Json:
-    """Replace NaN and infinity, which JSON lacks, by null."""
+def finite_values(document: Mapping[str, Json]) -> JsonObject:
+    """Return a document with null for NaN and infinity, which JSON lacks."""
+    return {key: _finite(each) for key, each in document.items()}
+
+
+def _finite(value: Json) -> Json:
     if isinstance(value, Mapping):
-        return {key: finite(each) for key, each in value.items()}
+        return finite_values(value)
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [finite(each) for each in value]
+        return [_finite(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def load_facts(run: Run, met: Goodput | None) -> JsonObject:
     """Return ``steady_state``, ``slo`` and ``reading`` for JSON, each where there is one."""
-    reading, steady = run.workload.reading, [each.to_json() for each in steady_states(run)]
-    found: JsonObject = {"steady_state": finite(steady)}
+    reading = run.workload.reading
+    found: JsonObject = {"steady_state": [each.to_json() for each in steady_states(run)]}
     if met is not None:
-        found["slo"] = finite(met.to_json())
+        found["slo"] = met.to_json()
     if reading is not None:
         found["reading"] = {"accepted": reading.accepted, **asdict(reading)}
     return found
@@ -121,18 +125,17 @@ class Simulation:
     @cached_property
     def figures(self) -> JsonObject:
         """Metrics, ``stages``, ``slo``, ``intervals``, ``sensitivity`` and more, for JSON."""
-        found: JsonObject = {name: finite(value) for name, value in self.metrics.items()}
-        found |= {"stages": finite(self.stages), "overloaded": self.overloaded}
+        found: JsonObject = {**self.metrics, "stages": self.stages, "overloaded": self.overloaded}
         found |= load_facts(self.run, self.goodput)
         if self.intervals is not None:
             found["intervals"] = self.intervals.to_json()
         if self.sensitivity is not None:
             found["sensitivity"] = self.sensitivity.to_json()
-        return found
+        return finite_values(found)
 
     def to_json(self) -> JsonObject:
         """Return what ``pinn simulate --json`` writes."""
-        return {**self.about, **self.figures}
+        return {**finite_values(self.about), **self.figures}
 
     def requests(self) -> pd.DataFrame:
         """Return a row per request: status, tokens, every moment of its life in seconds."""

@@ -147,6 +147,11 @@ class GapRuns:
     count: Int[np.ndarray, " runs"]
     tokens: Int[np.ndarray, " runs"]
 
+    @property
+    def per_token(self) -> tuple[Float[np.ndarray, " runs"], Int[np.ndarray, " runs"]]:
+        """Inter-token latencies and their counts; tokens that come together share the gap."""
+        return self.seconds / self.tokens, self.count * self.tokens
+
 
 @dataclass(frozen=True)
 class StepRecords:

@@ -31,7 +31,9 @@ _CLAUSE = re.compile(
     rf"\s*(?P<sign><=|<|≤|:|=)\s*(?P<value>{_NUMBER}(?:e-?\d+)?)\s*(?P<unit>[a-zµ]*)$"
 )
 #: ``vllm 0.33.0 vllm/benchmarks/serve.py: parse_goodput``: pairs with blanks between them.
-_PAIRS = re.compile(r"(?<=[\d.a-zµ])\s+(?=[a-z0-9]+\s*[:=])")
+_PAIRS = re.compile(
+    rf"([:=]\s*{_NUMBER}(?:e-?\d+)?(?:\s*(?!mean\b)[a-zµ]+)?)\s+(?=[a-z0-9.\s]+[:=])"
+)
 _OTHER_NAMES = {"e2el": "e2e"}
 _SHARE = re.compile(rf"\s+for\s+(?P<share>{_NUMBER})\s*%\s*$")
 
@@ -53,8 +55,18 @@ class StatisticLimit:
     name: str
     seconds: float
 
+    @property
+    def what(self) -> str:
+        """Return the limited statistic."""
+        return f"{self.name} {self.metric.upper()}"
+
+    @property
+    def bound(self) -> str:
+        """Return the largest allowed value for people."""
+        return f"<= {written_s(self.seconds)}"
+
     def __str__(self) -> str:
-        return f"{self.name} {self.metric.upper()} <= {written_s(self.seconds)}"
+        return f"{self.what} {self.bound}"
 
 
 @dataclass(frozen=True)
@@ -70,12 +82,17 @@ class GoodputLimit:
     seconds: Mapping[str, float]
 
     @property
-    def words(self) -> str:
-        """The limits on a request."""
+    def what(self) -> str:
+        """Return the share that has to meet the limits."""
+        return f"{100 * self.share:g} % of requests"
+
+    @property
+    def bound(self) -> str:
+        """Return the limits on a request."""
         return " and ".join(f"{k.upper()} <= {written_s(v)}" for k, v in self.seconds.items())
 
     def __str__(self) -> str:
-        return f"{100 * self.share:g} % of the requests: {self.words}"
+        return f"{100 * self.share:g} % of the requests: {self.bound}"
 
     def needed(self, requests: int) -> int:
         """Return the number of the requests that have to meet the limits."""
@@ -96,7 +113,8 @@ class LimitOutcome:
         what: Limited statistic, such as ``p95 TTFT``; for limits on each request, the share that
             has to meet them, such as ``95 % of requests``.
         bound: The limit itself, such as ``<= 1 s``.
-        seconds: Value of the statistic; None where it is infinite, or the limit is on a share.
+        seconds: Value of the statistic; None where it is infinite, no request has such a time, or
+            the limit is on a share.
         share: Share of all sent requests that meet the limits on each; None for a statistic.
         met: Whether the limit is met.
         excess: Worst latency as a share of its limit; None where it is infinite.
@@ -109,6 +127,11 @@ class LimitOutcome:
     share: float | None
     met: bool
     excess: float | None
+
+    @property
+    def value_s(self) -> float:
+        """Return the statistic; infinite without all requests served, NaN without such times."""
+        return (math.nan if self.met else math.inf) if self.seconds is None else self.seconds
 
     @property
     def value(self) -> str:
@@ -138,7 +161,12 @@ class Slo:
     @property
     def sentences(self) -> list[str]:
         """Return one sentence per limit."""
-        return [str(limit) for limit in (*self.statistics, *filter(None, [self.goodput]))]
+        return [str(limit) for limit in (*self.statistics, *self._shares)]
+
+    @property
+    def _shares(self) -> list[GoodputLimit]:
+        """Return the limits on each request, unless only the share that meets them is asked for."""
+        return [] if self.goodput is None or self.goodput.share == 0 else [self.goodput]
 
     @property
     def on_gaps(self) -> list[StatisticLimit]:
@@ -149,9 +177,8 @@ class Slo:
     def each(self) -> list[tuple[str, str, float]]:
         """Return metric, name of the limited statistic, and seconds of every limit."""
         found = [(limit.metric, limit.name, limit.seconds) for limit in self.statistics]
-        if self.goodput is not None:
-            name = f"{100 * self.goodput.share:g} % of requests"
-            found += [(metric, name, seconds) for metric, seconds in self.goodput.seconds.items()]
+        for shares in self._shares:
+            found += [(metric, shares.what, seconds) for metric, seconds in shares.seconds.items()]
         return found
 
     @property
@@ -162,8 +189,23 @@ class Slo:
     @property
     def asked_statistics(self) -> list[str]:
         """Return the limited statistics; for a share of requests, the percentile at that share."""
-        names = [limit.name for limit in self.statistics]
-        return names if self.goodput is None else [*names, f"p{100 * self.goodput.share:.10g}"]
+        shares = [f"p{100 * shares.share:.10g}" for shares in self._shares]
+        return [*(limit.name for limit in self.statistics), *shares]
+
+    def check(self, output_tokens: Int[np.ndarray, " requests"]) -> None:
+        """Check that limits on TPOT or ITL have requests with several tokens.
+
+        Raises:
+            PinnError: If there are such limits, and every output is shorter than two tokens.
+        """
+        limited = [limit.metric for limit in self.statistics]
+        limited += [] if self.goodput is None else self.goodput.seconds
+        for metric in limited:
+            if metric in ("tpot", "itl") and output_tokens.max() < 2:
+                raise PinnError(
+                    f"--slo {self.text!r}: no request of the load generates two tokens, so there "
+                    f"is no {metric.upper()}: limit ttft or e2e"
+                )
 
     def excess(self, seconds: Latencies, gaps: Gaps) -> float:
         """Return the worst latency as a share of its limit; all limits are met at 1 or less.
@@ -172,38 +214,30 @@ class Slo:
             seconds: Latencies per request, infinite where it was not served.
             gaps: Lengths of inter-token gaps, and the number of gaps of each length.
         """
-        found = [self._statistic(limit, seconds, gaps) / limit.seconds for limit in self.statistics]
-        return max([0.0, *found, *self._shares_excess(seconds)])
+        found = [each.excess for each in self.outcomes(seconds, gaps)]
+        return max((math.inf if each is None else each for each in found), default=0.0)
 
     def outcomes(self, seconds: Latencies, gaps: Gaps) -> list[LimitOutcome]:
-        """Return the value of each limit and whether it is met; arguments as of :meth:`excess`."""
+        """Return the value of each limit and whether it is met; arguments as of :meth:`excess`.
+
+        Requests that were not served exceed any limit on gaps. A time that no request has, such as
+        the TPOT of a single token, exceeds nothing.
+        """
         found = []
         for limit in self.statistics:
             value = self._statistic(limit, seconds, gaps)
-            what, bound = f"{limit.name} {limit.metric.upper()}", f"<= {written_s(limit.seconds)}"
-            excess = value / limit.seconds
-            ends = excess <= 1, _finite(excess)
-            found.append(LimitOutcome(str(limit), what, bound, _finite(value), None, *ends))
-        for excess in self._shares_excess(seconds):
-            goodput = self.goodput
-            assert goodput is not None
+            found.append(_outcome(limit, value / limit.seconds, seconds=value))
+        for shares in self._shares:
+            needed = shares.needed(len(seconds["ttft"]))
+            excess = float(np.sort(shares.excess(seconds))[needed - 1])
             share = float(self.met(seconds).mean())
-            what, _, bound = str(goodput).partition(": ")
-            what = what.replace("of the requests", "of requests")
-            ends = excess <= 1, _finite(excess)
-            found.append(LimitOutcome(str(goodput), what, bound, None, share, *ends))
+            found.append(_outcome(shares, excess, share=share))
         return found
 
     def _statistic(self, limit: StatisticLimit, seconds: Latencies, gaps: Gaps) -> float:
-        values, counts = gaps if limit.metric == "itl" else _known(seconds[limit.metric])
-        return statistic(values, counts, limit.name)
-
-    def _shares_excess(self, seconds: Latencies) -> list[float]:
-        """Return the excess of the request that still has to meet the limits on each, if any."""
-        if self.goodput is None:
-            return []
-        needed = self.goodput.needed(len(seconds["ttft"]))
-        return [float(np.sort(self.goodput.excess(seconds))[needed - 1])]
+        if limit.metric != "itl":
+            return statistic(*_known(seconds[limit.metric]), limit.name)
+        return statistic(*gaps, limit.name) if np.isfinite(seconds["e2e"]).all() else math.inf
 
     def met(self, latencies: Latencies) -> Bool[np.ndarray, " requests"]:
         """Return which requests are served and meet the limits on each request, if any."""
@@ -235,8 +269,17 @@ class Slo:
         return beyond > requests - self.goodput.needed(requests)
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _outcome(
+    limit: StatisticLimit | GoodputLimit,
+    excess: float,
+    *,
+    seconds: float = math.nan,
+    share: float | None = None,
+) -> LimitOutcome:
+    """Return what became of a limit; a NaN is of a time that no request has."""
+    excess = 0.0 if math.isnan(excess) else excess
+    value, ratio = (each if math.isfinite(each) else None for each in (seconds, excess))
+    return LimitOutcome(str(limit), limit.what, limit.bound, value, share, excess <= 1, ratio)
 
 
 def _known(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -265,7 +308,7 @@ def parse_slo(text: str, *, shareless: bool = False) -> Slo:
     for group in filter(None, (part.strip() for part in text.split(";"))):
         ending = _SHARE.search(group)
         clauses = group[: ending.start()] if ending else group
-        alone = [_clause(clause, text) for clause in _PAIRS.sub(",", clauses.lower()).split(",")]
+        alone = [_clause(clause, text) for clause in _PAIRS.sub(r"\1,", clauses.lower()).split(",")]
         statistics += [limit for limit in alone if limit.name]
         on_each = {limit.metric: limit.seconds for limit in alone if not limit.name}
         if bool(on_each) != bool(ending) and not (shareless and on_each):
@@ -318,9 +361,11 @@ def _clause(clause: str, text: str) -> StatisticLimit:
 def written_s(seconds: float) -> str:
     """Return a time for people.
 
-    >>> [written_s(s) for s in (0.04, 1.0, 90.0, 1118.2)]
-    ['40 ms', '1 s', '90 s', '1118 s']
+    >>> [written_s(s) for s in (0.04, 1.0, 90.0, 1118.2, math.inf, math.nan)]
+    ['40 ms', '1 s', '90 s', '1118 s', 'infinite', '-']
     """
+    if not math.isfinite(seconds):
+        return "-" if math.isnan(seconds) else "infinite"
     if seconds >= 1000:
         return f"{seconds:.0f} s"
     return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"

@@ -140,14 +140,13 @@ def client_statistics(
             found |= latency_statistics(name, r.ttft_s[done & turns], None, percentiles)
     if stage is not None:
         return found | latency_statistics("itl", tpot_s, None, percentiles)
-    gaps, whole = run.gaps, run.gaps.count * run.gaps.tokens
-    found |= latency_statistics("itl", gaps.seconds / gaps.tokens, whole, percentiles)
+    found |= latency_statistics("itl", *run.gaps.per_token, percentiles)
     return found | _verification(run, percentiles)
 
 
 def _counts(run: Run, mine: np.ndarray, done: np.ndarray) -> Metrics:
     r = run.requests
-    duration = float(r.finish_s[mine].max(initial=-np.inf) - r.arrival_s[mine].min(initial=np.inf))
+    duration = float(r.finish_s[mine].max() - r.arrival_s[mine].min()) if mine.any() else np.nan
     prompt, cached = int(r.prompt_tokens[mine].sum()), int(r.cached_tokens[mine].sum())
     output = int(r.output_tokens[mine].sum())
     return {
@@ -254,34 +253,52 @@ _LEAST_WAITING = 8
 
 
 def overload(run: Run) -> str | None:
-    """What shows that the server could not keep up, in a sentence; None where it could.
-
-    Clients gave up, or an open loop left a queue behind: so many requests of a stage had not begun
-    when its last one arrived. A steady queue does not grow with the length of a stage. Clients of
-    a closed loop wait for each other whatever the server does.
-    """
+    """Return a sentence on what shows that the server could not keep up; None where it could."""
     lost = int((run.requests.status == "timed_out").sum())
     if lost:
         return f"overloaded: {lost:,} of {len(run.requests):,} requests timed out"
-    if run.workload.concurrency is not None:
-        return None
+    return left_behind(run)
+
+
+def left_behind(run: Run) -> str | None:
+    """Return a sentence on the queue that a rate leaves behind; None where there is none.
+
+    So many requests of a stage had not begun when its last one, or its last conversation, was due.
+    A steady queue does not grow with the length of a stage. Where clients are so many at most, the
+    queue is one of requests that wait to be sent, too. Clients without a rate wait for each other
+    whatever the server does.
+    """
     waiting = [_waiting(run, stage) for stage in range(run.workload.stages)]
     worst = int(np.argmax([left / sent for left, sent in waiting]))
     left, sent = waiting[worst]
     if left < max(_WAITING_SHARE * sent, _LEAST_WAITING):
         return None
     of_stage = f" of stage {worst}" if run.workload.stages > 1 else ""
+    most = run.workload.concurrency
+    end = "came, so the figures grow with the length of the load"
+    end = end if most is None else f"was due, with at most {most:,} at a time"
     return (
-        f"overloaded: {left:,} of {sent:,} requests{of_stage} still waited when the last one "
-        "came, so the figures grow with the length of the load"
+        f"overloaded: {left:,} of {sent:,} requests{of_stage} still waited when the last one {end}"
     )
 
 
 def _waiting(run: Run, stage: int) -> tuple[int, int]:
-    """Requests of a stage that wait when its last one arrives, and all of them."""
-    r = run.requests
+    """Return requests of a stage that wait when its last start is due, and all due by then."""
+    r, due_s = run.requests, _due_s(run)
     mine = (r.stage == stage) & (r.status != "rejected")
-    if not mine.any():
+    starts_s = due_s[mine & run.workload.starts]
+    if len(starts_s) == 0 or (run.workload.concurrency is not None and np.ptp(starts_s) == 0):
         return 0, 1
-    last_s = r.arrival_s[mine].max()
-    return int((~(r.scheduled_s[mine] <= last_s)).sum()), int(mine.sum())
+    mine &= due_s <= starts_s.max()
+    return int((~(r.scheduled_s[mine] <= starts_s.max())).sum()), int(mine.sum())
+
+
+def _due_s(run: Run) -> Float[np.ndarray, " requests"]:
+    """Return when each request is due, whether or not a client is free; later turns when sent."""
+    work, sent_s = run.workload, run.requests.arrival_s
+    if work.concurrency is None:
+        return sent_s
+    first = np.searchsorted(work.stage, np.arange(work.stages))
+    opened_s = sent_s[first] - work.offset_s[first]
+    opened_s = opened_s if work.stages_wait else np.array(work.stage_starts_s)
+    return np.where(work.starts, opened_s[work.stage] + work.offset_s, sent_s)

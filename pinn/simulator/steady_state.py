@@ -19,6 +19,9 @@ from pinn.simulator.run import Run
 
 #: Samples of a mean, and means of a series. The last few have too few values after them.
 _BATCH, _MEANS, _LAST = 5, 200, 5
+#: Least requests, or conversations, of a stage that may be in a steady state: as many samples as
+#: its first and its last few means have.
+_LEAST = 2 * _BATCH * _LAST
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class SteadyState:
 
     def __str__(self) -> str:
         if self.begin_s is None:
-            return "not reached: the number of requests in flight changes to the end"
+            return "not reached: too few are sent, or those in flight change in number to the end"
         return (
             f"from {self.begin_s:,.1f} s until the last begins at {self.end_s:,.1f} s: "
             f"{self.in_flight:,.1f} requests in flight, {self.output_tokens_per_s:,.0f} output "
@@ -61,7 +64,10 @@ def steady_states(run: Run) -> list[SteadyState]:
         sent_s = r.arrival_s[(r.stage == stage) & run.workload.starts]
         begin_s, end_s = float(sent_s.min()), float(sent_s.max())
         if end_s > begin_s:
-            found.append(_of_span(run, stage, begin_s, end_s))
+            enough = len(sent_s) >= _LEAST
+            found.append(
+                _of_span(run, stage, begin_s, end_s) if enough else SteadyState(stage, None, end_s)
+            )
     return found
 
 

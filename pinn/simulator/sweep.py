@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -11,10 +12,11 @@ import numpy as np
 
 from pinn.common import JsonObject
 from pinn.common.files import replace_atomically
+from pinn.common.numbers import fixed
 from pinn.common.screen import Grid, page, printed, say
 from pinn.simulator.goodput import Goodput
-from pinn.simulator.report import number
-from pinn.simulator.statistics import Metrics
+from pinn.simulator.result import Reported, finite_values
+from pinn.simulator.statistics import Metrics, percentile_name
 from pinn.units import MILLISECOND
 
 if TYPE_CHECKING:
@@ -27,6 +29,10 @@ class Served(Protocol):
     @property
     def metrics(self) -> Metrics:
         """What clients see."""
+
+    @property
+    def reported(self) -> Reported:
+        """Percentiles that are shown, and limits that are checked."""
 
     @property
     def goodput(self) -> Goodput | None:
@@ -63,12 +69,16 @@ class RateSweep:
         return met
 
     @property
+    def _decided(self) -> bool:
+        """Return whether the runs have a verdict on the SLO."""
+        return any(run.goodput and run.goodput.met is not None for run in self.runs)
+
+    @property
     def answer(self) -> str:
         """The highest rate in words."""
         rates = ", ".join(f"{rate:g}" for rate in self.rates_per_s)
         highest = self.highest_rate_per_s
-        decided = any(run.goodput and run.goodput.met is not None for run in self.runs)
-        does, up_to = ("meets the SLO", " up to") if decided else ("keeps up", " with")
+        does, up_to = ("meets the SLO", " up to") if self._decided else ("keeps up", " with")
         if highest is None:
             return f"The server {does} at none of {rates} requests/s"
         last = ", the highest" if highest == self.rates_per_s[-1] else ""
@@ -85,30 +95,44 @@ class RateSweep:
 
     def to_json(self) -> JsonObject:
         """Return what ``pinn simulate --json`` writes."""
-        return {
-            "answer": self.answer,
-            "highest_rate_per_s": self.highest_rate_per_s,
-            "rates_per_s": list(self.rates_per_s),
-            "runs": [run.to_json() for run in self.runs],
-        }
+        return finite_values(
+            {
+                "answer": self.answer,
+                "highest_rate_per_s": self.highest_rate_per_s,
+                "rates_per_s": list(self.rates_per_s),
+                "runs": [run.to_json() for run in self.runs],
+            }
+        )
 
     def print_report(self) -> None:
         """Print the highest rate and a row per rate for people."""
         say(f"{self.answer}.")
-        with_slo = any(run.goodput for run in self.runs)
-        last = "SLO met by" if with_slo else "keeps up"
-        table = Grid.of("rate", "served/s", "tokens/s", *(name for name, _ in _LATENCIES), last)
+        on_each = any(run.goodput and run.goodput.each for run in self.runs)
+        columns = [*self._latencies(("ttft", "tpot"), (99,)), ("E2E", "e2e_mean_ms")]
+        ends = [*["within limits"] * on_each, "SLO met" if self._decided else "keeps up"]
+        table = Grid.of("rate", "served/s", "tokens/s", *(name for name, _ in columns), *ends)
         for rate, run in zip(self.rates_per_s, self.runs, strict=True):
             found, met = run.metrics, run.goodput
-            share = f"{100 * met.attainment:.1f} %" if met else "no" if run.overloaded else "yes"
+            shares = [f"{100 * met.attainment:.1f} %"] if met and on_each else []
             speeds = f"{found['responses_per_sec']:.2f}", f"{found['tokens_per_sec']:,.0f}"
-            times = [number(found[key]) for _, key in _LATENCIES]
-            table.add(f"{rate:g}", *speeds, *times, share)
+            times = [fixed(found[key]) for _, key in columns]
+            table.add(f"{rate:g}", *speeds, *times, *shares, "yes" if _holds(run) else "no")
         page().print(table)
         say("Rates in requests/s, latencies in ms.")
         for rate, run in zip(self.rates_per_s, self.runs, strict=True):
             if run.goodput is not None:
                 say(f"At {rate:g}: {run.goodput.sentence}.")
+
+    def _latencies(
+        self, metrics: Sequence[str], percentiles: Sequence[float]
+    ) -> list[tuple[str, str]]:
+        """Return heading and name of means and percentiles: those asked for, else the given."""
+        shown = [percentile_name(p) for p in self.runs[0].reported.percentiles or percentiles]
+        return [
+            (name.upper() if of_all == "mean" else of_all, f"{name}_{of_all}_ms")
+            for name in metrics
+            for of_all in ("mean", *shown)
+        ]
 
     def plot(self, path: str | Path) -> None:
         """Draw latencies, throughput and SLO attainment over the rates as a PNG.
@@ -132,9 +156,10 @@ class RateSweep:
         replace_atomically(Path(path), lambda target: figure.savefig(target, format="png", dpi=110))
 
     def _draw(self, axis: Axes, name: str) -> None:
-        for statistic, style in (("mean", "o-"), ("p50", "o--"), ("p99", "o:")):
-            values = [run.metrics[f"{name}_{statistic}_ms"] for run in self.runs]
-            axis.plot(self.rates_per_s, values, style, label=statistic)
+        styles = cycle(("o-", "o--", "o:", "o-."))
+        for (label, key), style in zip(self._latencies([name], (50, 99)), styles, strict=False):
+            values = [run.metrics[key] for run in self.runs]
+            axis.plot(self.rates_per_s, values, style, label=label)
         axis.set_ylabel(f"{name.upper()} (ms)")
         limits = next((run.goodput.limits_s for run in self.runs if run.goodput), {})
         if name in limits:
@@ -153,16 +178,6 @@ class RateSweep:
     def __str__(self) -> str:
         """Return what ``pinn simulate --rate 1,2,4`` prints."""
         return printed(self.print_report)
-
-
-#: Heading of a column -> its metric.
-_LATENCIES = (
-    ("TTFT", "ttft_mean_ms"),
-    ("p99", "ttft_p99_ms"),
-    ("TPOT", "tpot_mean_ms"),
-    ("p99", "tpot_p99_ms"),
-    ("E2E", "e2e_mean_ms"),
-)
 
 
 def _holds(run: Served) -> bool:

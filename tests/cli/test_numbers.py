@@ -7,6 +7,7 @@ import pytest
 
 from pinn.common.numbers import exact, number
 from pinn.common.screen import Column, Grid, page
+from pinn.planning.commands import vllm_words
 
 LLAMA = ("--model", "Llama-3.1-8B", "--gpu", "H100")
 
@@ -23,6 +24,8 @@ def test_three_significant_digits_with_thousands_apart(value, shown):
 
 def test_what_was_typed_is_shown_as_typed():
     assert [exact(each) for each in (20.0, 1.5, 600.0)] == ["20", "1.5", "600"]
+    words = vllm_words({"kv_cache_memory_bytes": 2e10, "gpu_memory_utilization": 0.5})
+    assert {"20000000000", "0.5"} == {word for word in words if word[0] != "-"}
 
 
 def test_a_narrow_terminal_cuts_no_number(capsys):

@@ -25,6 +25,7 @@ from pinn.planning import fleet
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.run import Run, StepRecords
 from pinn.simulator.simulate import Job, map_runs
+from pinn.simulator.statistics import statistic
 from pinn.simulator.workloads.load import LoadFlags
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import VLLM
@@ -324,12 +325,12 @@ def _columns(server: Server, stops: Stops) -> Iterator[Column]:
 
 
 def _node(job: Job, run: Run) -> Node:
-    requests, gaps = run.requests, run.gaps
+    requests = run.requests
     prompts = run.steps["prefill_requests"] > 0
     duration_s = requests.finish_s.max() - requests.arrival_s.min()
     return Node(
         float(requests.ttft_s.mean()),
-        float(gaps.seconds @ gaps.count / gaps.count.sum()),
+        statistic(*run.gaps.per_token, "mean"),
         float(requests.output_tokens.sum() / duration_s),
         _parts(job, run, ~prompts),
         _parts(job, run, prompts),

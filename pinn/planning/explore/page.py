@@ -11,6 +11,7 @@ from markupsafe import Markup
 from pinn.common import JsonObject
 from pinn.common.documents import comma_separated
 from pinn.common.files import file_sha256, find_checkpoint, json_text, write_whole
+from pinn.common.numbers import exact
 from pinn.common.pages import template
 from pinn.common.progress import counted
 from pinn.engines.assumptions import assumption_lines
@@ -106,7 +107,7 @@ class ExplorePage:
             if isinstance(value, bool):
                 words.append(option if value else option.replace("--", "--no-", 1))
             else:
-                words += [option, str(value)]
+                words += [option, exact(value)]
         if self.checkpoint is not None:
             words += ["--checkpoint", str(self.checkpoint)]
         return shlex.join(words)

@@ -59,6 +59,20 @@ class ConversationShape:
         """Requests of a conversation."""
         return self.turns * (1 + self.tool_calls)
 
+    def conversations(self, requests: int) -> int:
+        """Return how many whole conversations so many requests are.
+
+        Raises:
+            PinnError: If they are less than one, or one has too many.
+        """
+        arrivals.check_requests(self.requests, "a conversation")
+        if requests < self.requests:
+            raise PinnError(
+                f"{requests:,} requests are less than one conversation, which has "
+                f"{self.requests:,}: send more, or give it fewer turns"
+            )
+        return requests // self.requests
+
 
 def converse(
     shape: ConversationShape,

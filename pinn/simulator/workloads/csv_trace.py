@@ -134,8 +134,8 @@ class _Columns:
 
     def __init__(self, path: Path, most: int | None) -> None:
         table = documents.CsvTable(path)
-        self.path, self.names = path, table.names
-        known = {*_LABELS, *(name for names in OTHER_NAMES.values() for name in names)}
+        self.path, self.names = path, _own_names(path, table.names)
+        known = {name for names in OTHER_NAMES.values() for name in names}
         places = [
             (name, i)
             for i, name in enumerate(self.names)
@@ -164,9 +164,6 @@ class _Columns:
             return None
         for own, name in foreign.items():
             self._cells[own] = self._seconds(name) if own in _ARRIVAL else self._cells[name]
-        for name in [*self._cells]:
-            if _plain(name) in _LABELS:
-                self._cells[_plain(name)] = self._cells[name]
         return self._drop(foreign)
 
     def _other(self, role: str, own: Sequence[str]) -> str | None:
@@ -202,7 +199,10 @@ class _Columns:
         for own, name in foreign.items():
             values = np.array([_number(cell) for cell in self._cells[own]])
             if own in _ARRIVAL:
-                bad = kept & ~(values >= 0)
+                pauses = self._cells.get("think_time_s", [""] * rows)
+                cells = zip(self._cells[name], pauses, strict=True)
+                waits = np.array([cell == "" != pause for cell, pause in cells])
+                bad = kept & ~((values >= 0) | waits)
             else:
                 bad = kept & ~((values >= 1) & (values == np.rint(values)))
             if bad.any():
@@ -274,6 +274,17 @@ def _plain(name: str) -> str:
     """Return a name in lower case with underscores: ``context_tokens`` of ``ContextTokens``."""
     parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
     return re.sub(r"[^a-z0-9]+", "_", parted.lower()).strip("_")
+
+
+def _own_names(path: Path, names: Sequence[str]) -> list[str]:
+    """Return columns with those of this project's as it spells them: ``Prompt Tokens`` is one."""
+    found = [
+        plain if (plain := _plain(name)) in _READ and plain not in names else name for name in names
+    ]
+    for name in _READ:
+        if found.count(name) > 1:
+            raise PinnError(f"{path}: two columns are {name}: rename the one that is not meant")
+    return found
 
 
 def _unit(name: str) -> tuple[str, float | None]:

@@ -72,15 +72,15 @@ def _load(path: Path, seed: int | None, rate_per_s: float | None, most: int | No
     if not path.is_file():
         raise PinnError(f"no workload at {path}: give {FORMATS}")
     if path.suffix == ".csv":
-        return _recorded(read_csv_trace(path, most), rate_per_s)
+        return _recorded(read_csv_trace(path, most), seed, rate_per_s, most)
     if path.suffix == ".jsonl" or (path.suffix == ".json" and _is_list(path)):
-        found = read_json_load(path, seed, rate_per_s, most)
-        return found if (found.follows >= 0).any() else _recorded(found, rate_per_s)
+        return _recorded(read_json_load(path, most), seed, rate_per_s, most)
     from pinn.simulator.workloads import blis_spec, yaml_spec
 
     values = yaml_spec.read_mapping(path)
     if "trace_version" in values:
-        return _recorded(_load_trace(path, str(values.get("time_unit", "us"))), rate_per_s)
+        found = read_csv_trace(_beside(path, str(values.get("time_unit", "us"))), most)
+        return _recorded(found, seed, rate_per_s, most)
     if isinstance(values.get("load"), dict) and "data" in values:
         return yaml_spec.read_inference_perf(values, path, seed or 0, rate_per_s=rate_per_s)
     if blis_spec.OWN_KEYS & set(values):
@@ -96,24 +96,32 @@ def _is_list(path: Path) -> bool:
         return file.read(1024).lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"["
 
 
-def _recorded(sent: Workload, rate_per_s: float | None) -> Workload:
-    """As many requests as are sent at a rate while a recorded load lasts, but no fewer than its."""
+def _recorded(
+    sent: Workload, seed: int | None, rate_per_s: float | None, most: int | None
+) -> Workload:
+    """Return a recorded load with the requests that a rate takes while it lasts, but no fewer.
+
+    A load without times begins at random.
+    """
     if rate_per_s is None:
         return sent
+    if not sent.timed:
+        return rates.begun_at_random(sent, rate_per_s, seed or 0)
     count = len(sent) * rate_per_s / rates.mean_rate_per_s(sent)
+    count = count if most is None else min(count, most)
     arrivals.check_requests(count, f"workload {sent.name} at {rate_per_s:g}/s")
     return rates.repeated(sent, round(count)) if count > len(sent) else sent
 
 
-def _load_trace(header: Path, time_unit: str) -> Workload:
-    """The CSV of a TraceV2 header has its name, or is the only CSV beside it."""
+def _beside(header: Path, time_unit: str) -> Path:
+    """Return the CSV of a TraceV2 header: it has its name, or is the only CSV beside it."""
     if time_unit.lower() not in ("us", "microsecond", "microseconds"):
         raise PinnError(f"{header}: time_unit is {time_unit!r}, expected microseconds")
     same = header.with_suffix(".csv")
     beside = [same] if same.is_file() else sorted(header.parent.glob("*.csv"))
     if len(beside) != 1:
         raise PinnError(f"{header}: expected its requests in {same}, found {len(beside)} CSV files")
-    return read_csv_trace(beside[0])
+    return beside[0]
 
 
 # What is sent, as it is asked for: a file, or flags as ``vllm bench serve`` has them.
@@ -238,7 +246,7 @@ class LoadFlags:
         check_size(self.prefix_len, MOST_REQUEST_TOKENS, "--prefix-len", "shorten it")
         shape = self._shape()
         each = shape.requests if shape else 1
-        count = max(self._count(rate) // each, 1)
+        count = shape.conversations(self._count(rate)) if shape else self._count(rate)
         offset = np.zeros(count)
         if rate < math.inf:
             stages = [arrivals.Stage(rate / each, count * each / rate)]
@@ -270,7 +278,7 @@ class LoadFlags:
                 )
             pauses_s = arrivals.random_draws(seed).exponential(self.think_time, len(sent))
             sent = replace(sent, offset_s=np.where(later, pauses_s, sent.offset_s))
-        if later.any() and sent.concurrency is None and not sent.offset_s[sent.starts].any():
+        if not sent.timed and sent.concurrency is None:
             raise PinnError(
                 f"workload {sent.name} does not say when its conversations begin: give --rate 8, "
                 "or --concurrency 64 for so many at a time"
@@ -354,10 +362,6 @@ class LoadFlags:
         return rng.integers(low, math.ceil(mean * (1 + self.range_ratio)) + 1, count)
 
 
-def _typed(value: FlagValue) -> str:
-    return exact(value) if isinstance(value, float) else str(value)
-
-
 @dataclass(frozen=True)
 class Load:
     """What is sent: a file's content, or what flags say.
@@ -401,7 +405,7 @@ class Load:
         """As the command line says it, without rate."""
         given, known = self.flags.given, {f.name: f.option for f in flags_of(LoadFlags)}
         words = [] if self.path is None else ["--workload", str(self.path)]
-        words += [word for name, v in given.items() for word in (known[name], _typed(v))]
+        words += [word for name, v in given.items() for word in (known[name], exact(v))]
         return words if self.seed is None else [*words, "--seed", str(self.seed)]
 
     @property

@@ -10,7 +10,6 @@ Conversations, as ShareGPT's (``vllm 0.33.0 vllm/benchmarks/datasets``): a list,
 """
 
 import json
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -27,7 +26,6 @@ from pinn.common.documents import (
     is_finite,
 )
 from pinn.errors import PinnError
-from pinn.simulator.workloads import arrivals
 from pinn.simulator.workloads.workload import Reading, Workload
 from pinn.units import MILLISECOND
 
@@ -44,15 +42,11 @@ _MODELS = frozenset({"gpt", "assistant", "chatgpt", "bing", "bard", "model"})
 _CHUNK_BYTES = 1 << 20
 
 
-def read_json_load(
-    path: Path, seed: int | None, rate_per_s: float | None, most: int | None = None
-) -> Workload:
+def read_json_load(path: Path, most: int | None = None) -> Workload:
     """Read the load of a JSON file of requests or conversations.
 
     Args:
         path: File with a JSON list, or an entry per line.
-        seed: Seed of the times when conversations begin.
-        rate_per_s: Requests per second of conversations, which have no times; None for all at once.
         most: Most requests to read; None for all.
 
     Raises:
@@ -63,7 +57,7 @@ def read_json_load(
     if isinstance(first, dict) and {"timestamp", "input_length"} <= set(first):
         return _read_mooncake(path, first, entries, most)
     if isinstance(first, dict) and any(key in first for key in _LISTS):
-        return _read_conversations(path, first, entries, (seed or 0, rate_per_s, most))
+        return _read_conversations(path, first, entries, most)
     keys = ", ".join(map(str, first)) if isinstance(first, dict) else f"{first!r:.60}"
     raise PinnError(
         f"{path}: cannot tell what kind of load this is: expected entries with timestamp, "
@@ -186,13 +180,9 @@ def _share_hashes(hashes: list[list[int]], prompt: np.ndarray) -> tuple[np.ndarr
 
 
 def _read_conversations(
-    path: Path,
-    first: dict[str, Any],
-    entries: Iterator[Json],
-    asked: tuple[int, float | None, int | None],
+    path: Path, first: dict[str, Any], entries: Iterator[Json], most: int | None
 ) -> Workload:
-    """Read conversations whose turns wait for answers; they begin at a rate or at once."""
-    seed, rate_per_s, most = asked
+    """Read conversations, which have no times, and whose turns wait for answers."""
     turns: list[tuple[int, int, int]] = []  # prompt, output, tokens known before
     refused: Counter[str] = Counter()
     read = 0
@@ -211,17 +201,10 @@ def _read_conversations(
     if not turns:
         raise PinnError(f"{path}: no entry is a conversation: {reading}")
     prompt, output, known = np.array(turns).T
-    begins = known == 0
-    rng = arrivals.random_draws(seed)
-    offset = np.zeros(len(turns))
-    if rate_per_s is not None and rate_per_s < math.inf:
-        count = int(begins.sum())
-        gaps = arrivals.draw_gaps("poisson", rate_per_s * count / len(turns), count, rng)
-        offset[begins] = np.cumsum(gaps)
-    before = np.where(begins, -1, np.arange(len(turns)) - 1)
+    before = np.where(known == 0, -1, np.arange(len(turns)) - 1)
     return Workload(
-        path.stem, prompt, output, offset, follows=before, shares_with=before, shared_tokens=known,
-        reading=reading,
+        path.stem, prompt, output, np.zeros(len(turns)), follows=before, shares_with=before,
+        shared_tokens=known, reading=reading, timed=False,
     )  # fmt: skip
 
 

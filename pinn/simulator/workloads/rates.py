@@ -64,6 +64,16 @@ def at_rate(workload: Workload, rate_per_s: float) -> Workload:
     )
 
 
+def begun_at_random(workload: Workload, rate_per_s: float, seed: int) -> Workload:
+    """Return a load without times whose requests, or conversations, begin at a mean rate."""
+    starts, offset_s = workload.starts, workload.offset_s.copy()
+    count = int(starts.sum())
+    rng = arrivals.random_draws(seed)
+    gaps_s = arrivals.draw_gaps("poisson", rate_per_s * count / len(workload), count, rng)
+    offset_s[starts] = np.cumsum(gaps_s)
+    return replace(workload, offset_s=offset_s, timed=True)
+
+
 def repeated(workload: Workload, count: int) -> Workload:
     """So many requests: the load's own, and then the same again, as often as it takes.
 

@@ -115,6 +115,7 @@ class Workload:
         warmup_s: And it begins no earlier than this.
         hit_rate: Share of the prompt tokens that the prefix cache is to hit; None if not asked for.
         reading: Counts of what a file had and what of it is not sent; None where it is sent whole.
+        timed: Whether its source says when requests, or conversations, begin; all at once if not.
     """
 
     name: str
@@ -135,6 +136,7 @@ class Workload:
     warmup_s: float = 0.0
     hit_rate: float | None = None
     reading: Reading | None = None
+    timed: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", printable(self.name))
@@ -226,6 +228,9 @@ class Workload:
             )
         if self.concurrency is not None and self.concurrency < 1:
             raise self._fault(f"concurrency must be at least 1, got {self.concurrency}")
+        if not (self.warmup_requests >= 0 and self.warmup_s >= 0):
+            got = f"{self.warmup_requests} requests and {self.warmup_s:g} s"
+            raise self._fault(f"a warm-up must be 0 or more, got {got}")
 
     def _check_turns(self) -> None:
         """Each conversation is one line of requests."""

@@ -66,15 +66,28 @@ def check(model: type[Model], values: object, path: Path, remedy: str) -> Model:
         raise PinnError(f"{where}: {words}{more}: {remedy}") from error
 
 
-# A workload as a few lines of YAML.
+# A workload as a few lines of YAML:
 #
-# prompt_tokens: 1024 output_tokens: 256 length_range: [0.8, 1.0] # lengths uniform between these
-# shares; default [1, 1] stages: # open loop ... - {rate: 8, duration: 600} - {rate: 20,
-# duration: 600} process: poisson # or gamma, weibull (with cv), constant concurrency: 64 # ...
-# or closed loop, with `requests` requests: 640 groups: 10 # shared prefixes: groups x
-# prompts_per_group prompts that repeat prompts_per_group: 10 shared_tokens: 100 timeout_s: 300 #
-# patience of a client; default unlimited seed: 0 turns: 8 # conversations, see ConversationShape:
-# turn_tokens: 200 think_time_s: 20 tool_calls: 2 tool_tokens: 500 tool_delay_s: 1
+#   prompt_tokens: 1024
+#   output_tokens: 256
+#   length_range: [0.8, 1.0]    # lengths uniform between these shares; default [1, 1]
+#   stages:                     # open loop ...
+#     - {rate: 8, duration: 600}
+#     - {rate: 20, duration: 600}
+#   process: poisson            # or gamma, weibull (with cv), constant
+#   concurrency: 64             # ... or closed loop, with `requests`
+#   requests: 640
+#   groups: 10                  # shared prefixes: groups x prompts_per_group prompts that repeat
+#   prompts_per_group: 10
+#   shared_tokens: 100
+#   timeout_s: 300              # patience of a client; default unlimited
+#   seed: 0
+#   turns: 8                    # conversations, see ConversationShape
+#   turn_tokens: 200
+#   think_time_s: 20
+#   tool_calls: 2
+#   tool_tokens: 500
+#   tool_delay_s: 1
 
 
 class _InferencePerfStage(BaseModel):
@@ -180,7 +193,7 @@ def _conversations(
         tool_delay_s=spec.tool_delay_s,
     )
     if stages is None:
-        count = max((spec.requests or 0) // shape.requests, 1)
+        count = shape.conversations(spec.requests or 0)
         offset, stage = np.zeros(count), np.zeros(count, np.int64)
         starts_s: tuple[float, ...] = (0.0,)
     else:
@@ -212,6 +225,9 @@ def _check_lengths(spec: _Spec, path: Path) -> None:
     for name in ("shared_tokens", "prompts_per_group"):
         if spec.groups is None and spec.turns is None and name in spec.model_fields_set:
             raise PinnError(f"{path}: {name} needs groups: give both or neither")
+    if spec.turns is not None and "prompts_per_group" in spec.model_fields_set:
+        remedy = "leave it out, conversations of a group share shared_tokens"
+        raise PinnError(f"{path}: prompts_per_group is of single prompts: {remedy}")
     for name in _OF_TURNS:
         if spec.turns is None and name in spec.model_fields_set:
             raise PinnError(f"{path}: {name} is of conversations: give turns too, or leave it out")
