@@ -1,7 +1,7 @@
 """A model specification of what was read off modules."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pinn.errors import PinnError, UnknownLayersError
@@ -9,7 +9,7 @@ from pinn.specs import model
 from pinn.specs.config_fields import models_file, read_fields
 from pinn.specs.huggingface import ReadSettings, longest_context, model_of
 from pinn.specs.modules.building import build_text_model
-from pinn.specs.modules.reading import ModuleReader, ModuleReading
+from pinn.specs.modules.reading import ModuleReader
 
 
 def model_from_modules(
@@ -42,35 +42,27 @@ def _read(config: Mapping[str, Any], source: str, settings: ReadSettings) -> mod
     if other is not None:
         raise PinnError(f"{source}: engines compute it unlike transformers: {other}")
     built = build_text_model(given)
-    max_position = longest_context(built.fields)
-    reading = ModuleReader(built, max_position).read()
-    _check_shapes(reading, source)
+    reader = ModuleReader(built, longest_context(built.fields))
+    parts, stem = reader.read()
+    _check_shapes(parts, source)
     stated = given.truth("tie_word_embeddings")
-    stem = {
-        "hidden_size": reading.hidden_size,
-        "vocab_size": reading.vocab_size,
-        "tied_embeddings": reading.tied_embeddings if stated is None else stated,
-        "max_position": max_position,
-        "extra_parameters": reading.findings.vectors,
-        "lookup_parameters": reading.findings.tables,
-        "side_projections": reading.findings.side_projections(),
-    }
-    found = model_of(given, reading.parts, stem, settings)
-    warnings.warn(f"{source}: {reading.note}", stacklevel=2)
+    stem |= {} if stated is None else {"tied_embeddings": stated}
+    found = model_of(given, parts, stem, settings)
+    warnings.warn(f"{source}: {reader.note}", stacklevel=2)
     return found
 
 
-def _check_shapes(reading: ModuleReading, source: str) -> None:
+def _check_shapes(parts: Sequence[model.LayerPart], source: str) -> None:
     """Refuse layers of several shapes, which a model has no costs for.
 
     Raises:
         PinnError: If attention or dense networks differ by layer in more than the window.
     """
-    mixers = [part.mixer for part in reading.parts]
+    mixers = [part.mixer for part in parts]
     shapes = {
         (m.heads, m.kv_heads, m.head_dim) for m in mixers if isinstance(m, model.AttentionSpec)
     }
-    widths = {p.ffn.width for p in reading.parts if isinstance(p.ffn, model.DenseFfnSpec)}
+    widths = {p.ffn.width for p in parts if isinstance(p.ffn, model.DenseFfnSpec)}
     for what, found in (("attention heads", shapes), ("dense feed-forward width", widths)):
         if len(found) > 1:
             text = ", ".join(map(str, sorted(found, key=str)[:3]))

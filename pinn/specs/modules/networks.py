@@ -14,7 +14,7 @@ from pinn.specs.modules.weights import (
     attribute,
     children,
     matrices,
-    vectors,
+    rest,
 )
 
 if TYPE_CHECKING:
@@ -143,8 +143,8 @@ def _own_weights(module: nn.Module, holder: nn.Module) -> set[int]:
 
 def _check_rest(module: nn.Module, own: set[int], number: int) -> None:
     """Refuse weights of a mixture that are neither experts, matrices, vectors nor their biases."""
-    known = {f"{path}.weight".lstrip(".") for path in matrices(module)} | set(vectors(module))
-    for path, parameter in module.named_parameters():
+    for path in rest(module):
+        parameter = module.get_parameter(path)
         is_bias = parameter.dim() == 2 and "bias" in path and parameter.shape[0] == number
-        if id(parameter) not in own and path not in known and not is_bias:
+        if id(parameter) not in own and not is_bias:
             raise UnrecognizedError(f"{path} {tuple(parameter.shape)}")

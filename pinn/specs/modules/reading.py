@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -35,39 +33,6 @@ _NARROW = 0.5
 _MOST_NAMED = 3
 
 
-@dataclass(frozen=True)
-class ModuleReading:
-    """What the modules of a model say of its shape.
-
-    Attributes:
-        hidden_size: Width of the residual stream.
-        vocab_size: Rows of the embedding.
-        parts: Parts of each layer, first to last.
-        tied_embeddings: Whether the output head reuses the embedding.
-        findings: Weights beside mixers and networks.
-        title: Class and source of the model.
-    """
-
-    hidden_size: int
-    vocab_size: int
-    parts: Sequence[model.LayerPart]
-    tied_embeddings: bool
-    findings: Findings
-    title: str
-
-    @property
-    def note(self) -> str:
-        """What was recognized, in one line."""
-        named = Counter[str]()
-        for (role, cls), count in self.findings.classes.items():
-            named[f"{role} ({cls})"] += count
-        parts = [f"{count} {name}" for name, count in named.items()]
-        sides = sum(self.findings.sides.values())
-        if sides:
-            parts.append(f"{sides} other matrices")
-        return f"read off the modules of {self.title}: {', '.join(parts)}"
-
-
 class ModuleReader:
     """Reads one model, part by part."""
 
@@ -79,16 +44,15 @@ class ModuleReader:
         self._head = module.get_output_embeddings()
         self._vocab, self._hidden = self._table.weight.shape
 
-    def read(self) -> ModuleReading:
-        """Read the model.
+    def read(self) -> tuple[list[model.LayerPart], dict[str, Any]]:
+        """Return the parts of each layer, and what is beside them as fields of ``ModelSpec``.
 
         Raises:
             PinnError: If something in it is not recognized, or layers run more than once.
         """
         path, layers = self._layer_list()
         self._check_calls(path)
-        found = windows(self._fields, len(layers))
-        reach = [within(window, self._max_position) for window in found]
+        reach = [within(each, self._max_position) for each in windows(self._fields, len(layers))]
         parts = [
             part
             for i, layer in enumerate(layers)
@@ -98,11 +62,26 @@ class ModuleReader:
             self._findings.unknown.append("attention or recurrent mixers")
         self._outside(self._built.module, "", layers)
         self._refuse_unknown()
-        tied = self._head is None or self._head.weight is self._table.weight
-        if self._head is None:
-            tied = self._fields.truth("tie_word_embeddings") is True
-        title = self._built.title
-        return ModuleReading(self._hidden, self._vocab, parts, tied, self._findings, title)
+        is_tied = self._fields.truth("tie_word_embeddings") is True
+        if self._head is not None:
+            is_tied = self._head.weight is self._table.weight
+        return parts, {
+            "hidden_size": self._hidden,
+            "vocab_size": self._vocab,
+            "tied_embeddings": is_tied,
+            "max_position": self._max_position,
+            "extra_parameters": self._findings.vectors,
+            "lookup_parameters": self._findings.tables,
+            "side_projections": self._findings.side_projections(),
+        }
+
+    @property
+    def note(self) -> str:
+        """What was recognized, in one line."""
+        classes, sides = self._findings.classes, self._findings.sides.total()
+        parts = [f"{count} {role} ({cls})" for (role, cls), count in classes.items()]
+        parts += [f"{sides} other matrices"] * bool(sides)
+        return f"read off the modules of {self._built.title}: {', '.join(parts)}"
 
     def _error(self, text: str) -> PinnError:
         return PinnError(f"{self._fields.source}: {self._built.title}: {text}")
@@ -151,14 +130,7 @@ class ModuleReader:
         if len(found.experts) > 1 or any(n.gated != experts.gated for n in found.networks):
             self._findings.unknown.append(f"{path} (several mixtures of experts)")
         width = experts.shared_width + sum(network.width for network in found.networks)
-        return model.MoeFfnSpec(
-            experts.experts,
-            experts.top_k,
-            experts.width,
-            width,
-            experts.gated,
-            experts.latent_width,
-        )
+        return replace(experts, shared_width=width)
 
     def _walk(
         self, path: str, module: nn.Module, window: int | None, found: _LayerFindings
