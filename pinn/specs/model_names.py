@@ -46,8 +46,9 @@ def _package_files() -> list[Path]:
 @cache
 def aliases() -> dict[str, str]:
     """Other name -> full name of a catalog model of the same shapes and formats."""
-    named = models_file("aliases.json").items()
-    return {key: value for key, value in named if not key.startswith("_")}
+    groups = models_file("aliases.json").items()
+    named = [(name, key) for key, names in groups if key[0] != "_" for name in names]
+    return dict(sorted(named))
 
 
 @cache
@@ -100,7 +101,7 @@ def names_of(full_name: str) -> list[str]:
     >>> names_of("google/gemma-2-9b")
     ['google/gemma-2-9b', 'google/gemma-2-9b-it']
     """
-    return [full_name, *(name for name, target in aliases().items() if target == full_name)]
+    return [full_name, *models_file("aliases.json").get(full_name, ())]
 
 
 def suggestion(name: str) -> str:
