@@ -12,8 +12,7 @@ from pinn.specs.huggingface import ReadSettings, model_from_config
 from pinn.specs.model import AttentionSpec, DenseFfnSpec, MoeFfnSpec, mixer_names
 from pinn.specs.modules import building
 from pinn.specs.modules.from_modules import model_from_modules
-from pinn.specs.modules.networks import experts_of, network_of
-from pinn.specs.modules.weights import Shape
+from pinn.specs.modules.weights import Shape, experts_of, network_of
 
 DBRX = {
     "model_type": "dbrx", "d_model": 6144, "n_heads": 48, "n_layers": 40, "max_seq_len": 32768,
