@@ -24,6 +24,12 @@ def models_file(name: str) -> dict[str, Any]:
     return dict(read_json(data_folder("models") / name))
 
 
+def inverted(groups: Mapping[str, Any]) -> dict[Any, str]:
+    """Return the key of each name in a table of lists."""
+    lists = ((key, names) for key, names in groups.items() if isinstance(names, list))
+    return {name: key for key, names in lists for name in names}
+
+
 def is_type(model_type: str, trait: str) -> bool:
     """Return whether a ``model_type`` has a trait, which the file defines under its name."""
     return model_type in models_file("types.json")["traits"][trait]["types"]

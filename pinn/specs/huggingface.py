@@ -10,7 +10,7 @@ from pinn.common import documents
 from pinn.common.documents import check_size, is_finite, written
 from pinn.errors import UnknownLayersError
 from pinn.specs import config_fields, mixers, model
-from pinn.specs.config_fields import ConfigFields, keys, models_file
+from pinn.specs.config_fields import ConfigFields, inverted, keys, models_file
 from pinn.specs.encoder import encoder_parameters
 from pinn.specs.images import image_reader
 from pinn.specs.layers import attentions, dense_layer, feed_forwards
@@ -71,20 +71,6 @@ FULL, LINEAR, BOTH, CROSS, NETWORK = "full", "linear", "both", "cross", "network
 DOUBLE = "double"
 #: A recurrent layer after one that others have, too (Zamba).
 SHARED = "shared"
-#: What configs call a layer -> what it is here.
-_WORDS: dict[object, str] = {
-    **dict.fromkeys(("full_attention", "attention", "*", 1), FULL),
-    **dict.fromkeys(("sliding_attention", "indexed_attention"), FULL),
-    **dict.fromkeys(("linear_attention", "mamba", "M", 0, "conv", "recurrent"), LINEAR),
-    **dict.fromkeys(("mlp", "moe", "-", "E"), NETWORK),
-    "hybrid": SHARED,
-}
-#: Keys that list some layers, counted from 0 -> what those are and what the others are.
-_INDICES = {
-    "attn_layer_indices": (FULL, LINEAR),
-    "full_attn_idxs": (FULL, LINEAR),
-    "cross_attention_layers": (CROSS, FULL),
-}
 
 
 def layer_count(fields: ConfigFields) -> int:
@@ -169,7 +155,7 @@ def layer_plan(fields: ConfigFields, layers: int) -> list[str]:
         step = fields.integer("attn_layer_period")
         first = fields.integer("attn_layer_offset", default=0, least=0)
         return [FULL if i % step == first else LINEAR for i in range(layers)]
-    for key, (inside, outside) in _INDICES.items():
+    for key, (inside, outside) in models_file("types.json")["layer_indices"].items():
         if fields.get(key) is not None:
             chosen = fields.layer_indices(key)
             return [inside if i in chosen else outside for i in range(layers)]
@@ -190,15 +176,13 @@ def layer_plan(fields: ConfigFields, layers: int) -> list[str]:
         words *= -(-layers // len(words))
     if len(words) < layers:
         raise fields.misfit(" or ".join(keys("layer_plan")), f"name each of {layers} layers", found)
-    return [_word(fields, each) for each in words[:layers]]
-
-
-def _word(fields: ConfigFields, each: object) -> str:
-    is_text = isinstance(each, str | int) and not isinstance(each, bool)
-    if not is_text or each not in _WORDS:
-        fault = f"layers of type {written(each)} are unknown"
-        raise UnknownLayersError(fields.error(f"{fault}: expected {', '.join(map(str, _WORDS))}"))
-    return _WORDS[each]
+    kinds = inverted(models_file("types.json")["layer_words"])
+    for each in words[:layers]:
+        is_text = isinstance(each, str | int) and not isinstance(each, bool)
+        if not is_text or each not in kinds:
+            fault = f"layers of type {written(each)} are unknown: expected"
+            raise UnknownLayersError(fields.error(f"{fault} {', '.join(map(str, kinds))}"))
+    return [kinds[each] for each in words[:layers]]
 
 
 # A Hugging Face config.json -> ``ModelSpec``, as vLLM 0.15.1 reads it; no code is executed.

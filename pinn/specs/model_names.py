@@ -12,7 +12,7 @@ from pathlib import Path
 from pinn.common.documents import read_json
 from pinn.common.files import data_folder
 from pinn.errors import PinnError
-from pinn.specs.config_fields import PACKAGE_SUFFIX, models_file, name_of
+from pinn.specs.config_fields import PACKAGE_SUFFIX, inverted, models_file, name_of
 
 # The names of the model catalog: which file a name or an alias stands for.
 
@@ -46,9 +46,7 @@ def _package_files() -> list[Path]:
 @cache
 def aliases() -> dict[str, str]:
     """Other name -> full name of a catalog model of the same shapes and formats."""
-    groups = models_file("aliases.json").items()
-    named = [(name, key) for key, names in groups if key[0] != "_" for name in names]
-    return dict(sorted(named))
+    return dict(sorted(inverted(models_file("aliases.json")).items()))
 
 
 @cache
@@ -209,7 +207,7 @@ def check_name(name: str) -> None:
     pinn.errors.PinnError: 'TheBloke/Llama-2-7B-Chat-GGUF' names a release for llama.cpp, whose \
 kernels have no times here: give the model it was made of, with --quantization int4 for its size
     """
-    engines = models_file("name_words.json")["other_engines"]
+    engines = inverted(models_file("name_words.json")["other_engines"])
     words = re.split(r"[-_./:]", name.lower())
     engine = next((engines[word] for word in words if word in engines), None)
     if engine is not None:
