@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -54,11 +54,10 @@ def model_from_modules(
         PinnError: Why it cannot be read either way.
     """
     try:
-        found = _read(config, source, settings)
+        return _read(config, source, settings)
     except PinnError as error:
         reason = str(error).removeprefix(f"{source}: ")
         raise PinnError(f"{refusal}. Read off modules: {reason}") from error
-    return found
 
 
 def _read(config: Mapping[str, Any], source: str, settings: ReadSettings) -> model.ModelSpec:
@@ -69,29 +68,11 @@ def _read(config: Mapping[str, Any], source: str, settings: ReadSettings) -> mod
     built = build_text_model(given)
     reader = ModuleReader(built, longest_context(built.fields))
     parts, stem = reader.read()
-    _check_shapes(parts, source)
     stated = given.truth("tie_word_embeddings")
     stem |= {} if stated is None else {"tied_embeddings": stated}
     found = model_of(given, parts, stem, settings)
     warnings.warn(f"{source}: {reader.note}", stacklevel=2)
     return found
-
-
-def _check_shapes(parts: Sequence[model.LayerPart], source: str) -> None:
-    """Refuse layers of several shapes, which a model has no costs for.
-
-    Raises:
-        PinnError: If attention or dense networks differ by layer in more than the window.
-    """
-    mixers = [part.mixer for part in parts]
-    shapes = {
-        (m.heads, m.kv_heads, m.head_dim) for m in mixers if isinstance(m, model.AttentionSpec)
-    }
-    widths = {p.ffn.width for p in parts if isinstance(p.ffn, model.DenseFfnSpec)}
-    for what, found in (("attention heads", shapes), ("dense feed-forward width", widths)):
-        if len(found) > 1:
-            text = ", ".join(map(str, sorted(found, key=str)[:3]))
-            raise PinnError(f"{source}: layers differ in {what} ({text}), which is not supported")
 
 
 class ModuleReader:
