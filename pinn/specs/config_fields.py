@@ -31,8 +31,9 @@ def inverted(groups: Mapping[str, Any]) -> dict[Any, str]:
 
 
 def is_type(model_type: str, trait: str) -> bool:
-    """Return whether a ``model_type`` has a trait, which the file defines under its name."""
-    return model_type in models_file("types.json")["traits"][trait]["types"]
+    """Return whether a ``model_type``, or its releases, have a trait of types.json."""
+    known = models_file("types.json")
+    return model_type in (known["traits"].get(trait) or known["releases"][trait])["types"]
 
 
 def keys(*sizes: str) -> tuple[str, ...]:
@@ -77,7 +78,8 @@ class ConfigFields:
     @property
     def is_listed(self) -> bool:
         """Whether this type was compared with the code of its models."""
-        return self.is_type("known") or self.is_type("planned")
+        known = models_file("types.json")
+        return self.model_type in known["defaults"] or any(map(self.is_type, known["traits"]))
 
     @property
     def is_gated(self) -> bool:
