@@ -381,7 +381,7 @@ def recurrent_mixer(
     kind = entry["kind"]
     found = {size: _size(fields, names) for size, names in entry["sizes"].items()}
     is_narrow = kind in _BY_CHANNEL
-    usual = {
+    usual: dict[str, Any] = {
         "key_heads": 1 if is_narrow else found["heads"],
         "value_dim": 1 if is_narrow else found["key_dim"],
         "chunk_tokens": CHUNK_TOKENS[kind],
@@ -390,7 +390,7 @@ def recurrent_mixer(
     return LinearMixerSpec(kind, **usual | found)
 
 
-def _size(fields: ConfigFields, names: Sequence[str | int]) -> int:
+def _size(fields: ConfigFields, names: Sequence[Any]) -> int:
     """Return the size under the first of the keys, else its default; "auto" asks for that."""
     *keys, last = names
     if isinstance(last, str) and last not in _COMPUTED:
