@@ -8,7 +8,7 @@ from contextlib import suppress
 from math import prod
 from typing import TYPE_CHECKING
 
-from pinn.errors import PinnError
+from pinn.errors import UnknownLayersError
 from pinn.specs import mixers
 from pinn.specs.config_fields import ConfigFields, models_file
 from pinn.specs.mixers import IndexerSpec, LinearMixerSpec
@@ -175,7 +175,7 @@ def read_recurrent(module: nn.Module, fields: ConfigFields, hidden: int) -> Line
     own = ConfigFields({}, vars(module), type(module).__name__)
     for entry in models_file("mixers.json")["modules"]:
         if re.search(entry["classes"], type(module).__name__):
-            with suppress(PinnError):  # an attribute that its kind needs is missing
+            with suppress(UnknownLayersError):  # an attribute that its kind needs is missing
                 return _checked(module, mixers.recurrent_mixer(entry, own, fields), hidden)
     return None
 
