@@ -75,6 +75,12 @@ class ConfigFields:
         """Return whether models of this type have a trait; see :func:`is_type`."""
         return is_type(self.model_type, trait)
 
+    @cached_property
+    def mixer(self) -> Mapping[str, Any] | None:
+        """The entry of mixers.json for this type; None for one without recurrent layers."""
+        families, own = models_file("mixers.json")["families"], self.model_type
+        return next((each for each in families if own in each["types"]), None)
+
     @property
     def is_listed(self) -> bool:
         """Whether this type was compared with the code of its models."""

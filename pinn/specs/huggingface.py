@@ -94,7 +94,7 @@ def layer_parts(fields: ConfigFields, max_position: int) -> list[model.LayerPart
     plan = layer_plan(fields, layers)
     has_attention = not set(plan) <= {LINEAR, NETWORK}
     attention = attentions(fields, layers, max_position) if has_attention else []
-    linear = mixers.family_mixer(fields)
+    linear = fields.mixer and mixers.family_mixer(fields, fields.mixer)
     ffns = feed_forwards(fields, layers) if not is_half or NETWORK in plan else []
     for i, word in enumerate(plan):
         mixer: model.Mixer | None = linear if word in (LINEAR, BOTH, SHARED) else None
@@ -127,10 +127,8 @@ def _run_again(fields: ConfigFields, parts: list[model.LayerPart]) -> list[model
     passes = fields.integer("loop_passes", default=1)
     if passes == 1:
         return parts
-    first, last = (
-        fields.integer("loop_start"),
-        fields.integer("n_output_layers", default=0, least=0),
-    )
+    first = fields.integer("loop_start")
+    last = fields.integer("n_output_layers", default=0, least=0)
     end = fields.integer("loop_layer_index_end", default=layer_count(fields) - last)
     loop = [part._replace(again=True) for part in parts if first <= part.layer < end]
     return parts + loop * (passes - 1)
@@ -149,7 +147,7 @@ def layer_plan(fields: ConfigFields, layers: int) -> list[str]:
         PinnError: If no key gives a plan, or a layer's kind is unknown.
     """
     usual = models_file("types.json")["every_layer"].get(fields.model_type)
-    if usual is None and not fields.is_type("halves") and mixers.family_entry(fields) is None:
+    if usual is None and not fields.is_type("halves") and fields.mixer is None:
         return [FULL] * layers
     if fields.get("attn_layer_period") is not None and not fields.get("layers_block_type"):
         step = fields.integer("attn_layer_period")

@@ -346,20 +346,11 @@ _COMPUTED: dict[str, Callable[[ConfigFields], int]] = {
 }
 
 
-def family_entry(fields: ConfigFields) -> Mapping[str, Any] | None:
-    """Return the entry of mixers.json for a config.json's family; None without a mixer."""
-    families = models_file("mixers.json")["families"]
-    return next((each for each in families if fields.model_type in each["types"]), None)
-
-
-def family_mixer(fields: ConfigFields) -> LinearMixerSpec | None:
-    """Return the recurrent mixer of a config.json's family; None where it has none.
+def family_mixer(fields: ConfigFields, entry: Mapping[str, Any]) -> LinearMixerSpec:
+    """Return the recurrent mixer of a config.json, of whose family mixers.json has an entry.
 
     Gates of one matrix: vLLM 0.33.0 models/kimi_k3/nvidia/kda.py; modeling_bailing_hybrid.py.
     """
-    entry = family_entry(fields)
-    if entry is None:
-        return None
     nested, inner = fields.get("linear_attn_config"), fields  # transformers 5 does not nest
     if nested is not None:
         inner = ConfigFields(nested, nested, f"{fields.source}: linear_attn_config")
