@@ -94,7 +94,7 @@ def layer_parts(fields: ConfigFields, max_position: int) -> list[model.LayerPart
     plan = layer_plan(fields, layers)
     has_attention = not set(plan) <= {LINEAR, NETWORK}
     attention = attentions(fields, layers, max_position) if has_attention else []
-    linear = fields.mixer and mixers.family_mixer(fields, fields.mixer)
+    linear = mixers.family_mixer(fields, fields.mixer) if fields.mixer else None
     ffns = feed_forwards(fields, layers) if not is_half or NETWORK in plan else []
     for i, word in enumerate(plan):
         mixer: model.Mixer | None = linear if word in (LINEAR, BOTH, SHARED) else None

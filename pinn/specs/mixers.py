@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from pinn.specs.config_fields import ConfigFields, models_file
+from pinn.specs.config_fields import ConfigFields
 from pinn.specs.precision import ACTIVATION_BYTES
 
 GATED_DELTA, KDA, LIGHTNING = "gated_delta", "kda", "lightning"
