@@ -196,7 +196,7 @@ class ConfigFields:
             part: ``attention`` or ``ffn``.
         """
         found = {key: each[layer] for key, each in self._lists.items() if layer < len(each)}
-        # Gemma 4: layers with full attention have KV heads of their own without values.
+        # Gemma 4's layers with full attention have KV heads of their own only without values.
         has_own_values = self.get("attention_k_eq_v") is False
         for key, size in models_file("types.json")["by_kind"][kind].items():
             value, name = self.get(key), keys(size)[0]
