@@ -17,20 +17,29 @@ def models_file(name: str) -> dict[str, Any]:
 
     Args:
         name: ``types.json`` for what is known of a ``model_type`` without its config.json,
-            ``config_keys.json`` for what files call a size, ``name_words.json`` for what words of a
-            name say, ``quantization.json`` for formats, ``aliases.json`` or ``generation.json``.
+            ``config_keys.json`` for what files call a size, ``mixers.json`` for recurrent mixers,
+            ``name_words.json`` for what words of a name say, ``quantization.json`` for formats,
+            ``aliases.json`` or ``generation.json``.
     """
     return dict(read_json(data_folder("models") / name))
 
 
+def inverted(groups: Mapping[str, Any]) -> dict[Any, str]:
+    """Return the key of each name in a table of lists."""
+    lists = ((key, names) for key, names in groups.items() if isinstance(names, list))
+    return {name: key for key, names in lists for name in names}
+
+
 def is_type(model_type: str, trait: str) -> bool:
-    """Return whether a ``model_type`` has a trait, which the file defines under its name."""
-    return model_type in models_file("types.json")["traits"][trait]["types"]
+    """Return whether a ``model_type``, or its releases, have a trait of types.json."""
+    known = models_file("types.json")
+    return model_type in (known["traits"].get(trait) or known["releases"][trait])["types"]
 
 
-def keys(size: str) -> tuple[str, ...]:
-    """Return what files call a size, the first one counts; any other key is its only name."""
-    return tuple(models_file("config_keys.json").get(size, (size,)))
+def keys(*sizes: str) -> tuple[str, ...]:
+    """Return what files call sizes, the first one counts; any other key is its only name."""
+    known = models_file("config_keys.json")
+    return tuple(name for size in sizes for name in known.get(size, (size,)))
 
 
 #: Endings of architectures that vLLM serves to generate tokens, and of those that it does not;
@@ -66,10 +75,17 @@ class ConfigFields:
         """Return whether models of this type have a trait; see :func:`is_type`."""
         return is_type(self.model_type, trait)
 
+    @cached_property
+    def mixer(self) -> Mapping[str, Any] | None:
+        """The entry of mixers.json for this type; None for one without recurrent layers."""
+        families, own = models_file("mixers.json")["families"], self.model_type
+        return next((each for each in families if own in each["types"]), None)
+
     @property
     def is_listed(self) -> bool:
         """Whether this type was compared with the code of its models."""
-        return self.is_type("known") or self.is_type("planned")
+        known = models_file("types.json")
+        return self.model_type in known["defaults"] or any(map(self.is_type, known["traits"]))
 
     @property
     def is_gated(self) -> bool:
@@ -105,7 +121,7 @@ class ConfigFields:
         """What is wrong with a key's value."""
         return misfit(f"{self.source}: {key}", rule, value)
 
-    def get(self, *keys: str) -> Any:
+    def get(self, *sizes: str) -> Any:
         """Return the first of the keys that is neither absent nor null; None without any.
 
         A key may be a size of config_keys.json, which stands for all of its names. A 0 is a value.
@@ -113,14 +129,14 @@ class ConfigFields:
         sets to null has none.
         """
         for values in (self.text, self.defaults):
-            for key in _names(keys):
+            for key in keys(*sizes):
                 value = values.get(key)
                 if value is not None and not (values is self.defaults and key in self.text):
                     return value
         return None
 
     def integer(
-        self, *keys: str, default: int | None = None, least: int = 1, most: int = MOST_MODEL_SIZE
+        self, *sizes: str, default: int | None = None, least: int = 1, most: int = MOST_MODEL_SIZE
     ) -> int:
         """Return the whole number under the first of the keys that has one.
 
@@ -130,10 +146,10 @@ class ConfigFields:
             PinnError: If there is none and no default, or it is no whole number from ``least`` to
                 ``most``.
         """
-        keys, value = _names(keys), self.get(*keys)
+        names, value = keys(*sizes), self.get(*sizes)
         if isinstance(value, list) and value:
             if any(each != value[0] for each in value):
-                error = self.misfit(" or ".join(keys), "be the same everywhere", value)
+                error = self.misfit(" or ".join(names), "be the same everywhere", value)
                 raise UnknownLayersError(error)
             value = value[0]
         if value is None:
@@ -142,8 +158,8 @@ class ConfigFields:
             remedy = "give the config.json of a decoder language model"
             # A listed type names its sizes like that: reading modules would fill in a default.
             kind = PinnError if self.is_listed else UnknownLayersError
-            raise kind(self.error(f"{' or '.join(keys)} is missing: {remedy}"))
-        key = next((key for key in keys if self.get(key) is not None), keys[0])
+            raise kind(self.error(f"{' or '.join(names)} is missing: {remedy}"))
+        key = next((name for name in names if self.get(name) is not None), names[0])
         whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
         if isinstance(value, bool) or not whole:
             raise self.misfit(key, "be a whole number", value)
@@ -180,13 +196,15 @@ class ConfigFields:
             part: ``attention`` or ``ffn``.
         """
         found = {key: each[layer] for key, each in self._lists.items() if layer < len(each)}
+        # Gemma 4's layers with full attention have KV heads of their own only without values.
+        has_own_values = self.get("attention_k_eq_v") is False
         for key, size in models_file("types.json")["by_kind"][kind].items():
             value, name = self.get(key), keys(size)[0]
             if isinstance(value, Mapping):
                 found |= value
             elif isinstance(value, list):
                 found |= {name: value[layer]} if layer < len(value) else {}
-            elif value is not None and not (size == "kv_heads" and self.has_own_values):
+            elif value is not None and (size != "kv_heads" or not has_own_values):
                 found[name] = value
         blocks, given = self.listed("block_configs"), self.get("per_layer_config") or {}
         for own in (given.get(str(layer), given.get(layer)), *blocks[layer : layer + 1]):
@@ -194,14 +212,9 @@ class ConfigFields:
             found |= own if isinstance(own, Mapping) else {}
         return found
 
-    @property
-    def has_own_values(self) -> bool:
-        """Whether Gemma 4's layers with full attention have a matrix of values."""
-        return self.get("attention_k_eq_v") is False
-
     @cached_property
     def _lists(self) -> dict[str, list[object]]:
-        names = _names(("num_attention_heads", "kv_heads", "head_dim", "dense_width"))
+        names = keys("num_attention_heads", "kv_heads", "head_dim", "dense_width")
         values = {key: self.text.get(key) for key in names}
         return {key: value for key, value in values.items() if isinstance(value, list)}
 
@@ -245,10 +258,6 @@ class ConfigFields:
             got = f"{len(value)} entries" if isinstance(value, list) else written(value)
             raise self.error(f"{key} must be a list of {layers} entries, one per layer, got {got}")
         return value[:layers]
-
-
-def _names(sizes: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(name for size in sizes for name in keys(size))
 
 
 def read_fields(config: Mapping[str, object], source: str) -> ConfigFields:

@@ -2,15 +2,15 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from pinn.common import documents
 from pinn.common.documents import check_size, is_finite, written
 from pinn.errors import UnknownLayersError
 from pinn.specs import config_fields, mixers, model
-from pinn.specs.config_fields import ConfigFields, keys
+from pinn.specs.config_fields import ConfigFields, inverted, keys, models_file
 from pinn.specs.encoder import encoder_parameters
 from pinn.specs.images import image_reader
 from pinn.specs.layers import attentions, dense_layer, feed_forwards
@@ -71,60 +71,6 @@ FULL, LINEAR, BOTH, CROSS, NETWORK = "full", "linear", "both", "cross", "network
 DOUBLE = "double"
 #: A recurrent layer after one that others have, too (Zamba).
 SHARED = "shared"
-#: What configs call a layer -> what it is here.
-_WORDS: dict[object, str] = {
-    **dict.fromkeys(("full_attention", "attention", "*", 1), FULL),
-    **dict.fromkeys(("sliding_attention", "indexed_attention"), FULL),
-    **dict.fromkeys(("linear_attention", "mamba", "M", 0, "conv", "recurrent"), LINEAR),
-    **dict.fromkeys(("mlp", "moe", "-", "E"), NETWORK),
-    "hybrid": SHARED,
-}
-#: Keys that list some layers, counted from 0 -> what those are and what the others are.
-_INDICES = {
-    "attn_layer_indices": (FULL, LINEAR),
-    "full_attn_idxs": (FULL, LINEAR),
-    "cross_attention_layers": (CROSS, FULL),
-}
-
-
-@dataclass(frozen=True)
-class Family:
-    """How a family of models describes its layers.
-
-    Attributes:
-        mixer: Its recurrent mixer; None where it has none.
-        word: What every layer is, unless a key tells them apart; None where one must.
-        parts: Whether a layer is a mixer or a network, not both.
-    """
-
-    mixer: Callable[[ConfigFields], LinearMixerSpec] | None = None
-    word: str | None = None
-    parts: bool = False
-
-
-#: ``model_type`` -> its family. Others have attention and a network in every layer.
-FAMILIES: dict[str, Family] = {
-    **dict.fromkeys(
-        ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "olmo_hybrid", "lara_mini"),
-        Family(mixers.gated_delta_mixer),
-    ),
-    **dict.fromkeys(("kimi_linear", "glm5_next_text", "bailing_hybrid"), Family(mixers.kda_mixer)),
-    "zamba": Family(mixers.jamba_mixer, parts=True),
-    "zamba2": Family(mixers.zamba_mixer, parts=True),
-    **dict.fromkeys(("lfm2", "lfm2_moe", "lfm3"), Family(mixers.short_convolution)),
-    "recurrent_gemma": Family(mixers.gated_recurrence),
-    "dory": Family(parts=True),
-    "longcat_flash": Family(word=DOUBLE),
-    **dict.fromkeys(("minimax", "minimax_text_01"), Family(mixers.lightning_mixer)),
-    "jamba": Family(mixers.jamba_mixer),
-    "nemotron_h": Family(mixers.nemotron_mixer, parts=True),
-    "granitemoehybrid": Family(mixers.granite_mixer),
-    "bamba": Family(mixers.granite_mixer, LINEAR),
-    "falcon_h1": Family(mixers.granite_mixer, BOTH),
-    **dict.fromkeys(("mamba", "falcon_mamba"), Family(mixers.mamba1_mixer, LINEAR, parts=True)),
-    "mamba2": Family(mixers.mamba2_mixer, LINEAR, parts=True),
-    "mllama_text_model": Family(word=FULL),
-}
 
 
 def layer_count(fields: ConfigFields) -> int:
@@ -143,14 +89,13 @@ def layer_parts(fields: ConfigFields, max_position: int) -> list[model.LayerPart
     Raises:
         PinnError: If a needed size is missing or wrong, or a layer's kind is unknown.
     """
-    layers, family = layer_count(fields), FAMILIES.get(fields.model_type)
-    plan = [FULL] * layers if family is None else layer_plan(fields, layers, family.word)
-    family, found = family or Family(), list[model.LayerPart]()
+    layers, found = layer_count(fields), list[model.LayerPart]()
+    is_half = fields.is_type("halves")
+    plan = layer_plan(fields, layers)
     has_attention = not set(plan) <= {LINEAR, NETWORK}
     attention = attentions(fields, layers, max_position) if has_attention else []
-    linear = family.mixer(fields) if family.mixer else None
-    has_networks = not family.parts or NETWORK in plan
-    ffns = feed_forwards(fields, layers) if has_networks else []
+    linear = mixers.family_mixer(fields, fields.mixer) if fields.mixer else None
+    ffns = feed_forwards(fields, layers) if not is_half or NETWORK in plan else []
     for i, word in enumerate(plan):
         mixer: model.Mixer | None = linear if word in (LINEAR, BOTH, SHARED) else None
         if word == BOTH:  # attention and state space side by side, each with an all-reduce
@@ -165,7 +110,7 @@ def layer_parts(fields: ConfigFields, max_position: int) -> list[model.LayerPart
         elif word == CROSS:
             own = attention[i]
             mixer = own and mixers.CrossAttentionSpec(own.heads, own.kv_heads, own.head_dim)
-        has_ffn = not family.parts or word == NETWORK
+        has_ffn = not is_half or word == NETWORK
         found.append(model.LayerPart(i, mixer, ffns[i] if has_ffn else None))
     return _run_again(fields, [part for part in found if part.mixer or part.ffn])
 
@@ -182,17 +127,17 @@ def _run_again(fields: ConfigFields, parts: list[model.LayerPart]) -> list[model
     passes = fields.integer("loop_passes", default=1)
     if passes == 1:
         return parts
-    first, last = (
-        fields.integer("loop_start"),
-        fields.integer("n_output_layers", default=0, least=0),
-    )
+    first = fields.integer("loop_start")
+    last = fields.integer("n_output_layers", default=0, least=0)
     end = fields.integer("loop_layer_index_end", default=layer_count(fields) - last)
     loop = [part._replace(again=True) for part in parts if first <= part.layer < end]
     return parts + loop * (passes - 1)
 
 
-def layer_plan(fields: ConfigFields, layers: int, usual: str | None) -> list[str]:
+def layer_plan(fields: ConfigFields, layers: int) -> list[str]:
     """Return the word of each layer, first to last, as the first key of a plan that is there says.
+
+    Families that have layers of one kind read no such key: full attention in every layer.
 
     Jamba: ``i % attn_layer_period == attn_layer_offset`` (configuration_jamba.py). Kimi-Linear
     counts its layers from 1 (configuration_kimi.py: ``is_kda_layer``). Qwen3-Next without a list:
@@ -201,11 +146,14 @@ def layer_plan(fields: ConfigFields, layers: int, usual: str | None) -> list[str
     Raises:
         PinnError: If no key gives a plan, or a layer's kind is unknown.
     """
+    usual = models_file("types.json")["every_layer"].get(fields.model_type)
+    if usual is None and not fields.is_type("halves") and fields.mixer is None:
+        return [FULL] * layers
     if fields.get("attn_layer_period") is not None and not fields.get("layers_block_type"):
         step = fields.integer("attn_layer_period")
         first = fields.integer("attn_layer_offset", default=0, least=0)
         return [FULL if i % step == first else LINEAR for i in range(layers)]
-    for key, (inside, outside) in _INDICES.items():
+    for key, (inside, outside) in models_file("types.json")["layer_indices"].items():
         if fields.get(key) is not None:
             chosen = fields.layer_indices(key)
             return [inside if i in chosen else outside for i in range(layers)]
@@ -226,15 +174,13 @@ def layer_plan(fields: ConfigFields, layers: int, usual: str | None) -> list[str
         words *= -(-layers // len(words))
     if len(words) < layers:
         raise fields.misfit(" or ".join(keys("layer_plan")), f"name each of {layers} layers", found)
-    return [_word(fields, each) for each in words[:layers]]
-
-
-def _word(fields: ConfigFields, each: object) -> str:
-    is_text = isinstance(each, str | int) and not isinstance(each, bool)
-    if not is_text or each not in _WORDS:
-        fault = f"layers of type {written(each)} are unknown"
-        raise UnknownLayersError(fields.error(f"{fault}: expected {', '.join(map(str, _WORDS))}"))
-    return _WORDS[each]
+    kinds = inverted(models_file("types.json")["layer_words"])
+    for each in words[:layers]:
+        is_text = isinstance(each, str | int) and not isinstance(each, bool)
+        if not is_text or each not in kinds:
+            fault = f"layers of type {written(each)} are unknown: expected"
+            raise UnknownLayersError(fields.error(f"{fault} {', '.join(map(str, kinds))}"))
+    return [kinds[each] for each in words[:layers]]
 
 
 # A Hugging Face config.json -> ``ModelSpec``, as vLLM 0.15.1 reads it; no code is executed.

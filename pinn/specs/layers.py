@@ -30,8 +30,10 @@ def attentions(
         min(i, owners - 1) for i in range(layers)
     ]
     found, indexers = list[AttentionSpec | LatentAttentionSpec | None](), _indexers(fields, layers)
-    for i, (window, indexer) in enumerate(zip(windows(fields, layers), indexers, strict=True)):
-        own = fields.of_layer(i, "full" if window is None else "windowed", "attention")
+    reaches = windows(fields, layers)
+    kinds = ["full" if window is None else "windowed" for window in reaches]
+    owns = [fields.of_layer(i, kind, "attention") for i, kind in enumerate(kinds)]
+    for i, (window, indexer, own) in enumerate(zip(reaches, indexers, owns, strict=True)):
         kind = str((own, window is None))
         if kind not in made:
             made[kind] = read(fields.having(own), window is None)

@@ -5,9 +5,9 @@ of ``key_dim x value_dim`` instead of keys and values: each token reads and writ
 long the context.
 """
 
-from dataclasses import dataclass
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from pinn.specs.config_fields import ConfigFields
 from pinn.specs.precision import ACTIVATION_BYTES
@@ -331,107 +331,64 @@ def head_width(fields: ConfigFields, heads: int) -> int:
     return hidden // heads
 
 
-# The recurrent mixer of each family's config.json.
+# The recurrent mixer that a config.json states, or that the attributes of a module do.
 
 _BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
+#: Bytes of a state's element in kinds that no config states it for (vLLM's mamba_utils.py:
+#: kda_state_dtype, linear_attention_state_dtype; modeling_recurrent_gemma.py).
+_STATE_BYTES = {KDA: 4.0, RECURRENCE: 4.0, LIGHTNING: 2.0, CONVOLUTION: 2.0}
+#: Sizes that no key states, by their words in mixers.json: Mamba-1's channels and its rank "auto".
+_COMPUTED: dict[str, Callable[[ConfigFields], int]] = {
+    "(expanded)": lambda f: f.integer("mamba_expand", default=2) * f.integer("hidden_size"),
+    "(sixteenth)": lambda f: -(-f.integer("hidden_size") // 16),
+    "(head)": lambda f: head_width(f, f.integer("num_attention_heads")),
+    "(block)": lambda f: f.integer("lru_width", "hidden_size") // f.integer("num_attention_heads"),
+}
 
 
-def gated_delta_mixer(fields: ConfigFields) -> LinearMixerSpec:
-    """Qwen3-Next and Qwen3.5 (vLLM's qwen3_next.py: Qwen3NextGatedDeltaNet)."""
-    return LinearMixerSpec(
-        GATED_DELTA, heads=fields.integer("linear_num_value_heads"),
-        key_heads=fields.integer("linear_num_key_heads"),
-        key_dim=fields.integer("linear_key_head_dim"),
-        value_dim=fields.integer("linear_value_head_dim"),
-        conv_width=fields.integer("linear_conv_kernel_dim", default=4),
-        state_bytes_per_element=stated_state_bytes(fields),
-    )  # fmt: skip
-
-
-def kda_mixer(fields: ConfigFields) -> LinearMixerSpec:
-    """Kimi-Linear; its state is fp32 (vLLM's mamba_utils.py: kda_state_dtype).
+def family_mixer(fields: ConfigFields, entry: Mapping[str, Any]) -> LinearMixerSpec:
+    """Return the recurrent mixer of a config.json, of whose family mixers.json has an entry.
 
     Gates of one matrix: vLLM 0.33.0 models/kimi_k3/nvidia/kda.py; modeling_bailing_hybrid.py.
     """
     nested, inner = fields.get("linear_attn_config"), fields  # transformers 5 does not nest
     if nested is not None:
         inner = ConfigFields(nested, nested, f"{fields.source}: linear_attn_config")
-    heads = inner.integer("linear_num_heads", "num_heads")
-    width = inner.integer("linear_head_dim", "head_dim")
-    taps = inner.integer("linear_conv_kernel_dim", "short_conv_kernel_size", default=4)
-    full = (
-        2 if fields.model_type == "bailing_hybrid" else int(bool(inner.get("use_full_rank_gate")))
-    )
-    kept = CHUNK_TOKENS[KDA], _BYTES["float32"]
-    return LinearMixerSpec(KDA, heads, heads, width, width, taps, 0, *kept, full)
+    gates = 2 if fields.model_type == "bailing_hybrid" else bool(inner.get("use_full_rank_gate"))
+    found = recurrent_mixer(entry, inner, fields)
+    return replace(found, full_gates=int(gates)) if gates else found
 
 
-def short_convolution(fields: ConfigFields) -> LinearMixerSpec:
-    """Return LFM2's mixer (vLLM's layers/mamba/short_conv.py): the convolution's tail is all."""
-    channels, taps = fields.integer("conv_dim", "hidden_size"), fields.integer("conv_L_cache")
-    return LinearMixerSpec(CONVOLUTION, channels, 1, 0, 1, taps, 0, CHUNK_TOKENS[CONVOLUTION])
+def recurrent_mixer(
+    entry: Mapping[str, Any], fields: ConfigFields, config: ConfigFields
+) -> LinearMixerSpec:
+    """Return a recurrent mixer.
 
-
-def gated_recurrence(fields: ConfigFields) -> LinearMixerSpec:
-    """Return RecurrentGemma's mixer, whose state is fp32 (modeling_recurrent_gemma.py)."""
-    heads, taps = fields.integer("num_attention_heads"), fields.integer("conv1d_width", default=4)
-    width, bytes_ = fields.integer("lru_width", "hidden_size") // heads, _BYTES["float32"]
-    return LinearMixerSpec(RECURRENCE, heads, 1, 1, width, taps, 0, 1, bytes_)
-
-
-def lightning_mixer(fields: ConfigFields) -> LinearMixerSpec:
-    """MiniMax-01 (vLLM's layers/mamba/linear_attn.py), without a convolution.
-
-    Its state has the model's format (mamba_utils.py: linear_attention_state_dtype).
+    Args:
+        entry: An entry of mixers.json.
+        fields: What states its sizes.
+        config: The model's config.json, which may state the format of the state.
     """
-    heads = fields.integer("num_attention_heads")
-    width = head_width(fields, heads)
-    return LinearMixerSpec(LIGHTNING, heads, heads, width, width, 0, 0, CHUNK_TOKENS[LIGHTNING])
+    kind = entry["kind"]
+    found = {size: _size(fields, names) for size, names in entry["sizes"].items()}
+    is_narrow = kind in _BY_CHANNEL
+    usual: dict[str, Any] = {
+        "key_heads": 1 if is_narrow else found["heads"],
+        "value_dim": 1 if is_narrow else found["key_dim"],
+        "chunk_tokens": CHUNK_TOKENS[kind],
+        "state_bytes_per_element": _STATE_BYTES.get(kind) or stated_state_bytes(config),
+    }
+    return LinearMixerSpec(kind, **usual | found)
 
 
-def jamba_mixer(fields: ConfigFields) -> LinearMixerSpec:
-    """Jamba: Mamba-1."""
-    channels = fields.integer("mamba_expand", default=2) * fields.integer("hidden_size")
-    return _mamba1(fields, channels, "mamba_d_state", "mamba_d_conv", "mamba_dt_rank")
-
-
-def mamba1_mixer(fields: ConfigFields) -> LinearMixerSpec:
-    """Mamba and Falcon-Mamba."""
-    usual = 2 * fields.integer("hidden_size")
-    channels = fields.integer("intermediate_size", "d_inner", default=usual)
-    return _mamba1(fields, channels, "state_size", "conv_kernel", "time_step_rank")
-
-
-def _mamba1(
-    fields: ConfigFields, channels: int, state: str, taps: str, rank: str
-) -> LinearMixerSpec:
-    stated = fields.get(rank)
-    default = -(-fields.integer("hidden_size") // 16)  # "auto", as Mamba's own code
-    return LinearMixerSpec(
-        MAMBA1, heads=channels, key_heads=1, key_dim=fields.integer(state, default=16), value_dim=1,
-        conv_width=fields.integer(taps, default=4),
-        step_rank=default if stated in (None, "auto") else fields.integer(rank),
-        chunk_tokens=CHUNK_TOKENS[MAMBA1], state_bytes_per_element=stated_state_bytes(fields),
-    )  # fmt: skip
-
-
-def _mamba2(
-    heads: str, width: str, state: str, groups: str, fields: ConfigFields
-) -> LinearMixerSpec:
-    return LinearMixerSpec(
-        MAMBA2, heads=fields.integer(heads), key_heads=fields.integer(groups, default=1),
-        key_dim=fields.integer(state), value_dim=fields.integer(width),
-        conv_width=fields.integer("mamba_d_conv", "conv_kernel", default=4),
-        chunk_tokens=fields.integer("mamba_chunk_size", "chunk_size", default=CHUNK_TOKENS[MAMBA2]),
-        state_bytes_per_element=stated_state_bytes(fields),
-    )  # fmt: skip
-
-
-#: Mamba-2 of Granite-4, Bamba and Falcon-H1, of Nemotron-H and Nemotron-3, by itself, of Zamba2.
-granite_mixer = partial(_mamba2, "mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_n_groups")
-nemotron_mixer = partial(_mamba2, "mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups")
-mamba2_mixer = partial(_mamba2, "num_heads", "head_dim", "state_size", "n_groups")
-zamba_mixer = partial(_mamba2, "n_mamba_heads", "mamba_headdim", "mamba_d_state", "mamba_ngroups")
+def _size(fields: ConfigFields, names: Sequence[Any]) -> int:
+    """Return the size under the first of the keys, else its default; "auto" asks for that."""
+    *keys, last = names
+    if isinstance(last, str) and last not in _COMPUTED:
+        return fields.integer(*keys, last)
+    default = last if isinstance(last, int) else _COMPUTED[last](fields)
+    stated = keys and fields.get(*keys) not in (None, "auto")
+    return fields.integer(*keys) if stated else default
 
 
 def stated_state_bytes(fields: ConfigFields) -> float:

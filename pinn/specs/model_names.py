@@ -12,7 +12,7 @@ from pathlib import Path
 from pinn.common.documents import read_json
 from pinn.common.files import data_folder
 from pinn.errors import PinnError
-from pinn.specs.config_fields import PACKAGE_SUFFIX, models_file, name_of
+from pinn.specs.config_fields import PACKAGE_SUFFIX, inverted, models_file, name_of
 
 # The names of the model catalog: which file a name or an alias stands for.
 
@@ -46,8 +46,7 @@ def _package_files() -> list[Path]:
 @cache
 def aliases() -> dict[str, str]:
     """Other name -> full name of a catalog model of the same shapes and formats."""
-    named = models_file("aliases.json").items()
-    return {key: value for key, value in named if not key.startswith("_")}
+    return dict(sorted(inverted(models_file("aliases.json")).items()))
 
 
 @cache
@@ -100,7 +99,7 @@ def names_of(full_name: str) -> list[str]:
     >>> names_of("google/gemma-2-9b")
     ['google/gemma-2-9b', 'google/gemma-2-9b-it']
     """
-    return [full_name, *(name for name, target in aliases().items() if target == full_name)]
+    return [full_name, *models_file("aliases.json").get(full_name, ())]
 
 
 def suggestion(name: str) -> str:
@@ -208,7 +207,7 @@ def check_name(name: str) -> None:
     pinn.errors.PinnError: 'TheBloke/Llama-2-7B-Chat-GGUF' names a release for llama.cpp, whose \
 kernels have no times here: give the model it was made of, with --quantization int4 for its size
     """
-    engines = models_file("name_words.json")["other_engines"]
+    engines = inverted(models_file("name_words.json")["other_engines"])
     words = re.split(r"[-_./:]", name.lower())
     engine = next((engines[word] for word in words if word in engines), None)
     if engine is not None:

@@ -1,12 +1,12 @@
 """Variants of a model: other formats of its weights, and names that say so."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pinn.errors import PinnError
-from pinn.specs.config_fields import is_type, models_file
+from pinn.specs.config_fields import inverted, is_type, models_file
 from pinn.specs.model import ModelSpec, WeightPrecisions
 from pinn.specs.model_names import find_in_catalog, published_generation
 from pinn.specs.precision import PRECISIONS, Precision, precision
@@ -246,18 +246,19 @@ def find_variant(name: str) -> Variant | None:
     """
     owner, _, bare = name.strip("/").lower().rpartition("/")
     known_words = models_file("name_words.json")
+    formats = inverted(known_words["formats"])
     words: list[str] = []
     names = [bare]
     while (known := find_in_catalog(_renamed(names[-1]))) is None:
         rest, word = _last_word(names[-1])
-        said = word in known_words["silent"] or word in known_words["formats"]
+        said = word in known_words["silent"] or word in formats
         if not said and not _DATE.fullmatch(word):
             return None
         words.append(word)
         names.append(rest)
     contexts = (tokens for text, tokens in known_words["contexts"].items() if re.match(text, bare))
     owner = owner or known[0].lower().partition("/")[0]
-    return Variant(*known, tuple(names), _scheme(words), owner, next(contexts, None))
+    return Variant(*known, tuple(names), _scheme(words, formats), owner, next(contexts, None))
 
 
 def _formats(model: ModelSpec) -> str:
@@ -285,10 +286,9 @@ def _last_word(bare: str) -> tuple[str, str]:
     return (parts[1], parts[2]) if parts else (bare, "")
 
 
-def _scheme(words: Sequence[str]) -> str | None:
+def _scheme(words: Sequence[str], formats: Mapping[str, str]) -> str | None:
     if "fp8" in words:
         return "fp8_block" if "block" in words else "fp8"
     if "gptq" in words and "int8" in words:
         return "int8_wo"
-    formats = models_file("name_words.json")["formats"]
     return next((formats[word] for word in words if word in formats), None)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from contextlib import suppress
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from pinn.errors import UnknownLayersError
 from pinn.specs import mixers
-from pinn.specs.config_fields import ConfigFields
+from pinn.specs.config_fields import ConfigFields, models_file
 from pinn.specs.mixers import IndexerSpec, LinearMixerSpec
 from pinn.specs.model import AttentionSpec, LatentAttentionSpec
 from pinn.specs.modules.weights import Shape, UnrecognizedError, attribute, matrices, rest, vectors
-from pinn.specs.precision import ACTIVATION_BYTES
 
 if TYPE_CHECKING:
     from torch import nn
@@ -121,22 +121,17 @@ def _asked(module: nn.Module, shapes: Mapping[str, Shape], width: int) -> tuple[
         queries = shapes["o"].inputs
         return queries, (shapes["qkv"].outputs - queries) / 2
     if "k" not in shapes and "v" not in shapes:
-        return shapes["q"].outputs, width * attribute_or(module, 1, "num_key_value_heads")
+        return shapes["q"].outputs, width * (attribute(module, "num_key_value_heads") or 1)
     alike = shapes.get("k") == shapes.get("v")
     return shapes["q"].outputs, shapes["k"].outputs if alike else 0
-
-
-def attribute_or(module: nn.Module, default: int, *names: str) -> int:
-    """Return an attribute that is a whole number, else the default."""
-    return attribute(module, *names) or default
 
 
 def _latent(
     module: nn.Module, shapes: dict[str, Shape], window: int | None
 ) -> tuple[LatentAttentionSpec, list[Shape]]:
-    heads = attribute_or(module, 0, "num_heads", "num_attention_heads")
+    heads = attribute(module, "num_heads", "num_attention_heads") or 0
     rank, nope, rope, value = (
-        attribute_or(module, 0, name)
+        attribute(module, name) or 0
         for name in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     )
     down = shapes["q_a"].outputs if "q_a" in shapes else None
@@ -161,7 +156,7 @@ def _indexer(module: nn.Module, shapes: Mapping[str, Shape]) -> IndexerSpec | No
     if own is None:
         return None
     names = (("index_topk", "topk", "top_k"), ("n_heads", "num_heads"), ("head_dim",))
-    top_k, heads, width = (attribute_or(own, 0, *each) for each in names)
+    top_k, heads, width = (attribute(own, *each) or 0 for each in names)
     found = tuple(shapes[role].outputs for role in ("wq_b", "index_k", "weights") if role in shapes)
     if not top_k or found != (heads * width, width, heads):
         raise UnrecognizedError("its indexer's projections are of another sparse attention")
@@ -170,55 +165,25 @@ def _indexer(module: nn.Module, shapes: Mapping[str, Shape]) -> IndexerSpec | No
 
 # Recurrent mixers by their classes.
 
-#: Kind, classes, and attributes: value heads, key heads, key width, value width, taps, and the last
-#: field of the kind.
-_RECURRENT: tuple[tuple[str, str, dict[str, str]], ...] = (
-    (mixers.GATED_DELTA, "GatedDeltaNet", {
-        "heads": "num_v_heads", "key_heads": "num_k_heads", "key_dim": "head_k_dim",
-        "value_dim": "head_v_dim", "conv_width": "conv_kernel_size"}),
-    (mixers.KDA, "DeltaAttention", {
-        "heads": "num_heads", "key_heads": "num_heads", "key_dim": "head_dim",
-        "value_dim": "head_dim", "conv_width": "conv_kernel_size"}),
-    (mixers.LIGHTNING, "LightningAttention", {
-        "heads": "num_attention_heads", "key_heads": "num_attention_heads", "key_dim": "head_dim",
-        "value_dim": "head_dim"}),
-    (mixers.MAMBA2, "Mamba|Mixer", {
-        "heads": "num_heads", "key_heads": "n_groups", "key_dim": "ssm_state_size",
-        "value_dim": "head_dim", "conv_width": "conv_kernel_size", "chunk_tokens": "chunk_size"}),
-    (mixers.MAMBA1, "Mamba|Mixer", {
-        "heads": "intermediate_size", "key_dim": "ssm_state_size",
-        "conv_width": "conv_kernel_size", "step_rank": "time_step_rank"}),
-)  # fmt: skip
-#: Sizes that a kind has without an attribute, and bytes of a state's element where no config says
-#: them (pinn/specs/mixers.py: kda_mixer, lightning_mixer).
-_USUAL = {mixers.LIGHTNING: {"conv_width": 0}, mixers.MAMBA1: {"key_heads": 1, "value_dim": 1}}
-_STATE_BYTES = {mixers.KDA: 4.0, mixers.LIGHTNING: ACTIVATION_BYTES}
-
 
 def read_recurrent(module: nn.Module, fields: ConfigFields, hidden: int) -> LinearMixerSpec | None:
-    """Read a recurrent mixer; None for a module that is none by its class.
+    """Read a recurrent mixer; None for a module that is none by its class and attributes.
 
     Raises:
         UnrecognizedError: If its matrices are not those of its kind.
     """
-    kind, values = _kind(module)
-    if kind is None:
-        return None
-    sizes = {"chunk_tokens": mixers.CHUNK_TOKENS[kind], **_USUAL.get(kind, {}), **values}
-    kept = _STATE_BYTES[kind] if kind in _STATE_BYTES else mixers.stated_state_bytes(fields)
-    spec = replace(LinearMixerSpec(kind, 0, 0, 0, 0), **sizes, state_bytes_per_element=kept)
+    own = ConfigFields({}, vars(module), type(module).__name__)
+    for entry in models_file("mixers.json")["modules"]:
+        if re.search(entry["classes"], type(module).__name__):
+            with suppress(UnknownLayersError):  # an attribute that its kind needs is missing
+                return _checked(module, mixers.recurrent_mixer(entry, own, fields), hidden)
+    return None
+
+
+def _checked(module: nn.Module, spec: LinearMixerSpec, hidden: int) -> LinearMixerSpec:
     expected = sum(prod(projection.shape()) for projection in spec.projections(hidden))
     found = sum(prod(shape) for shape in matrices(module).values())
     if found != expected:
-        text = f"its projections have {found:,} weights, those of {kind} {expected:,}"
+        text = f"its projections have {found:,} weights, those of {spec.kind} {expected:,}"
         raise UnrecognizedError(text)
     return spec
-
-
-def _kind(module: nn.Module) -> tuple[str | None, dict[str, Any]]:
-    for kind, classes, names in _RECURRENT:
-        values = {size: getattr(module, name, None) for size, name in names.items()}
-        has_sizes = all(isinstance(value, int) for value in values.values())
-        if has_sizes and re.search(classes, type(module).__name__):
-            return kind, values
-    return None, {}

@@ -1,15 +1,40 @@
-"""A model specification of what was read off modules."""
+"""A model of no known family, read off the modules that transformers builds for its config.json."""
 
+from __future__ import annotations
+
+import re
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TYPE_CHECKING, Any
 
 from pinn.errors import PinnError, UnknownLayersError
 from pinn.specs import model
-from pinn.specs.config_fields import models_file, read_fields
+from pinn.specs.config_fields import LAYER_TYPES, models_file, read_fields
 from pinn.specs.huggingface import ReadSettings, longest_context, model_of
-from pinn.specs.modules.building import build_text_model
-from pinn.specs.modules.reading import ModuleReader, ModuleReading
+from pinn.specs.layers import windows, within
+from pinn.specs.mixers import LinearMixerSpec
+from pinn.specs.modules.attention import is_attention, read_attention, read_recurrent
+from pinn.specs.modules.building import BuiltModel, build_text_model
+from pinn.specs.modules.weights import (
+    Findings,
+    UnrecognizedError,
+    children,
+    is_norm,
+    is_table,
+    matrices,
+    network_of,
+    read_experts,
+    vectors,
+)
+
+if TYPE_CHECKING:
+    from torch import nn
+
+#: Two matrices narrower than this share of the stream are a gate, not a feed-forward network.
+_NARROW = 0.5
+_MOST_NAMED = 3
 
 
 def model_from_modules(
@@ -29,11 +54,10 @@ def model_from_modules(
         PinnError: Why it cannot be read either way.
     """
     try:
-        found = _read(config, source, settings)
+        return _read(config, source, settings)
     except PinnError as error:
         reason = str(error).removeprefix(f"{source}: ")
         raise PinnError(f"{refusal}. Read off modules: {reason}") from error
-    return found
 
 
 def _read(config: Mapping[str, Any], source: str, settings: ReadSettings) -> model.ModelSpec:
@@ -42,36 +66,219 @@ def _read(config: Mapping[str, Any], source: str, settings: ReadSettings) -> mod
     if other is not None:
         raise PinnError(f"{source}: engines compute it unlike transformers: {other}")
     built = build_text_model(given)
-    max_position = longest_context(built.fields)
-    reading = ModuleReader(built, max_position).read()
-    _check_shapes(reading, source)
+    reader = ModuleReader(built, longest_context(built.fields))
+    parts, stem = reader.read()
     stated = given.truth("tie_word_embeddings")
-    stem = {
-        "hidden_size": reading.hidden_size,
-        "vocab_size": reading.vocab_size,
-        "tied_embeddings": reading.tied_embeddings if stated is None else stated,
-        "max_position": max_position,
-        "extra_parameters": reading.findings.vectors,
-        "lookup_parameters": reading.findings.tables,
-        "side_projections": reading.findings.side_projections(),
-    }
-    found = model_of(given, reading.parts, stem, settings)
-    warnings.warn(f"{source}: {reading.note}", stacklevel=2)
+    stem |= {} if stated is None else {"tied_embeddings": stated}
+    found = model_of(given, parts, stem, settings)
+    warnings.warn(f"{source}: {reader.note}", stacklevel=2)
     return found
 
 
-def _check_shapes(reading: ModuleReading, source: str) -> None:
-    """Refuse layers of several shapes, which a model has no costs for.
+class ModuleReader:
+    """Reads one model, part by part."""
 
-    Raises:
-        PinnError: If attention or dense networks differ by layer in more than the window.
-    """
-    mixers = [part.mixer for part in reading.parts]
-    shapes = {
-        (m.heads, m.kv_heads, m.head_dim) for m in mixers if isinstance(m, model.AttentionSpec)
-    }
-    widths = {p.ffn.width for p in reading.parts if isinstance(p.ffn, model.DenseFfnSpec)}
-    for what, found in (("attention heads", shapes), ("dense feed-forward width", widths)):
-        if len(found) > 1:
-            text = ", ".join(map(str, sorted(found, key=str)[:3]))
-            raise PinnError(f"{source}: layers differ in {what} ({text}), which is not supported")
+    def __init__(self, built: BuiltModel, max_position: int) -> None:
+        self._built, self._fields = built, built.fields
+        self._findings, self._max_position = Findings(), max_position
+        module: Any = built.module
+        self._table = module.get_input_embeddings()
+        self._head = module.get_output_embeddings()
+        self._vocab, self._hidden = self._table.weight.shape
+
+    def read(self) -> tuple[list[model.LayerPart], dict[str, Any]]:
+        """Return the parts of each layer, and what is beside them as fields of ``ModelSpec``.
+
+        Raises:
+            PinnError: If something in it is not recognized, or layers run more than once.
+        """
+        path, layers = self._layer_list()
+        self._check_calls(path)
+        reach = [within(each, self._max_position) for each in windows(self._fields, len(layers))]
+        parts = [
+            part
+            for i, layer in enumerate(layers)
+            for part in self._layer(i, f"{path}.{i}", layer, reach[i])
+        ]
+        if not any(part.mixer for part in parts) and not self._findings.unknown:
+            self._findings.unknown.append("attention or recurrent mixers")
+        self._outside(self._built.module, "", layers)
+        self._refuse_unknown()
+        is_tied = self._fields.truth("tie_word_embeddings") is True
+        if self._head is not None:
+            is_tied = self._head.weight is self._table.weight
+        return parts, {
+            "hidden_size": self._hidden,
+            "vocab_size": self._vocab,
+            "tied_embeddings": is_tied,
+            "max_position": self._max_position,
+            "extra_parameters": self._findings.vectors,
+            "lookup_parameters": self._findings.tables,
+            "side_projections": self._findings.side_projections(),
+        }
+
+    @property
+    def note(self) -> str:
+        """What was recognized, in one line."""
+        classes, sides = self._findings.classes, self._findings.sides.total()
+        parts = [f"{count} {role} ({cls})" for (role, cls), count in classes.items()]
+        parts += [f"{sides} other matrices"] * bool(sides)
+        return f"read off the modules of {self._built.title}: {', '.join(parts)}"
+
+    def _error(self, text: str) -> PinnError:
+        return PinnError(f"{self._fields.source}: {self._built.title}: {text}")
+
+    def _layer_list(self) -> tuple[str, list[nn.Module]]:
+        """Return the list of modules with the most weights, which is the layers."""
+        lists = {
+            path: [*each.children()]
+            for path, each in self._built.module.named_modules()
+            if type(each).__name__ == "ModuleList" and _holds_weights(each)
+        }
+        if not lists:
+            raise self._error("it has no list of layers")
+        outer = [p for p in lists if not any(p.startswith(f"{other}.") for other in lists)]
+        path = max(outer, key=lambda p: sum(w.numel() for m in lists[p] for w in m.parameters()))
+        return path, lists[path]
+
+    def _check_calls(self, path: str) -> None:
+        several = {p: n for p, n in self._built.calls.items() if p.startswith(f"{path}.") and n > 1}
+        weighted = [p for p in several if _holds_weights(self._built.module.get_submodule(p))]
+        if weighted:
+            worst = max(weighted, key=lambda p: several[p])
+            raise self._error(f"{worst} runs {several[worst]} times a step, which is not supported")
+
+    def _layer(
+        self, index: int, path: str, layer: nn.Module, window: int | None
+    ) -> list[model.LayerPart]:
+        """Return a layer's parts: each mixer with the network that follows, if it is the last."""
+        kinds = self._fields.listed("layer_types")
+        found = _LayerFindings(str(kinds[index]) if index < len(kinds) else None, [], [], [])
+        self._walk(path, layer, window, found)
+        experts = self._with_shared(path, found)
+        networks = [experts] if experts is not None else found.networks
+        recurrent_last = sorted(found.mixers, key=lambda m: isinstance(m, LinearMixerSpec))
+        mixers: list[model.Mixer | None] = [*recurrent_last] or [None]
+        pairs = list[model.LayerPart]()
+        pairs += [model.LayerPart(index, mixer, None) for mixer in mixers[:-1]]
+        pairs.append(model.LayerPart(index, mixers[-1], networks[0] if networks else None))
+        return pairs + [model.LayerPart(index, None, network) for network in networks[1:]]
+
+    def _with_shared(self, path: str, found: _LayerFindings) -> model.MoeFfnSpec | None:
+        """Return a layer's experts with networks beside them, which every token passes, too."""
+        if not found.experts:
+            return None
+        experts = found.experts[0]
+        if len(found.experts) > 1 or any(n.gated != experts.gated for n in found.networks):
+            self._findings.unknown.append(f"{path} (several mixtures of experts)")
+        width = experts.shared_width + sum(network.width for network in found.networks)
+        return replace(experts, shared_width=width)
+
+    def _walk(
+        self, path: str, module: nn.Module, window: int | None, found: _LayerFindings
+    ) -> None:
+        """Recognize a module or, if it is none that has a name here, what is inside it."""
+        try:
+            if self._recognize(module, window, found):
+                return
+        except UnrecognizedError as reason:
+            self._findings.refuse(path, module, str(reason))
+            return
+        direct = {n: matrices(c)[""] for n, c in children(module) if [*matrices(c)] == [""]}
+        network = network_of([*direct.values()], self._hidden)
+        if network is None:
+            self._findings.unknown += [f"{path}.{name} {tuple(direct[name])}" for name in direct]
+        elif network.gated or network.width >= _NARROW * self._hidden:
+            found.networks.append(network)
+            self._findings.add("feed-forward networks", module)
+        else:
+            self._findings.sides.update((n, shape) for n, shape in direct.items())
+        for name, parameter in module.named_parameters(recurse=False):
+            self._own(f"{path}.{name}", module, parameter.numel(), [*parameter.shape])
+        for name, child in children(module):
+            if name in direct:
+                self._findings.vectors += sum(vectors(child).values())
+            else:
+                self._walk(f"{path}.{name}", child, window, found)
+
+    def _recognize(self, module: nn.Module, window: int | None, found: _LayerFindings) -> bool:
+        findings = self._findings
+        if is_norm(module):
+            findings.add("norms", module)
+        elif (recurrent := read_recurrent(module, self._fields, self._hidden)) is not None:
+            found.mixers.append(recurrent)
+            findings.add(model.mixer_name(recurrent), module)
+            findings.vectors += _beside_matrices(module)
+            return True
+        elif is_attention(module):
+            attention, sides = read_attention(module, self._fields, window)
+            if found.kind not in (None, *LAYER_TYPES) and not getattr(attention, "indexer", None):
+                raise UnrecognizedError(f"a layer of type {found.kind}")
+            found.mixers.append(attention)
+            findings.sides.update(("gate", shape) for shape in sides)
+            findings.add(model.mixer_name(attention), module)
+        elif any(is_attention(child) for _, child in children(module)):
+            return False
+        elif (experts := read_experts(module, self._fields, self._hidden, findings)) is not None:
+            found.experts.append(experts)
+            findings.add("mixtures of experts", module)
+        else:
+            return False
+        findings.vectors += sum(vectors(module).values())
+        return True
+
+    def _own(self, path: str, module: nn.Module, elements: int, shape: list[int]) -> None:
+        if elements == max(shape, default=1):
+            self._findings.vectors += elements
+        else:
+            self._findings.refuse(path, module, f"a weight of {shape}")
+
+    def _outside(self, module: nn.Module, path: str, layers: list[nn.Module]) -> None:
+        """Read what is beside the layers: norms, tables of positions, matrices of every token."""
+        for name, child in children(module):
+            here = f"{path}.{name}".lstrip(".")
+            if child is self._table or [*child.children()] == layers:
+                continue
+            if child is self._head:
+                self._findings.vectors += sum(vectors(child).values())
+                continue
+            if is_norm(child):
+                self._findings.vectors += sum(vectors(child).values())
+                self._findings.add("norms", child)
+            elif is_table(child):
+                self._findings.tables += sum(p.numel() for p in child.parameters())
+                self._findings.add("tables", child)
+            elif [*matrices(child)] == [""]:
+                self._findings.sides[name, matrices(child)[""]] += 1
+                self._findings.vectors += sum(vectors(child).values())
+            elif [*children(child)]:
+                self._outside(child, here, layers)
+            else:
+                self._findings.refuse(here, child)
+        for name, parameter in module.named_parameters(recurse=False):
+            self._own(f"{path}.{name}", module, parameter.numel(), [*parameter.shape])
+
+    def _refuse_unknown(self) -> None:
+        first = {re.sub(r"\.\d+\.", ".", text): text for text in reversed(self._findings.unknown)}
+        unknown = [*reversed(first.values())]
+        if unknown:
+            more = f", and {len(unknown) - _MOST_NAMED} more" * (len(unknown) > _MOST_NAMED)
+            raise self._error(f"not recognized: {'; '.join(unknown[:_MOST_NAMED])}{more}")
+
+
+@dataclass
+class _LayerFindings:
+    kind: str | None
+    mixers: list[model.Mixer]
+    networks: list[model.DenseFfnSpec]
+    experts: list[model.MoeFfnSpec]
+
+
+def _beside_matrices(module: nn.Module) -> int:
+    """Return the weights of a recurrent mixer beside its matrices, such as its convolution's."""
+    every = sum(p.numel() for p in module.parameters())
+    return every - sum(prod(shape) for shape in matrices(module).values())
+
+
+def _holds_weights(module: nn.Module) -> bool:
+    return next(module.parameters(), None) is not None

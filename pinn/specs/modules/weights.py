@@ -1,13 +1,15 @@
-"""Weights of a module by their shapes: matrices, vectors, tables, and what is none of these."""
+"""Weights of a module by their shapes: matrices, vectors, tables, networks and experts."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from pinn.specs.config_fields import ConfigFields
 from pinn.specs.mixers import Part, Projection
+from pinn.specs.model import DenseFfnSpec, MoeFfnSpec
 
 if TYPE_CHECKING:
     from torch import nn
@@ -107,3 +109,135 @@ def children(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     for name, child in module.named_children():
         if next(child.parameters(), None) is not None:
             yield name, child
+
+
+# Feed-forward networks and mixtures of experts.
+
+_TOP_K = ("top_k", "moe_top_k", "num_experts_per_tok", "num_selected_experts", "topk")
+_EXPERTS = ("moe_num_experts", "num_experts", "n_routed_experts", "num_local_experts")
+
+
+def network_of(shapes: Sequence[Shape], stream: int) -> DenseFfnSpec | None:
+    """Return the network of two or three matrices between a stream and an inner width.
+
+    >>> network_of([Shape(512, 128), Shape(512, 128), Shape(128, 512)], 128)
+    DenseFfnSpec(width=512, gated=True)
+    >>> network_of([Shape(128, 512), Shape(1024, 128)], 128)
+    DenseFfnSpec(width=512, gated=True)
+    """
+    for i, down in enumerate(shapes):
+        ups = [*shapes[:i], *shapes[i + 1 :]]
+        if down.outputs != stream or any(up.inputs != stream for up in ups):
+            continue
+        widths = [up.outputs / down.inputs for up in ups]
+        if widths in ([1], [2], [1, 1]):
+            return DenseFfnSpec(down.inputs, widths != [1])
+    return None
+
+
+class Experts(NamedTuple):
+    """Routed experts: their number, the width that they read and write, and one of them."""
+
+    number: int
+    stream: int
+    network: DenseFfnSpec
+
+
+def experts_of(module: nn.Module, hidden: int) -> Experts | None:
+    """Return the experts that a module's own tensors or children are; None for other modules.
+
+    They are tensors of three dimensions, lists of equal networks, or (DBRX) matrices with all
+    experts one below the other.
+    """
+    own = [*module.parameters(recurse=False)]
+    own += [p for _, child in children(module) for p in child.parameters(recurse=False)]
+    stacks = [tuple(p.shape) for p in own if p.dim() == 3]
+    if len(stacks) in (2, 3):
+        return _stacked(stacks, hidden)
+    number = attribute(module, *_EXPERTS) or 0
+    flat = [tuple(p.shape) for p in module.parameters(recurse=False) if p.dim() == 2]
+    if number > 1 and len(flat) == 3 and len(set(flat)) == 1 and flat[0][0] % number == 0:
+        return _stacked([(number, rows // number, width) for rows, width in flat], hidden)
+    every = [tuple(matrices(child).values()) for _, child in children(module)]
+    if type(module).__name__ == "ModuleList" and len(every) > 1 and len(set(every)) == 1:
+        network = network_of(every[0], hidden)
+        return None if network is None else Experts(len(every), hidden, network)
+    return None
+
+
+def _stacked(stacks: Sequence[tuple[int, ...]], hidden: int) -> Experts | None:
+    """Return the experts of stacked matrices, the down projection last, whichever way turned."""
+    if len({number for number, _, _ in stacks}) > 1:
+        return None
+    for stream in (hidden, *stacks[-1][1:]):
+        if any(stream not in stack[1:] for stack in stacks):
+            continue
+        widths = [b if a == stream else a for _, a, b in stacks]
+        shapes = [*(Shape(width, stream) for width in widths[:-1]), Shape(stream, widths[-1])]
+        network = network_of(shapes, stream)
+        if network is not None:
+            return Experts(stacks[0][0], stream, network)
+    return None
+
+
+def holder_of_experts(module: nn.Module, hidden: int) -> tuple[nn.Module, Experts] | None:
+    """Return the module whose tensors are routed experts: the mixture, or one inside it."""
+    named = [child for name, child in children(module) if "experts" in name]
+    inner = [child for each in named for _, child in children(each)]
+    for each in (*named, *inner, module):
+        experts = experts_of(each, hidden)
+        if experts is not None:
+            return each, experts
+    return None
+
+
+def read_experts(
+    module: nn.Module, fields: ConfigFields, hidden: int, findings: Findings
+) -> MoeFfnSpec | None:
+    """Read a mixture of experts; None for a module that holds no routed experts.
+
+    Raises:
+        UnrecognizedError: If something in it is neither an expert, the router nor a shared expert.
+    """
+    held = holder_of_experts(module, hidden)
+    if held is None:
+        return None
+    holder, (number, stream, network) = held
+    own = _own_weights(module, holder)
+    beside: dict[str, list[Shape]] = {}
+    for path, shape in matrices(module).items():
+        if id(module.get_submodule(path).weight) not in own:
+            beside.setdefault(path.rpartition(".")[0], []).append(shape)
+    shared, latent, routers = 0, [], 0
+    for path, shapes in beside.items():
+        found = network_of(shapes, hidden)
+        if found is not None and found.gated == network.gated:
+            shared += found.width
+            continue
+        for shape in shapes:
+            routers += shape == Shape(number, hidden)
+            latent += [shape] if set(shape) == {stream, hidden} and stream != hidden else []
+            if shape == Shape(1, hidden):
+                findings.vectors += hidden
+            elif shape not in (Shape(number, hidden), *latent):
+                raise UnrecognizedError(f"{path or 'a matrix'} {tuple(shape)} beside the experts")
+    if routers != 1 or len(latent) != 2 * (stream != hidden):
+        raise UnrecognizedError(f"{routers} routers of {number} experts")
+    _check_rest(module, own, number)
+    top_k = attribute(module, *_TOP_K) or fields.integer("top_k")
+    width = None if stream == hidden else stream
+    return MoeFfnSpec(number, top_k, network.width, shared, network.gated, width)
+
+
+def _own_weights(module: nn.Module, holder: nn.Module) -> set[int]:
+    """Return the identities of the experts' weights; a mixture itself may hold their tensors."""
+    return {id(p) for p in holder.parameters() if holder is not module or p.dim() == 3}
+
+
+def _check_rest(module: nn.Module, own: set[int], number: int) -> None:
+    """Refuse weights of a mixture that are neither experts, matrices, vectors nor their biases."""
+    for path in rest(module):
+        parameter = module.get_parameter(path)
+        is_bias = parameter.dim() == 2 and "bias" in path and parameter.shape[0] == number
+        if id(parameter) not in own and not is_bias:
+            raise UnrecognizedError(f"{path} {tuple(parameter.shape)}")
