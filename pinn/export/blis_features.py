@@ -143,7 +143,7 @@ def blis_step_us(
 #: assumes.
 CONSTANTS = ("weights", "layer", "interleaved_moe_layer")
 
-_PROMPTS, _REQUESTS = map(list(BASIS).index, ("prefill_compute", "request"))
+_PROMPTS = list(BASIS).index("prefill_compute")
 _FITTED = np.array([name not in CONSTANTS for name in BASIS])
 #: Predicted share of a batch's time up to which the batch counts as stalled, in a fit to the
 #: others.
@@ -151,12 +151,12 @@ _STALLED = 0.5
 #: Batches of a load that are fitted: twice as many move no median error by 0.02 percentage points.
 _ROWS = 400
 #: Largest relative error of the summed time of all batches, and of all batches with a prompt.
-_TIME = 0.001
+_TIME = 0.01
 #: Largest relative error of a guard's batch, where the formula can reach it.
 GUARD = 0.15
 #: Weights of a relative error beyond the limits of a sum and of the guard, relative to a mean
 #: error.
-_BEYOND_SUM, _BEYOND_GUARD = 1000.0, 100.0
+_BEYOND_SUM, _BEYOND_GUARD = 10.0, 100.0
 
 
 @dataclass(frozen=True)
@@ -281,6 +281,5 @@ def _sums(
     squares, _ = nnls(r, q.sum(0))
     near = rows @ squares > _STALLED
     usual = batches.step_us * (near if near.any() else True)
-    prompts, requests = batches.features[:, _PROMPTS] > 0, batches.features[:, _REQUESTS]
-    weights = [usual, usual * prompts, usual * requests]
+    weights = [usual, usual * (batches.features[:, _PROMPTS] > 0)]
     return np.stack([weight @ rows / weight.sum() for weight in weights if weight.any()])
