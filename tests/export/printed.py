@@ -65,8 +65,10 @@ def _as_shown(shown: str, printed: str) -> str:
 
 def _printed(command: str, folder: Path) -> str:
     environment = os.environ | {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'export'}",
-        "PINN_CHECKPOINT": str(ROOT / "checkpoints" / "pinn.safetensors"), "BLIS": str(folder / "stand-in"),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'export'}",
+        "PINN_CHECKPOINT": str(ROOT / "checkpoints" / "pinn.safetensors"),
+        "BLIS": str(folder / "stand-in"),
         "GOFLAGS": "-mod=mod", "GOPROXY": "off", "GOTOOLCHAIN": "local", "COLUMNS": "120",
     }  # fmt: skip
     done = subprocess.run(

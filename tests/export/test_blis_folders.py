@@ -238,9 +238,10 @@ def test_a_specification_takes_the_loads_that_lie_around_it(script):
 
 def test_every_kind_of_specification_is_read(script):
     flow = (
-        "num_requests: 9\nclients: [{concurrency: 10, input_distribution: {type: constant, params: {value: 500}}, "
+        "num_requests: 9\nclients: [{concurrency: 10, "
+        "input_distribution: {type: constant, params: {value: 500}}, "
+        "output_distribution: {type: exponential, params: {mean: 90}}}]"
     )
-    flow += "output_distribution: {type: exponential, params: {mean: 90}}}]"
     items = flow.replace("[{concurrency", "\n- {concurrency").removesuffix("]")
     assert arrival_us(script, items) == 9000 + 10 + 500
     stages = """
