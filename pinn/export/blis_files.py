@@ -161,6 +161,7 @@ def vector_row(v: blis_vectors.BlisVector) -> dict[str, object]:
         "prompt_tokens": v.lengths.prompt,
         "output_per_s": round(v.output_per_s, 3),
         "prompt_token_us": round(v.prompt_us, 4),
+        "arrival_prompt_token_us": round(v.arrival_prompt_us, 6),
         "for_decodes": f"{v.taken[0] * replicas:.1f} to {v.taken[1] * replicas:.1f}",
         "worst_batch_error": round(v.worst.error, 5),
         "worst_batch": f"{v.worst.decodes * replicas} decodes + {v.worst.prompt_tokens} of prompt",

@@ -6,6 +6,9 @@
 # with fewer and more decodes are mixed, and of those with shorter and longer prompts: what decides is
 # output tokens per second of decode steps, what prompts take of the time left out, or the clients of
 # a closed loop. Where the file does not say that, the load is the one for such cases, or nothing.
+#
+# servers are the instances that share the requests. Of a load in flags, rate or closed, input and output
+# tokens are variables; of one that BLIS knows by its name, preset, the file is BLIS's defaults.
 function number(text) { return text + 0 }
 # Ends a distribution of lengths: its mean goes to where it belongs.
 function close_lengths() {
@@ -22,8 +25,9 @@ function close_client() {
 	if (!open) return
 	if (concurrency > 0) { closed += concurrency; share = concurrency }
 	else opened++
-	shares += share; inputs += share * input; outputs += share * output
-	open = concurrency = 0; share = 1
+	if (prefixed && !prefix) prefix = 50 # BLIS's own length of a group without one
+	shares += share; inputs += share * input; outputs += share * output; prefixes += share * prefix
+	open = concurrency = prefix = prefixed = 0; share = 1
 }
 # Adds a line of the table to the answer, with a weight.
 function take(row, weight,    i) {
@@ -32,6 +36,8 @@ function take(row, weight,    i) {
 	whose = whose (whose ? ", " : "") sprintf("%s (%.0f %%)", cell[row, 1], 100 * weight)
 }
 function tell(    i, text) {
+	# An arrival waits for its whole prompt, also where its first tokens are cached.
+	if (!named) answer[1] += prefixes * cell[1, per_token]
 	for (i = 1; i <= 14; i++) text = text sprintf("%.10g", answer[i]) (i == 3 || i == 14 ? " " : ",")
 	print text whose why
 }
@@ -53,11 +59,15 @@ function steady(prompt, weight,    i, far, last, before) {
 	if (!closed && exp(before) > 1.1) beyond = ", more than it can keep up with"
 }
 BEGIN {
-	share = 1
+	share = 1; indent = -1
+	servers = servers > 1 ? servers : 1
 	while ((getline line < table) > 0) {
 		count = split(line, field, ",")
 		if (!first) {
-			for (i = 1; i <= count; i++) if (field[i] == "alpha_arrival_us") first = i
+			for (i = 1; i <= count; i++) {
+				if (field[i] == "alpha_arrival_us") first = i
+				if (field[i] == "arrival_prompt_token_us") per_token = i
+			}
 			continue
 		}
 		rows++
@@ -66,6 +76,20 @@ BEGIN {
 }
 {
 	sub(/(^|[ \t])#.*/, "")
+	if (preset != "") { # the lines below its name, which are indented further
+		match($0, /^ */)
+		if (RLENGTH <= indent) inside = 0
+		text = $0; gsub(/["' \t]/, "", text)
+		if (text == preset ":") { inside = 1; indent = RLENGTH; next }
+		if (!inside || text !~ /:/) next
+		split(text, part, ":")
+		key = part[1]
+		if (part[2] == "") side = key
+		if (key == "prompt_tokens" || key == "tokens" && side == "prompt") input = number(part[2])
+		if (key == "output_tokens" || key == "tokens" && side == "output") output = number(part[2])
+		if (key == "prefix_tokens") prefixes = number(part[2])
+		next
+	}
 	count = split($0, part, /[{},]/)
 	for (i = 1; i <= count; i++) {
 		text = part[i]
@@ -84,6 +108,8 @@ BEGIN {
 			mean = mu = sigma = weighted = weights = 0
 		} else if (key ~ /^(arrival|network|prefix_group|prefix_length|slo_class|streaming)$/) {
 			close_lengths()
+			if (key == "prefix_group" && value != "") prefixed = 1
+			if (key == "prefix_length") prefix = number(value)
 		} else if (side != "") {
 			if (key == "type") kind = value
 			else if (key == "mean" || key == "value") mean = number(value)
@@ -98,6 +124,7 @@ BEGIN {
 		if (key == "rate") stage = number(value)
 		if (key == "duration") { sent += stage * value; rates += stage * stage * value }
 		if (key == "question_len") input = number(value)
+		if (key == "system_prompt_len") prefixes = number(value)
 		if (key == "output_len") output = number(value)
 		if (key == "enable_multi_turn_chat" && value == "true") unknown = 1
 	}
@@ -106,8 +133,12 @@ END {
 	close_client()
 	if (sent > 0) { rate = rates / sent; shares = 1; inputs = input; outputs = output }
 	if (shares > 0) { input = inputs / shares; output = outputs / shares }
+	if (shares > 0 && !sent) prefixes /= shares
+	rate /= servers; closed /= servers
+	if (input <= 0) unknown = 1
 	if (closed ? opened : rate <= 0 || output <= 0) unknown = 1
 	if (load != "" || unknown) {
+		named = load != ""
 		if (load == "") { why = ", since nothing says how many requests run at a time"; load = otherwise }
 		for (i = 1; i <= rows; i++) if (load != "" && cell[i, 1] == load) { take(i, 1); tell() }
 		exit
@@ -125,6 +156,7 @@ END {
 	steady(longer, 1 - near)
 	why = closed ? " for " closed " requests at a time" \
 		: sprintf(" for %.4g requests/s of %.0f + %.0f tokens", rate, input, output)
+	if (servers > 1) why = why " on each of " servers " servers"
 	why = why beyond
 	tell()
 }

@@ -240,6 +240,7 @@ class BlisVector(Seen):
         worst: Batch with the largest error in that range.
         output_per_s: Tokens per second of ``decodes`` without prompts, of all replicas.
         prompt_us: Time that a prompt token adds to a step of ``decodes``, over all replicas.
+        arrival_prompt_us: Time that a prompt token, cached or not, adds before the queue.
         replicas: Data-parallel replicas, which BLIS treats as one engine.
         step_errors: Load -> median |BLIS - surrogate| / surrogate of a step with this vector.
         first_token_errors: Load -> excess of ``alpha[0]`` (negative if too small) over that load's
@@ -252,6 +253,7 @@ class BlisVector(Seen):
     worst: WorstBatch
     output_per_s: float
     prompt_us: float
+    arrival_prompt_us: float
     replicas: int
     step_errors: dict[str, float]
     first_token_errors: dict[str, float]
@@ -342,6 +344,7 @@ def _vector(
         worst=WorstBatch(float(errors[at]), int(shapes[at, 0]), int(shapes[at, 1])),
         output_per_s=one.decodes * replicas / (decode_us * MICROSECOND),
         prompt_us=prompt_us / one.lengths.prompt / replicas,
+        arrival_prompt_us=(latency.queueing_time(1) - latency.queueing_time(0)) / MICROSECOND,
         replicas=replicas,
         step_errors={e.load: float(np.median(np.abs(e.batches.errors(beta)))) for e in loads},
         first_token_errors={e.load: (delay_us - e.first_token_delay_us) / e.ttft_us for e in loads},
