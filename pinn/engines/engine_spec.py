@@ -13,6 +13,13 @@ from pinn.specs.serving import SGLANG, TRTLLM
 ROUTINGS = (LEAST_LOADED, ROUND_ROBIN)
 #: What stores keys and values in host memory.
 NATIVE, LMCACHE = "native", "lmcache"
+#: When SGLang's HiCache stores a prefix: when it is computed, when it is used again, when it
+#: leaves the GPU (sglang 0.5.3 to 0.5.23 server_args.py, like the choices below).
+WRITE_POLICIES = (WRITE_THROUGH, WRITE_SELECTIVE, WRITE_BACK) = (
+    "write_through", "write_through_selective", "write_back",
+)  # fmt: skip
+IO_BACKENDS = (KERNEL, DIRECT) = ("kernel", "direct")
+MEM_LAYOUTS = ("layer_first", "page_first", "page_first_direct")
 #: Copies of up to 28 KiB are slower one by one than in a kernel that fills an H100's PCIe link
 #: (vllm 0.33.0 v1/kv_offload/cpu/swap_blocks_triton.py: THRESHOLD_BYTES), so that each costs about
 #: as much time as 28 KiB take at 64 GB/s.
@@ -21,7 +28,7 @@ COPY_S = 4.5e-7
 
 @dataclass(frozen=True)
 class EngineSpec:
-    """Flags of vLLM beside those of ``ServingSpec``; each has vLLM's name and default.
+    """Flags beside those of ``ServingSpec``; each has vLLM's name and default, or SGLang's.
 
     vLLM has no flag for ``activation_reserve_bytes`` (it measures it at start, in place of the
     estimate of ``pinn.memory``), ``replicas`` (servers of their own, among which a load
@@ -96,6 +103,44 @@ class EngineSpec:
     host_link_latency_s: float = flag(
         0.0, "Delay of each transfer on that link.", unit="s", least=0
     )
+    enable_hierarchical_cache: bool = flag(
+        False,
+        "Store keys and values in host memory, too (SGLang's HiCache).",
+        spelled={SGLANG: "enable_hierarchical_cache"},
+    )
+    hicache_ratio: float = flag(
+        2.0,
+        "Size of that memory, in sizes of the GPU's KV cache.",
+        above=0,
+        spelled={SGLANG: "hicache_ratio"},
+    )
+    hicache_size: float = flag(
+        0.0,
+        "Size of that memory for each GPU, in place of the ratio.",
+        unit="GB",
+        least=0,
+        shown="by the ratio",
+        spelled={SGLANG: "hicache_size"},
+    )
+    hicache_write_policy: str = flag(
+        WRITE_THROUGH,
+        "When a prefix is stored there.",
+        allowed=WRITE_POLICIES,
+        spelled={SGLANG: "hicache_write_policy"},
+    )
+    hicache_io_backend: str = flag(
+        KERNEL,
+        "How it is copied: by a kernel, or page by page.",
+        allowed=IO_BACKENDS,
+        spelled={SGLANG: "hicache_io_backend"},
+    )
+    hicache_mem_layout: str = flag(
+        "",
+        "Order of keys and values in that memory.",
+        shown="the release's",
+        allowed=("", *MEM_LAYOUTS),
+        spelled={SGLANG: "hicache_mem_layout"},
+    )
     api_server_count: int | None = flag(
         None,
         "Processes that take requests in and stream tokens.",
@@ -115,6 +160,11 @@ class EngineSpec:
     @property
     def offloads(self) -> bool:
         """Whether keys and values have a second tier."""
+        return self.connects or self.enable_hierarchical_cache
+
+    @property
+    def connects(self) -> bool:
+        """Whether it is that of one of vLLM's connectors."""
         return bool(self.kv_offloading_size or self.kv_transfer_config)
 
 
