@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pinn.engines.deployment import Deployment
 from pinn.engines.recipe import LEAST_LOADED, ROUND_ROBIN
@@ -19,7 +19,9 @@ WRITE_POLICIES = (WRITE_THROUGH, WRITE_SELECTIVE, WRITE_BACK) = (
     "write_through", "write_through_selective", "write_back",
 )  # fmt: skip
 IO_BACKENDS = (KERNEL, DIRECT) = ("kernel", "direct")
-MEM_LAYOUTS = ("layer_first", "page_first", "page_first_direct")
+MEM_LAYOUTS = (
+    "layer_first", "page_first", "page_first_direct", "page_first_kv_split", "page_head",
+)  # fmt: skip
 #: Copies of up to 28 KiB are slower one by one than in a kernel that fills an H100's PCIe link
 #: (vllm 0.33.0 v1/kv_offload/cpu/swap_blocks_triton.py: THRESHOLD_BYTES), so that each costs about
 #: as much time as 28 KiB take at 64 GB/s.
@@ -166,6 +168,13 @@ class EngineSpec:
     def connects(self) -> bool:
         """Whether it is that of one of vLLM's connectors."""
         return bool(self.kv_offloading_size or self.kv_transfer_config)
+
+    @property
+    def without_tier(self) -> EngineSpec:
+        """The same settings with the GPU's cache alone."""
+        return replace(
+            self, kv_offloading_size=None, kv_transfer_config="", enable_hierarchical_cache=False
+        )
 
 
 def api_servers(deployment: Deployment, spec: EngineSpec) -> int:

@@ -95,6 +95,11 @@ class HostTier:
     layers: int = 1
 
 
+def tier_block_bytes(layout: KvLayout) -> float:
+    """Return the bytes of a block of every group on one GPU, which a tier moves together."""
+    return layout.block_bytes * (layout.full_groups + layout.window_groups)
+
+
 def host_tier(deployment: Deployment, spec: EngineSpec, layout: KvLayout) -> HostTier | None:
     """Return the second tier of a deployment, or None without one.
 
@@ -141,7 +146,7 @@ def _native(
             "(v1/kv_offload/arc_manager.py: touch): use lru, or --engine-version 0.20.0 or later"
         )
     by_job, blocks = version >= _JOBS, _chunk_blocks(extra, deployment.recipe.block_tokens)
-    block_bytes = layout.block_bytes * (layout.full_groups + layout.window_groups)
+    block_bytes = tier_block_bytes(layout)
     gpus = _gpus(deployment, by_job)
     chunk_bytes = int(block_bytes) * gpus * blocks
     if by_job:
@@ -207,7 +212,7 @@ def _lmcache(
             f"LMCache's chunks of {tokens} tokens are no whole number of the GPU's blocks of "
             f"{recipe.block_tokens} tokens: give lmcache.chunk_size or --block-size"
         )
-    block_bytes = layout.block_bytes * (layout.full_groups + layout.window_groups)
+    block_bytes = tier_block_bytes(layout)
     version = release(served_release(VLLM, deployment.serving.engine_version))
     return HostTier(
         gpus=gpus,
