@@ -24,8 +24,9 @@ from jaxtyping import Bool, Float
 from pinn.common.documents import MOST_CSV_BYTES, read_text
 from pinn.common.files import ReadReport, file_sha256
 from pinn.errors import PinnError
-from pinn.measurements.benchmarks.metrics_page import is_metrics_page, read_page
+from pinn.measurements.benchmarks.metrics_page import read_page
 
+_KIND = "KV events, or a metrics page"
 #: Mediums of the GPU in events.
 _GPU = ("gpu", "device")
 _BEGINS, _ENDS, _COMMITS = "TransferInitiated", "TransferCompleted", "CacheStoreCommitted"
@@ -66,8 +67,8 @@ def read_kv_transfers(paths: Sequence[Path]) -> KvTransfers:
     Raises:
         PinnError: If they are neither, or tell of no transfer.
     """
-    texts = [read_text(path, MOST_CSV_BYTES) for path in paths]
-    pages = [is_metrics_page(text) for text in texts]
+    texts = [read_text(path, MOST_CSV_BYTES, _KIND) for path in paths]
+    pages = [bool(read_page(text).sums) for text in texts]
     if all(pages):
         found = _of_pages(texts, paths)
     elif len(paths) == 1:

@@ -1,8 +1,8 @@
 """The second tier of keys and values, in host memory: its size, its rules and the way to it.
 
 Follows vLLM's native offloading (``vllm/v1/kv_offload/cpu.py`` to 0.20, ``cpu/spec.py`` since),
-``vllm/config/vllm.py: _post_init_kv_transfer_config``, lmcache 0.5.6 (``v1/config.py``), and SGLang's
-HiCache (``sglang/srt/mem_cache/memory_pool_host.py``, later ``pool_host/base.py``).
+``vllm/config/vllm.py: _post_init_kv_transfer_config``, lmcache 0.5.6 (``v1/config.py``), and
+SGLang's HiCache (``sglang/srt/mem_cache/memory_pool_host.py``, later ``pool_host/base.py``).
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ _PROMPTS = (0, 31, 0)
 #: From which on the ARC policy does not stop the engine at the first store.
 _ARC_WORKS = (0, 20, 0)
 _PAGE_BYTES = 4096
-#: SGLang's ``UnifiedRadixCache`` in place of ``HiRadixCache``, whose host pool had to be larger than
-#: the GPU's; 0.5.13 to 0.5.18 were not read and are taken for the older ones.
+#: SGLang's ``UnifiedRadixCache`` in place of ``HiRadixCache``, whose host pool had to be larger
+#: than the GPU's; 0.5.13 to 0.5.18 were not read and are taken for the older ones.
 _UNIFIED = (0, 5, 19)
 #: The host pool is rounded up to whole pages, and one more, instead of down (memory_pool_host.py).
 _ROUNDS_UP = (0, 5, 9)
@@ -253,9 +253,9 @@ def _hicache(deployment: Deployment, spec: EngineSpec, layout: KvLayout) -> Host
     pages = size // recipe.block_tokens + (version >= _ROUNDS_UP)
     if version < _UNIFIED and pages <= layout.blocks:
         raise PinnError(
-            f"HiCache's host memory holds {pages * recipe.block_tokens:,} tokens and the GPU's cache "
-            f"{layout.blocks * recipe.block_tokens:,}: SGLang {named} stops at start unless it is "
-            "larger (memory_pool_host.py); raise --hicache-ratio or --hicache-size"
+            f"HiCache's host memory holds {pages * recipe.block_tokens:,} tokens and the GPU's "
+            f"cache {layout.blocks * recipe.block_tokens:,}: SGLang {named} stops at start unless "
+            "it is larger (memory_pool_host.py); raise --hicache-ratio or --hicache-size"
         )
     layers = sum(group.count for group in deployment.model.layer_groups)
     latent = all(isinstance(kind, LatentAttentionSpec) for kind in kinds)

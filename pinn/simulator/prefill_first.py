@@ -8,7 +8,7 @@ LoRA, sliding-window pools. Outputs always have their full length, as with
 ``ignore_eos``. A prefix that two requests computed side by side is held twice until they end.
 """
 
-from pinn.simulator import blocks, hicache, radix_tree
+from pinn.simulator import blocks, hicache, radix_requests, radix_tree
 from pinn.simulator.client import group_of
 from pinn.simulator.compiler import compiled_inside
 from pinn.simulator.engine import Engine
@@ -57,7 +57,7 @@ def schedule_decodes(engine: Engine, replica: int) -> None:
 def _grow(engine: Engine, replica: int, request: Request, tokens: int) -> None:
     """A request gets blocks for so many tokens more."""
     if engine.config.tier == BY_NODE:
-        hicache.grow(engine, replica, request, request.computed + tokens)
+        radix_requests.grow(engine, replica, request, request.computed + tokens)
     else:
         blocks.grow(engine, replica, request, request.computed + tokens)
 
@@ -106,7 +106,7 @@ def _retract(engine: Engine, replica: int) -> None:
         state.running -= 1
         # ``release_req`` and ``_add_request_to_queue``.
         if engine.config.tier == BY_NODE:
-            hicache.leave(engine, replica, r)
+            radix_requests.leave(engine, replica, r)
             steps = state.running * RETRACT_STEPS
             hicache.make_room(engine, replica, blocks.blocks_for(engine, steps))
         blocks.preempt(engine, replica, r)
@@ -135,11 +135,11 @@ def schedule_apart(engine: Engine, replica: int) -> None:
     """Fill a batch with prompts or, where none can start, with the decodes."""
     state, tree = engine.replicas[replica], engine.config.tier == BY_NODE
     if tree:
-        hicache.hear(engine, replica)
+        radix_requests.hear(engine, replica)
     _take_stock(engine, replica)
     _schedule_prompts(engine, replica)
     if tree:
-        hicache.begin_loads(engine, replica)
+        radix_requests.begin_loads(engine, replica)
     state.last_prompts = state.tokens > 0
     if state.tokens == 0:
         schedule_decodes(engine, replica)
@@ -149,7 +149,7 @@ def schedule_apart(engine: Engine, replica: int) -> None:
             _schedule_prompts(engine, replica)
             state.last_prompts = state.tokens > 0
     if tree:
-        hicache.allocate(engine, replica, state.last_prompts)
+        radix_requests.allocate(engine, replica, state.last_prompts)
     engine.batches[replica, state.column].prompts = state.last_prompts
     if state.tokens > 0:
         state.polls += PROMPTS_WEIGHT if state.last_prompts else DECODES_WEIGHT
@@ -175,7 +175,7 @@ def _take_stock(engine: Engine, replica: int) -> None:
         request = engine.requests[state.chunked]
         if request.status == RUNNING:
             if config.tier == BY_NODE:
-                hicache.put_chunk(engine, replica, state.chunked)
+                radix_requests.put_chunk(engine, replica, state.chunked)
             else:
                 blocks.key_blocks(engine, replica, request, request.computed)
             state.full = 0
@@ -343,7 +343,7 @@ def _match(engine: Engine, replica: int, r: int) -> tuple[int, int, int]:
 
 def _admit(engine: Engine, replica: int, r: int, hits: int, tokens: int) -> bool:
     if engine.config.tier == BY_NODE:
-        return hicache.take(engine, replica, r, hits, tokens)
+        return radix_requests.take(engine, replica, r, hits, tokens)
     return blocks.admit(engine, replica, r, hits, tokens)
 
 

@@ -1,6 +1,7 @@
 r"""Records what SGLang's own radix trees with HiCache make of random loads.
 
-    python tests/simulator/record_hicache_trees.py 0.5.12=/tmp/sglang-0.5.12 0.5.23=/tmp/sglang-0.5.23
+    python tests/simulator/record_hicache_trees.py \
+        0.5.12=/tmp/sglang-0.5.12 0.5.23=/tmp/sglang-0.5.23
 
 The wheels are unpacked as in record_sglang_schedules.py; ``--case 17 0.5.23=/tmp/sglang-0.5.23``
 prints what the release makes of load 17. ``HiRadixCache`` (0.5.12) and ``UnifiedRadixCache``
@@ -17,7 +18,6 @@ from array import array
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
 
 import record_sglang_schedules as schedules
 import torch
@@ -153,7 +153,9 @@ class _SglangTree(Tree):
         self.sglang, self.page = sglang, case["page"]
         self.gpu = _Pool(case["pages"] * self.page)
         self.host = _Pool(case["host_pages"] * self.page)
-        self.rows = SimpleNamespace(req_to_token=torch.zeros((len(case["prompts"]), 256), dtype=torch.int64))
+        self.rows = SimpleNamespace(
+            req_to_token=torch.zeros((len(case["prompts"]), 256), dtype=torch.int64)
+        )
         self.rows.write = self._write
         self.sequences = sequences(case)
         self.controller = _Controller(case, self.gpu, self.host, self.merges)
@@ -238,8 +240,8 @@ class _OldTree(_SglangTree):
         found = self.found(r)
         tokens = self.sequences[r]
         request = SimpleNamespace(
-            extra_key=None, priority=0, req_pool_idx=r, origin_input_ids=list(tokens), output_ids=[],
-            prefix_indices=found.device_indices, last_node=found.last_device_node,
+            extra_key=None, priority=0, req_pool_idx=r, origin_input_ids=list(tokens),
+            output_ids=[], prefix_indices=found.device_indices, last_node=found.last_device_node,
             best=found.best_match_node, held=len(found.device_indices),
         )  # fmt: skip
         request.pop_committed_kv_cache = lambda: request.held
@@ -313,7 +315,7 @@ class _NewTree(_SglangTree):
         self.controller.enable_storage = False
         cache.cache_controller = self.controller
         cache.host_pool_group = SimpleNamespace(
-            free=lambda places, pool: self.host.free(places), anchor_entry=self.host.anchor_entry
+            free=lambda places, **_: self.host.free(places), anchor_entry=self.host.anchor_entry
         )
         cache.metrics_collector = None
         cache.components[module.ComponentType.FULL]._full_kv_pool_host = self.host
@@ -335,12 +337,14 @@ class _NewTree(_SglangTree):
         request = SimpleNamespace(
             extra_key=None, cache_salt=None, priority=0, kv=kv, lock=None, session_id=None,
             origin_input_ids=array("q", self.sequences[r][: self.case["prompts"][r]]),
-            full_untruncated_fill_ids=array("q", self.sequences[r]), last_node=found.last_device_node,
-            best=found.best_match_node, held=found.device_prefix_len, kv_rotation_base=None,
+            full_untruncated_fill_ids=array("q", self.sequences[r]),
+            last_node=found.last_device_node, best=found.best_match_node, held=found.device_prefix_len, kv_rotation_base=None,
             finished=lambda: False, swa_host_hit_length=0, mamba_host_hit_length=0, rid=str(r),
         )  # fmt: skip
         self.requests[r] = request
-        self.rows.req_to_token[r, : request.held] = self.cache.path_device_indices(request.last_node)
+        self.rows.req_to_token[r, : request.held] = self.cache.path_device_indices(
+            request.last_node
+        )
         return request.held, found.host_hit_length
 
     def lock(self, r: int) -> None:
@@ -362,7 +366,9 @@ class _NewTree(_SglangTree):
         self.cache.unlock(before)
         request.held += loaded
         request.kv.cache_protected_len = request.held
-        self.rows.req_to_token[r, : request.held] = self.cache.path_device_indices(request.last_node)
+        self.rows.req_to_token[r, : request.held] = self.cache.path_device_indices(
+            request.last_node
+        )
         return loaded
 
     def evict(self, size: int) -> None:

@@ -14,7 +14,7 @@ import pytest
 from hicache_loads import LOADS, Tree, digest, tree_case
 from simulator_helpers import load
 
-from pinn.simulator import engine, hicache, radix_tree, state
+from pinn.simulator import blocks, engine, hicache, hicache_link, radix_requests, radix_tree, state
 from pinn.simulator.setup import block_keys
 
 RECORDED = json.loads(Path(__file__).with_name("hicache_trees.json").read_text())
@@ -49,16 +49,16 @@ class SimulatedTree(Tree):
         self.hits[r] = radix_tree.match(self.engine, 0, self.engine.requests[r], blocks)
         return self.hits[r] * self.case["page"], int(self.replica.host_hits) * self.case["page"]
 
-    def lock(self, r):
+    def lock(self, r):  # noqa: ARG002
         radix_tree.lock(self.engine, 0, self.replica.matched)
 
-    def unlock(self, r):
+    def unlock(self, r):  # noqa: ARG002
         radix_tree.unlock(self.engine, 0, self.replica.matched)
 
     def load(self, r):
         before = self.replica.matched
         loaded = hicache.load_back(self.engine, 0, r)
-        hicache.begin_loads(self.engine, 0)
+        radix_requests.begin_loads(self.engine, 0)
         radix_tree.unlock(self.engine, 0, before)
         radix_tree.lock(self.engine, 0, self.replica.matched)
         self.hits[r] += loaded
@@ -68,38 +68,39 @@ class SimulatedTree(Tree):
         request = self.engine.requests[r]
         if request.slot < 0:
             matched = self.replica.matched
-            assert hicache.take(self.engine, 0, r, self.hits[r], tokens)
+            assert radix_requests.take(self.engine, 0, r, self.hits[r], tokens)
             radix_tree.unlock(self.engine, 0, matched)
         else:
-            assert hicache.grow(self.engine, 0, request, tokens)
+            assert radix_requests.grow(self.engine, 0, request, tokens)
         self.replica.wanting = 0  # room for what is taken, and no more
-        hicache.allocate(self.engine, 0, True)
+        radix_requests.allocate(self.engine, 0, True)
 
     def put(self, r, tokens, chunked, ends):
-        hicache.put(self.engine, 0, r, tokens // self.case["page"], chunked, 0.0)
+        radix_requests.put(self.engine, 0, r, tokens // self.case["page"], chunked, 0.0)
         if ends:
             self.drop(r)
 
     def drop(self, r):
-        hicache.leave(self.engine, 0, r)
+        radix_requests.leave(self.engine, 0, r)
 
     def hear(self, stores):
-        hicache._begin(self.engine, 0, state.STORE, 0.0)
-        jobs = [hicache._job(self.engine, 0, i)
-                for i in range(self.replica.jobs_first, self.replica.jobs_made)]  # fmt: skip
-        moving = [job for job in jobs if job.progress == state.MOVING]
+        hicache_link.begin(self.engine, 0, state.STORE, 0.0)
+        moving = [job for job in self._jobs() if job.progress == state.MOVING]
         ends = sorted({job.end_s for job in moving if job.kind == state.STORE})[:stores]
         for job in moving:
             if job.kind == state.LOAD or job.end_s in ends:
                 job.end_s = -1.0
         self.replica.heard_s = 0.0
-        hicache._hear(self.engine, 0)
+        hicache_link.hear_ended(self.engine, 0)
+
+    def _jobs(self):
+        numbers = range(self.replica.jobs_first, self.replica.jobs_made)
+        return [blocks.job_of(self.engine, 0, i) for i in numbers]
 
     def state(self):
         stored = self.replica.stored_chunks - self.replica.evicted_chunks
-        jobs = [hicache._job(self.engine, 0, i)
-                for i in range(self.replica.jobs_first, self.replica.jobs_made)]  # fmt: skip
-        moving = sum(job.kind == state.STORE and job.progress != state.DONE for job in jobs)
+        moving = sum(job.kind == state.STORE and job.progress != state.DONE
+                     for job in self._jobs())  # fmt: skip
         page = self.case["page"]
         found = self.replica.unused * page, self.replica.evictable * page, stored * page, moving
         return [int(each) for each in found]

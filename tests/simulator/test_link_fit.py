@@ -107,7 +107,11 @@ def test_one_page_gives_the_mean_rate_alone(tmp_path):
 def test_older_pages_have_the_way_in_a_label(tmp_path):
     text = "".join(
         f'vllm:kv_offload_{name}{{engine="0",transfer_type="CPU_to_GPU"}} {value}\n'
-        for name, value in (("total_bytes_total", 4e6), ("total_time_total", 2.0), ("size_count", 3))
+        for name, value in (
+            ("total_bytes_total", 4e6),
+            ("total_time_total", 2.0),
+            ("size_count", 3),
+        )
     )
     (tmp_path / "page.txt").write_text(text)
     read = read_kv_transfers([tmp_path / "page.txt"])
