@@ -109,32 +109,37 @@ class EngineSpec:
         False,
         "Store keys and values in host memory, too (SGLang's HiCache).",
         spelled={SGLANG: "enable_hierarchical_cache"},
+        engines=(SGLANG,),
     )
     hicache_ratio: float = flag(
         2.0,
         "Size of that memory, in sizes of the GPU's KV cache.",
         above=0,
         spelled={SGLANG: "hicache_ratio"},
+        engines=(SGLANG,),
     )
-    hicache_size: float = flag(
-        0.0,
+    hicache_size: int = flag(
+        0,
         "Size of that memory for each GPU, in place of the ratio.",
         unit="GB",
         least=0,
         shown="by the ratio",
         spelled={SGLANG: "hicache_size"},
+        engines=(SGLANG,),
     )
     hicache_write_policy: str = flag(
         WRITE_THROUGH,
         "When a prefix is stored there.",
         allowed=WRITE_POLICIES,
         spelled={SGLANG: "hicache_write_policy"},
+        engines=(SGLANG,),
     )
     hicache_io_backend: str = flag(
         KERNEL,
         "How it is copied: by a kernel, or page by page.",
         allowed=IO_BACKENDS,
         spelled={SGLANG: "hicache_io_backend"},
+        engines=(SGLANG,),
     )
     hicache_mem_layout: str = flag(
         "",
@@ -142,6 +147,7 @@ class EngineSpec:
         shown="the release's",
         allowed=("", *MEM_LAYOUTS),
         spelled={SGLANG: "hicache_mem_layout"},
+        engines=(SGLANG,),
     )
     api_server_count: int | None = flag(
         None,

@@ -220,6 +220,8 @@ def set_up(
     settings = _settings(deployment, workload, spec, layout) | {"n_sources": sources}
     if tier:
         settings |= _tier_settings(tier, settings, n_keys)
+        if tier.kind == BY_NODE:
+            settings["blocks"] = layout.blocks  # an admission counts those that nothing holds
         full = (workload.prompt_tokens + workload.generated_tokens) // recipe.block_tokens
         requests["first_seen"] = np.cumsum(full) - full
         settings["n_seen"] = full.sum()

@@ -338,7 +338,8 @@ class _NewTree(_SglangTree):
             extra_key=None, cache_salt=None, priority=0, kv=kv, lock=None, session_id=None,
             origin_input_ids=array("q", self.sequences[r][: self.case["prompts"][r]]),
             full_untruncated_fill_ids=array("q", self.sequences[r]),
-            last_node=found.last_device_node, best=found.best_match_node, held=found.device_prefix_len, kv_rotation_base=None,
+            last_node=found.last_device_node, best=found.best_match_node,
+            held=found.device_prefix_len, kv_rotation_base=None,
             finished=lambda: False, swa_host_hit_length=0, mamba_host_hit_length=0, rid=str(r),
         )  # fmt: skip
         self.requests[r] = request

@@ -212,7 +212,7 @@ def test_the_size_is_that_of_each_gpu():
 
     assert tier().chunks == 2 * 100 + 1
     assert tier(release="0.5.3.post1").chunks == 2 * 100
-    sized = [tier(tp, hicache_size=1.0) for tp in (1, 2)]
+    sized = [tier(tp, hicache_size=1) for tp in (1, 2)]
     # A GPU of two has half of the heads, and room for twice the tokens.
     assert sized[0].chunks == int(1e9 // 4096) // 4 + 1
     assert sized[1].chunks == int(1e9 // 2048) // 4 + 1
