@@ -22,7 +22,7 @@ from pinn.engines.engine_spec import (
 )
 from pinn.engines.recipe import release, served_release
 from pinn.errors import PinnError
-from pinn.memory.kv_layout import KvLayout
+from pinn.memory.kv_layout import KvLayout, state_layers
 from pinn.specs.model import LatentAttentionSpec
 from pinn.specs.serving import SGLANG, VLLM
 from pinn.units import GIB
@@ -235,7 +235,9 @@ def _hicache(deployment: Deployment, spec: EngineSpec, layout: KvLayout) -> Host
     values of each layer of each page (mem_cache/memory_pool_host.py: load_to_device_per_layer).
     """
     recipe, kinds = deployment.recipe, [g.attention for g in deployment.model.layer_groups]
-    if layout.window_groups or layout.full_groups > 1:
+    if any(getattr(kind, "window_tokens", None) for kind in kinds) or state_layers(
+        deployment.model
+    ):
         raise PinnError(
             f"HiCache of models with windows or recurrent states, such as {deployment.model.name}, "
             "is not modelled: leave --enable-hierarchical-cache out"

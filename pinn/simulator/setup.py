@@ -220,8 +220,6 @@ def set_up(
     settings = _settings(deployment, workload, spec, layout) | {"n_sources": sources}
     if tier:
         settings |= _tier_settings(tier, settings, n_keys)
-        if tier.kind == BY_NODE:
-            settings["blocks"] = layout.blocks  # an admission counts those that nothing holds
         full = (workload.prompt_tokens + workload.generated_tokens) // recipe.block_tokens
         requests["first_seen"] = np.cumsum(full) - full
         settings["n_seen"] = full.sum()
@@ -270,8 +268,12 @@ def _settings(
     return named | {
         "max_seqs": seqs,
         "max_model_len": _scheduled_len(deployment, workload),
-        # With a block for every token ever sent nothing is evicted, so more make no difference.
-        "blocks": min(layout.blocks, int(layout.request_blocks(totals + beyond, size).sum())),
+        # With a block for every token ever sent nothing is evicted, so more make no difference but
+        # to SGLang's admission, which keeps some free (``schedule_policy.py: add_one_req``).
+        "blocks": min(
+            layout.blocks,
+            int(layout.request_blocks(totals + beyond, size).sum()) + apart * (len(workload) + 1),
+        ),
         # A request may run one step past its end.
         "row": int(layout.request_blocks(totals.max() + 1 + beyond, size)) + 1,
         "slots": seqs + min(_LOADING_SLOTS, int((workload.transferred_tokens > 0).sum())),
