@@ -77,7 +77,7 @@ def calibrate(
 def _with_link(found: fitting.Fit, paths: Sequence[Path], start: Start) -> fitting.Fit:
     """The fit with the link to host memory that transfers of keys and values tell of."""
     measured = read_kv_transfers(paths)
-    start.notes += left_out_lines(measured.report.refused)
+    start.notes += skipped_lines(measured.report.refused)
     layout = empty_layout(found.found.deployment)
     link = fit_host_link(measured, tier_block_bytes(layout))
     start.notes.append(link.sentence)

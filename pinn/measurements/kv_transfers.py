@@ -179,9 +179,9 @@ def _of_pages(texts: Sequence[str], paths: Sequence[Path]) -> KvTransfers:
             else:
                 rows.append((count, size, seconds, way == "load"))
     table = np.array(rows, float).reshape(-1, 4)
-    count, size, seconds, load = table.T
+    counts, sizes, times, loads = table.T
     report = _report(paths[-1], len(rows), refused)
-    return KvTransfers(count, size, seconds, load > 0, True, 0, report)
+    return KvTransfers(counts, sizes, times, loads > 0, True, 0, report)
 
 
 def _sums(text: str) -> dict[str, tuple[float, float, float]]:
