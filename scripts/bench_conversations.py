@@ -1,10 +1,11 @@
 """How long conversations take to simulate, in which memory, beside the same requests without them.
 
-    python scripts/bench_conversations.py
+    python scripts/bench_conversations.py [--tier-gib 2000]
 
 10,000 conversations of 8 turns, each of 12,000 new tokens and 60 of an answer: 80,000 requests of
 up to 96,480 tokens, at 1 request/s on Llama-3.1-8B and one B200 with prefix caching, and the same
-requests at the same times with all prompts different and without it. The last line is JSON.
+requests at the same times with all prompts different and without it. With ``--tier-gib`` vLLM's
+OffloadingConnector keeps what leaves the GPU in so much host memory. The last line is JSON.
 """
 
 import json
@@ -17,6 +18,7 @@ import typer
 from timing import timed
 
 from pinn.engines.deployment import Deployment
+from pinn.engines.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.run import Run
 from pinn.simulator.simulate import simulate
@@ -42,7 +44,9 @@ def without_prefixes(workload: Workload, run: Run) -> Workload:
     )
 
 
-def main(conversations: int = 10_000, rate: float = 1.0, think_time: float = 5.0) -> None:
+def main(
+    conversations: int = 10_000, rate: float = 1.0, think_time: float = 5.0, tier_gib: float = 0.0
+) -> None:
     model, gpu = load_model(MODEL), load_gpu(GPU)
     deployment = Deployment(model, gpu, ServingSpec())
     uncached = Deployment(model, gpu, ServingSpec(enable_prefix_caching=False))
@@ -57,8 +61,9 @@ def main(conversations: int = 10_000, rate: float = 1.0, think_time: float = 5.0
     )  # fmt: skip
     load = flags.draw(rate, 0)
     small = replace(flags, num_prompts=80)
-    simulate(deployment, small.draw(rate, 0), latency)  # compiles
-    run, wall_s, cpu_s = timed(lambda: simulate(deployment, load, latency))
+    engine = EngineSpec(kv_offloading_size=tier_gib or None)
+    simulate(deployment, small.draw(rate, 0), latency, engine)  # compiles
+    run, wall_s, cpu_s = timed(lambda: simulate(deployment, load, latency, engine))
     # ru_maxrss is in KiB on Linux, in bytes on macOS.
     unit = 1 if sys.platform == "darwin" else 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
@@ -71,6 +76,8 @@ def main(conversations: int = 10_000, rate: float = 1.0, think_time: float = 5.0
         "steps": len(run.steps),
         "steps_alone": len(other.steps),
         "cache_hit_rate": metrics["cache_hit_rate"],
+        "host_hit_rate": metrics.get("host_hit_rate", 0.0),
+        "transfers": len(run.transfers),
         "wall_s": wall_s,
         "cpu_s": cpu_s,
         "alone_wall_s": alone_wall_s,

@@ -10,6 +10,7 @@ from pinn.api.requests import CalibrationRequest, named
 from pinn.calibration import fit as fitting
 from pinn.calibration.calibrate import BetaSettings
 from pinn.calibration.checks import check_memory_log, refuse
+from pinn.calibration.host_link import fit_host_link
 from pinn.calibration.prior import Start
 from pinn.calibration.report import CalibratedServer
 from pinn.common.screen import skipped_lines
@@ -20,9 +21,12 @@ from pinn.errors import PinnError
 from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun
 from pinn.measurements.benchmarks.read import read_benchmarks
 from pinn.measurements.benchmarks.reading import GivenLoad, split_flags
+from pinn.measurements.kv_transfers import read_kv_transfers
 from pinn.measurements.traces.ingestion import benchmark_target
 from pinn.measurements.traces.measured_steps import MEASURED, ingested_steps, read_measured_steps
 from pinn.measurements.traces.trace_tables import read_trace_tables
+from pinn.memory.host_tier import tier_block_bytes
+from pinn.memory.kv_layout import empty_layout
 from pinn.memory.logged_cache import cache_sentence, with_log
 from pinn.memory.startup_log import read_startup_log
 from pinn.specs.flags import flags_apart
@@ -64,8 +68,21 @@ def calibrate(
         found = _fit_steps(asked.steps, asked, start, flags)
     else:
         found = _fit_benchmarks(asked, start, flags)
+    if asked.kv_events:
+        found = _with_link(found, asked.kv_events, start)
     appended = asked.append is not None
     return CalibratedServer(found, appended, tuple(start.notes), start.left_out, asked.accept)
+
+
+def _with_link(found: fitting.Fit, paths: Sequence[Path], start: Start) -> fitting.Fit:
+    """The fit with the link to host memory that transfers of keys and values tell of."""
+    measured = read_kv_transfers(paths)
+    start.notes += skipped_lines(measured.report.refused)
+    layout = empty_layout(found.found.deployment)
+    link = fit_host_link(measured, tier_block_bytes(layout))
+    start.notes.append(link.sentence)
+    held = found.coefficients.calibration | {"host_link": link.to_json()}
+    return replace(found, coefficients=replace(found.coefficients, calibration=held))
 
 
 def _fit_traces(

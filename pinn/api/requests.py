@@ -216,6 +216,8 @@ class CalibrationRequest:
         base: Coefficient set to start from, in place of the network.
         memory_log: Log of the server's start: its KV cache has to match the flags, and benchmarks
             are simulated with it.
+        kv_events: KV events of the server, or its metrics pages with kv_offload series, for the
+            rate and the latency of its link to host memory; several pages in a row.
         force: Fit although the file does not match the flags.
         accept: Write the calibration although a metric is still off on held-out data.
         budget: Intervals to fit to, chosen at random; 0 for all there are.
@@ -232,6 +234,7 @@ class CalibrationRequest:
     base: Path | None = None
     checkpoint: Path | None = None
     memory_log: Path | None = None
+    kv_events: list[Path] | None = None
     force: bool = False
     accept: bool = False
     budget: Annotated[int, Flag(least=0)] = 500

@@ -221,8 +221,10 @@ def simulation_job(
 ) -> Job:
     """Return what is simulated; flags go before the request."""
     of_engine, others = flags_apart(EngineSpec, flags)
-    file = asked.coefficients
-    known = {} if file is None else read_coefficient_set(file).configuration()
+    file, known, link = asked.coefficients, {}, {}
+    if file is not None:
+        found = read_coefficient_set(file)
+        known, link = found.configuration(), found.link_flags()
     known |= named(asked.model, asked.gpu)
     deployment = make_deployment(canonical(known | others))
     if load.image_tokens:
@@ -235,7 +237,7 @@ def simulation_job(
         latency = latency_from_checkpoint(deployment, find_checkpoint(asked.checkpoint))
     else:
         latency = latency_from_json(deployment, file)
-    engine = EngineSpec(**of_engine)
+    engine = EngineSpec(**(link | of_engine))
     if asked.memory_log is not None:
         engine = with_log(engine, deployment, read_startup_log(asked.memory_log))
     return Job(deployment, workload, latency, engine)

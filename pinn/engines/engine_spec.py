@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pinn.engines.deployment import Deployment
 from pinn.engines.recipe import LEAST_LOADED, ROUND_ROBIN
@@ -13,6 +13,15 @@ from pinn.specs.serving import SGLANG, TRTLLM
 ROUTINGS = (LEAST_LOADED, ROUND_ROBIN)
 #: What stores keys and values in host memory.
 NATIVE, LMCACHE = "native", "lmcache"
+#: When SGLang's HiCache stores a prefix: when it is computed, when it is used again, when it
+#: leaves the GPU (sglang 0.5.3 to 0.5.23 server_args.py, like the choices below).
+WRITE_POLICIES = (WRITE_THROUGH, WRITE_SELECTIVE, WRITE_BACK) = (
+    "write_through", "write_through_selective", "write_back",
+)  # fmt: skip
+IO_BACKENDS = (KERNEL, DIRECT) = ("kernel", "direct")
+MEM_LAYOUTS = (
+    "layer_first", "page_first", "page_first_direct", "page_first_kv_split", "page_head",
+)  # fmt: skip
 #: Copies of up to 28 KiB are slower one by one than in a kernel that fills an H100's PCIe link
 #: (vllm 0.33.0 v1/kv_offload/cpu/swap_blocks_triton.py: THRESHOLD_BYTES), so that each costs about
 #: as much time as 28 KiB take at 64 GB/s.
@@ -21,7 +30,7 @@ COPY_S = 4.5e-7
 
 @dataclass(frozen=True)
 class EngineSpec:
-    """Flags of vLLM beside those of ``ServingSpec``; each has vLLM's name and default.
+    """Flags beside those of ``ServingSpec``; each has vLLM's name and default, or SGLang's.
 
     vLLM has no flag for ``activation_reserve_bytes`` (it measures it at start, in place of the
     estimate of ``pinn.memory``), ``replicas`` (servers of their own, among which a load
@@ -96,6 +105,50 @@ class EngineSpec:
     host_link_latency_s: float = flag(
         0.0, "Delay of each transfer on that link.", unit="s", least=0
     )
+    enable_hierarchical_cache: bool = flag(
+        False,
+        "Store keys and values in host memory, too (SGLang's HiCache).",
+        spelled={SGLANG: "enable_hierarchical_cache"},
+        engines=(SGLANG,),
+    )
+    hicache_ratio: float = flag(
+        2.0,
+        "Size of that memory, in sizes of the GPU's KV cache.",
+        above=0,
+        spelled={SGLANG: "hicache_ratio"},
+        engines=(SGLANG,),
+    )
+    hicache_size: int = flag(
+        0,
+        "Size of that memory for each GPU, in place of the ratio.",
+        unit="GB",
+        least=0,
+        shown="by the ratio",
+        spelled={SGLANG: "hicache_size"},
+        engines=(SGLANG,),
+    )
+    hicache_write_policy: str = flag(
+        WRITE_THROUGH,
+        "When a prefix is stored there.",
+        allowed=WRITE_POLICIES,
+        spelled={SGLANG: "hicache_write_policy"},
+        engines=(SGLANG,),
+    )
+    hicache_io_backend: str = flag(
+        KERNEL,
+        "How it is copied: by a kernel, or page by page.",
+        allowed=IO_BACKENDS,
+        spelled={SGLANG: "hicache_io_backend"},
+        engines=(SGLANG,),
+    )
+    hicache_mem_layout: str = flag(
+        "",
+        "Order of keys and values in that memory.",
+        shown="the release's",
+        allowed=("", *MEM_LAYOUTS),
+        spelled={SGLANG: "hicache_mem_layout"},
+        engines=(SGLANG,),
+    )
     api_server_count: int | None = flag(
         None,
         "Processes that take requests in and stream tokens.",
@@ -115,7 +168,19 @@ class EngineSpec:
     @property
     def offloads(self) -> bool:
         """Whether keys and values have a second tier."""
+        return self.connects or self.enable_hierarchical_cache
+
+    @property
+    def connects(self) -> bool:
+        """Whether it is that of one of vLLM's connectors."""
         return bool(self.kv_offloading_size or self.kv_transfer_config)
+
+    @property
+    def without_tier(self) -> EngineSpec:
+        """The same settings with the GPU's cache alone."""
+        return replace(
+            self, kv_offloading_size=None, kv_transfer_config="", enable_hierarchical_cache=False
+        )
 
 
 def api_servers(deployment: Deployment, spec: EngineSpec) -> int:

@@ -1,7 +1,8 @@
 """The second tier of keys and values, in host memory: its size, its rules and the way to it.
 
 Follows vLLM's native offloading (``vllm/v1/kv_offload/cpu.py`` to 0.20, ``cpu/spec.py`` since),
-``vllm/config/vllm.py: _post_init_kv_transfer_config`` and lmcache 0.5.6 (``v1/config.py``).
+``vllm/config/vllm.py: _post_init_kv_transfer_config``, lmcache 0.5.6 (``v1/config.py``), and
+SGLang's HiCache (``sglang/srt/mem_cache/memory_pool_host.py``, later ``pool_host/base.py``).
 """
 
 from __future__ import annotations
@@ -12,18 +13,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from pinn.engines.deployment import Deployment
-from pinn.engines.engine_spec import NATIVE, EngineSpec
+from pinn.engines.engine_spec import (
+    DIRECT,
+    NATIVE,
+    WRITE_BACK,
+    WRITE_THROUGH,
+    EngineSpec,
+)
 from pinn.engines.recipe import release, served_release
 from pinn.errors import PinnError
-from pinn.memory.kv_layout import KvLayout
+from pinn.memory.kv_layout import KvLayout, state_layers
 from pinn.specs.model import LatentAttentionSpec
-from pinn.specs.serving import VLLM
+from pinn.specs.serving import SGLANG, VLLM
 from pinn.units import GIB
 
 LRU, ARC = POLICIES = ("lru", "arc")
 #: How a tier is used: what a request stores can be read when it has ended, or when the job has
-#: that carries it; or steps load and store themselves.
-BY_REQUEST, BY_JOB, BY_STEP = "by_request", "by_job", "by_step"
+#: that carries it; or steps load and store themselves; or it holds nodes of a radix tree.
+BY_REQUEST, BY_JOB, BY_STEP, BY_NODE = "by_request", "by_job", "by_step", "by_node"
 #: Connectors of vLLM that keep keys and values in host memory; others are not modelled.
 OFFLOADING, LMCACHE_V1 = "OffloadingConnector", "LMCacheConnectorV1"
 #: Keys of OffloadingConnector's extra configuration that are modelled.
@@ -42,6 +49,13 @@ _PROMPTS = (0, 31, 0)
 #: From which on the ARC policy does not stop the engine at the first store.
 _ARC_WORKS = (0, 20, 0)
 _PAGE_BYTES = 4096
+#: SGLang's ``UnifiedRadixCache`` in place of ``HiRadixCache``, whose host pool had to be larger
+#: than the GPU's; 0.5.13 to 0.5.18 were not read and are taken for the older ones.
+_UNIFIED = (0, 5, 19)
+#: The host pool is rounded up to whole pages, and one more, instead of down (memory_pool_host.py).
+_ROUNDS_UP = (0, 5, 9)
+#: Puts into the tree after which a node is stored (``write_through_threshold``).
+_THROUGH, _SELECTIVE = 1, 2
 
 
 @dataclass(frozen=True)
@@ -53,13 +67,17 @@ class HostTier:
         chunks: Chunks that it holds.
         chunk_blocks: Blocks of the GPU's cache in a chunk.
         policy: ``lru`` or ``arc``.
-        kind: ``BY_REQUEST``, ``BY_JOB`` or ``BY_STEP``.
+        kind: ``BY_REQUEST``, ``BY_JOB``, ``BY_STEP`` or ``BY_NODE``.
         prompt_only: Whether only chunks of prompts are stored.
         skips_unknown: Whether a chunk whose last token is not known when it is planned is never
             stored.
         block_bytes: Bytes of a block on one GPU, which its own link carries.
         block_s: Time of a block on that link.
         latency_s: Time of a transfer besides its blocks.
+        hits: How often a node is put into the tree before it is stored; 0 where it is stored when
+            it leaves the GPU.
+        unified: Whether the tree is SGLang's ``UnifiedRadixCache``.
+        layers: Layers of which a load brings one after another.
     """
 
     gpus: int
@@ -72,6 +90,14 @@ class HostTier:
     block_bytes: float
     block_s: float
     latency_s: float
+    hits: int = 0
+    unified: bool = False
+    layers: int = 1
+
+
+def tier_block_bytes(layout: KvLayout) -> float:
+    """Return the bytes of a block of every group on one GPU, which a tier moves together."""
+    return layout.block_bytes * (layout.full_groups + layout.window_groups)
 
 
 def host_tier(deployment: Deployment, spec: EngineSpec, layout: KvLayout) -> HostTier | None:
@@ -82,11 +108,18 @@ def host_tier(deployment: Deployment, spec: EngineSpec, layout: KvLayout) -> Hos
     """
     if not spec.offloads:
         return None
-    if deployment.serving.engine != VLLM:
+    named = deployment.serving.engine
+    if spec.connects and named != VLLM:
         raise PinnError(
-            f"{deployment.serving.engine} has no --kv-offloading-size or --kv-transfer-config: "
-            "leave them out, or give --engine vllm"
+            f"{named} has no --kv-offloading-size or --kv-transfer-config: leave them out, or give "
+            "--engine vllm"
         )
+    if spec.enable_hierarchical_cache and named != SGLANG:
+        raise PinnError(
+            f"{named} has no --enable-hierarchical-cache: leave it out, or give --engine sglang"
+        )
+    if spec.enable_hierarchical_cache:
+        return _hicache(deployment, spec, layout)
     connector, extra = _connector(deployment, spec)
     if connector == LMCACHE_V1:
         return _lmcache(deployment, spec, layout, extra)
@@ -113,7 +146,7 @@ def _native(
             "(v1/kv_offload/arc_manager.py: touch): use lru, or --engine-version 0.20.0 or later"
         )
     by_job, blocks = version >= _JOBS, _chunk_blocks(extra, deployment.recipe.block_tokens)
-    block_bytes = layout.block_bytes * (layout.full_groups + layout.window_groups)
+    block_bytes = tier_block_bytes(layout)
     gpus = _gpus(deployment, by_job)
     chunk_bytes = int(block_bytes) * gpus * blocks
     if by_job:
@@ -179,7 +212,7 @@ def _lmcache(
             f"LMCache's chunks of {tokens} tokens are no whole number of the GPU's blocks of "
             f"{recipe.block_tokens} tokens: give lmcache.chunk_size or --block-size"
         )
-    block_bytes = layout.block_bytes * (layout.full_groups + layout.window_groups)
+    block_bytes = tier_block_bytes(layout)
     version = release(served_release(VLLM, deployment.serving.engine_version))
     return HostTier(
         gpus=gpus,
@@ -192,6 +225,60 @@ def _lmcache(
         block_s=_block_s(deployment, spec, block_bytes, version),
         block_bytes=block_bytes,
         latency_s=spec.host_link_latency_s,
+    )
+
+
+def _hicache(deployment: Deployment, spec: EngineSpec, layout: KvLayout) -> HostTier:
+    """Return the tier of SGLang's HiCache.
+
+    A kernel reads and writes pages over the link itself; the ``direct`` backend copies keys and
+    values of each layer of each page (mem_cache/memory_pool_host.py: load_to_device_per_layer).
+    """
+    recipe, kinds = deployment.recipe, [g.attention for g in deployment.model.layer_groups]
+    if any(getattr(kind, "window_tokens", None) for kind in kinds) or state_layers(
+        deployment.model
+    ):
+        raise PinnError(
+            f"HiCache of models with windows or recurrent states, such as {deployment.model.name}, "
+            "is not modelled: leave --enable-hierarchical-cache out"
+        )
+    if not recipe.prefix_caching:
+        raise PinnError(
+            "--enable-hierarchical-cache and --disable-radix-cache exclude each other "
+            "(server_args.py): leave one out"
+        )
+    named = served_release(SGLANG, deployment.serving.engine_version)
+    version, gpus = release(named), recipe.tensor_parallel_size * recipe.pipeline_parallel_size
+    size = int(spec.hicache_ratio * layout.blocks * recipe.block_tokens)
+    if spec.hicache_size:
+        size = int(spec.hicache_size * 1e9 // (layout.block_bytes / recipe.block_tokens))
+    pages = size // recipe.block_tokens + (version >= _ROUNDS_UP)
+    if version < _UNIFIED and pages <= layout.blocks:
+        raise PinnError(
+            f"HiCache's host memory holds {pages * recipe.block_tokens:,} tokens and the GPU's "
+            f"cache {layout.blocks * recipe.block_tokens:,}: SGLang {named} stops at start unless "
+            "it is larger (memory_pool_host.py); raise --hicache-ratio or --hicache-size"
+        )
+    layers = sum(group.count for group in deployment.model.layer_groups)
+    latent = all(isinstance(kind, LatentAttentionSpec) for kind in kinds)
+    direct = spec.hicache_io_backend == DIRECT or spec.hicache_mem_layout.endswith(DIRECT)
+    copies = layers * (1 if latent else 2) * direct
+    rate = spec.host_link_bytes_per_s or deployment.gpu.pcie_bandwidth_bytes_per_s
+    hits = _THROUGH if spec.hicache_write_policy == WRITE_THROUGH else _SELECTIVE
+    return HostTier(
+        gpus=gpus,
+        chunks=pages,
+        chunk_blocks=1,
+        policy=LRU,
+        kind=BY_NODE,
+        prompt_only=False,
+        skips_unknown=False,
+        block_s=layout.block_bytes / rate + copies * spec.host_link_copy_s,
+        block_bytes=layout.block_bytes,
+        latency_s=spec.host_link_latency_s,
+        hits=0 if spec.hicache_write_policy == WRITE_BACK else hits,
+        unified=version >= _UNIFIED,
+        layers=layers,
     )
 
 

@@ -6,6 +6,7 @@ from pinn.simulator import blocks, host_link
 from pinn.simulator.compiler import compiled_inside
 from pinn.simulator.engine import Engine
 from pinn.simulator.state import (
+    BY_NODE,
     DECODES,
     FINISHED,
     PREEMPTED,
@@ -470,7 +471,11 @@ def update_from_output(
             in_flight = 0 if config.prefill_first and ends else request.placeholders
             known = request.prompt + request.generated
             # Drafts that were planned beyond the last token are no keys.
-            blocks.key_blocks(engine, replica, request, min(request.computed - in_flight, known))
+            if config.tier != BY_NODE:
+                known = min(request.computed - in_flight, known)
+                blocks.key_blocks(engine, replica, request, known)
+            elif not ends:  # see ``pinn.simulator.hicache.hear``, as of those that end
+                host_link.leave(engine, replica, r)
         if ends:
             finished += request.status == RUNNING
             request.last_sent_s = server.free_s

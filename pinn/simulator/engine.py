@@ -13,7 +13,16 @@ from jaxtyping import Float, Int, Shaped
 
 from pinn.common.documents import MOST_ENGINE_BYTES, check_size
 from pinn.simulator import state
-from pinn.simulator.state import BY_JOB, F8, I8, LISTS, STEP_COLUMNS, Records, record_dtype
+from pinn.simulator.state import (
+    BY_JOB,
+    BY_NODE,
+    F8,
+    I8,
+    LISTS,
+    STEP_COLUMNS,
+    Records,
+    record_dtype,
+)
 
 
 class Config:
@@ -76,13 +85,17 @@ class Config:
     admission_share: F8  # of an output, at first
     most_reread: F8  # share of the decodes' context
     # Second tier of keys and values, see ``pinn.simulator.offloading``.
-    tier: I8  # ``NO_TIER``, ``BY_REQUEST``, ``BY_JOB`` or ``BY_STEP``
+    tier: I8  # ``NO_TIER``, ``BY_REQUEST``, ``BY_JOB``, ``BY_STEP`` or ``BY_NODE``
     tier_chunks: I8
     tier_chunk_blocks: I8
     tier_arc: I8
     tier_prompt_only: I8
     tier_skips_unknown: I8
     defers_frees: I8  # blocks of ended requests wait for batches in flight
+    # Of SGLang's HiCache, see ``pinn.simulator.hicache``.
+    tier_hits: I8  # of a node before it is stored; 0 where it is when it is evicted
+    tier_unified: I8  # ``UnifiedRadixCache`` in place of ``HiRadixCache``
+    tier_layers: I8  # that a load takes one after another
     host_latency_s: F8
     host_block_s: F8
     # Lengths of arrays.
@@ -106,6 +119,8 @@ class Config:
     n_tier_keys: I8
     n_tier_heap: I8
     n_seen: I8
+    n_nodes: I8  # of a radix tree
+    n_leaves: I8  # room of the two heaps of its leaves
     n_jobs: I8
     n_gone: I8
     n_fences: I8
@@ -178,6 +193,10 @@ class Engine(NamedTuple):
     tier_aside: Annotated[Int[np.ndarray, "n_replicas n_tier_heap"], np.int32]
     tier_missing: Annotated[Int[np.ndarray, "n_replicas row"], np.int32]
     tier_seen: Annotated[Int[np.ndarray, " n_seen"], np.int8]
+    nodes: Annotated[Records[state.Node], state.Node, "n_replicas", "n_nodes"]
+    node_stack: Annotated[Int[np.ndarray, "n_replicas n_nodes"], np.int32]
+    node_heaps: Annotated[Int[np.ndarray, "n_replicas n_leaves"], np.int32]
+    node_list: Annotated[Int[np.ndarray, "n_replicas n_nodes"], np.int32]
     jobs: Annotated[Records[state.Job], state.Job, "n_replicas", "n_jobs"]
     rows: Annotated[Records[state.Row], state.Row, "n_replicas", "slots"]
     gone: Annotated[Int[np.ndarray, "n_replicas n_gone"], np.int32]
@@ -296,15 +315,21 @@ def new_engine(
     return engine
 
 
+#: No node, the root, and one that a split makes before another goes.
+_NODES_BESIDE = 3
 #: Transfers on their way at most; beyond them nothing is stored.
 _MOST_JOBS = 1 << 16
 
 
 def _size_tier(config: Any) -> None:
     """Lengths of the arrays of a second tier: 1 without one."""
-    on, by_job = config.tier > 0, config.tier == BY_JOB
-    nodes = config.tier_chunks * (3 if config.tier_arc else 1)
-    config.n_tier = LISTS + nodes
+    on, by_job, by_node = config.tier > 0, config.tier == BY_JOB, config.tier == BY_NODE
+    chunks = 0 if by_node else config.tier_chunks * (3 if config.tier_arc else 1)
+    config.n_tier = LISTS + chunks
+    # Each node has a block of its own, on the GPU or in host memory.
+    nodes = min(config.n_distinct_keys, config.blocks + config.tier_chunks)
+    config.n_nodes = nodes + _NODES_BESIDE if by_node else 1
+    config.n_leaves = 2 * config.n_nodes
     config.n_tier_keys = config.n_distinct_keys if on else 1
     config.n_tier_heap = config.tier_chunks + 1 if by_job else 1
     config.n_seen = max(config.n_seen, 1) if by_job else 1
@@ -332,6 +357,8 @@ def _make_idle(engine: Engine) -> None:
     engine.groups["wake_s"][:] = np.inf
     if config.tier > 0:
         _make_tier(engine)
+    if config.tier == BY_NODE:
+        _make_tree(engine)
 
 
 def _make_tier(engine: Engine) -> None:
@@ -345,6 +372,19 @@ def _make_tier(engine: Engine) -> None:
     if len(places) > LISTS:
         chunks["after"][:, 0], chunks["before"][:, 0] = LISTS, len(places) - 1
     chunks["references"][:, 0] = len(places) - LISTS
+
+
+def _make_tree(engine: Engine) -> None:
+    """A radix tree of its root alone, which is always locked."""
+    config = engine.config
+    # The lowest number is on top, so that few pages of memory are touched.
+    engine.node_stack[:] = np.arange(config.n_nodes)[::-1]
+    engine.replicas["free_nodes"][:] = config.n_nodes - 2
+    engine.replicas["unused"][:] = config.blocks
+    engine.replicas["host_free"][:] = config.tier_chunks
+    engine.nodes["place"][:] = -1
+    engine.nodes["locks"][:, 1] = engine.nodes["on_gpu"][:, 1] = 1
+    engine.requests["node"][:] = 1
 
 
 def plain_engine(engine: Engine) -> Engine:

@@ -14,6 +14,7 @@ from pinn.simulator.compiler import compiled_inside
 from pinn.simulator.engine import Engine
 from pinn.simulator.state import (
     BY_JOB,
+    BY_NODE,
     BY_REQUEST,
     BY_STEP,
     DONE,
@@ -78,6 +79,8 @@ def launch(engine: Engine, replica: int, computed_s: float, column: int) -> floa
         column: The batch whose end tells the scheduler.
     """
     state = engine.replicas[replica]
+    if engine.config.tier == BY_NODE:
+        return float(state.heard_s)
     held_s, flushes = state.now_s, state.flushes > 0
     if engine.config.tier == BY_STEP:
         held_s = max(held_s, _begin(engine, replica, LOAD, held_s))
@@ -117,6 +120,17 @@ def store_in_step(engine: Engine, replica: int, column: int, computed_s: float) 
             state.seen_ends += 1
             state.events += 1
     return end_s
+
+
+def loaded_s(engine: Engine, replica: int, start_s: float, duration_s: float) -> float:
+    """When a batch ends whose layers each wait for their part of its loads.
+
+    The last layer waits for all of them, or the layers after the first part take longer.
+    """
+    state = engine.replicas[replica]
+    layer = 1.0 / engine.config.tier_layers
+    first = max(state.load_start_s + state.load_s * layer, start_s) + duration_s
+    return float(max(first, state.load_start_s + state.load_s + duration_s * layer))
 
 
 def _begin(engine: Engine, replica: int, kind: int, ready_s: float) -> float:
@@ -222,6 +236,8 @@ def leave(engine: Engine, replica: int, r: int) -> None:
     config, request, state = engine.config, engine.requests[r], engine.replicas[replica]
     engine.gone[replica, state.gone] = r
     state.gone += 1
+    if config.tier == BY_NODE:
+        return
     if config.tier == BY_REQUEST:
         if request.tier_stores:
             _set_aside(engine, replica, r, 0)
@@ -317,7 +333,7 @@ def busy(engine: Engine, replica: int) -> bool:
     state: Replica = engine.replicas[replica]
     if engine.config.tier == BY_JOB:
         return state.gone > 0 or state.jobs_first < state.jobs_made
-    return engine.config.tier == BY_REQUEST and state.gone > 0
+    return engine.config.tier != BY_STEP and state.gone > 0
 
 
 def next_end_s(engine: Engine, replica: int) -> float:

@@ -15,6 +15,7 @@ from pinn.simulator.latency_model import LatencyModel
 from pinn.simulator.lockstep import share_work
 from pinn.simulator.scheduler import schedule
 from pinn.simulator.state import (
+    BY_NODE,
     BY_STEP,
     FIRST_SHARED,
     FIRST_SUM,
@@ -226,6 +227,11 @@ def _launch(engine: Engine, group: int, duration: float, slowest: int) -> None:
         start = max(start, _transfer(engine, group, column))
     end = max(start + duration, state.last_end_s)
     state.gpu_free_s = start + duration / config.pipeline_parallel_size
+    if config.tier == BY_NODE:
+        for replica in replicas_of(engine, group):
+            if engine.replicas[replica].load_s > 0:
+                end = max(end, host_link.loaded_s(engine, replica, start, duration))
+        state.gpu_free_s = end
     if config.tier == BY_STEP:
         for replica in replicas_of(engine, group):
             end = max(end, host_link.store_in_step(engine, replica, column, start + duration))

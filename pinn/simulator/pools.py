@@ -8,12 +8,14 @@ from jaxtyping import Float, Int, Shaped
 from pinn.engines.deployment import Deployment
 from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
+from pinn.memory.host_tier import host_tier
 from pinn.memory.kv_cache import kv_layout
 from pinn.simulator import linear_latency, loop, setup, simulate
 from pinn.simulator.engine import Engine
 from pinn.simulator.latency_model import LatencyModel
 from pinn.simulator.run import RequestRecords, Run
 from pinn.simulator.state import DECODES, PREFILLS, REJECTED, TIMED_OUT, UNSENT
+from pinn.simulator.transfers import with_tier
 from pinn.simulator.workloads.workload import Workload
 from pinn.specs.gpu import network_bytes_per_s
 
@@ -53,7 +55,7 @@ class Transfers:
 #: What clients see of a request at the prefill pool alone.
 _OF_PREFILL = (
     "arrival_s", "handed_s", "queued_s", "scheduled_s", "cached_tokens", "reused_tokens",
-    "handed_work",
+    "handed_work", "loaded_tokens", "stored_tokens", "load_wait_s",
 )  # fmt: skip
 
 
@@ -107,6 +109,9 @@ def read_transfers(behind: Engine, token_bytes: float) -> Transfers:
 # server for one token, then a decode server for the whole answer. That one takes the prompt's
 # keys and values from the prefill server, computes the prompt's last token again and with it the
 # first token that the client sees.
+#
+# A second tier is the prefill servers' (in vLLM by MultiConnector, beside the connector between the
+# pools): they have the prompts that come again. Decode servers have none.
 #
 # Assumed: the transfer follows the prefill and does not overlap it; the link of a prefill worker
 # and that of a decode worker each carry one transfer at a time; a prompt's blocks are free on
@@ -210,6 +215,7 @@ def simulate_pools(
             "servers beside it: leave it out, or --prefill and --decode"
         )
     first, brought = halves(workload)
+    decode = replace(decode, engine=decode.engine.without_tier)
     layouts = [kv_layout(pool.deployment, pool.engine) for pool in (prefill, decode)]
     refused = setup.check_run(prefill.deployment, first, prefill.engine, layouts[0])
     refused |= setup.check_run(decode.deployment, workload, decode.engine, layouts[1])
@@ -229,6 +235,8 @@ def simulate_pools(
         simulate.finished_run(workload, state, requests, recorded, layout.blocks)
         for state, recorded, layout in zip(engines, records, layouts, strict=True)
     )
+    tier = host_tier(prefill.deployment, prefill.engine, layouts[0])
+    first_run = with_tier(first_run, tier, ahead.replicas, prefill.deployment.recipe.block_tokens)
     transfers = read_transfers(behind, token_bytes * decode.ranks)
     return PoolsRun(first_run, second_run, transfers, link)
 

@@ -16,7 +16,7 @@ from pinn.engines.labels import hardware_label
 from pinn.simulator import statistics
 from pinn.simulator.goodput import Goodput
 from pinn.simulator.pools import Pool, PoolsRun
-from pinn.simulator.report import print_latencies, served_facts
+from pinn.simulator.report import print_latencies, served_facts, tier_facts
 from pinn.simulator.result import Reported, finite_values, load_facts
 from pinn.simulator.run import Run, write_requests
 from pinn.simulator.statistics import Metrics
@@ -109,7 +109,12 @@ class PoolsSimulation:
             if self.decode.deployment.serving.engine == VLLM
             else "the first token travels beside the keys and values",
             "a prompt's blocks on the prefill server are free when its step ends",
+            *(["the prefill servers alone have a second tier"] if self._tiered else []),
         ]
+
+    @property
+    def _tiered(self) -> bool:
+        return self.found.prefill.tier is not None
 
     def to_json(self) -> JsonObject:
         """Return what ``pinn simulate --json`` writes."""
@@ -158,7 +163,10 @@ class PoolsSimulation:
             f"{transfer['transfers']:,} prompts, {number(transfer['gigabytes_mean'])} GB each on "
             f"average, at {transfer['link_bytes_per_s'] / 1e9:g} GB/s a GPU"
         )
-        for name, words in (served_facts(self.run, self.metrics) | {"KV transfer": moved}).items():
+        facts = served_facts(self.run, self.metrics) | {"KV transfer": moved}
+        if self._tiered:
+            facts |= tier_facts(self.pools["prefill"])
+        for name, words in facts.items():
             page().print(f"{name:<12}  {words}")
         say(f"Assumed: {'; '.join(self.assumptions)}.")
         say(f"No intervals: {_NO_INTERVALS}.")

@@ -4,15 +4,15 @@ Mirrors ``sglang/srt/managers/scheduler.py: get_next_batch_to_run`` and ``schedu
 PrefillAdder`` of 0.5.9, and of 0.5.23 where ``foresees`` is set, with the first-come-first-served
 policy: waiting prompts go first and the decodes wait; where none fits, all running requests decode.
 Left out: mixed chunks, priorities,
-LoRA, hierarchical cache, sliding-window pools. Outputs always have their full length, as with
+LoRA, sliding-window pools. Outputs always have their full length, as with
 ``ignore_eos``. A prefix that two requests computed side by side is held twice until they end.
 """
 
-from pinn.simulator import blocks
+from pinn.simulator import blocks, hicache, radix_requests, radix_tree
 from pinn.simulator.client import group_of
 from pinn.simulator.compiler import compiled_inside
 from pinn.simulator.engine import Engine
-from pinn.simulator.state import RUNNING, Guess, Records, Request
+from pinn.simulator.state import BY_NODE, RUNNING, Guess, Records, Request
 
 # Steps of decodes where prompts have steps of their own, and whom SGLang retracts for memory.
 #
@@ -35,7 +35,10 @@ def schedule_decodes(engine: Engine, replica: int) -> None:
         state.full = 0
     if state.running == ending:
         return
-    if _decode_blocks(engine, replica) > state.free_blocks:
+    needed = _decode_blocks(engine, replica)
+    if config.tier == BY_NODE:
+        hicache.make_room(engine, replica, needed)
+    if needed > state.free_blocks:
         if ending > 0:
             return  # They free their blocks when their step ends.
         _retract(engine, replica)
@@ -47,9 +50,16 @@ def schedule_decodes(engine: Engine, replica: int) -> None:
     for i in range(state.running):
         r = engine.running[replica, i]
         if not _ends_in_flight(engine, r):
-            request = engine.requests[r]
-            blocks.grow(engine, replica, request, request.computed + tokens)
+            _grow(engine, replica, engine.requests[r], tokens)
             blocks.add_to_batch(engine, replica, r, tokens)
+
+
+def _grow(engine: Engine, replica: int, request: Request, tokens: int) -> None:
+    """A request gets blocks for so many tokens more."""
+    if engine.config.tier == BY_NODE:
+        radix_requests.grow(engine, replica, request, request.computed + tokens)
+    else:
+        blocks.grow(engine, replica, request, request.computed + tokens)
 
 
 def _ends_in_flight(engine: Engine, r: int) -> bool:
@@ -95,6 +105,10 @@ def _retract(engine: Engine, replica: int) -> None:
             engine.running[replica, i] = engine.running[replica, i + 1]
         state.running -= 1
         # ``release_req`` and ``_add_request_to_queue``.
+        if engine.config.tier == BY_NODE:
+            radix_requests.leave(engine, replica, r)
+            steps = state.running * RETRACT_STEPS
+            hicache.make_room(engine, replica, blocks.blocks_for(engine, steps))
         blocks.preempt(engine, replica, r)
         blocks.append(engine, engine.waiting[replica], r)
     written = outputs = 0
@@ -119,9 +133,13 @@ _ADDED, _NO_ROOM, _STOPPED = range(3)
 
 def schedule_apart(engine: Engine, replica: int) -> None:
     """Fill a batch with prompts or, where none can start, with the decodes."""
-    state = engine.replicas[replica]
+    state, tree = engine.replicas[replica], engine.config.tier == BY_NODE
+    if tree:
+        radix_requests.hear(engine, replica)
     _take_stock(engine, replica)
     _schedule_prompts(engine, replica)
+    if tree:
+        radix_requests.begin_loads(engine, replica)
     state.last_prompts = state.tokens > 0
     if state.tokens == 0:
         schedule_decodes(engine, replica)
@@ -130,6 +148,8 @@ def schedule_apart(engine: Engine, replica: int) -> None:
             # The last ones have ended and the loop turns once more.
             _schedule_prompts(engine, replica)
             state.last_prompts = state.tokens > 0
+    if tree:
+        radix_requests.allocate(engine, replica, state.last_prompts)
     engine.batches[replica, state.column].prompts = state.last_prompts
     if state.tokens > 0:
         state.polls += PROMPTS_WEIGHT if state.last_prompts else DECODES_WEIGHT
@@ -154,7 +174,10 @@ def _take_stock(engine: Engine, replica: int) -> None:
     if state.chunked >= 0:
         request = engine.requests[state.chunked]
         if request.status == RUNNING:
-            blocks.key_blocks(engine, replica, request, request.computed)
+            if config.tier == BY_NODE:
+                radix_requests.put_chunk(engine, replica, state.chunked)
+            else:
+                blocks.key_blocks(engine, replica, request, request.computed)
             state.full = 0
         else:
             state.chunked = -1
@@ -202,7 +225,8 @@ def _schedule_prompts(engine: Engine, replica: int) -> None:
                 result = _NO_ROOM
             elif prompts_left <= 0 or left <= 0:
                 result = _STOPPED
-        if result == _NO_ROOM and (not config.foresees_ends or taken > 0 or others > 0):
+        waits = config.foresees_ends or config.tier == BY_NODE
+        if result == _NO_ROOM and (not waits or taken > 0 or others > 0):
             state.full = 1
         if result != _ADDED:
             return
@@ -236,13 +260,12 @@ def _go_on(engine: Engine, replica: int, left: int, expected: float) -> tuple[in
     room = min(left, int(_free_tokens(engine, replica) - expected))
     wanted = request.prompt + request.generated - request.computed
     tokens = min(wanted, room if room > 0 else left)
-    blocks.grow(engine, replica, request, request.computed + tokens)
+    _grow(engine, replica, request, tokens)
     blocks.add_to_batch(engine, replica, r, tokens)
     if tokens == wanted:
         state.chunked = -1
         expected += min(request.output, MOST_EXPECTED_TOKENS)
-    paged = blocks.blocks_for(engine, tokens) * engine.config.block_tokens
-    return paged, expected + _spare_block(engine)
+    return _paged(engine, tokens), expected + _spare_block(engine)
 
 
 def _spare_block(engine: Engine) -> int:
@@ -262,21 +285,27 @@ def _start(
 ) -> tuple[int, int, int]:
     """``add_one_req``: (result, its tokens in whole blocks, tokens it is expected to write)."""
     config, request, state = engine.config, engine.requests[r], engine.replicas[replica]
-    hits = blocks.cached_blocks(engine, replica, r)
+    hits, locked, on_host = _match(engine, replica, r)
     computed = hits * config.block_tokens
     tokens = request.prompt + request.generated - computed
-    paged = blocks.blocks_for(engine, tokens) * config.block_tokens
-    spare = _spare_block(engine)
+    paged = _paged(engine, tokens - on_host)
+    spare, loaded = _spare_block(engine), 0
     room = _free_tokens(engine, replica) - expected
     if config.prefix_caching:
         written = min(request.output - request.generated, MOST_EXPECTED_TOKENS) + spare
         # Cached tokens of the prefix that nobody else uses can then no longer be evicted.
-        locked = blocks.idle_hits(engine, replica, request, hits) * config.block_tokens
         if tokens + written >= room - locked:
             return _NO_ROOM, 0, 0
-        stops = not (config.foresees_ends and config.chunked_prefill)
-        if stops and taken > 0 and paged >= prompts_left:
+        stops = taken > 0 and not (config.foresees_ends and config.chunked_prefill)
+        if stops and paged >= prompts_left:
             return _STOPPED, 0, 0
+        if on_host > 0:
+            loaded = hicache.load_back(engine, replica, r)
+            hits, computed = hits + loaded, computed + loaded * config.block_tokens
+            tokens -= loaded * config.block_tokens
+            paged = _paged(engine, tokens)
+            if stops and paged >= prompts_left:
+                return _STOPPED, 0, 0
     elif paged + spare > min(room, _free_tokens(engine, replica) - taken * spare) or not _all_fit(
         engine, replica, paged + (taken + 1) * spare, guesses
     ):
@@ -286,14 +315,41 @@ def _start(
         tokens = left - left % config.chunk_multiple if config.prefix_caching else left
         if tokens <= 0:
             return _STOPPED, 0, 0
-        paged, promised = blocks.blocks_for(engine, tokens) * config.block_tokens, 0
-    if not blocks.admit(engine, replica, r, hits, computed + tokens):
+        paged, promised = _paged(engine, tokens), 0
+    if not _admit(engine, replica, r, hits, computed + tokens):
         return _NO_ROOM, 0, 0
+    if on_host > 0 and request.scheduled_s < 0:
+        request.loaded_tokens = loaded * config.block_tokens
     blocks.enter(engine, replica, r, computed)
     if promised == 0:
         state.chunked = r
     blocks.add_to_batch(engine, replica, r, tokens)
     return _ADDED, paged, promised
+
+
+def _match(engine: Engine, replica: int, r: int) -> tuple[int, int, int]:
+    """``init_next_round_input``: (cached blocks, their unlocked tokens, tokens on the host)."""
+    config, request = engine.config, engine.requests[r]
+    if config.tier == BY_NODE:
+        longest = (request.prompt + request.generated - 1) // config.block_tokens
+        hits = radix_tree.match(engine, replica, request, longest)
+        state = engine.replicas[replica]
+        idle = radix_tree.idle_blocks(engine, replica, state.matched)
+        return hits, idle * config.block_tokens, int(state.host_hits * config.block_tokens)
+    hits = blocks.cached_blocks(engine, replica, r)
+    idle = blocks.idle_hits(engine, replica, request, hits) if config.prefix_caching else 0
+    return hits, idle * config.block_tokens, 0
+
+
+def _admit(engine: Engine, replica: int, r: int, hits: int, tokens: int) -> bool:
+    if engine.config.tier == BY_NODE:
+        return radix_requests.take(engine, replica, r, hits, tokens)
+    return blocks.admit(engine, replica, r, hits, tokens)
+
+
+def _paged(engine: Engine, tokens: int) -> int:
+    """Tokens in whole blocks."""
+    return blocks.blocks_for(engine, tokens) * engine.config.block_tokens
 
 
 def _guess(engine: Engine, replica: int, r: int, guesses: int) -> int:

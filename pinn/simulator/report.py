@@ -131,7 +131,7 @@ def _engine_facts(found: Mapping[str, float]) -> dict[str, str]:
         f"each; busy {100 * found['busy_share']:.1f} % of the time",
     }
     if "host_hit_rate" in found:
-        rows |= _tier_facts(found)
+        rows |= tier_facts(found)
     if "drafted_tokens" in found:
         rows["drafts"] = (
             f"{100 * found['acceptance_rate']:.1f} % of {found['drafted_tokens']:,} tokens "
@@ -140,7 +140,7 @@ def _engine_facts(found: Mapping[str, float]) -> dict[str, str]:
     return rows
 
 
-def _tier_facts(found: Mapping[str, float]) -> dict[str, str]:
+def tier_facts(found: Mapping[str, float]) -> dict[str, str]:
     """Return what a second tier of keys and values has done, in words."""
     gib = {name: found[f"host_{name}_bytes"] / GIB for name in ("loaded", "stored", "evicted")}
     held, size = found["host_resident_bytes"] / GIB, found["host_capacity_bytes"] / GIB

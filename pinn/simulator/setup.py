@@ -10,7 +10,15 @@ from pinn.engines import recipe as recipes
 from pinn.engines.deployment import Deployment
 from pinn.engines.engine_spec import EngineSpec, api_servers
 from pinn.errors import PinnError
-from pinn.memory.host_tier import ARC, BY_JOB, BY_REQUEST, BY_STEP, HostTier, host_tier
+from pinn.memory.host_tier import (
+    ARC,
+    BY_JOB,
+    BY_NODE,
+    BY_REQUEST,
+    BY_STEP,
+    HostTier,
+    host_tier,
+)
 from pinn.memory.kv_layout import KvLayout, gpu_cache_tokens, max_model_len, tokens_beyond
 from pinn.physics.costs import model_costs
 from pinn.simulator import engine, state
@@ -116,8 +124,8 @@ def _check_settings(deployment: Deployment, workload: Workload, engine: EngineSp
     if engine.offloads and (workload.transferred_tokens > 0).any():
         raise PinnError(
             "keys and values from a prefill server (transferred_tokens) are not modelled together "
-            "with a second tier: leave the column out, or --kv-offloading-size and "
-            "--kv-transfer-config"
+            "with a second tier: leave the column out, or --kv-offloading-size, "
+            "--kv-transfer-config and --enable-hierarchical-cache"
         )
     if recipe.admission == recipes.NEXT_STEP:
         if not recipe.chunked_prefill and recipe.token_budget < longest:
@@ -260,8 +268,12 @@ def _settings(
     return named | {
         "max_seqs": seqs,
         "max_model_len": _scheduled_len(deployment, workload),
-        # With a block for every token ever sent nothing is evicted, so more make no difference.
-        "blocks": min(layout.blocks, int(layout.request_blocks(totals + beyond, size).sum())),
+        # With a block for every token ever sent nothing is evicted, so more make no difference but
+        # to SGLang's admission, which keeps some free (``schedule_policy.py: add_one_req``).
+        "blocks": min(
+            layout.blocks,
+            int(layout.request_blocks(totals + beyond, size).sum()) + apart * (len(workload) + 1),
+        ),
         # A request may run one step past its end.
         "row": int(layout.request_blocks(totals.max() + 1 + beyond, size)) + 1,
         "slots": seqs + min(_LOADING_SLOTS, int((workload.transferred_tokens > 0).sum())),
@@ -298,7 +310,12 @@ def prompt_interval(deployment: Deployment) -> int:
     return deployment.serving.prefill_schedule_interval if paced else 1
 
 
-_TIERS = {BY_REQUEST: state.BY_REQUEST, BY_JOB: state.BY_JOB, BY_STEP: state.BY_STEP}
+_TIERS = {
+    BY_REQUEST: state.BY_REQUEST,
+    BY_JOB: state.BY_JOB,
+    BY_STEP: state.BY_STEP,
+    BY_NODE: state.BY_NODE,
+}
 
 
 def _tier_settings(tier: HostTier, settings: Mapping[str, float], keys: int) -> dict[str, float]:
@@ -312,6 +329,9 @@ def _tier_settings(tier: HostTier, settings: Mapping[str, float], keys: int) -> 
         "tier_prompt_only": tier.prompt_only,
         "tier_skips_unknown": tier.skips_unknown,
         "defers_frees": tier.kind == BY_JOB and settings["depth"] > 1,
+        "tier_hits": tier.hits,
+        "tier_unified": tier.unified,
+        "tier_layers": tier.layers,
         "host_latency_s": tier.latency_s,
         "host_block_s": tier.block_s,
         "slots": 2 * seqs + _LOADING_SLOTS,

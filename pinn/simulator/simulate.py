@@ -21,7 +21,7 @@ from pinn.simulator.linear_latency import LinearLatency, complete_latency
 from pinn.simulator.loop import BAD_STEP, FULL, advance, compiled_advance
 from pinn.simulator.run import STATUSES, GapRuns, RequestRecords, Run, StepRecords
 from pinn.simulator.state import FINISHED, REJECTED, REQUEST, TRANSFER, Records, Transfer
-from pinn.simulator.transfers import TransferRecords, tier_use
+from pinn.simulator.transfers import TransferRecords, with_tier
 from pinn.simulator.workloads.workload import Workload
 
 # The records of a run, read off the engine's final state.
@@ -127,9 +127,7 @@ def simulate(
     (recorded,) = run_engines((advance, compiled_advance), [state], [latency], compiled, hopeless)
     run = finished_run(workload, state, read_records(state, latency), recorded, layout.blocks)
     tier = host_tier(deployment, engine, layout)
-    if tier is None:
-        return run
-    return replace(run, tier=tier_use(tier, state.replicas, deployment.recipe.block_tokens))
+    return with_tier(run, tier, state.replicas, deployment.recipe.block_tokens)
 
 
 def finished_run(

@@ -18,6 +18,7 @@ I8: TypeAlias = Annotated[int, "i8"]
 F8: TypeAlias = Annotated[float, "f8"]
 Work: TypeAlias = Annotated[np.ndarray, "f8", 3]
 Sums: TypeAlias = Annotated[np.ndarray, "f8", 11]
+Pair: TypeAlias = Annotated[np.ndarray, "i4", 2]
 
 #: A record.
 Item = TypeVar("Item", covariant=True)
@@ -53,9 +54,10 @@ ALONE, PREFILLS, DECODES = range(3)
 ARRIVED = -1
 
 
-#: Second tiers of keys and values: none, vLLM's connector as it was at first, and with jobs, and
-#: LMCache, whose steps load before they compute and store before they end.
-NO_TIER, BY_REQUEST, BY_JOB, BY_STEP = range(4)
+#: Second tiers of keys and values: none, vLLM's connector as it was at first, and with jobs;
+#: LMCache, whose steps load before they compute and store before they end; and SGLang's HiCache,
+#: which stores the nodes of a radix tree.
+NO_TIER, BY_REQUEST, BY_JOB, BY_STEP, BY_NODE = range(5)
 
 #: Lists of a tier's chunks: unused ones, ARC's T1 (LRU's only list) and T2, and what these have
 #: evicted. The first chunks of the array are their ends.
@@ -142,6 +144,8 @@ class Request:
     loaded_tokens: I8
     stored_tokens: I8
     load_wait_s: F8
+    node: I8  # of the radix tree, up to which it holds what is in the tree
+    inserted: I4  # blocks that it has put into the tree
 
 
 class Server:
@@ -214,6 +218,25 @@ class Replica:
     stored_chunks: I8
     evicted_chunks: I8
     full_stores: I8  # stores that found no room
+    # Of a radix tree, see ``pinn.simulator.radix_tree``.
+    unused: I8  # blocks that hold nothing
+    evictable: I8  # blocks of nodes that nothing locks
+    wanted: I8  # blocks that the batch that is being made up is about to take
+    wanting: I8  # requests that it takes them for
+    host_free: I8  # chunks of the tier that hold nothing
+    ticks: I8  # uses of nodes so far
+    free_nodes: I8
+    leaves: Pair  # evictable leaves on the GPU and in host memory
+    matched: I8  # last node on the GPU of the last match
+    best: I8  # last node of it at all
+    host_hits: I8  # blocks between them
+    doubles: I8  # first node in the list of those on both tiers, and the last
+    last_double: I8
+    load_free_s: F8  # when the way from the host is free
+    load_start_s: F8  # when the loads of the batch begin that is being made up
+    load_s: F8  # how long they take
+    planned: I8  # transfers that have not begun
+    loads: I8  # loads that the scheduler has not heard of
 
 
 class Group:
@@ -261,6 +284,30 @@ class Chunk:
     spared: I1  # whether it is not to be evicted now
     owner: I8  # who has stored it
     rank: I8
+
+
+class Node:
+    """A run of blocks in a radix tree; node 0 is none, node 1 the root."""
+
+    parent: I4
+    child: I4  # first of its children, and its neighbours among those of its parent
+    before: I4
+    after: I4
+    children: I4
+    gpu_children: I4  # of those, on the GPU
+    first: I8  # place of its first block in the keys
+    blocks: I4
+    locks: I4
+    hits: I4
+    on_gpu: I1
+    on_host: I1
+    held: I1  # whether its copy in host memory is in use
+    listed: I1  # whether it is in the list of nodes on both tiers
+    double_before: I4
+    double_after: I4
+    loading: I8  # transfer that loads it, counted from 1, or 0
+    used: I8  # tick of its last use
+    place: Pair  # in the heaps of leaves, or -1
 
 
 class Job:

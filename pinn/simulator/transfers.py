@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 
-from pinn.memory.host_tier import HostTier
+from pinn.memory.host_tier import BY_NODE, HostTier
 from pinn.simulator import state
 from pinn.simulator.engine import TIER_COUNTS
 
@@ -21,7 +21,8 @@ class TransferRecords:
     """Transfers between GPU and host, in the order of their begin.
 
     Attributes:
-        request: Whose keys and values it carries.
+        request: Whose keys and values it carries, the last of several; -1 of a node that is stored
+            as it leaves the GPU.
         replica: Data-parallel replica.
         load: Whether it goes to the GPU.
         blocks: Blocks of the GPU's cache.
@@ -65,6 +66,7 @@ class TierUse:
         chunk_tokens: Tokens of a chunk.
         block_bytes: Bytes of a block of the GPU's cache, on all GPUs of a replica.
         chunk_blocks: Such blocks in a chunk.
+        both_ways: Whether loads and stores pass the link at the same time.
     """
 
     chunks: int
@@ -75,6 +77,7 @@ class TierUse:
     chunk_tokens: int
     block_bytes: float
     chunk_blocks: int
+    both_ways: bool = False
 
     @property
     def chunk_bytes(self) -> float:
@@ -94,7 +97,13 @@ def tier_use(tier: HostTier, replicas: Any, block_tokens: int) -> TierUse:
         chunk_tokens=tier.chunk_blocks * block_tokens,
         block_bytes=tier.block_bytes * tier.gpus,
         chunk_blocks=tier.chunk_blocks,
+        both_ways=tier.kind == BY_NODE,
     )
+
+
+def with_tier(run: Run, tier: HostTier | None, replicas: Any, block_tokens: int) -> Run:
+    """Return a run with what its second tier has come to; ``replicas`` are those of its engine."""
+    return run if tier is None else replace(run, tier=tier_use(tier, replicas, block_tokens))
 
 
 def tier_statistics(run: Run) -> dict[str, float]:
@@ -105,6 +114,8 @@ def tier_statistics(run: Run) -> dict[str, float]:
     prompt, loaded = int(r.prompt_tokens.sum()), int(r.loaded_tokens.sum())
     sizes, seconds = moved.blocks * use.block_bytes, moved.end_s - moved.start_s
     span = float(r.finish_s.max() - r.arrival_s.min()) * run.replicas
+    ways = [float(seconds[way].sum()) for way in (moved.load, ~moved.load)]
+    busy_s = max(ways) if use.both_ways else sum(ways)
     return {
         "host_hit_tokens": loaded,
         "host_hit_rate": loaded / prompt if prompt else float("nan"),
@@ -116,5 +127,5 @@ def tier_statistics(run: Run) -> dict[str, float]:
         "host_resident_bytes": use.resident * use.chunk_bytes,
         "host_capacity_bytes": use.chunks * use.chunk_bytes,
         "host_full_stores": use.full_stores,
-        "host_link_busy_share": float(seconds.sum()) / span if span else float("nan"),
+        "host_link_busy_share": busy_s / span if span else float("nan"),
     }

@@ -83,6 +83,17 @@ class CoefficientSet:
         own = {name: facts[name] for name in ("model", "gpu") if name in facts}
         return own | (facts.get("named") or {}) | (facts.get("serving") or {})
 
+    def link_flags(self) -> dict[str, float]:
+        """Return flags of the link to host memory as it was measured; none where it was not.
+
+        Its rate has the copies in it.
+        """
+        found = self.calibration.get("host_link")
+        if not found:
+            return {}
+        rates = {"host_link_bytes_per_s": found["bytes_per_s"], "host_link_copy_s": 0.0}
+        return rates | {"host_link_latency_s": found["latency_s"]}
+
     def check_deployment(self, deployment: Deployment, where: str) -> None:
         """Check that the coefficients belong to ``deployment``.
 

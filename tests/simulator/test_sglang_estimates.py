@@ -89,3 +89,11 @@ def test_longer_outputs_are_expected_to_have_4096_tokens(tokens, waits):
     flags = {"max_num_batched_tokens": 2048, "max_model_len": 6000}
     run, _ = serve([2000, 1], [10, 5000], [0.0, 0.5], tokens, **flags)
     assert (run.requests.scheduled_s[1] > 5) == waits
+
+
+@pytest.mark.parametrize("release", ["0.5.12", "0.5.23"])
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_load_that_the_cache_holds_at_once_is_served_at_once(release, n):
+    """Admission keeps tokens free beside those of all requests, which a small load has not."""
+    run, _ = serve([16] * n, [4] * n, [0.0] * n, 200, engine_version=release)
+    assert run.requests.finish_s.tolist() == [4.0] * n

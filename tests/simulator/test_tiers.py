@@ -11,13 +11,14 @@ import json
 import numpy as np
 import pytest
 from random_cases import latency_of
-from simulator_helpers import deployment, load, play
+from simulator_helpers import Recorder, deployment, load, play
 
 from pinn.engines.engine_spec import EngineSpec
 from pinn.engines.launch_line import read_launch
 from pinn.errors import PinnError
 from pinn.memory.host_tier import host_tier
 from pinn.memory.kv_cache import kv_layout
+from pinn.simulator.pools import Link, Pool, simulate_pools
 from pinn.simulator.simulate import simulate
 from pinn.simulator.statistics import run_statistics
 
@@ -254,6 +255,27 @@ def test_lmcache_evicts_the_least_recently_used_chunk():
     )
     assert small.tier.evicted > 0 == large.tier.evicted
     assert small.requests.loaded_tokens[3] == 0 < large.requests.loaded_tokens[3]
+
+
+# Prefill and decode apart.
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_prefill_servers_load_prompts_that_come_again_and_decode_servers_have_no_tier(release):
+    """A, B and A again as above: the prefill server has its four blocks back after a second."""
+    spec = EngineSpec(async_scheduling=False, **SMALL, **tier(100))
+    target = deployment(engine_version=release, max_model_len=32)
+    recorder = Recorder()
+    pools = Pool(target, recorder, spec), Pool(target, Recorder(), spec)
+    workload = load([16, 29, 16], [3, 3, 3], [0.0, 10.0, 20.0], **AGAIN)
+    found = simulate_pools(*pools, workload, Link(float("inf")), compiled=False)
+    assert recorder.batches == [["16@0"], ["29@0"], ["1@15"]]
+    assert found.prefill.requests.loaded_tokens.tolist() == [0, 0, 16]
+    assert found.prefill.tier.stored == 4 + 7
+    assert found.decode.tier is None
+    # A second of prefill, one of loading where there is any, and three decode steps.
+    taken = found.decode.requests.finish_s - found.decode.requests.arrival_s
+    assert taken.tolist() == [4.0, 4.0, 5.0]
 
 
 # Flags.

@@ -45,6 +45,7 @@ class Page:
     Attributes:
         engine: ``vllm`` or ``sglang``.
         sums: Series -> sum over its labels (without buckets).
+        labelled: Series and transfer type -> sum over its other labels.
         models: Names of the models served.
         info: Labels of ``cache_config_info``.
         engines: Engines that the page tells of.
@@ -53,6 +54,7 @@ class Page:
 
     engine: str = ""
     sums: dict[str, float] = field(default_factory=dict)
+    labelled: dict[tuple[str, str], float] = field(default_factory=dict)
     models: set[str] = field(default_factory=set)
     info: dict[str, str] = field(default_factory=dict)
     engines: set[str] = field(default_factory=set)
@@ -76,6 +78,9 @@ def read_page(text: str) -> Page:
             page.info = named
         elif not series.endswith(("_bucket", "_created")):
             page.sums[series] = page.sums.get(series, 0.0) + float(value)
+            if kind := named.get("transfer_type"):
+                known = page.labelled.get((series, kind), 0.0)
+                page.labelled[series, kind] = known + float(value)
     started = _STARTED.search(text)
     page.started_s = float(started[1]) if started else None
     return page

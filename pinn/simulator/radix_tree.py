@@ -1,0 +1,333 @@
+"""SGLang's radix tree: runs of blocks on the GPU and in host memory, and who uses them.
+
+Mirrors ``sglang/srt/mem_cache/radix_cache.py`` and ``hiradix_cache.py`` (to 0.5.12), later
+``unified_cache/unified_tree_core.py`` and ``components/full.py`` (0.5.23), for full attention. A
+child is found by the key of its first block, which stands for all tokens up to its end. Free blocks
+are those that hold nothing and those of nodes that nothing locks.
+"""
+
+from pinn.simulator.compiler import compiled_inside
+from pinn.simulator.engine import Engine
+from pinn.simulator.state import Node, Request
+
+#: The root, and the heaps of evictable leaves: on the GPU, and in host memory.
+ROOT = 1
+GPU, HOST = range(2)
+
+# Heaps of leaves, the least recently used first.
+
+
+def _at(engine: Engine, replica: int, heap: int, i: int) -> int:
+    return int(engine.node_heaps[replica, heap * engine.config.n_nodes + i])
+
+
+def _put(engine: Engine, replica: int, heap: int, i: int, n: int) -> None:
+    engine.node_heaps[replica, heap * engine.config.n_nodes + i] = n
+    engine.nodes[replica, n].place[heap] = i
+
+
+def _sift_up(engine: Engine, replica: int, heap: int, i: int) -> None:
+    n = _at(engine, replica, heap, i)
+    used = engine.nodes[replica, n].used
+    while i > 0:
+        above = _at(engine, replica, heap, (i - 1) // 2)
+        if engine.nodes[replica, above].used <= used:
+            break
+        _put(engine, replica, heap, i, above)
+        i = (i - 1) // 2
+    _put(engine, replica, heap, i, n)
+
+
+def _sift_down(engine: Engine, replica: int, heap: int, i: int) -> None:
+    n, size = _at(engine, replica, heap, i), engine.replicas[replica].leaves[heap]
+    used, child = engine.nodes[replica, n].used, 2 * i + 1
+    while child < size:
+        below = _at(engine, replica, heap, child)
+        if child + 1 < size:
+            other = _at(engine, replica, heap, child + 1)
+            if engine.nodes[replica, other].used < engine.nodes[replica, below].used:
+                child, below = child + 1, other
+        if engine.nodes[replica, below].used >= used:
+            break
+        _put(engine, replica, heap, i, below)
+        i, child = child, 2 * child + 1
+    _put(engine, replica, heap, i, n)
+
+
+def least_used(engine: Engine, replica: int, heap: int) -> int:
+    """The least recently used evictable leaf, or 0."""
+    return _at(engine, replica, heap, 0) if engine.replicas[replica].leaves[heap] > 0 else 0
+
+
+def set_leaf(engine: Engine, replica: int, heap: int, n: int, leaf: bool) -> None:
+    """Put a node into a heap of leaves, or take it out."""
+    state, i = engine.replicas[replica], engine.nodes[replica, n].place[heap]
+    if leaf == (i >= 0):
+        return
+    if leaf:
+        _put(engine, replica, heap, state.leaves[heap], n)
+        state.leaves[heap] += 1
+        _sift_up(engine, replica, heap, state.leaves[heap] - 1)
+        return
+    engine.nodes[replica, n].place[heap] = -1
+    state.leaves[heap] -= 1
+    last = _at(engine, replica, heap, state.leaves[heap])
+    if last != n:
+        _put(engine, replica, heap, i, last)
+        _sift_up(engine, replica, heap, i)
+        _sift_down(engine, replica, heap, engine.nodes[replica, last].place[heap])
+
+
+def note_leaf(engine: Engine, replica: int, n: int) -> None:
+    """``_update_evictable_leaf_sets``: whether a node can be evicted, from either tier."""
+    node = engine.nodes[replica, n]
+    free = n != ROOT and node.locks == 0
+    set_leaf(engine, replica, GPU, n, free and node.on_gpu > 0 and node.gpu_children == 0)
+    only_host = node.on_host > 0 and node.on_gpu == 0 and node.held == 0
+    set_leaf(engine, replica, HOST, n, free and only_host and node.children == 0)
+
+
+def touch(engine: Engine, replica: int, n: int) -> None:
+    """A node is used."""
+    state, node = engine.replicas[replica], engine.nodes[replica, n]
+    state.ticks += 1
+    node.used = state.ticks
+    for heap in range(2):
+        if node.place[heap] >= 0:
+            _sift_down(engine, replica, heap, node.place[heap])
+
+
+# Nodes and their families.
+
+
+def _key(engine: Engine, node: Node) -> int:
+    return int(engine.keys[node.first])
+
+
+def _adopt(engine: Engine, replica: int, parent: int, n: int) -> None:
+    """Make a node the first child of another."""
+    node, above = engine.nodes[replica, n], engine.nodes[replica, parent]
+    node.parent, node.before, node.after = parent, 0, above.child
+    engine.nodes[replica, above.child].before = n
+    above.child = n
+    above.children += 1
+    above.gpu_children += node.on_gpu
+    engine.tier_holder[replica, _key(engine, node)] = n
+
+
+def _part(engine: Engine, replica: int, n: int) -> None:
+    node = engine.nodes[replica, n]
+    above = engine.nodes[replica, node.parent]
+    if node.before > 0:
+        engine.nodes[replica, node.before].after = node.after
+    else:
+        above.child = node.after
+    engine.nodes[replica, node.after].before = node.before
+    above.children -= 1
+    above.gpu_children -= node.on_gpu
+    engine.tier_holder[replica, _key(engine, node)] = 0
+
+
+def new_node(engine: Engine, replica: int, parent: int, first: int, blocks: int) -> int:
+    """Make a node that is on neither tier yet."""
+    state = engine.replicas[replica]
+    state.free_nodes -= 1
+    n = int(engine.node_stack[replica, state.free_nodes])
+    node = engine.nodes[replica, n]
+    node.first, node.blocks, node.child, node.children, node.gpu_children = first, blocks, 0, 0, 0
+    node.locks = node.hits = node.on_gpu = node.on_host = node.held = node.listed = 0
+    node.loading = 0
+    node.place[0] = node.place[1] = -1
+    _adopt(engine, replica, parent, n)
+    touch(engine, replica, n)
+    return n
+
+
+def delete_node(engine: Engine, replica: int, n: int) -> None:
+    """Take a leaf out of the tree."""
+    state, parent = engine.replicas[replica], engine.nodes[replica, n].parent
+    set_leaf(engine, replica, GPU, n, False)
+    set_leaf(engine, replica, HOST, n, False)
+    forget_double(engine, replica, n)
+    _part(engine, replica, n)
+    engine.node_stack[replica, state.free_nodes] = n
+    state.free_nodes += 1
+    note_leaf(engine, replica, parent)
+
+
+def split(engine: Engine, replica: int, n: int, blocks: int) -> int:
+    """``_split_node``: the first blocks of a node get one of their own, above the rest."""
+    rest = engine.nodes[replica, n]
+    parent, first = rest.parent, rest.first
+    _part(engine, replica, n)
+    touch(engine, replica, n)
+    rest.first, rest.blocks = first + blocks, rest.blocks - blocks
+    top = new_node(engine, replica, parent, first, blocks)
+    above = engine.nodes[replica, top]
+    above.locks, above.hits, above.held = rest.locks, rest.hits, rest.held
+    above.on_gpu, above.on_host, above.loading = rest.on_gpu, rest.on_host, rest.loading
+    engine.nodes[replica, parent].gpu_children += above.on_gpu
+    _adopt(engine, replica, top, n)
+    note_leaf(engine, replica, top)
+    note_leaf(engine, replica, n)
+    note_double(engine, replica, top)
+    return top
+
+
+def equal_blocks(engine: Engine, node: Node, place: int, blocks: int) -> int:
+    """Blocks of a node that equal those at a place of the keys; the first of them do.
+
+    A key stands for all tokens before its block's end, so bisection finds the last equal one.
+    """
+    equal, other = 1, int(min(blocks, node.blocks)) + 1
+    if place == node.first:
+        return other - 1
+    while equal < other - 1:
+        middle = (equal + other) // 2
+        if engine.keys[place + middle - 1] == engine.keys[node.first + middle - 1]:
+            equal = middle
+        else:
+            other = middle
+    return equal
+
+
+def child_at(engine: Engine, replica: int, place: int) -> int:
+    """The node that begins with the block at a place of the keys, or 0."""
+    return int(engine.tier_holder[replica, engine.keys[place]])
+
+
+# What is on which tier, and locked.
+
+
+def _count_free(engine: Engine, replica: int, blocks: int) -> None:
+    state = engine.replicas[replica]
+    state.evictable += blocks
+    state.free_blocks += blocks
+
+
+def come_to_gpu(engine: Engine, replica: int, n: int) -> None:
+    """Blocks that were a request's, or taken for a load, are a node's now."""
+    node = engine.nodes[replica, n]
+    node.on_gpu = 1
+    engine.nodes[replica, node.parent].gpu_children += 1
+    if node.locks == 0:
+        _count_free(engine, replica, node.blocks)
+    note_leaf(engine, replica, n)
+    note_leaf(engine, replica, node.parent)
+
+
+def leave_gpu(engine: Engine, replica: int, n: int) -> None:
+    """The blocks of an unlocked node are dropped from the GPU."""
+    node, state = engine.nodes[replica, n], engine.replicas[replica]
+    node.on_gpu = 0
+    engine.nodes[replica, node.parent].gpu_children -= 1
+    state.evictable -= node.blocks
+    state.unused += node.blocks
+    note_leaf(engine, replica, n)
+    note_leaf(engine, replica, node.parent)
+
+
+def lock(engine: Engine, replica: int, n: int) -> None:
+    """``inc_lock_ref``: a node and all above it stay where they are."""
+    while n != ROOT:
+        node = engine.nodes[replica, n]
+        if node.locks == 0 and node.on_gpu > 0:
+            _count_free(engine, replica, -node.blocks)
+        node.locks += 1
+        note_leaf(engine, replica, n)
+        n = node.parent
+
+
+def unlock(engine: Engine, replica: int, n: int) -> None:
+    """``dec_lock_ref``."""
+    while n != ROOT:
+        node = engine.nodes[replica, n]
+        node.locks -= 1
+        if node.locks == 0 and node.on_gpu > 0:
+            _count_free(engine, replica, node.blocks)
+        note_leaf(engine, replica, n)
+        n = node.parent
+
+
+def idle_blocks(engine: Engine, replica: int, n: int) -> int:
+    """Blocks up to a node that nothing locks."""
+    idle = 0
+    while n != ROOT:
+        node = engine.nodes[replica, n]
+        idle += node.blocks * (node.locks == 0)
+        n = node.parent
+    return idle
+
+
+# Nodes on both tiers, in the order in which they were found to be (``full_host_duplicates``).
+
+
+def note_double(engine: Engine, replica: int, n: int) -> None:
+    """``_update_duplicate_tracking``; only a tier that writes back asks for them."""
+    config, node, state = engine.config, engine.nodes[replica, n], engine.replicas[replica]
+    if config.tier_hits > 0 or not config.tier_unified:
+        return
+    if not (node.on_gpu and node.on_host) or node.loading > 0:
+        forget_double(engine, replica, n)
+        return
+    if node.listed:
+        return
+    node.listed, node.double_before, node.double_after = 1, state.last_double, 0
+    if state.last_double > 0:
+        engine.nodes[replica, state.last_double].double_after = n
+    else:
+        state.doubles = n
+    state.last_double = n
+
+
+def forget_double(engine: Engine, replica: int, n: int) -> None:
+    """Take a node out of the list."""
+    node, state = engine.nodes[replica, n], engine.replicas[replica]
+    if not node.listed:
+        return
+    node.listed = 0
+    if node.double_before > 0:
+        engine.nodes[replica, node.double_before].double_after = node.double_after
+    else:
+        state.doubles = node.double_after
+    if node.double_after > 0:
+        engine.nodes[replica, node.double_after].double_before = node.double_before
+    else:
+        state.last_double = node.double_before
+
+
+# Lookups.
+
+
+def match(engine: Engine, replica: int, request: Request, blocks: int) -> int:
+    """``match_prefix`` of a request's first blocks: those on the GPU.
+
+    ``Replica.matched``, ``best`` and ``host_hits`` have the rest.
+    """
+    state, place, end = engine.replicas[replica], request.first_key, request.first_key + blocks
+    state.matched = state.best = ROOT
+    state.host_hits, hits = 0, 0
+    while place < end:
+        n = child_at(engine, replica, place)
+        if n == 0:
+            break
+        node = engine.nodes[replica, n]
+        equal = equal_blocks(engine, node, place, end - place)
+        whole = equal == node.blocks
+        if not whole:
+            n = split(engine, replica, n, equal)
+            node = engine.nodes[replica, n]
+        touch(engine, replica, n)
+        state.best = n
+        if node.on_gpu:
+            state.matched = n
+            hits += equal
+        else:
+            state.host_hits += equal
+        place += equal
+        if not whole:
+            break
+    return hits
+
+
+compiled_inside(__name__)
