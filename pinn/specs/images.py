@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from pinn.errors import PinnError
 from pinn.specs import encoder
+from pinn.specs.encoder import EncoderSpec
 
 GRID, ROWS, FIXED = "grid", "rows", "fixed"
 #: ``model_type`` -> how its processor cuts an image (transformers 5.24). GRID: a token per merged
@@ -32,18 +33,14 @@ class ImageReader:
         patch: Pixels of a patch's edge.
         merge: Patches of a token's edge.
         limit: Tokens of every image (``fixed``), or pixels of the longest edge (``rows``).
-        layer_weights: Weights of the encoder's layers, each multiplied once per patch.
-        width: Of the encoder's stream.
-        full_layers: Layers in which all patches attend to each other.
+        encoder: Encoder of its patches.
     """
 
     rule: str
     patch: int
     merge: int
     limit: int
-    layer_weights: int
-    width: int
-    full_layers: int
+    encoder: EncoderSpec
 
     def tokens(self, width: int, height: int) -> int:
         """Return the tokens of the prompt that an image of so many pixels becomes."""
@@ -52,11 +49,19 @@ class ImageReader:
             return self.limit
         return rows * (columns + (self.rule == ROWS))
 
-    def encoder_flop(self, width: int, height: int) -> float:
-        """Return the operations of the encoder's layers: matrix products and attention."""
+    def merged_patches(self, width: int, height: int) -> int:
+        """Return the patches of an image after merging, which the projector multiplies."""
         columns, rows = self._grid(width, height)
-        patches = columns * rows * self.merge**2
-        return 2.0 * self.layer_weights * patches + 4.0 * self.full_layers * self.width * patches**2
+        return columns * rows
+
+    def encoder_flop(self, width: int, height: int) -> float:
+        """Return the operations of encoding an image: matrix products and attention."""
+        of, merged = self.encoder, self.merged_patches(width, height)
+        patches = merged * self.merge**2
+        weights = of.layer_weights + of.patch_values * of.width
+        windowed = (of.layers - of.full_layers) * min(of.window_patches, patches)
+        pairs = patches * (of.full_layers * patches + windowed)
+        return 2.0 * (weights * patches + of.projector_weights * merged) + 4.0 * of.width * pairs
 
     def _grid(self, width: int, height: int) -> tuple[int, int]:
         """Return the merged patches of a row and of a column."""
@@ -82,14 +87,14 @@ def image_reader(config: Mapping[str, object]) -> ImageReader | None:
     limit = encoder.first_size(config, *_FIXED_KEYS)
     if rule == ROWS:
         limit = encoder.first_size(vision, "image_size") or _LONGEST
-    width, depth, weights = encoder.layer_sizes(vision)
-    full = vision.get("fullatt_block_indexes")  # Qwen2.5-VL's others attend within windows
-    layers = len(full) if isinstance(full, list) else depth
-    if not (patch and width and depth) or (rule == FIXED and not limit):
+    found = encoder.read_encoder(config)
+    if found is None or not (patch and found.width and found.layers):
+        return None
+    if rule == FIXED and not limit:
         return None
     if rule == FIXED:  # the encoder sees all patches, which are pooled to the tokens
         merge = max(round(encoder.first_size(vision, "image_size") / patch / limit**0.5), 1)
-    return ImageReader(rule, patch, merge, limit, weights, width, layers)
+    return ImageReader(rule, patch, merge, limit, found)
 
 
 def parse_size(text: str) -> tuple[int, int]:

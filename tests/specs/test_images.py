@@ -38,11 +38,14 @@ def test_tokens_of_an_image_by_hand(model_type, vision, size, tokens):
 
 
 def test_tokens_that_do_not_depend_on_the_size():
-    own = reader("gemma3", SIGLIP, mm_tokens_per_image=256)
+    text = {"hidden_size": 2560}
+    own = reader("gemma3", SIGLIP, mm_tokens_per_image=256, text_config=text)
     assert own.tokens(100, 100) == own.tokens(4000, 3000) == 256
-    # All 64 x 64 patches pass 27 layers, and are pooled afterwards.
-    layers = 27 * (4 * 1152**2 + 2 * 1152 * 4 * 1152)
-    assert own.encoder_flop(1, 1) == 2 * layers * 4096 + 4 * 27 * 1152 * 4096**2
+    # All 64 x 64 patches pass the embedding and 27 layers, and are pooled afterwards.
+    weights = 27 * (4 * 1152**2 + 2 * 1152 * 4 * 1152) + 3 * 14**2 * 1152
+    projector = 2 * 1152 * 2560 * 256
+    flop = 2 * weights * 4096 + 4 * 27 * 1152 * 4096**2 + projector
+    assert own.encoder_flop(1, 1) == flop
 
 
 def test_what_is_not_known_is_none():
