@@ -30,13 +30,13 @@ class ProjectorMatrix(NamedTuple):
         inputs: Rows of the matrix.
         outputs: Columns of the matrix.
         divided: What tensor parallelism divides: ``input``, ``output`` or nothing.
-        count: Number of such matrices; several for Qwen3-VL's ``deepstack_visual_indexes``.
+        copies: Number of such matrices; several for Qwen3-VL's ``deepstack_visual_indexes``.
     """
 
     inputs: int
     outputs: int
     divided: str
-    count: int
+    copies: int
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class EncoderSpec:
     @property
     def projector_weights(self) -> int:
         """Return the weights of the projector."""
-        return sum(each.count * each.inputs * each.outputs for each in self.projector)
+        return sum(each.copies * each.inputs * each.outputs for each in self.projector)
 
     @property
     def parameters(self) -> int:

@@ -75,6 +75,75 @@ class ImageReader:
         return tuple(-(-int(pixels / ratio) // edge) for pixels in (width, height))  # type: ignore[return-value]
 
 
+@dataclass(frozen=True)
+class RequestImages:
+    """Images of one size that follow each other in every prompt.
+
+    Attributes:
+        count: Number of images.
+        size: Their size in pixels, such as ``1024x768``.
+        tokens: Tokens of each.
+        merged: Patches of each after merging.
+        first_token: Tokens of the prompt before them.
+    """
+
+    count: int
+    size: str
+    tokens: int
+    merged: int
+    first_token: int = 0
+
+    @property
+    def pixels(self) -> tuple[int, int]:
+        """Return the width and height of each."""
+        return parse_size(self.size)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Return the tokens of all of them."""
+        return self.count * self.tokens
+
+    def begun_in(self, cached: int, new: int) -> int:
+        """Return the images whose first token is among ``new`` tokens after ``cached`` ones.
+
+        >>> images = RequestImages(count=3, size="32x32", tokens=4, merged=4, first_token=2)
+        >>> [images.begun_in(0, 2), images.begun_in(0, 3), images.begun_in(3, 100)]
+        [0, 1, 2]
+        """
+        of = self.first_token, self.tokens, self.count
+        return images_begun(cached + new, *of) - images_begun(cached, *of)
+
+
+def images_begun(position: float, first_token: int, tokens: int, count: int) -> int:
+    """Return how many of ``count`` images begin before a position of the prompt."""
+    return int(min(max(-((first_token - position) // tokens), 0), count))
+
+
+def request_images(
+    reader: ImageReader | None, name: str, count: int, size: str, first_token: int = 0
+) -> RequestImages | None:
+    """Return the images of each prompt; None without any.
+
+    Args:
+        reader: Reader of the model's images; None where nothing is known of them.
+        name: Name of the model, for the error.
+        count: Number of images.
+        size: Their size in pixels, such as ``1024x768``.
+        first_token: Tokens of the prompt before them.
+
+    Raises:
+        PinnError: If nothing is known of the model's images, or the size is none.
+    """
+    pixels = parse_size(size)
+    if not count:
+        return None
+    if reader is None:
+        fault = f"--images-per-request: what {name} makes of an image is not known"
+        raise PinnError(f"{fault}: add the tokens of its images to --input-len")
+    of_each = reader.tokens(*pixels), reader.merged_patches(*pixels)
+    return RequestImages(count, size, *of_each, first_token)
+
+
 def image_reader(config: Mapping[str, object]) -> ImageReader | None:
     """Return what a config.json's model makes of an image; None where that is not known."""
     vision, rule = config.get("vision_config"), _RULES.get(str(config.get("model_type")))
