@@ -67,7 +67,7 @@ class PredictionRequest:
     model: str | None = None
     gpu: str | None = None
     batch: list[str] | None = None
-    images_per_request: int = 0
+    images_per_request: Annotated[int, Flag(least=0, most=1000)] = 0
     image_size: str = "1024x1024"
     checkpoint: Path | None = None
     coefficients: Path | None = None
@@ -162,7 +162,7 @@ class BreakdownRequest:
     model: str | None = None
     gpu: str | None = None
     batch: list[str] | None = None
-    images_per_request: int = 0
+    images_per_request: Annotated[int, Flag(least=0, most=1000)] = 0
     image_size: str = "1024x1024"
     checkpoint: Path | None = None
     kernels: Path | None = None

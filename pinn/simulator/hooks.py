@@ -1,6 +1,7 @@
 """What the loop asks of a latency model: steps and requests, compiled."""
 
 from collections.abc import Callable
+from inspect import unwrap
 
 import numpy as np
 from jaxtyping import Float
@@ -219,8 +220,9 @@ def speculative_seconds(latency: np.record, sums: Float[np.ndarray, " sums"]) ->
 
 # The vision encoder in compiled code: ``pinn.surrogate.encoder_time`` defines its seconds.
 
-inner(images_begun)
-inner(step_encoder_seconds)
+#: Unwrapped, because compiled code has no use for checks of types around a function.
+_images_begun = inner(unwrap(images_begun))
+_step_seconds = inner(unwrap(step_encoder_seconds))
 
 
 def encoder_numbers(encoder: EncoderTime) -> np.record:
@@ -246,9 +248,9 @@ def _encoder_seconds(latency: np.record, engine: Engine, replica: int) -> float:
         row = engine.entries[replica, column, i]
         if row.prefill:
             end = row.cached + row.new
-            begun += images_begun(end, of.first_token, of.tokens, of.count)
-            begun -= images_begun(row.cached, of.first_token, of.tokens, of.count)
-    return step_encoder_seconds(begun, of.first_s, of.further_s)
+            begun += _images_begun(end, of.first_token, of.tokens, of.count)
+            begun -= _images_begun(row.cached, of.first_token, of.tokens, of.count)
+    return _step_seconds(begun, of.first_s, of.further_s)
 
 
 @inner

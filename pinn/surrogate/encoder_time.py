@@ -125,9 +125,9 @@ def images_notice(images: RequestImages) -> str:
     """Return what images make of a request, and that their encoder's time was not measured."""
     what = "image" if images.count == 1 else "images"
     return (
-        f"each request has {images.count} {what} of {images.size}, {images.tokens:,} tokens each if "
-        "the preprocessor does not resize them; the time of their vision encoder is composed of "
-        "kernels, not measured"
+        f"each request has {images.count} {what} of {images.size}, {images.tokens:,} tokens each "
+        "if the preprocessor does not resize them; the time of their vision encoder is composed "
+        "of kernels, not measured"
     )
 
 

@@ -218,9 +218,11 @@ class Prediction:
         configuration); ``beta`` and ``alpha`` (name -> ``value``, ``unit``, perhaps ``low`` and
         ``high``, ``base`` and, for alpha, ``taught``); perhaps ``covariance`` and ``calibration``;
         ``asked_as``; ``recipe`` (field -> ``value``, ``set_by``, ``source``); perhaps ``notices``;
-        perhaps ``encoder`` (seconds that images add to a step); ``sampling``; ``memory`` (:class:`~pinn.memory.start_up.StartUp`); ``batches``, a list of
-        ``batch``, ``step_time_us``, ``floor_us``, ``marks``, with intervals ``step_time_low_us``
-        and ``step_time_high_us``, under speculative decoding ``itl_per_token_us``; ``distance``
+        perhaps ``encoder`` (seconds that images add to a step); ``sampling``; ``memory``
+        (:class:`~pinn.memory.start_up.StartUp`); ``batches``, a list of ``batch``,
+        ``step_time_us``, ``floor_us``, ``marks``, with intervals ``step_time_low_us`` and
+        ``step_time_high_us``, with images ``encoder_us``, under speculative decoding
+        ``itl_per_token_us``; ``distance``
         (:attr:`Evidence.distance <pinn.surrogate.evidence.Evidence>`); ``intervals`` (``level``
         and, for each metric, the ends of a value of 1; or ``missing``).
         """
