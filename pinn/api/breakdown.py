@@ -12,6 +12,7 @@ from pinn.api.requests import BreakdownRequest, named
 from pinn.common.files import find_checkpoint, find_kernels
 from pinn.engines.configurations import canonical, make_deployment
 from pinn.specs.serving import ServingSpec
+from pinn.surrogate.encoder_time import asked_encoder
 from pinn.surrogate.surrogate import Surrogate
 from pinn.training import breakdown as steps_of
 from pinn.training.step_breakdowns import StepBreakdowns
@@ -44,7 +45,10 @@ def breakdown(
     deployment = make_deployment(canonical(named(asked.model, asked.gpu) | flags))
     beta = surrogate.coefficients([deployment]).beta[0]
     batches = asked.batch or _EXAMPLES
-    steps = tuple(steps_of.breakdown(deployment, text, beta, teacher) for text in batches)
+    encoder = asked_encoder(deployment, asked.images_per_request, asked.image_size, path)
+    if encoder is not None:
+        sources["encoder"] = encoder.sentence
+    steps = tuple(steps_of.breakdown(deployment, text, beta, teacher, encoder) for text in batches)
     return StepBreakdowns(deployment, steps, {"network": _shown(path), **sources})
 
 

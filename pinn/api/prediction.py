@@ -28,6 +28,7 @@ from pinn.surrogate.coefficient_set import (
     deployment_facts,
     read_coefficient_set,
 )
+from pinn.surrogate.encoder_time import asked_encoder
 from pinn.surrogate.evidence import FindEvidence, file_evidence
 from pinn.surrogate.prediction import Prediction
 from pinn.surrogate.surrogate import Surrogate
@@ -87,6 +88,11 @@ def predict(
         configuration = canonical(wanted)
         deployment, checkpoint = make_deployment(configuration), find_checkpoint(asked.checkpoint)
         predicted = network_prediction(checkpoint, deployment, configuration)
+    encoder = asked_encoder(
+        deployment, asked.images_per_request, asked.image_size, asked.checkpoint
+    )
+    if encoder is not None:
+        predicted = replace(predicted, encoder=encoder)
     if asked.batch:
         predicted = predicted.at(*asked.batch)
     if asked.memory_log is None:

@@ -21,6 +21,9 @@ SHARED = {
     "configs": "CSV, YAML or JSON file of configurations or of a grid, as of 'pinn coefficients'; "
     "or a grid itself, such as 'model=Llama-3.1-8B gpu=H100,B200 tensor_parallel_size=1,2'. "
     "[default: those of --coefficients]",
+    "images_per_request": "Images that begin each prompt; its tokens in a batch include theirs. A "
+    "step with the first token of an image encodes it.",
+    "image_size": "Size of each image in pixels.",
     "checkpoint": "Trained network. [default: PINN_CHECKPOINT, else checkpoints/pinn.safetensors]",
 }
 #: Other names of arguments, for functions and options alike.
@@ -64,6 +67,8 @@ class PredictionRequest:
     model: str | None = None
     gpu: str | None = None
     batch: list[str] | None = None
+    images_per_request: Annotated[int, Flag(least=0, most=1000)] = 0
+    image_size: str = "1024x1024"
     checkpoint: Path | None = None
     coefficients: Path | None = None
     memory_log: Path | None = None
@@ -157,6 +162,8 @@ class BreakdownRequest:
     model: str | None = None
     gpu: str | None = None
     batch: list[str] | None = None
+    images_per_request: Annotated[int, Flag(least=0, most=1000)] = 0
+    image_size: str = "1024x1024"
     checkpoint: Path | None = None
     kernels: Path | None = None
 

@@ -23,7 +23,6 @@ from pinn.engines.recipe import unread_notice
 from pinn.errors import PinnError, warn_user
 from pinn.memory.logged_cache import with_log
 from pinn.memory.startup_log import read_startup_log
-from pinn.physics.encoder_time import image_note
 from pinn.simulator import pools
 from pinn.simulator.intervals import Intervals, simulated_intervals, standing_step
 from pinn.simulator.linear_latency import latency_from_checkpoint, latency_from_json
@@ -40,6 +39,7 @@ from pinn.simulator.workloads.workload import Workload
 from pinn.specs.flags import FlagValue, flags_apart
 from pinn.specs.serving import ServingSpec
 from pinn.surrogate.coefficient_set import CoefficientSet, deployment_facts, read_coefficient_set
+from pinn.surrogate.encoder_time import encoder_time
 from pinn.surrogate.uncertainty.distance import outside_inputs
 from pinn.surrogate.uncertainty.intervals import METRICS, read_calibration
 from pinn.surrogate.uncertainty.kinds import situation_of
@@ -227,8 +227,6 @@ def simulation_job(
         known, link = found.configuration(), found.link_flags()
     known |= named(asked.model, asked.gpu)
     deployment = make_deployment(canonical(known | others))
-    if load.image_tokens:
-        warn_user(image_note(deployment, load.flags.image_size))
     workload = load.draw(rate_per_s)
     if asked.num_warmups or asked.warmup_s:
         first, seconds = asked.num_warmups, asked.warmup_s
@@ -237,6 +235,10 @@ def simulation_job(
         latency = latency_from_checkpoint(deployment, find_checkpoint(asked.checkpoint))
     else:
         latency = latency_from_json(deployment, file)
+    encoder = encoder_time(deployment, load.images, asked.checkpoint)
+    if encoder is not None:
+        warn_user(encoder.sentence)
+        latency = replace(latency, encoder=encoder)
     engine = EngineSpec(**(link | of_engine))
     if asked.memory_log is not None:
         engine = with_log(engine, deployment, read_startup_log(asked.memory_log))
@@ -250,10 +252,12 @@ def _about(job: Job, load: Load, asked: SimulationRequest, rate_per_s: float | N
     serving = job.deployment.serving
     notice = unread_notice(serving.engine, serving.engine_version)
     source = asked.coefficients or find_checkpoint(asked.checkpoint)
+    encoder = job.latency.encoder
     return {
         **facts,
         "recipe": job.deployment.recipe.described(),
         **({"notices": [notice]} if notice else {}),
+        **({} if encoder is None else {"encoder": encoder.to_json()}),
         "workload": load.document | {"rate_per_s": rate_per_s, "seed": load.seed},
         "coefficients": {"path": str(source), "sha256": file_sha256(source)},
         "simulated_by": f"pinn {pinn.__version__}",

@@ -82,6 +82,10 @@ def coefficients(
         found.show(recipe=recipe, betas=betas, memory=memory)
     elif asked.coefficients is not None:
         raise PinnError("--coefficients belong to one configuration: leave --configs, --grid out")
+    elif asked.images_per_request:
+        raise PinnError(
+            "--images-per-request is for one configuration: leave it or --configs, --grid out"
+        )
     elif many.out is None:
         raise PinnError("--configs and --grid need --out PATH, a .csv, .json or .parquet file")
     elif json_path is not None:

@@ -253,10 +253,16 @@ class CommandGroup(PlainHelpGroup):
         return sys.exit(result if isinstance(result, int) else 0) if standalone_mode else result
 
 
+#: Options of commands that time images.
+_OF_IMAGES = ("--images-per-request", "--image-size")
+
+
 def _usage(error: Any) -> str:
     """What was wrong with the arguments, and where the right ones are explained."""
     context = getattr(error, "ctx", None)
     message = " ".join(error.format_message().split()).rstrip(".")
+    if getattr(error, "option_name", None) in _OF_IMAGES:
+        message += ": no term of this command's results is a vision encoder's"
     return f"{message}; see '{context.command_path} --help'" if context else message
 
 

@@ -146,10 +146,14 @@ def _model(name: str, precision: str | None) -> ModelSpec:
     fallback = None if precision is None else fallback_of(precision)
     model = load_model(name, fallback_precision=fallback)
     if model.left_out:
+        remedy = "count the tokens of an image as tokens of the prompt"
+        if model.images is not None:
+            remedy = (
+                "--images-per-request times it in coefficients, breakdown, simulate and plan; "
+                "exported files have no term for it"
+            )
         warnings.warn(
-            f"{name}: its text part is timed, its {model.left_out} left out; give "
-            "--images-per-request, or count the tokens of an image as tokens of the prompt",
-            stacklevel=2,
+            f"{name}: its text part is timed, its {model.left_out} left out; {remedy}", stacklevel=2
         )
     if model.bidirectional:
         told = "an encoder keeps no keys: the KV cache that is shown is memory that stays free"

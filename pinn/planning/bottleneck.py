@@ -3,6 +3,7 @@
 from dataclasses import fields, replace
 
 import numpy as np
+from jaxtyping import Float
 
 from pinn.physics.batch_sums import BatchSums, uniform_sums
 from pinn.planning.candidate import Candidate, gpu_count
@@ -44,6 +45,8 @@ def step_time_shares(run: Run, latency: LinearLatency) -> dict[str, float]:
             found["gemm_compute"] += float(total - weights)
         else:
             found[feature.part] += float(total)
+    if latency.encoder is not None:
+        found["encoder"] = _encoder_seconds(steps, seconds)
     whole = sum(found.values())
     return {part: value / whole for part, value in found.items()}
 
@@ -87,8 +90,14 @@ def _most_time(run: Run, latency: LinearLatency) -> str:
         "decode bandwidth": decodes[work].sum(),
         "communication": seconds[communication].sum(),
         "host": seconds[host].sum(),
+        "vision encoder": 0.0 if latency.encoder is None else _encoder_seconds(steps, seconds),
     }
     return max(spent, key=lambda name: spent[name])
+
+
+def _encoder_seconds(steps: StepRecords, seconds: Float[np.ndarray, "..."]) -> float:
+    """Return the seconds of steps beyond those of their features: a vision encoder's."""
+    return max(float(steps["duration_s"].sum() - seconds.sum()), 0.0)
 
 
 def _some_steps(run: Run) -> StepRecords:

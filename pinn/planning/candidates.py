@@ -21,8 +21,10 @@ from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.workloads.workload import Workload
 from pinn.simulator.workloads.yaml_spec import Strict, Whole, check, read_mapping
 from pinn.specs.flags import FlagValue
+from pinn.specs.images import RequestImages
 from pinn.specs.serving import VLLM
 from pinn.surrogate.coefficient_set import CoefficientSet, read_coefficient_set
+from pinn.surrogate.encoder_time import encoder_time
 
 LAYOUT = (
     "expected 'gpus_per_machine: 8' and 'grid:' with lists under names of flags; with "
@@ -44,6 +46,7 @@ class SearchSpace:
         engines: Engines to choose from.
         sizes: Tensor-parallel sizes that replace the grid's; None where one is shared or the grid's
             are tried.
+        images: Images of each request; None without any.
     """
 
     shared: Values
@@ -53,6 +56,7 @@ class SearchSpace:
     most_gpus: int | None
     engines: Sequence[str] = (VLLM,)
     sizes: Sequence[int | None] = (None,)
+    images: RequestImages | None = None
 
     @property
     def given(self) -> list[dict[str, FlagValue]]:
@@ -180,7 +184,7 @@ def find_candidates(
         else:
             label = hardware_label(deployment)
             rejected.setdefault(label, RejectedCandidate(label, deployment.gpu.name, reason, False))
-    found = list(predicted(fitting, files, checkpoint, space.engine))
+    found = list(predicted(fitting, files, checkpoint, space))
     _check_used(files, found)
     kept = {hardware_label(candidate.deployment) for candidate in found}
     return found, [each for each in rejected.values() if each.label not in kept]
@@ -274,7 +278,7 @@ def predicted(
     fitting: Mapping[Deployment, Values],
     files: Mapping[Path, CoefficientSet],
     checkpoint: Path,
-    engine: EngineSpec,
+    space: SearchSpace,
 ) -> Iterator[Candidate]:
     """Yield candidates of deployments, with coefficients of their file or of the network."""
     from pinn.surrogate.surrogate import Surrogate
@@ -288,7 +292,9 @@ def predicted(
             if _refusal(own.check_deployment, deployment, "") is None:
                 beta, alpha, source = own.beta, own.alpha, str(path)
                 break
-        yield Candidate(row, LinearLatency(deployment, beta, alpha), engine, source)
+        encoder = encoder_time(deployment, space.images, checkpoint)
+        latency = LinearLatency(deployment, beta, alpha, encoder)
+        yield Candidate(row, latency, space.engine, source)
 
 
 def _check_used(files: Mapping[Path, CoefficientSet], candidates: Sequence[Candidate]) -> None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from pinn.planning.plan import Fleet, HighestRate
 from pinn.planning.problem import PlanningProblem
 from pinn.planning.rate_search import highest_rate
 from pinn.planning.trials import ErrorScenario, Trials
+from pinn.surrogate.encoder_time import HALF_WIDTH
 from pinn.surrogate.uncertainty.distance import gpu_is_known
 from pinn.surrogate.uncertainty.intervals import read_calibration
 from pinn.surrogate.uncertainty.quantiles import ErrorLaw
@@ -44,7 +45,7 @@ class PredictionInterval:
 
     def at(self, half_widths: float) -> ErrorScenario:
         """Return the scenario of an error of ``half_widths``: 1 is the bad end, -1 the good."""
-        return ErrorScenario(half_widths * self.bad.step, half_widths * self.bad.request)
+        return ErrorScenario(*(half_widths * error for error in astuple(self.bad)))
 
 
 def prediction_interval(checkpoint: Path, *deployments: Deployment) -> PredictionInterval | None:
@@ -64,7 +65,7 @@ def prediction_interval(checkpoint: Path, *deployments: Deployment) -> Predictio
         for metric in ("tpot", "ttft")
     )
     return PredictionInterval(
-        ErrorScenario(step, request), calibration.level, calibration.error_law("tpot")
+        ErrorScenario(step, request, HALF_WIDTH), calibration.level, calibration.error_law("tpot")
     )
 
 

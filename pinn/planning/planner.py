@@ -27,6 +27,7 @@ from pinn.simulator.workloads.load import asked_load
 from pinn.specs.catalog import load_model
 from pinn.specs.flags import FlagValue, flags_apart
 from pinn.specs.gpu import load_gpu
+from pinn.specs.images import RequestImages
 from pinn.specs.serving import VLLM
 from pinn.surrogate.coefficient_set import read_coefficient_set
 
@@ -58,7 +59,7 @@ def plan_load(
     slo.check(draws[0].output_tokens)
     prices, most = prices_per_gpu_hour, request.max_gpus
     problem = PlanningProblem(draws, rate, slo, checkpoint, prices, most, load)
-    space = _search_space(request, flags)
+    space = _search_space(request, flags, load.images)
     rows = _configurations(request, space, "engine" in flags)
     # Prediction takes as long as the start of the processes.
     with workers.kept("pinn.planning.planner", "pinn.simulator.simulate") as kept:
@@ -74,7 +75,9 @@ def plan_load(
         return make_plan(problem, found, misfits, top=request.top, each_alone=listed, workers=kept)
 
 
-def _search_space(request: PlanRequest, flags: Mapping[str, FlagValue]) -> SearchSpace:
+def _search_space(
+    request: PlanRequest, flags: Mapping[str, FlagValue], images: RequestImages | None
+) -> SearchSpace:
     of_engine, serving = flags_apart(EngineSpec, flags)
     formats, engines = serving.pop("precision", [None]), serving.pop("engine", [VLLM])
     sizes = serving.pop("tensor_parallel_size", [None])
@@ -90,7 +93,8 @@ def _search_space(request: PlanRequest, flags: Mapping[str, FlagValue]) -> Searc
         files = request.coefficients or []
         gpus = [read_coefficient_set(path).configuration().get("gpu", "") for path in files]
     engine = EngineSpec(**of_engine)
-    return SearchSpace(shared, gpus, formats, engine, request.max_gpus, engines, sizes)
+    most = request.max_gpus
+    return SearchSpace(shared, gpus, formats, engine, most, engines, sizes, images)
 
 
 def _configurations(request: PlanRequest, space: SearchSpace, has_engine: bool) -> Sequence[Values]:

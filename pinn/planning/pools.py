@@ -194,6 +194,6 @@ def _servers(
             else:
                 gpu = deployment.gpu.name
                 rejected.append(RejectedCandidate(f"{gpu} {text} {role}", gpu, reason, False))
-    started = predicted(fitting, {}, checkpoint, space.engine)
+    started = predicted(fitting, {}, checkpoint, space)
     known = {each.deployment: each for each in started}
     return [(count, flags, known[d]) for count, flags, d in pools], rejected

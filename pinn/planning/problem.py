@@ -16,6 +16,7 @@ from pinn.simulator.slo import Slo
 from pinn.simulator.workloads.load import Load
 from pinn.simulator.workloads.rates import at_rate, mean_rate_per_s, repeated, thinned
 from pinn.simulator.workloads.workload import Workload
+from pinn.surrogate.encoder_time import images_notice
 
 #: Least requests that are simulated, since fewer tell little about a percentile. A server with a
 #: smaller share of the load is sent this many, at its own rate; a shorter load is repeated.
@@ -138,7 +139,9 @@ class PlanningProblem:
             raise PinnError(f"--price names no price of {missing}: add {unpriced[0]}=...")
         load = self.workload
         servings = dict.fromkeys(deployment.serving for deployment in deployments)
-        notices = (unread_notice(each.engine, each.engine_version) for each in servings)
+        notices = [unread_notice(each.engine, each.engine_version) for each in servings]
+        if self.load.images is not None:
+            notices.append(images_notice(self.load.images))
         return PlanSummary(
             model=deployments[0].model.title,
             workload=self.load.title,

@@ -108,6 +108,10 @@ def _prefill_s(latency: LinearLatency, new: float, known: float) -> float:
     seconds = lone_seconds(
         latency, prefill_requests=1.0, prefill_tokens=chunks, prefill_cached=known + starts
     )
+    if latency.encoder is not None:
+        chunks_of = zip(known + starts, chunks, strict=True)
+        begun = [latency.encoder.images.begun_in(*chunk) for chunk in chunks_of]
+        seconds = seconds + [latency.encoder.seconds(count) for count in begun]
     return float(max(seconds.sum() / recipe.pipeline_parallel_size, seconds.max()))
 
 
@@ -144,6 +148,8 @@ def guessed_rates_per_s(
     decode_s = step_seconds(latency, **decodes)
     mixed_s = step_seconds(latency, **decodes, prefill_requests=1.0, prefill_tokens=chunk)
     prompt_s = (mixed_s - decode_s) * prompt / chunk
+    if latency.encoder is not None:
+        prompt_s = prompt_s + latency.encoder.seconds(latency.encoder.images.count)
     drafts = recipe.speculation
     token_s = decode_s / (1.0 if drafts is None else drafts.tokens_per_step)
     # Data-parallel ranks of the replica run in parallel, pipeline stages on batches of their own.

@@ -1,7 +1,7 @@
 """Trials of a candidate: simulations of its replicas at a rate, compared with the SLO."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 
 import numpy as np
 from jaxtyping import Float, Int, Shaped
@@ -106,10 +106,12 @@ class ErrorScenario:
     Attributes:
         step: Error of all step times.
         request: Error of a request's times outside the steps, and of TTFT without queue time.
+        encoder: Error of the vision encoder's time beside that of the step; its sign is the step's.
     """
 
     step: float = 0.0
     request: float = 0.0
+    encoder: float = 0.0
 
 
 @dataclass
@@ -216,7 +218,7 @@ class Trials:
     ) -> Run | None:
 
         def rescale(latency: LinearLatency) -> LinearLatency:
-            return scaled(latency, self.scenario.step, self.scenario.request)
+            return scaled(latency, *astuple(self.scenario))
 
         def hopeless(requests: np.ndarray, now_s: float) -> bool:
             least = latencies_so_far_s(requests, workload.output_tokens, now_s)

@@ -1,6 +1,7 @@
 """What the loop asks of a latency model: steps and requests, compiled."""
 
 from collections.abc import Callable
+from inspect import unwrap
 
 import numpy as np
 from jaxtyping import Float
@@ -16,6 +17,8 @@ from pinn.simulator.prefill_first import schedule_apart
 from pinn.simulator.state import REREAD, SHARED_SUMS
 from pinn.simulator.step_formulas import StepValues, Sums, step_formulas
 from pinn.specs.batch import Batch
+from pinn.specs.images import images_begun
+from pinn.surrogate.encoder_time import EncoderTime, step_encoder_seconds
 from pinn.surrogate.request_features import PHASES, REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 
@@ -215,6 +218,41 @@ def speculative_seconds(latency: np.record, sums: Float[np.ndarray, " sums"]) ->
     return total + (latency.passes - 1) * _dot(latency.pass_beta, later)
 
 
+# The vision encoder in compiled code: ``pinn.surrogate.encoder_time`` defines its seconds.
+
+#: Unwrapped, because compiled code has no use for checks of types around a function.
+_images_begun = inner(unwrap(images_begun))
+_step_seconds = inner(unwrap(step_encoder_seconds))
+
+
+def encoder_numbers(encoder: EncoderTime) -> np.record:
+    """Return what compiled code reads of the time that images add to steps."""
+    images = encoder.images
+    return numbers(
+        first_s=encoder.first_s,
+        further_s=encoder.further_s,
+        first_token=images.first_token,
+        tokens=images.tokens,
+        count=images.count,
+    )
+
+
+@inner
+def _encoder_seconds(latency: np.record, engine: Engine, replica: int) -> float:
+    """Return the seconds of the images whose first token is in a replica's newest batch."""
+    of = latency.encoder
+    group = engine.groups[group_of(engine, replica)]
+    column = (group.oldest + group.in_flight) % engine.config.depth
+    begun = 0
+    for i in range(engine.batches[replica, column].size):
+        row = engine.entries[replica, column, i]
+        if row.prefill:
+            end = row.cached + row.new
+            begun += _images_begun(end, of.first_token, of.tokens, of.count)
+            begun -= _images_begun(row.cached, of.first_token, of.tokens, of.count)
+    return _step_seconds(begun, of.first_s, of.further_s)
+
+
 @inner
 def _linear_step(latency: np.record, sums: Float[np.ndarray, " sums"]) -> float:
     return _dot(latency.beta, step_values(latency.costs, sums))
@@ -231,6 +269,11 @@ def _request_seconds(latency: np.record, engine: Engine, r: int, phase: int) -> 
 
 def _step_form(latency: types.Record) -> Callable[..., float]:
     seconds = speculative_seconds if "pass_beta" in latency.fields else _linear_step
+    if "encoder" in latency.fields:
+        return lambda latency, engine, replica: (
+            seconds(latency, engine.replicas[replica].sums)
+            + _encoder_seconds(latency, engine, replica)
+        )
     return lambda latency, engine, replica: seconds(latency, engine.replicas[replica].sums)
 
 

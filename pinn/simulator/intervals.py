@@ -18,6 +18,7 @@ from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.run import Run
 from pinn.simulator.simulate import Job, map_runs
 from pinn.simulator.statistics import run_statistics
+from pinn.surrogate.encoder_time import HALF_WIDTH
 
 #: Log change of the step time by which gains are measured, either way.
 NUDGE = math.log(1.1)
@@ -26,10 +27,23 @@ NUDGE = math.log(1.1)
 Figures = dict[str, float]
 
 
-def scaled(latency: LinearLatency, step: float, request: float) -> LinearLatency:
-    """Every step time and every time of a request outside the steps, changed by log factors."""
+def scaled(
+    latency: LinearLatency, step: float, request: float, encoder: float = 0.0
+) -> LinearLatency:
+    """Every step time and every time of a request outside the steps, changed by log factors.
+
+    Args:
+        latency: Times to change.
+        step: Log factor of the step time.
+        request: Log factor of the times of a request outside the steps.
+        encoder: Half-width of the vision encoder's time, which joins that of the step.
+    """
     beta, alpha = latency.beta * math.exp(step), latency.alpha * math.exp(request)
-    return replace(latency, beta=beta, alpha=alpha)
+    changed = replace(latency, beta=beta, alpha=alpha)
+    if latency.encoder is None:
+        return changed
+    log_factor = math.copysign(math.hypot(step, encoder), step)
+    return replace(changed, encoder=latency.encoder.scaled(log_factor))
 
 
 def end_figures(
@@ -38,6 +52,7 @@ def end_figures(
     request: float,
     figures: Callable[[Run], Figures],
     memory: tuple[EngineSpec | None, EngineSpec | None] | None = None,
+    encoder: float = 0.0,
 ) -> tuple[Figures, Figures]:
     """Figures of the run with all times shorter, and with all longer.
 
@@ -47,10 +62,11 @@ def end_figures(
         request: Log half-width of the times of a request outside the steps.
         figures: What is reported of a run.
         memory: Engine settings of either run; the job's by default.
+        encoder: Log half-width of the vision encoder's time, which joins that of the step.
     """
     engines = memory or (job.engine, job.engine)
     jobs = [
-        replace(job, latency=scaled(job.latency, way * step, way * request), engine=engine)
+        replace(job, latency=scaled(job.latency, way * step, way * request, encoder), engine=engine)
         for way, engine in zip((-1, 1), engines, strict=True)
     ]
     fast, slow = map_runs(lambda _, run: figures(run), jobs)
@@ -159,7 +175,8 @@ def simulated_intervals(
     longest += tokens_beyond(job.deployment)
     caches = cache_ends(job.deployment, job.engine, longest)
     most, least = (kv_layout(job.deployment, engine).blocks for engine in caches)
-    value, (fast, slow) = _figures(run), end_figures(job, step, ttft, _figures, caches)
+    value = _figures(run)
+    fast, slow = end_figures(job, step, ttft, _figures, caches, HALF_WIDTH)
     found = {name: ends(value[name], fast[name], slow[name]) for name in _RATES}
     for tail, names in _TAILS.items():
         # No gaps where outputs are one token.

@@ -18,6 +18,7 @@ from pinn.simulator.latency_model import LatencyModel
 from pinn.specs.batch import Batch
 from pinn.surrogate import deployment_features as speculation
 from pinn.surrogate.coefficient_set import read_coefficient_set
+from pinn.surrogate.encoder_time import EncoderTime
 from pinn.surrogate.group_features import shared_features
 from pinn.surrogate.request_features import phase_mask, request_features
 
@@ -32,11 +33,13 @@ class LinearLatency:
         deployment: What the coefficients belong to.
         beta: Seconds per step feature, in the order of ``STEP_FEATURES``.
         alpha: Seconds per request feature, in the order of ``REQUEST_FEATURES``.
+        encoder: Time that images of the prompts add to steps; None without images.
     """
 
     deployment: Deployment
     beta: Float[np.ndarray, " step_features"]
     alpha: Float[np.ndarray, " request_features"]
+    encoder: EncoderTime | None = None
 
     def compile(self, apart: bool) -> np.record:
         """Return what compiled code reads; ``apart`` where prompts get steps of their own.
@@ -50,6 +53,8 @@ class LinearLatency:
             values["apart"] = 1.0
         if shared.any():
             values["shared"] = hooks.numbers(**self._steps(np.where(shared, self.beta, 0.0)))
+        if self.encoder is not None:
+            values["encoder"] = hooks.encoder_numbers(self.encoder)
         alpha, own = hooks.request_coefficients(self.alpha), np.where(shared, 0.0, self.beta)
         return hooks.numbers(**self._steps(own), alpha=alpha, **values)
 
@@ -85,7 +90,8 @@ class LinearLatency:
 
     def _seconds(self, batch: Batch, beta: np.ndarray) -> float:
         sums = batch_sums.sum_batches([batch], self.deployment.model.window_tokens)
-        return float((speculation.deployment_features(self.deployment, sums) @ beta)[0])
+        seconds = float((speculation.deployment_features(self.deployment, sums) @ beta)[0])
+        return seconds if self.encoder is None else seconds + self.encoder.of_batch(batch)
 
     def queueing_time(self, prompt_tokens: float) -> float:
         """Phase ``arrival_to_queue``."""

@@ -177,6 +177,8 @@ def run_engines(
     if len(linear) < len(latencies):
         kinds = ", ".join(type(each).__name__ for each in latencies)
         raise PinnError(f"only a LinearLatency runs compiled, got {kinds}")
+    for each, engine in zip(linear, engines, strict=True):
+        engine.config.keeps_batches = int(each.encoder is not None)
     pairs = zip(linear, engines, strict=True)
     models = [each.compile(bool(engine.config.prefill_first)) for each, engine in pairs]
     return _collect(loops[1], engines, models, hopeless)

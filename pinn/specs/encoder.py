@@ -1,49 +1,162 @@
-"""Vision encoders: their weights, which lie in GPU memory beside the text."""
+"""Vision encoders: their sizes and weights, from a config.json and a table of families."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from pinn.specs.config_fields import models_file
 
 #: Keys of a ``vision_config`` for each size, in the order that counts. Qwen2-VL calls the text's
 #: width ``hidden_size`` and the encoder's ``embed_dim``.
 _WIDTH = ("embed_dim", "hidden_size", "vt_hidden_size")
 _DEPTH = ("depth", "num_hidden_layers", "vt_num_hidden_layers")
 _FFN = ("intermediate_size", "vt_intermediate_size")
+_HEADS = ("num_heads", "num_attention_heads", "vt_num_attention_heads")
 _CHANNELS = ("in_channels", "in_chans", "num_channels")
+_POSITIONS = ("num_position_embeddings", "position_embedding_size")
 #: Without an ``intermediate_size``, a layer is so many times as wide inside (Qwen2-VL's mlp_ratio).
 _FFN_RATIO = 4
-#: Activation of encoders whose feed-forward layers have a gate, and so three matrices: Pixtral,
-#: Qwen2.5-VL (vLLM models/pixtral.py: PixtralHFMLP; qwen2_5_vl.py: Qwen2_5_VisionMLP).
+#: Activation of encoders whose feed-forward layers have a gate, where the family is not known.
 _GATED = "silu"
+#: Projector of such a family: as Qwen's and Kimi's (vLLM kimi_k25_vit.py:
+#: KimiK25MultiModalProjector).
+_PROJECTOR = (("merged", "merged", "output"), ("merged", "out", "input"))
+
+
+class ProjectorMatrix(NamedTuple):
+    """A matrix between the encoder's layers and the text's residual stream.
+
+    Attributes:
+        inputs: Rows of the matrix.
+        outputs: Columns of the matrix.
+        divided: What tensor parallelism divides: ``input``, ``output`` or nothing.
+        copies: Number of such matrices; several for Qwen3-VL's ``deepstack_visual_indexes``.
+    """
+
+    inputs: int
+    outputs: int
+    divided: str
+    copies: int
+
+
+@dataclass(frozen=True)
+class EncoderSpec:
+    """A vision encoder and its projector; biases and norms are left out.
+
+    Attributes:
+        width: Width of the residual stream.
+        layers: Number of layers.
+        heads: Attention heads; 0 where they are not known.
+        ffn_width: Inner width of the feed-forward part.
+        gated: Whether a feed-forward part has three matrices.
+        full_layers: Layers in which all patches of an image attend to each other.
+        window_patches: Patches of a window, for the other layers.
+        patch_values: Numbers of a patch, which the embedding multiplies.
+        positions: Rows of the table of positions.
+        projector: Matrices after the layers; a row of their input is an image token.
+    """
+
+    width: int
+    layers: int
+    heads: int
+    ffn_width: int
+    gated: bool
+    full_layers: int
+    window_patches: int
+    patch_values: int
+    positions: int
+    projector: tuple[ProjectorMatrix, ...]
+
+    @property
+    def layer_weights(self) -> int:
+        """Return the weights of all layers: four attention matrices, two or three others each."""
+        matrices = 3 if self.gated else 2
+        return self.layers * (4 * self.width**2 + matrices * self.width * self.ffn_width)
+
+    @property
+    def projector_weights(self) -> int:
+        """Return the weights of the projector."""
+        return sum(each.copies * each.inputs * each.outputs for each in self.projector)
+
+    @property
+    def parameters(self) -> int:
+        """Return the weights of the encoder and its projector."""
+        rows = self.patch_values + self.positions
+        return self.layer_weights + rows * self.width + self.projector_weights
 
 
 def encoder_parameters(config: Mapping[str, object]) -> int:
     """Return the parameters of a model's vision encoder and projector; 0 without a vision_config.
 
-    Each layer has four attention matrices and two or three of the feed-forward part. The projector
-    has two matrices over ``spatial_merge_size`` squared patches, and each of Qwen3-VL's
-    ``deepstack_visual_indexes`` one more projector (vLLM models/qwen3_vl.py:
-    Qwen3_VisionPatchMerger; kimi_k25_vit.py: KimiK25MultiModalProjector). Biases and norms are
-    left out. Audio encoders are not counted.
+    Audio encoders are not counted.
 
     Args:
         config: Content of a config.json.
     """
+    found = read_encoder(config)
+    return 0 if found is None else found.parameters
+
+
+def read_encoder(config: Mapping[str, object]) -> EncoderSpec | None:
+    """Return the vision encoder of a config.json; None without a vision_config."""
     vision = config.get("vision_config")
     if not isinstance(vision, Mapping):
-        return 0
-    width, _, layers = layer_sizes(vision)
-    patch = first_size(vision, "patch_size") ** 2 * (first_size(vision, "temporal_patch_size") or 1)
-    embedding = (first_size(vision, *_CHANNELS) or 3) * patch * width
-    positions = first_size(vision, "num_position_embeddings", "position_embedding_size") * width
-    return layers + embedding + positions + _projector(config, vision, width)
-
-
-def layer_sizes(vision: Mapping[str, object]) -> tuple[int, int, int]:
-    """Return the width of an encoder, its layers, and the weights of all of them."""
-    width, depth = first_size(vision, *_WIDTH), first_size(vision, *_DEPTH)
+        return None
+    family, sizes = _family(config, vision), _sizes(config, vision)
+    depth = first_size(vision, *_DEPTH)
     depth += first_size(vision, "num_global_layers")  # of Llama 3.2
-    ffn = first_size(vision, *_FFN) or _FFN_RATIO * width
-    matrices = 3 if vision.get("hidden_act") == _GATED else 2
-    return width, depth, depth * (4 * width * width + matrices * width * ffn)
+    full = vision.get("fullatt_block_indexes")  # Qwen2.5-VL's others attend within windows
+    patch = first_size(vision, "patch_size")
+    frames = first_size(vision, "temporal_patch_size") or 1
+    deep = vision.get("deepstack_visual_indexes")
+    projectors = 1 + (len(deep) if isinstance(deep, list) else 0)
+    return EncoderSpec(
+        width=sizes["width"],
+        layers=depth,
+        heads=first_size(vision, *_HEADS),
+        ffn_width=sizes[family.get("feed_forward", "inner")],
+        gated=bool(family.get("gated", vision.get("hidden_act") == _GATED)),
+        full_layers=len(full) if isinstance(full, list) else depth,
+        window_patches=(first_size(vision, "window_size") // max(patch, 1)) ** 2,
+        patch_values=(first_size(vision, *_CHANNELS) or 3) * patch**2 * frames,
+        positions=_positions(family, vision, patch),
+        projector=tuple(
+            ProjectorMatrix(sizes[inputs], sizes[outputs], divided, projectors)
+            for inputs, outputs, divided in family.get("projector", _PROJECTOR)
+        ),
+    )
+
+
+def _family(config: Mapping[str, object], vision: Mapping[str, object]) -> dict[str, Any]:
+    """Return what the table says of a model's type and of its encoder's; empty for other models.
+
+    A model that the table lacks may change the encoder that it names (MiniMax-M3 has no positions).
+    """
+    families: list[dict[str, Any]] = models_file("encoders.json")["families"]
+    kinds = (config.get("model_type"), vision.get("model_type"))
+    whole, part = (next((f for f in families if kind in f["types"]), None) for kind in kinds)
+    return {} if whole is None else whole | (part or {})
+
+
+def _sizes(config: Mapping[str, object], vision: Mapping[str, object]) -> dict[str, int]:
+    """Return the sizes that matrices of an encoder have."""
+    nested = config.get("text_config")
+    text = first_size(nested if isinstance(nested, Mapping) else config, "hidden_size")
+    width = first_size(vision, *_WIDTH)
+    return {
+        "width": width,
+        "merged": width * merged_patches(config, vision) ** 2,
+        "out": first_size(vision, "out_hidden_size", "text_hidden_size") or text,
+        "text": text,
+        "inner": first_size(vision, *_FFN) or _FFN_RATIO * width,
+    }
+
+
+def _positions(family: Mapping[str, Any], vision: Mapping[str, object], patch: int) -> int:
+    """Return the rows of the table of positions."""
+    if "class_tokens" not in family:
+        return first_size(vision, *_POSITIONS)
+    return (first_size(vision, "image_size") // max(patch, 1)) ** 2 + int(family["class_tokens"])
 
 
 def merged_patches(config: Mapping[str, object], vision: Mapping[str, object]) -> int:
@@ -53,19 +166,6 @@ def merged_patches(config: Mapping[str, object], vision: Mapping[str, object]) -
         return kernel[0]
     key = "spatial_merge_size"
     return first_size(vision, key) or first_size(config, key) or 1
-
-
-def _projector(config: Mapping[str, object], vision: Mapping[str, object], width: int) -> int:
-    """Return the parameters between the encoder and the text's residual stream."""
-    nested = config.get("text_config")
-    text = nested if isinstance(nested, Mapping) else config
-    out = first_size(vision, "out_hidden_size", "text_hidden_size") or first_size(
-        text, "hidden_size"
-    )
-    merge = merged_patches(config, vision)
-    merged, deep = width * merge * merge, vision.get("deepstack_visual_indexes")
-    projectors = 1 + (len(deep) if isinstance(deep, list) else 0)
-    return projectors * (merged * merged + merged * out)
 
 
 def first_size(config: Mapping[str, object], *names: str) -> int:

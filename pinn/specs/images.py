@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from pinn.errors import PinnError
 from pinn.specs import encoder
+from pinn.specs.encoder import EncoderSpec
 
 GRID, ROWS, FIXED = "grid", "rows", "fixed"
 #: ``model_type`` -> how its processor cuts an image (transformers 5.24). GRID: a token per merged
@@ -32,18 +33,14 @@ class ImageReader:
         patch: Pixels of a patch's edge.
         merge: Patches of a token's edge.
         limit: Tokens of every image (``fixed``), or pixels of the longest edge (``rows``).
-        layer_weights: Weights of the encoder's layers, each multiplied once per patch.
-        width: Of the encoder's stream.
-        full_layers: Layers in which all patches attend to each other.
+        encoder: Encoder of its patches.
     """
 
     rule: str
     patch: int
     merge: int
     limit: int
-    layer_weights: int
-    width: int
-    full_layers: int
+    encoder: EncoderSpec
 
     def tokens(self, width: int, height: int) -> int:
         """Return the tokens of the prompt that an image of so many pixels becomes."""
@@ -52,11 +49,19 @@ class ImageReader:
             return self.limit
         return rows * (columns + (self.rule == ROWS))
 
-    def encoder_flop(self, width: int, height: int) -> float:
-        """Return the operations of the encoder's layers: matrix products and attention."""
+    def merged_patches(self, width: int, height: int) -> int:
+        """Return the patches of an image after merging, which the projector multiplies."""
         columns, rows = self._grid(width, height)
-        patches = columns * rows * self.merge**2
-        return 2.0 * self.layer_weights * patches + 4.0 * self.full_layers * self.width * patches**2
+        return columns * rows
+
+    def encoder_flop(self, width: int, height: int) -> float:
+        """Return the operations of encoding an image: matrix products and attention."""
+        of, merged = self.encoder, self.merged_patches(width, height)
+        patches = merged * self.merge**2
+        weights = of.layer_weights + of.patch_values * of.width
+        windowed = (of.layers - of.full_layers) * min(of.window_patches, patches)
+        pairs = patches * (of.full_layers * patches + windowed)
+        return 2.0 * (weights * patches + of.projector_weights * merged) + 4.0 * of.width * pairs
 
     def _grid(self, width: int, height: int) -> tuple[int, int]:
         """Return the merged patches of a row and of a column."""
@@ -68,6 +73,75 @@ class ImageReader:
             return max(round(width / edge), 1), max(round(height / edge), 1)
         ratio = max(width / self.limit, height / self.limit, 1.0)
         return tuple(-(-int(pixels / ratio) // edge) for pixels in (width, height))  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class RequestImages:
+    """Images of one size that follow each other in every prompt.
+
+    Attributes:
+        count: Number of images.
+        size: Their size in pixels, such as ``1024x768``.
+        tokens: Tokens of each.
+        merged: Patches of each after merging.
+        first_token: Tokens of the prompt before them.
+    """
+
+    count: int
+    size: str
+    tokens: int
+    merged: int
+    first_token: int = 0
+
+    @property
+    def pixels(self) -> tuple[int, int]:
+        """Return the width and height of each."""
+        return parse_size(self.size)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Return the tokens of all of them."""
+        return self.count * self.tokens
+
+    def begun_in(self, cached: int, new: int) -> int:
+        """Return the images whose first token is among ``new`` tokens after ``cached`` ones.
+
+        >>> images = RequestImages(count=3, size="32x32", tokens=4, merged=4, first_token=2)
+        >>> [images.begun_in(0, 2), images.begun_in(0, 3), images.begun_in(3, 100)]
+        [0, 1, 2]
+        """
+        of = self.first_token, self.tokens, self.count
+        return images_begun(cached + new, *of) - images_begun(cached, *of)
+
+
+def images_begun(position: float, first_token: int, tokens: int, count: int) -> int:
+    """Return how many of ``count`` images begin before a position of the prompt."""
+    return int(min(max(-((first_token - position) // tokens), 0), count))
+
+
+def request_images(
+    reader: ImageReader | None, name: str, count: int, size: str, first_token: int = 0
+) -> RequestImages | None:
+    """Return the images of each prompt; None without any.
+
+    Args:
+        reader: Reader of the model's images; None where nothing is known of them.
+        name: Name of the model, for the error.
+        count: Number of images.
+        size: Their size in pixels, such as ``1024x768``.
+        first_token: Tokens of the prompt before them.
+
+    Raises:
+        PinnError: If nothing is known of the model's images, or the size is none.
+    """
+    pixels = parse_size(size)
+    if not count:
+        return None
+    if reader is None:
+        fault = f"--images-per-request: what {name} makes of an image is not known"
+        raise PinnError(f"{fault}: add the tokens of its images to --input-len")
+    of_each = reader.tokens(*pixels), reader.merged_patches(*pixels)
+    return RequestImages(count, size, *of_each, first_token)
 
 
 def image_reader(config: Mapping[str, object]) -> ImageReader | None:
@@ -82,14 +156,14 @@ def image_reader(config: Mapping[str, object]) -> ImageReader | None:
     limit = encoder.first_size(config, *_FIXED_KEYS)
     if rule == ROWS:
         limit = encoder.first_size(vision, "image_size") or _LONGEST
-    width, depth, weights = encoder.layer_sizes(vision)
-    full = vision.get("fullatt_block_indexes")  # Qwen2.5-VL's others attend within windows
-    layers = len(full) if isinstance(full, list) else depth
-    if not (patch and width and depth) or (rule == FIXED and not limit):
+    found = encoder.read_encoder(config)
+    if found is None or not (patch and found.width and found.layers):
+        return None
+    if rule == FIXED and not limit:
         return None
     if rule == FIXED:  # the encoder sees all patches, which are pooled to the tokens
         merge = max(round(encoder.first_size(vision, "image_size") / patch / limit**0.5), 1)
-    return ImageReader(rule, patch, merge, limit, weights, width, layers)
+    return ImageReader(rule, patch, merge, limit, found)
 
 
 def parse_size(text: str) -> tuple[int, int]:

@@ -22,6 +22,7 @@ from pinn.specs.batch import Batch, parse_batch
 from pinn.surrogate import prediction_tables as tables
 from pinn.surrogate.batch_marks import batch_marks
 from pinn.surrogate.coefficient_set import CoefficientSet, deployment_facts, set_to_json
+from pinn.surrogate.encoder_time import EncoderTime
 from pinn.surrogate.evidence import Ends, Evidence, FindEvidence
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
@@ -46,6 +47,7 @@ class StepTime:
         tokens_per_decode: Tokens that a decode gets; None without speculative decoding.
         marks: Limits of the engine and of the training data that the batch exceeds.
         ends: Both ends of the 90 % interval in seconds; None where it is unknown.
+        encoder: Seconds of the vision encoder, which are part of the time.
     """
 
     batch: str
@@ -55,6 +57,7 @@ class StepTime:
     tokens_per_decode: float | None
     marks: tuple[str, ...]
     ends: tuple[float, float] | None
+    encoder: float = 0.0
 
     @property
     def per_token(self) -> float | None:
@@ -66,6 +69,8 @@ class StepTime:
         found: JsonObject = {"batch": self.batch, "step_time_us": self.seconds / MICROSECOND}
         if self.per_token is not None:
             found["itl_per_token_us"] = self.per_token / MICROSECOND
+        if self.encoder:
+            found["encoder_us"] = self.encoder / MICROSECOND
         found |= {"floor_us": self.floor / MICROSECOND, "marks": list(self.marks)}
         if self.ends is not None:
             low, high = self.ends
@@ -84,6 +89,7 @@ class Prediction:
         memory: Whether the deployment starts on its GPUs, and what their memory holds.
         find_evidence: Function that returns the evidence for step times of batches.
         batches: Batches that tables and JSON show, written as on the command line.
+        encoder: Time that images of the prompts add to steps; None without images.
     """
 
     deployment: Deployment
@@ -91,6 +97,7 @@ class Prediction:
     memory: StartUp
     find_evidence: FindEvidence
     batches: tuple[str, ...] = ()
+    encoder: EncoderTime | None = None
 
     def at(self, *batches: str) -> Prediction:
         """Return the same prediction with other batches in its tables and its JSON."""
@@ -131,7 +138,9 @@ class Prediction:
         Raises:
             PinnError: If a text is not one of these forms.
         """
-        seconds = batch_seconds(self.coefficients.beta, self.deployment, _parsed(batch))
+        batches = _parsed(batch)
+        seconds = batch_seconds(self.coefficients.beta, self.deployment, batches)
+        seconds = seconds + [self._encoder_s(each) for each in batches]
         return float(seconds[0]) if not isinstance(batch, list) else seconds
 
     @overload
@@ -140,7 +149,7 @@ class Prediction:
     def floor(self, batch: Batches) -> Float[np.ndarray, " batches"]: ...
     def floor(self, batch: AnyBatch | Batches) -> float | Float[np.ndarray, " batches"]:
         """Return the roofline lower bound in seconds; arguments as in :meth:`step_time`."""
-        seconds = batch_floor_seconds(self.deployment, _parsed(batch))
+        seconds = self._floors(_parsed(batch))
         return float(seconds[0]) if not isinstance(batch, list) else seconds
 
     def interval(self, batch: str) -> tuple[float, float]:
@@ -161,19 +170,36 @@ class Prediction:
         """Times of the batches, with their intervals."""
         parsed = [parse_batch(text) for text in self.batches]
         seconds = batch_seconds(self.coefficients.beta, self.deployment, parsed).tolist()
-        floors = batch_floor_seconds(self.deployment, parsed).tolist()
+        encoders, floors = map(self._encoder_s, parsed), self._floors(parsed).tolist()
         marks = batch_marks(parsed, self.deployment)
         far = self.evidence.far or [()] * len(parsed)
         tokens = [self._tokens(batch) for batch in parsed]
         ends: Sequence[Ends | None] = self.evidence.step_ends or [None] * len(parsed)
-        rows = zip(self.batches, seconds, floors, tokens, marks, far, ends, strict=True)
+        rows = zip(self.batches, seconds, encoders, floors, tokens, marks, far, ends, strict=True)
         return tuple(
             StepTime(
-                text, time, floor, step, decode, (*limits, *beyond),
-                None if each is None else (time * each[0], time * each[1]),
+                text, time + encoder, floor, step, decode, (*limits, *beyond),
+                None if each is None else self._ends(time, encoder, each), encoder,
             )
-            for text, time, floor, (step, decode), limits, beyond, each in rows
+            for text, time, encoder, floor, (step, decode), limits, beyond, each in rows
         )  # fmt: skip
+
+    def _encoder_s(self, batch: Batch) -> float:
+        """Return the seconds that images add to a step with this batch."""
+        return 0.0 if self.encoder is None else self.encoder.of_batch(batch)
+
+    def _floors(self, batches: Sequence[Batch]) -> Float[np.ndarray, " batches"]:
+        """Return the roofline lower bounds of steps, images included."""
+        found = batch_floor_seconds(self.deployment, batches)
+        if self.encoder is None:
+            return found
+        return found + [self.encoder.floor_s * self.encoder.begun_in(each) for each in batches]
+
+    def _ends(self, seconds: float, encoder: float, ends: Ends) -> tuple[float, float]:
+        """Return the interval of a step: that of its layers, and that of a vision encoder."""
+        of_encoder = (1.0, 1.0) if self.encoder is None else self.encoder.ends
+        low, high = (seconds * a + encoder * b for a, b in zip(ends, of_encoder, strict=True))
+        return low, high
 
     def _tokens(self, batch: Batch) -> tuple[float, float | None]:
         """Return a step's tokens and, under speculation, the tokens that each decode gets."""
@@ -192,9 +218,11 @@ class Prediction:
         configuration); ``beta`` and ``alpha`` (name -> ``value``, ``unit``, perhaps ``low`` and
         ``high``, ``base`` and, for alpha, ``taught``); perhaps ``covariance`` and ``calibration``;
         ``asked_as``; ``recipe`` (field -> ``value``, ``set_by``, ``source``); perhaps ``notices``;
-        ``sampling``; ``memory`` (:class:`~pinn.memory.start_up.StartUp`); ``batches``, a list of
-        ``batch``, ``step_time_us``, ``floor_us``, ``marks``, with intervals ``step_time_low_us``
-        and ``step_time_high_us``, under speculative decoding ``itl_per_token_us``; ``distance``
+        perhaps ``encoder`` (seconds that images add to a step); ``sampling``; ``memory``
+        (:class:`~pinn.memory.start_up.StartUp`); ``batches``, a list of ``batch``,
+        ``step_time_us``, ``floor_us``, ``marks``, with intervals ``step_time_low_us`` and
+        ``step_time_high_us``, with images ``encoder_us``, under speculative decoding
+        ``itl_per_token_us``; ``distance``
         (:attr:`Evidence.distance <pinn.surrogate.evidence.Evidence>`); ``intervals`` (``level``
         and, for each metric, the ends of a value of 1; or ``missing``).
         """
@@ -206,6 +234,7 @@ class Prediction:
             "asked_as": deployment.model.title,
             "recipe": deployment.recipe.described(),
             **({} if notice is None else {"notices": [notice]}),
+            **({} if self.encoder is None else {"encoder": self.encoder.to_json()}),
             "sampling": asdict(deployment.sampling),
             "memory": self.memory.to_json(),
             "batches": [step.to_json() for step in self.steps],

@@ -63,7 +63,8 @@ def print_prediction(found: Prediction, recipe: bool, betas: bool, memory: bool)
 def html(found: Prediction) -> str:
     """Return the title, the table of step times and the sentences as HTML."""
     evidence = found.evidence
-    lines = [*_marks_lines(found.steps), evidence.intervals_line(), evidence.sentence]
+    encoder = "" if found.encoder is None else _sentence(found.encoder.sentence)
+    lines = [*_marks_lines(found.steps), encoder, evidence.intervals_line(), evidence.sentence]
     said = "".join(f"<p>{markup.escape(line)}</p>" for line in lines if line)
     title = f"<p>{markup.escape(_title(found))}<br>{markup.escape(str(found.memory))}</p>"
     return f"<div>{title}{_step_table(found.steps).html()}{said}</div>"
@@ -74,6 +75,11 @@ def _marks_lines(steps: Sequence[StepTime]) -> list[str]:
     return [f"{s.batch} is beyond limits: {'; '.join(s.marks)}." for s in steps if s.marks]
 
 
+def _sentence(clause: str) -> str:
+    """Return a clause as a sentence."""
+    return f"{clause[0].upper()}{clause[1:]}."
+
+
 def _print_steps(found: Prediction, steps: Sequence[StepTime], console: Console) -> None:
     console.print(_step_table(steps))
     console.print()
@@ -81,6 +87,8 @@ def _print_steps(found: Prediction, steps: Sequence[StepTime], console: Console)
         console.print(line + "\n")
     if found.deployment.recipe.speculation is not None:
         console.print(_SPECULATIVE + "\n")
+    if found.encoder is not None:
+        console.print(_sentence(found.encoder.sentence) + "\n")
     if line := found.evidence.intervals_line():
         console.print(line)
     console.print(found.evidence.sentence)
@@ -165,14 +173,17 @@ def _step_table(steps: Sequence[StepTime]) -> Grid:
     """Return step times in milliseconds, and the tokens per second that they allow."""
     bounded = any(step.ends for step in steps)
     drafted = any(step.per_token is not None for step in steps)
+    encoded = any(step.encoder for step in steps)
     table = Grid.of(
         Column("step of", True), "ms", *["90 % interval"] * bounded,
-        *["per token"] * drafted, "tokens/s",
+        *["of it encoder"] * encoded, *["per token"] * drafted, "tokens/s",
     )  # fmt: skip
     for step in steps:
         cells = [step.batch, _ms(step.seconds)]
         if bounded:
             cells.append(" to ".join(_ms(end, 3) for end in step.ends or ()))
+        if encoded:
+            cells.append(_ms(step.encoder) if step.encoder else "-")
         if drafted:
             cells.append("-" if step.per_token is None else _ms(step.per_token))
         table.add(*cells, f"{step.tokens / step.seconds:,.0f}" if step.seconds else "-")

@@ -17,6 +17,7 @@ from pinn.kernels.evidence import KernelUse, kernels_used
 from pinn.physics.batch_sums import UniformBatches, alike, sum_batches
 from pinn.specs.batch import parse_batch
 from pinn.surrogate import deployment_features as speculation
+from pinn.surrogate.encoder_time import EncoderTime
 from pinn.surrogate.step_features import STEP_FEATURES
 from pinn.training.teacher import Teacher
 
@@ -34,6 +35,8 @@ PARTS: dict[str, str] = {
 }
 #: Part of steps under speculative decoding alone, where a draft model runs on the GPU.
 DRAFTING: dict[str, str] = {"drafting": "the draft's layers and head, pass by pass"}
+#: Part of steps with the first token of an image.
+ENCODING: dict[str, str] = {"encoder": "vision encoder of images: composed of kernels, unmeasured"}
 
 #: Matrix multiplications: the time of one token is ``weights``, the rest ``matmul_arithmetic``.
 _GEMM = "gemm"
@@ -77,6 +80,7 @@ def breakdown(
     batch: str,
     beta: Float[np.ndarray, " features"],
     teacher: Teacher | None = None,
+    encoder: EncoderTime | None = None,
 ) -> Breakdown:
     """Break down one step.
 
@@ -89,6 +93,7 @@ def breakdown(
         batch: Text of the batch, as ``parse_batch`` reads it.
         beta: Coefficients that the network predicts for the deployment.
         teacher: Kernel surrogates and calibration factors; None to use the network alone.
+        encoder: Time that images of the prompts add to steps; None without images.
 
     Raises:
         PinnError: If the batch cannot be read or is empty.
@@ -104,10 +109,14 @@ def breakdown(
     parts = _by_part(PART_OF_FEATURE, beta * features, beta * one_token)
     if deployment.draft is not None:
         parts |= dict.fromkeys(DRAFTING, float(beta @ drafting))
+    floor, encoding = float(speculation.deployment_floor_seconds(deployment, sums)[0]), {}
+    if encoder is not None:
+        encoding = dict.fromkeys(ENCODING, encoder.of_batch(parsed))
+        floor += encoder.floor_s * encoder.begun_in(parsed)
     found = Breakdown(
         batch=batch,
-        floor=float(speculation.deployment_floor_seconds(deployment, sums)[0]),
-        network=parts,
+        floor=floor,
+        network=parts | encoding,
         features=dict(zip(STEP_FEATURES, (beta * whole).tolist(), strict=True)),
     )
     if teacher is None or deployment.recipe.speculation is not None:
@@ -118,7 +127,7 @@ def breakdown(
     kernels = _by_part(PART_OF_OPERATOR, seconds, single)
     beside, beside_single = scalars.overheads * features, scalars.overheads * one_token
     overheads = _by_part(PART_OF_FEATURE, beside, beside_single)
-    composed = {part: kernels[part] + overheads[part] for part in PARTS}
+    composed = {part: kernels[part] + overheads[part] for part in PARTS} | encoding
     used = tuple(kernels_used(teacher.kernels, deployment, equal))
     return replace(found, composed=composed, kernels=used)
 

@@ -11,7 +11,7 @@ import numpy as np
 from pinn.common.files import replace_atomically
 from pinn.engines.deployment import Deployment
 from pinn.kernels.evidence import KernelUse
-from pinn.training.breakdown import DRAFTING, PARTS, Breakdown
+from pinn.training.breakdown import DRAFTING, ENCODING, PARTS, Breakdown
 from pinn.training.step_breakdowns import nearest_text, sizes_text, stretch_of
 from pinn.units import MICROSECOND
 
@@ -71,6 +71,7 @@ def _heights(step: Breakdown) -> list[float]:
 
 def _draw_parts(axes: Axes, step: Breakdown) -> None:
     looks = PART_LOOKS | dict.fromkeys(DRAFTING, ("0.9", "ooo"))
+    looks |= dict.fromkeys(ENCODING, ("#85994b", "**"))
     rows = {"network": step.network, "kernels and\noverheads": step.composed}
     parts = {name: values for name, values in rows.items() if values}
     longest = max(sum(values.values()) for values in parts.values()) / MICROSECOND

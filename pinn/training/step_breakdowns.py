@@ -17,7 +17,7 @@ from pinn.engines.recipe import unread_notice
 from pinn.kernels.evidence import KernelUse
 from pinn.specs.batch import parse_batch
 from pinn.surrogate.batch_marks import batch_marks
-from pinn.training.breakdown import DRAFTING, PART_OF_FEATURE, PARTS, Breakdown
+from pinn.training.breakdown import DRAFTING, ENCODING, PART_OF_FEATURE, PARTS, Breakdown
 from pinn.units import MICROSECOND
 
 #: Largest ratio of sizes at which a kernel counts as measured.
@@ -36,7 +36,7 @@ class StepBreakdowns:
     Attributes:
         deployment: Model, GPU and engine configuration.
         steps: Breakdown of each batch.
-        sources: Origin of the network, the kernels and the overheads, in words.
+        sources: Origin of the network, the kernels, the overheads and a vision encoder's time.
     """
 
     deployment: Deployment
@@ -84,7 +84,7 @@ class StepBreakdowns:
         say(f"{self.deployment.model.title} on {self.deployment.gpu.name}: {flags}")
         for line in assumption_lines(self.deployment):
             say(line)
-        if explain or "missing" in self.sources.get("kernels", ""):
+        if explain or "encoder" in self.sources or "missing" in self.sources.get("kernels", ""):
             for what, source in self.sources.items():
                 say(f"{what}: {source}")
         if explain:
@@ -223,7 +223,7 @@ def _parts_table(step: Breakdown) -> Grid:
     title = f"{step.batch}: where the microseconds go (floor {floor:.0f} us)"
     holds = Column("what it holds", True)
     table = Grid.of("part", "network us", "%", "composed us", "%", holds, caption=title)
-    texts = PARTS | DRAFTING | {"step": ""}
+    texts = PARTS | DRAFTING | ENCODING | {"step": ""}
     composed = step.composed or {}
     totals = [sum(step.network.values()), sum(composed.values()) if composed else None]
     rows = [(part, [seconds, composed.get(part)]) for part, seconds in step.network.items()]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pinn.specs.encoder import encoder_parameters
+from pinn.specs.encoder import encoder_parameters, read_encoder
+from pinn.specs.images import image_reader
 
 QWEN3_VL = {"depth": 27, "hidden_size": 1152, "intermediate_size": 4304, "in_channels": 3,
             "patch_size": 16, "temporal_patch_size": 2, "num_position_embeddings": 2304,
@@ -35,3 +36,67 @@ def test_encoders_are_as_large_as_published(config, billion, within):
 def test_text_alone_has_no_encoder():
     assert encoder_parameters({"hidden_size": 4096}) == 0
     assert encoder_parameters({"vision_config": None}) == 0
+
+
+_SMALL = {"depth": 3, "hidden_size": 64, "num_heads": 4, "intermediate_size": 96,
+          "out_hidden_size": 128}  # fmt: skip
+_CLIPPED = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
+            "intermediate_size": 96, "image_size": 56, "patch_size": 14}  # fmt: skip
+_SIGLIP = {"model_type": "siglip_vision_model", "vision_use_head": False}
+#: Families of which transformers has the modules, and sizes of their encoder.
+FAMILIES = {
+    "qwen2_vl": {"depth": 3, "embed_dim": 64, "num_heads": 4, "hidden_size": 8192},
+    "qwen2_5_vl": _SMALL | {"fullatt_block_indexes": [1]},
+    **dict.fromkeys(("qwen3_vl", "qwen3_vl_moe"), _SMALL | {"deepstack_visual_indexes": [0, 1]}),
+    **dict.fromkeys(("qwen3_5", "qwen3_5_moe", "glm4v", "glm4v_moe"), _SMALL),
+    "mistral3": _CLIPPED,
+    "llava": _CLIPPED,
+    "gemma3": _CLIPPED | _SIGLIP,
+}
+
+
+def _outer(model_type, sizes):
+    """A configuration of transformers with an encoder of these sizes."""
+    mapping = pytest.importorskip("transformers.models.auto.configuration_auto").CONFIG_MAPPING
+    vision = mapping[model_type]().vision_config.to_dict()
+    return mapping[model_type](vision_config=vision | sizes)
+
+
+@pytest.mark.parametrize("own_sizes", [True, False])
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_weights_are_those_of_the_modules(model_type, own_sizes):
+    torch = pytest.importorskip("torch")
+    models = pytest.importorskip("transformers", minversion="5.24")
+    kept = FAMILIES[model_type]
+    if not own_sizes:  # transformers' defaults
+        kept = {n: v for n, v in kept.items() if n in ("vision_use_head", "model_type")}
+        kept |= {"hidden_size": 8192} if model_type == "qwen2_vl" else {}
+    config = _outer(model_type, kept)
+    with torch.device("meta"):
+        parameters = models.AutoModel.from_config(config).named_parameters()
+    sizes = (p.numel() for n, p in parameters if p.ndim > 1 and not n.startswith("language_model"))
+    found = read_encoder(config.to_dict())
+    assert found.parameters == sum(sizes)
+    assert found.heads > 0
+
+
+def test_the_window_of_qwen2_5_is_read():
+    vision = {"depth": 32, "hidden_size": 1280, "num_heads": 16, "intermediate_size": 3420,
+              "patch_size": 14, "spatial_merge_size": 2, "window_size": 112,
+              "fullatt_block_indexes": [7, 15, 23, 31], "out_hidden_size": 3584}  # fmt: skip
+    config = {"model_type": "qwen2_5_vl", "hidden_size": 3584, "vision_config": vision}
+    found = read_encoder(config)
+    assert (found.full_layers, found.window_patches) == (4, 64)
+    # All pairs of 28 layers lie within windows of 64 patches; those of 4 do not.
+    patches = 64 * 64
+    pairs = patches * (4 * patches + 28 * 64)
+    products = 2 * (found.layer_weights + found.patch_values * 1280) * patches
+    projector = 2 * found.projector_weights * patches / 4
+    flop = image_reader(config).encoder_flop(896, 896)
+    assert flop == pytest.approx(products + projector + 4 * 1280 * pairs)
+
+
+def test_an_unknown_model_with_a_known_encoder_is_not_taken_for_its_family():
+    vision = {"model_type": "clip_vision_model", "hidden_size": 64, "num_hidden_layers": 2,
+              "image_size": 56, "patch_size": 14}  # fmt: skip
+    assert read_encoder({"model_type": "brand_new", "vision_config": vision}).positions == 0

@@ -1,15 +1,11 @@
-"""Images as tokens of the prompt, and the arithmetic of their encoder."""
+"""Images as tokens of the prompt."""
 
 import pytest
 
-from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.physics.encoder_time import encoder_seconds, image_note
 from pinn.simulator.workloads.load import asked_load
 from pinn.specs.catalog import load_model
-from pinn.specs.gpu import load_gpu
-from pinn.specs.images import image_reader, parse_size
-from pinn.specs.serving import ServingSpec
+from pinn.specs.images import image_reader, parse_size, request_images
 
 QWEN = {"depth": 32, "hidden_size": 1280, "patch_size": 14, "spatial_merge_size": 2}
 PIXTRAL = {"model_type": "pixtral", "hidden_size": 1024, "num_hidden_layers": 24, "patch_size": 14}
@@ -38,11 +34,14 @@ def test_tokens_of_an_image_by_hand(model_type, vision, size, tokens):
 
 
 def test_tokens_that_do_not_depend_on_the_size():
-    own = reader("gemma3", SIGLIP, mm_tokens_per_image=256)
+    text = {"hidden_size": 2560}
+    own = reader("gemma3", SIGLIP, mm_tokens_per_image=256, text_config=text)
     assert own.tokens(100, 100) == own.tokens(4000, 3000) == 256
-    # All 64 x 64 patches pass 27 layers, and are pooled afterwards.
-    layers = 27 * (4 * 1152**2 + 2 * 1152 * 4 * 1152)
-    assert own.encoder_flop(1, 1) == 2 * layers * 4096 + 4 * 27 * 1152 * 4096**2
+    # All 64 x 64 patches pass the embedding and 27 layers, and are pooled afterwards.
+    weights = 27 * (4 * 1152**2 + 2 * 1152 * 4 * 1152) + 3 * 14**2 * 1152
+    projector = 2 * 1152 * 2560 * 256
+    flop = 2 * weights * 4096 + 4 * 27 * 1152 * 4096**2 + projector
+    assert own.encoder_flop(1, 1) == flop
 
 
 def test_what_is_not_known_is_none():
@@ -76,10 +75,13 @@ def test_images_need_a_model_that_is_known_to_read_them():
         asked_load(None, flags, 0, model="Qwen/Qwen3-8B")
 
 
-def test_the_encoder_takes_its_arithmetic_over_the_gpus_rate():
-    gpu, model = load_gpu("H100"), load_model(VL)
-    one, two = (Deployment(model, gpu, ServingSpec(tensor_parallel_size=n)) for n in (1, 2))
-    seconds = encoder_seconds(one, model.images, "1024x1024")
-    assert seconds == pytest.approx(model.images.encoder_flop(1024, 1024) / 989e12, rel=1e-3)
-    assert encoder_seconds(two, model.images, "1024x1024") == seconds / 2
-    assert "1,024 tokens of the prompt" in image_note(one, "1024x1024")
+def test_a_chunk_encodes_the_images_that_begin_in_it():
+    images = request_images(load_model(VL).images, VL, 3, "640x480", first_token=100)
+    assert (images.tokens, images.prompt_tokens) == (300, 900)
+    assert images.begun_in(0, 100) == 0
+    assert images.begun_in(0, 101) == 1
+    assert images.begun_in(101, 299) == 0
+    assert images.begun_in(400, 1) == 1
+    # However a prompt is cut, each image is encoded once.
+    for cut in (1, 99, 100, 101, 400, 401, 999, 1000, 1200):
+        assert images.begun_in(0, cut) + images.begun_in(cut, 1500 - cut) == 3

@@ -28,7 +28,7 @@ from pinn.simulator.workloads.public_traces import read_json_load
 from pinn.simulator.workloads.workload import Workload
 from pinn.specs.catalog import load_model
 from pinn.specs.flags import FlagValue, check_flags, flag, flags_apart, flags_of
-from pinn.specs.images import parse_size
+from pinn.specs.images import RequestImages, parse_size, request_images
 
 # Workloads from files: ``load_workload``.
 
@@ -370,13 +370,13 @@ class Load:
         path: Of the file; None for flags.
         flags: In place of a file; some also go beside one.
         seed: Of the random draws; None for the file's own, or 0.
-        image_tokens: Tokens of each prompt's images.
+        images: Images of each prompt; None without any.
     """
 
     path: Path | None
     flags: LoadFlags
     seed: int | None = None
-    image_tokens: int = 0
+    images: RequestImages | None = None
 
     def draw(self, rate_per_s: float | None = None, seed: int | None = None) -> Workload:
         """The requests.
@@ -394,6 +394,11 @@ class Load:
             sent = load_workload(self.path, seed, rate_per_s, self.flags.num_prompts)
             return self.flags.applied(sent, seed or 0)
         return self.flags.draw(rate_per_s, seed or 0, self.image_tokens)
+
+    @property
+    def image_tokens(self) -> int:
+        """Tokens of each prompt's images."""
+        return 0 if self.images is None else self.images.prompt_tokens
 
     @property
     def title(self) -> str:
@@ -449,21 +454,18 @@ def asked_load(
         remedy = f"give {_LENGTHS} with {when} --duration 600, or --workload FILE"
         raise PinnError(f"nothing says what is sent: {remedy}")
     own = LoadFlags(**given)
-    return Load(path, own, seed, _image_tokens(own, model)), rest
+    return Load(path, own, seed, _images(own, model)), rest
 
 
-def _image_tokens(flags: LoadFlags, model: str | Path | None) -> int:
-    """Return the tokens of a prompt's images.
+def _images(flags: LoadFlags, model: str | Path | None) -> RequestImages | None:
+    """Return the images of each prompt.
 
     Raises:
         PinnError: If the model is not named, or nothing is known of its images.
     """
     if not flags.images_per_request:
-        return 0
+        return None
     if model is None:
         raise PinnError("--images-per-request: the tokens of an image depend on it: give --model")
-    found = load_model(model)
-    if found.images is None:
-        fault = f"--images-per-request: what {found.name} makes of an image is not known"
-        raise PinnError(f"{fault}: add the tokens of its images to --input-len")
-    return flags.images_per_request * found.images.tokens(*parse_size(flags.image_size))
+    found, count = load_model(model), flags.images_per_request
+    return request_images(found.images, found.name, count, flags.image_size, flags.prefix_len)
