@@ -201,6 +201,7 @@ class Run:
         kv_blocks: KV cache blocks of one replica.
         replicas: Data-parallel replicas of all servers together.
         groups: Of replicas that step together, alike in size.
+        copies: Servers alike that they belong to, one after another.
         transfers: Between GPU and host.
         tier: A second tier of keys and values at its end; None without one.
     """
@@ -212,6 +213,7 @@ class Run:
     kv_blocks: int
     replicas: int = 1
     groups: int = 1
+    copies: int = 1
     transfers: TransferRecords = NO_TRANSFERS
     tier: TierUse | None = None
 

@@ -9,6 +9,7 @@ from pinn.common.documents import MOST_ENGINE_BYTES, check_size
 from pinn.engines import recipe as recipes
 from pinn.engines.deployment import Deployment
 from pinn.engines.engine_spec import EngineSpec, api_servers
+from pinn.engines.routers import KV_USE, PREFIX_CACHE, QUEUE, ROUTERS
 from pinn.errors import PinnError
 from pinn.memory.host_tier import ARC, BY_JOB, BY_REQUEST, BY_STEP, HostTier, host_tier
 from pinn.memory.kv_layout import KvLayout, gpu_cache_tokens, max_model_len, tokens_beyond
@@ -283,12 +284,25 @@ def _settings(
         "n_copies": spec.replicas,
         "n_servers": spec.replicas * api_servers(deployment, spec),
         "one_process": not spec.v1_multiprocessing,
+        **_router_settings(spec),
+        "kv_blocks": layout.blocks,
         "least_loaded": (spec.data_parallel_routing or recipe.routing) == recipes.LEAST_LOADED,
         "gpu_cache_tokens": gpu_cache_tokens(deployment),
         "most_reread": _most_reread(deployment),
         "concurrency": workload.concurrency or 0,
         "transfer_latency_s": spec.kv_transfer_latency_s,
         "transfer_token_s": layout.token_bytes(size) / spec.kv_transfer_bytes_per_s,
+    }
+
+
+def _router_settings(spec: EngineSpec) -> dict[str, float]:
+    weights = spec.scorer_weights
+    return {
+        "router": 1 + ROUTERS.index(spec.router) if spec.router else state.NO_ROUTER,
+        "router_interval_s": spec.router_staleness_s,
+        "prefix_weight": weights[PREFIX_CACHE],
+        "queue_weight": weights[QUEUE],
+        "usage_weight": weights[KV_USE],
     }
 
 

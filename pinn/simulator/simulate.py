@@ -139,7 +139,8 @@ def finished_run(
     replicas, groups = int(state.config.n_replicas), int(state.config.n_groups)
     steps, gaps, transfers = kept
     asked = _as_asked(workload, records)
-    return Run(workload, asked, steps, gaps, blocks, replicas, groups, transfers)
+    copies = int(state.config.n_copies)
+    return Run(workload, asked, steps, gaps, blocks, replicas, groups, copies, transfers)
 
 
 def _as_asked(workload: Workload, records: RequestRecords) -> RequestRecords:

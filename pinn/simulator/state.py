@@ -49,6 +49,10 @@ UNSENT, SENT, WAITING, LOADING, PREEMPTED, RUNNING, FINISHED, TIMED_OUT, REJECTE
 #: values on.
 ALONE, PREFILLS, DECODES = range(3)
 
+#: Rules by which a router chooses a copy of the deployment, see ``pinn.simulator.router``; without
+#: one all replicas stand behind the engine's own load balancer.
+NO_ROUTER, RANDOM, IN_TURN, LEAST_REQUESTS, PREFIX_AWARE = range(5)
+
 #: In place of a request's transferred tokens, once they are there.
 ARRIVED = -1
 
@@ -214,6 +218,17 @@ class Replica:
     stored_chunks: I8
     evicted_chunks: I8
     full_stores: I8  # stores that found no room
+
+
+class Copy:
+    """A copy of the deployment, behind a router or a load balancer."""
+
+    turn: I8  # when the router chose it last, as the number of that choice
+    seen_requests: I8  # what the router believes: not ended, waiting for a place in a batch
+    seen_waiting: I8
+    seen_usage: F8  # of the KV cache
+    turns: I8  # of its own load balancer
+    publish_s: F8  # when that learns of the replicas next
 
 
 class Group:
