@@ -14,11 +14,11 @@ from pinn.planning.report import print_plan, write_files
 
 @pytest.fixture
 def uneven():
-    """Return a plan: round robin waits twice as long as least loaded, and costs vary."""
+    """Return a plan: the plan's router lets twice as long wait as chance does, and costs vary."""
     made = plan()
     fleets = [
-        Fleet("least_loaded", point(12.0, 8)),
-        Fleet("round_robin", point(12.0, 8, True, 2.0)),
+        Fleet("random", point(12.0, 8)),
+        Fleet("least-requests", point(12.0, 8, True, 2.0)),
     ]
     costs = (2.0, 2.574, 0.0417)
     choices = [

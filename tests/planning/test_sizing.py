@@ -42,7 +42,7 @@ class MadeUp:
     steepness: float
     scenario: ErrorScenario = field(default_factory=ErrorScenario)
     is_burst: bool = False
-    candidate = SimpleNamespace(gpus=1, engine=SimpleNamespace(data_parallel_routing="round_robin"))
+    candidate = SimpleNamespace(gpus=1, engine=SimpleNamespace(router=None, data_parallel_routing="round_robin"))
 
     def under(self, scenario):
         return replace(self, scenario=scenario)
@@ -50,7 +50,7 @@ class MadeUp:
     def fleet_excess(self, _workload, replicas, _routing):
         return 1 + self.scenario.step - self.margin(replicas)
 
-    def excess(self, rate, replicas=1, routing=""):  # noqa: ARG002
+    def excess(self, rate, replicas=1, router=""):  # noqa: ARG002
         """Return an excess: together replicas sustain a tenth more than alone, slower ones less."""
         together = 1.1 * replicas if replicas > 1 else 1
         return rate / (together * ALONE * (1 - self.scenario.step / 3))
@@ -72,8 +72,10 @@ class MadeUp:
         return sum(error <= self.margin(replicas) for error in LAW.errors) / len(LAW.errors)
 
 
-def problem(rate_per_s=10.0):
-    return SimpleNamespace(rate_per_s=rate_per_s, workload=LOAD, max_gpus=None)
+def problem(rate_per_s=10.0, headroom=0.0):
+    return SimpleNamespace(
+        rate_per_s=rate_per_s, workload=LOAD, sized_for=LOAD, headroom=headroom, max_gpus=None
+    )
 
 
 @settings(max_examples=25, deadline=None)
