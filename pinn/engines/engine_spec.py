@@ -76,7 +76,9 @@ class EngineSpec:
         shown=",".join(f"{name}={weight:g}" for name, weight in DEFAULT_WEIGHTS.items()),
     )
     router_staleness_s: float = flag(
-        0.0, "How often the router learns of the replicas; 0 for at every request.", unit="s",
+        0.0,
+        "How often the router learns of the replicas; 0 for at every request.",
+        unit="s",
         least=0,
     )
     reject_long_requests: bool = flag(

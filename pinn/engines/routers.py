@@ -1,9 +1,9 @@
 """Routers in front of servers alike: their rules, and the scores of a rule that weighs several.
 
 A Kubernetes Service sends each connection to a server at random. Round robin and least requests are
-the rules of nginx, Envoy and HAProxy. ``prefix-aware`` follows the inference scheduler of llm-d,
-whose endpoint picker adds up the scores of its plugins ``prefix-cache-scorer``, ``queue-scorer`` and
-``kv-cache-utilization-scorer``, each from 0 to 1, and takes the server with the most. The names,
+rules of nginx, Envoy and HAProxy. ``prefix-aware`` follows the inference scheduler of llm-d: its
+endpoint picker adds up the scores of its plugins ``prefix-cache-scorer``, ``queue-scorer`` and
+``kv-cache-utilization-scorer``, each from 0 to 1, and takes the server with the highest sum. Names,
 formulas and weights are those of its default configuration, from memory.
 """
 

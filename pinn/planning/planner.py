@@ -58,9 +58,7 @@ def plan_load(
     slo.check(draws[0].output_tokens)
     check_headroom(request)
     prices, most = prices_per_gpu_hour, request.max_gpus
-    problem = PlanningProblem(
-        draws, rate, slo, checkpoint, prices, most, load, request.headroom
-    )
+    problem = PlanningProblem(draws, rate, slo, checkpoint, prices, most, load, request.headroom)
     space = _search_space(request, flags)
     rows = _configurations(request, space, "engine" in flags)
     # Prediction takes as long as the start of the processes.

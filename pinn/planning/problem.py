@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -111,7 +112,7 @@ class PlanningProblem:
     load: Load
     headroom: float = 0.0
 
-    @property
+    @cached_property
     def sized_for(self) -> Workload:
         """Return the load that a fleet has to serve: the asked one with the headroom."""
         if not self.headroom or self.rate_per_s is None:

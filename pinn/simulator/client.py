@@ -181,6 +181,7 @@ def _step_tokens(engine: Engine, replica: int) -> int:
 # Whether one is accepted is drawn with a number that belongs to the request and to its place in
 # the output, whatever the deployment: runs that are compared draw the same numbers.
 
+
 def verified_tokens(engine: Engine, r: int, sampled: int) -> int:
     """Tokens that a step gives to a request: the next one and the drafted ones that are accepted.
 
@@ -208,10 +209,11 @@ def verified_tokens(engine: Engine, r: int, sampled: int) -> int:
 
 # Clients: when requests are sent, to which replica, and when clients hang up.
 
+
 def next_send_s(engine: Engine) -> float:
     """When the next request is sent; infinity while that is not known yet."""
     counters = engine.counters
-    if engine.config.role == DECODES:
+    if engine.config.role >= DECODES:
         return engine.endings[0].moment_s if counters.endings > 0 else np.inf
     due_s = engine.due[0].moment_s if counters.due > 0 else np.inf
     return min(_next_start_s(engine), due_s)
@@ -257,8 +259,8 @@ def send(engine: Engine, moment: float) -> int:
     turn of a conversation goes on in the place of the first.
     """
     config, counters = engine.config, engine.counters
-    if config.role == DECODES:
-        r = pop_ending(engine)  # as they come from the prefill servers
+    if config.role >= DECODES:
+        r = pop_ending(engine)  # as they come from the prefill servers, or the fleet's router
     elif counters.due > 0 and engine.due[0].moment_s <= moment:
         r = blocks.pop_heap(engine.due, counters.due)
         counters.due -= 1
@@ -268,7 +270,7 @@ def send(engine: Engine, moment: float) -> int:
         while counters.next < config.n_requests and engine.requests[counters.next].follows:
             counters.next += 1
     request = engine.requests[r]
-    if config.role != DECODES:
+    if config.role < DECODES:
         request.warmup = counters.all_sent < config.warmup_requests or moment < config.warmup_s
         counters.all_sent += 1
     if config.concurrency > 0 and not request.follows:
@@ -308,7 +310,7 @@ def hand_over(engine: Engine, r: int, work_s: float) -> None:
 def resolve(engine: Engine, r: int, moment: float) -> None:
     """A client sees its request end; the stage may be over and the next one open."""
     config, counters = engine.config, engine.counters
-    if config.role == DECODES:
+    if config.role >= DECODES:
         pass_on(engine, r, moment)
         return
     follower = engine.requests[r].follower

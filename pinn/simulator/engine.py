@@ -35,6 +35,7 @@ class Config:
     pipeline_parallel_size: I8
     least_loaded: I8
     router: I8  # ``NO_ROUTER`` or a rule
+    first_copy: I8  # number of its first copy among those of a fleet
     router_interval_s: F8  # between its looks at the copies
     prefix_weight: F8
     queue_weight: F8

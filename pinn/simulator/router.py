@@ -16,13 +16,15 @@ from pinn.simulator.blocks import cached_blocks
 from pinn.simulator.compiler import compiled_inside
 from pinn.simulator.draws import uniform_number
 from pinn.simulator.engine import Engine
-from pinn.simulator.state import IN_TURN, LEAST_REQUESTS, NO_ROUTER, PREFIX_AWARE
+from pinn.simulator.state import IN_TURN, LEAST_REQUESTS, NO_ROUTER, PREFIX_AWARE, SERVES
 
 #: The coordinator tells the load balancer the queue lengths at most this often
 #: (``vllm/v1/engine/coordinator.py: DPCoordinatorProc``, ``min_stats_update_interval_ms``).
 PUBLISH_INTERVAL_S = 0.1
 #: Place of a router's draws among the numbers of a request, beyond those of its output tokens.
 _DRAWS = 1 << 30
+#: Length of the shortest queue of no copies.
+NO_QUEUE = 1 << 60
 
 
 def route(engine: Engine, r: int, moment: float) -> int:
@@ -33,7 +35,9 @@ def route(engine: Engine, r: int, moment: float) -> int:
     if config.router == NO_ROUTER:
         return _balance(engine, moment, 0, config.n_replicas)
     copy, ranks = 0, config.n_replicas // config.n_copies
-    if config.n_copies > 1:
+    if config.role == SERVES:
+        copy = engine.requests[r].source
+    elif config.n_copies > 1:
         copy = _choose(engine, r, moment)
     return _balance(engine, moment, copy * ranks, ranks)
 
@@ -65,26 +69,65 @@ def _balance(engine: Engine, moment: float, first: int, count: int) -> int:
 
 
 def _choose(engine: Engine, r: int, moment: float) -> int:
-    """The copy with the highest score."""
-    config, counters = engine.config, engine.counters
-    if moment >= counters.look_s:
-        _look(engine, moment)
-    most, least = 0, 1 << 60
-    for copy in range(config.n_copies):
-        waiting = engine.copies[copy].seen_waiting
-        most, least = max(most, waiting), min(least, waiting)
-    best, highest, drawn = 0, -np.inf, -1.0
-    for copy in range(config.n_copies):
+    """The copy with the highest score, of those that are open."""
+    look_if_due(engine, moment)
+    most, least = longest_queue(engine), shortest_queue(engine)
+    copy, _, _ = best_copy(engine, r, most, least)
+    engine.counters.routed += 1
+    take(engine, copy, engine.counters.routed)
+    return copy
+
+
+def take(engine: Engine, copy: int, number: int) -> None:
+    """Note that a copy gets a request, the so-manyth that the router sends on."""
+    engine.copies[copy].turn = number
+    engine.copies[copy].seen_requests += 1
+
+
+def longest_queue(engine: Engine) -> int:
+    """Most requests that wait at a copy, as the router knows it; -1 where none is open."""
+    found = -1
+    for copy in range(engine.config.n_copies):
+        if not engine.copies[copy].closed:
+            found = max(found, engine.copies[copy].seen_waiting)
+    return found
+
+
+def shortest_queue(engine: Engine) -> int:
+    """Fewest requests that wait at a copy; a large number where none is open."""
+    found = NO_QUEUE
+    for copy in range(engine.config.n_copies):
+        if not engine.copies[copy].closed:
+            found = min(found, engine.copies[copy].seen_waiting)
+    return found
+
+
+def best_copy(engine: Engine, r: int, most: int, least: int) -> tuple[int, float, float]:
+    """The open copy with the highest score, that score, and a number that decides among equals.
+
+    Args:
+        engine: The copies.
+        r: The request.
+        most: Longest queue of all copies that the router knows, of other engines too.
+        least: Shortest queue.
+    """
+    best, highest, drawn = -1, -np.inf, -1.0
+    for copy in range(engine.config.n_copies):
+        if engine.copies[copy].closed:
+            continue
         score = _score(engine, copy, r, most, least)
         if score < highest:
             continue
-        draw = uniform_number(r, _DRAWS + copy)
+        draw = uniform_number(r, _DRAWS + engine.config.first_copy + copy)
         if score > highest or draw > drawn:
             best, highest, drawn = copy, score, draw
-    counters.routed += 1
-    engine.copies[best].turn = counters.routed
-    engine.copies[best].seen_requests += 1
-    return best
+    return best, highest, drawn
+
+
+def look_if_due(engine: Engine, moment: float) -> None:
+    """Note the state of every copy, if the router's last look is long enough ago."""
+    if moment >= engine.counters.look_s:
+        _look(engine, moment)
 
 
 def _look(engine: Engine, moment: float) -> None:

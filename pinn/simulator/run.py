@@ -23,7 +23,12 @@ if TYPE_CHECKING:
 
 # What a simulated run leaves behind: a record per request and per step.
 
-STATUSES = {state.FINISHED: "finished", state.TIMED_OUT: "timed_out", state.REJECTED: "rejected"}
+STATUSES = {
+    state.FINISHED: "finished",
+    state.TIMED_OUT: "timed_out",
+    state.REJECTED: "rejected",
+    state.LOST: "lost",
+}
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,7 @@ class RequestRecords:
     """Per request, in the order of sending; times in seconds, NaN for what did not happen.
 
     Attributes:
-        status: ``finished``, ``timed_out`` or ``rejected``.
+        status: ``finished``, ``timed_out``, ``rejected``, or ``lost`` with a server that failed.
         stage: Load stage.
         replica: Data-parallel replica.
         prompt_tokens: Prompt length.

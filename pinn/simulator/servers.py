@@ -13,8 +13,12 @@ from pinn.simulator.statistics import Metrics, latency_statistics
 _SHOWN = 8
 
 
-def server_statistics(run: Run, percentiles: Sequence[float] = ()) -> list[Metrics]:
-    """Return the metrics of each server's requests and steps; an empty list for a single server.
+def server_statistics(
+    run: Run, percentiles: Sequence[float] = (), *, single: bool = False
+) -> list[Metrics]:
+    """Return the metrics of each server's requests and steps.
+
+    The list is empty for a server that is alone, unless ``single`` asks for it.
 
     Requests of the warm-up are left out. ``busy_share`` is of the time from the first arrival to
     the last answer of all requests.
@@ -22,8 +26,9 @@ def server_statistics(run: Run, percentiles: Sequence[float] = ()) -> list[Metri
     Args:
         run: Run of all servers.
         percentiles: Of latencies, beside the usual ones.
+        single: Whether a single server counts as one of several.
     """
-    if run.copies == 1:
+    if run.copies == 1 and not single:
         return []
     return [_statistics(run, server, percentiles) for server in range(run.copies)]
 
@@ -39,7 +44,7 @@ def _statistics(run: Run, server: int, percentiles: Sequence[float]) -> Metrics:
     done = mine & r.finished
     prompt = int(r.prompt_tokens[mine].sum())
     tpot_s = r.mean_itl_s[done]
-    span_s = float(r.finish_s.max() - r.arrival_s.min())
+    span_s = float(r.finish_s.max(initial=-np.inf) - r.arrival_s.min(initial=np.inf))
     own = steps["group"] // (run.groups // run.copies) == server
     duration_s = steps["duration_s"][own]
     busy_s = float(duration_s.sum())
@@ -50,7 +55,7 @@ def _statistics(run: Run, server: int, percentiles: Sequence[float]) -> Metrics:
         "output_tokens": int(r.output_tokens[mine].sum()),
         "cache_hit_rate": int(r.cached_tokens[mine].sum()) / prompt if prompt else float("nan"),
         "preemption_count": int(r.preemptions[mine].sum()),
-        "busy_share": busy_s / (span_s * (run.groups // run.copies)),
+        "busy_share": busy_s / (span_s * (run.groups // run.copies)) if span_s > 0 else 0.0,
         "waiting_max": int(steps["waiting"][own].max(initial=0)),
         "running_max": int(steps["running"][own].max(initial=0)),
         "kv_usage_mean": float(used @ duration_s) / busy_s if busy_s else 0.0,
@@ -75,7 +80,7 @@ def server_table(servers: Sequence[Metrics], names: Sequence[str] = ()) -> Grid:
     table = Grid.of(
         "server", "requests", "TTFT (ms)", "p99", "TPOT (ms)", "cached", "KV at most", "busy"
     )
-    order = range(len(servers))
+    order = list(range(len(servers)))
     if len(servers) > _SHOWN:
         by_load = sorted(order, key=lambda i: servers[i]["requests"])
         order = sorted({*by_load[: _SHOWN // 2], *by_load[-_SHOWN // 2 :]})

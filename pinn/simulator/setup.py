@@ -186,15 +186,18 @@ def set_up(
     layout: KvLayout,
     too_long: Bool[np.ndarray, " n"],
     sources: int = 1,
+    *,
+    serves: bool = True,
 ) -> engine.Engine:
     """An idle engine with the workload's requests unsent.
 
-    ``sources`` is the number of prefill workers whose keys and values it takes.
+    ``sources`` is the number of prefill workers whose keys and values it takes. One that does not
+    serve only has the clients of a fleet.
     """
     recipe = deployment.recipe
     keys, first_key, n_keys = np.zeros(0, np.int32), np.zeros(len(workload), np.int64), 0
-    tier = host_tier(deployment, spec, layout)
-    if recipe.prefix_caching or tier:
+    tier = host_tier(deployment, spec, layout) if serves else None
+    if serves and (recipe.prefix_caching or tier):
         keys, first_key, n_keys = block_keys(workload, recipe.block_tokens)
     requests = np.zeros(len(workload), state.REQUEST)
     requests["prompt"], requests["output"] = workload.prompt_tokens, workload.generated_tokens
@@ -216,6 +219,8 @@ def set_up(
         full = (workload.prompt_tokens + workload.generated_tokens) // recipe.block_tokens
         requests["first_seen"] = np.cumsum(full) - full
         settings["n_seen"] = full.sum()
+    if not serves:
+        settings |= {"blocks": 1, "row": 1, "slots": 1, "max_seqs": 1, "depth": 1}
     drafts = recipe.speculation
     given = {
         "requests": requests,

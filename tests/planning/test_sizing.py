@@ -42,7 +42,9 @@ class MadeUp:
     steepness: float
     scenario: ErrorScenario = field(default_factory=ErrorScenario)
     is_burst: bool = False
-    candidate = SimpleNamespace(gpus=1, engine=SimpleNamespace(router=None, data_parallel_routing="round_robin"))
+    candidate = SimpleNamespace(
+        gpus=1, engine=SimpleNamespace(router=None, data_parallel_routing="round_robin")
+    )
 
     def under(self, scenario):
         return replace(self, scenario=scenario)
@@ -88,6 +90,21 @@ def test_as_few_replicas_as_hold_are_rented_and_how_likely_is_counted(needed, st
     chance, holds_at_bad_end = chance_to_hold(more, trials, INTERVAL, problem())
     assert chance == trials.chance(needed + 3)
     assert holds_at_bad_end == (trials.margin(needed + 3) >= 1)
+
+
+def test_headroom_takes_the_replicas_of_the_higher_rate():
+    """Five replicas meet the limits at the asked rate, and seven at 1.4 times that."""
+
+    @dataclass
+    class AtRates(MadeUp):
+        def fleet(self, workload, replicas, _router, **_):
+            return replicas if workload is LOAD else replicas / 1.4
+
+    asked = problem()
+    trials = AtRates(5, 1.0)
+    assert fewest_replicas(trials, 2.0, asked).replicas == 5
+    asked.headroom, asked.sized_for = 0.4, None
+    assert fewest_replicas(trials, 2.0, asked).replicas == 7
 
 
 def test_fewer_than_one_by_one_are_not_taken_on_the_word_of_a_burst():
