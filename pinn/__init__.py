@@ -46,7 +46,14 @@ if TYPE_CHECKING:
         kernels_score,
         results,
     )
-    from pinn.api.simulation import RateSweep, Simulation, simulate, simulate_pools, sweep
+    from pinn.api.simulation import (
+        RateSweep,
+        Simulation,
+        simulate,
+        simulate_fleet,
+        simulate_pools,
+        sweep,
+    )
 
 __version__ = "0.2.0"
 
@@ -93,6 +100,7 @@ __all__ = [
     "predict_many",
     "results",
     "simulate",
+    "simulate_fleet",
     "simulate_pools",
     "sweep",
 ]
@@ -110,7 +118,7 @@ _MODULES = {
     "plans": "PlannedFleet explore plan",
     "prediction": "Prediction predict predict_many",
     "scores": "Results ScoreTable compare kernels_errors kernels_mixers kernels_score results",
-    "simulation": "RateSweep Simulation simulate simulate_pools sweep",
+    "simulation": "RateSweep Simulation simulate simulate_fleet simulate_pools sweep",
 }
 _PLACES = {name: module for module, names in _MODULES.items() for name in names.split()}
 

@@ -149,6 +149,20 @@ class PoolsRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FleetRequest:
+    """Servers that differ, start, fail and scale.
+
+    Attributes:
+        fleet: YAML file with kinds of servers, start_up_s, failures, in_flight and autoscaler, for
+            --replicas of the flags where it lists no kinds.
+    """
+
+    PANEL: ClassVar[str] = "Fleets"
+
+    fleet: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class BreakdownRequest:
     """Steps of a configuration, and what they are broken down with.
 

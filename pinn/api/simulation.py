@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pinn
 from pinn.api.arguments import read_request, with_arguments
-from pinn.api.requests import PoolsRequest, SimulationRequest, named
+from pinn.api.requests import FleetRequest, PoolsRequest, SimulationRequest, named
 from pinn.calibration.posterior import posterior_step_half_widths
 from pinn.common import Json, JsonObject
 from pinn.common.documents import comma_separated
@@ -24,6 +24,9 @@ from pinn.errors import PinnError, warn_user
 from pinn.memory.logged_cache import with_log
 from pinn.memory.startup_log import read_startup_log
 from pinn.simulator import pools
+from pinn.simulator.fleets.result import FleetSimulation
+from pinn.simulator.fleets.run import simulate_fleet as run_fleet
+from pinn.simulator.fleets.spec import FleetSpec, fleet_of, read_fleet
 from pinn.simulator.intervals import Intervals, simulated_intervals, standing_step
 from pinn.simulator.linear_latency import latency_from_checkpoint, latency_from_json
 from pinn.simulator.pools_result import PoolsSimulation
@@ -54,6 +57,8 @@ if TYPE_CHECKING:
     AnyWorkload = str | Path | Mapping[str, Json] | pd.DataFrame | None
 
 _SPECIFICATIONS = (ServingSpec, EngineSpec, LoadFlags)
+#: Servers other than those of the flags.
+Servers = PoolsRequest | FleetRequest
 
 
 @with_arguments(*_SPECIFICATIONS, request=SimulationRequest, deploys=True)
@@ -133,7 +138,7 @@ def _pools_request(given: dict[str, object]) -> tuple[dict[str, object], PoolsRe
 
 
 def swept_rates(
-    asked: SimulationRequest, apart: PoolsRequest, flags: Mapping[str, FlagValue]
+    asked: SimulationRequest, servers: Servers, flags: Mapping[str, FlagValue]
 ) -> RateSweep:
     """Serve a load at each of the rates that are asked for.
 
@@ -145,19 +150,21 @@ def swept_rates(
     rates = read_rates(asked.rate)
     if not rates:
         raise PinnError("the rates of a sweep are missing: give some, such as 1,2,4,8")
-    return swept(rates, lambda one: served(asked, apart, flags, one))
+    return swept(rates, lambda one: served(asked, servers, flags, one))
 
 
 def served(
     asked: SimulationRequest,
-    apart: PoolsRequest,
+    servers: Servers,
     flags: Mapping[str, FlagValue],
     rate_per_s: float | None = None,
-) -> Simulation | PoolsSimulation:
-    """Serve a load at one rate, on two pools where they are asked for."""
-    if apart == PoolsRequest():
+) -> Simulation | PoolsSimulation | FleetSimulation:
+    """Serve a load at one rate, on two pools or a fleet where they are asked for."""
+    if isinstance(servers, FleetRequest) and servers.fleet is not None:
+        return simulated_fleet(asked, read_fleet(servers.fleet), flags, rate_per_s)
+    if isinstance(servers, FleetRequest) or servers == PoolsRequest():
         return simulated(asked, flags, rate_per_s)
-    return simulated_pools(asked, apart, flags, rate_per_s)
+    return simulated_pools(asked, servers, flags, rate_per_s)
 
 
 def _one_rate(asked: SimulationRequest, remedy: str) -> list[float]:
@@ -360,6 +367,69 @@ def simulated_pools(
     found = pools.simulate_pools(prefill, decode, jobs[0].workload, link)
     about = [_about(job, load, asked, rate_per_s) for job in jobs]
     return PoolsSimulation(found, prefill, decode, about, reported)
+
+
+@with_arguments(*_SPECIFICATIONS, request=(SimulationRequest, FleetRequest), deploys=True)
+def simulate_fleet(
+    workload: AnyWorkload = None,
+    model: str | Path | None = None,
+    gpu: str | Path | None = None,
+    fleet: str | Path | Mapping[str, Json] | None = None,
+    **given: object,
+) -> FleetSimulation:
+    """Serve a workload on a fleet, as ``pinn simulate --fleet`` does.
+
+    Args:
+        workload: As of :func:`simulate`.
+        model: Name, or path of a config.json or its folder.
+        gpu: Name, or path of a datasheet's JSON file, of kinds that name none.
+        fleet: YAML file as of ``--fleet``, or its content as a mapping.
+        **given: All else; the engine's flags are of all kinds that do not say otherwise.
+
+    Raises:
+        PinnError: If something is unknown, or the kinds cannot be simulated together.
+    """
+    if fleet is None:
+        raise PinnError("fleet is missing: a YAML file, or a mapping such as {'kinds': [...]}")
+    spec = fleet_of(fleet, "fleet") if isinstance(fleet, Mapping) else read_fleet(Path(fleet))
+    with workload_file(workload) as path:
+        own = {"workload": path, "model": model, "gpu": gpu}
+        asked, flags = read_request(SimulationRequest, given, *_SPECIFICATIONS, **own)
+        return simulated_fleet(asked, spec, flags, *_one_rate(asked, "simulate each on its own"))
+
+
+def simulated_fleet(
+    asked: SimulationRequest,
+    spec: FleetSpec,
+    flags: Mapping[str, FlagValue],
+    rate_per_s: float | None = None,
+) -> FleetSimulation:
+    """Serve a load on a fleet at one rate; its own for None."""
+    load, flags = asked_load(asked.workload, flags, asked.seed, model=asked.model)
+    if asked.sensitivity is not None:
+        raise PinnError("--sensitivity is of one deployment: leave it out, or --fleet")
+    jobs = [_kind_job(asked, kind, load, flags, rate_per_s) for kind in spec.kinds]
+    kinds = [pools.Pool(job.deployment, job.latency, job.engine or EngineSpec()) for job in jobs]
+    about = [_about(job, load, asked, rate_per_s) for job in jobs]
+    workload = jobs[0].workload
+    reported = _reported(asked, workload)
+    return FleetSimulation(run_fleet(kinds, spec, workload), kinds, spec, about, reported)
+
+
+def _kind_job(
+    asked: SimulationRequest,
+    kind: Mapping[str, Json],
+    load: Load,
+    flags: Mapping[str, FlagValue],
+    rate_per_s: float | None,
+) -> Job:
+    """Return what a kind of servers of a fleet would serve alone."""
+    named = {str(name).replace("-", "_"): value for name, value in kind.items()}
+    of_engine, others = flags_apart(EngineSpec, named)
+    own = canonical(others, "kinds: ")
+    gpu = own.pop("gpu", asked.gpu)
+    asked = replace(asked, gpu=None if gpu is None else str(gpu))
+    return simulation_job(asked, load, {**flags, **own, **of_engine}, rate_per_s)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pinn.api.requests import PoolsRequest, SimulationRequest
+from pinn.api.requests import FleetRequest, PoolsRequest, SimulationRequest
 from pinn.cli.options import JsonPath, engine_flags, output
 from pinn.cli.outputs import write_json
 from pinn.engines.engine_spec import EngineSpec
@@ -20,6 +20,7 @@ from pinn.specs.serving import ServingSpec
 def simulate(
     asked: SimulationRequest,
     apart: PoolsRequest,
+    several: FleetRequest,
     more: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
     json_path: JsonPath = None,
     requests: Annotated[Path | None, output(".parquet")] = None,
@@ -53,32 +54,42 @@ def simulate(
       pinn simulate --model Qwen/Qwen3-30B-A3B --gpu H100 --workload trace.csv
         --prefill '2x tp=2' --decode '1x tp=4 ep'
 
+      pinn simulate --model Llama-3.1-8B --gpu H100 --workload trace.csv
+        --replicas 4 --router prefix-aware
+
+      pinn simulate --model Llama-3.1-8B --gpu H100 --workload day.yaml
+        --fleet fleet.yaml --slo 'ttft<=1s, tpot<=50ms for 95 %'
+
     Options:
         requests: Also write every request, as Parquet.
         timeline: Also draw the run over time, as PNG.
         plot: Also draw latencies and throughput over the rates of --rate 1,2,4,8, as PNG.
     """
     from pinn.api import simulation
+    from pinn.simulator.fleets.result import FleetSimulation
     from pinn.simulator.result import Simulation
 
     asked = _with_all_limits(asked, more or [])
     if timeline is not None and apart != PoolsRequest():
         raise PinnError("--timeline with --prefill and --decode: it draws one engine: leave it out")
     rates = simulation.read_rates(asked.rate)
+    if several.fleet is not None and apart != PoolsRequest():
+        raise PinnError("--fleet with --prefill and --decode: leave one of them out")
+    servers = apart if several.fleet is None else several
     if len(rates) > 1 or plot is not None:
         _refuse_of_one_run(rates, requests=requests, timeline=timeline)
-        sweep = simulation.swept_rates(asked, apart, flags)
+        sweep = simulation.swept_rates(asked, servers, flags)
         sweep.print_report()
         write_json(sweep.to_json(), json_path)
         if plot is not None:
             sweep.plot(plot)
         return
-    found = simulation.served(asked, apart, flags, *rates)
+    found = simulation.served(asked, servers, flags, *rates)
     found.print_report()
     write_json(found.to_json(), json_path)
     if requests is not None:
         found.write_requests(requests)
-    if isinstance(found, Simulation) and timeline is not None:
+    if isinstance(found, Simulation | FleetSimulation) and timeline is not None:
         found.timeline(timeline)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from pinn.engines.deployment import Deployment
 from pinn.engines.recipe import LEAST_LOADED, ROUND_ROBIN
+from pinn.engines.routers import DEFAULT_WEIGHTS, PREFIX_AWARE, ROUTERS, read_weights
 from pinn.errors import PinnError
 from pinn.specs.flags import check_flags, flag
 from pinn.specs.serving import SGLANG, TRTLLM
@@ -35,8 +36,9 @@ class EngineSpec:
     vLLM has no flag for ``activation_reserve_bytes`` (it measures it at start, in place of the
     estimate of ``pinn.memory``), ``replicas`` (servers of their own, among which a load
     balancer chooses as among data-parallel ranks), ``data_parallel_routing`` (``round_robin`` is an
-    external load balancer's), ``kv_transfer_*`` and ``reject_long_requests`` (without it the
-    workload is refused). ``api_server_count`` None means one for each data-parallel rank
+    external load balancer's), ``router`` and what goes with it (``pinn.engines.routers``),
+    ``kv_transfer_*`` and ``reject_long_requests`` (without it the workload is refused).
+    ``api_server_count`` None means one for each data-parallel rank
     (``vllm/entrypoints/cli/serve.py``); without ``v1_multiprocessing`` there is one only.
     """
 
@@ -69,6 +71,24 @@ class EngineSpec:
     replicas: int = flag(1, "Servers alike that share the load.", least=1)
     data_parallel_routing: str | None = flag(
         None, "Which server and rank gets a request.", shown="the engine's", allowed=ROUTINGS
+    )
+    router: str | None = flag(
+        None,
+        "Rule by which a router sends requests to --replicas, before an engine spreads them over "
+        "its ranks.",
+        shown="--data-parallel-routing of all ranks",
+        allowed=ROUTERS,
+    )
+    router_weights: str = flag(
+        "",
+        "Scores that --router prefix-aware adds up, with their weights.",
+        shown=",".join(f"{name}={weight:g}" for name, weight in DEFAULT_WEIGHTS.items()),
+    )
+    router_staleness_s: float = flag(
+        0.0,
+        "How often the router learns of the replicas; 0 for at every request.",
+        unit="s",
+        least=0,
     )
     reject_long_requests: bool = flag(
         False, "Count requests beyond --max-model-len as rejected, as a server does."
@@ -164,6 +184,18 @@ class EngineSpec:
         if not self.v1_multiprocessing and (self.api_server_count or 1) > 1:
             fault = f"{self.api_server_count} API servers need an engine in a process of its own"
             raise PinnError(f"{fault}: leave --no-v1-multiprocessing or --api-server-count out")
+
+        if self.router_weights and self.router != PREFIX_AWARE:
+            raise PinnError(
+                f"--router-weights are of --router {PREFIX_AWARE}, got --router {self.router}: "
+                "leave one out"
+            )
+        read_weights(self.router_weights)
+
+    @property
+    def scorer_weights(self) -> dict[str, float]:
+        """Weight of each scorer of a prefix-aware router."""
+        return read_weights(self.router_weights)
 
     @property
     def offloads(self) -> bool:

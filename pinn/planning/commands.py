@@ -22,8 +22,11 @@ from pinn.specs.serving import SGLANG, TRTLLM, VLLM, ServingSpec
 _FLAGS = (*flags_of(ServingSpec), *flags_of(EngineSpec))
 #: Fields that are not flags of either engine.
 _ABOUT = frozenset(
-    {"engine", "engine_version", "speculative_acceptance", "replicas", "data_parallel_routing"}
-)
+    {
+        "engine", "engine_version", "speculative_acceptance", "replicas", "data_parallel_routing",
+        "router", "router_weights", "router_staleness_s",
+    }
+)  # fmt: skip
 #: Formats to which vLLM and SGLang convert a 16-bit checkpoint on request, with the options; other
 #: formats need checkpoints of their own.
 ON_THE_FLY = {"fp8": ["--quantization", "fp8"], "bf16": ["--dtype", "bfloat16"],
@@ -182,19 +185,19 @@ def vllm_words(given: Values) -> list[str]:
 
 
 def simulate_command(
-    candidate: Candidate, load: Sequence[str], rate_per_s: float, replicas: int, routing: str | None
+    candidate: Candidate, load: Sequence[str], rate_per_s: float, replicas: int, router: str | None
 ) -> str:
-    """Return ``pinn simulate ...`` for all replicas at a rate, with a load balancer if given.
+    """Return ``pinn simulate ...`` for all replicas at a rate, with a router if given.
 
     Args:
         candidate: Candidate whose replicas are simulated.
         load: Words of the command that describe the load.
         rate_per_s: Requests per second to all replicas.
         replicas: Number of replicas.
-        routing: Routing of the load balancer; None for none.
+        router: Rule of the router; None for none.
     """
     row, engine = candidate.configuration, _given(candidate.engine)
-    engine |= {} if routing is None else {"data_parallel_routing": routing}
+    engine |= {} if router is None else {"router": router}
     servers = {"replicas": replicas} if replicas > 1 else {}
     pools: list[str] = []
     if isinstance(candidate, PoolsCandidate):

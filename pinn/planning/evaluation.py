@@ -188,7 +188,7 @@ def _choice(sized: SizedCandidate, problem: PlanningProblem) -> Choice:
     output_per_s = size.replicas * share * float(problem.workload.output_tokens.mean())
     cost = problem.price_per_hour(deployment.gpu.name, gpus)
     formats = {part: form.name for part, form in vars(deployment.model.precisions).items()}
-    routing = size.fleets[-1].routing if size.replicas > 1 else None
+    router = size.fleets[-1].routing if size.fleets and size.replicas > 1 else None
     return Choice(
         label=candidate.label,
         engine=deployment.serving.engine,
@@ -212,10 +212,10 @@ def _choice(sized: SizedCandidate, problem: PlanningProblem) -> Choice:
         safe=safe,
         ladder=ladder,
         step_time=gpu_time_shares(candidate, sized.run),
-        fleets=size.fleets,
+        fleets=[*fleet.by_chance(size, trials, problem), *size.fleets],
         serve_command=commands.serve_command(candidate),
         simulate_command=commands.simulate_command(
-            candidate, problem.load.words, share if asked is None else asked, size.replicas, routing
+            candidate, problem.load.words, share if asked is None else asked, size.replicas, router
         ),
         pools=None if apart is None else apart.pool_texts(size.replicas),
         pool_sizes=None if apart is None else apart.pool_sizes(size.replicas),

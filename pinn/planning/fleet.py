@@ -7,7 +7,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from pinn.engines.deployment import Deployment
-from pinn.engines.engine_spec import ROUTINGS
+from pinn.engines.routers import LEAST_REQUESTS, RANDOM
 from pinn.errors import PinnError
 from pinn.planning.candidate import Candidate
 from pinn.planning.plan import Fleet, HighestRate
@@ -75,7 +75,7 @@ class FleetSize:
 
     Attributes:
         replicas: Number of replicas.
-        fleets: Fleets of these replicas under every routing; empty without a rate.
+        fleets: These replicas at the asked rate, behind the router; empty without a rate.
     """
 
     replicas: int
@@ -90,7 +90,7 @@ class FleetSize:
 def fewest_replicas(
     trials: Trials, rate_per_s: float, problem: PlanningProblem
 ) -> FleetSize | None:
-    """Return the fewest replicas that sustain the asked rate under every routing, by bisection.
+    """Return the fewest replicas that sustain the asked rate and the headroom, by bisection.
 
     The first guess follows from the highest rate of one replica. None is returned if not even a few
     replicas more meet the SLO. A load that ends before servers fill proves nothing for a smaller
@@ -99,8 +99,9 @@ def fewest_replicas(
     asked = problem.rate_per_s
     if asked is None:
         return FleetSize(1)
+    asked *= 1 + problem.headroom
     enough = first = max(math.ceil(asked / rate_per_s - 1e-9), 1)
-    while not (fleets := _holding_fleets(trials, problem, asked, enough)):
+    while not (fleets := _holding_fleets(trials, problem, enough)):
         enough += 1
         if enough > first + max(_MORE_REPLICAS, _MORE_SHARE * first):
             return None
@@ -108,7 +109,7 @@ def fewest_replicas(
     too_few = max(math.ceil(asked / rate_per_s / BALANCED_GAIN), 1) - 1
     while found.replicas - too_few > 1 and not found.is_burst:
         middle = (found.replicas + too_few) // 2
-        fleets = _holding_fleets(trials, problem, asked, middle)
+        fleets = _holding_fleets(trials, problem, middle)
         if fleets and not FleetSize(middle, fleets).is_burst:
             found = FleetSize(middle, fleets)
         else:
@@ -119,14 +120,12 @@ def fewest_replicas(
 def may_do_with_fewer(replicas: int, trials: Trials, problem: PlanningProblem) -> bool:
     """Return whether fewer replicas of another candidate may sustain the asked rate.
 
-    They may if ``replicas`` - 1 of them do under every routing.
+    They may if ``replicas`` - 1 of them do.
     """
     if problem.rate_per_s is None or replicas == 1:
         return False
-    return all(
-        trials.fleet_excess(problem.workload, replicas - 1, how) <= 1
-        for how in routings(trials.candidate, replicas - 1)
-    )
+    router = router_of(trials.candidate, replicas - 1)
+    return trials.fleet_excess(problem.sized_for, replicas - 1, router) <= 1
 
 
 def fleet_rate(
@@ -136,10 +135,10 @@ def fleet_rate(
     interval: PredictionInterval | None,
     problem: PlanningProblem,
 ) -> HighestRate:
-    """Return the highest rate that all replicas sustain together, with round-robin routing.
+    """Return the highest rate that all replicas sustain together, behind the router.
 
-    A fleet may sustain more than its replicas one by one. The load balancer evens out what each is
-    sent, whereas a lone replica gets requests at random.
+    A fleet may sustain more than its replicas one by one. A router evens out what each is sent,
+    whereas a lone replica gets requests at random.
 
     Args:
         size: Fleet to simulate.
@@ -166,8 +165,8 @@ def _highest_of_all(
     size: FleetSize, trials: Trials, guess: float, asked: float | None
 ) -> HighestRate:
     """Return the rate by bisection; the asked rate is tried if it is between pass and fail."""
-    routing = routings(trials.candidate, size.replicas)[-1]
-    excess = partial(trials.excess, replicas=size.replicas, routing=routing)
+    router = router_of(trials.candidate, size.replicas)
+    excess = partial(trials.excess, replicas=size.replicas, router=router)
     low, high = highest_rate(excess, guess, stride=_BAR_STRIDE, width=BAR_WIDTH)
     if asked is not None and low < asked < (high or math.inf) and excess(asked) <= 1:
         low = asked
@@ -182,32 +181,49 @@ def chance_to_hold(
     The probability is the share of the law's equally likely errors at which the SLO is met, by
     bisection over them.
     """
-    routing = routings(trials.candidate, size.replicas)[-1]
+    router = router_of(trials.candidate, size.replicas)
 
     @cache
     def holds(error: float) -> bool:
         if error <= 0:  # the fleet meets the SLO as predicted
             return True
         other = replace(trials, scenario=interval.at(error))
-        return other.fleet_excess(problem.workload, size.replicas, routing) <= 1
+        return other.fleet_excess(problem.workload, size.replicas, router) <= 1
 
     return interval.law.held(holds), holds(1.0)
 
 
-def routings(candidate: Candidate, replicas: int) -> tuple[str, ...]:
-    """Return the routing rules to try; a single replica spreads requests as its engine does."""
-    own = candidate.engine.data_parallel_routing or candidate.deployment.recipe.routing
-    return ROUTINGS if replicas > 1 else (own,)
+def router_of(candidate: Candidate, replicas: int) -> str:
+    """Return the rule of the router; of a single replica that of its own load balancer."""
+    engine = candidate.engine
+    if replicas > 1:
+        return engine.router or LEAST_REQUESTS
+    return engine.data_parallel_routing or candidate.deployment.recipe.routing
 
 
-def _holding_fleets(
-    trials: Trials, problem: PlanningProblem, asked_per_s: float, n: int
-) -> list[Fleet]:
-    """Return the fleets of every routing; an empty list if one of them misses a limit."""
-    found = []
-    for how in routings(trials.candidate, n):
-        run = trials.fleet(problem.workload, n, how)
+def by_chance(size: FleetSize, trials: Trials, problem: PlanningProblem) -> list[Fleet]:
+    """Return the fleet behind a router that goes by chance, as a Kubernetes Service does.
+
+    It stands beside the fleet that a plan is for. The list is empty without a rate, for a single
+    replica, where that is the router, and where replicas fall far behind.
+    """
+    asked = problem.rate_per_s
+    if asked is None or size.replicas == 1 or not size.fleets or size.fleets[-1].routing == RANDOM:
+        return []
+    run = trials.fleet(problem.workload, size.replicas, RANDOM, may_end=False)
+    if run is None:
+        return []
+    return [Fleet(RANDOM, trials.point(run, asked, size.replicas))]
+
+
+def _holding_fleets(trials: Trials, problem: PlanningProblem, n: int) -> list[Fleet]:
+    """Return the fleet at the asked rate; an empty list if it misses a limit with the headroom."""
+    asked, router = problem.rate_per_s, router_of(trials.candidate, n)
+    run = trials.fleet(problem.sized_for, n, router)
+    if run is None or trials.excess_of(run) > 1:
+        return []
+    if problem.headroom:
+        run = trials.fleet(problem.workload, n, router)
         if run is None or trials.excess_of(run) > 1:
             return []
-        found.append(Fleet(how, trials.point(run, asked_per_s, n)))
-    return found
+    return [Fleet(router, trials.point(run, asked or 0.0, n))]

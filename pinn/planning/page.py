@@ -15,7 +15,7 @@ from matplotlib.patheffects import withStroke
 
 from pinn.common import files, pages
 from pinn.common.plots import log_scale, new_figure, png, short, svg
-from pinn.planning.plan import FLEET_HOLDS_MORE, POOLS_UNSURE, Choice, Plan, Point, has_gaps
+from pinn.planning.plan import POOLS_UNSURE, Choice, Plan, Point, has_gaps
 from pinn.simulator.slo import parse_slo, written_s
 
 #: Number of choices that are drawn, best first.
@@ -192,7 +192,6 @@ def write_page(plan: Plan, folder: Path) -> Path:
         parts=shown_parts(plan.choices),
         best=[point for point in plan.frontier if point.best],
         has_gaps=has_gaps(plan.choices),
-        fleet_holds_more=FLEET_HOLDS_MORE,
         pools_unsure=POOLS_UNSURE,
         short=short,
         time=_time,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from pinn.common.numbers import number
+from pinn.engines.routers import LEAST_REQUESTS, PREFIX_AWARE, RANDOM, ROUND_ROBIN
 from pinn.simulator.slo import LimitOutcome
 from pinn.specs.flags import Flag, FlagValue
 
@@ -28,6 +29,8 @@ class PlanRequest:
         gpu: Names, or paths of datasheets, separated by commas.
         rate: Mean requests per second to serve, for as long as the load lasts. Without it, how much
             each candidate serves, by what a request per second takes.
+        headroom: Share by which the load may exceed the asked rate: 0.2 sizes a fleet for 1.2 x
+            --rate.
         max_gpus: GPUs to rent at most.
         configs: Only these candidates: a file as of 'pinn coefficients --configs'.
         candidates: Flags to combine. [default: conf/plan/candidates.yaml]
@@ -51,6 +54,7 @@ class PlanRequest:
     model: str | None = None
     gpu: str | None = None
     rate: float | None = None
+    headroom: Annotated[float, Flag(least=0)] = 0.0
     max_gpus: Annotated[int | None, Flag(least=1)] = None
     configs: Path | None = None
     candidates: Path | None = None
@@ -69,10 +73,24 @@ STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 #: Duration of a load, in mean E2E latencies, below which it never fills a server as a lasting one.
 LEAST_ANSWERS = 10
 
-#: Reason why replicas may sustain more together than one by one.
-FLEET_HOLDS_MORE = (
-    "more than one by one, because a load balancer's turns even out what each is sent"
-)
+#: Share by which the rate of a fleet may differ from that of its replicas one by one before the
+#: difference is explained: twice the width of the searches.
+_LIKE_ONE_BY_ONE = 0.02
+#: Router -> reason why replicas behind it may sustain more together than one by one, where a lone
+#: replica is sent requests at random.
+_MORE = {
+    LEAST_REQUESTS: "the router evens out what each is sent",
+    ROUND_ROBIN: "taking turns evens out what each is sent",
+    PREFIX_AWARE: "requests meet others with the same prefix, and short queues",
+    RANDOM: "each is sent another part of the load",
+}
+#: Router -> reason why they may sustain less.
+_LESS = {
+    LEAST_REQUESTS: "requests in flight do not tell how long each will take",
+    ROUND_ROBIN: "turns do not heed how long each request takes",
+    PREFIX_AWARE: "some are sent more than their share, for the sake of their prefixes",
+    RANDOM: "some are sent more than their share by chance",
+}
 
 #: Uncertainty that a choice with disaggregated P/D has beyond its interval.
 POOLS_UNSURE = (
@@ -97,6 +115,7 @@ class PlanSummary:
         limits: One sentence for each limit.
         gpus: Names of the GPUs that may be rented.
         max_gpus: Most GPUs; None for any number.
+        headroom: Share by which the load may exceed that rate.
         prices_per_gpu_hour: GPU -> price, in the user's currency; empty where GPUs are counted.
         notices: Notices on the engine's releases.
     """
@@ -114,6 +133,7 @@ class PlanSummary:
     max_gpus: int | None
     prices_per_gpu_hour: Mapping[str, float] = field(default_factory=dict)
     notices: Sequence[str] = ()
+    headroom: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -191,7 +211,8 @@ class Fleet:
     """Replicas simulated together at the asked rate, behind a load balancer.
 
     Attributes:
-        routing: ``round_robin`` or ``least_loaded``.
+        routing: Rule of the router (``pinn.engines.routers``); of a single replica that of its own
+            load balancer.
         point: Metrics as clients see them.
     """
 
@@ -214,7 +235,7 @@ class Choice:
         flags: Every engine flag that was chosen -> value.
         coefficients: ``network``, or the path of a calibrated file.
         highest_rate: Highest rate of one replica.
-        fleet_rate: Highest rate of all replicas together, round robin; with the interval.
+        fleet_rate: Highest rate of all replicas together, behind the router; with the interval.
         utilization: Asked rate over ``fleet_rate``; None without a rate.
         at_rate: One replica at its share of the asked rate, or at its highest without one.
         cost_per_hour: Price of all GPUs; None without prices.
@@ -228,7 +249,8 @@ class Choice:
         ladder: Runs of one replica on the whole load at rising rates.
         step_time: Part of a step -> share of the engine's time at ``at_rate``; they sum to 1. The
             parts are those of a step's breakdown (``pinn.training.breakdown.PARTS``).
-        fleets: Replicas simulated together, per routing.
+        fleets: Replicas simulated together at the asked rate: behind a router that goes by chance,
+            for comparison, and at last behind the router that the plan is for.
         serve_command: Command that starts one replica.
         simulate_command: Command that reproduces the metrics of ``seen``.
         pools: Prefill and decode workers of all replicas, as ``--prefill`` and ``--decode`` take
@@ -270,9 +292,22 @@ class Choice:
     assumptions: Sequence[str] = ()
 
     @property
-    def fleet_holds_more(self) -> bool:
-        """Return whether replicas sustain more together than alone, beyond the search's width."""
-        return self.fleet_rate.per_s > 1.02 * self.replicas * self.highest_rate.per_s
+    def router(self) -> str:
+        """Return the rule by which requests are spread over the replicas; empty for one replica."""
+        return self.fleets[-1].routing if self.fleets and self.replicas > 1 else ""
+
+    @property
+    def beside_one_by_one(self) -> str:
+        """Return the fleet's rate beside that of its replicas one by one, with why they differ."""
+        if not self.router:
+            return ""
+        alone = self.replicas * self.highest_rate.per_s
+        gain = self.fleet_rate.per_s / alone - 1
+        beside = f"beside {self.replicas} x {number(self.highest_rate.per_s)} = {number(alone)}"
+        if abs(gain) <= _LIKE_ONE_BY_ONE:
+            return f"{beside} one by one"
+        reason = (_MORE if gain > 0 else _LESS)[self.router]
+        return f"{beside} one by one: {'more' if gain > 0 else 'less'}, because {reason}"
 
     @property
     def seen(self) -> Point:

@@ -20,7 +20,7 @@ from pinn.planning.candidates import SearchSpace, find_candidates, grid_configur
 from pinn.planning.evaluation import Infeasible, evaluate
 from pinn.planning.plan import Choice, FrontierPoint, Plan, PlanRequest, RejectedCandidate
 from pinn.planning.pools import PoolsCandidate, find_pools
-from pinn.planning.problem import PlanningProblem, draw_load
+from pinn.planning.problem import PlanningProblem, check_headroom, draw_load
 from pinn.planning.screening import ScreeningResult, screen
 from pinn.simulator.slo import parse_slo
 from pinn.simulator.workloads.load import asked_load
@@ -57,8 +57,9 @@ def plan_load(
     rate, slo = request.rate, parse_slo(request.slo)
     load, draws = draw_load(load, rate)
     slo.check(draws[0].output_tokens)
+    check_headroom(request)
     prices, most = prices_per_gpu_hour, request.max_gpus
-    problem = PlanningProblem(draws, rate, slo, checkpoint, prices, most, load)
+    problem = PlanningProblem(draws, rate, slo, checkpoint, prices, most, load, request.headroom)
     space = _search_space(request, flags, load.images)
     rows = _configurations(request, space, "engine" in flags)
     # Prediction takes as long as the start of the processes.

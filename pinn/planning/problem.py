@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from jaxtyping import Int
 from pinn.engines.deployment import Deployment
 from pinn.engines.recipe import unread_notice
 from pinn.errors import PinnError
-from pinn.planning.plan import PlanSummary
+from pinn.planning.plan import PlanRequest, PlanSummary
 from pinn.simulator.slo import Slo
 from pinn.simulator.workloads.load import Load
 from pinn.simulator.workloads.rates import at_rate, mean_rate_per_s, repeated, thinned
@@ -100,6 +101,7 @@ class PlanningProblem:
         prices_per_gpu_hour: GPU -> price; empty where GPUs are counted.
         max_gpus: Most GPUs; None for any number.
         load: Source of the requests.
+        headroom: Share by which the load may exceed that rate.
     """
 
     draws: Sequence[Workload]
@@ -109,6 +111,14 @@ class PlanningProblem:
     prices_per_gpu_hour: Mapping[str, float]
     max_gpus: int | None
     load: Load
+    headroom: float = 0.0
+
+    @cached_property
+    def sized_for(self) -> Workload:
+        """Return the load that a fleet has to serve: the asked one with the headroom."""
+        if not self.headroom or self.rate_per_s is None:
+            return self.workload
+        return self.load.draw(self.rate_per_s * (1 + self.headroom))
 
     @property
     def workload(self) -> Workload:
@@ -156,7 +166,18 @@ class PlanningProblem:
             max_gpus=self.max_gpus,
             prices_per_gpu_hour=self.prices_per_gpu_hour,
             notices=list(dict.fromkeys(filter(None, notices))),
+            headroom=self.headroom,
         )
+
+
+def check_headroom(request: PlanRequest) -> None:
+    """Check that the headroom is a share of an asked rate.
+
+    Raises:
+        PinnError: If no rate is asked.
+    """
+    if request.headroom and request.rate is None:
+        raise PinnError("--headroom is a share of --rate: give the rate, or leave it out")
 
 
 def draw_load(load: Load, rate_per_s: float | None) -> tuple[Load, list[Workload]]:

@@ -10,9 +10,9 @@ from pinn.common.files import write_whole
 from pinn.common.numbers import exact, number
 from pinn.common.screen import Column, Grid, as_typed, page, say
 from pinn.common.tables import write_rows
+from pinn.engines.routers import LEAST_REQUESTS, PREFIX_AWARE, RANDOM, ROUND_ROBIN
 from pinn.planning.candidate import NETWORK
 from pinn.planning.plan import (
-    FLEET_HOLDS_MORE,
     POOLS_UNSURE,
     Choice,
     Fleet,
@@ -31,6 +31,7 @@ def print_plan(plan: Plan, out: Path | None) -> None:
     """Print the choices, best first, how to start the first one, and the rejected candidates."""
     ask = plan.ask
     asked = f"{exact(ask.rate_per_s)} requests/s" if ask.rate_per_s else "as much as it holds"
+    asked += f" and {100 * ask.headroom:g} % more" if ask.headroom else ""
     say(
         f"{ask.model}, {ask.workload}: {asked}, {ask.prompt_tokens:,.0f} prompt and "
         f"{ask.output_tokens:,.0f} output tokens; {'; '.join(ask.limits)}"
@@ -129,11 +130,19 @@ def _notes(plan: Plan, out: Path | None) -> list[str]:
     return lines
 
 
+#: Router -> words for it.
+_ROUTED = {
+    RANDOM: "requests sent at random (a Kubernetes Service)",
+    ROUND_ROBIN: "requests sent in turn",
+    LEAST_REQUESTS: "requests sent to the one with the fewest",
+    PREFIX_AWARE: "requests sent where their prefix is",
+}
+
+
 def _fleet(replicas: int, fleet: Fleet, on_each: bool) -> str:
     """Return a sentence on replicas that serve the load together, with limits on each request."""
     what = "of all requests meet the limits on each" if on_each else "of all requests are served"
-    routing = fleet.routing.replace("_", " ")
-    together = f"{replicas} replicas together, {routing}" if replicas > 1 else "1 replica"
+    together = f"{replicas} replicas, {_ROUTED[fleet.routing]}" if replicas > 1 else "1 replica"
     gone = [each.limit for each in fleet.point.limits if not each.met]
     missed = "" if fleet.point.holds else f"; MISSED: {', '.join(gone) or 'it falls behind'}"
     return f"{together}: {100 * fleet.point.met_share:.1f} % {what}{missed}"
@@ -145,10 +154,9 @@ def _how_sure(choice: Choice) -> list[str]:
     alone = f"One replica alone holds {number(one.per_s)} requests/s" + _search_bar(one)
     if choice.replicas == 1:
         return [alone + _interval_bar(all_of_them) + "."]
-    together = f"{choice.replicas} replicas together hold {number(all_of_them.per_s)}"
-    together += _search_bar(all_of_them) + _interval_bar(all_of_them)
-    more = f"; {FLEET_HOLDS_MORE}" if choice.fleet_holds_more else ""
-    return [f"{alone}.", f"{together}{more}."]
+    together = f"{choice.replicas} replicas under --router {choice.router} hold "
+    together += number(all_of_them.per_s) + _search_bar(all_of_them) + _interval_bar(all_of_them)
+    return [f"{alone}.", f"{together}; {choice.beside_one_by_one}."]
 
 
 def _memory_limit(choice: Choice) -> list[str]:

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Float, Int, Shaped
 
 from pinn.engines.engine_spec import EngineSpec
+from pinn.engines.routers import PREFIX_AWARE, ROUTERS
 from pinn.errors import TooLargeError
 from pinn.planning.candidate import Candidate
 from pinn.planning.plan import STATISTICS, Point
@@ -114,6 +115,14 @@ class ErrorScenario:
     encoder: float = 0.0
 
 
+def _behind(router: str, own: EngineSpec) -> dict[str, str | None]:
+    """Return the settings of a router; weights are of the rule that has them."""
+    if router not in ROUTERS:  # a single replica's load balancer
+        return {}
+    weights = own.router_weights if router == PREFIX_AWARE else ""
+    return {"router": router, "router_weights": weights}
+
+
 @dataclass
 class Tally:
     """Counts over the simulations so far.
@@ -155,19 +164,22 @@ class Trials:
         assert run is not None, "a run that nothing may stop came to no end"
         return run
 
-    def fleet(self, workload: Workload, replicas: int, routing: str) -> Run | None:
-        """Return the run of replicas behind a load balancer, under a given load.
+    def fleet(
+        self, workload: Workload, replicas: int, router: str, *, may_end: bool = True
+    ) -> Run | None:
+        """Return the run of replicas behind a router, under a given load.
 
-        None is returned after an early stop, or if so many replicas are too large to be simulated.
+        None is returned after an early stop, which ``may_end`` allows, or if so many replicas are
+        too large to be simulated.
         """
         own = self.candidate.engine
         try:
-            engine = replace(own, replicas=replicas, data_parallel_routing=routing)
-            return self._simulate(workload, engine, may_end=True)
+            engine = replace(own, replicas=replicas, **_behind(router, own))
+            return self._simulate(workload, engine, may_end=may_end)
         except TooLargeError:
             return None
 
-    def excess(self, rate_per_s: float, replicas: int = 1, routing: str = "") -> float:
+    def excess(self, rate_per_s: float, replicas: int = 1, router: str = "") -> float:
         """Return the worst latency as a share of its limit.
 
         It is infinite after an early stop, or if the replicas are too many to simulate. The backlog
@@ -175,7 +187,7 @@ class Trials:
         """
         load = self.load.at(rate_per_s)
         if replicas > 1:
-            run = self.fleet(load, replicas, routing)
+            run = self.fleet(load, replicas, router)
         else:
             run = self._simulate(load, self.candidate.engine, may_end=True)
         return np.inf if run is None else max(self.excess_of(run), backlog(run))
@@ -200,9 +212,9 @@ class Trials:
             limits=self.slo.outcomes(found, gaps),
         )
 
-    def fleet_excess(self, workload: Workload, replicas: int, routing: str) -> float:
+    def fleet_excess(self, workload: Workload, replicas: int, router: str) -> float:
         """Return the worst latency of replicas under a given load, as a share of its limit."""
-        run = self.fleet(workload, replicas, routing)
+        run = self.fleet(workload, replicas, router)
         return np.inf if run is None else self.excess_of(run)
 
     def excess_of(self, run: Run) -> float:

@@ -191,6 +191,7 @@ def remember_key(engine: Engine, replica: int, block: int, key: int) -> None:
     fresh.key, fresh.twin = key, 0
     if engine.holder[replica, key] == 0:
         engine.holder[replica, key] = block
+        _watch(engine, replica, key)
         return
     last = engine.cache[replica, engine.holder[replica, key]]
     while last.twin != 0:
@@ -207,11 +208,19 @@ def forget_key(engine: Engine, replica: int, block: int) -> None:
     forgotten.key = -1
     if engine.holder[replica, key] == block:
         engine.holder[replica, key] = forgotten.twin
+        if forgotten.twin == 0:
+            _watch(engine, replica, key)
         return
     before = engine.cache[replica, engine.holder[replica, key]]
     while before.twin != block:
         before = engine.cache[replica, before.twin]
     before.twin = forgotten.twin
+
+
+def _watch(engine: Engine, replica: int, key: int) -> None:
+    """Note when a replica's cache got or lost a key, for a router that learns of it later."""
+    if engine.config.n_watched > 1:
+        engine.key_s[replica, key] = engine.replicas[replica].now_s
 
 
 def cached_blocks(engine: Engine, replica: int, r: int) -> int:

@@ -4,7 +4,9 @@ import numpy as np
 
 from pinn.simulator import blocks, host_link
 from pinn.simulator.compiler import compiled_inside
+from pinn.simulator.draws import uniform_number
 from pinn.simulator.engine import Engine
+from pinn.simulator.router import route
 from pinn.simulator.state import (
     BY_NODE,
     DECODES,
@@ -180,10 +182,6 @@ def _step_tokens(engine: Engine, replica: int) -> int:
 # Whether one is accepted is drawn with a number that belongs to the request and to its place in
 # the output, whatever the deployment: runs that are compared draw the same numbers.
 
-#: Whole numbers of 31 bits, whose products fit in 64; two odd multipliers of a hash with few
-#: biases (github.com/skeeto/hash-prospector), the second cut to 31 bits.
-_MASK, _FIRST, _SECOND, _STRIDE = 0x7FFFFFFF, 0x21F0AAAD, 0x735A2D97, 0x1E3779B1
-
 
 def verified_tokens(engine: Engine, r: int, sampled: int) -> int:
     """Tokens that a step gives to a request: the next one and the drafted ones that are accepted.
@@ -210,29 +208,13 @@ def verified_tokens(engine: Engine, r: int, sampled: int) -> int:
     return 1 + accepted
 
 
-def uniform_number(r: int, place: int) -> float:
-    """A number from 0 to 1 that belongs to a request and a place in its output."""
-    bits = _mixed((r * _STRIDE & _MASK) ^ _mixed(place + 1))
-    return bits / (_MASK + 1)
-
-
-def _mixed(bits: int) -> int:
-    bits = (bits ^ (bits >> 16)) * _FIRST & _MASK
-    bits = (bits ^ (bits >> 15)) * _SECOND & _MASK
-    return bits ^ (bits >> 15)
-
-
 # Clients: when requests are sent, to which replica, and when clients hang up.
-
-#: The coordinator tells the load balancer the queue lengths at most this often
-#: (``vllm/v1/engine/coordinator.py: DPCoordinatorProc``, ``min_stats_update_interval_ms``).
-PUBLISH_INTERVAL_S = 0.1
 
 
 def next_send_s(engine: Engine) -> float:
     """When the next request is sent; infinity while that is not known yet."""
     counters = engine.counters
-    if engine.config.role == DECODES:
+    if engine.config.role >= DECODES:
         return engine.endings[0].moment_s if counters.endings > 0 else np.inf
     due_s = engine.due[0].moment_s if counters.due > 0 else np.inf
     return min(_next_start_s(engine), due_s)
@@ -278,8 +260,8 @@ def send(engine: Engine, moment: float) -> int:
     turn of a conversation goes on in the place of the first.
     """
     config, counters = engine.config, engine.counters
-    if config.role == DECODES:
-        r = pop_ending(engine)  # as they come from the prefill servers
+    if config.role >= DECODES:
+        r = pop_ending(engine)  # as they come from the prefill servers, or the fleet's router
     elif counters.due > 0 and engine.due[0].moment_s <= moment:
         r = blocks.pop_heap(engine.due, counters.due)
         counters.due -= 1
@@ -289,7 +271,7 @@ def send(engine: Engine, moment: float) -> int:
         while counters.next < config.n_requests and engine.requests[counters.next].follows:
             counters.next += 1
     request = engine.requests[r]
-    if config.role != DECODES:
+    if config.role < DECODES:
         request.warmup = counters.all_sent < config.warmup_requests or moment < config.warmup_s
         counters.all_sent += 1
     if config.concurrency > 0 and not request.follows:
@@ -303,35 +285,8 @@ def send(engine: Engine, moment: float) -> int:
         resolve(engine, r, moment)
         return -1
     request.status = SENT
-    request.replica = _route(engine, moment)
+    request.replica = route(engine, r, moment)
     return r
-
-
-def _route(engine: Engine, moment: float) -> int:
-    """``DPLBAsyncMPClient.get_core_engine_for_request``: least of 4 x waiting + running.
-
-    Between two reports of the coordinator the client counts what it has sent itself.
-    """
-    config, counters = engine.config, engine.counters
-    if config.n_replicas == 1:
-        return 0
-    if not config.least_loaded:
-        counters.round_robin += 1
-        return (counters.round_robin - 1) % config.n_replicas
-    if moment >= counters.publish_s:
-        for replica in range(config.n_replicas):
-            state = engine.replicas[replica]
-            state.seen_waiting = engine.waiting[replica].size
-            state.seen_running = state.running
-        counters.publish_s = (np.floor(moment / PUBLISH_INTERVAL_S) + 1) * PUBLISH_INTERVAL_S
-    best, least = 0, 1 << 60
-    for replica in range(config.n_replicas):
-        state = engine.replicas[replica]
-        score = 4 * state.seen_waiting + state.seen_running
-        if score < least:
-            best, least = replica, score
-    engine.replicas[best].seen_waiting += 1
-    return best
 
 
 def hand_over(engine: Engine, r: int, work_s: float) -> None:
@@ -356,7 +311,7 @@ def hand_over(engine: Engine, r: int, work_s: float) -> None:
 def resolve(engine: Engine, r: int, moment: float) -> None:
     """A client sees its request end; the stage may be over and the next one open."""
     config, counters = engine.config, engine.counters
-    if config.role == DECODES:
+    if config.role >= DECODES:
         pass_on(engine, r, moment)
         return
     follower = engine.requests[r].follower
@@ -443,6 +398,8 @@ def update_from_output(
     hear_of_step(engine, now)
     if config.tier > 0:
         host_link.free_processed(engine, replica, column)
+    if config.n_watched > 1:
+        engine.replicas[replica].now_s = now
     finished = 0
     for i in range(batch.size):
         entry = engine.entries[replica, column, i]

@@ -43,6 +43,13 @@ class Config:
     asynchronous: I8
     pipeline_parallel_size: I8
     least_loaded: I8
+    router: I8  # ``NO_ROUTER`` or a rule
+    first_copy: I8  # number of its first copy among those of a fleet
+    router_interval_s: F8  # between its looks at the copies
+    prefix_weight: F8
+    queue_weight: F8
+    usage_weight: F8
+    kv_blocks: I8  # of one replica, all that it has
     concurrency: I8
     stages_wait: I8
     max_seqs: I8  # rows of a batch
@@ -112,6 +119,7 @@ class Config:
     n_copies: I8  # of the deployment, behind one load balancer
     n_sources: I8  # prefill workers that keys and values come from
     n_keys: I8  # of all requests together
+    n_watched: I8  # keys of which a router with an old view is told
     n_block_ids: I8  # blocks and the sentinel of the free list
     n_graphs: I8  # entries of the table of CUDA graphs
     n_guesses: I8  # requests that an admission looks at
@@ -131,7 +139,7 @@ class Counters:
     """Numbers of an engine that change."""
 
     open_stage: I8
-    round_robin: I8
+    routed: I8  # requests that a router has sent on
     endings: I8  # entries of the heap
     deadlines: I8  # entries of the heap
     due: I8  # entries of the heap
@@ -146,7 +154,8 @@ class Counters:
     leaving: I8  # requests that go over to the other pool
     opened_s: F8
     stage_end_s: F8
-    publish_s: F8
+    looked_s: F8  # when the router looked at the copies
+    look_s: F8  # when it looks next
     bad_step_s: F8
 
 
@@ -167,6 +176,7 @@ class Engine(NamedTuple):
     waiting: Annotated[Records[state.Queue], state.Queue, "n_replicas"]  # in the scheduler
     input: Annotated[Records[state.Queue], state.Queue, "n_replicas"]  # of the engine
     groups: Annotated[Records[state.Group], state.Group, "n_groups"]
+    copies: Annotated[Records[state.Copy], state.Copy, "n_copies"]
     servers: Annotated[Records[state.Server], state.Server, "n_servers"]
     stages: Annotated[Records[state.Stage], state.Stage, "n_stages"]
     keys: Annotated[Int[np.ndarray, " n_keys"], np.int32]  # block keys of request after request
@@ -177,6 +187,7 @@ class Engine(NamedTuple):
     slot_stack: Annotated[Int[np.ndarray, "n_replicas slots"], np.int32]
     cache: Annotated[Records[state.Block], state.Block, "n_replicas", "n_block_ids"]
     holder: Annotated[Int[np.ndarray, "n_replicas n_distinct_keys"], np.int32]  # first block, or 0
+    key_s: Annotated[Float[np.ndarray, "n_replicas n_watched"], np.float64]  # came or went
     batches: Annotated[Records[state.Batch], state.Batch, "n_replicas", "depth"]
     batch_end_s: Annotated[Float[np.ndarray, "n_groups depth"], np.float64]
     entries: Annotated[Records[state.Entry], state.Entry, "n_replicas", "depth", "max_seqs"]
@@ -291,6 +302,8 @@ def new_engine(
     config.step_rows = _STEP_ROWS
     config.gap_rows = _STEP_ROWS + config.n_replicas * config.max_seqs * config.depth
     _size_tier(config)
+    watches = config.router == state.PREFIX_AWARE and config.router_interval_s > 0
+    config.n_watched = distinct if watches else 1
     counters.opened_s, counters.unresolved = given["stages"][0]
     made = {
         name: (tuple(int(getattr(config, size)) for size in shape), dtype)
@@ -355,6 +368,8 @@ def _make_idle(engine: Engine) -> None:
     engine.replicas["free_blocks"][:] = config.blocks
     engine.replicas["free_slots"][:] = config.slots
     engine.groups["wake_s"][:] = np.inf
+    engine.copies["turn"][:] = np.arange(-config.n_copies, 0)
+    engine.key_s[:] = -np.inf
     if config.tier > 0:
         _make_tier(engine)
     if config.tier == BY_NODE:

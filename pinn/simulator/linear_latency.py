@@ -41,17 +41,22 @@ class LinearLatency:
     alpha: Float[np.ndarray, " request_features"]
     encoder: EncoderTime | None = None
 
-    def compile(self, apart: bool) -> np.record:
+    @property
+    def shares(self) -> bool:
+        """Whether data-parallel ranks share a part of their steps."""
+        return bool(shared_features(self.deployment).any())
+
+    def compile(self, apart: bool, shares: bool = False) -> np.record:
         """Return what compiled code reads; ``apart`` where prompts get steps of their own.
 
         ``apart`` and the passes of a draft are told by the names in it, so that the code of other
-        steps does without.
+        steps does without. ``shares`` asks for the part that ranks share, where there is none too.
         """
         shared = shared_features(self.deployment)
         values: dict[str, float | np.ndarray | np.record] = {}
         if apart:
             values["apart"] = 1.0
-        if shared.any():
+        if shares or shared.any():
             values["shared"] = hooks.numbers(**self._steps(np.where(shared, self.beta, 0.0)))
         if self.encoder is not None:
             values["encoder"] = hooks.encoder_numbers(self.encoder)

@@ -35,7 +35,7 @@ from pinn.simulator.state import (
 # one per stage, and one more where decodes are staggered (``max_concurrent_batches``,
 # ``pinn.engines.recipe``).
 
-DONE, FULL, BAD_STEP, _PAUSED = range(4)
+DONE, FULL, BAD_STEP, PAUSED = range(4)
 END, _SEND, _TURN, _HANG_UP = range(4)
 
 
@@ -48,12 +48,12 @@ def advance(engine: Engine, latency: LatencyModel, until_s: float = np.inf) -> i
     """
     while has_room(engine):
         if engine.counters.leaving > 0:
-            return _PAUSED
+            return PAUSED
         event, group, moment = next_event(engine)
         if event == END:
             return DONE
         if moment > until_s:
-            return _PAUSED
+            return PAUSED
         if event == _HANG_UP:
             client.hang_up(engine, moment)
             continue

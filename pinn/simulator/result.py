@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinn.common import Json, JsonObject
-from pinn.common.screen import printed, say
+from pinn.common.screen import page, printed, say
 from pinn.engines.assumptions import assumption_lines
 from pinn.engines.deployment import Deployment
 from pinn.engines.labels import hardware_label
@@ -19,6 +19,7 @@ from pinn.simulator.intervals import Intervals
 from pinn.simulator.report import print_report, print_sensitivity
 from pinn.simulator.run import Run, plot_timeline, request_table, write_requests
 from pinn.simulator.sensitivity import Sensitivity
+from pinn.simulator.servers import server_statistics, server_table
 from pinn.simulator.slo import Slo
 from pinn.simulator.statistics import PERCENTILES, Metrics, overload, run_statistics
 from pinn.simulator.steady_state import SteadyState, steady_states
@@ -108,6 +109,11 @@ class Simulation:
         return [run_statistics(self.run, stage, self.reported.percentiles) for stage in stages]
 
     @cached_property
+    def servers(self) -> list[Metrics]:
+        """Metrics of each of several servers; empty for a single one."""
+        return server_statistics(self.run, self.reported.percentiles)
+
+    @cached_property
     def goodput(self) -> Goodput | None:
         """Requests that meet the SLO; None without one."""
         return self.reported.goodput(self.run)
@@ -124,9 +130,11 @@ class Simulation:
 
     @cached_property
     def figures(self) -> JsonObject:
-        """Metrics, ``stages``, ``slo``, ``intervals``, ``sensitivity`` and more, for JSON."""
+        """Metrics, ``stages``, ``slo``, ``servers``, ``intervals`` and more, for JSON."""
         found: JsonObject = {**self.metrics, "stages": self.stages, "overloaded": self.overloaded}
         found |= load_facts(self.run, self.goodput)
+        if self.servers:
+            found["servers"] = self.servers
         if self.intervals is not None:
             found["intervals"] = self.intervals.to_json()
         if self.sensitivity is not None:
@@ -168,6 +176,8 @@ class Simulation:
             say(f"{self.run.workload.reading}.")
         ends = self.intervals.figures if self.intervals else {}
         print_report(self.run, self.metrics, ends, self.reported.shown)
+        if self.servers:
+            page().print(server_table(self.servers))
         for line in self._trust_lines():
             say(line)
         if self.sensitivity is not None:

@@ -23,7 +23,12 @@ if TYPE_CHECKING:
 
 # What a simulated run leaves behind: a record per request and per step.
 
-STATUSES = {state.FINISHED: "finished", state.TIMED_OUT: "timed_out", state.REJECTED: "rejected"}
+STATUSES = {
+    state.FINISHED: "finished",
+    state.TIMED_OUT: "timed_out",
+    state.REJECTED: "rejected",
+    state.LOST: "lost",
+}
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,7 @@ class RequestRecords:
     """Per request, in the order of sending; times in seconds, NaN for what did not happen.
 
     Attributes:
-        status: ``finished``, ``timed_out`` or ``rejected``.
+        status: ``finished``, ``timed_out``, ``rejected``, or ``lost`` with a server that failed.
         stage: Load stage.
         replica: Data-parallel replica.
         prompt_tokens: Prompt length.
@@ -201,6 +206,7 @@ class Run:
         kv_blocks: KV cache blocks of one replica.
         replicas: Data-parallel replicas of all servers together.
         groups: Of replicas that step together, alike in size.
+        copies: Servers alike that they belong to, one after another.
         transfers: Between GPU and host.
         tier: A second tier of keys and values at its end; None without one.
     """
@@ -212,6 +218,7 @@ class Run:
     kv_blocks: int
     replicas: int = 1
     groups: int = 1
+    copies: int = 1
     transfers: TransferRecords = NO_TRANSFERS
     tier: TierUse | None = None
 

@@ -9,6 +9,7 @@ from pinn.common.documents import MOST_ENGINE_BYTES, check_size
 from pinn.engines import recipe as recipes
 from pinn.engines.deployment import Deployment
 from pinn.engines.engine_spec import EngineSpec, api_servers
+from pinn.engines.routers import KV_USE, PREFIX_CACHE, QUEUE, ROUTERS
 from pinn.errors import PinnError
 from pinn.memory.host_tier import (
     ARC,
@@ -193,15 +194,18 @@ def set_up(
     layout: KvLayout,
     too_long: Bool[np.ndarray, " n"],
     sources: int = 1,
+    *,
+    serves: bool = True,
 ) -> engine.Engine:
     """An idle engine with the workload's requests unsent.
 
-    ``sources`` is the number of prefill workers whose keys and values it takes.
+    ``sources`` is the number of prefill workers whose keys and values it takes. One that does not
+    serve only has the clients of a fleet.
     """
     recipe = deployment.recipe
     keys, first_key, n_keys = np.zeros(0, np.int32), np.zeros(len(workload), np.int64), 0
-    tier = host_tier(deployment, spec, layout)
-    if recipe.prefix_caching or tier:
+    tier = host_tier(deployment, spec, layout) if serves else None
+    if serves and (recipe.prefix_caching or tier):
         keys, first_key, n_keys = block_keys(workload, recipe.block_tokens)
     requests = np.zeros(len(workload), state.REQUEST)
     requests["prompt"], requests["output"] = workload.prompt_tokens, workload.generated_tokens
@@ -223,6 +227,8 @@ def set_up(
         full = (workload.prompt_tokens + workload.generated_tokens) // recipe.block_tokens
         requests["first_seen"] = np.cumsum(full) - full
         settings["n_seen"] = full.sum()
+    if not serves:
+        settings |= {"blocks": 1, "row": 1, "slots": 1, "max_seqs": 1, "depth": 1}
     drafts = recipe.speculation
     given = {
         "requests": requests,
@@ -295,12 +301,25 @@ def _settings(
         "n_copies": spec.replicas,
         "n_servers": spec.replicas * api_servers(deployment, spec),
         "one_process": not spec.v1_multiprocessing,
+        **_router_settings(spec),
+        "kv_blocks": layout.blocks,
         "least_loaded": (spec.data_parallel_routing or recipe.routing) == recipes.LEAST_LOADED,
         "gpu_cache_tokens": gpu_cache_tokens(deployment),
         "most_reread": _most_reread(deployment),
         "concurrency": workload.concurrency or 0,
         "transfer_latency_s": spec.kv_transfer_latency_s,
         "transfer_token_s": layout.token_bytes(size) / spec.kv_transfer_bytes_per_s,
+    }
+
+
+def _router_settings(spec: EngineSpec) -> dict[str, float]:
+    weights = spec.scorer_weights
+    return {
+        "router": 1 + ROUTERS.index(spec.router) if spec.router else state.NO_ROUTER,
+        "router_interval_s": spec.router_staleness_s,
+        "prefix_weight": weights[PREFIX_CACHE],
+        "queue_weight": weights[QUEUE],
+        "usage_weight": weights[KV_USE],
     }
 
 

@@ -20,7 +20,7 @@ from pinn.simulator.latency_model import LatencyModel
 from pinn.simulator.linear_latency import LinearLatency, complete_latency
 from pinn.simulator.loop import BAD_STEP, FULL, advance, compiled_advance
 from pinn.simulator.run import STATUSES, GapRuns, RequestRecords, Run, StepRecords
-from pinn.simulator.state import FINISHED, REJECTED, REQUEST, TRANSFER, Records, Transfer
+from pinn.simulator.state import FINISHED, LOST, REQUEST, TRANSFER, Records, Transfer
 from pinn.simulator.transfers import TransferRecords, with_tier
 from pinn.simulator.workloads.workload import Workload
 
@@ -46,7 +46,7 @@ def read_records(state: Engine, latency: LatencyModel) -> RequestRecords:
     first = r["first_sent_s"] + r["scheduling_s"] + r["early_preemption_s"]
     same = [f.name for f in fields(RequestRecords) if f.name in (REQUEST.names or ())]
     columns: dict[str, Any] = {name: _column(r[name]) for name in same}
-    names = np.array([STATUSES.get(s, "") for s in range(REJECTED + 1)])
+    names = np.array([STATUSES.get(s, "") for s in range(LOST + 1)])
     columns |= {
         "status": names[r["status"]],
         "prompt_tokens": _column(r["prompt"]),
@@ -137,7 +137,8 @@ def finished_run(
     replicas, groups = int(state.config.n_replicas), int(state.config.n_groups)
     steps, gaps, transfers = kept
     asked = _as_asked(workload, records)
-    return Run(workload, asked, steps, gaps, blocks, replicas, groups, transfers)
+    copies = int(state.config.n_copies)
+    return Run(workload, asked, steps, gaps, blocks, replicas, groups, copies, transfers)
 
 
 def _as_asked(workload: Workload, records: RequestRecords) -> RequestRecords:

@@ -44,11 +44,15 @@ def record_dtype(kind: type) -> np.dtype:
 
 
 #: Life of a request, after ``vllm/v1/request.py: RequestStatus``.
-UNSENT, SENT, WAITING, LOADING, PREEMPTED, RUNNING, FINISHED, TIMED_OUT, REJECTED = range(9)
+UNSENT, SENT, WAITING, LOADING, PREEMPTED, RUNNING, FINISHED, TIMED_OUT, REJECTED, LOST = range(10)
 
-#: What an engine does of a request: all of it, its prompt, or its answer from a prompt's keys and
-#: values on.
-ALONE, PREFILLS, DECODES = range(3)
+#: What an engine does of a request: all of it, its prompt, its answer from a prompt's keys and
+#: values on, or all of those that a fleet's router sends it.
+ALONE, PREFILLS, DECODES, SERVES = range(4)
+
+#: Rules by which a router chooses a copy of the deployment, see ``pinn.simulator.router``; without
+#: one all replicas stand behind the engine's own load balancer.
+NO_ROUTER, RANDOM, IN_TURN, LEAST_REQUESTS, PREFIX_AWARE = range(5)
 
 #: In place of a request's transferred tokens, once they are there.
 ARRIVED = -1
@@ -116,7 +120,7 @@ class Request:
     handed_work: Work
     first_work: Work
     last_work: Work
-    source: I8  # prefill worker that has its keys and values
+    source: I8  # prefill worker that has its keys and values, or copy that a fleet's router chose
     loading_s: F8  # when their blocks were there
     moved: I8  # tokens of them that were not there before
     eligible: I8  # scheduling from which on it may decode again
@@ -237,6 +241,18 @@ class Replica:
     load_s: F8  # how long they take
     planned: I8  # transfers that have not begun
     loads: I8  # loads that the scheduler has not heard of
+
+
+class Copy:
+    """A copy of the deployment, behind a router or a load balancer."""
+
+    closed: I8  # whether the router sends it nothing
+    turn: I8  # when the router chose it last, as the number of that choice
+    seen_requests: I8  # what the router believes: not ended, waiting for a place in a batch
+    seen_waiting: I8
+    seen_usage: F8  # of the KV cache
+    turns: I8  # of its own load balancer
+    publish_s: F8  # when that learns of the replicas next
 
 
 class Group:

@@ -35,7 +35,7 @@ MODULES = (
 #: Commands whose functions have other names than theirs, or that have two.
 FUNCTIONS = {
     "coefficients": ("predict", "predict_many"),
-    "simulate": ("simulate", "simulate_pools", "sweep"),
+    "simulate": ("simulate", "simulate_fleet", "simulate_pools", "sweep"),
 }
 #: Options that choose what is printed or written -> what the result has in their place.
 ON_RESULT = {
@@ -231,6 +231,27 @@ def test_two_pools_are_what_the_command_writes(tmp_path):
           "--json", tmp_path / "typed.json")  # fmt: skip
     found = pinn.simulate_pools(model="Llama-3.1-8B", gpu="H100", **load, **pools)
     assert found.to_json() == json.loads((tmp_path / "typed.json").read_text())
+
+
+@pytest.mark.usefixtures("small_network")
+def test_a_fleet_is_what_the_command_writes(tmp_path):
+    load = {"input_len": 512, "output_len": 16, "request_rate": 20, "num_prompts": 40}
+    words = [w for name, value in load.items() for w in (f"--{name.replace('_', '-')}", value)]
+    kinds = [{"gpu": "H200"}, {"replicas": 2, "max-num-seqs": 4}]
+    fleet = {"kinds": kinds, "failures": [{"at_s": 1.0, "server": 1}]}
+    (tmp_path / "fleet.yaml").write_text(json.dumps(fleet))
+    typed("simulate", "--model", "Llama-3.1-8B", "--gpu", "H100", *words,
+          "--fleet", tmp_path / "fleet.yaml", "--slo", "ttft<=1s",
+          "--json", tmp_path / "typed.json", "--timeline", tmp_path / "day.png")  # fmt: skip
+    found = pinn.simulate_fleet(
+        model="Llama-3.1-8B", gpu="H100", fleet=fleet, slo="ttft<=1s", **load
+    )
+    assert found.to_json() == json.loads((tmp_path / "typed.json").read_text())
+    assert found.metrics["completed_requests"] == 40
+    assert found.metrics["gpus_max"] == 3
+    assert [server["kind"] for server in found.servers] == [0, 1, 1]
+    assert sum(server["requests"] for server in found.servers) == 40
+    assert (tmp_path / "day.png").stat().st_size > 10_000
 
 
 @pytest.mark.usefixtures("small_network")

@@ -83,7 +83,7 @@ def choice(gpu: str, gpus_each: int, replicas: int, highest: float, price: float
         safe=True,
         ladder=ladder,
         step_time=_STEP_TIME,
-        fleets=[Fleet("round_robin", point(12.0, gpus))],
+        fleets=[Fleet("least-requests", point(12.0, gpus))],
         serve_command=f"vllm serve a-model --tensor-parallel-size {gpus_each}",
         simulate_command=f"pinn simulate --model a-model --replicas {replicas}",
         fails_first="95 % of the requests: TTFT <= 1 s and TPOT <= 40 ms",

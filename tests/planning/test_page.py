@@ -109,16 +109,25 @@ def test_two_pools_are_called_what_they_are(tmp_path):
     assert "replica of 8" not in text
 
 
-def test_a_fleet_that_holds_more_than_its_replicas_says_why(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [(1.0, " one by one"), (1.2, "more, because the router"), (0.8, "less, because requests in")],
+)
+def test_a_fleet_s_rate_stands_beside_its_replicas_and_why_they_differ(
+    share, said, tmp_path, capsys
+):
     made = plan()
-    first = made.choices[0]
-    more = replace(first, fleet_rate=replace(first.fleet_rate, per_s=14.0))
-    for choice, is_more in ((first, False), (more, True)):
-        shown = replace(made, choices=[choice])
-        print_plan(shown, None)
-        page = write_page(shown, tmp_path).read_text(encoding="utf-8")
-        for text in (page, capsys.readouterr().out):
-            assert ("more than one by one, because a load balancer" in text) == is_more
+    first = next(choice for choice in made.choices if choice.replicas > 1)
+    alone = first.replicas * first.highest_rate.per_s
+    shown = replace(first, fleet_rate=replace(first.fleet_rate, per_s=share * alone))
+    shown = replace(made, choices=[shown])
+    print_plan(shown, None)
+    page = write_page(shown, tmp_path).read_text(encoding="utf-8")
+    for text in (page, capsys.readouterr().out):
+        words = " ".join(text.replace("\xa0", " ").split())
+        assert f"beside {first.replicas} x {first.highest_rate.per_s:#.3g}" in words
+        assert said in words
+        assert ("because" in words) == (share != 1.0)
 
 
 def test_pictures_lie_beside_it_and_are_not_empty(folder):

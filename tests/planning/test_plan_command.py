@@ -69,8 +69,9 @@ def test_choices_are_ranked_by_price_and_hold_the_limits(plan):
         assert choice.gpus == choice.replicas * choice.gpus_per_replica
         price = plan.ask.prices_per_gpu_hour[choice.gpu]
         assert choice.cost_per_hour == pytest.approx(choice.gpus * price)
-        assert {fleet.routing for fleet in choice.fleets} <= {"least_loaded", "round_robin"}
-        assert all(fleet.point.holds for fleet in choice.fleets)
+        behind = ["random", "least-requests"] if choice.replicas > 1 else ["least_loaded"]
+        assert [fleet.routing for fleet in choice.fleets] == behind
+        assert choice.fleets[-1].point.holds
         assert choice.highest_rate.per_s > 0
         assert len(choice.highest_rate.seeds_per_s) == 5
         assert sum(choice.step_time.values()) == pytest.approx(1)
@@ -101,7 +102,9 @@ def test_a_row_says_what_its_fleet_holds(plan, folder):
         )
         assert f" {rate} ({low}-{high}) " in printed
     first = plan.choices[0]
-    assert first.replicas == 1 or f"{first.replicas} replicas together hold" in printed
+    said = " ".join(printed.split())
+    assert first.replicas == 1 or f"{first.replicas} replicas under --router least-requests" in said
+    assert first.beside_one_by_one in said
 
 
 def test_every_candidate_is_accounted_for(plan):
@@ -129,7 +132,9 @@ def test_the_simulate_line_gives_the_fleets_figures(plan, folder):
     assert words[:2] == ["pinn", "simulate"]
     out = folder / "run.json"
     seen = [([], choice.seen)]  # the metrics of the table
-    seen += [(["--data-parallel-routing", each.routing], each.point) for each in choice.fleets]
+    seen += [
+        (["--router", each.routing], each.point) for each in choice.fleets if choice.replicas > 1
+    ]
     for routing, point in seen:
         found = CliRunner().invoke(simulate_app, [*words[2:], *routing, "--json", str(out)])
         assert found.exit_code == 0, found.output

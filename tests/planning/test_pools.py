@@ -107,7 +107,7 @@ def test_the_simulate_line_gives_the_fleets_figures(apart, folder):
     words, out = shlex.split(apart.simulate_command), folder / "run.json"
     assert words[words.index("--prefill") + 1] == apart.pools[0]
     for each in apart.fleets:
-        routing = ["--data-parallel-routing", each.routing]
+        routing = ["--router", each.routing] if apart.replicas > 1 else []
         found = CliRunner().invoke(simulate_app, [*words[2:], *routing, "--json", str(out)])
         assert found.exit_code == 0, found.output
         written = json.loads(out.read_text())

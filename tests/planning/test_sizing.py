@@ -42,7 +42,9 @@ class MadeUp:
     steepness: float
     scenario: ErrorScenario = field(default_factory=ErrorScenario)
     is_burst: bool = False
-    candidate = SimpleNamespace(gpus=1, engine=SimpleNamespace(data_parallel_routing="round_robin"))
+    candidate = SimpleNamespace(
+        gpus=1, engine=SimpleNamespace(router=None, data_parallel_routing="round_robin")
+    )
 
     def under(self, scenario):
         return replace(self, scenario=scenario)
@@ -50,7 +52,7 @@ class MadeUp:
     def fleet_excess(self, _workload, replicas, _routing):
         return 1 + self.scenario.step - self.margin(replicas)
 
-    def excess(self, rate, replicas=1, routing=""):  # noqa: ARG002
+    def excess(self, rate, replicas=1, router=""):  # noqa: ARG002
         """Return an excess: together replicas sustain a tenth more than alone, slower ones less."""
         together = 1.1 * replicas if replicas > 1 else 1
         return rate / (together * ALONE * (1 - self.scenario.step / 3))
@@ -72,8 +74,10 @@ class MadeUp:
         return sum(error <= self.margin(replicas) for error in LAW.errors) / len(LAW.errors)
 
 
-def problem(rate_per_s=10.0):
-    return SimpleNamespace(rate_per_s=rate_per_s, workload=LOAD, max_gpus=None)
+def problem(rate_per_s=10.0, headroom=0.0):
+    return SimpleNamespace(
+        rate_per_s=rate_per_s, workload=LOAD, sized_for=LOAD, headroom=headroom, max_gpus=None
+    )
 
 
 @settings(max_examples=25, deadline=None)
@@ -86,6 +90,21 @@ def test_as_few_replicas_as_hold_are_rented_and_how_likely_is_counted(needed, st
     chance, holds_at_bad_end = chance_to_hold(more, trials, INTERVAL, problem())
     assert chance == trials.chance(needed + 3)
     assert holds_at_bad_end == (trials.margin(needed + 3) >= 1)
+
+
+def test_headroom_takes_the_replicas_of_the_higher_rate():
+    """Five replicas meet the limits at the asked rate, and seven at 1.4 times that."""
+
+    @dataclass
+    class AtRates(MadeUp):
+        def fleet(self, workload, replicas, _router, **_):
+            return replicas if workload is LOAD else replicas / 1.4
+
+    asked = problem()
+    trials = AtRates(5, 1.0)
+    assert fewest_replicas(trials, 2.0, asked).replicas == 5
+    asked.headroom, asked.sized_for = 0.4, None
+    assert fewest_replicas(trials, 2.0, asked).replicas == 7
 
 
 def test_fewer_than_one_by_one_are_not_taken_on_the_word_of_a_burst():

@@ -138,7 +138,7 @@ def test_static_scales_come_with_a_checkpoint(engine):
 def test_the_simulation_names_the_engine():
     sglang = candidate(engine="sglang")
     words = shlex.split(
-        simulate_command(sglang, ["--workload", "load.yaml"], 3.0, 2, "round_robin")
+        simulate_command(sglang, ["--workload", "load.yaml"], 3.0, 2, "round-robin")
     )
     assert words[words.index("--engine") + 1] == "sglang"
     vllm = serve_command(candidate(engine_version="0.15.1"))

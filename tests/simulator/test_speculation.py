@@ -12,7 +12,7 @@ from simulator_helpers import DENSE, deployment, load, play
 from pinn.engines.engine_spec import EngineSpec
 from pinn.memory.kv_cache import kv_layout
 from pinn.memory.weights import gpu_weight_bytes
-from pinn.simulator.client import uniform_number
+from pinn.simulator.draws import uniform_number
 from pinn.simulator.loop import DONE, compiled_advance
 from pinn.simulator.metric_features import request_feature_sums
 from pinn.simulator.setup import check_run, set_up

@@ -1,0 +1,57 @@
+"""Routers in front of servers alike: their rules, and the scores of a rule that weighs several.
+
+A Kubernetes Service sends each connection to a server at random. Round robin and least requests are
+rules of nginx, Envoy and HAProxy. ``prefix-aware`` follows the inference scheduler of llm-d: its
+endpoint picker adds up the scores of its plugins ``prefix-cache-scorer``, ``queue-scorer`` and
+``kv-cache-utilization-scorer``, each from 0 to 1, and takes the server with the highest sum. Names,
+formulas and weights are those of its default configuration, from memory.
+"""
+
+from pinn.common.documents import comma_separated
+from pinn.errors import PinnError
+
+RANDOM, ROUND_ROBIN, LEAST_REQUESTS, PREFIX_AWARE = (
+    "random",
+    "round-robin",
+    "least-requests",
+    "prefix-aware",
+)
+#: In the order of the codes in ``pinn.simulator.state``, from 1.
+ROUTERS = (RANDOM, ROUND_ROBIN, LEAST_REQUESTS, PREFIX_AWARE)
+
+PREFIX_CACHE, QUEUE, KV_USE = "prefix-cache", "queue", "kv-cache-utilization"
+#: Scorer -> weight. From memory: the default configuration of llm-d's endpoint picker.
+DEFAULT_WEIGHTS = {PREFIX_CACHE: 3.0, QUEUE: 2.0, KV_USE: 2.0}
+
+
+def read_weights(text: str) -> dict[str, float]:
+    """Return the weight of each scorer; 0 for those that the text leaves out.
+
+    Args:
+        text: Scorers and weights, such as ``prefix-cache=3,queue=2``; the defaults if empty. The
+            suffix ``-scorer`` of the plugins' names may be there.
+
+    Raises:
+        PinnError: If a scorer is unknown, or a weight is no finite number from 0 up.
+
+    >>> read_weights("prefix-cache=3, queue-scorer=1")
+    {'prefix-cache': 3.0, 'queue': 1.0, 'kv-cache-utilization': 0.0}
+    """
+    if not text.strip():
+        return dict(DEFAULT_WEIGHTS)
+    found = dict.fromkeys(DEFAULT_WEIGHTS, 0.0)
+    for word in comma_separated(text):
+        name, _, value = word.partition("=")
+        name = name.strip().removesuffix("-scorer")
+        try:
+            weight = float(value)
+        except ValueError:
+            weight = -1.0
+        if name not in found or not 0 <= weight < float("inf"):
+            known = ", ".join(found)
+            raise PinnError(
+                f"--router-weights: got {word!r:.60}, expected a scorer and its weight from 0 up: "
+                f"write prefix-cache=3,queue=2; the scorers are {known}"
+            )
+        found[name] = weight
+    return found

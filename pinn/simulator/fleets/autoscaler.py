@@ -1,0 +1,121 @@
+"""How many servers a load needs: by its rate, or by the latency that is predicted for it."""
+
+import math
+from dataclasses import dataclass, field
+
+from pinn.simulator.fleets.spec import RATE, Autoscaler
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.specs.batch import Batch
+
+#: Rounds of the search for the number of requests that run at a rate.
+_ROUNDS = 200
+#: Time from a request's arrival to the step that takes it, in steps: it misses the one that runs,
+#: and with batches planned ahead the next one too.
+_STEPS_BEFORE = 1.5
+
+
+@dataclass(frozen=True)
+class MeanRequest:
+    """A load's mean request, and the server that gets such requests.
+
+    Attributes:
+        latency: Times of the server's steps.
+        prompt_tokens: Mean prompt, without what a cache has of it.
+        output_tokens: Mean answer.
+        most_running: Most requests that run at once.
+    """
+
+    latency: LinearLatency
+    prompt_tokens: float
+    output_tokens: float
+    most_running: int
+
+    def latencies_s(self, rate_per_s: float) -> dict[str, float]:
+        """Return the predicted mean TTFT and TPOT of a server at a rate; infinite where it is full.
+
+        By Little's law rate x output tokens x step time requests decode at once, and rate x step
+        time prompts are computed in a step. The step time that fits to that is found by going on
+        from an idle server; of one that has none the queue grows without bound.
+        """
+        step_s = self._step_s(1.0, 0.0)
+        for _ in range(_ROUNDS):
+            running = max(rate_per_s * self.output_tokens * step_s, 1.0)
+            if running > self.most_running or rate_per_s * step_s > self.most_running:
+                return {"ttft": math.inf, "tpot": math.inf}
+            before, step_s = step_s, self._step_s(running, rate_per_s * step_s)
+            if abs(step_s - before) < 1e-4 * before:
+                own_s = self._batch_s(round(running), 1)
+                return {"ttft": _STEPS_BEFORE * step_s + own_s, "tpot": step_s}
+        return {"ttft": math.inf, "tpot": math.inf}
+
+    def _step_s(self, running: float, prompts: float) -> float:
+        """Return the mean time of a step, in proportion between whole numbers of requests."""
+        decodes, whole = int(running), int(prompts)
+        more, some = running - decodes, prompts - whole
+        return sum(
+            weight * share * self._batch_s(decodes + i, whole + j)
+            for i, weight in ((0, 1 - more), (1, more))
+            for j, share in ((0, 1 - some), (1, some))
+            if weight * share > 0
+        )
+
+    def _batch_s(self, decodes: int, prompts: int) -> float:
+        context, tokens = round(self.prompt_tokens + self.output_tokens / 2), self.prompt_tokens
+        return self.latency.step_time(
+            Batch(
+                (*(1,) * decodes, *(round(tokens),) * prompts),
+                (*(context,) * decodes, *(0,) * prompts),
+                (*(False,) * decodes, *(True,) * prompts),
+            )
+        )
+
+
+@dataclass
+class Scaling:
+    """Decisions of an autoscaler over time.
+
+    Attributes:
+        rule: The rule.
+        request: Mean request of the load, for predictions.
+        wanted: Moments and numbers of servers that were wanted of late.
+    """
+
+    rule: Autoscaler
+    request: MeanRequest
+    wanted: list[tuple[float, int]] = field(default_factory=list)
+    _known: dict[int, dict[str, float]] = field(default_factory=dict)
+
+    def decide(self, now_s: float, rate_per_s: float, present: int) -> int:
+        """Return how many servers there should be.
+
+        More are started at once; fewer are kept only when no more were wanted for
+        ``down_after_s``.
+        """
+        rule = self.rule
+        need = self._need(rate_per_s)
+        if abs(need / max(present, 1) - 1) <= rule.tolerance:
+            need = present
+        need = min(max(math.ceil(need - 1e-9), rule.least), rule.most)
+        self.wanted = [each for each in self.wanted if each[0] > now_s - rule.down_after_s]
+        self.wanted.append((now_s, need))
+        return need if need >= present else min(max(n for _, n in self.wanted), present)
+
+    def _need(self, rate_per_s: float) -> float:
+        rule = self.rule
+        if rule.by == RATE:
+            assert rule.target is not None
+            return rate_per_s / rule.target
+        for servers in range(rule.least, rule.most + 1):
+            if self._meets(rate_per_s / servers):
+                return servers
+        return rule.most
+
+    def _meets(self, rate_per_s: float) -> bool:
+        """Whether a server's predicted latencies are within the limits, at a rate to 1 %."""
+        if rate_per_s <= 0:
+            return True
+        step = math.ceil(100 * math.log(rate_per_s))
+        if step not in self._known:
+            self._known[step] = self.request.latencies_s(math.exp(step / 100))
+        found, limits = self._known[step], self.rule.limits_s
+        return all(found[name] <= self.rule.margin * limit for name, limit in limits.items())

@@ -1,0 +1,294 @@
+"""What happens to the servers of a fleet: they start, fail, drain and stop."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pinn.errors import PinnError
+from pinn.simulator.engine import ARRAYS, Engine
+from pinn.simulator.fleets.autoscaler import Scaling
+from pinn.simulator.fleets.loop import compiled_advance_fleet, compiled_dispatch
+from pinn.simulator.fleets.spec import RESEND, FleetSpec
+from pinn.simulator.loop import BAD_STEP, DONE, FULL
+from pinn.simulator.state import (
+    FINISHED,
+    LOST,
+    REJECTED,
+    TIMED_OUT,
+    UNSENT,
+)
+
+#: Server that is not there, gets no requests yet, serves, ends what it has, or has failed.
+OFF, STARTING, READY, DRAINING, DOWN = range(5)
+#: What happens at a moment, in this order.
+_READY, _FAIL, _RESTART, _TICK = range(4)
+
+
+@dataclass
+class ServerState:
+    """A server of a fleet.
+
+    Attributes:
+        kind: Number of its kind.
+        copy: Its place among the servers of the kind.
+        status: ``OFF`` to ``DOWN``.
+        since_s: When it was asked for; while it is on.
+        on: Spans in which its GPUs were taken, in seconds.
+        serial: Counts its starts, so that what was planned for an earlier one is not done.
+    """
+
+    kind: int
+    copy: int
+    status: int = OFF
+    since_s: float = 0.0
+    on: list[tuple[float, float]] = field(default_factory=list)
+    serial: int = 0
+
+
+@dataclass
+class Control:
+    """A fleet in the course of a run.
+
+    Attributes:
+        spec: What is known of it before.
+        front: Its clients.
+        engines: Servers of each kind.
+        models: Compiled latencies of each kind.
+        scaling: The autoscaler; None for a fixed fleet.
+        servers: All servers, kind by kind.
+        events: Heap of (moment, what, server, serial).
+        resent: Requests that were sent again.
+        lost: Requests that ended with a server.
+    """
+
+    spec: FleetSpec
+    front: Engine
+    engines: tuple[Engine, ...]
+    models: tuple[Any, ...]
+    scaling: Scaling | None
+    first_servers: Sequence[int]
+    servers: list[ServerState] = field(default_factory=list)
+    events: list[tuple[float, int, int, int]] = field(default_factory=list)
+    resent: int = 0
+    lost: int = 0
+    _sent: list[tuple[float, int]] = field(default_factory=lambda: [(0.0, 0)])
+    _fresh: list[dict[str, np.ndarray]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        counts = [int(engine.config.n_copies) for engine in self.engines]
+        for kind, engine in enumerate(self.engines):
+            place = int(engine.config.first_copy)
+            engine.copies["turn"][:] = np.arange(place, place + counts[kind]) - sum(counts)
+            first = self.first_servers[kind]
+            for copy in range(counts[kind]):
+                status = READY if copy < first else OFF
+                self.servers.append(ServerState(kind, copy, status))
+                engine.copies["closed"][copy] = status != READY
+            self._fresh.append(_snapshot(engine) if self.spec.failures else {})
+        for failure in self.spec.failures:
+            if not 0 <= failure.server < len(self.servers):
+                raise PinnError(
+                    f"failures: server {failure.server} of {len(self.servers)}: the first is 0"
+                )
+            heapq.heappush(self.events, (failure.at_s, _FAIL, failure.server, -1))
+        if self.scaling is not None:
+            heapq.heappush(self.events, (self.scaling.rule.interval_s, _TICK, -1, -1))
+
+    def run(self, *_: object) -> int:
+        """Run until all has ended or a record buffer is full, as a loop of ``run_engines``."""
+        while True:
+            until_s = self.events[0][0] if self.events else math.inf
+            status = int(compiled_advance_fleet(self.front, self.engines, self.models, until_s))
+            if status in (FULL, BAD_STEP):
+                return status
+            held = int(self.front.counters.leaving)
+            if status == DONE and not held:
+                return DONE
+            if not self.events:
+                raise PinnError(
+                    f"{held:,} requests wait for a server, and none is ever started: let failures "
+                    "leave one, or give an autoscaler"
+                )
+            while self.events and self.events[0][0] == until_s:
+                self._act(*heapq.heappop(self.events))
+
+    def _act(self, now_s: float, what: int, place: int, serial: int) -> None:
+        if what == _TICK:
+            self._scale(now_s)
+            return
+        server = self.servers[place]
+        if what == _FAIL:
+            self._fail(now_s, place)
+        elif serial != server.serial:
+            return
+        elif what == _RESTART:
+            self._start(now_s, place)
+        elif server.status == STARTING:
+            self._open(server)
+            self._send_held(now_s)
+
+    def _start(self, now_s: float, place: int) -> None:
+        server = self.servers[place]
+        server.serial += 1
+        server.status, server.since_s = STARTING, now_s
+        event = (now_s + self.spec.start_up_s, _READY, place, server.serial)
+        if self.spec.start_up_s == 0:
+            self._act(*event)
+        else:
+            heapq.heappush(self.events, event)
+
+    def _open(self, server: ServerState) -> None:
+        server.status = READY
+        self.engines[server.kind].copies["closed"][server.copy] = 0
+        for engine in self.engines:
+            engine.counters.look_s = 0.0  # the router is told of it at once
+
+    def _stop(self, server: ServerState, now_s: float) -> None:
+        server.on.append((server.since_s, now_s))
+        server.status = OFF
+        server.serial += 1
+
+    def _send_held(self, now_s: float) -> None:
+        held = [int(r) for r in self.front.leaving["request"][: self.front.counters.leaving]]
+        self.front.counters.leaving = 0
+        for r in held:
+            compiled_dispatch(self.front, self.engines, r, now_s)
+
+    # Failures: what was in flight on the server is sent again, or ends with it.
+
+    def _fail(self, now_s: float, place: int) -> None:
+        server = self.servers[place]
+        failure = next(f for f in self.spec.failures if (f.at_s, f.server) == (now_s, place))
+        if server.status in (OFF, DOWN):
+            return
+        engine = self.engines[server.kind]
+        self._stop(server, now_s)
+        server.status = DOWN
+        gone = self._in_flight(server)
+        _restore(engine, self._fresh[server.kind], server.copy)
+        _forget_deadlines(engine, gone)
+        engine.copies["closed"][server.copy] = 1
+        heapq.heappush(self.events, (now_s + failure.down_s, _RESTART, place, server.serial))
+        for r in gone:
+            engine.requests[r] = self._fresh[server.kind]["requests"][r]
+            if self.spec.in_flight == RESEND:
+                self.resent += 1
+                compiled_dispatch(self.front, self.engines, int(r), now_s)
+            else:
+                self.lost += 1
+                engine.requests["status"][r] = LOST
+                engine.requests["last_s"][r] = now_s
+                _tell_client(engine, int(r), now_s)
+
+    def _in_flight(self, server: ServerState) -> np.ndarray:
+        """Return the requests on a server that have not ended, in the order of arrival."""
+        engine = self.engines[server.kind]
+        ranks = int(engine.config.n_replicas) // int(engine.config.n_copies)
+        requests = engine.requests
+        open_ones = ~np.isin(requests["status"], (UNSENT, FINISHED, TIMED_OUT, REJECTED, LOST))
+        mine = np.flatnonzero(open_ones & (requests["replica"] // ranks == server.copy))
+        return mine[np.argsort(requests["sent_s"][mine], kind="stable")]
+
+    # The autoscaler.
+
+    def _scale(self, now_s: float) -> None:
+        scaling = self.scaling
+        assert scaling is not None
+        rule = scaling.rule
+        heapq.heappush(self.events, (now_s + rule.interval_s, _TICK, -1, -1))
+        self._sent.append((now_s, int(self.front.counters.all_sent)))
+        while len(self._sent) > 2 and self._sent[1][0] <= now_s - rule.window_s:
+            self._sent.pop(0)
+        (begin_s, before), (_, sent) = self._sent[0], self._sent[-1]
+        mine = [i for i, server in enumerate(self.servers) if server.kind == rule.kind]
+        self._end_drained(mine, now_s)
+        present = [i for i in mine if self.servers[i].status in (STARTING, READY, DOWN)]
+        wanted = scaling.decide(now_s, (sent - before) / (now_s - begin_s), len(present))
+        drained = [i for i in mine if self.servers[i].status == DRAINING]
+        for place in drained[: max(wanted - len(present), 0)]:
+            self._open(self.servers[place])
+            present.append(place)
+        off = [i for i in mine if self.servers[i].status == OFF]
+        for place in off[: max(wanted - len(present), 0)]:
+            self._start(now_s, place)
+        spare = [i for i in reversed(present) if self.servers[i].status in (STARTING, READY)]
+        for place in spare[: max(len(present) - wanted, 0)]:
+            self._drain(self.servers[place], now_s)
+        self._send_held(now_s)
+
+    def _drain(self, server: ServerState, now_s: float) -> None:
+        """A server gets no more requests, and is given up when it has ended what it has."""
+        if server.status == STARTING:
+            self._stop(server, now_s)
+            return
+        self.engines[server.kind].copies["closed"][server.copy] = 1
+        server.status = DRAINING
+        if not len(self._in_flight(server)):
+            self._stop(server, now_s)
+
+    def _end_drained(self, places: Sequence[int], now_s: float) -> None:
+        for place in places:
+            server = self.servers[place]
+            if server.status == DRAINING and not len(self._in_flight(server)):
+                self._stop(server, self._last_end_s(server, now_s))
+
+    def _last_end_s(self, server: ServerState, now_s: float) -> float:
+        requests = self.engines[server.kind].requests
+        ranks = len(self.engines[server.kind].replicas) // len(self.engines[server.kind].copies)
+        mine = (requests["replica"] // ranks == server.copy) & (requests["status"] >= FINISHED)
+        mine &= requests["last_s"] <= now_s
+        return float(requests["last_s"][mine].max(initial=server.since_s))
+
+    def finish(self, end_s: float) -> None:
+        """End the spans of all servers that are still on."""
+        for server in self.servers:
+            if server.status == DRAINING:
+                self._stop(server, self._last_end_s(server, end_s))
+            elif server.status not in (OFF, DOWN):
+                self._stop(server, max(end_s, server.since_s))
+
+
+def _tell_client(engine: Engine, r: int, now_s: float) -> None:
+    """The client of a request hears that it was lost, as of one that has ended."""
+    place = int(engine.counters.leaving)
+    engine.leaving["moment_s"][place], engine.leaving["request"][place] = now_s, r
+    engine.counters.leaving += 1
+    engine.counters.progress += 1
+
+
+def _per_copy(engine: Engine) -> dict[str, int]:
+    """Return array -> entries of one copy, for arrays with entries of each."""
+    config = engine.config
+    axes = ("n_replicas", "n_groups", "n_servers", "n_copies")
+    return {
+        name: int(getattr(config, array.shape[0])) // int(config.n_copies)
+        for name, array in ARRAYS.items()
+        if array.shape[0] in axes
+    }
+
+
+def _snapshot(engine: Engine) -> dict[str, np.ndarray]:
+    """Return the idle state of the first copy, and all requests."""
+    parts = {name: getattr(engine, name)[:each].copy() for name, each in _per_copy(engine).items()}
+    return parts | {"requests": engine.requests.copy()}  # type: ignore[attr-defined]
+
+
+def _restore(engine: Engine, fresh: dict[str, np.ndarray], copy: int) -> None:
+    """Make a copy idle and empty, as after a start."""
+    for name, each in _per_copy(engine).items():
+        getattr(engine, name)[copy * each : (copy + 1) * each] = fresh[name]
+
+
+def _forget_deadlines(engine: Engine, gone: np.ndarray) -> None:
+    """Take requests out of the heap of deadlines; a sorted list is a heap."""
+    count = int(engine.counters.deadlines)
+    kept = engine.deadlines[:count][~np.isin(engine.deadlines["request"][:count], gone)]
+    kept = np.sort(kept, order="moment_s")
+    engine.deadlines[: len(kept)] = kept
+    engine.counters.deadlines = len(kept)

@@ -1,0 +1,239 @@
+"""A workload served by a fleet, and what it leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from pinn.engines.routers import LEAST_REQUESTS
+from pinn.errors import PinnError
+from pinn.memory.kv_cache import kv_layout
+from pinn.simulator import linear_latency, setup
+from pinn.simulator.engine import Engine
+from pinn.simulator.fleets.autoscaler import MeanRequest, Scaling
+from pinn.simulator.fleets.control import Control, ServerState
+from pinn.simulator.fleets.spec import FleetSpec
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.pools import Pool
+from pinn.simulator.run import GapRuns, RequestRecords, Run, StepRecords
+from pinn.simulator.simulate import Recorded, finished_run, read_records, run_engines
+from pinn.simulator.state import REJECTED, SERVES, UNSENT
+from pinn.simulator.workloads.workload import Workload
+
+
+@dataclass(frozen=True)
+class FleetRun:
+    """A simulated run of a fleet.
+
+    Attributes:
+        run: Requests as clients see them, and the steps of all servers.
+        kinds: The run of each kind's servers, with the requests that they served.
+        kind: Number of the kind that served each request; -1 for none.
+        servers: Each server's spans of time, kind by kind.
+        resent: Requests that were sent again because their server failed.
+        lost: Requests that ended with a server that failed.
+    """
+
+    run: Run
+    kinds: Sequence[Run]
+    kind: Int[np.ndarray, " requests"]
+    servers: Sequence[ServerState]
+    resent: int
+    lost: int
+
+
+def simulate_fleet(kinds: Sequence[Pool], spec: FleetSpec, workload: Workload) -> FleetRun:
+    """Serve a workload on servers of several kinds behind one router.
+
+    The rule of the router is that of the first kind's engine; least requests by default. The result
+    does not depend on the order of the kinds: draws among equal servers belong to the servers.
+
+    Args:
+        kinds: Servers alike, ``replicas`` of them at first; those of the kind that scales are as
+            many as it may have.
+        spec: Start-up, failures and the autoscaler.
+        workload: What clients send.
+
+    Raises:
+        PinnError: As :func:`pinn.simulator.simulate.simulate`, or if kinds cannot be simulated
+            together, or requests wait for a server that never starts.
+    """
+    latencies = [_linear(kind) for kind in kinds]
+    most = [_most(k, kind, spec) for k, kind in enumerate(kinds)]
+    router = kinds[0].engine.router or LEAST_REQUESTS
+    specs = [
+        replace(kind.engine, replicas=count, router=router)
+        for kind, count in zip(kinds, most, strict=True)
+    ]
+    layouts = [kv_layout(kind.deployment, each) for kind, each in zip(kinds, specs, strict=True)]
+    refused = np.zeros(len(workload), np.bool_)
+    for kind, each, layout in zip(kinds, specs, layouts, strict=True):
+        refused |= setup.check_run(kind.deployment, workload, each, layout)
+    first = kinds[0].deployment
+    one = replace(specs[0], replicas=1)
+    front = setup.set_up(first, workload, one, layouts[0], refused, serves=False)
+    engines = [
+        setup.set_up(kind.deployment, workload, each, layout, refused)
+        for kind, each, layout in zip(kinds, specs, layouts, strict=True)
+    ]
+    first_copy = 0
+    for k in sorted(range(len(kinds)), key=lambda k: _identity(kinds[k])):
+        config, engines[k].counters.next = engines[k].config, engines[k].config.n_requests
+        config.role, config.concurrency, config.first_copy = SERVES, 0, first_copy
+        first_copy += int(config.n_copies)
+    control = Control(
+        spec, front, tuple(engines), _models(latencies, engines), _scaling(spec, kinds, workload),
+        [_at_first(k, kind, spec) for k, kind in enumerate(kinds)],
+    )  # fmt: skip
+    recorded = run_engines((control.run, control.run), engines, latencies, True)
+    return _finished(workload, control, latencies, recorded, [each.blocks for each in layouts])
+
+
+def _identity(kind: Pool) -> tuple[object, ...]:
+    """Return what tells kinds apart whatever their order, so that draws belong to them."""
+    facts = (kind.deployment, kind.engine)
+    latency = _linear(kind)
+    return (repr(facts), latency.beta.tolist(), latency.alpha.tolist())
+
+
+def _linear(kind: Pool) -> LinearLatency:
+    if not isinstance(kind.latency, LinearLatency):
+        name = type(kind.latency).__name__
+        raise PinnError(f"a fleet runs compiled, which takes a LinearLatency, got {name}")
+    return linear_latency.complete_latency(kind.latency)  # type: ignore[return-value]
+
+
+def _at_first(k: int, kind: Pool, spec: FleetSpec) -> int:
+    """Servers of a kind that are there when the first request is sent."""
+    rule, count = spec.autoscaler, kind.engine.replicas
+    return min(max(count, rule.least), rule.most) if rule and rule.kind == k else count
+
+
+def _most(k: int, kind: Pool, spec: FleetSpec) -> int:
+    rule = spec.autoscaler
+    return rule.most if rule and rule.kind == k else kind.engine.replicas
+
+
+def _models(latencies: Sequence[LinearLatency], engines: Sequence[Engine]) -> tuple[object, ...]:
+    """Return compiled latencies of one type, so that one loop takes all of them."""
+    apart = any(bool(engine.config.prefill_first) for engine in engines)
+    shares = any(latency.shares for latency in latencies)
+    models = tuple(latency.compile(apart, shares) for latency in latencies)
+    if len({model.dtype for model in models}) > 1:
+        raise PinnError(
+            "kinds that draft tokens and kinds that do not cannot be simulated together: give all "
+            "the same --speculative-config"
+        )
+    return models
+
+
+def _scaling(spec: FleetSpec, kinds: Sequence[Pool], workload: Workload) -> Scaling | None:
+    rule = spec.autoscaler
+    if rule is None:
+        return None
+    kind = kinds[rule.kind]
+    shared = np.where(workload.shares_with >= 0, workload.shared_tokens, 0)
+    cached = shared if kind.deployment.recipe.prefix_caching else 0 * shared
+    request = MeanRequest(
+        _linear(kind),
+        max(float((workload.prompt_tokens - cached).mean()), 1.0),
+        float(workload.output_tokens.mean()),
+        kind.deployment.recipe.max_requests,
+    )
+    return Scaling(rule, request)
+
+
+def _finished(
+    workload: Workload,
+    control: Control,
+    latencies: Sequence[LinearLatency],
+    recorded: Sequence[Recorded],
+    blocks: Sequence[int],
+) -> FleetRun:
+    front, engines = control.front, control.engines
+    merged, kind = np.array(front.requests), np.full(len(workload), -1)
+    first_rank = 0
+    for k, engine in enumerate(engines):
+        rows = np.array(engine.requests)
+        mine = ~np.isin(rows["status"], (UNSENT, REJECTED))
+        rows["sent_s"], rows["replica"] = merged["sent_s"], rows["replica"] + first_rank
+        merged[mine], kind[mine] = rows[mine], k
+        first_rank += int(engine.config.n_replicas)
+    view = front._replace(requests=merged)
+    records = read_records(view, latencies[0])
+    for k, latency in enumerate(latencies[1:], 1):
+        records = _where(kind == k, read_records(view, latency), records)
+    control.finish(float(records.finish_s.max()))
+    kinds = [
+        finished_run(workload, engine, records, kept, size)
+        for engine, kept, size in zip(engines, recorded, blocks, strict=True)
+    ]
+    whole = replace(kinds[0], steps=_all_steps(kinds), gaps=_all_gaps(kinds))
+    whole = replace(
+        whole,
+        replicas=sum(run.replicas for run in kinds),
+        groups=sum(run.groups for run in kinds),
+        copies=sum(run.copies for run in kinds),
+    )
+    return FleetRun(whole, kinds, kind, control.servers, control.resent, control.lost)
+
+
+def _where(mine: np.ndarray, one: RequestRecords, other: RequestRecords) -> RequestRecords:
+    """Return the records of one where ``mine``, else of the other."""
+    columns = {}
+    for f in fields(RequestRecords):
+        a, b = getattr(one, f.name), getattr(other, f.name)
+        if np.ndim(a) == 0:
+            columns[f.name] = a if mine.mean() > 0.5 else b
+        else:
+            columns[f.name] = np.where(mine[:, None] if np.ndim(a) == 2 else mine, a, b)
+    return RequestRecords(**columns)
+
+
+def _all_steps(kinds: Sequence[Run]) -> StepRecords:
+    tables, first = [], 0
+    for run in kinds:
+        table = run.steps.table.copy()
+        table[:, 2] += first  # the column of the group
+        tables.append(table)
+        first += run.groups
+    return StepRecords(np.concatenate(tables))
+
+
+def _all_gaps(kinds: Sequence[Run]) -> GapRuns:
+    return GapRuns(*(
+        np.concatenate([getattr(run.gaps, f.name) for run in kinds]) for f in fields(GapRuns)
+    ))  # fmt: skip
+
+
+# GPUs over time.
+
+
+def gpu_spans(found: FleetRun, gpus: Sequence[int]) -> Float[np.ndarray, "spans 3"]:
+    """Return (begin, end, GPUs) of every span in which a server was on, in seconds.
+
+    Args:
+        found: The run.
+        gpus: GPUs of a server of each kind.
+    """
+    spans = [
+        (begin, end, gpus[server.kind]) for server in found.servers for begin, end in server.on
+    ]
+    return np.array(spans, dtype=np.float64).reshape(-1, 3)
+
+
+def gpu_hours(spans: Float[np.ndarray, "spans 3"]) -> float:
+    """Return the integral of the GPUs over time, in hours."""
+    return float(((spans[:, 1] - spans[:, 0]) * spans[:, 2]).sum() / 3600)
+
+
+def mean_gpus(
+    spans: Float[np.ndarray, "spans 3"], edges_s: Float[np.ndarray, " edges"]
+) -> Float[np.ndarray, " periods"]:
+    """Return the mean number of GPUs between one edge and the next."""
+    low, high = edges_s[:-1, None], edges_s[1:, None]
+    inside = np.minimum(spans[None, :, 1], high) - np.maximum(spans[None, :, 0], low)
+    return (np.maximum(inside, 0.0) * spans[None, :, 2]).sum(1) / (high - low)[:, 0]

@@ -1,0 +1,200 @@
+"""A fleet as a file describes it: kinds of servers, start-up, failures and an autoscaler."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pinn.common.documents import read_yaml
+from pinn.errors import PinnError
+from pinn.simulator.slo import parse_slo
+
+RESEND, LOSE = "resend", "lose"
+RATE, LATENCY = "rate", "latency"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A server that fails, and starts anew.
+
+    Attributes:
+        at_s: When it fails.
+        server: Its number, in the order of the file's kinds.
+        down_s: Time until it begins to start.
+    """
+
+    at_s: float
+    server: int
+    down_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Autoscaler:
+    """A rule for the number of servers of a kind.
+
+    By ``rate`` it wants as many as the requests per second of the window make at ``target`` each.
+    By ``latency`` it wants as few as are predicted to stay within ``margin`` of the limits.
+
+    Attributes:
+        by: ``rate`` or ``latency``.
+        target: Requests per second and server; needed by rate.
+        slo: Limits on the mean TTFT and TPOT, such as ``ttft<=1s, tpot<=50ms``; needed by latency.
+        margin: Share of those limits that may be used.
+        kind: Number of the kind that scales.
+        least: Fewest servers of it.
+        most: Most servers of it.
+        interval_s: Time between decisions.
+        window_s: Time over which requests are counted.
+        down_after_s: A server is given up if fewer were wanted for so long.
+        tolerance: Relative difference from the present number up to which nothing is done.
+    """
+
+    by: str
+    target: float | None = None
+    slo: str = ""
+    margin: float = 0.8
+    kind: int = 0
+    least: int = 1
+    most: int = 16
+    interval_s: float = 15.0
+    window_s: float = 60.0
+    down_after_s: float = 300.0
+    tolerance: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.by not in (RATE, LATENCY):
+            raise PinnError(f"autoscaler: by {self.by!r} is unknown: write rate or latency")
+        if self.by == RATE and not (self.target or 0) > 0:
+            raise PinnError("autoscaler by rate: target is missing: requests/s of a server")
+        if self.by == LATENCY and not self.limits_s:
+            raise PinnError("autoscaler by latency: slo is missing: write 'ttft<=1s, tpot<=50ms'")
+        if not 1 <= self.least <= self.most:
+            raise PinnError(
+                f"autoscaler: least {self.least} and most {self.most} servers: the fewest are 1, "
+                "and no more than the most"
+            )
+        for name in ("margin", "interval_s", "window_s"):
+            if not getattr(self, name) > 0:
+                raise PinnError(f"autoscaler: {name} must be above 0, got {getattr(self, name)}")
+
+    @property
+    def limits_s(self) -> dict[str, float]:
+        """Return limit -> seconds of TTFT and TPOT."""
+        if not self.slo:
+            return {}
+        goodput = parse_slo(self.slo, shareless=True).goodput
+        limits = goodput.seconds if goodput else {}
+        return {name: limits[name] for name in ("ttft", "tpot") if name in limits}
+
+
+@dataclass(frozen=True)
+class FleetSpec:
+    """A fleet.
+
+    Attributes:
+        kinds: Flags of the servers of each kind, beside those of the command; ``replicas`` is their
+            number.
+        start_up_s: Time from when a server is asked for to its first request.
+        in_flight: What becomes of the requests of a server that fails: ``resend`` has their clients
+            send them again at once, ``lose`` ends them with an error.
+        failures: Servers that fail.
+        autoscaler: What starts and stops servers; None for a fixed fleet.
+    """
+
+    kinds: tuple[Mapping[str, Any], ...] = ({},)
+    start_up_s: float = 0.0
+    in_flight: str = RESEND
+    failures: tuple[Failure, ...] = ()
+    autoscaler: Autoscaler | None = None
+
+    def __post_init__(self) -> None:
+        if self.in_flight not in (RESEND, LOSE):
+            raise PinnError(f"in_flight {self.in_flight!r} is unknown: write resend or lose")
+        if not 0 <= self.start_up_s < np.inf:
+            raise PinnError(f"start_up_s must be 0 or more, got {self.start_up_s}")
+        if not self.kinds:
+            raise PinnError("kinds is empty: list what each kind of server differs in, or leave it")
+        for failure in self.failures:
+            if not (failure.at_s >= 0 and failure.down_s >= 0):
+                raise PinnError(f"failures: at_s and down_s must be 0 or more, got {failure}")
+        if self.autoscaler and not 0 <= self.autoscaler.kind < len(self.kinds):
+            raise PinnError(
+                f"autoscaler: kind {self.autoscaler.kind} of {len(self.kinds)}: the first is 0"
+            )
+
+
+def read_fleet(path: Path) -> FleetSpec:
+    """Read a fleet's YAML file.
+
+    Raises:
+        PinnError: If it cannot be read, or says what no fleet can be.
+    """
+    return fleet_of(read_yaml(path), str(path))
+
+
+def fleet_of(document: object, where: str) -> FleetSpec:
+    """Return the fleet that a document describes.
+
+    Raises:
+        PinnError: If it says what no fleet can be; ``where`` is its name in that.
+    """
+    if not isinstance(document, Mapping):
+        raise PinnError(f"{where}: expected kinds, start_up_s, failures, in_flight or autoscaler")
+    try:
+        _check_keys(document, FleetSpec, "a fleet")
+        given = dict(document)
+        if "kinds" in given:
+            given["kinds"] = tuple(_mapping(kind, "kinds") for kind in _list(given, "kinds"))
+        if "failures" in given:
+            given["failures"] = tuple(
+                _made(Failure, each, "failures") for each in _list(given, "failures")
+            )
+        start = given.get("start_up_s", 0)
+        if isinstance(start, bool) or not isinstance(start, int | float):
+            raise PinnError(f"start_up_s must be a number, got {start!r:.60}")
+        if given.get("autoscaler") is not None:
+            given["autoscaler"] = _made(Autoscaler, given["autoscaler"], "autoscaler")
+        return FleetSpec(**given)
+    except PinnError as error:
+        raise PinnError(f"{where}: {error}") from None
+
+
+def _check_keys(given: Mapping[Any, Any], kind: type, what: str) -> None:
+    known = [f.name for f in fields(kind)]
+    unknown = [str(key) for key in given if key not in known]
+    if unknown:
+        raise PinnError(f"{what} has no {unknown[0]!r:.40}: it has {', '.join(known)}")
+
+
+def _list(given: Mapping[str, Any], name: str) -> list[Any]:
+    found = given[name]
+    if not isinstance(found, list):
+        raise PinnError(f"{name} must be a list, got {found!r:.60}")
+    return found
+
+
+def _mapping(value: object, what: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise PinnError(f"{what}: expected keys and values, got {value!r:.60}")
+    return value
+
+
+def _made(kind: type, value: object, what: str) -> Any:
+    """Return a part of a fleet; words of a known key are refused with its name."""
+    given = dict(_mapping(value, what))
+    _check_keys(given, kind, what)
+    needed = [f.name for f in fields(kind) if f.name in ("at_s", "server", "by")]
+    missing = [name for name in needed if name not in given]
+    if missing:
+        raise PinnError(f"{what}: {missing[0]} is missing")
+    for f in fields(kind):
+        value = given.get(f.name)
+        if f.name in ("by", "slo") or value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+            raise PinnError(f"{what}: {f.name} must be a number, got {value!r:.60}")
+        if f.type is int and not float(value).is_integer():
+            raise PinnError(f"{what}: {f.name} must be a whole number, got {value}")
+    return kind(**given)

@@ -1,0 +1,204 @@
+"""The router: which copy of the deployment gets a request, and which of its replicas.
+
+A router decides when a request arrives, by what it knows of the copies: requests that have not
+ended, requests that wait for a place in a batch, use of the KV cache, and the blocks in each cache.
+It looks at them every ``router_interval_s``, at the first request after that, or for each request
+without an interval. Every rule is a score; the copy with the highest one is chosen, and among
+several of them one at random.
+
+Behind it the copy's own load balancer chooses among data-parallel ranks. Without a router that
+balances all replicas.
+"""
+
+import numpy as np
+
+from pinn.simulator.blocks import cached_blocks
+from pinn.simulator.compiler import compiled_inside
+from pinn.simulator.draws import uniform_number
+from pinn.simulator.engine import Engine
+from pinn.simulator.state import IN_TURN, LEAST_REQUESTS, NO_ROUTER, PREFIX_AWARE, SERVES
+
+#: The coordinator tells the load balancer the queue lengths at most this often
+#: (``vllm/v1/engine/coordinator.py: DPCoordinatorProc``, ``min_stats_update_interval_ms``).
+PUBLISH_INTERVAL_S = 0.1
+#: Place of a router's draws among the numbers of a request, beyond those of its output tokens.
+_DRAWS = 1 << 30
+#: Length of the shortest queue of no copies.
+NO_QUEUE = 1 << 60
+
+
+def route(engine: Engine, r: int, moment: float) -> int:
+    """The replica that a request goes to."""
+    config = engine.config
+    if config.n_replicas == 1:
+        return 0
+    if config.router == NO_ROUTER:
+        return _balance(engine, moment, 0, config.n_replicas)
+    copy, ranks = 0, config.n_replicas // config.n_copies
+    if config.role == SERVES:
+        copy = engine.requests[r].source
+    elif config.n_copies > 1:
+        copy = _choose(engine, r, moment)
+    return _balance(engine, moment, copy * ranks, ranks)
+
+
+def _balance(engine: Engine, moment: float, first: int, count: int) -> int:
+    """``DPLBAsyncMPClient.get_core_engine_for_request``: least of 4 x waiting + running.
+
+    Between two reports of the coordinator the client counts what it has sent itself.
+    """
+    config = engine.config
+    balancer = engine.copies[first * config.n_copies // config.n_replicas]
+    if not config.least_loaded:
+        balancer.turns += 1
+        return first + (balancer.turns - 1) % count
+    if moment >= balancer.publish_s:
+        for replica in range(first, first + count):
+            state = engine.replicas[replica]
+            state.seen_waiting = engine.waiting[replica].size
+            state.seen_running = state.running
+        balancer.publish_s = (np.floor(moment / PUBLISH_INTERVAL_S) + 1) * PUBLISH_INTERVAL_S
+    best, least = first, 1 << 60
+    for replica in range(first, first + count):
+        state = engine.replicas[replica]
+        score = 4 * state.seen_waiting + state.seen_running
+        if score < least:
+            best, least = replica, score
+    engine.replicas[best].seen_waiting += 1
+    return best
+
+
+def _choose(engine: Engine, r: int, moment: float) -> int:
+    """The copy with the highest score, of those that are open."""
+    look_if_due(engine, moment)
+    most, least = longest_queue(engine), shortest_queue(engine)
+    copy, _, _ = best_copy(engine, r, most, least)
+    engine.counters.routed += 1
+    take(engine, copy, engine.counters.routed)
+    return copy
+
+
+def take(engine: Engine, copy: int, number: int) -> None:
+    """Note that a copy gets a request, the so-manyth that the router sends on."""
+    engine.copies[copy].turn = number
+    engine.copies[copy].seen_requests += 1
+
+
+def longest_queue(engine: Engine) -> int:
+    """Most requests that wait at a copy, as the router knows it; -1 where none is open."""
+    found = -1
+    for copy in range(engine.config.n_copies):
+        if not engine.copies[copy].closed:
+            found = max(found, engine.copies[copy].seen_waiting)
+    return found
+
+
+def shortest_queue(engine: Engine) -> int:
+    """Fewest requests that wait at a copy; a large number where none is open."""
+    found = NO_QUEUE
+    for copy in range(engine.config.n_copies):
+        if not engine.copies[copy].closed:
+            found = min(found, engine.copies[copy].seen_waiting)
+    return found
+
+
+def best_copy(engine: Engine, r: int, most: int, least: int) -> tuple[int, float, float]:
+    """The open copy with the highest score, that score, and a number that decides among equals.
+
+    Args:
+        engine: The copies.
+        r: The request.
+        most: Longest queue of all copies that the router knows, of other engines too.
+        least: Shortest queue.
+    """
+    best, highest, drawn = -1, -np.inf, -1.0
+    for copy in range(engine.config.n_copies):
+        if engine.copies[copy].closed:
+            continue
+        score = _score(engine, copy, r, most, least)
+        if score < highest:
+            continue
+        draw = uniform_number(r, _DRAWS + engine.config.first_copy + copy)
+        if score > highest or draw > drawn:
+            best, highest, drawn = copy, score, draw
+    return best, highest, drawn
+
+
+def look_if_due(engine: Engine, moment: float) -> None:
+    """Note the state of every copy, if the router's last look is long enough ago."""
+    if moment >= engine.counters.look_s:
+        _look(engine, moment)
+
+
+def _look(engine: Engine, moment: float) -> None:
+    """Note the state of every copy."""
+    config, counters = engine.config, engine.counters
+    ranks = config.n_replicas // config.n_copies
+    for copy in range(config.n_copies):
+        requests = waiting = used = 0
+        for replica in range(copy * ranks, (copy + 1) * ranks):
+            state = engine.replicas[replica]
+            queued = engine.input[replica].size + engine.waiting[replica].size
+            waiting += queued
+            requests += queued + state.running
+            used += config.blocks - state.free_blocks
+        seen = engine.copies[copy]
+        seen.seen_requests, seen.seen_waiting = requests, waiting
+        seen.seen_usage = used / (ranks * config.kv_blocks)
+    counters.looked_s = moment
+    if config.router_interval_s > 0:
+        looks = np.floor(moment / config.router_interval_s) + 1
+        counters.look_s = looks * config.router_interval_s
+
+
+def _score(engine: Engine, copy: int, r: int, most: int, least: int) -> float:
+    """What speaks for a copy by the router's rule; all are equal where it goes by chance.
+
+    Of llm-d's scorers ``queue-scorer`` is 1 for the shortest queue of all and 0 for the longest,
+    ``kv-cache-utilization-scorer`` the share of the KV cache that is free, and
+    ``prefix-cache-scorer`` the share of the prompt's blocks that are cached.
+    """
+    config, seen = engine.config, engine.copies[copy]
+    if config.router == IN_TURN:
+        return -float(seen.turn)
+    if config.router == LEAST_REQUESTS:
+        return -float(seen.seen_requests)
+    if config.router != PREFIX_AWARE:
+        return 0.0
+    queue = (most - seen.seen_waiting) / (most - least) if most > least else 1.0
+    score = config.queue_weight * queue + config.usage_weight * (1.0 - seen.seen_usage)
+    if config.prefix_weight > 0:
+        score += config.prefix_weight * _prefix_score(engine, copy, r)
+    return score
+
+
+def _prefix_score(engine: Engine, copy: int, r: int) -> float:
+    """Share of the prompt's blocks that a rank of a copy has cached, as the router knows it."""
+    config, ranks = engine.config, engine.config.n_replicas // engine.config.n_copies
+    full = engine.requests[r].prompt // config.block_tokens
+    if full == 0 or not config.prefix_caching:
+        return 0.0
+    hits = 0
+    for replica in range(copy * ranks, (copy + 1) * ranks):
+        if config.n_watched > 1:
+            hits = max(hits, _seen_blocks(engine, replica, r, full))
+        else:
+            hits = max(hits, cached_blocks(engine, replica, r))
+    return hits / full
+
+
+def _seen_blocks(engine: Engine, replica: int, r: int, full: int) -> int:
+    """Length of the longest prefix that was cached when the router last looked, in blocks.
+
+    A key that has come or gone since then, once, was the other way round.
+    """
+    looked_s, first = engine.counters.looked_s, engine.requests[r].first_key
+    for hits in range(full):
+        key = engine.keys[first + hits]
+        cached = engine.holder[replica, key] != 0
+        if cached != (engine.key_s[replica, key] < looked_s):
+            return hits
+    return full
+
+
+compiled_inside(__name__)
