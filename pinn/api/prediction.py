@@ -88,10 +88,10 @@ def predict(
         configuration = canonical(wanted)
         deployment, checkpoint = make_deployment(configuration), find_checkpoint(asked.checkpoint)
         predicted = network_prediction(checkpoint, deployment, configuration)
-    encoder = asked_encoder(
-        deployment, asked.images_per_request, asked.image_size, asked.checkpoint
-    )
-    if encoder is not None:
+    if asked.images_per_request:
+        encoder = asked_encoder(
+            deployment, asked.images_per_request, asked.image_size, asked.checkpoint
+        )
         predicted = replace(predicted, encoder=encoder)
     if asked.batch:
         predicted = predicted.at(*asked.batch)

@@ -130,8 +130,8 @@ class WorkersRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PoolsRequest:
-    """Two pools of servers.
+class ServersRequest:
+    """Servers other than those of the flags: two pools, or a fleet.
 
     Attributes:
         prefill: Prefill servers of their own: '2x tp=4' is two with -tp 4 each; other flags in
@@ -139,26 +139,15 @@ class PoolsRequest:
         decode: The decode servers.
         kv_link_gb_per_s: Rate at which a GPU sends or takes keys and values, in GB/s; inf for
             transfers that take no time. [default: the network port that the GPU's PCIe link fills]
-    """
-
-    PANEL: ClassVar[str] = "Prefill and decode apart"
-
-    prefill: str | None = None
-    decode: str | None = None
-    kv_link_gb_per_s: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class FleetRequest:
-    """Servers that differ, start, fail and scale.
-
-    Attributes:
         fleet: YAML file with kinds of servers, start_up_s, failures, in_flight and autoscaler, for
             --replicas of the flags where it lists no kinds.
     """
 
-    PANEL: ClassVar[str] = "Fleets"
+    PANEL: ClassVar[str] = "Disaggregated prefill/decode, fleets"
 
+    prefill: str | None = None
+    decode: str | None = None
+    kv_link_gb_per_s: float | None = None
     fleet: Path | None = None
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pinn
 from pinn.api.arguments import read_request, with_arguments
-from pinn.api.requests import FleetRequest, PoolsRequest, SimulationRequest, named
+from pinn.api.requests import ServersRequest, SimulationRequest, named
 from pinn.calibration.posterior import posterior_step_half_widths
 from pinn.common import Json, JsonObject
 from pinn.common.documents import comma_separated
@@ -57,8 +57,6 @@ if TYPE_CHECKING:
     AnyWorkload = str | Path | Mapping[str, Json] | pd.DataFrame | None
 
 _SPECIFICATIONS = (ServingSpec, EngineSpec, LoadFlags)
-#: Servers other than those of the flags.
-Servers = PoolsRequest | FleetRequest
 
 
 @with_arguments(*_SPECIFICATIONS, request=SimulationRequest, deploys=True)
@@ -98,7 +96,7 @@ def simulate(
         return simulated(asked, flags, *_one_rate(asked, "or pinn.sweep"))
 
 
-@with_arguments(*_SPECIFICATIONS, request=(SimulationRequest, PoolsRequest), deploys=True)
+@with_arguments(*_SPECIFICATIONS, request=(SimulationRequest, ServersRequest), deploys=True)
 def sweep(
     rate: str | Sequence[float],
     workload: AnyWorkload = None,
@@ -124,21 +122,21 @@ def sweep(
     Raises:
         PinnError: If something is unknown, does not fit together, or cannot be served.
     """
-    named, apart = _pools_request(given)
+    named, apart = _servers_request(given)
     with workload_file(workload) as path:
         own = {"workload": path, "model": model, "gpu": gpu, "rate": rate, **named}
         asked, flags = read_request(SimulationRequest, given, *_SPECIFICATIONS, **own)
         return swept_rates(asked, apart, flags)
 
 
-def _pools_request(given: dict[str, object]) -> tuple[dict[str, object], PoolsRequest]:
+def _servers_request(given: dict[str, object]) -> tuple[dict[str, object], ServersRequest]:
     """Take the arguments of two pools out of all that are given, by name and as a request."""
-    named = {f.name: given.pop(f.name, None) for f in fields(PoolsRequest)}
-    return named, read_request(PoolsRequest, named)[0]
+    named = {f.name: given.pop(f.name, None) for f in fields(ServersRequest)}
+    return named, read_request(ServersRequest, named)[0]
 
 
 def swept_rates(
-    asked: SimulationRequest, servers: Servers, flags: Mapping[str, FlagValue]
+    asked: SimulationRequest, servers: ServersRequest, flags: Mapping[str, FlagValue]
 ) -> RateSweep:
     """Serve a load at each of the rates that are asked for.
 
@@ -155,15 +153,15 @@ def swept_rates(
 
 def served(
     asked: SimulationRequest,
-    servers: Servers,
+    servers: ServersRequest,
     flags: Mapping[str, FlagValue],
     rate_per_s: float | None = None,
 ) -> Simulation | PoolsSimulation | FleetSimulation:
     """Serve a load at one rate, on two pools or a fleet where they are asked for."""
-    if isinstance(servers, FleetRequest) and servers.fleet is not None:
-        return simulated_fleet(asked, read_fleet(servers.fleet), flags, rate_per_s)
-    if isinstance(servers, FleetRequest) or servers == PoolsRequest():
+    if servers == ServersRequest():
         return simulated(asked, flags, rate_per_s)
+    if servers.fleet is not None and servers == ServersRequest(fleet=servers.fleet):
+        return simulated_fleet(asked, read_fleet(servers.fleet), flags, rate_per_s)
     return simulated_pools(asked, servers, flags, rate_per_s)
 
 
@@ -309,7 +307,7 @@ _OF_ONE_ENGINE = {
 }
 
 
-@with_arguments(*_SPECIFICATIONS, request=(SimulationRequest, PoolsRequest), deploys=True)
+@with_arguments(*_SPECIFICATIONS, request=(SimulationRequest, ServersRequest), deploys=True)
 def simulate_pools(
     workload: AnyWorkload = None,
     model: str | Path | None = None,
@@ -327,7 +325,7 @@ def simulate_pools(
     Raises:
         PinnError: If an option is of one engine alone, or the pools do not fit together.
     """
-    named, apart = _pools_request(given)
+    named, apart = _servers_request(given)
     with workload_file(workload) as path:
         own = {"workload": path, "model": model, "gpu": gpu, **named}
         asked, flags = read_request(SimulationRequest, given, *_SPECIFICATIONS, **own)
@@ -337,7 +335,7 @@ def simulate_pools(
 
 def simulated_pools(
     asked: SimulationRequest,
-    apart: PoolsRequest,
+    apart: ServersRequest,
     flags: Mapping[str, FlagValue],
     rate_per_s: float | None = None,
 ) -> PoolsSimulation:
@@ -346,6 +344,8 @@ def simulated_pools(
     for name, remedy in _OF_ONE_ENGINE.items():
         if flags.get(name) is not None or getattr(asked, name, None) is not None:
             raise PinnError(f"--{name.replace('_', '-')} with --prefill and --decode: {remedy}")
+    if apart.fleet is not None:
+        raise PinnError("--fleet with --prefill and --decode: leave one of them out")
     of_prefill, of_decode = apart.prefill, apart.decode
     if of_prefill is None or of_decode is None:
         option = "--prefill" if of_prefill is None else "--decode"
@@ -369,7 +369,7 @@ def simulated_pools(
     return PoolsSimulation(found, prefill, decode, about, reported)
 
 
-@with_arguments(*_SPECIFICATIONS, request=(SimulationRequest, FleetRequest), deploys=True)
+@with_arguments(*_SPECIFICATIONS, request=SimulationRequest, deploys=True)
 def simulate_fleet(
     workload: AnyWorkload = None,
     model: str | Path | None = None,

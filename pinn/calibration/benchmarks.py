@@ -137,7 +137,8 @@ def simulated_rows(
 
 
 def _latency(deployment: Deployment, coefficients: Vector) -> LinearLatency:
-    return LinearLatency(deployment, *np.split(coefficients, [len(STEP_FEATURES)]))
+    beta, alpha = np.split(coefficients, [len(STEP_FEATURES)])
+    return LinearLatency(deployment, beta, alpha)
 
 
 def _values(run: Run, names: list[str]) -> np.ndarray:

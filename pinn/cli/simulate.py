@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pinn.api.requests import FleetRequest, PoolsRequest, SimulationRequest
+from pinn.api.requests import ServersRequest, SimulationRequest
 from pinn.cli.options import JsonPath, engine_flags, output
 from pinn.cli.outputs import write_json
 from pinn.engines.engine_spec import EngineSpec
@@ -19,8 +19,7 @@ from pinn.specs.serving import ServingSpec
 @engine_flags(ServingSpec, EngineSpec, LoadFlags, deploys=True)
 def simulate(
     asked: SimulationRequest,
-    apart: PoolsRequest,
-    several: FleetRequest,
+    servers: ServersRequest,
     more: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
     json_path: JsonPath = None,
     requests: Annotated[Path | None, output(".parquet")] = None,
@@ -70,12 +69,9 @@ def simulate(
     from pinn.simulator.result import Simulation
 
     asked = _with_all_limits(asked, more or [])
-    if timeline is not None and apart != PoolsRequest():
+    if timeline is not None and servers != ServersRequest(fleet=servers.fleet):
         raise PinnError("--timeline with --prefill and --decode: it draws one engine: leave it out")
     rates = simulation.read_rates(asked.rate)
-    if several.fleet is not None and apart != PoolsRequest():
-        raise PinnError("--fleet with --prefill and --decode: leave one of them out")
-    servers = apart if several.fleet is None else several
     if len(rates) > 1 or plot is not None:
         _refuse_of_one_run(rates, requests=requests, timeline=timeline)
         sweep = simulation.swept_rates(asked, servers, flags)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int, Shaped
@@ -115,7 +116,7 @@ class ErrorScenario:
     encoder: float = 0.0
 
 
-def _behind(router: str, own: EngineSpec) -> dict[str, str | None]:
+def _behind(router: str, own: EngineSpec) -> dict[str, Any]:
     """Return the settings of a router; weights are of the rule that has them."""
     if router not in ROUTERS:  # a single replica's load balancer
         return {}

@@ -176,7 +176,7 @@ class Control:
         engine.copies["closed"][server.copy] = 1
         heapq.heappush(self.events, (now_s + failure.down_s, _RESTART, place, server.serial))
         for r in gone:
-            engine.requests[r] = self._fresh[server.kind]["requests"][r]
+            np.asarray(engine.requests)[r] = self._fresh[server.kind]["requests"][r]
             if self.spec.in_flight == RESEND:
                 self.resent += 1
                 compiled_dispatch(self.front, self.engines, int(r), now_s)
@@ -287,8 +287,8 @@ def _restore(engine: Engine, fresh: dict[str, np.ndarray], copy: int) -> None:
 
 def _forget_deadlines(engine: Engine, gone: np.ndarray) -> None:
     """Take requests out of the heap of deadlines; a sorted list is a heap."""
-    count = int(engine.counters.deadlines)
-    kept = engine.deadlines[:count][~np.isin(engine.deadlines["request"][:count], gone)]
-    kept = np.sort(kept, order="moment_s")
-    engine.deadlines[: len(kept)] = kept
+    deadlines = np.asarray(engine.deadlines)
+    open_ones = deadlines[: int(engine.counters.deadlines)]
+    kept = np.sort(open_ones[~np.isin(open_ones["request"], gone)], order="moment_s")
+    deadlines[: len(kept)] = kept
     engine.counters.deadlines = len(kept)

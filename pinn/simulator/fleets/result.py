@@ -170,7 +170,7 @@ class FleetSimulation:
 
     def to_json(self) -> JsonObject:
         """Return what ``pinn simulate --fleet --json`` writes."""
-        kinds = [
+        kinds: list[JsonObject] = [
             {"replicas": pool.engine.replicas, "gpus": pool.gpus, "deployment": about}
             for pool, about in zip(self.kinds, self.about or [{}] * len(self.kinds), strict=True)
         ]
