@@ -116,6 +116,8 @@ def _limit_cell(place: int, choice: Choice, between: str = "\n") -> str:
 
 def _rate(choice: Choice) -> str:
     rate = choice.fleet_rate
+    if choice.is_partial:
+        return f">= {number(rate.per_s)}"
     if rate.interval_per_s is None:
         return number(rate.per_s)
     low, high = map(number, rate.interval_per_s)
@@ -201,6 +203,9 @@ def _how_sure(choice: Choice) -> list[str]:
     """Return sentences on the highest rates of one replica and of all together, with intervals."""
     one, all_of_them = choice.highest_rate, choice.fleet_rate
     alone = f"One replica alone holds {number(one.per_s)} requests/s" + _search_bar(one)
+    if choice.is_partial:
+        most = f"{choice.replicas} replicas together hold {number(all_of_them.per_s)} or more"
+        return [f"{alone}.", f"{most}; there was no time for their interval and chance."]
     if choice.replicas == 1:
         return [alone + _interval_bar(all_of_them) + "."]
     together = f"{choice.replicas} replicas together hold {number(all_of_them.per_s)}"
