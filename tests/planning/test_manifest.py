@@ -14,7 +14,7 @@ from pinn.errors import PinnError
 from pinn.planning.manifest import manifest
 
 VLLM = "vllm serve an-organisation/A_Model.1 --tensor-parallel-size 4 --max-num-seqs 256"
-POOL = "{} --kv-transfer-config '{{\"kv_connector\":\"NixlConnector\"}}'  # {} of them, {}"
+POOL = '{} --kv-transfer-config \'{{"kv_connector":"NixlConnector"}}\'  # {} of them, {}'
 
 
 def plan_of(command=VLLM, gpus_each=4, replicas=3, model="an-organisation/A_Model.1", **more):
