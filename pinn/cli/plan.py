@@ -81,7 +81,9 @@ def plan(
     from pinn.api import plans
 
     costs = {"price": price or "", "purchase_price": purchase_price or ""}
-    with interrupted_once("the best plan so far follows; once more to end at once") as signals:
+    with interrupted_once(
+        "the best plan so far follows, if any; once more ends at once"
+    ) as signals:
         simulating = vars(where) | {"workers": where.count}
         found = plans.plan(
             **(vars(asked) | simulating | flags), **costs, purchase_years=purchase_years

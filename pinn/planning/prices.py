@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pinn.common.documents import CsvTable
+from pinn.common.files import given_path
 from pinn.common.numbers import exact, number
 from pinn.errors import PinnError
 from pinn.simulator.workloads.yaml_spec import Number, Strict, check, read_mapping
@@ -17,6 +18,7 @@ _LAYOUT = (
     "write 'H100: 2.5', 'H100: {per_hour: 2.5}' or 'H100: {purchase_price: 30000, years: 4}', or a "
     "CSV file with the columns gpu, per_hour, purchase_price and years"
 )
+_SUFFIXES = (".csv", ".yaml", ".yml", ".json")
 _COLUMNS = ("gpu", "per_hour", "purchase_price", "years")
 
 
@@ -89,8 +91,9 @@ def _file(given: str | Path | Mapping[str, float]) -> Path | None:
     """Return the path where prices are given as a file."""
     if isinstance(given, Mapping) or (isinstance(given, str) and ("=" in given or not given)):
         return None
-    path = Path(given).expanduser()
-    return path if isinstance(given, Path) or path.suffix or path.exists() else None
+    path = given_path(given)
+    is_named = path.suffix.lower() in _SUFFIXES
+    return path if isinstance(given, Path) or is_named or path.is_file() else None
 
 
 def _pairs(option: str, given: str | Path | Mapping[str, float]) -> list[tuple[str, float]]:

@@ -102,6 +102,7 @@ class Search:
 
     def __post_init__(self) -> None:
         self._digest = _digest(self.problem)
+        self._kept: dict[int, Sequence[tuple[int, float]]] = {}
 
     def run(self, top: int) -> None:
         """Search until all hardware is screened, time is over or an interrupt comes.
@@ -196,22 +197,21 @@ class Search:
         for i, result in self._results(screen_group, ScreenedGroup, tasks, part):
             if len(result.untried) < len(self.groups[i]):
                 self.screened[i] = result.of(self.groups[i])
+                kept = [(place, rate) for place, rate in result.kept]
+                if self._kept.get(i) != kept:  # a fleet of a part of the candidates is outdated
+                    self.sized.pop(i, None)
+                self._kept[i] = kept
 
     def _size(self, must: Sequence[int], may: Sequence[int], budget: TimeBudget) -> None:
         """Size fleets of hardware that was not sized yet."""
         tasks = {
-            i: ((self.groups[i], self._kept_places(i)), i in must)
+            i: ((self.groups[i], self._kept[i]), i in must)
             for i in (*must, *may)
             if i not in self.sized
         }
         for i, result in self._results(size_group, SizedGroup, tasks, budget):
             if not result.untried:
                 self.sized[i] = result
-
-    def _kept_places(self, i: int) -> list[tuple[int, float]]:
-        """Return the places and rates of the candidates that were kept in screening."""
-        labels = [candidate.label for candidate in self.groups[i]]
-        return [(labels.index(each.label), rate) for each, rate in self.screened[i].kept]
 
     def _make_rows(self, fleets: Mapping[int, SizedCandidate]) -> None:
         tasks = {i: (fleet, True) for i, fleet in fleets.items()}
@@ -222,9 +222,9 @@ class Search:
         """Make partial rows of the best fleet of every GPU so far, in this process."""
         self.workers = Workers(torch=self.workers.torch)
         self.budget = replace(self.budget, end_s=self.budget.begin_s)
-        if not self.sized:
-            (must, _) = ranking.promising(self.screened, self.problem, 1)
-            self._size(must[:1], [], self.budget)
+        must, _ = ranking.promising(self.screened, self.problem, 1)
+        while must and not self._fleets:
+            self._size([must.pop(0)], [], self.budget)
         fleets = self._fleets
         gpus = {each.candidate.deployment.gpu.name: i for i, each in reversed(fleets.items())}
         self._make_rows({i: fleets[i] for i in gpus.values() if i not in self.rows})

@@ -143,17 +143,16 @@ def _check_any(search: Search) -> None:
     """Raise an error if no candidate meets the SLO, or none can be rented."""
     if search.rows:
         return
-    slo, nearest = search.problem.slo.text, [each.nearest for each in search.sized.values()]
-    infeasible = [each for each in nearest if each is not None]
+    slo, screened = search.problem.slo.text, search.screened
+    left = sum(map(len, search.untried.values()))
+    untried = f"; {left:,} candidates were not tried: raise --time-budget" if left else ""
+    infeasible = [each.nearest for each in search.sized.values() if each.nearest is not None]
     if infeasible:
         best = min(infeasible, key=lambda each: each.gpus)
         fault = f"no candidate can be rented for {slo!r}: the nearest, {best.label}, {best.reason}"
-        raise PinnError(fault)
-    screened = search.screened
+        raise PinnError(f"{fault}{untried}")
     i = min(screened, key=lambda i: screened[i].least_excess)
     excess, label = screened[i].least_excess, search.groups[i][0].label
-    left = sum(map(len, search.untried.values()))
-    untried = f"; {left} candidates were not tried: raise --time-budget" if left else ""
     raise PinnError(
         f"no candidate holds {slo!r}: on the nearest, {label}, a request alone takes "
         f"{excess:.2f} times as long: allow that much, or name faster GPUs or fewer bits{untried}"
