@@ -124,6 +124,15 @@ def test_without_time_the_best_guess_on_each_gpu_is_evaluated(question, whole, t
     assert plan.choices[0].cost_per_hour >= whole.choices[0].cost_per_hour
 
 
+@pytest.mark.parametrize("seconds", [8.0, 25.0])
+def test_every_candidate_is_accounted_for_whenever_time_ends(question, tmp_path, seconds):
+    plan = planned(question, tmp_path, seconds)
+    assert plan.candidates == len(plan.choices) + len(plan.left_out)
+    assert {each.gpu for each in plan.by_gpu} == set(GPUS)
+    labels = [each.label for each in (*plan.choices, *plan.left_out)]
+    assert len(set(labels)) == len(labels)
+
+
 def test_the_same_search_goes_on_to_the_same_plan(question, whole, cache, tmp_path, monkeypatch):
     begun = planned(question, tmp_path, 1e-9)
     screened = []
