@@ -51,6 +51,8 @@ def plan(
                     which all replicas hold the limits; safe: at its interval's
                     bad end too; none for a load shorter than 10 answers
       coefficients  network, or the file of --coefficients
+      best on       second table, for several GPUs: the best row on each, with the
+                    whole cost over a million tokens in, and over those out
 
     Rows are in the order of per hour (or GPUs). Without --rate, of per hour / holds/s; the
     limits' values are then of one replica at holds/s. The files of --out have more: price per
