@@ -32,6 +32,7 @@ def main(workers: int = 2, load_s: float = 833.0, candidates: Path | None = None
         load, out = Path(folder) / "load.yaml", Path(folder) / "plan"
         load.write_text(f"{LOAD}- {{rate: 12, duration: {load_s}}}")
         files = ("--workload", str(load), "--workers", str(workers), "--out", str(out))
+        files += ("--cache", str(Path(folder) / "cache"), "--time-budget", "inf")
         command = (*PINN, "plan", *ASKED, *files, *more)
         most, wall_s, processor_s = timed(lambda: most_memory_bytes(command), CHILDREN)
         made = json.loads((out / "plan.json").read_text())

@@ -12,6 +12,7 @@ import json
 import math
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import numpy as np
@@ -25,9 +26,11 @@ from pinn.planning import rate_search
 from pinn.planning.candidate import Candidate
 from pinn.planning.candidates import SearchSpace, find_candidates
 from pinn.planning.plan import Choice
-from pinn.planning.planner import make_plan
+from pinn.planning.prices import Price
 from pinn.planning.problem import PlanningProblem
 from pinn.planning.screening import guessed_rates_per_s
+from pinn.planning.search import Search, by_hardware
+from pinn.planning.search_result import make_plan
 from pinn.planning.trials import Trials
 from pinn.simulator.slo import parse_slo
 from pinn.simulator.workloads.arrivals import Gaps, Stage
@@ -71,7 +74,7 @@ def question(seed: int) -> tuple[PlanningProblem, list[Candidate]]:
     rows = [row | base for base in space.bases for row in expand_grid(grid)]
     checkpoint = find_checkpoint()
     candidates, _ = find_candidates(rows, space, load, checkpoint)
-    prices = {c.deployment.gpu.name: float(rng.uniform(1, 4)) for c in candidates}
+    prices = {c.deployment.gpu.name: Price(float(rng.uniform(1, 4))) for c in candidates}
     rate = float(rng.choice([5.0, 20.0]))
     return PlanningProblem(
         [at_rate(load, rate)], rate, parse_slo(limits), checkpoint, prices, None,
@@ -82,8 +85,10 @@ def question(seed: int) -> tuple[PlanningProblem, list[Candidate]]:
 def choice(problem: PlanningProblem, candidates: list[Candidate]) -> Choice:
     """Return the choice of 'pinn plan'."""
     workers = Workers(torch=False)
-    plan = make_plan(problem, candidates, top=4, each_alone=False, workers=workers)
-    return plan.choices[0]
+    groups = by_hardware(candidates, each_alone=False)
+    with TemporaryDirectory() as cache:
+        search = Search(problem, groups, workers, cache=Path(cache))
+        return make_plan(search, top=4).choices[0]
 
 
 class Highest(NamedTuple):

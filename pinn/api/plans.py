@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,11 +14,12 @@ from pinn.common.workers import Workers
 from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
 from pinn.planning.explore.page import explore_page
+from pinn.planning.manifest import manifest
 from pinn.planning.plan import Plan, PlanRequest
 from pinn.planning.planner import plan_load
+from pinn.planning.prices import read_prices
 from pinn.planning.report import choice_rows, print_plan, write_files
 from pinn.simulator.workloads.load import LoadFlags
-from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
 
 if TYPE_CHECKING:
@@ -42,8 +43,16 @@ class PlannedFleet:
         return pd.DataFrame(choice_rows(self.plan))
 
     def save(self, folder: str | Path) -> None:
-        """Write plan.json, plan.csv, plan.html and its pictures."""
+        """Write plan.json, plan.csv, plan.html and its pictures, and manifest.yaml."""
         write_files(self.plan, Path(folder))
+
+    def manifest(self) -> str:
+        """Return the first choice as Kubernetes objects, in YAML.
+
+        Raises:
+            PinnError: If its engine has no command for a replica across machines.
+        """
+        return manifest(self.plan)
 
     def print_report(self, folder: Path | None = None) -> None:
         """Print the plan, and the folder of its files where they were saved."""
@@ -64,7 +73,9 @@ def plan(
     model: str | Path | None = None,
     gpu: str | Path | Sequence[str | Path] | None = None,
     *,
-    price: str | Mapping[str, float] = "",
+    price: str | Path | Mapping[str, float] = "",
+    purchase_price: str | Mapping[str, float] = "",
+    purchase_years: float | None = None,
     **given: object,
 ) -> PlannedFleet:
     """What to rent for a load, how to start it, and how sure that is, as ``pinn plan`` says.
@@ -76,8 +87,10 @@ def plan(
             ``"ttft<=1s, tpot<=40ms for 95 %"``.
         model: Name, or path of a config.json or its folder.
         gpu: One or several GPUs that may be rented.
-        price: Per GPU and hour, as a mapping or as text such as ``"H100=2.5 H200=3.2"``. [default:
-            GPUs are counted]
+        price: Per GPU and hour, as a mapping, as text such as ``"H100=2.5 H200=3.2"``, or a file of
+            prices. [default: GPUs are counted]
+        purchase_price: Prices of GPUs that are owned, in the same way, which become costs per hour.
+        purchase_years: Years over which these GPUs are written off.
         **given: All else, the engine's flags, which hold for all candidates, and the load's too.
 
     Raises:
@@ -85,38 +98,13 @@ def plan(
     """
     given = {"workers": 1, **given}
     where = {f.name: given.pop(f.name, None) for f in fields(WorkersRequest)}
-    own = {"workload": workload, "slo": slo, "model": model, "gpu": gpu, "price": price}
+    costs = {"price": price, "purchase_price": purchase_price, "purchase_years": purchase_years}
+    own = {"workload": workload, "slo": slo, "model": model, "gpu": gpu, **costs}
     asked, flags = read_request(PlanRequest, given, *_SPECIFICATIONS, **own, **where)
     place, _ = read_request(WorkersRequest, where)
+    prices = read_prices(price, purchase_price, purchase_years)
     workers = Workers(place.backend, place.count, place.address, torch=False)
-    return PlannedFleet(plan_load(asked, flags, _prices(price), workers))
-
-
-def _prices(given: str | Mapping[str, float]) -> dict[str, float]:
-    """Return what a GPU costs in an hour, by its full name.
-
-    Raises:
-        PinnError: If a price is not positive, or one GPU has two.
-    """
-    pairs: Iterable[tuple[str, object]]
-    if isinstance(given, Mapping):
-        pairs = given.items()
-    else:
-        parted = (part.partition("=") for part in given.replace(",", " ").split())
-        pairs = [(name, value if equals else "") for name, equals, value in parted]
-    found: dict[str, float] = {}
-    for name, value in pairs:
-        try:
-            number = float(str(value))
-        except ValueError:
-            number = float("nan")
-        if not 0 < number < float("inf"):
-            told = f"{name}={value}" if value != "" else name
-            raise PinnError(f"--price: cannot read {told!r}: write 'H100=2.5 H200=3.2'")
-        gpu = load_gpu(name).name
-        if found.setdefault(gpu, number) != number:
-            raise PinnError(f"--price: {gpu} costs {found[gpu]:g} and {number:g}: give one price")
-    return found
+    return PlannedFleet(plan_load(asked, flags, prices, workers))
 
 
 @with_arguments(ServingSpec, request=ExploreRequest, deploys=True)

@@ -23,7 +23,7 @@ PARTLY_READ = 3
 # Where commands write: a folder that is there, and never over what they read.
 
 #: Options that name a file or folder to write.
-OUTPUTS = frozenset({"--json", "--plot", "--requests", "--timeline", "--out"})
+OUTPUTS = frozenset({"--json", "--plot", "--requests", "--timeline", "--manifest", "--out"})
 #: Formats of tables and pictures, which a file's name tells.
 TABLES = (".csv", ".json", ".parquet")
 PICTURES = (".png", ".svg", ".pdf")

@@ -3,9 +3,12 @@
 from pathlib import Path
 from typing import Annotated
 
+import typer
+
 from pinn.api.requests import WorkersRequest
 from pinn.cli.options import engine_flags, output
-from pinn.common.workers import stopping_at_once
+from pinn.common.files import write_whole
+from pinn.common.workers import interrupted_once
 from pinn.engines.engine_spec import EngineSpec
 from pinn.planning.plan import PlanRequest
 from pinn.simulator.workloads.load import LoadFlags
@@ -18,6 +21,9 @@ def plan(
     asked: PlanRequest,
     where: WorkersRequest,
     price: str | None = None,
+    purchase_price: str | None = None,
+    purchase_years: float | None = None,
+    manifest: Annotated[Path | None, output(".yaml", ".yml")] = None,
     out: Annotated[Path | None, output()] = None,
     *,
     flags: dict[str, FlagValue],
@@ -45,6 +51,8 @@ def plan(
                     which all replicas hold the limits; safe: at its interval's
                     bad end too; none for a load shorter than 10 answers
       coefficients  network, or the file of --coefficients
+      best on       second table, for several GPUs: the best row on each, with the
+                    whole cost over a million tokens in, and over those out
 
     Rows are in the order of per hour (or GPUs). Without --rate, of per hour / holds/s; the
     limits' values are then of one replica at holds/s. The files of --out have more: price per
@@ -63,14 +71,29 @@ def plan(
         --slo 'p99 ttft<=2s' --quantization bf16,fp8
 
     Options:
-        price: Per GPU and hour: 'H100=2.5 H200=3.2'. [default: GPUs are counted]
-        out: Folder for plan.json, plan.csv, plan.html, PNGs.
+        price: Per GPU and hour: 'H100=2.5 H200=3.2'; or a CSV, YAML or JSON file of prices.
+            [default: GPUs are counted]
+        purchase_price: Of GPUs that you own, such as 'H100=30000': the cost per hour is the price
+            / years / 8,766 hours, without power and space.
+        purchase_years: Years over which they are written off.
+        manifest: YAML file for the first choice as Kubernetes objects: a Deployment, or a
+            LeaderWorkerSet for replicas across machines, and a Service.
+        out: Folder for plan.json, plan.csv, plan.html, PNGs, manifest.yaml.
     """
     from pinn.api import plans
 
-    with stopping_at_once("nothing is kept: a plan is written when it is done"):
+    costs = {"price": price or "", "purchase_price": purchase_price or ""}
+    with interrupted_once(
+        "the best plan so far follows, if any; once more ends at once"
+    ) as signals:
         simulating = vars(where) | {"workers": where.count}
-        found = plans.plan(**(vars(asked) | simulating | flags), price=price or "")
+        found = plans.plan(
+            **(vars(asked) | simulating | flags), **costs, purchase_years=purchase_years
+        )
+        if manifest is not None:
+            write_whole(manifest, found.manifest())
         if out is not None:
             found.save(out)
     found.print_report(out)
+    if signals:
+        raise typer.Exit(128 + signals[0])

@@ -5,9 +5,10 @@ up :mod:`logging`. Commands run inside :func:`shown`.
 """
 
 import logging
+import shutil
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TextIO, TypeVar
@@ -20,7 +21,13 @@ FIRST_S = 5.0
 _LONGEST_S = 60.0
 
 _LOG = logging.getLogger("pinn")
-_WORK = SimpleNamespace(text="", part="", is_shown=False)
+#: Seconds between changes of a status line.
+_STATUS_S = 1.0
+#: Code that takes a terminal's cursor to the start of its line, which is cleared.
+_CLEARED = "\r\x1b[K"
+
+#: The stream is None where it is no terminal.
+_WORK = SimpleNamespace(text="", part="", command="", stream=None, is_shown=False, has_status=False)
 
 
 def note(text: str) -> None:
@@ -31,6 +38,38 @@ def note(text: str) -> None:
 def doing(text: str) -> None:
     """Set the present task; it is shown only if it takes long."""
     _WORK.text = text
+
+
+@contextmanager
+def status(text: Callable[[], str]) -> Iterator[None]:
+    """Keep one line on the terminal up to date while the body runs, in place of other progress.
+
+    Args:
+        text: Function that returns the line; another thread calls it every second.
+    """
+    stream = _WORK.stream
+    if stream is None:
+        yield
+        return
+    done = threading.Event()
+
+    def show() -> None:
+        while not done.wait(_STATUS_S):
+            line = f"{_WORK.command}: {text()}"
+            stream.write(_CLEARED + line[: shutil.get_terminal_size().columns - 1])
+            stream.flush()
+
+    thread = threading.Thread(target=show, daemon=True)
+    _WORK.has_status = True
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        _WORK.has_status = False
+        stream.write(_CLEARED)
+        stream.flush()
 
 
 def still(done: int, total: int, since_s: float) -> str:
@@ -81,7 +120,8 @@ def shown(command: str, stream: TextIO, first_s: float = FIRST_S) -> Iterator[No
     handler, done = logging.StreamHandler(stream), threading.Event()
     _LOG.addHandler(handler)
     _LOG.setLevel(logging.INFO)
-    _WORK.is_shown = True
+    _WORK.is_shown, _WORK.command = True, command
+    _WORK.stream = stream if stream.isatty() else None
     thread = threading.Thread(target=_write, args=(command, stream, first_s, done), daemon=True)
     if stream.isatty():
         thread.start()
@@ -92,14 +132,16 @@ def shown(command: str, stream: TextIO, first_s: float = FIRST_S) -> Iterator[No
         if thread.is_alive():
             thread.join()
         _LOG.removeHandler(handler)
-        _WORK.is_shown = False
+        _WORK.is_shown, _WORK.stream = False, None
 
 
 def _write(command: str, stream: TextIO, wait_s: float, done: threading.Event) -> None:
     start = time.monotonic()
     while not done.wait(wait_s):
         passed_s = time.monotonic() - start
+        wait_s = min(passed_s, _LONGEST_S)
+        if _WORK.has_status:
+            continue
         what = _WORK.part + (f"{_WORK.text}, " if _WORK.text else "")
         stream.write(f"{command}: {what}{passed_s:.0f} s so far\n")
         stream.flush()
-        wait_s = min(passed_s, _LONGEST_S)

@@ -22,7 +22,7 @@ from enum import Enum
 from functools import partial
 from pathlib import Path
 from types import FunctionType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pinn.common import Json, files
 from pinn.common.code import code_digest, module_of
@@ -176,17 +176,38 @@ def remembered_value(
         PinnError: If an argument cannot be part of a key.
     """
 
-    def read(path: Path) -> _T:
-        return json.loads(path.read_text())["value"]
-
     def compute() -> _T:
         return json.loads(files.json_text(function(*arguments, **(aside or {}))))
 
-    def write(path: Path, value: _T) -> None:
-        path.write_text(files.json_text({"function": key.function, "value": value}, indent=1))
-
     key = call_key(function, arguments)
-    return _remembered(key.place(root).with_suffix(".json"), read, compute, write)
+    return _remembered(_value_file(key, root), _read_value, compute, partial(_write_value, key))
+
+
+def find_value(key: CallKey, root: Path | None = None) -> object:
+    """Return the cached value of a call; None where no usable one is cached."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return _read_value(_value_file(key, root))
+    return None
+
+
+def keep_value(key: CallKey, value: object, root: Path | None = None) -> None:
+    """Cache the value of a call, JSON-ready, that was computed elsewhere, such as by a worker."""
+    with suppress(OSError):  # a result that cannot be kept is recomputed
+        files.replace_atomically(
+            _value_file(key, root), lambda target: _write_value(key, target, value)
+        )
+
+
+def _value_file(key: CallKey, root: Path | None) -> Path:
+    return key.place(root).with_suffix(".json")
+
+
+def _read_value(path: Path) -> Any:
+    return json.loads(path.read_text())["value"]
+
+
+def _write_value(key: CallKey, path: Path, value: object) -> None:
+    path.write_text(files.json_text({"function": key.function, "value": value}, indent=1))
 
 
 def remembered_table(

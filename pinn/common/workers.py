@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pinn.errors import PinnError
 
@@ -57,7 +57,11 @@ class Workers:
         Args:
             modules: Modules that tasks import; processes import them while this one goes on.
         """
-        if self.backend == "ray" or self.count == 1:
+        if self.backend == "ray":
+            with self._ray():
+                yield self
+            return
+        if self.count == 1:
             yield self
             return
         with self._started() as pool:
@@ -102,17 +106,41 @@ class Workers:
             pool.shutdown(cancel_futures=True)
             raise
         except BaseException:  # an interrupt or unwanted results: do not wait for tasks
-            for process in list((pool._processes or {}).values()):
-                process.kill()
-            # The pool's thread notices and ends. Left running, it could close its pipe just as the
-            # interpreter's exit writes to it.
-            pool.shutdown(cancel_futures=True)
+            _kill(pool)
             raise
         pool.shutdown()
+
+    def stop(self) -> None:
+        """End the kept processes without waiting for their tasks."""
+        if isinstance(self.pool, ProcessPoolExecutor):
+            _kill(self.pool)
 
     def _on_ray(
         self, work: Callable[[Task], Result], tasks: Sequence[Task]
     ) -> Iterator[tuple[int, Result]]:
+        with self._ray() as ray:
+            start: Callable[..., object] = ray.remote(num_cpus=1)(_in_folder).remote
+            here = Path.cwd()
+            index = {start(here, self.torch, work, task): i for i, task in enumerate(tasks)}
+            waiting = list(index)
+            try:
+                while waiting:
+                    done, waiting = ray.wait(waiting)
+                    for reference in done:
+                        try:
+                            result = ray.get(reference)
+                        except ray.exceptions.RayTaskError as error:
+                            # The task's own error, not Ray's report of it.
+                            raise error.cause from error
+                        yield index[reference], result
+            except BaseException:  # tasks of a running cluster would go on
+                for reference in waiting:
+                    ray.cancel(reference)
+                raise
+
+    @contextmanager
+    def _ray(self) -> Iterator[Any]:
+        """Yield the module of Ray while it runs; it ends with the outermost use that started it."""
         try:
             import ray
         except ImportError as error:
@@ -124,18 +152,7 @@ class Workers:
             # Without "local", Ray would join one that already runs on this machine.
             ray.init("local", num_cpus=self.count, include_dashboard=False, log_to_driver=False)
         try:
-            start: Callable[..., object] = ray.remote(num_cpus=1)(_in_folder).remote
-            here = Path.cwd()
-            index = {start(here, self.torch, work, task): i for i, task in enumerate(tasks)}
-            waiting = list(index)
-            while waiting:
-                done, waiting = ray.wait(waiting)
-                for reference in done:
-                    try:
-                        result = ray.get(reference)
-                    except ray.exceptions.RayTaskError as error:
-                        raise error.cause from error  # the task's own error, not Ray's report of it
-                    yield index[reference], result
+            yield ray
         finally:
             if own:
                 ray.shutdown()
@@ -171,6 +188,46 @@ def on_signals(handler: Callable[[int, FrameType | None], object]) -> Iterator[N
     finally:
         for number, old in before.items():
             signal.signal(number, old)
+
+
+@contextmanager
+def interrupted_once(said: str) -> Iterator[list[int]]:
+    """Make a first SIGINT or SIGTERM raise ``KeyboardInterrupt``, and a second end the process.
+
+    Outside the main thread, which alone may handle signals, their handlers are kept.
+
+    Args:
+        said: Sentence that the first signal prints on stderr.
+
+    Yields:
+        List of the signals that came so far.
+    """
+    came: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield came
+        return
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+        if len(came) > 1:
+            raise SystemExit(128 + number)
+        os.write(2, f"stopping: {said}\n".encode())
+        raise KeyboardInterrupt
+
+    with on_signals(stop):
+        try:
+            yield came
+        except KeyboardInterrupt:
+            raise SystemExit(128 + (came or [signal.SIGINT])[0]) from None
+
+
+def _kill(pool: ProcessPoolExecutor) -> None:
+    """End the processes of a pool."""
+    for process in list((pool._processes or {}).values()):
+        process.kill()
+    # The pool's thread notices and ends. Left running, it could close its pipe just as the
+    # interpreter's exit writes to it.
+    pool.shutdown(cancel_futures=True)
 
 
 def _end_with_parent() -> None:

@@ -1,8 +1,11 @@
-"""Evaluation of candidates of the same hardware on the whole load: the choice and its certainty."""
+"""Evaluation on the whole load: sizes of fleets on the same hardware, and how sure they are."""
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+from jaxtyping import Int
 
 from pinn.common.numbers import number
 from pinn.engines.assumptions import assumption_lines
@@ -13,6 +16,7 @@ from pinn.planning.candidate import NETWORK, Candidate
 from pinn.planning.plan import Choice, HighestRate, Point, RejectedCandidate
 from pinn.planning.pools import PoolsCandidate
 from pinn.planning.problem import PlanningProblem
+from pinn.planning.time_budget import UNLIMITED, TimeBudget
 from pinn.planning.trials import Trials
 from pinn.simulator.run import Run
 
@@ -25,25 +29,14 @@ class SizedCandidate:
     """Candidate with as few replicas as meet the SLO.
 
     Attributes:
-        trials: Simulations of one replica.
+        candidate: Candidate that is replicated.
         rate: Highest rate of one replica within the SLO.
         size: Number of replicas, and their runs together.
-        interval: Interval of the prediction; None for calibrated coefficients.
-        share_per_s: Part of the asked rate that one replica serves; without one, its highest rate.
-        run: Run of one replica at that rate.
     """
 
-    trials: Trials
+    candidate: Candidate
     rate: HighestRate
     size: fleet.FleetSize
-    interval: fleet.PredictionInterval | None
-    share_per_s: float
-    run: Run
-
-    @property
-    def candidate(self) -> Candidate:
-        """Return the candidate that is replicated."""
-        return self.trials.candidate
 
 
 @dataclass(frozen=True)
@@ -62,24 +55,25 @@ class Infeasible:
 
 
 @dataclass(frozen=True)
-class EvaluationResult:
-    """Result of evaluating candidates of one hardware.
+class SizingResult:
+    """Result of sizing fleets of candidates of one hardware.
 
     Attributes:
-        choice: Best candidate; None where nothing meets the SLO with the GPUs there are.
-        nearest: Without a choice, the candidate that exceeds the number of GPUs least.
-        rejected: Candidates that are not the choice.
+        best: Candidate with the smallest fleet; None where nothing meets the SLO with the GPUs
+            there are.
+        nearest: Without a candidate, the one that exceeds the number of GPUs least.
+        rejected: Candidates that are not the best.
         simulations: Number of runs.
     """
 
-    choice: Choice | None
+    best: SizedCandidate | None
     nearest: Infeasible | None
     rejected: Sequence[RejectedCandidate]
     simulations: int
 
 
-def evaluate(kept: Sequence[tuple[Candidate, float]], problem: PlanningProblem) -> EvaluationResult:
-    """Size a fleet of the candidate with the highest rate, and estimate its certainty.
+def size_fleet(kept: Sequence[tuple[Candidate, float]], problem: PlanningProblem) -> SizingResult:
+    """Size a fleet of the candidate with the highest rate.
 
     Other candidates that may need fewer replicas are sized too. The replica with the highest rate
     alone is not always the one of which the fewest sustain the asked rate together.
@@ -104,7 +98,6 @@ def evaluate(kept: Sequence[tuple[Candidate, float]], problem: PlanningProblem) 
             infeasible[found.label] = found
         elif best is None or found.size.replicas < best.size.replicas:
             best = found
-    choice = None if best is None else _choice(best, problem)
     nearest = None if best else min(infeasible.values(), key=lambda each: each.gpus)
     reasons = {label: each.reason for label, each in infeasible.items()}
     no_fewer = "" if best is None else _no_fewer(best, problem)
@@ -113,7 +106,7 @@ def evaluate(kept: Sequence[tuple[Candidate, float]], problem: PlanningProblem) 
         for candidate, _ in kept
         if best is None or candidate is not best.candidate
     ]
-    return EvaluationResult(choice, nearest, rejected, sum(t.tally.simulations for t in tried))
+    return SizingResult(best, nearest, rejected, sum(t.tally.simulations for t in tried))
 
 
 def _fastest(tried: Sequence[Trials], guesses: Sequence[float]) -> tuple[int, HighestRate]:
@@ -143,7 +136,7 @@ def _sized(
     trials: Trials, rate: HighestRate, problem: PlanningProblem
 ) -> SizedCandidate | Infeasible:
     """Return the candidate with the fewest replicas, or the reason why none will do."""
-    candidate, asked = trials.candidate, problem.rate_per_s
+    candidate = trials.candidate
     if rate.per_s == 0:
         return Infeasible(candidate.label, "holds 0 requests/s on the whole load")
     if rate.fails_per_s is None:
@@ -159,13 +152,7 @@ def _sized(
     if may_be is not None and gpus > may_be:
         why = f"needs {gpus} GPUs at {alone} a replica, {may_be} may be"
         return Infeasible(candidate.label, why, gpus)
-    share = rate.per_s if asked is None else asked / size.replicas
-    run = trials.run(share) if asked is not None else trials.run_of(problem.load.draw(share))
-    interval = None
-    if candidate.source == NETWORK:
-        servers = (latency.deployment for _, latency in candidate.parts(run))
-        interval = fleet.prediction_interval(problem.checkpoint, *servers)
-    return SizedCandidate(trials, rate, size, interval, share, run)
+    return SizedCandidate(candidate, rate, size)
 
 
 def _no_fewer(best: SizedCandidate, problem: PlanningProblem) -> str:
@@ -175,21 +162,34 @@ def _no_fewer(best: SizedCandidate, problem: PlanningProblem) -> str:
     return f"needs no fewer than {label}, of which {best.size.replicas} hold the limits"
 
 
-def _choice(sized: SizedCandidate, problem: PlanningProblem) -> Choice:
-    trials, rate, size = sized.trials, sized.rate, sized.size
-    candidate, asked, share = sized.candidate, problem.rate_per_s, sized.share_per_s
-    deployment = candidate.deployment
+def examine(
+    sized: SizedCandidate, problem: PlanningProblem, budget: TimeBudget = UNLIMITED
+) -> tuple[Choice, int]:
+    """Return the choice of a sized candidate with all its metrics, and the number of runs.
+
+    Args:
+        sized: Candidate and its fleet.
+        problem: Load and SLO.
+        budget: Time after which certainty is not estimated; the choice is then partial.
+    """
+    candidate, rate, size = sized.candidate, sized.rate, sized.size
+    trials = Trials(candidate, problem.replica_load(), problem.slo)
+    deployment, asked = candidate.deployment, problem.rate_per_s
     apart = candidate if isinstance(candidate, PoolsCandidate) else None
+    share = rate.per_s if asked is None else asked / size.replicas
+    run = trials.run(share) if asked is not None else trials.run_of(problem.load.draw(share))
     ladder, beyond = _ladder(trials, rate.per_s)
     limited_by = bottleneck(candidate, beyond, problem.slo)
-    together = fleet.fleet_rate(size, trials, rate, sized.interval, problem)
-    chance, safe = _verdict(sized, together, problem)
+    certainty = (
+        _unknown(sized, asked) if budget.is_over else _certainty(sized, trials, run, problem)
+    )
+    together = certainty.together
     gpus = size.replicas * candidate.gpus
-    output_per_s = size.replicas * share * float(problem.workload.output_tokens.mean())
+    per_s = size.replicas * share
     cost = problem.price_per_hour(deployment.gpu.name, gpus)
     formats = {part: form.name for part, form in vars(deployment.model.precisions).items()}
     router = size.fleets[-1].routing if size.fleets and size.replicas > 1 else None
-    return Choice(
+    choice = Choice(
         label=candidate.label,
         engine=deployment.serving.engine,
         gpu=deployment.gpu.name,
@@ -199,19 +199,18 @@ def _choice(sized: SizedCandidate, problem: PlanningProblem) -> Choice:
         formats=formats | {"kv_cache": deployment.kv_cache_precision.name},
         flags=asdict(deployment.serving),
         coefficients=candidate.source,
-        highest_rate=replace(rate, seeds_per_s=[rate.per_s, *_other_draws(trials, rate, problem)]),
+        highest_rate=replace(rate, seeds_per_s=certainty.seeds_per_s),
         fleet_rate=together,
-        utilization=None if asked is None else asked / together.per_s,
-        at_rate=trials.point(sized.run, share),
+        utilization=None if asked is None or certainty.is_unknown else asked / together.per_s,
+        at_rate=trials.point(run, share),
         cost_per_hour=cost,
-        cost_per_million_output_tokens=cost / output_per_s / 3600 * 1e6
-        if cost is not None and output_per_s > 0
-        else None,
+        cost_per_million_prompt_tokens=_per_million(cost, per_s, problem.workload.prompt_tokens),
+        cost_per_million_output_tokens=_per_million(cost, per_s, problem.workload.output_tokens),
         limited_by=limited_by,
-        chance=chance,
-        safe=safe,
+        chance=certainty.chance,
+        safe=certainty.safe,
         ladder=ladder,
-        step_time=gpu_time_shares(candidate, sized.run),
+        step_time=gpu_time_shares(candidate, run),
         fleets=[*fleet.by_chance(size, trials, problem), *size.fleets],
         serve_command=commands.serve_command(candidate),
         simulate_command=commands.simulate_command(
@@ -222,22 +221,70 @@ def _choice(sized: SizedCandidate, problem: PlanningProblem) -> Choice:
         memory=StartUp(deployment, candidate.engine).gib if limited_by == KV_MEMORY else None,
         fails_first=_fails_first(ladder[-1]),
         assumptions=assumption_lines(deployment),
+        is_partial=certainty.is_unknown,
     )
+    return choice, trials.tally.simulations
 
 
-def _verdict(
-    sized: SizedCandidate, together: HighestRate, problem: PlanningProblem
-) -> tuple[float | None, bool | None]:
-    """Return the probability of meeting the SLO, and whether it is met at the lower bound.
+def _per_million(
+    cost_per_hour: float | None, rate_per_s: float, tokens: Int[np.ndarray, " requests"]
+) -> float | None:
+    """Return the whole cost over a request's mean tokens at a rate; None without either."""
+    per_hour = 3600 * rate_per_s * float(tokens.mean())
+    return None if cost_per_hour is None or per_hour == 0 else 1e6 * cost_per_hour / per_hour
 
-    Both are None without a rate or an interval, and where the load ends before servers are full.
+
+@dataclass(frozen=True)
+class _Certainty:
+    """How sure a choice is.
+
+    Attributes:
+        together: Highest rate of all replicas together, with its interval.
+        seeds_per_s: Highest rates of one replica with several seeds of the load.
+        chance: Probability of meeting the SLO.
+        safe: Whether it is met at the lower bound.
+        is_unknown: Whether time ran out before any of it was found.
     """
-    size, interval = sized.size, sized.interval
-    if interval is None or problem.rate_per_s is None or size.is_burst:
-        return None, None
-    chance, holds = fleet.chance_to_hold(size, sized.trials, interval, problem)
-    bad_end = together.interval_per_s[0] if together.interval_per_s else 0.0
-    return chance, holds and bad_end >= problem.rate_per_s
+
+    together: HighestRate
+    seeds_per_s: Sequence[float]
+    chance: float | None = None
+    safe: bool | None = None
+    is_unknown: bool = False
+
+
+def _unknown(sized: SizedCandidate, asked_per_s: float | None) -> _Certainty:
+    """Return what is known without a simulation: the fleet meets the SLO at the asked rate."""
+    one = sized.rate
+    many = asked_per_s is not None and sized.size.replicas > 1
+    together = HighestRate(asked_per_s, None) if many and asked_per_s else one
+    return _Certainty(together, [one.per_s], is_unknown=True)
+
+
+def _certainty(
+    sized: SizedCandidate, trials: Trials, run: Run, problem: PlanningProblem
+) -> _Certainty:
+    """Return the certainty of a choice, by further simulations.
+
+    Args:
+        sized: Candidate and its fleet.
+        trials: Simulations of one replica.
+        run: Run of one replica at its share of the asked rate.
+        problem: Load, rate and SLO.
+    """
+    interval = None
+    if sized.candidate.source == NETWORK:
+        servers = (latency.deployment for _, latency in sized.candidate.parts(run))
+        interval = fleet.prediction_interval(problem.checkpoint, *servers)
+    together = fleet.fleet_rate(sized.size, trials, sized.rate, interval, problem)
+    chance, safe = None, None
+    # No verdict without a rate or an interval, and where the load ends before servers are full.
+    if interval is not None and problem.rate_per_s is not None and not sized.size.is_burst:
+        chance, holds = fleet.chance_to_hold(sized.size, trials, interval, problem)
+        bad_end = together.interval_per_s[0] if together.interval_per_s else 0.0
+        safe = holds and bad_end >= problem.rate_per_s
+    seeds = [sized.rate.per_s, *_other_draws(trials, sized.rate, problem)]
+    return _Certainty(together, seeds, chance, safe)
 
 
 def _ladder(trials: Trials, rate_per_s: float) -> tuple[list[Point], Run]:

@@ -39,6 +39,10 @@ class PlanRequest:
         coefficients: JSON file of 'pinn calibrate' or 'pinn coefficients', in place of the network
             for the configuration that it belongs to. Repeatable.
         top: Rows to examine in full.
+        time_budget: Seconds that the search may take; the best rows so far are its answer, and the
+            same command goes on from there. inf for no limit.
+        cache: Folder of results that the same command goes on from. [default: PINN_CACHE, else the
+            user's cache folder]
         seed: Of random draws. [default: the file's, else 0]
     """
 
@@ -62,6 +66,8 @@ class PlanRequest:
     coefficients: list[Path] | None = None
     checkpoint: Path | None = None
     top: Annotated[int, Flag(least=1)] = 5
+    time_budget: float = 60.0
+    cache: Path | None = None
     seed: int | None = None
 
 
@@ -72,6 +78,9 @@ STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 
 #: Duration of a load, in mean E2E latencies, below which it never fills a server as a lasting one.
 LEAST_ANSWERS = 10
+
+#: Reasons why a search ended before everything was tried.
+TIME_BUDGET, INTERRUPT = "time budget", "interrupt"
 
 #: Share by which the rate of a fleet may differ from that of its replicas one by one before the
 #: difference is explained: twice the width of the searches.
@@ -117,7 +126,9 @@ class PlanSummary:
         max_gpus: Most GPUs; None for any number.
         headroom: Share by which the load may exceed that rate.
         prices_per_gpu_hour: GPU -> price, in the user's currency; empty where GPUs are counted.
+        purchases: GPU that is owned -> how its price per hour follows from its purchase.
         notices: Notices on the engine's releases.
+        gpus_per_machine: GPUs of a machine.
     """
 
     model: str
@@ -132,8 +143,10 @@ class PlanSummary:
     gpus: Sequence[str]
     max_gpus: int | None
     prices_per_gpu_hour: Mapping[str, float] = field(default_factory=dict)
+    purchases: Mapping[str, str] = field(default_factory=dict)
     notices: Sequence[str] = ()
     headroom: float = 0.0
+    gpus_per_machine: int = 8
 
 
 @dataclass(frozen=True)
@@ -239,8 +252,9 @@ class Choice:
         utilization: Asked rate over ``fleet_rate``; None without a rate.
         at_rate: One replica at its share of the asked rate, or at its highest without one.
         cost_per_hour: Price of all GPUs; None without prices.
-        cost_per_million_output_tokens: Cost at the asked rate, else at the highest; None without
-            prices or output.
+        cost_per_million_prompt_tokens: Whole cost over the prompt tokens at the asked rate, else at
+            the highest; None without a price.
+        cost_per_million_output_tokens: Whole cost over the output tokens, likewise.
         limited_by: Bottleneck beyond the highest rate, such as ``KV memory`` or ``decode
             bandwidth``.
         chance: Probability of meeting the SLO at the asked rate, given the prediction's interval;
@@ -260,6 +274,8 @@ class Choice:
             ``kv_cache_low`` and ``kv_cache_high``.
         fails_first: Limit that fails first at a higher rate, as a sentence.
         assumptions: Releases whose measurements step times rest on, and the acceptance of drafts.
+        is_partial: Whether time ran out before other seeds, the highest rate of all replicas, its
+            interval and the probability were found.
     """
 
     label: str
@@ -276,6 +292,7 @@ class Choice:
     utilization: float | None
     at_rate: Point
     cost_per_hour: float | None
+    cost_per_million_prompt_tokens: float | None
     cost_per_million_output_tokens: float | None
     limited_by: str
     chance: float | None
@@ -290,6 +307,7 @@ class Choice:
     memory: Mapping[str, float] | None = None
     fails_first: str = ""
     assumptions: Sequence[str] = ()
+    is_partial: bool = False
 
     @property
     def router(self) -> str:
@@ -361,25 +379,47 @@ class FrontierPoint:
 
 
 @dataclass(frozen=True)
+class GpuOutcome:
+    """Best choice on a GPU that was asked, or why there is none.
+
+    Attributes:
+        gpu: Name of the GPU.
+        rank: Place of its best choice in the plan, from 1; None for no choice.
+        reason: Reason why it has no choice; empty where it has one.
+    """
+
+    gpu: str
+    rank: int | None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
 class Plan:
     """Answer to a request: ranked choices, rejected candidates and the frontier.
 
     Attributes:
         ask: Question that the plan answers.
         choices: Choices, best first.
+        by_gpu: Every GPU that was asked, with its best choice, in the order of the choices.
         left_out: Candidates that are not a choice.
         frontier: Points of all simulated candidates, by falling user speed.
         candidates: Number of candidates.
-        simulations: Number of runs.
+        simulations: Number of runs, cached ones included.
         seconds: Wall-clock time, s.
+        untried: Number of candidates among ``left_out`` that were not tried in time.
+        stopped: Reason why candidates were not tried: ``time budget`` or ``interrupt``; empty where
+            all were.
         schema: Layout of the file.
     """
 
     ask: PlanSummary
     choices: Sequence[Choice]
+    by_gpu: Sequence[GpuOutcome]
     left_out: Sequence[RejectedCandidate]
     frontier: Sequence[FrontierPoint]
     candidates: int
     simulations: int
     seconds: float
+    untried: int = 0
+    stopped: str = ""
     schema: str = SCHEMA

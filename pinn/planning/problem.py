@@ -13,6 +13,7 @@ from pinn.engines.deployment import Deployment
 from pinn.engines.recipe import unread_notice
 from pinn.errors import PinnError
 from pinn.planning.plan import PlanRequest, PlanSummary
+from pinn.planning.prices import Price
 from pinn.simulator.slo import Slo
 from pinn.simulator.workloads.load import Load
 from pinn.simulator.workloads.rates import at_rate, mean_rate_per_s, repeated, thinned
@@ -98,20 +99,22 @@ class PlanningProblem:
         rate_per_s: Rate to serve in all; None for the frontier alone.
         slo: Limits to meet.
         checkpoint: Network whose intervals give the error of a prediction.
-        prices_per_gpu_hour: GPU -> price; empty where GPUs are counted.
+        prices: GPU -> price; empty where GPUs are counted.
         max_gpus: Most GPUs; None for any number.
         load: Source of the requests.
         headroom: Share by which the load may exceed that rate.
+        gpus: Names of the GPUs that were asked; empty for those of the candidates.
     """
 
     draws: Sequence[Workload]
     rate_per_s: float | None
     slo: Slo
     checkpoint: Path
-    prices_per_gpu_hour: Mapping[str, float]
+    prices: Mapping[str, Price]
     max_gpus: int | None
     load: Load
     headroom: float = 0.0
+    gpus: Sequence[str] = ()
 
     @cached_property
     def sized_for(self) -> Workload:
@@ -130,23 +133,16 @@ class PlanningProblem:
         return replica_load(self.draws[seed], seed, most, keep_all=self.rate_per_s is None)
 
     def price_per_hour(self, gpu: str, gpus: int) -> float | None:
-        """Return the price of ``gpus`` GPUs of a kind; None without prices."""
-        return self.prices_per_gpu_hour[gpu] * gpus if self.prices_per_gpu_hour else None
+        """Return the price of ``gpus`` GPUs of a kind; None where the kind has no price."""
+        return self.prices[gpu].per_hour * gpus if gpu in self.prices else None
 
     def summary(self, deployments: Sequence[Deployment]) -> PlanSummary:
         """Return the question in words and numbers, for the plan's record.
 
         Args:
             deployments: Deployments of the candidates.
-
-        Raises:
-            PinnError: If there are prices, but not for one of the deployments' GPUs.
         """
-        gpus = sorted({deployment.gpu.name for deployment in deployments})
-        unpriced = [gpu for gpu in gpus if gpu not in self.prices_per_gpu_hour]
-        if self.prices_per_gpu_hour and unpriced:
-            missing = ", ".join(unpriced)
-            raise PinnError(f"--price names no price of {missing}: add {unpriced[0]}=...")
+        gpus = sorted({*self.gpus, *(deployment.gpu.name for deployment in deployments)})
         load = self.workload
         servings = dict.fromkeys(deployment.serving for deployment in deployments)
         notices = [unread_notice(each.engine, each.engine_version) for each in servings]
@@ -164,7 +160,8 @@ class PlanningProblem:
             limits=self.slo.sentences,
             gpus=gpus,
             max_gpus=self.max_gpus,
-            prices_per_gpu_hour=self.prices_per_gpu_hour,
+            prices_per_gpu_hour={gpu: price.per_hour for gpu, price in self.prices.items()},
+            purchases={gpu: price.origin for gpu, price in self.prices.items() if price.origin},
             notices=list(dict.fromkeys(filter(None, notices))),
             headroom=self.headroom,
         )

@@ -1,6 +1,7 @@
 """Printing of a plan in a terminal, and writing of its files."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -11,8 +12,11 @@ from pinn.common.numbers import exact, number
 from pinn.common.screen import Column, Grid, as_typed, page, say
 from pinn.common.tables import write_rows
 from pinn.engines.routers import LEAST_REQUESTS, PREFIX_AWARE, RANDOM, ROUND_ROBIN
+from pinn.errors import PinnError
 from pinn.planning.candidate import NETWORK
+from pinn.planning.manifest import manifest
 from pinn.planning.plan import (
+    INTERRUPT,
     POOLS_UNSURE,
     Choice,
     Fleet,
@@ -37,6 +41,8 @@ def print_plan(plan: Plan, out: Path | None) -> None:
         f"{ask.output_tokens:,.0f} output tokens; {'; '.join(ask.limits)}"
     )
     page().print(_table(plan))
+    if len(plan.by_gpu) > 1:
+        page().print(_gpu_table(plan))
     first = plan.choices[0]
     print("First choice:", *map(as_typed, first.serve_command.split("\n")), sep="\n")
     print("Its figures:", *map(as_typed, first.simulate_command.split("\n")), sep="\n")
@@ -63,19 +69,56 @@ def _table(plan: Plan) -> Grid:
     return table
 
 
+def _gpu_table(plan: Plan) -> Grid:
+    """Return the best choice on every GPU that was asked, or that it has none."""
+    has_prices = bool(plan.ask.prices_per_gpu_hour)
+    columns: dict[Column, Callable[[Choice], str]] = {
+        Column("best on", True, folds=False): lambda c: c.gpu,
+        Column("GPUs", folds=False): lambda c: str(c.gpus),
+    }
+    if has_prices:
+        columns |= {
+            Column("per\nhour", folds=False): lambda c: _price(c.cost_per_hour),
+            Column("per 10^6\ntokens in", folds=False): lambda c: number(
+                c.cost_per_million_prompt_tokens
+            ),
+            Column("out", folds=False): lambda c: number(c.cost_per_million_output_tokens),
+        }
+    columns |= {
+        Column(_heading(each), folds=False): partial(_limit_cell, i, between=" ")
+        for i, each in enumerate(plan.choices[0].seen.limits)
+    }
+    if plan.ask.rate_per_s is not None:
+        columns[Column("chance", most=6)] = _chance
+    table = Grid(list(columns), gap=1)
+    for outcome in plan.by_gpu:
+        if outcome.rank is None:
+            table.add(outcome.gpu, "none", *[""] * (len(columns) - 2))
+        else:
+            choice = plan.choices[outcome.rank - 1]
+            table.add(*(text(choice) for text in columns.values()))
+    return table
+
+
+def _price(cost: float | None) -> str:
+    return "-" if cost is None else f"{cost:,.2f}"
+
+
 def _heading(outcome: LimitOutcome) -> str:
     """Return a limit on a few short lines."""
     return "\n".join([outcome.what, *outcome.bound.split(" and ")]).replace(" of requests", " of:")
 
 
-def _limit_cell(place: int, choice: Choice) -> str:
+def _limit_cell(place: int, choice: Choice, between: str = "\n") -> str:
     """Return the value where a limit was asked, and whether it is met."""
     outcome = choice.seen.limits[place]
-    return f"{outcome.value}\n{'met' if outcome.met else 'MISSED'}"
+    return f"{outcome.value}{between}{'met' if outcome.met else 'MISSED'}"
 
 
 def _rate(choice: Choice) -> str:
     rate = choice.fleet_rate
+    if choice.is_partial:
+        return f">= {number(rate.per_s)}"
     if rate.interval_per_s is None:
         return number(rate.per_s)
     low, high = map(number, rate.interval_per_s)
@@ -92,7 +135,7 @@ def _chance(choice: Choice) -> str:
 
 _COLUMNS: dict[Column, Callable[[Choice], str]] = {
     Column("GPUs", folds=False): lambda c: str(c.gpus),
-    Column("per\nhour", folds=False): lambda c: f"{c.cost_per_hour:,.2f}",
+    Column("per\nhour", folds=False): lambda c: _price(c.cost_per_hour),
     Column("start", True, least=26): lambda c: f"{c.replicas} x {c.label}".replace(", ", ",\n", 1),
     Column("holds/s", folds=False): _rate,
 }
@@ -113,6 +156,8 @@ def _notes(plan: Plan, out: Path | None) -> list[str]:
     lines += [_fleet(first.replicas, fleet, on_each) for fleet in first.fleets]
     lines += filter(None, [first.seen.burst_warning])
     lines += first.assumptions
+    lines += [f"None on {o.gpu}: {o.reason}." for o in plan.by_gpu if o.rank is None]
+    lines += [f"{gpu} per hour: {origin}." for gpu, origin in plan.ask.purchases.items()]
     if any(choice.pools for choice in plan.choices):
         lines.append(f"Prefill and decode apart: {POOLS_UNSURE}.")
     misfits = [each for each in plan.left_out if not each.simulated]
@@ -123,10 +168,12 @@ def _notes(plan: Plan, out: Path | None) -> list[str]:
         f"{plan.candidates} candidates, {plan.simulations} simulations, {plan.seconds:.0f} s; left "
         f"out {len(plan.left_out)}, {len(misfits)} of them without a simulation."
     )
+    lines += _unfinished(plan)
     hardware = [each for each in misfits if ", " not in each.label]
     lines += [f"  {each.label}: {each.reason}" for each in hardware[:_NAMED]]
     if out is not None:
-        lines.append(f"All of it: {out / 'plan.html'}, {out / 'plan.json'}, {out / 'plan.csv'}")
+        names = ("plan.html", "plan.json", "plan.csv", "manifest.yaml")
+        lines.append(f"All of it: {', '.join(str(out / n) for n in names if (out / n).exists())}")
     return lines
 
 
@@ -137,6 +184,19 @@ _ROUTED = {
     LEAST_REQUESTS: "requests sent to the one with the fewest",
     PREFIX_AWARE: "requests sent where their prefix is",
 }
+
+
+def _unfinished(plan: Plan) -> list[str]:
+    """Return sentences on what an ended search did not try, and how it goes on."""
+    if not plan.stopped:
+        return []
+    why = "Interrupted" if plan.stopped == INTERRUPT else "Time was over (--time-budget)"
+    partial = sum(choice.is_partial for choice in plan.choices)
+    rows = f", {partial} of {len(plan.choices)} rows have no interval and no chance" * (partial > 0)
+    return [
+        f"{why}: {plan.untried:,} of {plan.candidates:,} candidates were not tried{rows}; the same "
+        "command goes on from here."
+    ]
 
 
 def _fleet(replicas: int, fleet: Fleet, on_each: bool) -> str:
@@ -152,6 +212,9 @@ def _how_sure(choice: Choice) -> list[str]:
     """Return sentences on the highest rates of one replica and of all together, with intervals."""
     one, all_of_them = choice.highest_rate, choice.fleet_rate
     alone = f"One replica alone holds {number(one.per_s)} requests/s" + _search_bar(one)
+    if choice.is_partial:
+        most = f"{choice.replicas} replicas together hold {number(all_of_them.per_s)} or more"
+        return [f"{alone}.", f"{most}; there was no time for their interval and chance."]
     if choice.replicas == 1:
         return [alone + _interval_bar(all_of_them) + "."]
     together = f"{choice.replicas} replicas under --router {choice.router} hold "
@@ -190,13 +253,15 @@ def _interval_bar(rate: HighestRate) -> str:
 
 
 def write_files(plan: Plan, folder: Path) -> None:
-    """Write plan.json, plan.csv, plan.html and its pictures into a folder."""
+    """Write plan.json, plan.csv, plan.html, its pictures and the manifest into a folder."""
     from pinn.planning.page import write_page  # pictures take long to import
 
     document = msgspec.json.format(msgspec.json.encode(plan), indent=1)
     write_whole(folder / "plan.json", document + b"\n")
     write_rows(choice_rows(plan), folder / "plan.csv")
     write_page(plan, folder)
+    with suppress(PinnError):  # the first choice has no manifest
+        write_whole(folder / "manifest.yaml", manifest(plan))
 
 
 def choice_rows(plan: Plan) -> list[dict[str, object]]:
@@ -209,8 +274,9 @@ def choice_rows(plan: Plan) -> list[dict[str, object]]:
 
 
 #: Columns with the names of a choice's fields: those before its flags, and the last ones.
-_FIRST_COLUMNS = ("gpus", "cost_per_hour", "cost_per_million_output_tokens", "replicas", "engine",
-                  "gpu", "gpus_per_replica")  # fmt: skip
+_FIRST_COLUMNS = ("gpus", "cost_per_hour", "cost_per_million_prompt_tokens",
+                  "cost_per_million_output_tokens", "replicas", "engine", "gpu",
+                  "gpus_per_replica")  # fmt: skip
 _LAST_COLUMNS = ("limited_by", "fails_first", "chance", "safe", "serve_command", "simulate_command")
 
 
@@ -223,6 +289,7 @@ def _row(place: int, c: Choice) -> dict[str, object]:
         **c.flags,
         **{f"format_{part}": name for part, name in c.formats.items()},
         "coefficients": c.coefficients,
+        "is_partial": c.is_partial,
         "highest_rate_per_s": c.highest_rate.per_s,
         "lowest_rate_that_fails_per_s": c.highest_rate.fails_per_s,
         "highest_rate_least_draw_per_s": min(seeds, default=None),

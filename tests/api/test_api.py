@@ -176,8 +176,10 @@ def test_a_plan_is_what_the_command_writes(tmp_path):
     load.write_text("{prompt_tokens: 256, output_tokens: 16, stages: [{rate: 2, duration: 50}]}")
     grid.write_text("gpus_per_machine: 8\ngrid: {tensor_parallel_size: [1], max_num_seqs: [64]}\n")
     slo = "ttft<=300ms, tpot<=20ms for 90 %"
-    found = pinn.plan(load, slo, *LLAMA, rate=20, candidates=grid, price={"H100": 2.0})
-    options = ("--slo", slo, "--rate", 20, "--candidates", grid, "--price", "H100=2", "--workers")
+    asked = {"rate": 20, "candidates": grid, "time_budget": 600}
+    found = pinn.plan(load, slo, *LLAMA, price={"H100": 2.0}, **asked)
+    options = ("--slo", slo, "--rate", 20, "--candidates", grid, "--price", "H100=2")
+    options += ("--time-budget", 600, "--workers")
     typed("plan", *NAMED, "--workload", load, *options, 1, "--out", tmp_path / "typed")
     assert found.table()["gpus"].tolist() == [choice.gpus for choice in found.plan.choices]
     found.save(tmp_path / "saved")

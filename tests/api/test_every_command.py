@@ -47,7 +47,7 @@ ON_RESULT = {
         "json_path": "to_json", "requests": "write_requests", "timeline": "timeline",
         "plot": "plot",
     },
-    "plan": {"out": "save"},
+    "plan": {"out": "save", "manifest": "manifest"},
     "evaluate serving-runs": {"out": "save", "json_path": "to_json"},
     **{f"evaluate {name}": {"out": "save"}
        for name in ("decisions", "engines", "coefficients", "panel", "speculation")},

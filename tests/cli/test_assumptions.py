@@ -14,7 +14,7 @@ RELEASES = {
 DRAFTS = ("--speculative-config", '{"method": "eagle3", "num_speculative_tokens": 3}')
 PLAN = ("--slo", "p95 ttft<=1s", "--input-len", "256", "--output-len", "8", "--rate", "4",
         "--duration", "20", "--workers", "1", "--tensor-parallel-size", "1", "--max-num-seqs",
-        "64", "--max-num-batched-tokens", "2048")  # fmt: skip
+        "64", "--max-num-batched-tokens", "2048", "--time-budget", "inf")  # fmt: skip
 COMMANDS = {
     "coefficients": ("coefficients", *LLAMA),
     "breakdown": ("breakdown", *LLAMA, "--batch", "8 decode @ 700"),

@@ -88,7 +88,8 @@ def test_a_plan_has_no_exponents_and_types_the_rate_as_given(run, tmp_path):
     grid.write_text("gpus_per_machine: 8\ngrid: {tensor_parallel_size: [1], max_num_seqs: [64]}\n")
     load = ("--input-len", 256, "--output-len", 16, "--duration", 50, "--rate", 20)
     found = run("plan", *LLAMA, *load, "--slo", "p95 ttft<=1s", "--candidates", grid,
-                "--price", "H100=1234.5", "--workers", 1, "--out", tmp_path / "plan")  # fmt: skip
+                "--price", "H100=1234.5", "--workers", 1, "--time-budget", "inf",
+                "--out", tmp_path / "plan")  # fmt: skip
     assert found.exit_code == 0, found.output
     assert "--duration 50" in found.stdout
     assert re.search(r"--rate 20$", found.stdout, re.MULTILINE)

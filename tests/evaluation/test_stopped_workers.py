@@ -7,15 +7,19 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import worker_tasks
 from worker_tasks import PATIENCE_S
 
+from pinn.common.workers import Workers, interrupted_once
+
 _CODE = """
 import sys, time
 from concurrent.futures import process
+from contextlib import suppress
 from pathlib import Path
 import worker_tasks
 from pinn.common.workers import Workers, stopping_at_once
@@ -109,3 +113,36 @@ def test_long_commands_say_what_is_kept(tmp_path, words):
     assert "stopping: " in process.stderr
     # A look (evaluate --fast) writes nothing into the working directory.
     assert words is _TRAIN or list(here.iterdir()) == []
+
+
+def test_a_first_signal_interrupts_and_a_second_ends(capfd):
+    with interrupted_once("the best so far follows") as came:
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+        assert came == [signal.SIGTERM]
+        with pytest.raises(SystemExit) as ended:
+            signal.raise_signal(signal.SIGINT)
+    assert ended.value.code == 128 + signal.SIGINT
+    assert capfd.readouterr().err == "stopping: the best so far follows\n"
+
+
+def test_an_interrupt_that_nothing_handles_ends_with_its_status():
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(SystemExit) as ended, interrupted_once("nothing follows"):
+        signal.raise_signal(signal.SIGTERM)
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_kept_workers_stop_without_waiting_for_their_tasks(tmp_path):
+    begin = time.monotonic()
+    with Workers(count=2, torch=False).kept() as kept, suppress(KeyboardInterrupt):
+        met = tmp_path / "met"
+        met.mkdir()
+        kept.pool.submit(worker_tasks.sleep_on, met)
+        while not list(met.iterdir()):
+            assert time.monotonic() - begin < PATIENCE_S
+            time.sleep(0.01)
+        kept.stop()
+    (pid,) = (int(each.name) for each in met.iterdir())
+    assert has_ended(pid)

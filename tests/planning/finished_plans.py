@@ -11,6 +11,7 @@ from pinn.planning.plan import (
     Choice,
     Fleet,
     FrontierPoint,
+    GpuOutcome,
     HighestRate,
     Plan,
     PlanSummary,
@@ -77,6 +78,7 @@ def choice(gpu: str, gpus_each: int, replicas: int, highest: float, price: float
         utilization=12 / (replicas * highest),
         at_rate=point(12 / replicas, gpus_each),
         cost_per_hour=cost,
+        cost_per_million_prompt_tokens=None if cost is None else cost / (12 * 922 * 3600e-6),
         cost_per_million_output_tokens=None if cost is None else cost / (12 * 230 * 3600e-6),
         limited_by="decode bandwidth",
         chance=0.97,
@@ -115,7 +117,8 @@ def plan(
     left_out = [
         RejectedCandidate("L40S TP 4", "L40S", "its weights take 32.9 GiB & more", False)
     ] * 2
-    return Plan(ask, choices, left_out, frontier, 84, 412, 38.2)
+    by_gpu = [GpuOutcome(c.gpu, place) for place, c in enumerate(choices, 1)]
+    return Plan(ask, choices, by_gpu, left_out, frontier, 84, 412, 38.2)
 
 
 def read_plan(path: Path) -> Plan:

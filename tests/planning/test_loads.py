@@ -33,6 +33,7 @@ grid: {tensor_parallel_size: [1], max_num_batched_tokens: [2048], max_num_seqs: 
 def planned(folder, slo, *words):
     (folder / "grid.yaml").write_text(GRID)
     asked = ["--model", "meta-llama/Llama-3.1-8B", "--gpu", "H100", "--workers", "1", "--slo", slo]
+    asked += ["--time-budget", "inf"]
     made = [*asked, "--candidates", str(folder / "grid.yaml"), "--out", str(folder / "out"), *words]
     found = CliRunner().invoke(app, made)
     assert found.exit_code == 0, found.exception

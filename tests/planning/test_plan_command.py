@@ -54,6 +54,7 @@ def folder(tmp_path_factory):
 
 def planned(folder, *arguments):
     common = ["--model", MODEL, "--workload", str(folder / "load.yaml"), "--workers", "1"]
+    common += ["--cache", str(folder / "cache"), "--time-budget", "inf"]
     return CliRunner().invoke(app, [*common, "--candidates", str(folder / "grid.yaml"), *arguments])
 
 
@@ -151,7 +152,14 @@ def test_the_table_is_printed(plan, folder, capsys):
     assert max(map(len, printed.splitlines())) <= 80
     # Long names of folders would take more lines; each limit that was asked is a column.
     print_plan(replace(plan, ask=replace(plan.ask, workload="load.yaml")), Path("out"))
-    assert len(capsys.readouterr().out.splitlines()) <= 34
+    assert len(capsys.readouterr().out.splitlines()) <= 40
+    assert "best on" in printed
+    for each in plan.by_gpu:
+        choice = plan.choices[each.rank - 1]
+        (row,) = re.findall(rf"^{choice.gpu} +(\d+) +([\d.]+) ", printed, re.MULTILINE)
+        assert row == (str(choice.gpus), f"{choice.cost_per_hour:.2f}")
+    manifest = (folder / "out" / "manifest.yaml").read_text()
+    assert shlex.split(plan.choices[0].serve_command)[2] in manifest
     page = (folder / "out" / "plan.html").read_text(encoding="utf-8")
     assert plan.choices[0].label in page
     with (folder / "out" / "plan.csv").open() as file:
@@ -165,7 +173,9 @@ def test_without_a_rate_or_prices_gpus_are_compared(folder, caplog):
     found = planned(folder, "--gpu", "H100", "--slo", "p95 itl<=30ms", "--out", str(folder / "b"))
     assert found.exit_code == 0, found.output
     plan = read_plan(folder / "b" / "plan.json")
-    assert f"examined {len(plan.choices)} of {len(plan.choices)}" in caplog.text
+    kinds = len({each.label.partition(",")[0] for each in (*plan.choices, *plan.left_out)})
+    said = f"screened {kinds} of {kinds} kinds of hardware, sized {len(plan.choices)} fleets"
+    assert said in caplog.text
     each = [choice.highest_rate.per_s / choice.gpus for choice in plan.choices]
     assert each == sorted(each, reverse=True)
     assert all(choice.replicas == 1 and choice.chance is None for choice in plan.choices)
@@ -217,7 +227,8 @@ def test_engines_are_candidates_where_asked_for(folder):
         (["--gpu", "H100", "--slo", SLO, "--rate", "-1"], "--rate must be positive"),
         (["--gpu", "H100", "--slo", SLO, "--rate", "1e6"], r"1e\+06 requests/s for its 20 s"),
         (["--gpu", "H100", "--slo", SLO, "--input-len", "9"], "--input-len both say what is sent"),
-        (["--gpu", "H100,L40S", "--slo", SLO, "--price", "H100=2"], "no price of L40S"),
+        (["--gpu", "H100", "--slo", SLO, "--time-budget", "0"], "--time-budget must be positive"),
+        (["--gpu", "H100", "--slo", SLO, "--purchase-price", "H100=9"], "needs --purchase-years"),
         (["--gpu", "H100", "--slo", SLO, "--price", "H100"], "cannot read 'H100'"),
         (["--gpu", "L4", "--slo", SLO, "--max-model-len", "300"], "takes 1.* times as long"),
         (["--gpu", "H100", "--slo", SLO, "--engine", "vllm,tgi"], "--engine 'tgi' is unknown"),

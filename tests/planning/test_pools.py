@@ -57,6 +57,7 @@ def folder(tmp_path_factory):
 
 def planned(folder, *arguments, grid="grid.yaml"):
     common = ["--model", MODEL, "--workload", str(folder / "load.yaml"), "--workers", "1"]
+    common += ["--time-budget", "inf"]
     return CliRunner().invoke(app, [*common, "--candidates", str(folder / grid), *arguments])
 
 

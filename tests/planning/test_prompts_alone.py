@@ -21,6 +21,7 @@ grid: {tensor_parallel_size: [1, 2], max_num_batched_tokens: [2048], max_num_seq
 def planned(folder, *arguments):
     (folder / "grid.yaml").write_text(GRID)
     common = ["--model", "meta-llama/Llama-3.1-8B", "--gpu", "H100", "--workers", "1"]
+    common += ["--time-budget", "inf"]
     asked = ["--input-len", "512", "--output-len", "0", "--rate", "150", "--duration", "20"]
     grid = ["--candidates", str(folder / "grid.yaml")]
     return CliRunner().invoke(app, [*common, *asked, *grid, *arguments])

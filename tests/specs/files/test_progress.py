@@ -96,3 +96,23 @@ def test_how_long_work_goes_on(monkeypatch):
     assert still(1, 4, 80.0) == "about 60 s still"
     assert still(1, 4, -100.0) == "about 10 min still"
     assert still(4, 4, 0.0) == "the last one"
+
+
+def test_a_status_is_one_line_that_changes(monkeypatch):
+    monkeypatch.setattr(progress, "_STATUS_S", 0.01)
+    stream, seen = Terminal(), iter(range(10**6))
+    with shown("pinn", stream, first_s=0.02):
+        with progress.status(lambda: f"screened {next(seen)} of 9, 50 s left"):
+            wait_for(stream, "\r\x1b[Kpinn: screened 3 of 9, 50 s left")
+        assert stream.getvalue().endswith("\r\x1b[K")
+        assert "so far" not in stream.getvalue()
+        doing("writing")
+        wait_for(stream, "pinn: writing, ")
+    assert "\n" not in stream.getvalue().partition("pinn: writing")[0]
+
+
+def test_a_file_has_no_status():
+    stream = io.StringIO()
+    with shown("pinn", stream), progress.status(lambda: 1 / 0):
+        pass
+    assert stream.getvalue() == ""

@@ -7,7 +7,14 @@ import pandas as pd
 import pytest
 
 from pinn.common.files import cache_folder
-from pinn.common.store import remembered_folder, remembered_table, remembered_value
+from pinn.common.store import (
+    call_key,
+    find_value,
+    keep_value,
+    remembered_folder,
+    remembered_table,
+    remembered_value,
+)
 
 calls = []
 
@@ -61,6 +68,20 @@ def test_a_file_that_holds_something_else_is_written_anew(tmp_path, text):
     path.write_text(text)
     assert remembered_value(value, 1, root=tmp_path) == before
     assert path.read_text() == good
+
+
+def test_a_value_that_a_worker_computed_is_found_again(tmp_path):
+    key = call_key(value, (1,))
+    assert find_value(key, tmp_path) is None
+    keep_value(key, {"sum": 5}, tmp_path)
+    assert find_value(key, tmp_path) == {"sum": 5}
+    assert remembered_value(value, 1, root=tmp_path) == {"sum": 5}
+    assert not calls
+    (path,) = tmp_path.rglob("*.json")
+    path.write_text("{")
+    assert find_value(key, tmp_path) is None
+    (tmp_path / "file").touch()
+    keep_value(key, {}, tmp_path / "file" / "cache")  # nowhere to write to
 
 
 def test_a_table_is_the_same_from_disk(tmp_path):

@@ -1,0 +1,251 @@
+"""A plan's first choice as Kubernetes objects.
+
+A replica within one machine is a pod of a ``Deployment``; one across machines is a group of a
+``LeaderWorkerSet`` (sigs.k8s.io/lws), which gives its pods ``LWS_LEADER_ADDRESS`` and
+``LWS_WORKER_INDEX``. Every server has a ``Service``.
+"""
+
+import re
+import shlex
+from contextlib import suppress
+from dataclasses import dataclass
+
+import yaml
+
+from pinn.engines.recipe import served_release
+from pinn.errors import PinnError
+from pinn.planning.plan import Choice, Plan
+from pinn.specs.gpu import gpu_aliases, load_gpu
+from pinn.specs.serving import SGLANG, TRTLLM, VLLM
+
+_Object = dict[str, object]
+
+#: Container image of a release.
+_IMAGES = {
+    VLLM: "vllm/vllm-openai:v{}",
+    SGLANG: "lmsysorg/sglang:v{}",
+    TRTLLM: "nvcr.io/nvidia/tensorrt-llm/release:{}",
+}
+#: Default ports: ``--port`` of ``vllm/entrypoints/common/cli_args.py``,
+#: ``sglang/srt/server_args.py`` and ``tensorrt_llm/commands/serve.py``.
+_PORTS = {VLLM: 8000, SGLANG: 30000, TRTLLM: 8000}
+#: Route of all three that answers 200 once a server is up: ``vllm 0.33.0
+#: vllm/entrypoints/serve/instrumentator/health.py``, ``sglang 0.5.23
+#: sglang/srt/entrypoints/http_server.py``.
+_HEALTH = "/health"
+#: Port over which a group's machines meet.
+_RENDEZVOUS_PORT = 20000
+#: Seconds between probes, and how many may fail: half an hour to load weights and capture graphs.
+_PROBE_S, _START_PROBES, _READY_PROBES, _LIVE_PROBES = 10, 180, 3, 6
+_NAME_LENGTH = 40
+
+
+@dataclass(frozen=True)
+class _Server:
+    """Servers of one kind.
+
+    Attributes:
+        name: Name of the objects.
+        command: Words that start one.
+        engine: ``vllm``, ``sglang`` or ``trtllm``.
+        image: Container image.
+        gpu: Name of the GPU.
+        gpus: GPUs of one server.
+        machines: Machines of one server.
+        count: Number of servers.
+    """
+
+    name: str
+    command: list[str]
+    engine: str
+    image: str
+    gpu: str
+    gpus: int
+    machines: int
+    count: int
+
+
+def manifest(plan: Plan) -> str:
+    """Return the first choice's servers as YAML for ``kubectl apply -f``.
+
+    Raises:
+        PinnError: If its engine has no command for a replica across machines.
+    """
+    choice = plan.choices[0]
+    objects = [each for server in _servers(plan, choice) for each in _objects(server)]
+    notes = "".join(f"# {line}\n" for line in _notes(plan, choice))
+    return notes + yaml.safe_dump_all(objects, sort_keys=False, width=100)
+
+
+def _notes(plan: Plan, choice: Choice) -> list[str]:
+    """Return what the objects are for, and what they leave to the reader."""
+    rate = plan.ask.rate_per_s
+    asked = "as many requests as they hold" if rate is None else f"{rate:g} requests/s"
+    lines = [
+        f"{plan.ask.model}: {asked}; {'; '.join(plan.ask.limits)}",
+        f"{choice.replicas} x {choice.label}",
+        "Secret hf-token (key token) gives access to gated models; it is optional.",
+    ]
+    if choice.replicas > 1 or choice.pools:
+        routing = choice.fleets[-1].routing.replace("_", " ") if choice.fleets else "round robin"
+        lines.append(
+            f"The plan's figures are of {routing} routing. A Service spreads connections, not "
+            "requests: put a gateway that routes so in front."
+        )
+    if choice.pools:
+        lines.append(
+            "A proxy that pairs prefill and decode servers goes in front of both Services."
+        )
+    return lines
+
+
+def _servers(plan: Plan, choice: Choice) -> list[_Server]:
+    """Return the servers of a choice; with disaggregated P/D those of either role."""
+    base = _name(plan.ask.model)
+    release = served_release(choice.engine, str(choice.flags.get("engine_version") or ""))
+    image = _IMAGES[choice.engine].format(release)
+    per_machine = plan.ask.gpus_per_machine
+
+    def server(name: str, line: str, count: int, gpus: int) -> _Server:
+        words, machines = _words(choice.engine, line), -(-gpus // per_machine)
+        return _Server(name, words, choice.engine, image, choice.gpu, gpus, machines, count)
+
+    if choice.pool_sizes is None:
+        return [server(base, choice.serve_command, choice.replicas, choice.gpus_per_replica)]
+    lines = choice.serve_command.split("\n")
+    roles = zip(("prefill", "decode"), lines, choice.pool_sizes, strict=True)
+    return [server(f"{base}-{role}", line, count, gpus) for role, line, (count, gpus) in roles]
+
+
+def _name(model: str) -> str:
+    """Return a model's name as Kubernetes takes names (RFC 1123 labels)."""
+    text = re.sub(r"[^a-z0-9]+", "-", model.rpartition("/")[2].lower())
+    return text[:_NAME_LENGTH].strip("-") or "model"
+
+
+def _words(engine: str, line: str) -> list[str]:
+    """Return a start command's words, listening on all interfaces."""
+    if engine == TRTLLM:  # its file of options is a pipe of bash
+        command = line.partition("  # ")[0].replace("trtllm-serve ", "exec trtllm-serve ", 1)
+        return ["bash", "-c", f"{command} --host 0.0.0.0"]
+    words = shlex.split(line, comments=True)
+    return words if engine == VLLM else [*words, "--host", "0.0.0.0"]
+
+
+def _objects(server: _Server) -> list[_Object]:
+    if server.machines == 1:
+        labels: _Object = {"app": server.name}
+        deployment = _described("apps/v1", "Deployment", server.name, {
+            "replicas": server.count,
+            "selector": {"matchLabels": labels},
+            "template": _pod(server, server.command, labels),
+        })  # fmt: skip
+        return [deployment, _service(server, labels)]
+    leader: _Object = {"app": server.name, "role": "leader"}
+    group = _described("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", server.name, {
+        "replicas": server.count,
+        "leaderWorkerTemplate": {
+            "size": server.machines,
+            "restartPolicy": "RecreateGroupOnPodRestart",
+            "leaderTemplate": _pod(server, _ranked(server, is_leader=True), leader),
+            "workerTemplate": _pod(
+                server, _ranked(server, is_leader=False), {"app": server.name}, serves=False
+            ),
+        },
+    })  # fmt: skip
+    return [group, _service(server, leader)]
+
+
+def _ranked(server: _Server, *, is_leader: bool) -> list[str]:
+    """Return the command of one machine of a group; Kubernetes fills in ``$(...)``.
+
+    vLLM's workers run without an API server (``vllm/entrypoints/cli/serve.py: run_headless``).
+    """
+    nodes = ["--nnodes", str(server.machines), "--node-rank", "$(LWS_WORKER_INDEX)"]
+    if server.engine == VLLM:
+        words = [*server.command, *nodes, "--master-addr", "$(LWS_LEADER_ADDRESS)"]
+        return words if is_leader else [*words, "--headless"]
+    if server.engine == SGLANG:
+        address = f"$(LWS_LEADER_ADDRESS):{_RENDEZVOUS_PORT}"
+        return [*server.command, *nodes, "--dist-init-addr", address]
+    raise PinnError(
+        "trtllm-serve spans machines under mpirun, which no manifest here writes: plan with "
+        "--max-gpus of one machine, or --engine vllm,sglang"
+    )
+
+
+def _pod(server: _Server, command: list[str], labels: _Object, *, serves: bool = True) -> _Object:
+    """Return a pod's template with probes and resources.
+
+    Args:
+        server: Server of which the pod is a machine.
+        command: Words that start it.
+        labels: Labels of the pod.
+        serves: Whether it answers requests.
+    """
+    per_pod = server.gpus // server.machines
+    probe: _Object = {"httpGet": {"path": _HEALTH, "port": "http"}, "periodSeconds": _PROBE_S,
+                      "timeoutSeconds": 5}  # fmt: skip
+    container: _Object = {
+        "name": "server",
+        "image": server.image,
+        "command": command,
+        "env": _environment(server),
+        # One process a GPU, the engine's own and the API server.
+        "resources": {
+            "requests": {"cpu": str(per_pod + 2)},
+            "limits": {"nvidia.com/gpu": str(per_pod)},
+        },
+        "volumeMounts": [
+            {"name": "shm", "mountPath": "/dev/shm"},
+            {"name": "models", "mountPath": "/root/.cache/huggingface"},
+        ],
+    }
+    if serves:
+        container |= {
+            "ports": [{"name": "http", "containerPort": _PORTS[server.engine]}],
+            "startupProbe": {**probe, "failureThreshold": _START_PROBES},
+            "readinessProbe": {**probe, "failureThreshold": _READY_PROBES},
+            "livenessProbe": {**probe, "failureThreshold": _LIVE_PROBES},
+        }
+    pod: _Object = {
+        "containers": [container],
+        "volumes": [
+            {"name": "shm", "emptyDir": {"medium": "Memory"}},
+            {"name": "models", "emptyDir": {}},
+        ],
+    }
+    if product := _product(server.gpu):
+        pod["nodeSelector"] = {"nvidia.com/gpu.product": product}
+    return {"metadata": {"labels": labels}, "spec": pod}
+
+
+def _environment(server: _Server) -> list[_Object]:
+    secret = {"name": "hf-token", "key": "token", "optional": True}
+    listed: list[_Object] = [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": secret}}]
+    if "--kv-transfer-config" in server.command:
+        # Servers of the other role reach this one at its pod's address.
+        address = {"fieldRef": {"fieldPath": "status.podIP"}}
+        listed.append({"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "valueFrom": address})
+    return listed
+
+
+def _product(gpu: str) -> str | None:
+    """Return the label that NVIDIA's GPU feature discovery gives nodes; None where unknown."""
+    with suppress(PinnError):  # the user's own datasheet is not in the catalogue
+        for alias in gpu_aliases(load_gpu(gpu)):
+            if alias.startswith("NVIDIA "):
+                return alias.replace(" ", "-")
+    return None
+
+
+def _service(server: _Server, selector: _Object) -> _Object:
+    return _described("v1", "Service", server.name, {
+        "selector": selector,
+        "ports": [{"name": "http", "port": 80, "targetPort": "http"}],
+    })  # fmt: skip
+
+
+def _described(version: str, kind: str, name: str, spec: _Object) -> _Object:
+    metadata = {"name": name, "labels": {"app": name}}
+    return {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}

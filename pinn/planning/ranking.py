@@ -1,0 +1,150 @@
+"""Order of a search: which hardware to screen first, which to evaluate, and which row is best."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from pinn.common.numbers import number
+from pinn.planning.candidate import Candidate
+from pinn.planning.evaluation import SizedCandidate
+from pinn.planning.plan import Choice
+from pinn.planning.pools import PoolsCandidate
+from pinn.planning.problem import PlanningProblem
+from pinn.planning.screening import ScreeningResult, guessed_rate_per_s
+
+#: Relative error by which a screened highest rate may be too low without losing the candidate.
+_SCREENING_ERROR = 0.2
+
+#: Expense: whether it is in GPUs because the kind has no price, and price or GPUs.
+Expense = tuple[bool, float]
+
+
+def screening_order(
+    groups: Sequence[Sequence[Candidate]], problem: PlanningProblem
+) -> tuple[list[int], list[int]]:
+    """Return the hardware to screen in any case, and the rest, most promising first.
+
+    The first list has the most promising hardware of every GPU, engine and kind of serving.
+
+    Args:
+        groups: Candidates of each hardware.
+        problem: Load and prices.
+    """
+    # Limits of the scheduler change a guess little.
+    guesses = [
+        _expense(group[0], guessed_rate_per_s(group[0], problem), problem, whole=False)
+        for group in groups
+    ]
+    ordered = sorted(range(len(groups)), key=lambda i: guesses[i])
+    first = _firsts([groups[i][0] for i in ordered])
+    return [i for i, is_first in zip(ordered, first, strict=True) if is_first], [
+        i for i, is_first in zip(ordered, first, strict=True) if not is_first
+    ]
+
+
+def _firsts(candidates: Sequence[Candidate]) -> list[bool]:
+    """Return whether each is the first of its GPU, or of its engine and kind of serving."""
+    gpus, ways = set(), set()
+    found = []
+    for candidate in candidates:
+        gpu, way = candidate.deployment.gpu.name, _way(candidate)
+        found.append(gpu not in gpus or way not in ways)
+        gpus.add(gpu)
+        ways.add(way)
+    return found
+
+
+def _way(candidate: Candidate) -> tuple[str, bool]:
+    """Return the engine, and whether prefill and decode are disaggregated."""
+    return candidate.deployment.serving.engine, isinstance(candidate, PoolsCandidate)
+
+
+def _expense(
+    candidate: Candidate, rate_per_s: float, problem: PlanningProblem, *, whole: bool = True
+) -> Expense:
+    """Return the price or GPUs for the asked rate, or per request per second without one.
+
+    Args:
+        candidate: Candidate that is replicated.
+        rate_per_s: Rate of one replica.
+        problem: Load and prices.
+        whole: Whether replicas are rounded up; else fractions count beyond the first.
+    """
+    price = problem.price_per_hour(candidate.deployment.gpu.name, candidate.gpus)
+    each, asked = (candidate.gpus if price is None else price), problem.rate_per_s
+    unpriced = price is None and bool(problem.prices)
+    if rate_per_s == 0:
+        return unpriced, math.inf
+    if asked is None:
+        return unpriced, each / rate_per_s
+    return unpriced, each * (-(-asked // rate_per_s) if whole else max(asked / rate_per_s, 1.0))
+
+
+def promising(
+    screened: Mapping[int, ScreeningResult], problem: PlanningProblem, top: int
+) -> tuple[list[int], list[int]]:
+    """Return the hardware to evaluate in any case, and what else may be as cheap as the cheapest.
+
+    The first list has the cheapest of every GPU and engine, and with disaggregated P/D of both
+    kinds of serving. Screened rates have an error, and replicas are whole: a loss by rounding up
+    may be gained back by another hardware. Both lists are in order of expense.
+
+    Args:
+        screened: Results by hardware.
+        problem: Load and prices.
+        top: Smallest number of hardware to evaluate.
+    """
+    first = {i: found.kept[0] for i, found in screened.items() if found.kept}
+
+    def expense(i: int, factor: float = 1.0, *, whole: bool = True) -> Expense:
+        candidate, rate_per_s = first[i]
+        return _expense(candidate, rate_per_s * factor, problem, whole=whole)
+
+    ordered = sorted(first, key=lambda i: expense(i, whole=False))
+    least = min((expense(i, 1 - _SCREENING_ERROR) for i in ordered), default=(False, 0.0))
+    is_first = dict(zip(ordered, _firsts([first[i][0] for i in ordered]), strict=True))
+    return [i for i in ordered if is_first[i]], [
+        i
+        for place, i in enumerate(ordered)
+        if not is_first[i] and (place < top or expense(i, 1 + _SCREENING_ERROR) <= least)
+    ]
+
+
+def costs_more(found: ScreeningResult, problem: PlanningProblem) -> str:
+    """Return the reason why screened hardware is not evaluated."""
+    candidate, rate_per_s = found.kept[0]
+    unpriced, expense = _expense(candidate, rate_per_s, problem)
+    is_price = bool(problem.prices) and not unpriced
+    more, what = ("costs", " an hour") if is_price else ("takes", " GPUs")
+    per = "" if problem.rate_per_s is not None else " for each request per second"
+    return (
+        f"{more} more than the choices: about {number(rate_per_s)} requests/s a replica, so "
+        f"{number(expense)}{what}{per}"
+    )
+
+
+def rank(choice: Choice, asked_per_s: float | None) -> tuple[float, ...]:
+    """Return a sort key: least expense of those that meet the SLO, then most to spare.
+
+    Rows without a price follow those with one, by GPUs.
+    """
+    per_s = choice.highest_rate.per_s
+    used = choice.utilization
+    if used is None and asked_per_s is not None:  # not determined in time
+        used = asked_per_s / (choice.replicas * per_s)
+    return _key(choice.cost_per_hour, choice.gpus, per_s, used)
+
+
+def fleet_rank(sized: SizedCandidate, problem: PlanningProblem) -> tuple[float, ...]:
+    """Return a sort key of a fleet, as :func:`rank` of its row."""
+    candidate, replicas, asked = sized.candidate, sized.size.replicas, problem.rate_per_s
+    gpus = replicas * candidate.gpus
+    cost = problem.price_per_hour(candidate.deployment.gpu.name, gpus)
+    used = None if asked is None else asked / (replicas * sized.rate.per_s)
+    return _key(cost, gpus, sized.rate.per_s, used)
+
+
+def _key(cost: float | None, gpus: int, rate_per_s: float, used: float | None) -> tuple[float, ...]:
+    expense = gpus if cost is None else cost
+    if used is None:
+        return (cost is None, expense / rate_per_s, -rate_per_s)
+    return (cost is None, expense, used)

@@ -1,0 +1,159 @@
+"""Plan of a search: ranked choices, the best of every GPU, and why the rest was left out."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from pinn.errors import PinnError
+from pinn.planning.plan import (
+    INTERRUPT,
+    TIME_BUDGET,
+    FrontierPoint,
+    GpuOutcome,
+    Plan,
+    RejectedCandidate,
+)
+from pinn.planning.ranking import costs_more
+from pinn.planning.screening import ScreeningResult
+from pinn.planning.search import Search
+
+#: Reason why a candidate was not simulated.
+_NO_TIME = "not tried: time was over"
+
+
+def make_plan(search: Search, misfits: Sequence[RejectedCandidate] = (), *, top: int) -> Plan:
+    """Search for the best fleets and rank them.
+
+    Args:
+        search: Search for a problem; it is run here.
+        misfits: Candidates that do not fit.
+        top: Smallest number of hardware to evaluate.
+
+    Raises:
+        PinnError: If no candidate meets the SLO; the message has the nearest one.
+        KeyboardInterrupt: If an interrupt comes before any hardware was screened.
+    """
+    begin = time.monotonic()
+    problem, groups = search.problem, search.groups
+    summary = problem.summary([each.deployment for group in groups for each in group])
+    search.run(top)
+    _check_any(search)
+    choices = search.choices
+    untried = [each for group in search.untried.values() for each in group]
+    rejected = [*misfits, *_rejected(search)]
+    rejected += [each.rejected(_NO_TIME, simulated=False) for each in untried]
+    return Plan(
+        ask=summary,
+        choices=choices,
+        by_gpu=_by_gpu(search, summary.gpus, misfits),
+        left_out=rejected,
+        frontier=_frontier(search.screened),
+        candidates=sum(map(len, groups)) + len(misfits),
+        simulations=search.simulations,
+        seconds=time.monotonic() - begin,
+        untried=len(untried),
+        stopped=_stopped(search),
+    )
+
+
+def _stopped(search: Search) -> str:
+    """Return the reason why a search ended before everything was tried; empty where all was."""
+    if search.is_interrupted:
+        return INTERRUPT
+    is_partial = any(row.choice.is_partial for row in search.rows.values())
+    return TIME_BUDGET if search.untried or is_partial else ""
+
+
+def _rejected(search: Search) -> Iterator[RejectedCandidate]:
+    """Yield the candidates that were screened and are not a choice."""
+    for i, found in search.screened.items():
+        yield from found.rejected
+        sized = search.sized.get(i)
+        if sized is not None:
+            yield from sized.rejected
+        if i in search.rows:
+            continue
+        if sized is None:
+            reason = costs_more(found, search.problem) if found.kept else ""
+            yield from (candidate.rejected(reason) for candidate, _ in found.kept)
+        elif sized.place is not None:
+            yield search.groups[i][sized.place].rejected("not evaluated: interrupted")
+
+
+def _by_gpu(
+    search: Search, gpus: Sequence[str], misfits: Sequence[RejectedCandidate]
+) -> list[GpuOutcome]:
+    """Return the best choice of every GPU, in the order of the choices; then those without one."""
+    ranks: dict[str, int] = {}
+    for place, choice in enumerate(search.choices, 1):
+        ranks.setdefault(choice.gpu, place)
+    return [
+        *(GpuOutcome(gpu, place) for gpu, place in ranks.items()),
+        *(GpuOutcome(g, None, _without(search, g, misfits)) for g in gpus if g not in ranks),
+    ]
+
+
+def _without(search: Search, gpu: str, misfits: Sequence[RejectedCandidate]) -> str:
+    """Return the reason why a GPU has no choice, from the search's last step for it."""
+    own = [i for i, g in enumerate(search.groups) if g[0].deployment.gpu.name == gpu]
+    nearest = [found for i in own if i in search.sized if (found := search.sized[i].nearest)]
+    if nearest:
+        best = min(nearest, key=lambda each: each.gpus)
+        return f"the nearest, {best.label}, {best.reason}"
+    tried = {i: search.screened[i] for i in own if i in search.screened}
+    if any(found.kept for found in tried.values()):
+        return "screened; its fleet was not sized in time"
+    if tried:
+        i = min(tried, key=lambda i: tried[i].least_excess)
+        excess, label = tried[i].least_excess, search.groups[i][0].label
+        if excess > 1:
+            return (
+                f"a request alone on {label} takes {excess:.2f} times as long as the limits allow"
+            )
+        return "holds the limits at no rate"
+    if own:
+        return _NO_TIME
+    unfit = [each for each in misfits if each.gpu == gpu]
+    if unfit:
+        return f"{unfit[-1].label}: {unfit[-1].reason}"
+    most = (
+        "" if search.problem.max_gpus is None else f" within --max-gpus {search.problem.max_gpus}"
+    )
+    return f"the engine starts no candidate on it{most}"
+
+
+def _frontier(screened: Mapping[int, ScreeningResult]) -> list[FrontierPoint]:
+    """Return the points of every hardware, each with its best limits of the scheduler."""
+    series = {each.kept[0][0].label: each for each in screened.values() if each.kept}
+    points = [
+        (speed, p.output_tokens_per_gpu_s, p.rate_per_s, each.kept[0][0])
+        for each in series.values()
+        for p in each.points
+        if (speed := p.user_tokens_per_s)
+    ]
+    points.sort(key=lambda each: (-each[0], -each[1]))
+    frontier, most = [], 0.0
+    for speed, dense, rate, c in points:
+        gpu = c.deployment.gpu.name
+        frontier.append(FrontierPoint(c.label, gpu, c.gpus, rate, dense, speed, best=dense > most))
+        most = max(most, dense)
+    return frontier
+
+
+def _check_any(search: Search) -> None:
+    """Raise an error if no candidate meets the SLO, or none can be rented."""
+    if search.rows:
+        return
+    slo, screened = search.problem.slo.text, search.screened
+    left = sum(map(len, search.untried.values()))
+    untried = f"; {left:,} candidates were not tried: raise --time-budget" if left else ""
+    infeasible = [each.nearest for each in search.sized.values() if each.nearest is not None]
+    if infeasible:
+        best = min(infeasible, key=lambda each: each.gpus)
+        fault = f"no candidate can be rented for {slo!r}: the nearest, {best.label}, {best.reason}"
+        raise PinnError(f"{fault}{untried}")
+    i = min(screened, key=lambda i: screened[i].least_excess)
+    excess, label = screened[i].least_excess, search.groups[i][0].label
+    raise PinnError(
+        f"no candidate holds {slo!r}: on the nearest, {label}, a request alone takes "
+        f"{excess:.2f} times as long: allow that much, or name faster GPUs or fewer bits{untried}"
+    )

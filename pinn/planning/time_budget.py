@@ -1,0 +1,55 @@
+"""Time that a search may take."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class TimeBudget:
+    """Time that a search may take, by a clock that all its processes share.
+
+    Attributes:
+        begin_s: Time at which the search began.
+        end_s: Time at which it ends; infinite for no limit.
+        clock: Function that returns the time in seconds.
+    """
+
+    begin_s: float = 0.0
+    end_s: float = math.inf
+    clock: Callable[[], float] = time.time
+
+    @classmethod
+    def starting(cls, seconds: float, clock: Callable[[], float] = time.time) -> "TimeBudget":
+        """Return a budget that begins now.
+
+        Args:
+            seconds: Length of the search; infinite for no limit.
+            clock: Function that returns the time in seconds, such as ``time.process_time`` for a
+                search in one process.
+        """
+        now_s = clock()
+        return cls(now_s, now_s + seconds, clock)
+
+    @property
+    def left_s(self) -> float:
+        """Return the seconds that are left; 0 when time is over."""
+        return max(self.end_s - self.clock(), 0.0)
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether time is over."""
+        return self.left_s == 0
+
+    def until(self, share: float) -> "TimeBudget":
+        """Return a budget that ends when a share of the whole time has passed."""
+        return replace(self, end_s=self.begin_s + share * (self.end_s - self.begin_s))
+
+    def next_part(self, share: float) -> "TimeBudget":
+        """Return a budget of a share of the time that is left."""
+        return replace(self, end_s=self.clock() + share * self.left_s)
+
+
+#: Budget that never ends.
+UNLIMITED = TimeBudget()

@@ -1,0 +1,199 @@
+"""Searches that end by time or interrupt, and go on from what an earlier one has found."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from pinn.common.files import find_checkpoint
+from pinn.common.workers import Workers
+from pinn.engines.configurations import expand_grid
+from pinn.engines.engine_spec import EngineSpec
+from pinn.planning import search_steps
+from pinn.planning.candidates import SearchSpace, find_candidates
+from pinn.planning.plan import Plan
+from pinn.planning.prices import Price
+from pinn.planning.problem import PlanningProblem
+from pinn.planning.search import Search, by_hardware
+from pinn.planning.search_result import make_plan
+from pinn.planning.time_budget import TimeBudget
+from pinn.simulator.slo import parse_slo
+from pinn.simulator.workloads.arrivals import Gaps, Stage
+from pinn.simulator.workloads.load import Load, LoadFlags
+from pinn.simulator.workloads.rates import at_rate
+from pinn.simulator.workloads.workload import open_loop
+
+GPUS = ("H100-SXM", "L40S", "T4")
+GRID = {"tensor_parallel_size": [1, 2], "max_num_seqs": [8, 64]}
+RATE = 30.0
+
+
+@pytest.fixture(scope="module")
+def question():
+    """Return a problem on three GPUs, of which a T4 is too slow, and its candidates."""
+    load = open_loop([Stage(1.0, 300.0)], 256, 16, gaps=Gaps("poisson"), seed=1)
+    space = SearchSpace({"model": "Qwen/Qwen3-4B"}, GPUS, [None], EngineSpec(), None)
+    rows = [row | base for base in space.bases for row in expand_grid(GRID)]
+    candidates, _ = find_candidates(rows, space, load, find_checkpoint())
+    prices = {"H100-SXM": Price(2.5)}
+    slo = parse_slo("p95 ttft<=300ms; p95 tpot<=12ms")
+    draws = [at_rate(load, RATE)]
+    whole = Load(Path("load"), LoadFlags())
+    problem = PlanningProblem(draws, RATE, slo, find_checkpoint(), prices, None, whole, GPUS)
+    return problem, by_hardware(candidates, each_alone=False)
+
+
+class Ticks:
+    """A clock that moves on by a second whenever it is read."""
+
+    now_s = 0.0
+
+    def __call__(self):
+        self.now_s += 1
+        return self.now_s
+
+
+def planned(question, cache, seconds=float("inf"), clock=Ticks) -> Plan:
+    problem, groups = question
+    budget = TimeBudget.starting(seconds, clock())
+    workers = Workers(torch=False)
+    return make_plan(Search(problem, groups, workers, budget, cache), top=1)
+
+
+def written(plan: Plan) -> dict:
+    """Return a plan as plan.json has it, without the time that it took."""
+    return msgspec.json.decode(msgspec.json.encode(dataclasses.replace(plan, seconds=0.0)))
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def whole(question, cache):
+    return planned(question, cache)
+
+
+def test_every_gpu_that_was_asked_has_its_best_row_or_a_reason(whole):
+    """Rows without a price come last; a GPU that meets no limit says why."""
+    with_row = [each for each in whole.by_gpu if each.rank is not None]
+    assert {each.gpu for each in with_row} == {"H100-SXM", "L40S"}
+    for each in with_row:
+        (rank, *_) = [i for i, c in enumerate(whole.choices, 1) if c.gpu == each.gpu]
+        assert each.rank == rank
+    (without,) = (each for each in whole.by_gpu if each.rank is None)
+    assert without.gpu == "T4"
+    assert "times as long as the limits allow" in without.reason
+    costs = [choice.cost_per_hour for choice in whole.choices]
+    priced = [cost for cost in costs if cost is not None]
+    assert costs == sorted(priced) + [None] * (len(costs) - len(priced))
+    assert {c.gpu for c in whole.choices if c.cost_per_hour is None} == {"L40S"}
+    assert not whole.stopped
+    assert whole.untried == 0
+
+
+def test_costs_are_the_whole_cost_over_the_tokens_of_either_kind(whole):
+    first = whole.choices[0]
+    seconds = 1e6 / (RATE * 256)
+    assert first.cost_per_million_prompt_tokens == pytest.approx(
+        first.cost_per_hour * seconds / 3600
+    )
+    assert first.cost_per_million_output_tokens == pytest.approx(
+        first.cost_per_million_prompt_tokens * 256 / 16
+    )
+    assert whole.choices[-1].cost_per_million_prompt_tokens is None
+
+
+def test_without_time_the_best_guess_on_each_gpu_is_evaluated(question, whole, tmp_path):
+    plan = planned(question, tmp_path, 1e-9)
+    assert {choice.gpu for choice in plan.choices} == {"H100-SXM", "L40S"}
+    assert plan.stopped == "time budget"
+    assert 0 < plan.untried < plan.candidates
+    untried = [each for each in plan.left_out if each.reason == "not tried: time was over"]
+    assert len(untried) == plan.untried
+    assert plan.candidates == whole.candidates == len(plan.choices) + len(plan.left_out)
+    for choice in plan.choices:
+        assert choice.is_partial
+        assert choice.chance is None
+        assert choice.fleet_rate.interval_per_s is None
+        assert all(fleet.point.holds for fleet in choice.fleets)
+    assert plan.choices[0].cost_per_hour >= whole.choices[0].cost_per_hour
+
+
+@pytest.mark.parametrize("seconds", [8.0, 25.0])
+def test_every_candidate_is_accounted_for_whenever_time_ends(question, tmp_path, seconds):
+    plan = planned(question, tmp_path, seconds)
+    assert plan.candidates == len(plan.choices) + len(plan.left_out)
+    assert {each.gpu for each in plan.by_gpu} == set(GPUS)
+    labels = [each.label for each in (*plan.choices, *plan.left_out)]
+    assert len(set(labels)) == len(labels)
+
+
+def test_the_same_search_goes_on_to_the_same_plan(question, whole, cache, tmp_path, monkeypatch):
+    begun = planned(question, tmp_path, 1e-9)
+    screened = []
+    screen = search_steps.screen
+    monkeypatch.setattr(
+        search_steps, "screen", lambda group, *rest: screened.append(1) or screen(group, *rest)
+    )
+    found = planned(question, tmp_path)
+    assert len(screened) == len(question[1])  # those that were begun had one candidate alone
+    assert written(found)["choices"] == written(whole)["choices"]
+    assert begun.simulations < found.simulations
+
+    def fail(*_):
+        raise AssertionError("simulated again")
+
+    for step in ("screen", "size_fleet", "examine"):
+        monkeypatch.setattr(search_steps, step, fail)
+    assert written(planned(question, cache)) == written(whole)
+
+
+@pytest.mark.usefixtures("whole")
+def test_another_question_is_another_key(question, cache, monkeypatch):
+    problem, groups = question
+    seen = []
+    monkeypatch.setattr(search_steps, "screen", lambda *_: seen.append(1) or 1 / 0)
+    for change in (
+        {"slo": parse_slo("p95 ttft<=200ms; p95 tpot<=12ms")},
+        {"draws": [at_rate(problem.draws[0], 29.0)]},
+        {"max_gpus": 64},
+    ):
+        with pytest.raises(ZeroDivisionError):
+            planned((dataclasses.replace(problem, **change), groups), cache)
+    assert len(seen) == 3
+
+
+@pytest.mark.parametrize("tasks", [2, 6])
+def test_an_interrupt_leaves_the_best_so_far(question, whole, tmp_path, monkeypatch, tasks):
+    done = []
+    run = Workers.run
+
+    def interrupted(self, work, given):
+        for result in run(self, work, given):
+            done.append(result)
+            yield result
+            if len(done) == tasks:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(Workers, "run", interrupted)
+    plan = planned(question, tmp_path)
+    assert plan.stopped == "interrupt"
+    assert plan.choices[0].replicas >= 1
+    assert all(fleet.point.holds for fleet in plan.choices[0].fleets)
+    assert plan.candidates == len(plan.choices) + len(plan.left_out)
+    monkeypatch.undo()
+    assert written(planned(question, tmp_path))["choices"] == written(whole)["choices"]
+
+
+def test_an_interrupt_before_anything_is_an_interrupt(question, tmp_path, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Workers, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        planned(question, tmp_path)
