@@ -1,4 +1,4 @@
-"""What the commands do, as functions: ``import pinn`` finds them here when they are first used.
+"""The commands as functions: ``import pinn`` finds them here when they are first used.
 
 Commands call them, or what they call; arguments have the names of the options.
 """

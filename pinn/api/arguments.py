@@ -67,7 +67,7 @@ def with_arguments(
     Args:
         specifications: Dataclasses that declare flags.
         request: One or several of the command of the same name; what the function declares itself
-            is left out.
+            is skipped.
         deploys: Whether it times deployments that nobody measured: it takes ``serve`` and
             ``force``, too.
         serves: Whether it is about one server: it takes ``serve``, too.
@@ -248,10 +248,10 @@ def launched(
     gpu: str | None,
     fields: Collection[str],
 ) -> tuple[dict[str, object], list[str]]:
-    """What a command, and further words of an engine, set.
+    """Settings of a command, and further words of an engine.
 
     Args:
-        command: As of ``--serve``; None for none.
+        command: Command as of ``--serve``; None for none.
         words: Flags of the engine that are no options here.
         given: Flags beside them; ``engine`` and ``engine_version`` say whose words they are, where
             there is no command or its image names none.

@@ -95,7 +95,7 @@ def evaluate_decisions(path: str | Path | None = None, **given: object) -> Score
     place = asked.path or find_checkpoint().with_suffix(".predictions.csv")
     decided = decide(read_predictions(place), read_silicon()[0])
     if decided.empty:
-        raise PinnError("no decisions: the file predicts no measured deployments of left-out parts")
+        raise PinnError("no decisions: the file predicts no measured deployments of held-out parts")
     return ScoreTable(decided, printed(print_decisions, decision_table(decided)))
 
 
@@ -195,10 +195,10 @@ def evaluate_panel(**given: object) -> ScoreTable:
         warn_user(f"{path} learned from {asked.steps}: they do not judge it")
     rows = panel_rows(path, asked.judges or (), asked.steps, asked.public or ())
     try:
-        judged = interval_widths.interval_rows(path, rows)
+        scored = interval_widths.interval_rows(path, rows)
     except PinnError:  # no intervals
-        judged = None
-    found = scoring.sum_up(rows.assign(half=math.nan if judged is None else judged["nested"]))
+        scored = None
+    found = scoring.sum_up(rows.assign(half=math.nan if scored is None else scored["nested"]))
     scores = scoring.group_scores(found)
     lines = [scoring.panel_grid(scores).markdown()]
     if other is not None:
@@ -207,10 +207,10 @@ def evaluate_panel(**given: object) -> ScoreTable:
         if left := scoring.uncompared_groups(other, found):
             groups = ", ".join(left)
             warn_user(f"no configuration is in both panels of: {groups}")
-    if judged is not None:
-        lines.append(f"\n{interval_widths.judge_intervals(judged)}")
-    if asked.widths and judged is not None:
-        interval_widths.write_widths(path, judged)
+    if scored is not None:
+        lines.append(f"\n{interval_widths.judge_intervals(scored)}")
+    if asked.widths and scored is not None:
+        interval_widths.write_widths(path, scored)
     if asked.ledger is not None:
         ledger = find_checkpoint().with_name("ledger.csv")
         scoring.add_to_ledger(ledger, scoring.ledger_line(path, scores, asked.ledger))

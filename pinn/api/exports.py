@@ -27,7 +27,7 @@ class Written:
 
     Attributes:
         path: The file or folder.
-        lines: What it holds, and what was left out, in words.
+        lines: Content of the file, and reasons for what was skipped, in words.
     """
 
     path: Path
@@ -75,7 +75,7 @@ def export_blis(
 
     Args:
         out: Folder for the folders.
-        configurations: As of :func:`export_table`.
+        configurations: Configurations, as :func:`export_table` takes them.
         **given: The keyword arguments below.
 
     Raises:

@@ -176,7 +176,7 @@ def _check(flags: Mapping[str, Any]) -> None:
 
 
 def _full_name(model: str) -> str:
-    """What vLLM calls a model: the full name of one that the catalog has by a short one."""
+    """Return vLLM's name of a model: the full name of one that the catalog has by a short one."""
     known = "/" in model or given_path(model).exists()
     found = None if known else model_names.find_in_catalog(model)
     return found[0] if found else model

@@ -1,4 +1,4 @@
-"""What to rent for a load, and a page with sliders of a few servers."""
+"""Plans of servers for a load, and a page with sliders of a few servers."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def plan(
     purchase_years: float | None = None,
     **given: object,
 ) -> PlannedFleet:
-    """What to rent for a load, how to start it, and how sure that is, as ``pinn plan`` says.
+    """Recommend servers for a load, how to start them, and how sure that is, as ``pinn plan`` says.
 
     Args:
         workload: File of the load, as of :func:`pinn.simulate`; no closed loop. None where flags

@@ -164,7 +164,7 @@ def predict_many(
     Returns:
         The keys that any row has, ``beta.NAME [unit]`` and ``alpha.NAME [unit]`` in SI units,
         times and floors of the batches, and the nearest measured deployment;
-        ``attrs["left_out"]`` has a reason for each row that ``skip_invalid`` left out.
+        ``attrs["left_out"]`` has a reason for each row that ``skip_invalid`` skipped.
 
     Raises:
         PinnError: If a row names something unknown, or does not fit together.

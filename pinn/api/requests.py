@@ -76,7 +76,7 @@ class PredictionRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class ManyRequest:
-    """What holds for configurations that leave it out; the engine's flags go beside it.
+    """Defaults for configurations that lack a value; the engine's flags go beside it.
 
     Attributes:
         skip_invalid: Leave out, and count, configurations that do not fit together.
@@ -114,7 +114,7 @@ class WorkersRequest:
         backend: processes of this machine, or ray.
         workers: Tasks at a time. [default: one per core; 1 for a function, whose caller with more
             stands below ``if __name__ == "__main__"``]
-        address: Of a running Ray cluster.
+        address: Address of a running Ray cluster.
     """
 
     PANEL: ClassVar[str] = "Where simulations run"
@@ -212,7 +212,7 @@ class SimulationRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationRequest:
-    """What was measured on a server, and the coefficients that it is fitted from.
+    """Measurements of a server, and the coefficients that it is fitted from.
 
     Attributes:
         observations: Folder that 'pinn ingest' wrote.
@@ -232,7 +232,7 @@ class CalibrationRequest:
         accept: Write the calibration although a metric is still off on held-out data.
         budget: Intervals to fit to, chosen at random; 0 for all there are.
         intervals: Fit to windows (means of 5 to 15 steps), singles (one step) or both.
-        seed: Of the random choice.
+        seed: Seed of the random choice.
     """
 
     observations: Path | None = None
@@ -254,19 +254,19 @@ class CalibrationRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureRequest:
-    """What is measured, for how long and with what.
+    """Settings of measuring: batches, duration, engine.
 
     Attributes:
         model: Folder with a config.json, or a name that vLLM knows.
         out: Folder for the table of steps.
-        minutes: Of measuring, once the engine has started.
+        minutes: Minutes of measuring, once the engine has started.
         load: Closed loop that is asked for, as CLIENTSxPROMPTxOUTPUT; may be given again. [default:
             1, 16, 64 and 256 clients of 1000x200]
         script: Write the program for another machine, and run nothing.
         python: Interpreter that has the engine.
         serve: Also start a server on this machine and load it, before the steps. Takes no launch
             command, as --serve of other commands does; flags of the server stand beside it.
-        port: Of that server; 0 for a free one.
+        port: Port of that server; 0 for a free one.
         force: Measure on a card that is in use, or a model that should not fit.
     """
 
@@ -302,7 +302,7 @@ class TableRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class BlisRequest:
-    """What the folders of configurations are made for.
+    """Settings of folders made for configurations.
 
     Attributes:
         workloads: What the configurations will serve, as of 'pinn simulate': a vector of its own
@@ -323,7 +323,7 @@ class BlisRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class OnnxRequest:
-    """What is written beside the graphs.
+    """Settings of files written beside the graphs.
 
     Attributes:
         inputs: JSON file to write: inputs of both graphs, and the result.

@@ -99,7 +99,7 @@ class ServingRunsRequest:
         path: CSV of serving runs, or a folder that inference-perf wrote (or of such folders).
         model_configs: Folder of MODEL/config.json for models pinn does not know.
         gpu: GPU of inference-perf's runs, whose files do not name it.
-        seed: Of arrival times and lengths.
+        seed: Seed of arrival times and lengths.
     """
 
     path: Path
@@ -155,7 +155,7 @@ class PanelRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class DraftsRequest:
-    """What deployments that hide multi-token prediction are taken to do.
+    """Assumptions about deployments that hide multi-token prediction.
 
     Attributes:
         draft_tokens: Taken to be drafted in a step.

@@ -113,7 +113,7 @@ def sweep(
 
     Args:
         rate: Mean requests per second of each run.
-        workload: As of :func:`simulate`.
+        workload: Workload, as :func:`simulate` takes it.
         model: Name, or path of a config.json or its folder.
         gpu: Name, or path of a datasheet's JSON file.
         **given: All else, the engine's and the load's flags too, and those of
@@ -317,7 +317,7 @@ def simulate_pools(
     """Serve a workload on a prefill and a decode pool, as ``pinn simulate --prefill`` does.
 
     Args:
-        workload: As of :func:`simulate`.
+        workload: Workload, as :func:`simulate` takes it.
         model: Name, or path of a config.json or its folder.
         gpu: Name, or path of a datasheet's JSON file, of pools that name none.
         **given: All else; the engine's flags are of both pools.

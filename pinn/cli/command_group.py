@@ -258,7 +258,7 @@ _OF_IMAGES = ("--images-per-request", "--image-size")
 
 
 def _usage(error: Any) -> str:
-    """What was wrong with the arguments, and where the right ones are explained."""
+    """Return the error in the arguments, and where the right ones are explained."""
     context = getattr(error, "ctx", None)
     message = " ".join(error.format_message().split()).rstrip(".")
     if getattr(error, "option_name", None) in _OF_IMAGES:

@@ -274,7 +274,7 @@ def fits(engine: Engine, replica: int, r: int, hits: int, tokens: int, reserved:
 
 
 def idle_hits(engine: Engine, replica: int, request: Request, hits: int) -> int:
-    """Of the first ``hits`` blocks, all of them cached, those that no request uses."""
+    """Return those of the first ``hits`` blocks, all of them cached, that no request uses."""
     idle = 0
     for i in range(hits):
         block = engine.holder[replica, engine.keys[request.first_key + i]]

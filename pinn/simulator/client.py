@@ -1,4 +1,4 @@
-"""What clients send and get, and the replicas and API servers behind it."""
+"""Requests and answers of clients, and the replicas and API servers behind them."""
 
 import numpy as np
 
@@ -107,7 +107,7 @@ def _begin(server: Server, now: float) -> None:
 
 # Prompts that wait for others while decodes go on, so that one step takes them together.
 #
-# Mirrors ``tensorrt_llm/_torch/pyexecutor/py_executor.py``, as remembered:
+# Mirrors ``tensorrt_llm/_torch/pyexecutor/py_executor.py``, from memory:
 # ``_waiting_requests``, and ``_balance_adp_requests`` where attention is data parallel; and
 # ``sglang/srt/managers/prefill_delayer.py`` of 0.5.23 where ranks disagree, without its
 # watermark of the cache and its waits for a free batch or a longer queue. A prompt

@@ -81,7 +81,7 @@ class Config:
     depth: I8  # batches in flight
     one_process: I8  # engine and API server share it
     keeps_batches: I8  # for latency models that read them
-    role: I8  # of prefill and decode apart, see ``pinn.simulator.state``
+    role: I8  # role in disaggregated prefill/decode, see ``pinn.simulator.state``
     gpu_cache_tokens: F8
     warmup_requests: I8  # that are sent before any is measured
     warmup_s: F8
@@ -232,7 +232,7 @@ class ArrayType(NamedTuple):
     """Type of an array of an engine.
 
     Attributes:
-        dtype: Of its items.
+        dtype: Type of its items.
         shape: Fields of ``Config`` that have the lengths of its axes.
     """
 

@@ -45,7 +45,7 @@ class Goodput:
         statistics_s: Limit on a statistic -> its value, infinite where requests were not served,
             NaN where none has such a time.
         each: Limits on each request in words; empty without any.
-        limits_s: The same: metric -> seconds.
+        limits_s: Limits as metric -> seconds.
         met: Whether all limits are met and nothing is left behind; None where a share of requests
             is asked for and none named.
         left_behind: Sentence on the queue that a rate leaves behind where no limit bounds waiting:

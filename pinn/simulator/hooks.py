@@ -1,4 +1,4 @@
-"""What the loop asks of a latency model: steps and requests, compiled."""
+"""Functions of a latency model that the loop calls, compiled: times of steps and requests."""
 
 from collections.abc import Callable
 from inspect import unwrap
@@ -115,7 +115,7 @@ def step_values(c: np.record, sums: Float[np.ndarray, " sums"]) -> StepValues:
 
 @inner
 def _read_contexts(sums: np.ndarray) -> tuple[float, float]:
-    """What decodes read, of all layers and of windowed ones, but for what the cache has already."""
+    """Return the tokens decodes read, in all layers and in windowed ones, beyond the cached."""
     context, near = sums[3], sums[6]
     if sums[REREAD] > 0:
         context -= sums[REREAD]
@@ -174,7 +174,7 @@ _METHODS = {
 
 
 def request_seconds(latency: LatencyModel, engine: Engine, r: int, phase: int) -> float:
-    """What a request takes that was just sent, scheduled for the first time, or preempted."""
+    """Return the seconds of a request when it is sent, first scheduled, or preempted."""
     return float(getattr(latency, _METHODS[phase])(float(engine.requests[r].prompt)))
 
 

@@ -48,7 +48,7 @@ def add_job(
 
 
 def fence_ended(engine: Engine, replica: int, r: int) -> None:
-    """What a request stores when it has ended is read from blocks that others may take."""
+    """Return whether a finished request stores from blocks that others may take."""
     request, state = engine.requests[r], engine.replicas[replica]
     if engine.config.tier != BY_JOB or request.tier_row < 0:
         return

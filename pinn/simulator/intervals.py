@@ -83,7 +83,7 @@ def figure_ends(
 
     Args:
         value: ``ttft``, ``e2e`` and any others that follow the step time.
-        fast: Of the run with shorter times.
+        fast: Statistics of the run with shorter times.
         slow: Of the run with longer ones; NaN where nothing was served in time: no upper end.
         ttft_half: Log half-width of TTFT below saturation.
     """

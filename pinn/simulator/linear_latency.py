@@ -83,11 +83,11 @@ class LinearLatency:
         return self._seconds(batch, self.beta)
 
     def own_step_time(self, batch: Batch) -> float:
-        """What a data-parallel rank does of a step by itself."""
+        """Return the seconds of a step that a data-parallel rank spends by itself."""
         return self._seconds(batch, np.where(shared_features(self.deployment), 0.0, self.beta))
 
     def shared_step_time(self, prompts: float, decodes: float, prompt_tokens: float) -> float:
-        """What all ranks share of a step, of so many requests and prompt tokens per rank."""
+        """Return the seconds of a step all ranks share, by requests and prompt tokens of one."""
         beta = np.where(shared_features(self.deployment), self.beta, 0.0)
         sums = batch_sums.uniform_sums(decode_requests=[decodes], prefill_requests=[prompts])
         sums = replace(sums, prefill_tokens=np.array([prompt_tokens], dtype=np.float64))
@@ -156,7 +156,7 @@ def complete_latency(model: object) -> LatencyModel:
 
 # The coefficients of a deployment for a simulation: from a file, or from a checkpoint.
 #
-# A checkpoint's answer is remembered on disk, because loading the network takes longer than the
+# A checkpoint's answer is cached on disk, because loading the network takes longer than the
 # simulation.
 
 

@@ -70,7 +70,7 @@ def _eager_share(config: Config, prompt_tokens: float, decodes: float, tokens: f
 
 
 def holds_prompts(engine: Engine, replica: int) -> bool:
-    """Whether a replica's next batch is of decodes alone, chunks of running prompts left out."""
+    """Return whether a replica's next batch is of decodes alone, apart from running prompts."""
     config, state = engine.config, engine.replicas[replica]
     state.has_chunks = False
     if config.prompt_interval == 1 or state.unserved > 0:
@@ -88,7 +88,7 @@ def holds_prompts(engine: Engine, replica: int) -> bool:
 
 
 def note_prompts(engine: Engine, replica: int) -> None:
-    """What a batch that was just made up means for the next prompts."""
+    """Update the wait of the next prompts after a batch was made up."""
     state = engine.replicas[replica]
     if state.preempted == 0 and state.prompts_wait == 0 and state.paced == 0:
         state.unserved = engine.waiting[replica].size > 0

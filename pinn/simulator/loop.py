@@ -1,4 +1,4 @@
-"""The clock of prefill and decode apart: whichever pool's next event comes first happens.
+"""The clock of disaggregated prefill/decode: whichever pool's next event comes first happens.
 
 Requests go from one pool to the other and back: a prompt that is computed is sent to a decode
 server, and an answer that has ended lets its client send the next request. Neither comes before the
@@ -135,7 +135,7 @@ def has_room(engine: Engine) -> bool:
 
 
 def next_event(engine: Engine) -> tuple[int, int, float]:
-    """What happens next: (kind, group, moment)."""
+    """Return the next event as (kind, group, moment)."""
     group = 0
     for other in range(1, engine.config.n_groups):
         if engine.groups[other].wake_s < engine.groups[group].wake_s:

@@ -198,8 +198,8 @@ class MeanSteps:
             data-parallel ranks.
         shared: Of what the experts of all these work on, per rank.
         tpot_share: Of all steps of the group together: ``tpot_share @ values`` is the mean of
-            something of each step over the gaps between tokens.
-        ttft_share: The same for the steps until the first token, in the mean of requests.
+            something of each step over the ITL gaps.
+        ttft_share: Share of the steps until the first token, averaged over requests.
     """
 
     sums: batch_sums.BatchSums
@@ -211,7 +211,7 @@ class MeanSteps:
 def mean_steps(run: Run) -> MeanSteps:
     """Work out the shares of a run of one replica without pipeline stages.
 
-    Requests that were not served to the end are left out, as in a client's means; those of one
+    Requests that were not served to the end are excluded, as in a client's means; those of one
     token have no TPOT.
     """
     requests, start, served = run.requests, run.steps["start_s"], run.requests.finished
@@ -290,7 +290,7 @@ def figure_features(
     means = []
     for stage, figure in figures:
         of_steps, of_request = pairs[figure.partition("_")[0]]
-        # A request of a single token has no gap between tokens.
+        # A request of a single token has no ITL.
         mine = figure_requests(run, stage, figure) & ~np.isnan(of_steps[:, 0])
         means.append((of_steps[mine].mean(0), of_request[mine].mean(0)))
     step, request = (np.array(column) for column in zip(*means, strict=True))

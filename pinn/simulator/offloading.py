@@ -307,7 +307,7 @@ def _reserve(
 def _note_offer(
     engine: Engine, replica: int, request: Request, first: int, end: int, missing: int
 ) -> None:
-    """What a request offers to store counts as used, but for what others are storing."""
+    """Return whether a request's stored blocks count as used, without those others are storing."""
     for m in range(missing - 1, -1, -1):
         i = engine.tier_missing[replica, m]
         place = engine.tier_holder[replica, tiers.chunk_key(engine, request, i)]

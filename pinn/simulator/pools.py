@@ -88,7 +88,7 @@ def client_records(
 
 
 def read_transfers(behind: Engine, token_bytes: float) -> Transfers:
-    """What the decode pool's engine knows of its transfers.
+    """Transfers as the decode pool's engine knows them.
 
     Args:
         behind: After the run.
@@ -102,7 +102,7 @@ def read_transfers(behind: Engine, token_bytes: float) -> Transfers:
     return Transfers(left_s, loading_s, ready_s, tokens, link_s, tokens * token_bytes)
 
 
-# Prefill and decode apart: two pools of servers, one request after the other through both.
+# Disaggregated prefill/decode: two pools of servers, one request after the other through both.
 #
 # As vLLM does it with a connector that pulls (``NixlConnector``) behind a proxy
 # (``tests/v1/kv_connector/nixl_integration/toy_proxy_server.py``): the proxy asks a prefill
@@ -151,7 +151,7 @@ class Link:
 
     Attributes:
         bytes_per_s: Of each GPU, one direction; infinity for transfers that take no time.
-        latency_s: Of each transfer.
+        latency_s: Seconds before each transfer starts.
     """
 
     bytes_per_s: float
@@ -171,7 +171,7 @@ class PoolsRun:
 
     Attributes:
         prefill: The prefill pool's steps and KV cache, with the requests as clients see them.
-        decode: The decode pool's; its gaps between tokens are those that clients see.
+        decode: Result of the decode pool, whose ITL is what clients see.
         transfers: Per request.
         link: Between the pools.
     """
@@ -242,7 +242,7 @@ def simulate_pools(
 
 
 def halves(workload: Workload) -> tuple[Workload, Workload]:
-    """What the prefill servers compute, and what the decode servers do, whose prompts are there.
+    """Return the prefill servers' batches, and the decode servers', whose prompts are there.
 
     A request that asks for no output passes through both pools, as one of a single token.
 

@@ -27,7 +27,7 @@ _NO_INTERVALS = "nothing measured says how far off two pools together are"
 
 @dataclass(frozen=True)
 class PoolsSimulation:
-    """What a workload's clients see of two pools.
+    """Result of two pools for a workload's clients.
 
     Attributes:
         found: The run.
@@ -50,7 +50,7 @@ class PoolsSimulation:
 
     @cached_property
     def metrics(self) -> Metrics:
-        """What clients see."""
+        """Return the metrics that clients see."""
         return statistics.client_statistics(self.run, None, self.reported.percentiles)
 
     @cached_property
@@ -60,7 +60,7 @@ class PoolsSimulation:
 
     @property
     def overloaded(self) -> str | None:
-        """What shows that the servers could not keep up; None where they could."""
+        """Return a sentence if the servers could not keep up; None where they could."""
         return statistics.overload(self.run)
 
     @cached_property
@@ -99,7 +99,7 @@ class PoolsSimulation:
 
     @property
     def assumptions(self) -> list[str]:
-        """What is taken for granted about two pools of the engine."""
+        """Return the assumptions about two pools of the engine."""
         return [
             "a transfer follows the prefill and does not overlap it",
             "the link of each prefill worker and of each decode worker carries one transfer at a "

@@ -35,9 +35,9 @@ def print_report(
 
     Args:
         run: The run.
-        statistics: Of it.
-        intervals: Of its means.
-        percentiles: Of latencies.
+        statistics: Statistics of the run.
+        intervals: Intervals of its means.
+        percentiles: Percentiles of latencies.
     """
     print_latencies(run, statistics, _LATENCIES, intervals, percentiles)
     table = Grid.of("", "", text=2)

@@ -54,10 +54,10 @@ def load_facts(run: Run, met: Goodput | None) -> JsonObject:
 
 @dataclass(frozen=True)
 class Reported:
-    """What a report says beside what it always says.
+    """Optional parts of a report.
 
     Attributes:
-        percentiles: Of latencies; the usual ones if empty.
+        percentiles: Percentiles of latencies; the usual ones if empty.
         slo: Limits that are checked; None without any.
     """
 
@@ -79,13 +79,13 @@ _ENDS = "Intervals: runs at the bounds of step time and KV cache."
 
 @dataclass(frozen=True)
 class Simulation:
-    """What a workload's clients see.
+    """Result of a simulation for a workload's clients.
 
     Attributes:
         deployment: What served it.
         run: Records of every request and step.
-        intervals: Of the metrics; None where nothing tells.
-        sensitivity: Of a metric; None where none was asked for.
+        intervals: Intervals of the metrics; None where nothing tells.
+        sensitivity: Sensitivity of a metric; None where none was asked for.
         about: What was simulated and with what, for JSON.
         reported: Percentiles that are printed, and limits that are checked.
     """
@@ -104,7 +104,7 @@ class Simulation:
 
     @cached_property
     def stages(self) -> list[Metrics]:
-        """The same of the clients of each load stage."""
+        """Return the metrics of the clients of each load stage."""
         stages = range(self.run.workload.stages)
         return [run_statistics(self.run, stage, self.reported.percentiles) for stage in stages]
 
@@ -125,7 +125,7 @@ class Simulation:
 
     @property
     def overloaded(self) -> str | None:
-        """What shows that the server could not keep up; None where it could."""
+        """Return a sentence if the server could not keep up; None where it could."""
         return overload(self.run)
 
     @cached_property

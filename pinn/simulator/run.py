@@ -57,8 +57,8 @@ class RequestRecords:
         recomputed_tokens: Tokens known at each of its preemptions, added up.
         handed_work: What its API server had done since it was last idle when the request was handed
             over: requests taken in, their prompt tokens, tokens streamed.
-        first_work: The same when its first token was sent.
-        last_work: The same when its last token was sent.
+        first_work: Work of the engine when its first token was sent.
+        last_work: Work of the engine when its last token was sent.
         drafted_tokens: Drafted tokens that steps verified for it; 0 without speculative decoding.
         accepted_tokens: Of those, what the model would have said, beyond its output's end too.
         warmup: 1 for a request that came before the measurement, else 0.
@@ -123,12 +123,12 @@ class RequestRecords:
 
     @property
     def mean_itl_s(self) -> Float[np.ndarray, " requests"]:
-        """Mean gap between a request's tokens, completion left out; NaN below two tokens."""
+        """Return a request's mean ITL, without completion; NaN below two tokens."""
         return (self.last_token_s - self.first_token_s) / self.token_gaps
 
     @property
     def token_gaps(self) -> Float[np.ndarray, " requests"]:
-        """Gaps between tokens; NaN below two tokens."""
+        """Return the ITL gaps; NaN below two tokens."""
         return np.where(self.output_tokens > 1, self.output_tokens - 1.0, np.nan)
 
     @property
@@ -183,12 +183,12 @@ class StepRecords:
 
     @property
     def whole_sums(self) -> BatchSums:
-        """The same, keys that decodes share counted for each of them."""
+        """Return the sums with keys that decodes share counted for each of them."""
         return BatchSums(*(self.table[:, state.FIRST_SUM + i] for i in range(len(state.SUMS))))
 
     @property
     def shared_sums(self) -> BatchSums:
-        """What the experts of a group's replicas work on, per replica; contexts are left out."""
+        """Return the experts' work of a group's replicas, per replica, without contexts."""
         known = {name: self[f"shared_{name}"] for name in state.SHARED_SUMS}
         nothing = dict.fromkeys(state.SUMS, np.zeros(len(self)))
         return BatchSums(**(nothing | known))

@@ -6,7 +6,7 @@ schedule`` with the first-come-first-served policy, and ``AsyncScheduler._update
 TensorRT-LLM's ``MicroBatchScheduler`` does the same but for four things: a chunk is a multiple of
 its blocks, a request is admitted with room for its whole output (``GUARANTEED_NO_EVICT``), steps of
 decodes are rounded up to a CUDA graph, and new prompts may wait for others. Under speculative
-decoding every decode brings all its drafts. Left out: LoRA, encoder inputs and structured output.
+decoding every decode brings all its drafts. Ignored: LoRA, encoder inputs and structured output.
 """
 
 from pinn.simulator import blocks, offloading

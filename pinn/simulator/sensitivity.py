@@ -28,7 +28,7 @@ class CoefficientShare:
     """A coefficient's share in a metric.
 
     Attributes:
-        value: Of the coefficient in SI units.
+        value: Value of the coefficient in SI units.
         derivative: Units of the metric per unit of the coefficient.
         elasticity: Per cent of the metric per per cent of the coefficient.
     """
@@ -44,7 +44,7 @@ class Sensitivity:
 
     Attributes:
         figure: Name of the metric.
-        value: Of it.
+        value: Value of the metric.
         coefficients: Name of a feature -> its coefficient's share.
     """
 

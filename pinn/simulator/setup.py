@@ -1,4 +1,4 @@
-"""What a simulation starts with: arrays filled, requests admitted or refused."""
+"""Initial state of a simulation: arrays filled, requests admitted or refused."""
 
 from collections.abc import Mapping
 
@@ -241,7 +241,7 @@ def set_up(
 
 
 def _graph_sizes(recipe: recipes.EffectiveRecipe, seqs: int) -> np.ndarray:
-    """What each number of decodes up to ``seqs`` is rounded up to."""
+    """Return the size that each number of decodes up to ``seqs`` is rounded up to."""
     decodes = np.arange(seqs + 1)
     sizes = np.array([0, *recipe.graph_sizes], dtype=np.int64)
     captured = decodes <= sizes[-1]

@@ -28,7 +28,7 @@ from pinn.simulator.workloads.workload import Workload
 
 
 def read_records(state: Engine, latency: LatencyModel) -> RequestRecords:
-    """What happened to every request.
+    """Times and counts of every request.
 
     Raises:
         PinnError: If requests are left that the engine can never schedule.
@@ -71,7 +71,7 @@ def _column(values: np.ndarray) -> np.ndarray:
 
 # Simulate a workload on a deployment.
 
-#: What an engine has recorded of its steps, and of the gaps between tokens.
+#: Records of an engine's steps, and of the ITL gaps.
 Recorded = tuple[StepRecords, GapRuns, TransferRecords]
 
 #: Runs engines with latency models until a record buffer is full.

@@ -1,7 +1,7 @@
 """A service-level objective (SLO): limits on latencies, such as ``p99 ttft<=2s``.
 
 A limit is on a statistic over all requests (``p99 ttft<=2s``, ``mean e2e<=10s``; of ITL over all
-gaps between tokens), or on each request: ``... for 95 %`` asks that so many requests meet all of
+ITL gaps), or on each request: ``... for 95 %`` asks that so many requests meet all of
 those at once. The share that does is the goodput of DistServe (Zhong et al. 2024,
 arXiv:2401.09670, "SLO attainment") and of vLLM's ``benchmark_serving --goodput``, whose spelling
 ``ttft:1000 tpot:50``, in milliseconds, is read too. Requests that are not served meet no limit.

@@ -188,7 +188,7 @@ class Replica:
     seen_running: I8
     handed_s: F8
     transfer_free_s: F8
-    prompts_wait: I8  # whether new prompts are left out of the batch that is being made up
+    prompts_wait: I8  # whether new prompts are kept out of the batch that is being made up
     paced: I8  # whether all are but a prompt's last token, see ``pinn.simulator.lockstep``
     has_chunks: I8  # whether it has more of one
     unserved: I8  # whether prompts were left waiting when they last were not
@@ -397,7 +397,7 @@ class Event:
 
 
 class Gap:
-    """A run of equal gaps between tokens."""
+    """A run of equal ITL gaps."""
 
     seconds: F8
     count: I8

@@ -87,13 +87,13 @@ def run_statistics(
 ) -> Metrics:
     """Figures of a run or of one of its stages, under BLIS's names where it has one.
 
-    Requests of the warm-up count nowhere. Figures of steps, batches and the KV cache are left out
+    Requests of the warm-up count nowhere. Metrics of steps, batches and the KV cache are omitted
     for a stage.
 
     Args:
         run: The run.
         stage: Only requests of this stage.
-        percentiles: Of latencies, beside ``PERCENTILES``.
+        percentiles: Percentiles of latencies, beside ``PERCENTILES``.
     """
     found = client_statistics(run, stage, percentiles)
     return found | engine_statistics(run, percentiles) if stage is None else found
@@ -104,9 +104,9 @@ def client_statistics(
 ) -> Metrics:
     """Statistics that clients see.
 
-    ``e2e``, ``ttft``, ``tpot`` (each request's mean gap between tokens) and ``scheduling_delay``
+    ``e2e``, ``ttft``, ``tpot`` (each request's mean ITL) and ``scheduling_delay``
     (arrival to first scheduling) are over finished requests, ``first_turn_ttft`` and
-    ``later_turn_ttft`` over those of conversations; ``itl`` is over gaps between tokens,
+    ``later_turn_ttft`` over those of conversations; ``itl`` is over ITL gaps,
     or in a stage over each request's mean gap. Under speculative decoding a gap is shared by the
     tokens that come at its end, ``step_itl`` is over the gaps as clients see them, and tokens
     drafted and accepted are counted.
@@ -114,7 +114,7 @@ def client_statistics(
     Args:
         run: The run.
         stage: Only requests of this stage.
-        percentiles: Of latencies, beside ``PERCENTILES``.
+        percentiles: Percentiles of latencies, beside ``PERCENTILES``.
     """
     r = run.requests
     mine = r.of_stage(stage)
@@ -192,7 +192,7 @@ def latency_statistics(
 
 
 def _verification(run: Run, percentiles: Sequence[float]) -> Metrics:
-    """What drafting brought; nothing without it."""
+    """Return the metrics of drafting; nothing without it."""
     r, gaps = run.requests, run.gaps
     drafted, accepted = int(r.drafted_tokens.sum()), int(r.accepted_tokens.sum())
     if drafted == 0:

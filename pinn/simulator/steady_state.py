@@ -1,7 +1,7 @@
 """When a load has filled a server, so that what follows no longer depends on the empty start.
 
 The rule is MSER-5 (K. P. White, "An effective truncation heuristic for bias reduction in simulation
-output", SIMULATION 69(6), 1997): of a series of means of five samples, the beginning is left out
+output", SIMULATION 69(6), 1997): of a series of means of five samples, the beginning is dropped
 that makes sum (y - mean)^2 / (values left)^2 smallest, as ``pymser 1.0.22 pymser.py:
 calculate_MSEm`` computes it. Where that is half of the series or more, no steady state was reached.
 The series is of requests in flight, from the first to the last request, or conversation, that a

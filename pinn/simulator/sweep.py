@@ -28,7 +28,7 @@ class Served(Protocol):
 
     @property
     def metrics(self) -> Metrics:
-        """What clients see."""
+        """Return the metrics that clients see."""
 
     @property
     def reported(self) -> Reported:
@@ -40,7 +40,7 @@ class Served(Protocol):
 
     @property
     def overloaded(self) -> str | None:
-        """What shows that the server could not keep up; None where it could."""
+        """Return a sentence if the server could not keep up; None where it could."""
 
     def to_json(self) -> JsonObject:
         """Return all that is known of it."""

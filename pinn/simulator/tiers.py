@@ -245,7 +245,7 @@ def first_evictable(engine: Engine, replica: int, kept: int) -> int:
 
 
 def chunk_to_evict(engine: Engine, replica: int) -> int:
-    """What the policy evicts next, or 0 if nothing can go."""
+    """Return the block that the policy evicts next, or 0 if nothing can go."""
     config, state = engine.config, engine.replicas[replica]
     if not config.tier_arc:
         if config.tier == BY_JOB:

@@ -1,4 +1,4 @@
-"""What a second tier of keys and values has moved, and what that makes of a run."""
+"""Blocks that a second tier of KV has moved, and the metrics of a run with one."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What is given: models, GPUs, number formats, engine flags, batches."""
+"""Inputs: models, GPUs, number formats, engine flags, batches."""

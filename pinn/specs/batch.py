@@ -1,4 +1,4 @@
-"""What one engine step runs: per request, the tokens it schedules and the tokens it has cached."""
+"""Batch of one engine step: per request, the tokens it schedules and the tokens it has cached."""
 
 from __future__ import annotations
 

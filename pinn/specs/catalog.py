@@ -119,7 +119,7 @@ def _read(config: Mapping[str, object], source: str, settings: ReadSettings) -> 
 
 
 def _sampling(file: Path | None, name: str | None) -> Sampling | None:
-    """What a generation_config.json asks for, else what was published under a name, if either is.
+    """Return the sampling of a generation_config.json, else of the one published under a name.
 
     Raises:
         PinnError: If the file holds something else.

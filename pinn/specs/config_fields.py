@@ -114,11 +114,11 @@ class ConfigFields:
         return named or self.is_type("encoder")
 
     def error(self, text: str) -> PinnError:
-        """What is wrong with the file."""
+        """Return an error about the file."""
         return PinnError(f"{self.source}: {text}")
 
     def misfit(self, key: str, rule: str, value: object) -> PinnError:
-        """What is wrong with a key's value."""
+        """Return an error about a key's value."""
         return misfit(f"{self.source}: {key}", rule, value)
 
     def get(self, *sizes: str) -> Any:

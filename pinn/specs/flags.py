@@ -27,13 +27,13 @@ TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0":
 
 @dataclass(frozen=True)
 class Flag:
-    """What is known of a flag.
+    """Declaration of a flag.
 
     Attributes:
         help: What it sets, in a sentence.
         default: Value where it is not given.
         shown: The default in words, where the value does not say it.
-        unit: Of the number; empty where there is none.
+        unit: Unit of the number; empty where there is none.
         least: Smallest number.
         above: Number that the value has to exceed, in place of ``least``.
         most: Largest number.
@@ -76,7 +76,7 @@ class Flag:
 
     @property
     def other_names(self) -> tuple[str, ...]:
-        """What other engines call it, with underscores."""
+        """Return the other engines' names of the flag, with underscores."""
         return tuple(name.removeprefix("no_") for name in self.spelled.values())
 
     @property
@@ -158,7 +158,7 @@ class Flag:
             raise self._refusal(self._range(), value)
 
     def _range(self) -> str:
-        """What a number must do to lie within the limits."""
+        """Return the limits of a number in words."""
         low = self.least if self.above is None else self.above
         if self.most is not None:
             if low is None:
@@ -247,7 +247,7 @@ def check_flags(specification: Any) -> None:
     """Refuse a specification one of whose flags has a bad value.
 
     Raises:
-        PinnError: Of the first such flag.
+        PinnError: On the first such flag.
     """
     for each in flags_of(specification.__class__):
         each.check(getattr(specification, each.name))

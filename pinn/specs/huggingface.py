@@ -249,7 +249,7 @@ def _model_by_keys(fields: ConfigFields, settings: "ReadSettings") -> model.Mode
 
 
 class ReadSettings(NamedTuple):
-    """What is known of a model beside its config.json; see :func:`model_from_config`."""
+    """Facts about a model beside its config.json; see :func:`model_from_config`."""
 
     name: str
     quant_config: Mapping[str, object] | None = None
@@ -297,7 +297,7 @@ def model_of(
 
 
 def _left_out(fields: ConfigFields) -> str:
-    """What a multimodal model has beside its text part; the catalogue's files name that alone."""
+    """Return a multimodal model's parts beside its text part, which alone catalog files name."""
     parts = [part for part in ("vision", "audio") if fields.root.get(f"{part}_config")]
     if not parts and "text_config" in fields.root:
         return "encoders"

@@ -44,7 +44,7 @@ def attentions(
 
 
 def _indexers(fields: ConfigFields, layers: int) -> list[mixers.IndexerSpec | None]:
-    """What picks the keys of each layer; GLM-5.2's layers may take a choice over."""
+    """Selection of the keys of each layer; GLM-5.2's layers may reuse one."""
     if fields.get("topk_blocks") is not None:
         blocks, block, heads = map(fields.integer, ("topk_blocks", "index_block", "index_heads"))
         width = fields.integer("index_head_dim", "sparse_index_dim")

@@ -49,7 +49,7 @@ class Projection(NamedTuple):
     """A weight matrix of a mixer, by its parts.
 
     Attributes:
-        name: As in vLLM's model code.
+        name: Name as in vLLM's model code.
         outputs: Output rows, by heads.
         inputs: Input width, by heads; one head where every GPU sees all of it.
     """
@@ -81,7 +81,7 @@ class LinearMixerSpec:
         conv_width: Taps of the causal convolution before it; 0 without one.
         step_rank: Rank of Mamba-1's step size; 0 otherwise.
         chunk_tokens: Tokens that the chunked scan takes together.
-        state_bytes_per_element: Of the state, as the engine keeps it.
+        state_bytes_per_element: Bytes per element of the state, as the engine keeps it.
         full_gates: KDA's gates that have one matrix: Kimi-K3's of the output, Bailing's both;
             others have two matrices, of a value's rank.
     """
@@ -179,7 +179,7 @@ class LinearMixerSpec:
         return taps + 3 * self.heads + self.heads * self.value_dim
 
     def state_bytes(self, tensor_parallel_size: int = 1) -> float:
-        """What a request keeps in one layer on one GPU: the states and the convolution's tail.
+        """Return a request's bytes in one layer on one GPU: the states and the convolution's tail.
 
         vLLM's ``MambaStateShapeCalculator``: the tail holds ``conv_width - 1`` tokens.
         """

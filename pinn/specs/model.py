@@ -56,7 +56,7 @@ class Sampling:
 
     @property
     def is_greedy(self) -> bool:
-        """Whether the likeliest token is taken; nothing is left out then (``SamplingParams``)."""
+        """Whether the likeliest token is taken; nothing is filtered then (``SamplingParams``)."""
         return self.temperature == 0
 
 
@@ -275,7 +275,7 @@ class CompressedAttentionSpec(LatentAttentionSpec):
 
     @property
     def request_bytes(self) -> float:
-        """What a request keeps whatever its length: the window, and fp32 sums of unfinished keys.
+        """Return a request's bytes at any length: the window, and fp32 sums of unfinished keys.
 
         deepseek_compressor.py: CompressorStateCache.
         """
@@ -466,7 +466,7 @@ class ModelSpec:
 
     @property
     def title(self) -> str:
-        """What headings call it: as it was asked for, else its name."""
+        """Return the name in headings: as it was asked for, else its own."""
         return self.asked_as or self.name
 
     @property
@@ -527,7 +527,7 @@ _PLAIN = {"latent attention", "full attention", "windowed attention"}
 
 
 def mixer_name(mixer: Mixer | None) -> str:
-    """What mixes tokens in a layer, in words."""
+    """Return the token mixer of a layer, in words."""
     if mixer is None:
         return "no mixer"
     if isinstance(mixer, LinearMixerSpec):

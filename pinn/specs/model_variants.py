@@ -179,7 +179,7 @@ _DATE = re.compile(r"\d{4}")
 
 @dataclass(frozen=True)
 class Variant:
-    """What a name says.
+    """Facts that a name states.
 
     Attributes:
         base: Full name of the catalogue's model of the same shapes.

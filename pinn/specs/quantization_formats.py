@@ -34,7 +34,7 @@ def named_formats(block: Block) -> Named:
     return _READERS[method](block)
 
 
-# One format for all that is not left out.
+# One format for all that is not excluded.
 
 
 def _fp8(block: Block) -> Named:

@@ -1,4 +1,4 @@
-"""What is known about the engine before it serves: its flags, whatever it calls them."""
+"""Settings of the engine before it serves: its flags, whatever it calls them."""
 
 from __future__ import annotations
 

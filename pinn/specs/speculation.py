@@ -28,13 +28,13 @@ MOST_TOKENS = 64
 
 
 class AssumedAcceptance(NamedTuple):
-    """What a method's drafts are taken to be accepted at, where the user knows nothing.
+    """Assumed acceptance of a method's drafts, where the user knows nothing.
 
     Attributes:
         rate: Chance that a drafted token is accepted given that those before it were, as
             measurements have it; None where it is the text that decides.
-        low: Of the rates that its sources give.
-        high: Of them.
+        low: Lowest rate of its sources.
+        high: Highest rate of its sources.
         source: Where they are from.
     """
 
@@ -83,7 +83,7 @@ def _words(engine: str, kind: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Speculation:
-    """What speculative decoding adds to a step.
+    """Additions of speculative decoding to a step.
 
     Attributes:
         method: One of ``METHODS``.
@@ -133,7 +133,7 @@ class Speculation:
 
 
 def with_acceptance(asked: Speculation, text: str) -> Speculation:
-    """What runs, from what an engine is asked for and the text of ``--speculative-acceptance``.
+    """Return the speculation from an engine's flags and the text of ``--speculative-acceptance``.
 
     Raises:
         PinnError: If the acceptance cannot be read or is of too few positions.
@@ -191,7 +191,7 @@ def asked_of_trtllm(config: str) -> Speculation:
     """TensorRT-LLM's ``speculative_config`` (``tensorrt_llm/llmapi/llm_args.py``).
 
     Raises:
-        PinnError: As :func:`asked_of_vllm`.
+        PinnError: On the same grounds as :func:`asked_of_vllm`.
     """
     values = _asked("trtllm", config, '{"decoding_type": "MTP", "num_nextn_predict_layers": 2}')
     kind = _text(values, "decoding_type")
@@ -265,7 +265,7 @@ def _chain(method: str, tokens: int, draft: str = "") -> Speculation:
 
 
 def _guessed(draft: str) -> str:
-    """What vLLM takes a draft for by its name."""
+    """Return the method that vLLM infers from a draft's name."""
     if not draft:
         raise PinnError("--speculative-config needs a method or a model: add one")
     name = draft.lower()

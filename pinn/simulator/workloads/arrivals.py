@@ -80,7 +80,7 @@ def read_stages(
     """Load stages of a file, from (requests per second, seconds).
 
     Args:
-        stages: As the file has them.
+        stages: Stages as the file has them.
         where: The file, for messages.
         mean_rate_per_s: Of all stages together: their rates are multiplied alike, and each lasts
             as long as it did. None for the file's own rates.

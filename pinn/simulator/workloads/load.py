@@ -225,9 +225,9 @@ class LoadFlags:
         """The requests.
 
         Args:
-            rate_per_s: At which they are sent, in the mean of a Poisson process; None or infinite
+            rate_per_s: Mean rate at which they are sent, as a Poisson process; None or infinite
                 for at once, ``concurrency`` of them at a time.
-            seed: Of the random draws.
+            seed: Seed of the random draws.
             image_tokens: Tokens of each prompt's images.
 
         Raises:
@@ -364,10 +364,10 @@ class LoadFlags:
 
 @dataclass(frozen=True)
 class Load:
-    """What is sent: a file's content, or what flags say.
+    """A load: a file's content, or the flags.
 
     Attributes:
-        path: Of the file; None for flags.
+        path: Path of the file; None for flags.
         flags: In place of a file; some also go beside one.
         seed: Of the random draws; None for the file's own, or 0.
         images: Images of each prompt; None without any.
@@ -436,9 +436,9 @@ def asked_load(
     """The load, and the flags that are not its own.
 
     Args:
-        path: Of a file; None where flags say it.
-        flags: Of the load and others.
-        seed: Of random draws.
+        path: Path of a file; None for flags.
+        flags: Flags of the load and others.
+        seed: Seed of the random draws.
         model: Name or path of the model, which decides what images come to.
         closed: Whether clients may wait for answers, which an error then advises too.
 

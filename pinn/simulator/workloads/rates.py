@@ -77,7 +77,7 @@ def begun_at_random(workload: Workload, rate_per_s: float, seed: int) -> Workloa
 def repeated(workload: Workload, count: int) -> Workload:
     """So many requests: the load's own, and then the same again, as often as it takes.
 
-    Each repetition begins where the next request of the one before would be due, in the mean. Its
+    Each repetition begins where the next request of the one before would be due on average. Its
     prompts are its own: what they share they share with requests of the same repetition.
 
     Raises:
@@ -107,7 +107,7 @@ def repeated(workload: Workload, count: int) -> Workload:
 def thinned(workload: Workload, kept: Bool[np.ndarray, " n"]) -> Workload:
     """Some requests of a load, at their own times.
 
-    Requests that share tokens with one that is left out share them with each other, as far as
+    Requests that share tokens with one that is dropped share them with each other, as far as
     their own prompts reach: with the one before that has most of them. Of a conversation first
     turns have to be kept.
 
@@ -146,7 +146,7 @@ def _shared_among(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Donors that are kept, and the tokens shared with them.
 
-    Every left-out request is stood for by a kept one that begins with as many of its tokens as any
+    Every dropped request is represented by a kept one that begins with as many of its tokens as any
     so far.
     """
     new_donor, stand_in = np.full((2, len(donor)), -1, np.int64)

@@ -317,7 +317,7 @@ def open_loop(
         gaps: How those between arrivals are drawn.
         length_range: Lengths are uniform between these shares of the nominal ones.
         timeout_s: After which a client hangs up.
-        seed: Of the random draws.
+        seed: Seed of the random draws.
         name: For print-outs.
     """
     rng = arrivals.random_draws(seed)
@@ -421,7 +421,7 @@ def shared_prefix(
         timeout_s: After which a client hangs up.
         stage_gap_s: Pause between the end of a stage and the next one; None where stages open by
             the clock.
-        seed: Of the random draws.
+        seed: Seed of the random draws.
         name: For print-outs.
     """
     rng = arrivals.random_draws(seed)

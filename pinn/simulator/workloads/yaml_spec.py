@@ -31,7 +31,7 @@ Number = Annotated[float, BeforeValidator(_no_truth_value)]
 
 
 class Strict(BaseModel):
-    """What refuses keys that it does not know."""
+    """Base of documents that refuse unknown keys."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -289,7 +289,7 @@ def read_inference_perf(
     Args:
         values: Contents of the file.
         path: Where they come from, for messages.
-        seed: Of the random draws.
+        seed: Seed of the random draws.
         prompt_range: True prompt lengths over nominal ones, see ``shared_prefix``.
         rate_per_s: Mean rate of its stages, in place of their own.
 

@@ -28,7 +28,7 @@ class Shape(NamedTuple):
 
 @dataclass
 class Findings:
-    """What was found in a model beside mixers and feed-forward networks.
+    """Weights of a model beside mixers and feed-forward networks.
 
     Attributes:
         vectors: Elements of norms, biases and other vectors, and of small gates.
