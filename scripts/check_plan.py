@@ -20,11 +20,12 @@ import numpy as np
 from pinn.common.files import find_checkpoint
 from pinn.common.workers import Workers
 from pinn.engines.configurations import expand_grid
-from pinn.engines.engine_spec import ROUTINGS, EngineSpec
+from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
 from pinn.planning import rate_search
 from pinn.planning.candidate import Candidate
 from pinn.planning.candidates import SearchSpace, find_candidates
+from pinn.planning.fleet import router_of
 from pinn.planning.plan import Choice
 from pinn.planning.prices import Price
 from pinn.planning.problem import PlanningProblem
@@ -158,13 +159,10 @@ def fleet(
     divided = problem.rate_per_s / rate_per_s - 1e-9
 
     def holds(replicas: int) -> bool:
-        for routing in ROUTINGS:
-            run = trials.fleet(problem.workload, replicas, routing)
-            if run is None or trials.excess_of(run) > 1:
-                return False
-            if replicas < divided and trials.point(run, problem.rate_per_s, 1).is_burst:
-                return False
-        return True
+        run = trials.fleet(problem.workload, replicas, router_of(candidate, replicas))
+        if run is None or trials.excess_of(run) > 1:
+            return False
+        return replicas >= divided or not trials.point(run, problem.rate_per_s, 1).is_burst
 
     with suppress(PinnError):
         for replicas in itertools.count(1):

@@ -219,10 +219,15 @@ def engine_flags(
     return decorate
 
 
+#: Longest list of values, in characters, that stands beside an option's name.
+_WIDEST = 44
+
+
 def _flag_option(flag: Flag, panel: str) -> inspect.Parameter:
     """A flag as Typer takes options; the flag itself reads its text, so that errors are its own."""
     switch = flag.kind == "bool"
-    wanted = "|".join(flag.allowed) or flag.kind
+    values = "|".join(filter(None, flag.allowed))
+    wanted = values if 0 < len(values) <= _WIDEST else flag.kind
     others = [f"--{name.replace('_', '-')}" for name in flag.other_names]
     backwards = [f"--{name.replace('_', '-')}" for name in flag.reversed_names]
     names = [flag.option, *(o for o in others if o not in backwards)]

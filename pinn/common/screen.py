@@ -36,8 +36,8 @@ def say(text: str) -> None:
     """Print lines, long ones folded between words.
 
     >>> say("  8 skipped: " + "of another engine, " * 5)
-      8 skipped: of another engine, of another engine, of another engine, of
-        another engine, of another engine,
+      8 skipped: of another engine, of another engine, of another engine, of another
+        engine, of another engine,
     """
     for line in text.split("\n"):
         indent = line[: len(line) - len(line.lstrip())]

@@ -163,7 +163,8 @@ class EngineSpec:
     )
     hicache_mem_layout: str = flag(
         "",
-        "Order of keys and values in that memory.",
+        "Order of keys and values in that memory: layer_first, page_first, page_first_direct, "
+        "page_first_kv_split or page_head.",
         shown="the release's",
         allowed=("", *MEM_LAYOUTS),
         spelled={SGLANG: "hicache_mem_layout"},

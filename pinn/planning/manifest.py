@@ -87,10 +87,9 @@ def _notes(plan: Plan, choice: Choice) -> list[str]:
         "Secret hf-token (key token) gives access to gated models; it is optional.",
     ]
     if choice.replicas > 1 or choice.pools:
-        routing = choice.fleets[-1].routing.replace("_", " ") if choice.fleets else "round robin"
         lines.append(
-            f"The plan's figures are of {routing} routing. A Service spreads connections, not "
-            "requests: put a gateway that routes so in front."
+            f"The plan's figures are of {choice.router or 'round-robin'} routing. A Service "
+            "spreads connections, not requests: put a gateway that routes so in front."
         )
     if choice.pools:
         lines.append(

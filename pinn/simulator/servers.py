@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Int
 
 from pinn.common.numbers import number
 from pinn.common.screen import Grid
@@ -33,7 +34,7 @@ def server_statistics(
     return [_statistics(run, server, percentiles) for server in range(run.copies)]
 
 
-def server_of_requests(run: Run) -> np.ndarray:
+def server_of_requests(run: Run) -> Int[np.ndarray, " requests"]:
     """Return the number of the server that each request was sent to."""
     return run.requests.replica // (run.replicas // run.copies)
 

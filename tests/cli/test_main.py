@@ -120,7 +120,7 @@ def test_results_are_shown_per_held_out_part_and_method(run, tmp_path):
     assert "| all | 30 | 16.0 / 21.0 |" in run(*whole, "--metric", "ttft").stdout
     screen = run("results", tmp_path / "results.csv").stdout.splitlines()
     assert [line.split() for line in screen[2:5]] == [
-        ["left", "out", "rows", "network"],
+        ["held", "out", "rows", "network"],
         ["org/b", "20", "8.0", "/", "9.0"],
         ["all", "30", "9.8", "/", "11.7"],
     ]

@@ -7,7 +7,6 @@ import pytest
 import yaml
 from fuzz.targets import RUNS
 
-from pinn.api.plans import _prices
 from pinn.cli.outputs import check_outputs
 from pinn.common.files import find_checkpoint
 from pinn.engines.configurations import (
@@ -21,6 +20,7 @@ from pinn.measurements.benchmarks.read import read_benchmarks
 from pinn.measurements.runs.serving_runs import read_serving_runs
 from pinn.physics.batch_sums import sum_batches
 from pinn.planning.candidates import read_candidates_file
+from pinn.planning.prices import read_prices
 from pinn.simulator.slo import parse_slo
 from pinn.simulator.workloads.load import load_workload
 from pinn.specs.batch import Batch, parse_batch
@@ -235,8 +235,8 @@ def test_limits_with_numbers_that_are_none(text):
 
 
 def test_a_gpu_with_two_prices():
-    with pytest.raises(PinnError, match="H100-SXM costs 1 and 2: give one price"):
-        _prices("H100=1 H100-SXM=2")
+    with pytest.raises(PinnError, match="H100-SXM costs 1 and 2 an hour: give one price"):
+        read_prices("H100=1 H100-SXM=2")
 
 
 @pytest.mark.parametrize(

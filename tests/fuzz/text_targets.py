@@ -74,10 +74,10 @@ def limits_and_prices(_: Fuzzed) -> st.SearchStrategy[tuple[str, str]]:
 
 def check_limits_and_prices(_: Fuzzed, given: tuple[str, str]) -> None:
     """Limits allow some time; prices are positive."""
-    from pinn.api.plans import _prices
+    from pinn.planning.prices import read_prices
     from pinn.simulator.slo import parse_slo
 
     found = parse_slo(given[0])
-    assert all(0 < price < float("inf") for price in _prices(given[1]).values())
+    assert all(0 < price.per_hour < float("inf") for price in read_prices(given[1]).values())
     assert found.statistics or found.goodput is not None
     assert all(0 < limit.seconds < float("inf") for limit in found.statistics)

@@ -42,7 +42,7 @@ def question():
     slo = parse_slo("p95 ttft<=300ms; p95 tpot<=12ms")
     draws = [at_rate(load, RATE)]
     whole = Load(Path("load"), LoadFlags())
-    problem = PlanningProblem(draws, RATE, slo, find_checkpoint(), prices, None, whole, GPUS)
+    problem = PlanningProblem(draws, RATE, slo, find_checkpoint(), prices, None, whole, gpus=GPUS)
     return problem, by_hardware(candidates, each_alone=False)
 
 

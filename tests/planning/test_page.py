@@ -104,7 +104,9 @@ def test_two_pools_are_called_what_they_are(tmp_path):
     made = plan()
     apart = replace(made.choices[0], pools=("2x tp=2", "1x tp=4"), pool_sizes=((2, 2), (1, 4)),
                     gpus=8)  # fmt: skip
-    text = write_page(replace(made, choices=[apart]), tmp_path).read_text(encoding="utf-8")
+    text = write_page(replace(made, choices=[apart], by_gpu=[]), tmp_path).read_text(
+        encoding="utf-8"
+    )
     assert "Rent 8 × H200-SXM as 2 prefill servers of 2 GPUs and 1 decode server of 4 GPUs" in text
     assert "replica of 8" not in text
 
@@ -120,7 +122,7 @@ def test_a_fleet_s_rate_stands_beside_its_replicas_and_why_they_differ(
     first = next(choice for choice in made.choices if choice.replicas > 1)
     alone = first.replicas * first.highest_rate.per_s
     shown = replace(first, fleet_rate=replace(first.fleet_rate, per_s=share * alone))
-    shown = replace(made, choices=[shown])
+    shown = replace(made, choices=[shown], by_gpu=[])
     print_plan(shown, None)
     page = write_page(shown, tmp_path).read_text(encoding="utf-8")
     for text in (page, capsys.readouterr().out):

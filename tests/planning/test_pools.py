@@ -29,6 +29,7 @@ from pinn.planning.screening import least_latencies_s
 from pinn.planning.trials import ErrorScenario, latencies_s
 from pinn.simulator.workloads.load import load_workload
 from pinn.simulator.workloads.rates import at_rate
+from pinn.surrogate.encoder_time import HALF_WIDTH
 from pinn.surrogate.uncertainty.quantiles import ErrorLaw
 
 app = alone(plan_command)
@@ -185,8 +186,10 @@ def test_both_pools_are_as_far_off_as_either_may_be(monkeypatch):
     monkeypatch.setattr(fleet, "read_calibration", lambda _: Crossing())
     monkeypatch.setattr(fleet, "gpu_is_known", lambda _, deployment: deployment is one)
     interval = partial(fleet.prediction_interval, find_checkpoint(None))
-    assert interval(one).bad == ErrorScenario(0.1, 0.4)
-    assert interval(one, other).bad == interval(other, one).bad == ErrorScenario(0.3, 0.4)
+    assert interval(one).bad == ErrorScenario(0.1, 0.4, HALF_WIDTH)
+    assert (
+        interval(one, other).bad == interval(other, one).bad == ErrorScenario(0.3, 0.4, HALF_WIDTH)
+    )
     assert interval(one, other).law is Crossing.law
 
 

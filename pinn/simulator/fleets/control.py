@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from jaxtyping import Shaped
 
 from pinn.errors import PinnError
 from pinn.simulator.engine import ARRAYS, Engine
@@ -78,7 +79,7 @@ class Control:
     resent: int = 0
     lost: int = 0
     _sent: list[tuple[float, int]] = field(default_factory=lambda: [(0.0, 0)])
-    _fresh: list[dict[str, np.ndarray]] = field(default_factory=list)
+    _fresh: list[dict[str, Shaped[np.ndarray, " records"]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         counts = [int(engine.config.n_copies) for engine in self.engines]

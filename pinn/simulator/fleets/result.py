@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from jaxtyping import Float
 
 from pinn.common import Json, JsonObject
 from pinn.common.files import replace_atomically
@@ -91,7 +92,7 @@ class FleetSimulation:
         return statistics.overload(self.run)
 
     @cached_property
-    def spans(self) -> np.ndarray:
+    def spans(self) -> Float[np.ndarray, "spans 3"]:
         """Begin, end and GPUs of every span in which a server was on, in seconds."""
         return gpu_spans(self.found, [pool.gpus // pool.engine.replicas for pool in self.kinds])
 
@@ -132,7 +133,7 @@ class FleetSimulation:
             }
         return found
 
-    def over_time(self, edges_s: np.ndarray) -> list[Metrics]:
+    def over_time(self, edges_s: Float[np.ndarray, " edges"]) -> list[Metrics]:
         """Return rate, GPUs, requests beyond the SLO and TTFT of the periods between edges.
 
         A request belongs to the period in which it was sent.

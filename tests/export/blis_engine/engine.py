@@ -39,10 +39,10 @@ def seen_of(run: Run) -> Seen:
 
 
 def step_ahead_us(run: Run) -> int:
-    """Return the mean step time of a run where a newcomer mostly waits for a step, else 0."""
-    steps = run.steps
-    busy = steps["duration_s"].sum() / np.nanmax(run.requests.finish_s)
-    return round(1e6 * busy * float(steps["duration_s"].mean()))
+    """Return the mean step time of a run, by the share of requests that meet a busy engine."""
+    sent, finish = run.requests.arrival_s, run.requests.finish_s
+    busy = np.mean(np.append(False, np.maximum.accumulate(finish)[:-1] > sent[1:]))
+    return round(1e6 * busy * float(run.steps["duration_s"].mean()))
 
 
 def load_values(workload: Workload) -> dict[str, list[int]]:
