@@ -220,7 +220,7 @@ def engine_flags(
 
 
 #: Longest list of values, in characters, that stands beside an option's name.
-_WIDEST = 44
+_WIDEST = 50
 
 
 def _flag_option(flag: Flag, panel: str) -> inspect.Parameter:
