@@ -71,22 +71,31 @@ def export_table(
 def export_blis(
     out: str | Path, configurations: AnyConfigurations | None = None, **given: object
 ) -> Written:
-    """Write a folder per configuration that an unmodified BLIS runs: ``pinn export blis``.
+    """Write what an unmodified BLIS runs: ``pinn export blis``.
 
     Args:
-        out: Folder for the folders.
+        out: Folder for the folders, or for registry, catalog and scenarios.
         configurations: As of :func:`export_table`.
         **given: The keyword arguments below.
 
     Raises:
         PinnError: If something is unknown, does not fit together, or BLIS cannot express it.
     """
-    from pinn.export.blis_files import write_folders
+    from pinn.export import blis_files, kernel_files
 
     how, _ = read_request(BlisRequest, given, out=out, configurations=configurations)
+    if how.target not in ("folder", "kernel"):
+        raise PinnError(f"--target {how.target} is unknown: give folder or kernel")
+    if how.target == "kernel" and how.workloads:
+        raise PinnError("--workload is of --target folder: the kernel has one set for all loads")
     configured, lines = _configured(configurations, how)
-    settings = (how.workloads or [], Path(out), how.worst_error, how.skip_invalid)
-    said = printed(write_folders, configured, *settings)
+    if how.target == "kernel":
+        settings = (Path(out), how.worst_error, how.skip_invalid)
+        said = printed(kernel_files.write_registry, configured, *settings)
+    else:
+        worst = blis_files.WORST_ERROR if how.worst_error is None else how.worst_error
+        folders = (how.workloads or [], Path(out), worst, how.skip_invalid)
+        said = printed(blis_files.write_folders, configured, *folders)
     return Written(Path(out), (*lines, *said.splitlines()))
 
 

@@ -64,18 +64,20 @@ def table(
 @app.command()
 @asked
 def blis(out: Path, configs: str | None = None, *, how: BlisRequest) -> None:
-    """A folder per configuration that an unmodified BLIS runs as it is.
+    """Files with which an unmodified BLIS serves a configuration.
 
-    config.json, hardware.json, coefficients and run.sh, one whole command line: behind it goes what
-    BLIS shall serve. BLIS's own formula gets the vector that reproduces the step times best over
-    the batches of a simulated load, and run.sh picks that of the load nearest to what it is given;
-    each file says what it costs under the others.
+    --target folder, for BLIS up to August 2026: a folder per configuration with config.json,
+    hardware.json, coefficients and run.sh, one whole command line, behind which goes what BLIS
+    shall serve. run.sh picks the coefficients of the simulated loads nearest to it.
+
+    --target kernel, for BLIS with a latency kernel: coefficient sets, scenarios and what a catalog
+    lacks.
 
     Example:
       pinn export blis --configs 'model=Llama-3.1-8B gpu=H100' --out blis
 
     Options:
-        out: Folder for the folders.
+        out: Folder for the folders, or for registry, catalog and scenarios.
     """
     from pinn.api import exports
 

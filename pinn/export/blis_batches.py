@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Int
 
 from pinn.export.blis_features import BlisSums, Timed, blis_features
 from pinn.export.blis_model import blis_model
@@ -17,15 +18,18 @@ from pinn.specs.batch import Batch
 from pinn.surrogate import deployment_features as speculation
 from pinn.units import MICROSECOND
 
-#: Prompt lengths of the standard loads, the usual one in the middle, and their output length. A
+#: Prompt lengths of the standard loads, the usual one in the middle, and their output lengths. A
 #: step with a prompt costs more from the prompt's first token on, for which BLIS has no term. The
-#: cost of a prompt token therefore falls with the length of the prompt. Prompts around 256 tokens
-#: would leave vLLM's graphs within a few more decodes, which no vector can follow.
-PROMPTS, OUTPUT_TOKENS = (128, 384, 640, 1024, 2048), 256
+#: cost of a prompt token therefore falls with the length of the prompt, and with the prompts that
+#: share a step: of as many decodes, shorter outputs bring more. Prompts around 256 tokens would
+#: leave vLLM's graphs within a few more decodes, which no vector can follow.
+PROMPTS, OUTPUTS = (128, 384, 640, 2048), (64, 512)
 #: Contexts of the guard's decodes, as multiples of the length of a prompt.
-_CONTEXTS = (0.5, 1.25, 3.0)
+_CONTEXTS = (0.5, 1.25, 3.0, 8.0)
 #: A guard has every number of decodes up to the first value, and about as many more as the second.
 _EACH, _SPREAD = 16, 60
+#: Most prompts in a step of a guard.
+MOST_PROMPTS = 8
 
 
 @dataclass(frozen=True)
@@ -44,9 +48,9 @@ class Lengths:
 def request_lengths(latency: linear_latency.LinearLatency) -> list[Lengths]:
     """Return the lengths of the steady loads, within the length that the model takes."""
     most = max_model_len(latency.deployment)
-    output = min(OUTPUT_TOKENS, max(most // 8, 1))
     prompts = {min(prompt, max(most // 2, 1)) for prompt in PROMPTS}
-    return [Lengths(prompt, output) for prompt in sorted(prompts)]
+    outputs = {min(output, max(most // 8, 1)) for output in OUTPUTS}
+    return [Lengths(prompt, output) for prompt in sorted(prompts) for output in sorted(outputs)]
 
 
 def timed(latency: linear_latency.LinearLatency, batches: Sequence[Batch]) -> Timed:
@@ -61,40 +65,44 @@ def timed(latency: linear_latency.LinearLatency, batches: Sequence[Batch]) -> Ti
 
 
 def step_us(
-    latency: linear_latency.LinearLatency, decodes: float, lengths: Lengths, *, prompt: bool = False
+    latency: linear_latency.LinearLatency, decodes: float, lengths: Lengths, prompts: float = 0.0
 ) -> float:
-    """Return the microseconds of a step with ``decodes``, linear between whole numbers."""
-    low = max(int(decodes), 1)
-    beside = Batch.prefill(int(prompt), lengths.prompt)
-    batches = [Batch.decode(n, lengths.context) + beside for n in (low, low + 1)]
-    first, second = timed(latency, batches).step_us.tolist()
-    return first + max(decodes - low, 0.0) * (second - first)
+    """Return the microseconds of a step, linear between whole numbers of decodes and of prompts."""
+    n, k = max(int(decodes), 1), int(prompts)
+    batches = [
+        Batch.decode(n + more, lengths.context) + Batch.prefill(k + beside, lengths.prompt)
+        for more in (0, 1)
+        for beside in (0, 1)
+    ]
+    few, many = timed(latency, batches).step_us.reshape(2, 2) @ (1 - prompts + k, prompts - k)
+    return float(few + max(decodes - n, 0.0) * (many - few))
 
 
 @dataclass(frozen=True)
 class Guard:
-    """Batches of given numbers of decodes, with and without a prompt.
+    """Batches of given numbers of decodes, with and without prompts.
 
     Attributes:
         batches: BLIS's features and the surrogate's step times of the batches.
-        shapes: Decodes and prompt tokens of each batch.
+        shapes: Decodes, prompts, and tokens of each prompt of each batch.
     """
 
     batches: Timed
-    shapes: Float[np.ndarray, "batches 2"]
+    shapes: Int[np.ndarray, "batches 3"]
 
-    def within(self, least: float, most: float) -> Guard:
-        """Return the batches with ``least`` to ``most`` decodes."""
+    def within(self, least: float, most: float, prompts: int) -> Guard:
+        """Return the batches with ``least`` to ``most`` decodes and up to ``prompts`` prompts."""
         decodes = self.shapes[:, 0]
-        rows = np.flatnonzero((decodes >= np.floor(least)) & (decodes <= np.ceil(most)))
+        inside = (decodes >= np.floor(least)) & (decodes <= np.ceil(most))
+        rows = np.flatnonzero(inside & (self.shapes[:, 1] <= prompts))
         return Guard(self.batches[rows], self.shapes[rows])
 
 
 def guard(latency: linear_latency.LinearLatency, lengths: Lengths) -> Guard:
-    """Return batches of one decode to as many as may run.
+    """Return batches of one decode to as many as may run, with none to ``MOST_PROMPTS`` prompts.
 
-    Contexts are half, 1.25 times and three times a prompt. Each batch exists with and without a
-    prompt. Lengths are cut to the limits of the model and of a step's tokens.
+    Contexts are half, 1.25 times and three times a prompt. Lengths are cut to the limits of the
+    model; a prompt alone is cut to the limit of a step's tokens, more prompts have to fit.
     """
     prompt = lengths.prompt
     longest, recipe = max_model_len(latency.deployment) - 1, latency.deployment.recipe
@@ -102,13 +110,13 @@ def guard(latency: linear_latency.LinearLatency, lengths: Lengths) -> Guard:
     spread = np.geomspace(1, most, _SPREAD).round().astype(int)
     counts = sorted({*spread.tolist(), *range(1, min(most, _EACH) + 1)})
     shapes, batches = [], []
-    for n in counts:
-        for new in {0, min(prompt, recipe.token_budget - n)}:
-            decodes = n - (new > 0 and n == most)
-            if new < 0 or decodes < 1:
-                continue
-            for share in _CONTEXTS:
-                context = min(round(share * prompt), longest)
-                shapes.append((decodes, new))
-                batches.append(Batch.decode(decodes, context) + Batch.prefill(int(new > 0), new))
-    return Guard(timed(latency, batches), np.array(shapes, float))
+    for n, prompts in product(counts, range(MOST_PROMPTS + 1)):
+        new = min(prompt, recipe.token_budget - n) if prompts == 1 else prompt
+        decodes = min(n, most - prompts)
+        if new < 1 or decodes < 1 or prompts * new > recipe.token_budget - decodes:
+            continue
+        for share in _CONTEXTS:
+            context = min(round(share * prompt), longest)
+            shapes.append((decodes, prompts, new if prompts else 0))
+            batches.append(Batch.decode(decodes, context) + Batch.prefill(prompts, new))
+    return Guard(timed(latency, batches), np.array(shapes))

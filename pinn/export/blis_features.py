@@ -143,20 +143,21 @@ def blis_step_us(
 #: assumes.
 CONSTANTS = ("weights", "layer", "interleaved_moe_layer")
 
-_PROMPTS = list(BASIS).index("prefill_compute")
+_PROMPTS, _REQUESTS = map(list(BASIS).index, ("prefill_compute", "request"))
 _FITTED = np.array([name not in CONSTANTS for name in BASIS])
 #: Predicted share of a batch's time up to which the batch counts as stalled, in a fit to the
 #: others.
 _STALLED = 0.5
 #: Batches of a load that are fitted: twice as many move no median error by 0.02 percentage points.
 _ROWS = 400
-#: Largest relative error of the summed time of all batches, and of all batches with a prompt.
-_TIME = 0.01
+#: Largest relative error of the summed time of all batches, of those with a prompt, and of all
+#: weighted by their requests.
+_TIME = 0.001
 #: Largest relative error of a guard's batch, where the formula can reach it.
 GUARD = 0.15
 #: Weights of a relative error beyond the limits of a sum and of the guard, relative to a mean
 #: error.
-_BEYOND_SUM, _BEYOND_GUARD = 10.0, 100.0
+_BEYOND_SUM, _BEYOND_GUARD = 1000.0, 100.0
 
 
 @dataclass(frozen=True)
@@ -222,11 +223,12 @@ def fit(batches: Timed, guard: Timed | None = None) -> Float[np.ndarray, " basis
     """Return the non-negative vector with the least mean relative error that keeps the load's time.
 
     The surrogate's step time is curved where BLIS's formula is straight. A line that is right for
-    most batches has errors for the others, which least absolute deviations tolerate. End-to-end
-    latencies are sums of all batches, times to first token of those with a prompt. So the error of
-    each of the two sums is at most ``_TIME``, and the error of each batch of the guard at most
-    ``GUARD``. Limits that no vector can meet are exceeded as little as possible. All this is one
-    linear program.
+    most batches has errors for the others, which least absolute deviations tolerate. The load that
+    a server keeps up with depends on the time of all batches, times to first token on that of
+    batches with a prompt, and end-to-end latencies on the time that requests spend in batches. So
+    the error of each of the three sums is at most ``_TIME``, and that of each batch of the guard
+    at most ``GUARD``. Limits that no vector can meet are exceeded as little as possible, those of
+    the sums last. All this is one linear program.
     """
     size = np.linalg.norm(batches.relative, axis=0)
     used = (size > 0) & _FITTED
@@ -273,7 +275,9 @@ def _least(
 def _sums(
     rows: Float[np.ndarray, "batches used"], batches: Timed
 ) -> Float[np.ndarray, "sums used"]:
-    """Return the time of all batches and of those with a prompt, each over the surrogate's.
+    """Return the time of all batches, of those with a prompt, and of all requests in batches.
+
+    Each is relative to the surrogate's.
 
     Batches that take far longer than a least-squares fit predicts are left aside, unless all do.
     """
@@ -281,5 +285,6 @@ def _sums(
     squares, _ = nnls(r, q.sum(0))
     near = rows @ squares > _STALLED
     usual = batches.step_us * (near if near.any() else True)
-    weights = [usual, usual * (batches.features[:, _PROMPTS] > 0)]
+    prompts, requests = batches.features[:, _PROMPTS] > 0, batches.features[:, _REQUESTS]
+    weights = [usual, usual * prompts, usual * requests]
     return np.stack([weight @ rows / weight.sum() for weight in weights if weight.any()])

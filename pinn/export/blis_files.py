@@ -14,12 +14,12 @@ from pinn.common.files import json_text, write_whole
 from pinn.errors import PinnError
 from pinn.export import blis_model, blis_vectors
 from pinn.export.blis_features import BASIS
-from pinn.export.configured import Configured
+from pinn.export.configured import Configured, engine_release
 from pinn.simulator.workloads.load import load_workload
 from pinn.simulator.workloads.workload import Workload
 
 #: State of BLIS for which the files are written.
-BLIS_STATE = "inference-sim of August 2026"
+BLIS_STATE = "inference-sim up to f90a1e3a of 2026-08-22; its latency kernel takes --target kernel"
 Vectors = Sequence[blis_vectors.BlisVector]
 ALPHA = ("alpha_arrival_us", "alpha_completion_us", "alpha_output_token_us")
 #: Largest error of a batch that is accepted by default.
@@ -68,10 +68,10 @@ def folder_name(configured: Configured, row: int) -> str:
     """Return a configuration's folder name, such as ``003_Llama-3.1-8B_H100-SXM_tp1``."""
     deployment = configured.deployments[row]
     model, size = deployment.model.name.split("/")[-1], deployment.recipe.tensor_parallel_size
-    return _file_name(f"{row + 1:03d}_{model}_{deployment.gpu.name}_tp{size}")
+    return file_name(f"{row + 1:03d}_{model}_{deployment.gpu.name}_tp{size}")
 
 
-def _file_name(text: str) -> str:
+def file_name(text: str) -> str:
     """Return a text with only characters that are safe in file names and a shell."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text)
 
@@ -107,6 +107,7 @@ def write_configuration(
     }
     common = {
         "blis": BLIS_STATE,
+        "engine": engine_release(deployment),
         "configuration": configured.configurations[row],
         "coefficients": configured.sources[row],
         "provenance": configured.provenance,
@@ -141,6 +142,9 @@ def run_script(
     ]
     return _TEMPLATE.read_text().format(
         title=f"{deployment.model.name} on {deployment.gpu.name} as its coefficients have it",
+        engine=engine_release(deployment),
+        checkpoint=str(configured.provenance.get("checkpoint_sha256", ""))[:16],
+        state=BLIS_STATE,
         mix=blis_vectors.MIX,
         note=note if deployment.model.window_tokens is not None else "",
         blocks=kv_blocks,
@@ -159,11 +163,14 @@ def vector_row(v: blis_vectors.BlisVector) -> dict[str, object]:
         "load": v.load,
         "decodes": round(v.decodes * replicas, 4),
         "prompt_tokens": v.lengths.prompt,
+        "output_tokens": v.lengths.output,
         "output_per_s": round(v.output_per_s, 3),
         "prompt_token_us": round(v.prompt_us, 4),
+        "arrival_prompt_token_us": round(v.arrival_prompt_us, 6),
         "for_decodes": f"{v.taken[0] * replicas:.1f} to {v.taken[1] * replicas:.1f}",
         "worst_batch_error": round(v.worst.error, 5),
-        "worst_batch": f"{v.worst.decodes * replicas} decodes + {v.worst.prompt_tokens} of prompt",
+        "worst_batch": str(v.worst),
+        **{f"worst {kind}": round(batch.error, 5) for kind, batch in v.kinds.items()},
         "median_error": round(v.projection.median_error, 6),
         "mean_step_us": round(v.mean_step_us, 2),
         "shared_prompts_save": round(v.shared, 5),
@@ -218,7 +225,7 @@ def write_folders(
 def _named_loads(files: Sequence[Path]) -> list[Workload]:
     """Return the loads of files, under names that are safe in file names and a shell."""
     loads = [load_workload(path) for path in files]
-    loads = [replace(load, name=_file_name(load.name)) for load in loads]
+    loads = [replace(load, name=file_name(load.name)) for load in loads]
     counts = Counter([blis_vectors.MIX, *(load.name for load in loads)])
     taken = (name for name, count in counts.items() if count > 1 or blis_vectors.is_standard(name))
     twice = next(taken, None)
@@ -252,6 +259,9 @@ def _write_folder(
     for name, v in named.items():
         note = "overloaded: not written" if v.overloaded else f"worst batch {v.worst}"
         print(f"  {name:16} {note}")
+    together = [v.kinds["more prompts"] for v in steady if "more prompts" in v.kinds]
+    if together:
+        print(f"  {'several prompts':16} {max(together, key=lambda b: abs(b.error))}")
     return vectors
 
 

@@ -1,6 +1,7 @@
 """Vectors of BLIS's coefficients, and the workloads that they are fitted to."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -8,7 +9,14 @@ import numpy as np
 
 from pinn.engines.engine_spec import EngineSpec
 from pinn.export import blis_features
-from pinn.export.blis_batches import Guard, Lengths, guard, request_lengths, step_us
+from pinn.export.blis_batches import (
+    MOST_PROMPTS,
+    Guard,
+    Lengths,
+    guard,
+    request_lengths,
+    step_us,
+)
 from pinn.export.blis_model import blis_model
 from pinn.export.configured import Configured
 from pinn.memory.kv_cache import kv_layout
@@ -55,6 +63,9 @@ class Seen:
         first_token_delay_us: Part of the time to first token that BLIS's own simulation of queue
             and steps does not cover.
         ttft_us: Median time to first token.
+        output_per_s: Tokens per second of the mean step's decodes, if it had no prompts.
+        prompt_us: Time that a prompt token adds to a step, over all replicas.
+        prompts: Most prompts in a step, but for one of a hundred steps with prompts.
         overloaded: Whether the requests queue up.
         shared: Share of the steps' time that is saved by prompts which decodes have in common.
     """
@@ -66,14 +77,21 @@ class Seen:
     decodes: float
     first_token_delay_us: float
     ttft_us: float
+    output_per_s: float
+    prompt_us: float
+    prompts: int
     overloaded: bool
     shared: float
 
 
 def rate_per_s(latency: LinearLatency, lengths: Lengths, decodes: float) -> float:
-    """Return the requests per second that keep ``decodes`` in a step of one replica."""
-    alone = step_us(latency, decodes, lengths)
-    prompt_us = step_us(latency, decodes, lengths, prompt=True) - alone
+    """Return the requests per second that keep ``decodes`` in a step of one replica.
+
+    Prompts come at random, ``decodes / output`` to a step in the mean.
+    """
+    alone, mean = step_us(latency, decodes, lengths), decodes / lengths.output
+    together = mean / -math.expm1(-mean)
+    prompt_us = (step_us(latency, decodes, lengths, together) - alone) / together
     return decodes / (lengths.output * alone + decodes * prompt_us) / MICROSECOND
 
 
@@ -108,7 +126,8 @@ def steady_load(latency: LinearLatency, lengths: Lengths, decodes: float) -> Wor
     replicas = latency.deployment.recipe.data_parallel_size
     rate = rate_per_s(latency, lengths, decodes) * replicas
     stages = [Stage(rate, (_REQUESTS + _EACH * decodes * replicas) / rate)]
-    name = f"{_NAME}{max(round(decodes * replicas), 1)}-prompts-{lengths.prompt}"
+    count = max(round(decodes * replicas), 1)
+    name = f"{_NAME}{count}-tokens-{lengths.prompt}-{lengths.output}"
     return open_loop(stages, lengths.prompt, lengths.output, length_range=_LENGTHS, name=name)
 
 
@@ -144,7 +163,11 @@ def observe(latency: LinearLatency, workload: Workload) -> Seen:
     sums = blis_features.recorded_sums(steps)
     chosen = blis_features.BlisSums(*(values[kept] for values in vars(sums).values()))
     model, overloaded = blis_model(latency.deployment), is_overloaded(as_blis)
-    counts = sums.decode_requests
+    counts, lengths = sums.decode_requests, mean_lengths([workload])
+    replicas = latency.deployment.recipe.data_parallel_size
+    # What the mean step takes beyond its decodes is its prompts'.
+    decode_us = step_us(latency, float(counts.mean()), lengths)
+    tokens = max(float(sums.prefill_tokens.mean()), 1.0) * replicas
     return Seen(
         workload.name,
         blis_features.Timed(
@@ -152,10 +175,13 @@ def observe(latency: LinearLatency, workload: Workload) -> Seen:
             duration_us[kept],
         ),
         float(duration_us.mean()),
-        mean_lengths([workload]),
+        lengths,
         float(counts @ counts / max(counts.sum(), 1.0)) or 1.0,
         _first_token_delay_s(as_blis.requests, whole.requests, overloaded) / MICROSECOND,
         float(np.nanmedian(whole.requests.ttft_s)) / MICROSECOND,
+        max(float(counts.mean()), 1.0) * replicas / (decode_us * MICROSECOND),
+        max(float(duration_us.mean()) - decode_us, 0.0) / tokens,
+        _most_prompts(steps),
         overloaded,
         _shared(latency, steps),
     )
@@ -169,6 +195,13 @@ def _steady_steps(steps: StepRecords) -> StepRecords:
     requests = steps.sums.requests
     full = np.flatnonzero(requests >= np.quantile(requests, 0.75))
     return StepRecords(steps.table[full[0] : full[-1] + 1])
+
+
+def _most_prompts(steps: StepRecords) -> int:
+    """Return the 99th percentile of prompts in steps with prompts, within a guard's range."""
+    prompts = steps.sums.prefill_requests
+    found = np.quantile(prompts[prompts > 0], 0.99) if prompts.any() else 1
+    return int(min(max(np.ceil(found), 1), MOST_PROMPTS))
 
 
 def is_overloaded(run: Run) -> bool:
@@ -212,16 +245,27 @@ class WorstBatch:
     Attributes:
         error: Relative error, BLIS / surrogate - 1.
         decodes: Decodes of the batch, in one replica.
-        prompt_tokens: Prompt tokens beside the decodes; 0 for none.
+        prompts: Prompts beside the decodes.
+        prompt_tokens: Tokens of each prompt; 0 for none.
     """
 
     error: float
     decodes: int
+    prompts: int
     prompt_tokens: int
 
     def __str__(self) -> str:
-        beside = f" beside a prompt of {self.prompt_tokens}" if self.prompt_tokens else ""
+        many = f"{self.prompts} prompts" if self.prompts > 1 else "a prompt"
+        beside = f" beside {many} of {self.prompt_tokens}" if self.prompts else ""
         return f"{100 * self.error:+.1f} % at {self.decodes} decodes{beside}"
+
+
+#: Kinds of steps by their prompts -> whether so many prompts are of the kind.
+KINDS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "decodes alone": lambda prompts: prompts == 0,
+    "one prompt": lambda prompts: prompts == 1,
+    "more prompts": lambda prompts: prompts > 1,
+}
 
 
 @dataclass(frozen=True)
@@ -237,9 +281,11 @@ class BlisVector(Seen):
         projection: Beta with its error.
         taken: Smallest and largest number of decodes for which ``run.sh`` uses the vector, alone or
             with its neighbour.
-        worst: Batch with the largest error in that range.
-        output_per_s: Tokens per second of ``decodes`` without prompts, of all replicas.
-        prompt_us: Time that a prompt token adds to a step of ``decodes``, over all replicas.
+        worst: Batch with the largest error in that range, with a prompt at most.
+        kinds: Kind of step -> its batch with the largest error in that range, with up to
+            ``prompts`` prompts. No line through steps of experts with one prompt and with several
+            is right for both: the first prompt hits most experts.
+        arrival_prompt_us: Time that a prompt token, cached or not, adds before the queue.
         replicas: Data-parallel replicas, which BLIS treats as one engine.
         step_errors: Load -> median |BLIS - surrogate| / surrogate of a step with this vector.
         first_token_errors: Load -> excess of ``alpha[0]`` (negative if too small) over that load's
@@ -250,8 +296,8 @@ class BlisVector(Seen):
     projection: blis_features.Projection
     taken: tuple[float, float]
     worst: WorstBatch
-    output_per_s: float
-    prompt_us: float
+    kinds: dict[str, WorstBatch]
+    arrival_prompt_us: float
     replicas: int
     step_errors: dict[str, float]
     first_token_errors: dict[str, float]
@@ -304,7 +350,7 @@ def blis_vectors(
         guarded = guard(latency, steady[0].lengths)
         for one, low, high in zip(steady, ends, ends[2:], strict=False):
             found.append(_vector(latency, one, kept, guarded, (min(low, high), high)))
-    for one in (*given, _together(kept)):
+    for one in (*given, together(kept)):
         found.append(_vector(latency, one, kept, guard(latency, one.lengths), (1.0, most)))
     return found
 
@@ -320,32 +366,42 @@ def _steady(latency: LinearLatency, lengths: Lengths) -> list[Seen]:
 def _vector(
     latency: LinearLatency, one: Seen, loads: list[Seen], guarded: Guard, taken: tuple[float, float]
 ) -> BlisVector:
-    deployment, asked = latency.deployment, guarded.within(*taken)
-    # Step times of experts are too curved for one line through all of them. Random arrivals exceed
-    # the range at times; the vector of the fewest decodes also serves single requests.
+    deployment, asked = latency.deployment, guarded.within(*taken, one.prompts)
+    # Step times are too curved for one line through all decodes. Random arrivals exceed the range
+    # at times; the vector of the fewest decodes also serves single requests.
     more = _CROWDED * taken[1] ** 0.5 if taken[0] > 1 else 0.0
-    kept = guarded.within(taken[0], taken[1] + more) if deployment.model.moe else guarded
+    kept = guarded.within(taken[0], taken[1] + more, one.prompts)
     projection = blis_features.project(one.batches, kept.batches)
     beta = projection.beta
-    errors, shapes = asked.batches.errors(beta), asked.shapes
-    at = int(np.abs(errors).argmax())
+    kinds = _worst_batches(asked, beta)
     completion_us = latency.post_decode_fixed_overhead() / MICROSECOND
     delay_us = one.first_token_delay_us
-    decode_us = step_us(latency, one.decodes, one.lengths)
-    prompt_us = step_us(latency, one.decodes, one.lengths, prompt=True) - decode_us
     replicas = deployment.recipe.data_parallel_size
     return BlisVector(
         **vars(one),
         alpha=(delay_us, completion_us, 0.0),
         projection=projection,
         taken=taken,
-        worst=WorstBatch(float(errors[at]), int(shapes[at, 0]), int(shapes[at, 1])),
-        output_per_s=one.decodes * replicas / (decode_us * MICROSECOND),
-        prompt_us=prompt_us / one.lengths.prompt / replicas,
+        worst=max(
+            (batch for batch in kinds.values() if batch.prompts < 2), key=lambda b: abs(b.error)
+        ),
+        kinds=kinds,
+        arrival_prompt_us=(latency.queueing_time(1) - latency.queueing_time(0)) / MICROSECOND,
         replicas=replicas,
         step_errors={e.load: float(np.median(np.abs(e.batches.errors(beta)))) for e in loads},
         first_token_errors={e.load: (delay_us - e.first_token_delay_us) / e.ttft_us for e in loads},
     )
+
+
+def _worst_batches(asked: Guard, beta: np.ndarray) -> dict[str, WorstBatch]:
+    """Return the batch with the largest error of each kind of step that occurs."""
+    errors, found = asked.batches.errors(beta), {}
+    for kind, holds in KINDS.items():
+        rows = np.flatnonzero(holds(asked.shapes[:, 1]))
+        if len(rows):
+            at = rows[np.abs(errors[rows]).argmax()]
+            found[kind] = WorstBatch(float(errors[at]), *asked.shapes[at].tolist())
+    return found
 
 
 def _evenly(values: np.ndarray, count: int) -> np.ndarray:
@@ -353,7 +409,7 @@ def _evenly(values: np.ndarray, count: int) -> np.ndarray:
     return np.linspace(0, len(values) - 1, min(count, len(values))).astype(int)
 
 
-def _together(seen: Sequence[Seen]) -> Seen:
+def together(seen: Sequence[Seen]) -> Seen:
     """Return all loads with equal weight: each contributes equally many batches."""
     count = min(len(one.batches.step_us) for one in seen)
     kept = [one.batches[_evenly(one.batches.step_us, count)] for one in seen]
@@ -361,10 +417,14 @@ def _together(seen: Sequence[Seen]) -> Seen:
         np.concatenate([one.features for one in kept]),
         np.concatenate([one.step_us for one in kept]),
     )
-    names = ("mean_step_us", "decodes", "first_token_delay_us", "ttft_us", "shared")
+    names = (
+        "mean_step_us", "decodes", "first_token_delay_us", "ttft_us", "output_per_s", "prompt_us",
+        "shared",
+    )  # fmt: skip
     mean = {name: float(np.mean([getattr(one, name) for one in seen])) for name in names}
     middle = sorted((one.lengths for one in seen), key=lambda each: each.prompt)[len(seen) // 2]
-    return Seen(MIX, batches, lengths=middle, overloaded=False, **mean)
+    most = max(one.prompts for one in seen)
+    return Seen(MIX, batches, lengths=middle, prompts=most, overloaded=False, **mean)
 
 
 def worst_taken(vectors: Sequence[BlisVector]) -> BlisVector:

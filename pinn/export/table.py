@@ -12,7 +12,7 @@ from jaxtyping import Float
 from pinn.common import JsonObject, files, tables
 from pinn.engines.configurations import Configuration
 from pinn.engines.deployment import Deployment
-from pinn.export.configured import Configured
+from pinn.export.configured import Configured, engine_release
 from pinn.memory.kv_layout import gpu_cache_tokens, max_model_len
 from pinn.physics.costs import COST_NAMES, model_costs
 from pinn.specs import catalog, gpu, model_names
@@ -111,8 +111,9 @@ def export_table(
     intervals, ``beta_low.NAME [unit]``, ``beta_high``, ``alpha_low`` and ``alpha_high`` likewise,
     null where none is known; ``cost.NAME``, the configuration's datasheet costs (``StepCosts``) of
     a pass of the model, from which step features follow; where a row speculates, the draft
-    (``_draft_columns``); ``source`` of the coefficients and the hash of the checkpoint; the nearest
-    measured deployment and its distance in standard deviations, null where the checkpoint has none.
+    (``_draft_columns``); ``source`` of the coefficients, the engine's release and the hash of the
+    checkpoint; the nearest measured deployment and its distance in standard deviations, null where
+    the checkpoint has none.
 
     Args:
         configured: Configurations of the rows.
@@ -131,6 +132,7 @@ def export_table(
     if any(d.recipe.speculation for d in configured.deployments):
         columns |= _draft_columns(configured.deployments)
     columns["source"] = configured.sources
+    columns["engine_release"] = [engine_release(d) for d in configured.deployments]
     columns["checkpoint_sha256"] = [configured.provenance.get("checkpoint_sha256", "")] * n
     columns["nearest_measured"] = pa.array(configured.nearest, pa.string())
     away = configured.distances.distance

@@ -39,6 +39,9 @@ def _typed(text: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         for name in ("export", "checkpoints", "tests", "data"):
             (Path(folder) / name).symlink_to(ROOT / name)
+        stand_in = Path(folder) / "stand-in"
+        stand_in.write_text(f'#!/bin/sh\nexec {sys.executable} -m blis_engine "$@"\n')
+        stand_in.chmod(0o755)
         return "".join(_commands(text, Path(folder)))
 
 
@@ -62,8 +65,10 @@ def _as_shown(shown: str, printed: str) -> str:
 
 def _printed(command: str, folder: Path) -> str:
     environment = os.environ | {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT),
-        "PINN_CHECKPOINT": str(ROOT / "checkpoints" / "pinn.safetensors"), "BLIS": "true",
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'export'}",
+        "PINN_CHECKPOINT": str(ROOT / "checkpoints" / "pinn.safetensors"),
+        "BLIS": str(folder / "stand-in"),
         "GOFLAGS": "-mod=mod", "GOPROXY": "off", "GOTOOLCHAIN": "local", "COLUMNS": "120",
     }  # fmt: skip
     done = subprocess.run(

@@ -13,6 +13,7 @@ import pytest
 from blis_engine.config import RefusedError, check, kv_blocks, read_inputs, read_model
 from blis_engine.flags import flags_of, parse
 from blis_engine.formula import formula
+from blis_engine.specification import read_specification
 
 from pinn.common.files import find_checkpoint
 from pinn.engines.configurations import make_deployment, make_deployments, read_configurations
@@ -48,11 +49,12 @@ def vector(load: str, decodes: float = 30.0, prompt: int = 512, worst: float = 0
     """Return coefficients whose terms are distinct in a step time; alpha identifies them."""
     beta = np.linspace(0.3, 1.3, len(BASIS))
     projection = Projection(beta, (), np.zeros(1))
+    batch = WorstBatch(worst, 7, 0, 0)
     none, no_batches = {load: 0.0}, Timed(np.zeros((0, len(BASIS))), np.zeros(0))
     return BlisVector(
-        load, no_batches, 1e4, Lengths(prompt, 256), decodes, 0.0, 0.0, False, 0.0,
-        (9e3 + decodes + prompt, 500.0, 0.0), projection, (1.0, 128.0), WorstBatch(worst, 7, 0),
-        50 * decodes, 20.0, 1, none, none,
+        load, no_batches, 1e4, Lengths(prompt, 256), decodes, 0.0, 0.0, 50 * decodes, 20.0, 1,
+        False, 0.0, (9e3 + decodes + prompt, 500.0, 0.0), projection, (1.0, 128.0), batch,
+        {"decodes alone": batch}, 5.0, 1, none, none,
     )  # fmt: skip
 
 
@@ -91,7 +93,8 @@ def test_the_configurations_are_of_every_kind(exported):
 
 def test_every_folder_passes_the_rules(exported, folders):
     for deployment, folder in zip(exported.deployments, folders, strict=True):
-        spec = str(folder / "config.json")
+        spec = str(folder / "load.yaml")
+        Path(spec).write_text(BLOCKS.format(rate=2, kind="constant", params="value: 500"))
         inputs = read_inputs(flags_of(folder / "run.sh", "--workload-spec", spec))
         flags, m = inputs.flags, blis_model(deployment)
         # No rule is skipped because the number of blocks is given.
@@ -191,6 +194,7 @@ def arrival_us(script, text):
 
 
 BLOCKS = """
+num_requests: 100
 aggregate_rate: {rate}   # requests per second
 clients:
   - id: "all"
@@ -225,22 +229,24 @@ def test_a_specification_takes_the_loads_that_lie_around_it(script):
     assert of(90) == 9000 + 100 + 500
     assert 9000 + 10 + 500 < of(15) < 9000 + 100 + 500
     # In proportion to a prompt's first-token cost per token.
-    between = of(0.01, "gaussian", "mean: 750")
+    between = of(0.01, "gaussian", "mean: 750\n        std_dev: 9")
     weight = (1 / 750 - 1 / 1000) / (1 / 500 - 1 / 1000)
     assert between == pytest.approx(9001 + weight * 500 + (1 - weight) * 1000, abs=0.01)
-    longer = of(0.01, "lognormal", f"mu: {np.log(1200)}")
+    longer = of(0.01, "lognormal", f"mu: {np.log(1200)}\n        sigma: 0")
     assert longer == 9000 + 1 + 1000
     assert of(0.01, "empirical", '"400": 0.5\n        "600": 0.5') == 9000 + 1 + 500
 
 
 def test_every_kind_of_specification_is_read(script):
     flow = (
-        "clients: [{concurrency: 10, input_distribution: {type: constant, params: {value: 500}}, "
+        "num_requests: 9\nclients: [{concurrency: 10, "
+        "input_distribution: {type: constant, params: {value: 500}}, "
+        "output_distribution: {type: exponential, params: {mean: 90}}}]"
     )
-    flow += "output_distribution: {type: exponential, params: {mean: 90}}}]"
     items = flow.replace("[{concurrency", "\n- {concurrency").removesuffix("]")
     assert arrival_us(script, items) == 9000 + 10 + 500
     stages = """
+num_requests: 10
 inference_perf:
   stages:
   - rate: 0.001
@@ -249,7 +255,78 @@ inference_perf:
   shared_prefix: {num_unique_system_prompts: 2, system_prompt_len: 300, question_len: 500,
                   output_len: 100}
 """
-    assert arrival_us(script, stages) == 9000 + 1 + 500
+    # The system prompt's 300 tokens are before the queue, though not among those computed.
+    assert arrival_us(script, stages) == 9000 + 1 + 500 + 5 * 300
+
+
+def picked_us(script, *arguments):
+    """Return the first alpha that run.sh picks for flags."""
+    return read_inputs(flags_of(script, *arguments)).alpha[0]
+
+
+def test_servers_share_a_load(script):
+    """Each of 1, 4 and 16 servers takes the coefficients of what it sees itself."""
+    one = [arrival_us(script, BLOCKS.format(rate=r, kind="constant", params="value: 500"))
+           for r in (20, 5, 1.25)]  # fmt: skip
+    spec = script.with_name("load.yaml")
+    spec.write_text(BLOCKS.format(rate=20, kind="constant", params="value: 500"))
+    for servers, wanted in zip((1, 4, 16), one, strict=True):
+        for flag in ([f"--num-instances={servers}"], ["--num-instances", f"{servers}"]):
+            got = picked_us(script, *flag, "--workload-spec", str(spec))
+            assert got == pytest.approx(wanted, abs=1e-6)
+    assert one[0] > one[1] + 1 > one[2] + 2
+
+
+def test_loads_of_flags_and_of_names_are_read(script):
+    spec = BLOCKS.format(rate=5, kind="constant", params="value: 500")
+    wanted = arrival_us(script, spec)
+    flags = ("--prompt-tokens", "500", "--output-tokens=100")
+    assert picked_us(script, "--rate", "5", *flags) == wanted
+    assert picked_us(script, "--workload", "distribution", "--rate=5", *flags) == wanted
+    assert picked_us(script, "--rate", "20", "--num-instances", "4", *flags) == wanted
+    assert picked_us(script, "--concurrency", "10", *flags) == 9000 + 10 + 500
+    defaults = (
+        "workloads:\n  other:\n    prompt_tokens: 1000\n    output_tokens: 7\n"
+        "  chatbot:\n    prefix_tokens: {prefix}\n    prompt_tokens: 500\n"
+        "    prompt_tokens_stdev: 90\n    output_tokens: 100\n  last:\n    prompt_tokens: 9\n"
+    )
+    path = script.with_name("defaults.yaml")
+    for prefix in (0, 40):
+        path.write_text(defaults.format(prefix=prefix))
+        done = subprocess.run(
+            [str(script), "--workload", "chatbot", "--rate", "5"],
+            env={"PATH": "/usr/bin:/bin", "BLIS": "echo"}, cwd=script.parent, text=True,
+            capture_output=True, check=True,
+        )  # fmt: skip
+        arrival = float(done.stdout.split("--alpha-coeffs ")[1].split(",")[0])
+        assert arrival == pytest.approx(wanted + 5 * prefix, abs=1e-4)
+        assert "requests/s of 500 + 100 tokens" in done.stderr
+
+
+def test_routers_of_one_server_need_no_signals(script):
+    assert flags_of(script, load="mix").cache_signal_delay == 0
+    assert flags_of(script, "--num-instances", "4", load="mix").cache_signal_delay == 50_000
+    assert flags_of(script, "--cache-signal-delay", "7", load="mix").cache_signal_delay == 7
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (("rate_fraction", "share"), "unknown keys"),
+        (("rate_fraction: 1.0", "id: all"), "rate_fraction must be positive"),
+        (("process: poisson", "cv: 1.0"), "unknown arrival process"),
+        (("type: constant", "type: normal"), "unknown distribution"),
+        (("value: 500", "mean: 500"), "constant needs"),
+        (("num_requests: 100", "seed: 1"), "horizon or num_requests"),
+    ],
+)
+def test_the_stand_in_refuses_specifications_as_documented(tmp_path, change, reason):
+    path, text = tmp_path / "load.yaml", BLOCKS.format(rate=2, kind="constant", params="value: 500")
+    path.write_text(text)
+    assert read_specification(path)["aggregate_rate"] == 2
+    path.write_text(text.replace(*change))
+    with pytest.raises(RefusedError, match=reason):
+        read_specification(path)
 
 
 @pytest.mark.parametrize(
@@ -257,8 +334,10 @@ inference_perf:
     [
         "cohorts: []\n" + BLOCKS,
         BLOCKS.replace("rate_fraction", "lifecycle: []\n    rate_fraction"),
-        "aggregate_rate: 3\n",
-        BLOCKS.replace("{kind}", "pareto_lognormal"),
+        "num_requests: 3\ncohorts: [id: a]\n",
+        BLOCKS.replace("{kind}", "pareto_lognormal").replace(
+            "{params}", "{{alpha: 2, xm: 90, mu: 5, sigma: 1, mix_weight: 0.5}}"
+        ),
     ],
 )
 def test_what_says_no_load_takes_all_of_them_or_asks(script, exported, tmp_path, text):

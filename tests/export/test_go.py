@@ -94,26 +94,59 @@ def test_another_network_and_a_calibrated_server_give_the_same_in_go(checkpoint_
     assert found.count("--- PASS") >= 4
 
 
+#: Stand-ins with BLIS's method sets, for code of the page that the engine's model does not need.
+KERNEL_MODEL = """package kernelmodel
+
+import "github.com/inference-sim/inference-sim/sim"
+
+type Model struct{}
+
+func (*Model) StepTime([]*sim.Request) int64    { return 1 }
+func (*Model) QueueingTime(*sim.Request) int64  { return 0 }
+func (*Model) OutputTokenProcessingTime() int64 { return 0 }
+func (*Model) PostDecodeFixedOverhead() int64   { return 0 }
+"""
+USED = """package main
+
+import "github.com/inference-sim/inference-sim/sim"
+
+func main() { var _ sim.LatencyModel = surrogate{} }
+"""
+CALLER = """package latency
+
+import "github.com/inference-sim/inference-sim/sim"
+
+func NewLatencyModel(backend string, size int) (sim.LatencyModel, error) { return nil, nil }
+
+func caller() (sim.LatencyModel, error) {
+	model, err := NewLatencyModel("trained-physics", 1)
+LINE	return model, err
+}
+"""
+
+
 def test_code_of_the_pages_is_what_runs(tmp_path):
-    """README's excerpt is part of the example; its fork's file compiles with the adapter."""
+    """README's excerpt is part of the example; its main and its fork compile with the adapter."""
     text = (GO / "README.md").read_text()
-    excerpts = re.findall(r"```go\n(.*?)```", text, re.S)
-    assert excerpts[1] in (GO / "blis" / "example_test.go").read_text()
-    file, top = excerpts[2:]
-    assert file.startswith("package latency\n")
-    fork = tmp_path / "export" / "go" / "blis" / "latency"
+    _, excerpt, main, file, line = re.findall(r"```go\n(.*?)```", text, re.S)
+    assert excerpt in (GO / "blis" / "example_test.go").read_text()
     simulator = "tests/export/blis_engine/simulator"
     for name in ("export/go/pinn", "export/go/blis", simulator):
         shutil.copytree(GO.parents[1] / name, tmp_path / name)
-    fork.mkdir()
-    (fork / "pinn.go").write_text(file)
-    (fork / "new.go").write_text(
-        'package latency\n\nimport (\n\t"errors"\n\n'
-        '\t"github.com/inference-sim/inference-sim/sim"\n)\n\n'
-        "func New(model, gpu string, tp int) (sim.LatencyModel, error) {\n"
-        f"{top}\treturn nil, errors.New(model)\n}}\n"
-    )
-    go(fork, "vet", ".")
+    written = {
+        f"{simulator}/sim/kernelmodel/model.go": KERNEL_MODEL,
+        "export/go/blis/own/surrogate.go": main,
+        "export/go/blis/own/main.go": USED,
+        "export/go/blis/latency/pinn.go": file,
+        "export/go/blis/latency/new.go": CALLER.replace("LINE", line.replace("latency.", "")),
+    }
+    for name, code in written.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(code)
+    go(tmp_path / "export/go/blis", "vet", "./own", "./latency")
+    gofmt = Path(go("pinn", "env", "GOROOT").strip()) / "bin" / "gofmt"
+    pages = [tmp_path / name for name in written if "new.go" not in name]
+    assert subprocess.run([gofmt, "-l", *pages], capture_output=True, text=True).stdout == ""
 
 
 @needs_go

@@ -13,14 +13,11 @@ import (
 	"github.com/inference-sim/inference-sim/sim"
 )
 
-// Adapter is a sim.LatencyModel for one simulated engine, of which it follows the requests. Like
-// BLIS, which asks it in order, it is not safe for concurrent use.
+// Adapter is a sim.LatencyModel. It keeps nothing of the requests that it is asked about, so that
+// simulated engines and goroutines can share one, and equal batches take equal times.
 type Adapter struct {
-	model       *pinn.Model
-	options     Options
-	prompts     prompts
-	inFlight    int64   // requests that have arrived and not completed
-	meanSeconds float64 // moving average of the step times, 0 before the first step
+	model   *pinn.Model
+	options Options
 }
 
 // Options are settings of the simulated engine. For zero values those of the model's row are taken.
@@ -28,8 +25,13 @@ type Options struct {
 	TokensPerStep int64 // limit of scheduled tokens
 	BlockSize     int64 // of the KV cache in tokens
 
+	// StepAheadUS is the mean step time of the load in microseconds, which [Adapter.QueueingTime]
+	// adds: vLLM plans a batch while the one before runs, so that a newcomer to a busy engine waits
+	// for one step more than in BLIS. Leave it at 0 for an engine that is idle between requests.
+	StepAheadUS int64
+
 	// SharedKeys returns the number of keys that a batch's decodes share with others and that are
-	// read once, where the simulator knows it better than the prompts tell.
+	// read once. By default [LeadingBlocks] counts them where the row has prefix caching.
 	SharedKeys func(batch []*sim.Request) int64
 }
 
@@ -49,7 +51,10 @@ func New(model *pinn.Model, options Options) (*Adapter, error) {
 	if options.BlockSize == 0 {
 		options.BlockSize = number(row.Config["block_size"], 16)
 	}
-	return &Adapter{model: model, options: options, prompts: newPrompts(row.WindowTokens)}, nil
+	if options.SharedKeys == nil && row.PrefixCaching {
+		options.SharedKeys = LeadingBlocks(options.BlockSize)
+	}
+	return &Adapter{model: model, options: options}, nil
 }
 
 // number returns a positive number of a table's cell, and another value where it has none.
@@ -60,22 +65,14 @@ func number(text string, otherwise int64) int64 {
 	return otherwise
 }
 
-// StepTime returns the time of a batch's step in microseconds, at least 1. What the batch's decodes
-// have in common of their prompts is read once, as far as the GPU's cache holds it. It allocates
-// nothing, except for a request that decodes without having been passed to [Adapter.QueueingTime].
+// StepTime returns the time of a batch's step in microseconds, at least 1. Keys that decodes share
+// are read once, as far as the GPU's cache holds them. It allocates nothing.
 func (a *Adapter) StepTime(batch []*sim.Request) int64 {
-	sums, p := a.model.NewSums(), &a.prompts
-	window, followed := a.model.Row().WindowTokens, p.alike && a.options.SharedKeys == nil
-	if followed {
-		p.begin()
-	}
-	at := 0
-	for rest := batch; len(rest) > 0; {
+	sums := a.model.NewSums()
+	window := a.model.Row().WindowTokens
+	for rest := batch; len(rest) > 0; rest = rest[1:] {
 		var d decoding
-		if followed {
-			d = p.sumKnown(rest, at)
-			at += d.count
-		} else if window == 0 {
+		if window == 0 {
 			d = sumDecodes(rest)
 		} else {
 			d = sumWindowed(rest, window-1)
@@ -84,36 +81,13 @@ func (a *Adapter) StepTime(batch []*sim.Request) int64 {
 		if rest = rest[d.count:]; len(rest) == 0 {
 			break
 		}
-		if r := rest[0]; !decodes(r) {
-			a.addPrefill(&sums, r, len(rest) == 1)
-			rest = rest[1:]
-		} else {
-			p.follow(rest, at, a.options.BlockSize)
-		}
+		a.addPrefill(&sums, rest[0], len(rest) == 1)
 	}
-	if a.options.SharedKeys != nil {
-		sums.Reread(a.options.SharedKeys(batch))
-	} else if followed {
-		count := sums.DecodeRequests
-		sums.WindowedDecodeContext = count + p.end(at, sums.DecodeContext-count)
-		a.model.Reread(&sums, p.shared*a.options.BlockSize)
+	if a.options.SharedKeys != nil && sums.DecodeRequests > 1 {
+		a.model.Reread(&sums, a.options.SharedKeys(batch))
 	}
-	seconds := a.model.StepSeconds(&sums)
-	a.observe(seconds)
-	return max(pinn.Microseconds(seconds), 1)
+	return max(pinn.Microseconds(a.model.StepSeconds(&sums)), 1)
 }
-
-// observe adds a step to the moving average, which a step without work leaves alone.
-func (a *Adapter) observe(seconds float64) {
-	if a.meanSeconds == 0 {
-		a.meanSeconds = seconds
-	} else if seconds > 0 {
-		a.meanSeconds += stepWeight * (seconds - a.meanSeconds)
-	}
-}
-
-// stepWeight is the weight of a new step in the moving average, as in 'pinn simulate'.
-const stepWeight = 1.0 / 16
 
 // decoding has sums of the decodes that a batch begins with: how many they are, their progress, and
 // as much of it as lies within the window.
@@ -182,29 +156,58 @@ func (a *Adapter) addPrefill(sums *pinn.Sums, r *sim.Request, isLast bool) {
 }
 
 // QueueingTime returns the time of all that happens to a request before its first token beside BLIS's
-// own queue and steps. vLLM plans a batch while the one before runs, so that a newcomer to a busy
-// engine waits for one step more than in BLIS.
-//
-// Here the adapter sees every prompt and whether any begins like another: only then are steps
-// searched for keys that decodes share.
+// own queue and steps.
 func (a *Adapter) QueueingTime(req *sim.Request) int64 {
-	if a.model.Row().PrefixCaching {
-		a.prompts.arrive(req, a.options.BlockSize)
-	}
 	alpha := &a.model.Row().Alpha
 	seconds := alpha.QueueingSeconds(int64(len(req.InputTokens))) + alpha.SchedulingSeconds()
-	if a.inFlight++; a.inFlight > 1 {
-		seconds += a.meanSeconds
-	}
-	return pinn.Microseconds(seconds)
+	return pinn.Microseconds(seconds) + a.options.StepAheadUS
 }
 
 // OutputTokenProcessingTime returns 0: BLIS would add it to every gap between tokens, but the API
 // server works on a token while the engine makes the next one.
 func (a *Adapter) OutputTokenProcessingTime() int64 { return 0 }
 
-// PostDecodeFixedOverhead returns the time at a request's completion, which is when BLIS asks for it.
+// PostDecodeFixedOverhead returns the time at a request's completion.
 func (a *Adapter) PostDecodeFixedOverhead() int64 {
-	a.inFlight = max(a.inFlight-1, 0)
 	return pinn.Microseconds(a.model.Row().Alpha.Completion)
+}
+
+const (
+	heads  = 64 // places for the first decode of each beginning in [LeadingBlocks], a power of two
+	probes = 4  // places in which a beginning may be
+)
+
+// LeadingBlocks returns a function that counts the keys which a batch's decodes share in whole leading
+// blocks of their prompts, as BLIS's cache does. It compares the last token of every block with those
+// of the first decode that begins alike, and counts too little where more than some sixty prompts
+// begin differently.
+func LeadingBlocks(blockSize int64) func(batch []*sim.Request) int64 {
+	return func(batch []*sim.Request) int64 {
+		var firsts [heads]*sim.Request
+		shared, last := int64(0), int(blockSize)-1
+		for _, r := range batch {
+			tokens := r.InputTokens
+			if len(tokens) <= last || !decodes(r) {
+				continue
+			}
+			place := (uint32(tokens[0])*31 + uint32(tokens[last])) * 2654435761 >> 26
+			for range probes {
+				first := firsts[place]
+				if first == nil {
+					firsts[place] = r
+					break
+				}
+				if known := first.InputTokens; known[0] == tokens[0] && known[last] == tokens[last] {
+					end := last
+					for least := min(len(known), len(tokens)); end < least && known[end] == tokens[end]; {
+						end += last + 1
+					}
+					shared += int64(end - last)
+					break
+				}
+				place = (place + 1) % heads
+			}
+		}
+		return shared
+	}
 }

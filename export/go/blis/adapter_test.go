@@ -1,7 +1,9 @@
 package blis
 
 import (
+	"math/rand/v2"
 	"strings"
+	"sync"
 	"testing"
 
 	"example.com/pinn/export/go/pinn"
@@ -62,7 +64,8 @@ func TestStepTimesAreTheModels(t *testing.T) {
 	}
 	for _, batch := range [][]*sim.Request{mixed, long[:3], long[:4], long, append(long, mixed...)} {
 		own := []pinn.Request{}
-		for _, r := range batch {
+		for i, r := range batch {
+			r.InputTokens[0] = sim.TokenID(i) // no keys in common
 			own = append(own, pinn.Request{
 				ProgressIndex: r.ProgressIndex, NumNewTokens: int64(r.NumNewTokens),
 				InputLen: int64(len(r.InputTokens)),
@@ -103,101 +106,44 @@ func TestCachedPrefixesAreCounted(t *testing.T) {
 
 func TestSharedKeysAreReadOnce(t *testing.T) {
 	batch := []*sim.Request{request(9000, 1, 8000), request(9000, 1, 8000)}
-	all := adapted(t, dense(t)).StepTime(batch)
-	shared := adapted(t, dense(t), Options{
+	alone := func([]*sim.Request) int64 { return 0 }
+	all := adapted(t, dense(t), Options{SharedKeys: alone}).StepTime(batch)
+	once := adapted(t, dense(t), Options{
 		SharedKeys: func(b []*sim.Request) int64 { return int64(len(b)-1) * 8000 },
-	})
-	once := adapted(t, dense(t)).StepTime([]*sim.Request{request(9000, 1, 8000), request(1000, 1, 500)})
-	if got := shared.StepTime(batch); got != once || got >= all {
+	}).StepTime(batch)
+	if got := adapted(t, dense(t)).StepTime(batch); got != once || got >= all {
 		t.Errorf("%d us, want %d us, and less than %d us", got, once, all)
 	}
 }
 
-// Of prompts that begin alike the GPU reads a block once, as far as its cache reaches.
-func TestSharedPromptsAreReadOnce(t *testing.T) {
-	for _, name := range []string{"codellama/CodeLlama-34b-hf", "google/gemma-3-12b-it"} {
-		model := goldenModel(t, name)
-		// An adapter to which these requests have come, and one whose count is a function's.
-		served := func(batch []*sim.Request) *Adapter {
-			adapter := adapted(t, model)
-			for _, r := range batch {
-				adapter.QueueingTime(r)
-			}
-			return adapter
-		}
-		counted := func(keys int64) *Adapter {
-			return adapted(t, model, Options{SharedKeys: func([]*sim.Request) int64 { return keys }})
-		}
-		batch := make([]*sim.Request, 64)
-		for i := range batch { // to both sides of a window of 1,024
-			batch[i] = request(600+11*int64(i), 1, 519)
-			batch[i].InputTokens[0] = sim.TokenID(i % 4) // four prompts, of 32 whole blocks
-		}
-		counting, all := served(batch), counted(0).StepTime(batch)
-		once := counting.StepTime(batch)
-		if want := counted(60 * 512).StepTime(batch); once != want || once >= all {
-			t.Errorf("%s: %d us, want %d us, less than %d us", name, once, want, all)
-		}
-		// Others come and go, in any order, some of them with prompts still to be computed.
-		for i := range batch {
-			newcomer := request(600+int64(i), 1, 519+16*(i%9))
-			newcomer.InputTokens[0] = sim.TokenID(i % 7)
-			counting.QueueingTime(newcomer)
-			batch = append(batch[1+i%3:], batch[0], newcomer)
-			for at, r := range batch {
-				if i%5 < 4 { // else the engine asks again
-					r.ProgressIndex++
-				}
-				if i%9 == 8 && at%3 == 0 { // nor do others make one token each
-					r.ProgressIndex += 40
-				}
-			}
-			if got, want := counting.StepTime(batch), served(batch).StepTime(batch); got != want {
-				t.Errorf("%s, %d requests: %d us, but %d us for who never saw others", name, len(batch),
-					got, want)
-			}
+// Of prompts that begin alike whole leading blocks count, one time less than there are prompts.
+func TestLeadingBlocksAreCounted(t *testing.T) {
+	batch := make([]*sim.Request, 64)
+	for i := range batch {
+		batch[i] = request(600, 1, 519)
+		batch[i].InputTokens[0] = sim.TokenID(i % 4) // four prompts, of 32 whole blocks
+	}
+	count := LeadingBlocks(16)
+	if got := count(batch); got != 60*512 {
+		t.Errorf("%d keys, want %d", got, 60*512)
+	}
+	for i, r := range batch { // unlike each other from the 200th token on
+		for j := 200; j < len(r.InputTokens); j++ {
+			r.InputTokens[j] = sim.TokenID(i + j)
 		}
 	}
-}
-
-// Another request in every step, and one that leaves and comes back: what they need is there.
-func TestStepsThatChangeAllocateNothing(t *testing.T) {
-	for _, name := range []string{"codellama/CodeLlama-34b-hf", "google/gemma-3-12b-it"} {
-		adapter, batch, step := adapted(t, goldenModel(t, name)), benchBatch(), 0
-		others := sharedPrompts(adapter, batch)
-		change := func() {
-			at := step % len(others)
-			batch[100], others[at] = others[at], batch[100]
-			adapter.StepTime(batch[step%2:])
-			step++
-		}
-		for range 2 * len(others) { // each is known to have left
-			change()
-		}
-		if n := testing.AllocsPerRun(100, change); n != 0 {
-			t.Errorf("%s: %v allocations in a step", name, n)
-		}
+	if got := count(batch); got != 60*192 {
+		t.Errorf("%d keys, want %d", got, 60*192)
 	}
-}
-
-func TestPromptsUnlikeEachOtherAreNotFollowed(t *testing.T) {
-	adapter := adapted(t, dense(t))
-	short := request(20, 1, 15) // shorter than a block, so that it shares none
-	batch := []*sim.Request{short, short}
-	for i := range 64 {
-		batch = append(batch, request(600, 1, 519))
-		batch[i+2].InputTokens[0] = sim.TokenID(i)
+	short, prompt := request(20, 1, 15), request(0, 519, 519)
+	if got := count([]*sim.Request{short, short, batch[0], prompt}); got != 0 {
+		t.Errorf("%d keys of prompts shorter than a block or not yet computed", got)
 	}
-	for _, r := range batch {
-		adapter.QueueingTime(r)
+	for i, r := range batch {
+		r.InputTokens[0] = sim.TokenID(1000 + i)
 	}
-	alone := adapter.StepTime(batch)
-	if adapter.prompts.alike || len(adapter.prompts.decodes) > 0 {
-		t.Error("steps are searched though no prompt begins like another")
-	}
-	adapter.QueueingTime(batch[5])
-	if got := adapter.StepTime(batch); !adapter.prompts.alike || got != alone {
-		t.Errorf("another request like one that ended: %d us, want %d us", got, alone)
+	if got := count(batch); got != 0 {
+		t.Errorf("%d keys of prompts unlike each other", got)
 	}
 }
 
@@ -209,36 +155,24 @@ func TestWithoutPrefixCachingNothingIsShared(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	adapter, batch := adapted(t, model), []*sim.Request{request(9000, 1, 8000), request(9000, 1, 8000)}
-	for _, r := range batch {
-		adapter.QueueingTime(r)
-	}
-	if got, want := adapter.StepTime(batch), adapted(t, model).StepTime(batch); got != want {
-		t.Errorf("%d us, want %d us", got, want)
+	batch := []*sim.Request{request(9000, 1, 8000), request(9000, 1, 8000)}
+	got, shared := adapted(t, model).StepTime(batch), adapted(t, dense(t)).StepTime(batch)
+	if got <= shared {
+		t.Errorf("%d us, with shared keys %d us", got, shared)
 	}
 }
 
-// What happens before the first token beside queue and steps: everything is in QueueingTime, with
-// one mean step for the batch that vLLM has planned already.
+// What happens before the first token beside queue and steps: everything is in QueueingTime.
 func TestQueueingTimeHoldsWhatIsMissingBeforeTheFirstToken(t *testing.T) {
 	model := dense(t)
-	adapter := adapted(t, model)
-	newcomer := request(0, 0, 500)
-	idle := adapter.QueueingTime(newcomer)
-	alpha := model.Row().Alpha
+	adapter, alpha := adapted(t, model), model.Row().Alpha
+	idle := adapter.QueueingTime(request(0, 0, 500))
 	want := pinn.Microseconds(alpha.QueueingSeconds(500) + alpha.SchedulingSeconds())
 	if idle != want || idle < 1 {
-		t.Errorf("before the first step: %d us, want %d us", idle, want)
+		t.Errorf("%d us, want %d us", idle, want)
 	}
-	batch := []*sim.Request{request(700, 1, 500)}
-	us := adapter.StepTime(batch)
-	if busy := adapter.QueueingTime(newcomer); busy < idle+us-1 || busy > idle+2*us {
-		t.Errorf("beside steps of %d us: %d us, idle %d us", us, busy, idle)
-	}
-	adapter.PostDecodeFixedOverhead()
-	adapter.PostDecodeFixedOverhead()
-	if alone := adapter.QueueingTime(newcomer); alone >= idle+us-1 {
-		t.Errorf("an engine that serves nobody else makes it wait: %d us, at first %d us", alone, idle)
+	if busy := adapted(t, model, Options{StepAheadUS: 9000}).QueueingTime(request(0, 0, 500)); busy != idle+9000 {
+		t.Errorf("with a step ahead %d us, idle %d us", busy, idle)
 	}
 	if got := adapter.OutputTokenProcessingTime(); got != 0 {
 		t.Errorf("the server's work on a token is in every gap: %d us", got)
@@ -248,18 +182,128 @@ func TestQueueingTimeHoldsWhatIsMissingBeforeTheFirstToken(t *testing.T) {
 	}
 }
 
+// Requests that time out, are dropped or end with their prompt are never completed. A million of them
+// change no answer and leave no memory behind.
+func TestAMillionUnfinishedRequestsLeaveNothing(t *testing.T) {
+	adapter, probe := adapted(t, dense(t)), request(0, 0, 500)
+	batch := benchBatch()
+	first, step := adapter.QueueingTime(probe), adapter.StepTime(batch)
+	one, prefills := request(0, 100, 100), make([]*sim.Request, 1)
+	allocations := testing.AllocsPerRun(1, func() {
+		for i := range 1_000_000 {
+			adapter.QueueingTime(one) // dropped behind it, or
+			switch i % 3 {
+			case 0: // only prefilled, or
+				prefills[0] = one
+				sink += adapter.StepTime(prefills)
+			case 1: // timed out while it decodes, or
+				one.ProgressIndex = int64(100 + i%900)
+				prefills[0] = one
+				sink += adapter.StepTime(prefills)
+				one.ProgressIndex = 0
+			case 2:
+				sink += adapter.PostDecodeFixedOverhead() // completed
+			}
+		}
+	})
+	if allocations != 0 {
+		t.Errorf("%v allocations", allocations)
+	}
+	if got := adapter.QueueingTime(probe); got != first {
+		t.Errorf("queueing %d us, at first %d us", got, first)
+	}
+	if got := adapter.StepTime(batch); got != step {
+		t.Errorf("step %d us, at first %d us", got, step)
+	}
+}
+
+// randomBatch returns decodes and chunks of prompts, some of which begin alike.
+func randomBatch(random *rand.Rand) []*sim.Request {
+	batch := make([]*sim.Request, random.IntN(200))
+	for i := range batch {
+		prompt := 1 + random.IntN(3000)
+		batch[i] = request(int64(prompt+random.IntN(1000)), 1, prompt)
+		if random.IntN(10) == 0 {
+			batch[i] = request(0, 1+random.IntN(prompt), prompt)
+		}
+		batch[i].InputTokens[0] = sim.TokenID(random.IntN(100))
+	}
+	return batch
+}
+
+// Equal batches take equal times of at least a microsecond, whatever was asked in between and from
+// however many goroutines; nothing is allocated.
+func TestStepTimeIsAPureFunctionOfTheBatch(t *testing.T) {
+	for _, name := range []string{"codellama/CodeLlama-34b-hf", "google/gemma-3-12b-it", "Qwen/Qwen3-30B-A3B"} {
+		adapter, random := adapted(t, goldenModel(t, name)), rand.New(rand.NewPCG(1, 2))
+		batches := make([][]*sim.Request, 60)
+		want := make([]int64, len(batches))
+		for i := range batches {
+			batches[i] = randomBatch(random)
+			if want[i] = adapter.StepTime(batches[i]); want[i] < 1 {
+				t.Errorf("%s: a step of %d us", name, want[i])
+			}
+		}
+		var wait sync.WaitGroup
+		for range 4 {
+			wait.Add(1)
+			go func() {
+				defer wait.Done()
+				for i := len(batches) - 1; i >= 0; i-- {
+					adapter.QueueingTime(request(0, 0, 70))
+					adapter.PostDecodeFixedOverhead()
+					if got := adapter.StepTime(batches[i]); got != want[i] {
+						t.Errorf("%s: %d us, before %d us", name, got, want[i])
+					}
+				}
+			}()
+		}
+		wait.Wait()
+		at := 0
+		if n := testing.AllocsPerRun(len(batches), func() {
+			adapter.StepTime(batches[at%len(batches)])
+			at++
+		}); n != 0 {
+			t.Errorf("%s: %v allocations in a step", name, n)
+		}
+	}
+}
+
+// More work never takes less time: another request, a longer chunk, a longer context.
+func TestStepTimeIsMonotone(t *testing.T) {
+	for _, name := range []string{"codellama/CodeLlama-34b-hf", "google/gemma-3-12b-it", "Qwen/Qwen3-30B-A3B"} {
+		adapter, random := adapted(t, goldenModel(t, name)), rand.New(rand.NewPCG(3, 4))
+		for range 300 {
+			batch := randomBatch(random)
+			before := adapter.StepTime(batch)
+			more := append(append([]*sim.Request{}, batch...), request(701, 1, 700))
+			if got := adapter.StepTime(more); got < before {
+				t.Errorf("%s: another decode: %d us, before %d us", name, got, before)
+			}
+			if len(batch) == 0 {
+				continue
+			}
+			if r := batch[random.IntN(len(batch))]; decodes(r) {
+				r.ProgressIndex += 500
+			} else if rest := len(r.InputTokens) - r.NumNewTokens; rest > 0 {
+				r.ProgressIndex, before = 0, 0
+				prompt := r.InputTokens
+				r.InputTokens = prompt[:r.NumNewTokens] // all of it new
+				before = adapter.StepTime(batch)
+				r.InputTokens, r.NumNewTokens = prompt, len(prompt)
+			}
+			if got := adapter.StepTime(batch); got < before {
+				t.Errorf("%s: more work: %d us, before %d us", name, got, before)
+			}
+		}
+	}
+}
+
 // A request has one token of each step in BLIS.
 func TestSpeculationIsRefused(t *testing.T) {
 	model := modelOf(t, pinn.Key{Model: "DeepSeek-V3", GPU: "H200", TensorParallelSize: 8})
 	_, err := New(model, Options{})
 	if err == nil || !strings.Contains(err.Error(), "BLIS decodes one token") {
 		t.Errorf("it is not refused with the reason: %v", err)
-	}
-}
-
-func TestStepTimeAllocatesNothing(t *testing.T) {
-	adapter, batch := adapted(t, dense(t)), []*sim.Request{request(700, 1, 500), request(0, 9, 300)}
-	if n := testing.AllocsPerRun(10, func() { adapter.StepTime(batch) }); n != 0 {
-		t.Errorf("%v allocations", n)
 	}
 }

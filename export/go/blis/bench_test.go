@@ -36,7 +36,7 @@ func BenchmarkStepTime128(b *testing.B) {
 			models := [2]sim.LatencyModel{bundled(), adapted(b, goldenModel(b, kind.model))}
 			batch, others := benchBatch(), []*sim.Request{}
 			if kind.shared {
-				others = sharedPrompts(models[1], batch)
+				others = sharedPrompts(batch)
 			}
 			for i, r := range append(append([]*sim.Request{}, batch...), others...) {
 				if decodes(r) && (i+1)%kind.every == 0 {
@@ -68,17 +68,17 @@ func BenchmarkStepTime128(b *testing.B) {
 }
 
 // sharedPrompts makes ten prompts that begin alike of those of a batch, and further requests of the
-// same, all of which arrive.
-func sharedPrompts(model sim.LatencyModel, batch []*sim.Request) []*sim.Request {
+// same.
+func sharedPrompts(batch []*sim.Request) []*sim.Request {
 	others := make([]*sim.Request, 16)
 	for i := range others {
 		others[i] = request(600+int64(i), 1, 400)
 	}
 	for i, r := range append(append([]*sim.Request{}, batch...), others...) {
+		r.InputTokens[0] = 0
 		for j := 200; j < len(r.InputTokens); j++ {
 			r.InputTokens[j] = sim.TokenID(i%10 + j)
 		}
-		model.QueueingTime(r)
 	}
 	return others
 }
@@ -96,6 +96,7 @@ func benchBatch() []*sim.Request {
 	batch := make([]*sim.Request, 128)
 	for i := range batch {
 		batch[i] = request(500+int64(i), 1, 400)
+		batch[i].InputTokens[0] = sim.TokenID(i)
 	}
 	batch[7], batch[90] = request(512, 256, 1024), request(0, 512, 512)
 	return batch

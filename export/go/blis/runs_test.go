@@ -38,6 +38,7 @@ type run struct {
 	MaxModelLen  int64    `json:"max_model_len"`
 	Coefficients *formula `json:"formula"` // BLIS's own model with these, or
 	Row          int      `json:"row"`     // the adapter with a row of the table
+	StepAheadUS  int64    `json:"step_ahead_us"`
 }
 
 type outcome struct {
@@ -114,7 +115,7 @@ func TestRunsOfPython(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var latency sim.LatencyModel = adapted(t, model)
+		var latency sim.LatencyModel = adapted(t, model, Options{StepAheadUS: r.StepAheadUS})
 		if r.Coefficients != nil {
 			latency = r.Coefficients
 		}

@@ -36,32 +36,38 @@ func encoded(t testing.TB, tree any) []byte {
 func TestTablesSayWhyTheyAreRefused(t *testing.T) {
 	const layer = "beta.layer [s/layer]"
 	for want, change := range map[string]func(tree, row map[string]any){
-		`version is "2", expected 1`:      func(tree, _ map[string]any) { tree["version"] = 2 },
-		`version is "0", expected 1`:      func(tree, _ map[string]any) { tree["version"] = 0 },
-		`version is "", expected 1`:       func(tree, _ map[string]any) { delete(tree, "version") },
-		`format is "x"`:                   func(tree, _ map[string]any) { tree["format"] = "x" },
-		"no rows":                         func(tree, _ map[string]any) { tree["rows"] = []any{} },
-		"row 1: columns are missing":      func(tree, _ map[string]any) { tree["rows"] = []any{nil} },
-		"row 2: " + layer + " must be fi": func(_, row map[string]any) { row[layer] = -1 },
-		"row 2: " + layer + " must be a":  func(_, row map[string]any) { row[layer] = "much" },
-		"got NaN":                         func(_, row map[string]any) { row[layer] = "NaN" },
-		"must be a number, got :":         func(_, row map[string]any) { row[layer] = nil },
-		"columns are missing: " + layer:   func(_, row map[string]any) { delete(row, layer) },
-		`"beta.new [s]" is unknown`:       func(_, row map[string]any) { row["beta.new [s]"] = 1 },
-		`"cost.new_s" is unknown`:         func(_, row map[string]any) { row["cost.new_s"] = 1 },
-		`"gamma.new" is unknown`:          func(_, row map[string]any) { row["gamma.new"] = 1 },
-		"cost.expert_share must be at":    func(_, row map[string]any) { row["cost.expert_share"] = 1.5 },
-		"window_tokens must be":           func(_, row map[string]any) { row["window_tokens"] = 1.5 },
-		"gpu_cache_tokens must be f":      func(_, row map[string]any) { row["gpu_cache_tokens"] = -1 },
-		"gpu_cache_tokens must be a":      func(_, row map[string]any) { row["gpu_cache_tokens"] = "x" },
-		"prefix_caching must be true":     func(_, row map[string]any) { row["enable_prefix_caching"] = 1 },
+		`version is "2", expected 1`:                   func(tree, _ map[string]any) { tree["version"] = 2 },
+		`version is "0", expected 1`:                   func(tree, _ map[string]any) { tree["version"] = 0 },
+		`version is "", expected 1`:                    func(tree, _ map[string]any) { delete(tree, "version") },
+		`format is "x"`:                                func(tree, _ map[string]any) { tree["format"] = "x" },
+		"no rows":                                      func(tree, _ map[string]any) { tree["rows"] = []any{} },
+		"row 1: columns are missing":                   func(tree, _ map[string]any) { tree["rows"] = []any{nil} },
+		"row 2: " + layer + " must be fi":              func(_, row map[string]any) { row[layer] = -1 },
+		"row 2: " + layer + " must be a":               func(_, row map[string]any) { row[layer] = "much" },
+		"got NaN":                                      func(_, row map[string]any) { row[layer] = "NaN" },
+		"must be a number, got :":                      func(_, row map[string]any) { row[layer] = nil },
+		"columns are missing: " + layer:                func(_, row map[string]any) { delete(row, layer) },
+		`"beta.new [s]" is unknown`:                    func(_, row map[string]any) { row["beta.new [s]"] = 1 },
+		`"cost.new_s" is unknown`:                      func(_, row map[string]any) { row["cost.new_s"] = 1 },
+		`"gamma.new" is unknown`:                       func(_, row map[string]any) { row["gamma.new"] = 1 },
+		"cost.expert_share must be at":                 func(_, row map[string]any) { row["cost.expert_share"] = 1.5 },
+		"window_tokens must be":                        func(_, row map[string]any) { row["window_tokens"] = 1.5 },
+		"gpu_cache_tokens must be f":                   func(_, row map[string]any) { row["gpu_cache_tokens"] = -1 },
+		"gpu_cache_tokens must be a":                   func(_, row map[string]any) { row["gpu_cache_tokens"] = "x" },
+		"prefix_caching must be true":                  func(_, row map[string]any) { row["enable_prefix_caching"] = 1 },
+		`got {"a":[1]}`:                                func(_, row map[string]any) { row[layer] = map[string]any{"a": []int{1}} },
+		`"format" must not be of the JSON type number`: func(tree, _ map[string]any) { tree["format"] = 7 },
+		`"rows" must not be of the JSON type string`:   func(tree, _ map[string]any) { tree["rows"] = "none" },
 	} {
 		tree := goldenTree(t)
 		change(tree, tree["rows"].([]any)[1].(map[string]any))
 		_, err := ReadTableJSON(bytes.NewReader(encoded(t, tree)))
-		if err == nil || !strings.Contains(err.Error(), want) {
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "map[") {
 			t.Errorf("expected %q, got %v", want, err)
 		}
+	}
+	if _, err := ReadTableJSON(strings.NewReader("[1]")); err == nil || strings.Contains(err.Error(), "Go") {
+		t.Errorf("got %v", err)
 	}
 }
 

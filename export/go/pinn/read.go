@@ -55,7 +55,7 @@ func ReadTableJSON(r io.Reader) (*Table, error) {
 	decoder := json.NewDecoder(r)
 	decoder.UseNumber()
 	if err := decoder.Decode(&file); err != nil {
-		return nil, fmt.Errorf("malformed JSON: %w", err)
+		return nil, malformed(err)
 	}
 	rows := make([]map[string]string, len(file.Rows))
 	for i, cells := range file.Rows {
@@ -65,12 +65,31 @@ func ReadTableJSON(r io.Reader) (*Table, error) {
 	return newTable(rows, texts(file.Provenance))
 }
 
+// malformed returns the error of a document that is no table, in the words of JSON.
+func malformed(err error) error {
+	var kind *json.UnmarshalTypeError
+	if !errors.As(err, &kind) {
+		return fmt.Errorf("malformed JSON: %w", err)
+	}
+	where := "the document"
+	if kind.Field != "" {
+		where = fmt.Sprintf("%q", kind.Field)
+	}
+	return fmt.Errorf("%s must not be of the JSON type %s: write the file with 'pinn export table'", where,
+		strings.Fields(kind.Value)[0])
+}
+
 // texts returns the values of a JSON object as CSV has them: null as an empty text.
 func texts(cells map[string]any) map[string]string {
 	found := make(map[string]string, len(cells))
 	for column, cell := range cells {
-		found[column] = ""
-		if cell != nil {
+		switch cell.(type) {
+		case nil:
+			found[column] = ""
+		case []any, map[string]any:
+			text, _ := json.Marshal(cell) // what came from JSON goes back
+			found[column] = string(text)
+		default:
 			found[column] = fmt.Sprint(cell)
 		}
 	}

@@ -11,6 +11,9 @@ from typing import Any
 
 import yaml
 
+from blis_engine.refused import RefusedError
+from blis_engine.specification import read_specification
+
 _EXPERTS = (
     "num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts", "num_routed_experts",
 )  # fmt: skip
@@ -18,10 +21,6 @@ _KV_HEADS = ("num_key_value_heads", "num_kv_heads", "multi_query_group_num", "nu
 _DTYPE_BYTES = {
     "float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "fp8": 1, "int4": 1, "nf4": 1,
 }  # fmt: skip
-
-
-class RefusedError(Exception):
-    """Error or panic that ends BLIS."""
 
 
 @dataclass(frozen=True)
@@ -177,6 +176,8 @@ def read_inputs(flags: argparse.Namespace) -> Inputs:
         folder = defaults.parent / "model_configs" / name.split("/", 1)[-1]
     model = read_model(json.loads((Path(folder) / "config.json").read_text()), name)
     check(model, flags.tp, flags.dp, flags.total_kv_blocks is not None)
+    if flags.workload_spec is not None:
+        read_specification(Path(flags.workload_spec))
     given = [getattr(flags, f"{name}_coeffs") for name in ("alpha", "beta")]
     if (given[0] is None) != (given[1] is None):
         raise RefusedError("alpha or beta alone")

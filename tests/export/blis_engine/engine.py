@@ -38,6 +38,13 @@ def seen_of(run: Run) -> Seen:
     return Seen(float(r.e2e_s.mean()), float(r.ttft_s.mean()), itl)
 
 
+def step_ahead_us(run: Run) -> int:
+    """Return the mean step time of a run where a newcomer mostly waits for a step, else 0."""
+    steps = run.steps
+    busy = steps["duration_s"].sum() / np.nanmax(run.requests.finish_s)
+    return round(1e6 * busy * float(steps["duration_s"].mean()))
+
+
 def load_values(workload: Workload) -> dict[str, list[int]]:
     """Return an open-loop load as the engine's input."""
     due = np.array(workload.stage_starts_s)[workload.stage] + workload.offset_s
@@ -50,8 +57,8 @@ def load_values(workload: Workload) -> dict[str, list[int]]:
     }
 
 
-def run_values(inputs: Inputs, load: str, row: int, *, adapter: bool) -> dict[str, Any]:
-    """Return a run as the engine's input, with a command line's coefficients or the adapter."""
+def run_values(inputs: Inputs, load: str, row: int, adapter_step_us: int = -1) -> dict[str, Any]:
+    """Return a run as the engine's input: with the adapter where its load's mean step is given."""
     f, flags = formula(inputs), inputs.flags
     own = {
         "alpha": inputs.alpha, "beta": inputs.beta, "token_us": f.token_flop_us,
@@ -60,7 +67,8 @@ def run_values(inputs: Inputs, load: str, row: int, *, adapter: bool) -> dict[st
         "dispatch_us": f.dispatch_us,
     }  # fmt: skip
     return {
-        "load": load, "row": row, "formula": None if adapter else own,
+        "load": load, "row": row, "formula": own if adapter_step_us < 0 else None,
+        "step_ahead_us": max(adapter_step_us, 0),
         "blocks": flags.total_kv_blocks, "block_size": flags.block_size_in_tokens,
         "max_num_seqs": flags.max_num_seqs, "max_model_len": flags.max_model_len,
         "max_num_batched_tokens": flags.max_num_batched_tokens,

@@ -8,14 +8,15 @@ from pathlib import Path
 
 STRINGS = (
     "model", "hardware", "hardware-config", "model-config-folder", "defaults-filepath",
-    "workload-spec", "metrics-path", "trace-output", "alpha-coeffs", "beta-coeffs",
+    "workload-spec", "workload", "metrics-path", "trace-output", "alpha-coeffs", "beta-coeffs",
 )  # fmt: skip
 #: Name -> default; None where BLIS computes it.
 INTEGERS = {
     "tp": None, "dp": 1, "block-size-in-tokens": 16, "max-num-seqs": 256,
     "max-num-batched-tokens": 2048, "long-prefill-token-threshold": 0, "admission-latency": 0,
     "routing-latency": 0, "seed": 42, "num-requests": 100, "horizon": None, "timeout": 300,
-    "total-kv-blocks": None, "max-model-len": None,
+    "total-kv-blocks": None, "max-model-len": None, "num-instances": 1, "concurrency": 0,
+    "prompt-tokens": 512, "output-tokens": 512, "cache-signal-delay": 50_000,
 }  # fmt: skip
 
 
@@ -27,6 +28,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     for name, default in INTEGERS.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--latency-model", choices=("trained-physics", "roofline"))
+    parser.add_argument("--rate", type=float, default=1.0)
     parser.add_argument("--gpu-memory-utilization", type=float, default=0.9)
     parser.add_argument("--enable-expert-parallel", action="store_true")
     assert arguments[0] == "run"

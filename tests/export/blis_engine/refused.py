@@ -1,0 +1,5 @@
+"""Error of the stand-in."""
+
+
+class RefusedError(Exception):
+    """Error or panic that ends BLIS."""
