@@ -74,7 +74,16 @@ def manifest(plan: Plan) -> str:
     choice = plan.choices[0]
     objects = [each for server in _servers(plan, choice) for each in _objects(server)]
     notes = "".join(f"# {line}\n" for line in _notes(plan, choice))
-    return notes + yaml.safe_dump_all(objects, sort_keys=False, width=100)
+    return notes + yaml.dump_all(objects, Dumper=_Plain, sort_keys=False, width=100)
+
+
+class _Plain(yaml.SafeDumper):
+    """Writes equal values twice, as people do, in place of anchors and aliases."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        """Return True for all values."""
+        del data
+        return True
 
 
 def _notes(plan: Plan, choice: Choice) -> list[str]:

@@ -73,6 +73,7 @@ def test_a_replica_on_one_machine_is_a_pod_of_a_deployment():
     assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
     (port,) = service["spec"]["ports"]
     assert port["targetPort"] == "http"
+    assert "&id" not in manifest(plan)
     routing = plan.choices[0].router
     assert routing
     assert f"# The plan's figures are of {routing} routing." in manifest(plan)
