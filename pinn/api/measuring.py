@@ -11,7 +11,7 @@ from pinn.api.arguments import read_request, with_arguments
 from pinn.api.requests import MeasureRequest
 from pinn.calibration.measuring import USUAL_LOADS, AskedLoad, design, measuring_script
 from pinn.calibration.prior import Start
-from pinn.common.files import find_checkpoint, given_path
+from pinn.common.files import find_checkpoint
 from pinn.common.workers import on_signals
 from pinn.engines.recipe import release
 from pinn.errors import PinnError
@@ -140,7 +140,7 @@ def measuring_program(
         load_gpu(wanted.gpu)
     find_checkpoint(wanted.checkpoint)
     _check(flags)
-    model = _full_name(wanted.model)
+    model = model_names.repository(wanted.model)
     arguments = ["--model", model, *engine_arguments(flags), *words]
     if wanted.gpu is not None:
         arguments += ["--gpu", wanted.gpu]
@@ -173,13 +173,6 @@ def _check(flags: Mapping[str, Any]) -> None:
             "steps of several data-parallel ranks and of speculation are not measured: leave "
             "--data-parallel-size and --speculative-config out"
         )
-
-
-def _full_name(model: str) -> str:
-    """Return vLLM's name of a model: the full name of one that the catalog has by a short one."""
-    known = "/" in model or given_path(model).exists()
-    found = None if known else model_names.find_in_catalog(model)
-    return found[0] if found else model
 
 
 def engine_arguments(flags: Mapping[str, Any]) -> list[str]:

@@ -16,6 +16,7 @@ from pinn.engines.engine_spec import EngineSpec
 from pinn.planning.candidate import NETWORK, Candidate
 from pinn.planning.pools import PoolsCandidate
 from pinn.specs.flags import Flag, FlagValue, flags_of
+from pinn.specs.model_names import repository
 from pinn.specs.quantization_block import quantization_words
 from pinn.specs.serving import SGLANG, TRTLLM, VLLM, ServingSpec
 
@@ -41,7 +42,13 @@ _TRANSFER = ("--kv-transfer-config", '{"kv_connector":"NixlConnector","kv_role":
 def sglang_command(given: Values) -> str:
     """Return ``python -m sglang.launch_server ...``."""
     form = str(given.get("precision", ""))
-    words = ["python", "-m", "sglang.launch_server", "--model-path", str(given["model"])]
+    words = [
+        "python",
+        "-m",
+        "sglang.launch_server",
+        "--model-path",
+        repository(str(given["model"])),
+    ]
     words += _as_format(form)
     unsaid = []
     for flag, value in _set(given):
@@ -92,7 +99,7 @@ def _is_reverse(flag: Flag, engine: str) -> bool:
 
 def trtllm_command(given: Values) -> str:
     """Return ``trtllm-serve ...`` for bash, which passes the file of options as a pipe."""
-    words = ["trtllm-serve", str(given["model"]), "--backend", "pytorch"]
+    words = ["trtllm-serve", repository(str(given["model"])), "--backend", "pytorch"]
     extra: dict[str, object] = {}
     sections: dict[str, dict[str, object]] = {}
     unsaid = []
@@ -157,7 +164,7 @@ def serve_command(candidate: Candidate) -> str:
 def _vllm_command(row: Values, more: Sequence[str] = ()) -> str:
     """Return ``vllm serve ...``."""
     form = str(row.get("precision") or "")
-    line = shlex.join(["vllm", "serve", str(row["model"]), *vllm_words(row), *more])
+    line = shlex.join(["vllm", "serve", repository(str(row["model"])), *vllm_words(row), *more])
     return line + _note("" if _as_format(form) else form, [])
 
 

@@ -375,7 +375,7 @@ def advance_pools(
         else:
             until_s = np.inf if event == END else np.nextafter(moment, -np.inf)
             status = advance(decode, decode_latency, until_s)
-            _answer(decode, prefill)
+            answer(decode, prefill)
         if status == BAD_STEP:
             return BAD_STEP
     return FULL
@@ -392,11 +392,11 @@ def _send_on(prefill: Engine, decode: Engine) -> None:
     prefill.counters.leaving = 0
 
 
-def _answer(decode: Engine, prefill: Engine) -> None:
-    """Clients of requests that have ended hear of it."""
-    for i in range(decode.counters.leaving):
-        client.resolve(prefill, decode.leaving[i].request, decode.leaving[i].moment_s)
-    decode.counters.leaving = 0
+def answer(engine: Engine, front: Engine) -> None:
+    """Tell the clients of requests that have ended; ``front`` has their requests."""
+    for i in range(engine.counters.leaving):
+        client.resolve(front, engine.leaving[i].request, engine.leaving[i].moment_s)
+    engine.counters.leaving = 0
 
 
 compiled_inside(__name__)

@@ -11,13 +11,12 @@ import numpy as np
 
 from pinn.common import Json, JsonObject
 from pinn.common.numbers import number
-from pinn.common.screen import Grid, page, printed, say
+from pinn.common.screen import Grid, page, say
 from pinn.engines.labels import hardware_label
 from pinn.simulator import statistics
-from pinn.simulator.goodput import Goodput
 from pinn.simulator.pools import Pool, PoolsRun
-from pinn.simulator.report import print_latencies, served_facts, tier_facts
-from pinn.simulator.result import Reported, finite_values, load_facts
+from pinn.simulator.report import LATENCIES, print_latencies, served_facts, tier_facts
+from pinn.simulator.result import Reported, Served, finite_values, load_facts
 from pinn.simulator.run import Run, write_requests
 from pinn.simulator.statistics import Metrics
 from pinn.specs.serving import VLLM
@@ -26,7 +25,7 @@ _NO_INTERVALS = "nothing measured says how far off two pools together are"
 
 
 @dataclass(frozen=True)
-class PoolsSimulation:
+class PoolsSimulation(Served):
     """Result of two pools for a workload's clients.
 
     Attributes:
@@ -52,16 +51,6 @@ class PoolsSimulation:
     def metrics(self) -> Metrics:
         """Return the metrics that clients see."""
         return statistics.client_statistics(self.run, None, self.reported.percentiles)
-
-    @cached_property
-    def goodput(self) -> Goodput | None:
-        """Requests that meet the SLO; None without one."""
-        return self.reported.goodput(self.run)
-
-    @property
-    def overloaded(self) -> str | None:
-        """Return a sentence if the servers could not keep up; None where they could."""
-        return statistics.overload(self.run)
 
     @cached_property
     def pools(self) -> dict[str, Metrics]:
@@ -171,18 +160,8 @@ class PoolsSimulation:
         say(f"Assumed: {'; '.join(self.assumptions)}.")
         say(f"No intervals: {_NO_INTERVALS}.")
 
-    def __str__(self) -> str:
-        """Return what ``pinn simulate --prefill --decode`` prints."""
-        return printed(self.print_report)
 
-
-_LATENCIES = {
-    "e2e": "end to end",
-    "ttft": "time to first token",
-    "first_turn_ttft": "  of first turns",
-    "later_turn_ttft": "  of later turns",
-    "tpot": "per output token",
-    "itl": "between tokens",
+_LATENCIES = LATENCIES | {
     "scheduling_delay": "arrival to prefill",
     "wait": "wait before a transfer",
     "link": "on the link",

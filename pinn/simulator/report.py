@@ -14,7 +14,8 @@ from pinn.units import GIB
 #: Name of a mean in milliseconds -> ends of its 90 % interval; no upper one where the slow end
 #: serves nothing.
 Ends = Mapping[str, tuple[float, float | None]]
-_LATENCIES = {
+#: Latency -> its words in a table of latencies; those that a run lacks are not shown.
+LATENCIES = {
     "e2e": "end to end",
     "ttft": "time to first token",
     "first_turn_ttft": "  of first turns",
@@ -39,7 +40,7 @@ def print_report(
         intervals: Intervals of its means.
         percentiles: Percentiles of latencies.
     """
-    print_latencies(run, statistics, _LATENCIES, intervals, percentiles)
+    print_latencies(run, statistics, LATENCIES, intervals, percentiles)
     table = Grid.of("", "", text=2)
     facts = served_facts(run, statistics) | _engine_facts(statistics)
     if run.workload.hit_rate is not None:

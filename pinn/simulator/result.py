@@ -74,11 +74,43 @@ class Reported:
         return None if self.slo is None else goodput(run, self.slo)
 
 
+class Served:
+    """Result of servers that serve a load: one, two pools, or a fleet.
+
+    Attributes:
+        run: Requests as clients see them.
+        reported: Percentiles that are printed, and limits that are checked.
+    """
+
+    reported: Reported
+
+    if TYPE_CHECKING:
+
+        @property
+        def run(self) -> Run: ...  # noqa: D102
+
+        def print_report(self) -> None: ...  # noqa: D102
+
+    @cached_property
+    def goodput(self) -> Goodput | None:
+        """Requests that meet the SLO; None without one."""
+        return self.reported.goodput(self.run)
+
+    @property
+    def overloaded(self) -> str | None:
+        """Return a sentence if the servers could not keep up; None where they could."""
+        return overload(self.run)
+
+    def __str__(self) -> str:
+        """Return what ``pinn simulate`` prints."""
+        return printed(self.print_report)
+
+
 _ENDS = "Intervals: runs at the bounds of step time and KV cache."
 
 
 @dataclass(frozen=True)
-class Simulation:
+class Simulation(Served):
     """Result of a simulation for a workload's clients.
 
     Attributes:
@@ -114,19 +146,9 @@ class Simulation:
         return server_statistics(self.run, self.reported.percentiles)
 
     @cached_property
-    def goodput(self) -> Goodput | None:
-        """Requests that meet the SLO; None without one."""
-        return self.reported.goodput(self.run)
-
-    @cached_property
     def steady_states(self) -> list[SteadyState]:
         """When each load stage is in a steady state."""
         return steady_states(self.run)
-
-    @property
-    def overloaded(self) -> str | None:
-        """Return a sentence if the server could not keep up; None where it could."""
-        return overload(self.run)
 
     @cached_property
     def figures(self) -> JsonObject:
@@ -208,7 +230,3 @@ class Simulation:
             f"At the edge of the KV cache: the run uses {held:,} of {blocks:,} predicted blocks; "
             f"{likely}."
         ]
-
-    def __str__(self) -> str:
-        """Return what ``pinn simulate`` prints."""
-        return printed(self.print_report)

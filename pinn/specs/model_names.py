@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from pinn.common.documents import read_json
-from pinn.common.files import data_folder
+from pinn.common.files import data_folder, given_path
 from pinn.errors import PinnError
 from pinn.specs.config_fields import PACKAGE_SUFFIX, inverted, models_file, name_of
 
@@ -100,6 +100,17 @@ def names_of(full_name: str) -> list[str]:
     ['google/gemma-2-9b', 'google/gemma-2-9b-it']
     """
     return [full_name, *models_file("aliases.json").get(full_name, ())]
+
+
+def repository(model: str) -> str:
+    """Return a model as engines take it: a short catalog name is completed, all else is kept.
+
+    >>> repository("Qwen3-8B"), repository("Qwen/Qwen3-8B")
+    ('Qwen/Qwen3-8B', 'Qwen/Qwen3-8B')
+    """
+    known = "/" in model or given_path(model).exists()
+    found = None if known else find_in_catalog(model)
+    return found[0] if found else model
 
 
 def suggestion(name: str) -> str:

@@ -12,7 +12,17 @@ from pinn.simulator import client
 from pinn.simulator.compiler import compiled, compiled_inside
 from pinn.simulator.engine import Engine
 from pinn.simulator.latency_model import LatencyModel
-from pinn.simulator.loop import BAD_STEP, DONE, END, FULL, PAUSED, advance, has_room, next_event
+from pinn.simulator.loop import (
+    BAD_STEP,
+    DONE,
+    END,
+    FULL,
+    PAUSED,
+    advance,
+    answer,
+    has_room,
+    next_event,
+)
 from pinn.simulator.router import (
     NO_QUEUE,
     best_copy,
@@ -35,7 +45,7 @@ def advance_fleet(
     """
     while True:
         for k in range(len(engines)):
-            _answer(engines[k], front)
+            answer(engines[k], front)
             if not has_room(engines[k]):
                 return FULL
         client.open_next_stage(front)
@@ -87,13 +97,6 @@ def dispatch(front: Engine, engines: tuple[Engine, ...], r: int, moment: float) 
     mine.timeout_s = max(asked.sent_s + asked.timeout_s - moment, 0.0)
     client.push_ending(engines[chosen], r, moment)
     return True
-
-
-def _answer(engine: Engine, front: Engine) -> None:
-    """Clients of requests that have ended hear of it."""
-    for i in range(engine.counters.leaving):
-        client.resolve(front, engine.leaving[i].request, engine.leaving[i].moment_s)
-    engine.counters.leaving = 0
 
 
 compiled_inside(__name__)

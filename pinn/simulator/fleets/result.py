@@ -14,15 +14,15 @@ from jaxtyping import Float
 from pinn.common import Json, JsonObject
 from pinn.common.files import replace_atomically
 from pinn.common.numbers import number
-from pinn.common.screen import Grid, page, printed, say
+from pinn.common.screen import Grid, page, say
 from pinn.engines.labels import hardware_label
 from pinn.simulator import statistics
 from pinn.simulator.fleets.run import FleetRun, gpu_hours, gpu_spans, mean_gpus
 from pinn.simulator.fleets.spec import RESEND, FleetSpec
-from pinn.simulator.goodput import Goodput, latencies_s
+from pinn.simulator.goodput import latencies_s
 from pinn.simulator.pools import Pool
-from pinn.simulator.report import print_latencies, served_facts
-from pinn.simulator.result import Reported, finite_values, load_facts
+from pinn.simulator.report import LATENCIES, print_latencies, served_facts
+from pinn.simulator.result import Reported, Served, finite_values, load_facts
 from pinn.simulator.run import RequestRecords, Run, write_requests
 from pinn.simulator.servers import server_statistics, server_table
 from pinn.simulator.statistics import Metrics
@@ -34,19 +34,10 @@ if TYPE_CHECKING:
 _PERIODS, _BINS = 12, 144
 _HOUR_S = 3600.0
 _NO_INTERVALS = "nothing measured says how far off a fleet is"
-_LATENCIES = {
-    "e2e": "end to end",
-    "ttft": "time to first token",
-    "first_turn_ttft": "  of first turns",
-    "later_turn_ttft": "  of later turns",
-    "tpot": "per output token",
-    "itl": "between tokens",
-    "scheduling_delay": "arrival to schedule",
-}
 
 
 @dataclass(frozen=True)
-class FleetSimulation:
+class FleetSimulation(Served):
     """A workload served by a fleet.
 
     Attributes:
@@ -80,16 +71,6 @@ class FleetSimulation:
         if self.spec.failures:
             found |= {"resent_requests": self.found.resent, "lost_requests": self.found.lost}
         return found
-
-    @cached_property
-    def goodput(self) -> Goodput | None:
-        """Requests that meet the SLO; None without one."""
-        return self.reported.goodput(self.run)
-
-    @property
-    def overloaded(self) -> str | None:
-        """What shows that the servers could not keep up; None where they could."""
-        return statistics.overload(self.run)
 
     @cached_property
     def spans(self) -> Float[np.ndarray, "spans 3"]:
@@ -228,7 +209,7 @@ class FleetSimulation:
         model = self.kinds[0].deployment.model.title
         parts = (f"{model} on {fleet}", self.run.workload.name, self.overloaded)
         say(", ".join(filter(None, parts)))
-        print_latencies(self.run, self.metrics, _LATENCIES, {}, self.reported.shown)
+        print_latencies(self.run, self.metrics, LATENCIES, {}, self.reported.shown)
         facts = served_facts(self.run, self.metrics)
         facts["GPUs"] = (
             f"{number(self.metrics['gpu_hours'])} GPU hours; {number(self._mean)} on average, "
@@ -279,12 +260,12 @@ class FleetSimulation:
 
         rows = self.over_time(np.linspace(0.0, self._end_s, _BINS + 1))
         hours = [row["begin_s"] / _HOUR_S for row in rows]
+        has_slo = "beyond_slo" in rows[0]
+        missed = {"beyond the SLO": "beyond_slo"} if has_slo else {"not served": "not_served"}
         panels = {
             "requests/s": "rate_per_s", "GPUs": "gpus_mean", "TTFT p99 (ms)": "ttft_p99_ms",
-            "not served": "not_served",
+            **missed,
         }  # fmt: skip
-        if "beyond_slo" in rows[0]:
-            panels["beyond the SLO"] = panels.pop("not served") and "beyond_slo"
         figure = Figure(figsize=(11, 2.1 * len(panels)), layout="constrained")
         axes = figure.subplots(len(panels), 1, sharex=True)
         for axis, (label, name) in zip(axes, panels.items(), strict=True):
@@ -295,10 +276,6 @@ class FleetSimulation:
         axes[-1].set_xlabel("time (h)")
         figure.suptitle(f"{self.run.workload.name}: {number(self.metrics['gpu_hours'])} GPU hours")
         replace_atomically(Path(path), lambda to: figure.savefig(to, format="png", dpi=110))
-
-    def __str__(self) -> str:
-        """Return what ``pinn simulate --fleet`` prints."""
-        return printed(self.print_report)
 
 
 def _of(records: RequestRecords, mine: np.ndarray, first_rank: int) -> RequestRecords:
