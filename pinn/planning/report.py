@@ -165,8 +165,8 @@ def _notes(plan: Plan, out: Path | None) -> list[str]:
     if more > 0:
         lines.append(f"Choices beside these: {more}, in the page, plan.json and plan.csv of --out.")
     lines.append(
-        f"{plan.candidates} candidates, {plan.simulations} simulations, {plan.seconds:.0f} s; left "
-        f"out {len(plan.left_out)}, {len(misfits)} of them without a simulation."
+        f"{plan.candidates} candidates, {plan.simulations} simulations, {plan.seconds:.0f} s; "
+        f"rejected {len(plan.left_out)}, {len(misfits)} without a simulation."
     )
     lines += _unfinished(plan)
     hardware = [each for each in misfits if ", " not in each.label]
