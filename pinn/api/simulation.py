@@ -408,7 +408,12 @@ def simulated_fleet(
     load, flags = asked_load(asked.workload, flags, asked.seed, model=asked.model)
     if asked.sensitivity is not None:
         raise PinnError("--sensitivity is of one deployment: leave it out, or --fleet")
+    if asked.memory_log is not None:
+        raise PinnError("--memory-log is of one server: leave it out, or --fleet")
     jobs = [_kind_job(asked, kind, load, flags, rate_per_s) for kind in spec.kinds]
+    models = list(dict.fromkeys(job.deployment.model.name for job in jobs))
+    if len(models) > 1:
+        raise PinnError(f"kinds: {' and '.join(models)}: servers behind one router have one model")
     kinds = [pools.Pool(job.deployment, job.latency, job.engine or EngineSpec()) for job in jobs]
     about = [_about(job, load, asked, rate_per_s) for job in jobs]
     workload = jobs[0].workload

@@ -90,10 +90,10 @@ def plan(
         found = plans.plan(
             **(vars(asked) | simulating | flags), **costs, purchase_years=purchase_years
         )
-        if manifest is not None:
-            write_whole(manifest, found.manifest())
         if out is not None:
             found.save(out)
     found.print_report(out)
+    if manifest is not None:  # after all that a first choice without one would lose
+        write_whole(manifest, found.manifest())
     if signals:
         raise typer.Exit(128 + signals[0])

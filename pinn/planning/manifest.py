@@ -126,9 +126,10 @@ def _servers(plan: Plan, choice: Choice) -> list[_Server]:
 
 
 def _name(model: str) -> str:
-    """Return a model's name as Kubernetes takes names (RFC 1123 labels)."""
+    """Return a model's name as an RFC 1035 label, as Services have it: a letter comes first."""
     text = re.sub(r"[^a-z0-9]+", "-", model.rpartition("/")[2].lower())
-    return text[:_NAME_LENGTH].strip("-") or "model"
+    text = text[:_NAME_LENGTH].strip("-")
+    return text if text[:1].isalpha() else f"model-{text}".strip("-")
 
 
 def _words(engine: str, line: str) -> list[str]:

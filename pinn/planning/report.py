@@ -17,6 +17,7 @@ from pinn.planning.candidate import NETWORK
 from pinn.planning.manifest import manifest
 from pinn.planning.plan import (
     INTERRUPT,
+    NOT_TRIED,
     POOLS_UNSURE,
     Choice,
     Fleet,
@@ -169,7 +170,8 @@ def _notes(plan: Plan, out: Path | None) -> list[str]:
         f"rejected {len(plan.left_out)}, {len(misfits)} without a simulation."
     )
     lines += _unfinished(plan)
-    hardware = [each for each in misfits if ", " not in each.label]
+    unfit = (each for each in misfits if not each.reason.startswith(NOT_TRIED))
+    hardware = [each for each in unfit if ", " not in each.label]
     lines += [f"  {each.label}: {each.reason}" for each in hardware[:_NAMED]]
     if out is not None:
         names = ("plan.html", "plan.json", "plan.csv", "manifest.yaml")
@@ -213,8 +215,11 @@ def _how_sure(choice: Choice) -> list[str]:
     one, all_of_them = choice.highest_rate, choice.fleet_rate
     alone = f"One replica alone holds {number(one.per_s)} requests/s" + _search_bar(one)
     if choice.is_partial:
+        unsure = "there was no time for its interval and chance"
+        if choice.replicas == 1:
+            return [f"{alone}; {unsure}."]
         most = f"{choice.replicas} replicas together hold {number(all_of_them.per_s)} or more"
-        return [f"{alone}.", f"{most}; there was no time for their interval and chance."]
+        return [f"{alone}.", f"{most}; {unsure}."]
     if choice.replicas == 1:
         return [alone + _interval_bar(all_of_them) + "."]
     together = f"{choice.replicas} replicas under --router {choice.router} hold "

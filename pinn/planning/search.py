@@ -186,6 +186,8 @@ class Search:
             must, may = ranking.promising(self.screened, self.problem, top)
             self._size(must, may, budget)
             first = []
+            if budget.is_over and not self._fleets:  # no row needs the rest of the time
+                budget = self.budget
             if budget.is_over or not self.untried:
                 break
         counts = len(self.screened), len(self.groups), len(self._fleets)

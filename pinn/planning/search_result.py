@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pinn.errors import PinnError
 from pinn.planning.plan import (
     INTERRUPT,
+    NOT_TRIED,
     TIME_BUDGET,
     FrontierPoint,
     GpuOutcome,
@@ -15,9 +16,6 @@ from pinn.planning.plan import (
 from pinn.planning.ranking import costs_more
 from pinn.planning.screening import ScreeningResult
 from pinn.planning.search import Search
-
-#: Reason why a candidate was not simulated.
-_NO_TIME = "not tried: time was over"
 
 
 def make_plan(search: Search, misfits: Sequence[RejectedCandidate] = (), *, top: int) -> Plan:
@@ -40,7 +38,7 @@ def make_plan(search: Search, misfits: Sequence[RejectedCandidate] = (), *, top:
     choices = search.choices
     untried = [each for group in search.untried.values() for each in group]
     rejected = [*misfits, *_rejected(search)]
-    rejected += [each.rejected(_NO_TIME, simulated=False) for each in untried]
+    rejected += [each.rejected(_no_time(search), simulated=False) for each in untried]
     return Plan(
         ask=summary,
         choices=choices,
@@ -79,6 +77,11 @@ def _rejected(search: Search) -> Iterator[RejectedCandidate]:
             yield search.groups[i][sized.place].rejected("not evaluated: interrupted")
 
 
+def _no_time(search: Search) -> str:
+    """Return the reason why candidates were not simulated."""
+    return f"{NOT_TRIED}: " + ("interrupted" if search.is_interrupted else "time was over")
+
+
 def _by_gpu(
     search: Search, gpus: Sequence[str], misfits: Sequence[RejectedCandidate]
 ) -> list[GpuOutcome]:
@@ -88,8 +91,19 @@ def _by_gpu(
         ranks.setdefault(choice.gpu, place)
     return [
         *(GpuOutcome(gpu, place) for gpu, place in ranks.items()),
-        *(GpuOutcome(g, None, _without(search, g, misfits)) for g in gpus if g not in ranks),
+        *(
+            GpuOutcome(gpu, None, _without(search, gpu, misfits) + _not_tried(search, gpu))
+            for gpu in gpus
+            if gpu not in ranks
+        ),
     ]
+
+
+def _not_tried(search: Search, gpu: str) -> str:
+    """Return how many candidates on a GPU were not tried, where others were."""
+    own = [i for i, g in enumerate(search.groups) if g[0].deployment.gpu.name == gpu]
+    left = sum(len(search.untried.get(i, ())) for i in own)
+    return f"; {left:,} candidates were not tried" if left and {*own} & {*search.screened} else ""
 
 
 def _without(search: Search, gpu: str, misfits: Sequence[RejectedCandidate]) -> str:
@@ -111,7 +125,7 @@ def _without(search: Search, gpu: str, misfits: Sequence[RejectedCandidate]) -> 
             )
         return "holds the limits at no rate"
     if own:
-        return _NO_TIME
+        return _no_time(search)
     unfit = [each for each in misfits if each.gpu == gpu]
     if unfit:
         return f"{unfit[-1].label}: {unfit[-1].reason}"

@@ -221,6 +221,23 @@ def test_requests_wait_at_the_router_while_no_server_is_open():
     assert (requests.arrival_s == np.asarray(workload.offset_s)).all()
 
 
+def test_servers_that_fail_at_one_moment_serve_nothing_while_they_are_down():
+    failures = (Failure(0.01, 0, 0.03), Failure(0.01, 1, 0.03))
+    found = simulate_fleet([kind(2)], FleetSpec(failures=failures), some_load())
+    assert found.resent > 0
+    finish_s = found.run.requests.finish_s
+    assert not ((finish_s > 0.011) & (finish_s < 0.04)).any()
+    assert found.run.requests.finished.all()
+
+
+def test_without_an_slo_a_fleet_that_fails_is_reported(capsys):
+    pool, spec = kind(2), FleetSpec(failures=(Failure(0.01, 1, 0.005),))
+    FleetSimulation(simulate_fleet([pool], spec, some_load()), [pool], spec).print_report()
+    printed = capsys.readouterr().out
+    assert "not served" in printed
+    assert "beyond SLO" not in printed
+
+
 def test_a_server_that_failed_starts_with_an_empty_cache():
     n = 6
     workload = load(
@@ -241,6 +258,7 @@ def test_a_server_that_failed_starts_with_an_empty_cache():
         ({"failures": [{"server": 0}]}, "at_s is missing"),
         ({"failures": [{"at_s": "soon", "server": 0}]}, "at_s must be a number"),
         ({"failures": [{"at_s": -1, "server": 0}]}, "0 or more"),
+        ({"failures": [{"at_s": 1, "server": 0, "down_s": np.inf}]}, "longer than the load"),
         ({"autoscaler": {"by": "luck"}}, "write rate or latency"),
         ({"autoscaler": {"by": "rate"}}, "target is missing"),
         ({"autoscaler": {"by": "latency"}}, "slo is missing"),

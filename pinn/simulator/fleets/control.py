@@ -118,6 +118,8 @@ class Control:
                 )
             while self.events and self.events[0][0] == until_s:
                 self._act(*heapq.heappop(self.events))
+            # All of a moment first: a server that it closes gets nothing.
+            self._send_held(until_s)
 
     def _act(self, now_s: float, what: int, place: int, serial: int) -> None:
         if what == _TICK:
@@ -132,7 +134,6 @@ class Control:
             self._start(now_s, place)
         elif server.status == STARTING:
             self._open(server)
-            self._send_held(now_s)
 
     def _start(self, now_s: float, place: int) -> None:
         server = self.servers[place]
@@ -180,12 +181,12 @@ class Control:
             np.asarray(engine.requests)[r] = self._fresh[server.kind]["requests"][r]
             if self.spec.in_flight == RESEND:
                 self.resent += 1
-                compiled_dispatch(self.front, self.engines, int(r), now_s)
+                _leave(self.front, int(r), now_s)
             else:
                 self.lost += 1
                 engine.requests["status"][r] = LOST
                 engine.requests["last_s"][r] = now_s
-                _tell_client(engine, int(r), now_s)
+                _leave(engine, int(r), now_s)
 
     def _in_flight(self, server: ServerState) -> np.ndarray:
         """Return the requests on a server that have not ended, in the order of arrival."""
@@ -221,7 +222,6 @@ class Control:
         spare = [i for i in reversed(present) if self.servers[i].status in (STARTING, READY)]
         for place in spare[: max(len(present) - wanted, 0)]:
             self._drain(self.servers[place], now_s)
-        self._send_held(now_s)
 
     def _drain(self, server: ServerState, now_s: float) -> None:
         """A server gets no more requests, and is given up when it has ended what it has."""
@@ -255,8 +255,8 @@ class Control:
                 self._stop(server, max(end_s, server.since_s))
 
 
-def _tell_client(engine: Engine, r: int, now_s: float) -> None:
-    """The client of a request hears that it was lost, as of one that has ended."""
+def _leave(engine: Engine, r: int, now_s: float) -> None:
+    """Note that a request leaves an engine now: lost, or to be sent again by the router."""
     place = int(engine.counters.leaving)
     engine.leaving["moment_s"][place], engine.leaving["request"][place] = now_s, r
     engine.counters.leaving += 1

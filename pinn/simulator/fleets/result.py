@@ -82,6 +82,11 @@ class FleetSimulation(Served):
         return float(self.run.requests.finish_s.max())
 
     @property
+    def _is_long(self) -> bool:
+        """Whether times are shown in hours."""
+        return self._end_s >= 4 * _HOUR_S
+
+    @property
     def _mean(self) -> float:
         return _HOUR_S * gpu_hours(self.spans) / self._end_s if self._end_s > 0 else float("nan")
 
@@ -147,7 +152,7 @@ class FleetSimulation(Served):
     def periods(self) -> list[Metrics]:
         """Rows of the table over time: hours of a day, or twelfths of a shorter load."""
         end = self._end_s
-        width = _HOUR_S if end >= 4 * _HOUR_S else end / _PERIODS
+        width = _HOUR_S if self._is_long else end / _PERIODS
         return self.over_time(np.append(np.arange(0.0, end, width), end)) if end > 0 else []
 
     def to_json(self) -> JsonObject:
@@ -235,7 +240,7 @@ class FleetSimulation(Served):
 
     def _table(self) -> Grid:
         has_slo = self.reported.slo is not None and self.reported.slo.goodput is not None
-        hours = self._end_s >= 4 * _HOUR_S
+        hours = self._is_long
         heading = "hour" if hours else "from (s)"
         beyond = ["beyond SLO"] * has_slo
         table = Grid.of(heading, "requests/s", "GPUs", "TTFT p99 (ms)", "not served", *beyond)
@@ -245,8 +250,7 @@ class FleetSimulation(Served):
                 number(row["rate_per_s"]),
                 number(row["gpus_mean"]),
                 number(row["ttft_p99_ms"]),
-                f"{row['not_served']:,}",
-                *([f"{row['beyond_slo']:,}"] * has_slo),
+                *(f"{row[name]:,}" for name in ("not_served", "beyond_slo") if name in row),
             )
         return table
 
@@ -259,7 +263,8 @@ class FleetSimulation(Served):
         from matplotlib.figure import Figure
 
         rows = self.over_time(np.linspace(0.0, self._end_s, _BINS + 1))
-        hours = [row["begin_s"] / _HOUR_S for row in rows]
+        unit_s, unit = (_HOUR_S, "h") if self._is_long else (1.0, "s")
+        moments = [row["begin_s"] / unit_s for row in rows]
         has_slo = "beyond_slo" in rows[0]
         missed = {"beyond the SLO": "beyond_slo"} if has_slo else {"not served": "not_served"}
         panels = {
@@ -269,11 +274,11 @@ class FleetSimulation(Served):
         figure = Figure(figsize=(11, 2.1 * len(panels)), layout="constrained")
         axes = figure.subplots(len(panels), 1, sharex=True)
         for axis, (label, name) in zip(axes, panels.items(), strict=True):
-            axis.step(hours, [row[name] for row in rows], where="post")
+            axis.step(moments, [row[name] for row in rows], where="post")
             axis.set_ylabel(label)
             axis.set_ylim(bottom=0)
             axis.grid(alpha=0.25)
-        axes[-1].set_xlabel("time (h)")
+        axes[-1].set_xlabel(f"time ({unit})")
         figure.suptitle(f"{self.run.workload.name}: {number(self.metrics['gpu_hours'])} GPU hours")
         replace_atomically(Path(path), lambda to: figure.savefig(to, format="png", dpi=110))
 

@@ -20,7 +20,7 @@ from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.pools import Pool
 from pinn.simulator.run import GapRuns, RequestRecords, Run, StepRecords
 from pinn.simulator.simulate import Recorded, finished_run, read_records, run_engines
-from pinn.simulator.state import REJECTED, SERVES, UNSENT
+from pinn.simulator.state import REJECTED, SERVES, STEP_COLUMNS, UNSENT
 from pinn.simulator.workloads.workload import Workload
 
 
@@ -197,7 +197,7 @@ def _all_steps(kinds: Sequence[Run]) -> StepRecords:
     tables, first = [], 0
     for run in kinds:
         table = run.steps.table.copy()
-        table[:, 2] += first  # the column of the group
+        table[:, STEP_COLUMNS.index("group")] += first
         tables.append(table)
         first += run.groups
     return StepRecords(np.concatenate(tables))

@@ -117,8 +117,11 @@ class FleetSpec:
         if not self.kinds:
             raise PinnError("kinds is empty: list what each kind of server differs in, or leave it")
         for failure in self.failures:
-            if not (failure.at_s >= 0 and failure.down_s >= 0):
-                raise PinnError(f"failures: at_s and down_s must be 0 or more, got {failure}")
+            if not (0 <= failure.at_s < np.inf and 0 <= failure.down_s < np.inf):
+                raise PinnError(
+                    "failures: at_s and down_s must be 0 or more and finite (a server that is lost is "
+                    f"down for longer than the load), got {failure}"
+                )
         if self.autoscaler and not 0 <= self.autoscaler.kind < len(self.kinds):
             raise PinnError(
                 f"autoscaler: kind {self.autoscaler.kind} of {len(self.kinds)}: the first is 0"
