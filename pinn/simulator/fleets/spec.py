@@ -119,7 +119,7 @@ class FleetSpec:
         for failure in self.failures:
             if not (0 <= failure.at_s < np.inf and 0 <= failure.down_s < np.inf):
                 raise PinnError(
-                    "failures: at_s and down_s must be 0 or more and finite (a server that is lost is "
+                    "failures: at_s and down_s must be 0 or more and finite (a lost server is "
                     f"down for longer than the load), got {failure}"
                 )
         if self.autoscaler and not 0 <= self.autoscaler.kind < len(self.kinds):
