@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         kernels_score,
         results,
     )
+    from pinn.api.serving import serve
     from pinn.api.simulation import (
         RateSweep,
         Simulation,
@@ -99,6 +100,7 @@ __all__ = [
     "predict",
     "predict_many",
     "results",
+    "serve",
     "simulate",
     "simulate_fleet",
     "simulate_pools",
@@ -118,6 +120,7 @@ _MODULES = {
     "plans": "PlannedFleet explore plan",
     "prediction": "Prediction predict predict_many",
     "scores": "Results ScoreTable compare kernels_errors kernels_mixers kernels_score results",
+    "serving": "serve",
     "simulation": "RateSweep Simulation simulate simulate_fleet simulate_pools sweep",
 }
 _PLACES = {name: module for module, names in _MODULES.items() for name in names.split()}

@@ -36,6 +36,7 @@ from pinn.surrogate.uncertainty.network_evidence import network_evidence
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
     from pinn.engines.configurations import Configuration
 
@@ -169,6 +170,16 @@ def predict_many(
     Raises:
         PinnError: If a row names something unknown, or does not fit together.
     """
+    table, reasons = arrow_table(configurations, batch, given)
+    found: pd.DataFrame = table.to_pandas()
+    found.attrs["left_out"] = reasons
+    return found
+
+
+def arrow_table(
+    configurations: AnyConfigurations, batch: str | Sequence[str], given: Mapping[str, object]
+) -> tuple[pa.Table, list[str]]:
+    """Return the table of :func:`predict_many` for its arguments, and a reason per skipped row."""
     from pinn.export.coefficient_table import many_table
 
     own = {"configurations": configurations, "batch": batch}
@@ -176,10 +187,7 @@ def predict_many(
     shared = canonical(flags | named(asked.model, asked.gpu))
     rows = [shared | row for row in configuration_rows(configurations)]
     listed = [batch] if isinstance(batch, str) else list(batch)
-    table, reasons = many_table(rows, listed, asked.checkpoint, asked.skip_invalid)
-    found: pd.DataFrame = table.to_pandas()
-    found.attrs["left_out"] = reasons
-    return found
+    return many_table(rows, listed, asked.checkpoint, asked.skip_invalid)
 
 
 def configuration_rows(configurations: AnyConfigurations) -> list[Values]:

@@ -130,6 +130,30 @@ class WorkersRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ServeRequest:
+    """Address of the HTTP service, and its limits.
+
+    Attributes:
+        host: Address to listen on. Only programs of this machine reach the default.
+        port: Port to listen on; 0 for a free one.
+        workers: Processes for predictions, and as many for simulations and plans. [default: one
+            per core]
+        queue: Requests that may wait for a process; one more gets status 503.
+        timeout: Seconds that an answer may take to compute.
+        files: Let requests name files of this machine, also where --host is not of this machine
+            alone.
+    """
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Flag(least=0, most=65535)] = 8000
+    workers: Annotated[int | None, Flag(least=1, most=1024)] = None
+    queue: Annotated[int, Flag(least=1, most=100_000)] = 256
+    timeout: Annotated[float, Flag(above=0)] = 300.0
+    files: bool = False
+    checkpoint: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ServersRequest:
     """Servers other than those of the flags: two pools, or a fleet.
 

@@ -146,7 +146,7 @@ def engine_default(
     raise PinnError(f"{engine} {version} has no default for {flag}: give the flag")
 
 
-@cache
+@lru_cache(maxsize=4096)
 def release_kernels(
     engine: str, version: str, form: str, gpu: GpuSpec, spread: str
 ) -> Default | None:
