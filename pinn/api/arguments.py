@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 from pinn.api.flag_values import checked_flag, several_values
 from pinn.api.requests import OTHER_NAMES, explained, parameters_of
 from pinn.common.documents import comma_separated
+from pinn.common.files import given_path
 from pinn.engines import launch_line
 from pinn.errors import PinnError, printable, warn_user
 from pinn.specs.flags import FORCE, Flag, flags_of
@@ -178,8 +179,8 @@ def _typed(name: str, hint: Any, value: object) -> object:
         return [_typed(name, get_args(kind)[0], each) for each in several]
     if kind is Path:
         if not isinstance(value, str | PathLike):
-            raise PinnError(f"{name} must be a path, got {value!r:.60}")
-        return Path(value)
+            raise PinnError(f"{name} must be a path, got {value!r:.60}: give it as text")
+        return given_path(Path(value))
     flag = replace(*(limits or [Flag()]), name=name, kind=kind.__name__)
     if kind is float and not limits:  # it may be infinite
         return flag.read(value, name)

@@ -11,13 +11,17 @@ from typing import Any
 import pinn
 from pinn.api.prediction import arrow_table
 from pinn.common.documents import check_size
-from pinn.common.files import json_text
+from pinn.common.files import given_path, json_text
 from pinn.errors import PinnError
 from pinn.planning.plan import PlanRequest
 from pinn.planning.report import plan_json
 
 #: Candidates of one request.
 MOST_CANDIDATES = 10_000
+
+
+#: Arguments that are names, mappings or texts as well as paths.
+_NAMES_TOO = ("model", "gpu", "price")
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,17 @@ class Endpoint:
         for name, argument in self.arguments.items():
             if argument.default is argument.empty and name not in given:
                 raise PinnError(f"{name} is missing: give it")
+            if "Path" in str(argument.annotation) and name not in _NAMES_TOO:
+                _check_exists(name, given.get(name))
         return self.compute(given)
+
+
+def _check_exists(name: str, value: object) -> None:
+    """Refuse the path of an argument where there is no such file."""
+    for each in value if isinstance(value, list) else [value]:
+        if isinstance(each, str) and not given_path(each).exists():
+            fault = f"{name} must be a file of the service's machine, got {each!r:.200}"
+            raise PinnError(f"{fault}: give the path of one that is there")
 
 
 def _document(result: object) -> bytes:
