@@ -13,6 +13,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from pages import PAGES, blocks, command_on, missing
 from typer.testing import CliRunner
 
 import pinn
@@ -43,11 +44,10 @@ LIMITS = Limits(300.0, reads_files=True)
 
 
 @pytest.fixture(scope="module")
-def environment(checkpoint_path, tmp_path_factory):
-    """Name a small checkpoint, and a cache that plans share."""
+def environment(checkpoint_path):
+    """Name a small checkpoint."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PINN_CHECKPOINT", str(checkpoint_path))
-        patch.setenv("PINN_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
 
 
@@ -315,6 +315,23 @@ async def gone(pid):
     return False
 
 
+def test_requests_of_the_page(client):
+    (page,) = (each for each in PAGES if each.name == "serve.md")
+    many, fleet, problem, health = (
+        json.loads(block.text) for block in blocks(page) if block.language == "json"
+    )
+    assert len(answered(client, "predict_many", many).json()["rows"]) > 5
+    found = answered(client, "simulate_fleet", fleet).json()
+    assert found["completed_requests"] == 1
+    refused = client.post("/predict", json=LLAMA | {"tensor_parallel": 2})
+    assert refused.json() == problem
+    assert client.get("/health").json().keys() == health.keys()
+    words, shown = command_on("serve.md", "curl")
+    body = json.loads(words[words.index("-d") + 1])
+    printed = json.dumps(answered(client, "predict", body).json()["batches"][0], indent=2)
+    assert not missing(shown, printed)
+
+
 def test_a_lane_refuses_more_than_may_wait_and_ends_what_takes_too_long():
     async def run():
         lane = Lane(1, 1, 60.0)
@@ -400,11 +417,13 @@ def test_an_address_that_is_taken_or_unknown():
 @pytest.fixture
 def server(environment):  # noqa: ARG001
     """Start a server of its own on a free port: its URL and process."""
-    command = [sys.executable, "-m", "pinn.cli.main", "serve", "--port", "0", "--workers", "1"]
+    (_, *words), shown = command_on("serve.md", "pinn serve")
+    words[words.index("--port") + 1] = "0"
+    command = [sys.executable, "-m", "pinn.cli.main", *words, "--workers", "1"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         line = process.stdout.readline()
-        assert line.startswith("http://127.0.0.1:"), process.stderr.read()
+        assert not missing(shown, line), f"{line}{process.stderr.read()}"
         yield line.split()[0], process
     finally:
         process.kill()
