@@ -7,6 +7,7 @@ import os
 from pinn.api.arguments import read_request, with_arguments
 from pinn.api.requests import ServeRequest
 from pinn.common.files import CHECKPOINT_VARIABLE, find_checkpoint
+from pinn.common.progress import status
 from pinn.errors import PinnError, warn_user
 
 #: Packages of the service, as an error names them.
@@ -34,7 +35,9 @@ def serve(host: str = "127.0.0.1", port: int = 8000, **given: object) -> int:
         from pinn.api.service.answers import Limits
     except ModuleNotFoundError as error:
         raise PinnError(f"serve needs {error.name}: run 'pip install {_PACKAGES}'") from error
-    os.environ[CHECKPOINT_VARIABLE] = str(find_checkpoint(asked.checkpoint).resolve())
+    checkpoint = find_checkpoint(asked.checkpoint)
+    if asked.checkpoint is not None:
+        os.environ[CHECKPOINT_VARIABLE] = str(checkpoint.resolve())  # processes inherit it
     with listening.listen(asked.host, asked.port) as socket:
         is_local = listening.is_local(socket)
         if not is_local:
@@ -44,6 +47,7 @@ def serve(host: str = "127.0.0.1", port: int = 8000, **given: object) -> int:
         settings = app.Settings(asked.workers or os.cpu_count() or 1, asked.queue, limits)
         opened = f"{listening.url(socket)} (GET /openapi.json describes its requests)"
         made = app.make_app(settings, lambda: print(opened, flush=True))
-        listening.run(made, socket)
-    answered: int = made.state.service.metrics.answered
-    return answered
+        service: app.Service = made.state.service
+        with status(service.described):
+            listening.run(made, socket)
+    return service.metrics.answered

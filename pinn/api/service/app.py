@@ -11,6 +11,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import pinn
@@ -64,7 +65,10 @@ class Service:
         if media.partition(";")[0].strip().lower() != "application/json":
             fault = f"Content-Type must be application/json, got {media!r:.60}"
             return refusal(415, f"{fault}: send the header 'Content-Type: application/json'")
-        content = await _body(request)
+        try:
+            content = await _body(request)
+        except ClientDisconnect:
+            return Response(status_code=GONE)
         if content is None:
             fault = f"body must have at most {MOST_BODY_BYTES:,} bytes, got more"
             return refusal(413, f"{fault}: send it in several requests")
@@ -113,6 +117,13 @@ class Service:
             for name, lane in self.lanes.items()
         }
         return {"status": "ok", "version": pinn.__version__, **busy}
+
+    def described(self) -> str:
+        """Return how busy the service is, for a terminal."""
+        lanes = self.lanes.values()
+        busy = f"{sum(lane.running for lane in lanes)} running"
+        waiting = f"{sum(lane.waiting for lane in lanes)} waiting"
+        return f"{self.metrics.answered:,} requests answered, {busy}, {waiting}"
 
     def close(self) -> None:
         """End all processes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
@@ -60,18 +60,16 @@ class Lane:
             asyncio.CancelledError: If the caller cancels it; the process is then ended.
         """
         pool = await self._next_pool()
-        future = pool.submit(work, *arguments)
+        answer = asyncio.wrap_future(pool.submit(work, *arguments))
         self.running += 1
         try:
-            return await asyncio.wait_for(
-                asyncio.shield(asyncio.wrap_future(future)), self._timeout_s
-            )
+            return await asyncio.wait_for(asyncio.shield(answer), self._timeout_s)
         except TimeoutError:
             raise TooSlowError from None
         except BrokenProcessPool:
             raise ProcessEndedError from None
         finally:
-            task = asyncio.create_task(self._give_back(pool, future))
+            task = asyncio.create_task(self._give_back(pool, answer))
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
 
@@ -86,12 +84,11 @@ class Lane:
         finally:
             self.waiting -= 1
 
-    async def _give_back(self, pool: ProcessPoolExecutor, future: Future[Result]) -> None:
+    async def _give_back(self, pool: ProcessPoolExecutor, answer: asyncio.Future[Result]) -> None:
         """Make a process free again, or another one in its place if it still computes."""
-        if not future.done():
-            await asyncio.wait([asyncio.ensure_future(_quiet(future))], timeout=GRACE_S)
-        is_broken = future.done() and isinstance(future.exception(), BrokenProcessPool)
-        if is_broken or not future.done():
+        await asyncio.wait([answer], timeout=GRACE_S)
+        answer.add_done_callback(_is_broken)  # nobody else looks at an error that comes later
+        if not answer.done() or _is_broken(answer):
             end_pool(pool)
             self._pools.remove(pool)
             pool = new_pool(1)
@@ -109,6 +106,6 @@ class Lane:
             end_pool(pool)
 
 
-async def _quiet(future: Future[Result]) -> None:
-    """Wait until a future is done, however it ends."""
-    await asyncio.gather(asyncio.wrap_future(future), return_exceptions=True)
+def _is_broken(answer: asyncio.Future[Result]) -> bool:
+    """Return whether the process of a finished answer ended before it."""
+    return answer.cancelled() or isinstance(answer.exception(), BrokenProcessPool)
