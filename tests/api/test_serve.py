@@ -171,7 +171,7 @@ PROBLEMS = [
     ("simulate", LLAMA | LOAD | {"rate": -1}, 422, ["rate", "-1"]),
     ("simulate", LLAMA | {"workload": 5}, 422, ["workload", "got 5", "give one"]),
     ("simulate", LLAMA | LOAD | {"rate": 10, "num_prompts": 2_000_000}, 422,
-     ["2,000,000", "1,000,000", "fewer"]),
+     ["num-prompts", "2000000", "1e+06", "leave it out"]),
     ("simulate_fleet", LLAMA | LOAD | {"rate": 1, "fleet": [1]}, 422, ["fleet", "[1]", "such as"]),
     ("plan", PLAN | {"workers": 8}, 422, ["workers", "8", "who starts the service"]),
     ("plan", PLAN | {"time_budget": "inf"}, 422, ["time_budget", "300 s", "inf", "give less"]),
@@ -217,7 +217,7 @@ def test_a_method_that_no_path_has(client):
 
 
 def kept(client):
-    return float(re.search(r"pinn_kept_answers_total (\S+)", client.get("/metrics").text)[1])
+    return float(re.search(r"^pinn_kept_answers_total (\S+)", client.get("/metrics").text, re.M)[1])
 
 
 def test_an_answer_is_kept_as_long_as_all_that_decides_it_stays(client, tmp_path):
