@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import score_llmd_seed as score
+from pages import command_on, missing
 from typer.testing import CliRunner
 
 import pinn
@@ -83,21 +84,21 @@ def test_a_folder_has_entries_of_exactly_the_documented_fields(folder):
     assert all(len(line) <= 100 for line in said.splitlines() if "noise" not in line)
 
 
+def without_timestamps(folder):
+    lines = (folder / "entries.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k != "timestamp"} for line in lines]
+
+
 def test_the_function_writes_what_the_command_does(folder, checkpoint_path, tmp_path):
     made, said = folder
-    configuration = {
-        "model": "Llama-3.1-8B", "gpu": "H100", "max_model_len": 4096,
-        "enable_prefix_caching": False,
-    }  # fmt: skip
-    written = pinn.export_llm_d(tmp_path, configuration, entries=96, checkpoint=checkpoint_path)
+    written = pinn.export_llm_d(
+        tmp_path, GRID.format("false"), entries=96, checkpoint=checkpoint_path
+    )
     assert written.path == tmp_path
     assert str(written) == said.rstrip("\n")
-    for name in ("entries.jsonl", "autoscaler.json", "seed.json"):
-        before, after = ((f / made.name / name).read_text() for f in (made.parent, tmp_path))
-        cut = before.rpartition("timestamp")[2] if name == "entries.jsonl" else ""
-        stamp = json.loads(after.splitlines()[0])["timestamp"] if cut else ""
-        old = json.loads(before.splitlines()[0])["timestamp"] if cut else ""
-        assert after.replace(stamp, "T") == before.replace(old, "T") if cut else after == before
+    assert without_timestamps(tmp_path / made.name) == without_timestamps(made)
+    for name in ("autoscaler.json", "seed.json", "post.py"):
+        assert (tmp_path / made.name / name).read_text() == (made / name).read_text()
 
 
 def test_entries_span_the_range_of_load(entries):
@@ -126,13 +127,15 @@ def test_noise_has_the_width_of_the_intervals(latency, entries):
         known = entries[column] > 0
         noise = np.log(noisy.loc[known, column] / entries.loc[known, column])
         assert noise.std() == pytest.approx(half / NORMAL_QUANTILE, rel=0.15)
-        assert abs(noise.mean()) < 0.02
+        assert abs(noise.mean()) < 0.03
     same = [name for name in FIELDS if not name.startswith("actual_")]
     pd.testing.assert_frame_equal(noisy[same], entries[same])
 
 
-def test_another_seed_draws_other_entries(latency, entries):
-    assert not seed_entries(latency, {}, 96, 8).equals(entries[:96])
+def test_a_seed_draws_the_same_entries_and_another_seed_others(latency):
+    first, again, other = (seed_entries(latency, {}, 64, seed) for seed in (7, 7, 8))
+    pd.testing.assert_frame_equal(first, again)
+    assert not first.equals(other)
 
 
 def test_states_are_those_of_requests_counted_one_by_one(latency):
@@ -222,9 +225,11 @@ def posted(folder, server, *arguments):
 def test_the_script_posts_every_entry_once(folder):
     made, _ = folder
     server = TrainingServer()
+    (_, _, url), shown = command_on("llm-d.md", "post.py")
     result = posted(made, server, "--per-request", "40", "--flush")
     assert result.returncode == 0, result.stderr
-    assert "96 entries posted" in result.stdout
+    assert not missing(shown.replace(url, server.url), result.stdout)
+    assert result.stdout.startswith("flushed: {}\n96 entries posted")
     assert '{"entries": 96}' in result.stdout
     lines = (made / "entries.jsonl").read_text().splitlines()
     assert server.entries == [json.loads(line) for line in lines]
