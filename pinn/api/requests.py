@@ -336,7 +336,7 @@ class LlmDRequest:
     checkpoint: Path | None = None
     coefficients: list[Path] | None = None
     skip_invalid: bool = False
-    entries: Annotated[int, Flag(least=10, most=1_000_000)] = 10_000
+    entries: Annotated[int, Flag(least=10, most=1_000_000)] = 4000
     seed: Annotated[int, Flag(least=0)] = 0
 
 
