@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         evaluate_serving_runs,
         evaluate_speculation,
     )
-    from pinn.api.exports import Written, export_blis, export_onnx, export_table
+    from pinn.api.exports import Written, export_blis, export_llm_d, export_onnx, export_table
     from pinn.api.ingestion import Ingested, ingest_benchmarks, ingest_steps, ingest_vllm
     from pinn.api.measuring import Measured, measure
     from pinn.api.names import KnownGpus, KnownModels, gpus, models
@@ -85,6 +85,7 @@ __all__ = [
     "evaluate_speculation",
     "explore",
     "export_blis",
+    "export_llm_d",
     "export_onnx",
     "export_table",
     "gpus",
@@ -113,7 +114,7 @@ _MODULES = {
     "calibration": "CalibratedServer calibrate",
     "evaluating": "Evaluation evaluate evaluate_coefficients evaluate_decisions evaluate_engines "
     "evaluate_panel evaluate_serving_runs evaluate_speculation",
-    "exports": "Written export_blis export_onnx export_table",
+    "exports": "Written export_blis export_llm_d export_onnx export_table",
     "ingestion": "Ingested ingest_benchmarks ingest_steps ingest_vllm",
     "measuring": "Measured measure",
     "names": "KnownGpus KnownModels gpus models",

@@ -346,6 +346,25 @@ class BlisRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LlmDRequest:
+    """Settings of the seeds of configurations.
+
+    Attributes:
+        coefficients: JSON file of 'pinn calibrate' or 'pinn coefficients', in place of the network
+            for the configuration that it belongs to. Repeatable.
+        skip_invalid: Leave out what does not fit together.
+        entries: Training entries of a configuration, half of them of TTFT and half of TPOT.
+        seed: Seed of the random draws.
+    """
+
+    checkpoint: Path | None = None
+    coefficients: list[Path] | None = None
+    skip_invalid: bool = False
+    entries: Annotated[int, Flag(least=10, most=1_000_000)] = 4000
+    seed: Annotated[int, Flag(least=0)] = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class OnnxRequest:
     """Settings of files written beside the graphs.
 

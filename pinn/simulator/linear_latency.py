@@ -1,5 +1,6 @@
 """Latency models: linear in the features, from a checkpoint, or anyone's own in Python."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -80,11 +81,16 @@ class LinearLatency:
 
     def step_time(self, batch: Batch) -> float:
         """One step: beta . features."""
-        return self._seconds(batch, self.beta)
+        return float(self._seconds([batch], self.beta)[0])
+
+    def step_times(self, batches: Sequence[Batch]) -> Float[np.ndarray, " batches"]:
+        """Return the seconds of many steps."""
+        return self._seconds(batches, self.beta)
 
     def own_step_time(self, batch: Batch) -> float:
         """Return the seconds of a step that a data-parallel rank spends by itself."""
-        return self._seconds(batch, np.where(shared_features(self.deployment), 0.0, self.beta))
+        own = np.where(shared_features(self.deployment), 0.0, self.beta)
+        return float(self._seconds([batch], own)[0])
 
     def shared_step_time(self, prompts: float, decodes: float, prompt_tokens: float) -> float:
         """Return the seconds of a step all ranks share, by requests and prompt tokens of one."""
@@ -93,10 +99,12 @@ class LinearLatency:
         sums = replace(sums, prefill_tokens=np.array([prompt_tokens], dtype=np.float64))
         return float((speculation.deployment_features(self.deployment, sums) @ beta)[0])
 
-    def _seconds(self, batch: Batch, beta: np.ndarray) -> float:
-        sums = batch_sums.sum_batches([batch], self.deployment.model.window_tokens)
-        seconds = float((speculation.deployment_features(self.deployment, sums) @ beta)[0])
-        return seconds if self.encoder is None else seconds + self.encoder.of_batch(batch)
+    def _seconds(self, batches: Sequence[Batch], beta: np.ndarray) -> Float[np.ndarray, " batches"]:
+        sums = batch_sums.sum_batches(batches, self.deployment.model.window_tokens)
+        seconds = speculation.deployment_features(self.deployment, sums) @ beta
+        if self.encoder is not None:
+            seconds = seconds + np.array([self.encoder.of_batch(batch) for batch in batches])
+        return np.asarray(seconds)
 
     def queueing_time(self, prompt_tokens: float) -> float:
         """Phase ``arrival_to_queue``."""

@@ -65,6 +65,7 @@ SPELLED = {
     "coefficients": {"configs": "configurations", "grid": "configurations"},
     "export table": {"configs": "configurations"},
     "export blis": {"configs": "configurations"},
+    "export llm-d": {"configs": "configurations"},
     # More limits behind --slo.
     "simulate": {"more": "slo"},
     # A second way to say --benchmarks.
