@@ -136,7 +136,7 @@ class PanelRequest:
     Attributes:
         against: Another panel, written by --out: compare.
         alone: With --against, the group in which the one new mechanism stands alone.
-        judges: CSV of serving runs that nothing was fitted to; may be repeated.
+        held_out_runs: CSV of serving runs that are in no training data; may be repeated.
         steps: CSV of measured whole steps.
         public: Folder of public measurements; may be repeated.
         ledger: Add a line to the ledger.csv of the shipped one.
@@ -146,7 +146,7 @@ class PanelRequest:
     checkpoint: Path | None = None
     against: Path | None = None
     alone: str | None = None
-    judges: list[Path] | None = None
+    held_out_runs: list[Path] | None = None
     steps: Path | None = None
     public: list[Path] | None = None
     ledger: str | None = None

@@ -1,7 +1,7 @@
 """The command ``pinn``."""
 
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import typer
 
@@ -26,8 +26,6 @@ COMMANDS = tuple(Subcommand(**row) for row in read_rows(_FOLDER / "commands.csv"
 
 class _Commands(CommandGroup):
     subcommands = COMMANDS
-    #: Spellings of the last release.
-    renamed: ClassVar = {"account": "breakdown"}
 
 
 app = typer.Typer(

@@ -15,6 +15,7 @@ from typer.models import ArgumentInfo, OptionInfo
 from pinn.api.arguments import declared_flags, read_flags
 from pinn.api.requests import explained, parameters_of
 from pinn.cli.outputs import check_suffix
+from pinn.common import old_names
 from pinn.specs.flags import FORCE, Flag, flags_of
 
 
@@ -63,7 +64,9 @@ _SPELLED: dict[str, OptionInfo | ArgumentInfo] = {
     "ServingRunsRequest.path": typer.Argument(),
     "FileScoresRequest.file": typer.Argument(),
     "PanelRequest.alone": typer.Option(metavar="GROUP"),
-    "PanelRequest.judges": typer.Option(envvar="PINN_JUDGE_RUNS"),
+    "PanelRequest.held_out_runs": typer.Option(
+        envvar=["PINN_HELD_OUT_RUNS", *old_names.old_variables("PINN_HELD_OUT_RUNS")]
+    ),
     "PanelRequest.steps": typer.Option(envvar="PINN_WHOLE_STEPS"),
     "PanelRequest.public": typer.Option(envvar="PINN_PUBLIC_MEASUREMENTS"),
     "PanelRequest.ledger": typer.Option(metavar="WHAT"),
