@@ -19,7 +19,7 @@ from itertools import product
 from pathlib import Path
 from textwrap import wrap
 
-import draw_left_out
+import draw_held_out
 import pandas as pd
 import score_disaggregated
 import typer
@@ -85,7 +85,7 @@ def table(text: int, rows: Iterable[Iterable[str]], *headings: str) -> str:
     return grid.markdown()
 
 
-def left_out() -> str:
+def held_out() -> str:
     """Return a row per kind of held-out data: this project, and peers where they can predict."""
     results = pd.read_csv(CHECKPOINTS / "pinn.results.csv").query("held_out == 'all'")
     found = results.set_index(["split", "metric", "method"]).sort_index()
@@ -261,7 +261,7 @@ def decisions() -> str:
 PARTS: dict[str, Callable[[], str]] = {
     "first-answer": lambda: shown(REPORT),
     "site-answer": lambda: shown(REPORT),
-    "left-out": left_out,
+    "held-out": held_out,
     "card": card,
     "tpot": lambda: run("pinn results --markdown"),
     "ttft": lambda: run("pinn results --metric ttft --models-only --markdown"),
@@ -312,7 +312,7 @@ def main(scores: bool = False, plans: bool = False) -> None:
         write_part(PAGES, name, part)
     if plans:
         PLAN_PAGE.write_text(_PLAN.sub(typed_plan, PLAN_PAGE.read_text()))
-    draw_left_out.main()
+    draw_held_out.main()
 
 
 if __name__ == "__main__":

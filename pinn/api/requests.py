@@ -229,7 +229,7 @@ class CalibrationRequest:
         kv_events: KV events of the server, or its metrics pages with kv_offload series, for the
             rate and the latency of its link to host memory; several pages in a row.
         force: Fit although the file does not match the flags.
-        accept: Write the calibration although a metric is still off on held-out data.
+        accept: Write the calibration although the held-out error of a metric is still large.
         budget: Intervals to fit to, chosen at random; 0 for all there are.
         intervals: Fit to windows (means of 5 to 15 steps), singles (one step) or both.
         seed: Seed of the random choice.

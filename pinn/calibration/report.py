@@ -31,7 +31,7 @@ class CalibratedServer:
         appended: Whether it continues an earlier calibration.
         notes: Data that was skipped, assumptions and mismatches.
         left_out: Files of benchmarks, runs and lines of them that could not be read.
-        accepted: Whether it is written although a metric is still off.
+        accepted: Whether it is written although the error of a metric is large.
     """
 
     fit: fit.Fit
@@ -52,14 +52,16 @@ class CalibratedServer:
 
     @property
     def refusal(self) -> str | None:
-        """Why no file is written; None where one is."""
+        """Reason why no file is written; None if one is."""
         if not self.kept:
             return (
-                "the calibration is not better than what was before on held-out data: measure "
-                "more, or other loads"
+                "the calibration does not reduce the held-out error: measure more, or other loads"
             )
         if self.warnings and not self.accepted:
-            return "a metric is still off: look at its likely causes, or write it with --accept"
+            return (
+                "the error of a metric is still large: see its likely causes, or write the file "
+                "with --accept"
+            )
         return None
 
     def to_json(self) -> dict[str, object]:

@@ -55,7 +55,7 @@ def why_not_overlapped(serving: ServingSpec, method: str) -> Origin | None:
     SGLang's second version of speculation overlaps, from 0.5.11 on; n-grams from 0.5.14 on.
     """
     if serving.engine == TRTLLM and method in (speculation.NGRAM, speculation.DRAFT_MODEL):
-        reason = "drafters of their own turn the overlap scheduler off, as remembered"
+        reason = "no overlap scheduler with n-grams or a draft model (from memory)"
         return Origin(recipe.ASSUMED, f"tensorrt_llm: {reason}")
     if serving.engine != SGLANG:
         return None

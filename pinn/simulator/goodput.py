@@ -48,8 +48,8 @@ class Goodput:
         limits_s: Limits as metric -> seconds.
         met: Whether all limits are met and nothing is left behind; None where a share of requests
             is asked for and none named.
-        left_behind: Sentence on the queue that a rate leaves behind where no limit bounds waiting:
-            limits on gaps between tokens would be met only because the load ends.
+        left_behind: Sentence on requests still queued when the load ends, if no limit bounds queue
+            time. Limits on ITL or TPOT would then be met only because the load ends.
     """
 
     limits: str
