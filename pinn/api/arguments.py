@@ -34,7 +34,7 @@ FORMAT = Flag(
     name="quantization",
 )
 _SERVE = Flag(
-    "Launch command to read model and flags from; flags beside it go first.", name="serve"
+    "Launch command with model and flags; flags given beside it override it.", name="serve"
 )
 #: An option's name in the help of a command.
 _OPTION = re.compile(r"--([a-z][a-z-]*)")

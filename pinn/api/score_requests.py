@@ -15,7 +15,7 @@ class NamesRequest:
     """Which of the known names are listed.
 
     Attributes:
-        contains: Show only names with this text, in any case.
+        contains: Show only names that contain this text; case is ignored.
     """
 
     contains: str = ""
@@ -42,8 +42,8 @@ class CompareRequest:
 
     Attributes:
         a: Checkpoint, coefficient file or evaluation.
-        b: What to compare it with.
-        method: Whose errors are compared, of tables with several.
+        b: Checkpoint, coefficient file or evaluation to compare with A.
+        method: Method whose errors are compared, for tables with several.
     """
 
     a: Path

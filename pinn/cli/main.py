@@ -16,8 +16,7 @@ HELP = f"""{_SUMMARY}
 Every engine flag is spelled like vLLM's. Training has its own entry: python train.py.
 """
 
-#: What ``pinn`` alone says: an example of each thing that one can do, a command that does it as it
-#: stands; files are the user's own.
+#: Output of ``pinn`` without a command: one runnable example of each task.
 FIRST_STEPS = f"{_SUMMARY}\n\n" + (_FOLDER / "first_steps.txt").read_text("utf-8").rstrip()
 
 #: Commands in the order of ``pinn --help``.

@@ -49,7 +49,7 @@ def test_errors_are_told_by_metric_before_and_after(run, coefficients, benchmark
     before, after = map(float, row.groups())
     assert before == pytest.approx(100 * (1 - 1 / 1.2), abs=3)
     assert after < before / 2
-    assert "median error of held-out loads" in found.stdout
+    assert "median APE, held-out loads" in found.stdout
     assert re.search(r"likelihood ratio \d+\.\d\d", found.stdout)
     assert "probable" not in found.stdout
     held_out = json.loads(out.read_text())["calibration"]["held_out"]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 #: Rows of the table over time, and spans of the picture.
 _PERIODS, _BINS = 12, 144
 _HOUR_S = 3600.0
-_NO_INTERVALS = "nothing measured says how far off a fleet is"
+_NO_INTERVALS = "errors of whole fleets were not measured"
 
 
 @dataclass(frozen=True)
