@@ -284,7 +284,7 @@ class MeasureRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class TableRequest:
-    """How a table of configurations is made.
+    """Settings of a table of configurations.
 
     Attributes:
         coefficients: JSON file of 'pinn calibrate' or 'pinn coefficients', in place of the network

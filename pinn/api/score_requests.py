@@ -12,7 +12,7 @@ from pinn.specs.flags import Flag
 
 @dataclass(frozen=True, kw_only=True)
 class NamesRequest:
-    """Which of the known names are listed.
+    """Filter of a list of names.
 
     Attributes:
         contains: Show only names that contain this text; case is ignored.
@@ -23,7 +23,7 @@ class NamesRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class IngestRequest:
-    """Where tables go, and the server that they are of.
+    """Folder for the tables of a server, and its model and GPU.
 
     Attributes:
         out: Folder for the tables.
@@ -53,7 +53,7 @@ class CompareRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class ResultsRequest:
-    """Which errors, or measurements, are shown.
+    """Selection of errors or measurements to show.
 
     Attributes:
         path: results.csv of an experiment. [default: that of the checkpoint]
@@ -68,7 +68,7 @@ class ResultsRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteRequest:
-    """How much of the suite is run.
+    """Settings of a run of the evaluation suite.
 
     Attributes:
         fast: Fit nothing: score what is on disk and was published.

@@ -47,7 +47,7 @@ def coefficients(
     json_path: JsonPath = None,
     flags: dict[str, FlagValue],
 ) -> None:
-    """How long the steps of an engine take, and the coefficients that say so.
+    """Predict step times of an engine on a model and GPU, and their coefficients.
 
     Prints whether the engine starts, the times of example batches with their intervals, and how far
     the configuration lies from what was measured. --betas has alpha, what happens to a request

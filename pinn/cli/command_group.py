@@ -191,7 +191,7 @@ _ERROR_CHARACTERS = 3000
 
 @dataclass(frozen=True)
 class Subcommand:
-    """Where a subcommand is found.
+    """Name and help of a subcommand, which is imported when it runs.
 
     Attributes:
         name: As typed; the module of that name holds the function, or several in its ``app``.

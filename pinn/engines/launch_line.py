@@ -200,7 +200,7 @@ def _pairs(engine: str, arguments: list[str], only_known: bool) -> Iterator[tupl
 
 
 def _values(rest: list[str]) -> int:
-    """How many words there are before the next flag."""
+    """Return the number of words before the next flag."""
     return next((i for i, word in enumerate(rest) if word.startswith("-")), len(rest))
 
 

@@ -289,7 +289,7 @@ ONE_BATCH, ANY_BATCH, STAGGERED = "one_batch", "any_batch", "staggered"
 
 @dataclass(frozen=True)
 class SchedulerRules:
-    """How a scheduler does what its releases do in different ways.
+    """Rules of a scheduler that differ between its releases.
 
     Attributes:
         pipelined_decodes: ``ONE_BATCH``, ``ANY_BATCH`` or ``STAGGERED``.
@@ -390,7 +390,7 @@ class RecipeEntry(TypedDict):
 
 @dataclass(frozen=True)
 class EffectiveRecipe:
-    """How a deployment runs, whatever engine it is of.
+    """Resolved engine configuration of a deployment, in terms that all engines share.
 
     Parallel sizes are those of the layers: ``tensor_parallel_size`` GPUs share an attention layer,
     ``data_parallel_size`` such groups attend to requests of their own, and the experts of all

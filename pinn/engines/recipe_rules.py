@@ -50,7 +50,7 @@ def _release(serving: ServingSpec) -> recipe.Release:
 
 
 def why_not_overlapped(serving: ServingSpec, method: str) -> Origin | None:
-    """Why an engine plans no step while the one before runs; None where it does.
+    """Return why an engine does not plan a step while the previous one runs; None if it does.
 
     SGLang's second version of speculation overlaps, from 0.5.11 on; n-grams from 0.5.14 on.
     """
@@ -187,7 +187,7 @@ def _settle_attention_ranks(found: RecipeFields) -> None:
 
 
 def _settle_all_reduce(found: RecipeFields) -> None:
-    """How long the engine's own all-reduce takes; without NVLink all run NCCL.
+    """Set the relative latency of the engine's own all-reduce; without NVLink all run NCCL.
 
     SGLang fuses by FlashInfer's copy of TensorRT-LLM's kernel (0.5.10
     layers/flashinfer_comm_fusion.py: comm), taken as that of its default release. So does vLLM,

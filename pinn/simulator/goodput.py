@@ -1,4 +1,4 @@
-"""How many requests of a run meet a service-level objective.
+"""Share of requests of a run that meet an SLO, and goodput.
 
 As ``sglang 0.5.23 sglang/benchmark/goodput.py: calculate_goodput`` counts them: attainment is over
 all requests that were sent, those that failed meet no limit, and an answer of a single token meets

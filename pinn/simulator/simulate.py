@@ -1,4 +1,4 @@
-"""Serve a workload in simulated time: once, or many times for intervals and what moves figures."""
+"""Serve a workload in simulated time, once or many times (for intervals and sensitivities)."""
 
 import os
 from collections.abc import Callable, Iterable, Sequence
