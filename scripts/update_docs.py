@@ -126,11 +126,11 @@ def card() -> str:
 
 _RUNS = "serving runs, leave-one-model-out"
 _SHOWN = (
-    ("leave-one-model-out", "tpot", "model", "time per output token"),
-    ("leave-one-model-out", "ttft", "model", "time to first token"),
-    ("leave-one-gpu-and-its-kernels-out", "tpot", "GPU and its kernels", "time per output token"),
-    (_RUNS, "e2e_mean", "model, serving runs", "end to end"),
-    (_RUNS, "ttft_mean", "model, serving runs", "time to first token"),
+    ("leave-one-model-out", "tpot", "model", "TPOT"),
+    ("leave-one-model-out", "ttft", "model", "TTFT"),
+    ("leave-one-gpu-and-its-kernels-out", "tpot", "GPU and its kernels", "TPOT"),
+    (_RUNS, "e2e_mean", "model, serving runs", "E2E latency"),
+    (_RUNS, "ttft_mean", "model, serving runs", "TTFT"),
 )
 
 

@@ -70,7 +70,7 @@ def test_a_large_error_needs_to_be_accepted(run, coefficients, benchmarks, tmp_p
     assert not out.exists()
     server = pinn.calibrate(files, *LLAMA[1::2], base=coefficients, force=True)
     assert server.kept
-    with pytest.raises(pinn.PinnError, match="or write it with --accept"):
+    with pytest.raises(pinn.PinnError, match="or write the file with --accept"):
         server.save(out)
     accepted = run(*words, *files, "--accept")
     assert accepted.exit_code == 0, accepted.output
