@@ -143,7 +143,9 @@ def _print_tables(found: AnyCalibration, appended: bool, details: bool) -> None:
             print()
     unknown = len(found.quantities) - len(known)
     if unknown:
-        say(f"poorly constrained (over 10 %): {unknown} of {len(found.quantities)} parameters")
+        say(
+            f"poorly constrained (error over 10 %): {unknown} of {len(found.quantities)} parameters"
+        )
 
 
 def _heading(found: AnyCalibration) -> str:

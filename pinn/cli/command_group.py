@@ -232,10 +232,9 @@ class CommandGroup(PlainHelpGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the real command in place of its line in the list; old names are read."""
         word, *more = args
-        current = old_names.COMMANDS.get(word, word) if word not in self._known else word
-        if current != word and current in self._known:
-            old_names.note(word, current)
-            word = current
+        if (current := old_names.COMMANDS.get(word)) in self._known:
+            old_names.note(word, str(current))
+            word = str(current)
         name, listed, rest = super().resolve_command(ctx, [word, *more])
         return name, None if listed is None else self._known[str(listed.name)].load(), rest
 

@@ -10,10 +10,10 @@ from pinn.cli.command_group import CommandGroup, Subcommand
 from pinn.common.files import read_rows
 
 _FOLDER = Path(__file__).parent
-_SUMMARY = "Latency of LLM serving engines on models and GPUs that nobody has measured."
+_SUMMARY = "Predict latency and throughput of LLM serving engines on unmeasured models and GPUs."
 HELP = f"""{_SUMMARY}
 
-Every engine flag is spelled like vLLM's. Training has its own entry: python train.py.
+Engine flags have vLLM's names, or those of the chosen engine. To train: python train.py.
 """
 
 #: Output of ``pinn`` without a command: one runnable example of each task.
