@@ -10,7 +10,7 @@ from pinn.cli.command_group import CommandGroup, Subcommand
 from pinn.common.files import read_rows
 
 _FOLDER = Path(__file__).parent
-_SUMMARY = "Predict latency and throughput of LLM serving engines on unmeasured models and GPUs."
+_SUMMARY = "Latency and throughput of LLM engines on models and GPUs without measurements."
 HELP = f"""{_SUMMARY}
 
 Engine flags have vLLM's names, or those of the chosen engine. To train: python train.py.
