@@ -118,10 +118,10 @@ class EnginesRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class FileScoresRequest:
-    """A coefficient file, and what was measured of its server.
+    """A coefficient file, and measurements of its server.
 
     Attributes:
-        file: Of 'pinn calibrate' or 'pinn coefficients --json'.
+        file: Coefficient file of 'pinn calibrate' or 'pinn coefficients --json'.
         observations: Folder that 'pinn ingest' wrote.
     """
 
@@ -131,16 +131,16 @@ class FileScoresRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class PanelRequest:
-    """A checkpoint, and measurements to score it on.
+    """A checkpoint, and evaluation data to score it on.
 
     Attributes:
-        against: Another panel, written by --out: compare.
-        alone: With --against, the group in which the one new mechanism stands alone.
+        against: Scorecard of another checkpoint, as --out writes it; prints the differences.
+        alone: With --against, the group in which a single new mechanism acts alone.
         held_out_runs: CSV of serving runs that are in no training data; may be repeated.
         steps: CSV of measured whole steps.
         public: Folder of public measurements; may be repeated.
-        ledger: Add a line to the ledger.csv of the shipped one.
-        widths: Fit the widths of its intervals to all groups, and keep them beside it.
+        ledger: Description of the candidate; adds a line to the shipped ledger.csv.
+        widths: Fit the widths of the checkpoint's intervals to all groups, and write them.
     """
 
     checkpoint: Path | None = None
@@ -158,7 +158,7 @@ class DraftsRequest:
     """Assumptions about deployments that hide multi-token prediction.
 
     Attributes:
-        draft_tokens: Taken to be drafted in a step.
+        draft_tokens: Assumed number of drafted tokens per step.
     """
 
     checkpoint: Path | None = None
