@@ -344,7 +344,7 @@ def simulated_pools(
     flags: Mapping[str, FlagValue],
     rate_per_s: float | None = None,
 ) -> PoolsSimulation:
-    """Serve a load on two pools at one rate; its own for None."""
+    """Serve a load on a prefill and a decode pool, at the load's own rate if none is given."""
     load, flags = asked_load(asked.workload, flags, asked.seed, model=asked.model)
     for name, remedy in _OF_ONE_ENGINE.items():
         if flags.get(name) is not None or getattr(asked, name, None) is not None:
@@ -355,7 +355,7 @@ def simulated_pools(
     if of_prefill is None or of_decode is None:
         option = "--prefill" if of_prefill is None else "--decode"
         raise PinnError(
-            f"{option} is missing: prefill and decode apart take both, such as "
+            f"{option} is missing: disaggregated prefill/decode takes both, such as "
             "--prefill '2x tp=4' --decode '1x tp=8' (--kv-link-gb-per-s is the link between them)"
         )
     of_pools = [parse_pool(of_prefill, "--prefill"), parse_pool(of_decode, "--decode")]
@@ -385,11 +385,11 @@ def simulate_fleet(
     """Serve a workload on a fleet, as ``pinn simulate --fleet`` does.
 
     Args:
-        workload: As of :func:`simulate`.
+        workload: Workload as :func:`simulate` takes it: a name, a file or an object.
         model: Name, or path of a config.json or its folder.
-        gpu: Name, or path of a datasheet's JSON file, of kinds that name none.
-        fleet: YAML file as of ``--fleet``, or its content as a mapping.
-        **given: All else; the engine's flags are of all kinds that do not say otherwise.
+        gpu: Name, or path of a datasheet's JSON file, for server kinds that name none.
+        fleet: YAML file as ``--fleet`` takes it, or its content as a mapping.
+        **given: All other arguments; engine flags apply to all server kinds that do not set them.
 
     Raises:
         PinnError: If something is unknown, or the kinds cannot be simulated together.

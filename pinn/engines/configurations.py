@@ -153,7 +153,8 @@ def _model(name: str, precision: str | None) -> ModelSpec:
                 "exported files have no term for it"
             )
         warnings.warn(
-            f"{name}: its text part is timed, its {model.left_out} left out; {remedy}", stacklevel=2
+            f"{name}: times are of the text model, without its {model.left_out}; {remedy}",
+            stacklevel=2,
         )
     if model.bidirectional:
         told = "an encoder keeps no keys: the KV cache that is shown is memory that stays free"
