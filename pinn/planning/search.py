@@ -27,8 +27,9 @@ from pinn.planning.screening import ScreeningResult
 from pinn.planning.search_steps import Given, Task, make_row, screen_group, size_group
 from pinn.planning.time_budget import UNLIMITED, TimeBudget
 
-#: Share of the budget after which only the certainty of rows is estimated.
-_SEARCH_SHARE = 0.7
+#: Share of the budget after which only the certainty of rows is estimated, and after which no
+#: further round begins: each sends every task that is left to the workers, which takes time too.
+_SEARCH_SHARE, _LAST_ROUND_SHARE = 0.7, 0.65
 #: Share of the time left for the search that a round spends on screening.
 _SCREENING_SHARE = 0.6
 
@@ -163,7 +164,7 @@ class Search:
 
     def _find_fleets(self, top: int) -> None:
         """Screen hardware and size fleets, in rounds."""
-        budget = self.budget.until(_SEARCH_SHARE)
+        budget, rounds = map(self.budget.until, (_SEARCH_SHARE, _LAST_ROUND_SHARE))
         first, rest = ranking.screening_order(self.groups, self.problem)
         count = sum(map(len, self.groups))
         _LOG.info("%d candidates on %d kinds of hardware", count, len(self.groups))
@@ -172,9 +173,9 @@ class Search:
             must, may = ranking.promising(self.fastest, self.problem, top)
             self._size(must, may, budget)
             first = []
-            if budget.is_over and not self.fleets:  # no row needs the rest of the time
-                budget = self.budget
-            if budget.is_over or not self.untried:
+            if rounds.is_over and not self.fleets:  # no row needs the rest of the time
+                budget = rounds = self.budget
+            if rounds.is_over or not self.untried:
                 break
         counts = len(self.screened), len(self.groups), len(self.fleets)
         _LOG.info("screened %d of %d kinds of hardware, sized %d fleets", *counts)
