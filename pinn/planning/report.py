@@ -17,6 +17,7 @@ from pinn.planning.candidate import NETWORK
 from pinn.planning.manifest import manifest
 from pinn.planning.plan import (
     INTERRUPT,
+    NOT_EVALUATED,
     NOT_TRIED,
     POOLS_UNSURE,
     Choice,
@@ -180,12 +181,15 @@ def _unfinished(plan: Plan) -> list[str]:
     if not plan.stopped:
         return []
     why = "Interrupted" if plan.stopped == INTERRUPT else "Time was over (--time-budget)"
+    left = sum(each.reason.startswith(NOT_EVALUATED) for each in plan.left_out)
     partial = sum(choice.is_partial for choice in plan.choices)
-    rows = f", {partial} of {len(plan.choices)} rows have no interval and no chance" * (partial > 0)
-    return [
-        f"{why}: {plan.untried:,} of {plan.candidates:,} candidates were not tried{rows}; the same "
-        "command goes on from here."
-    ]
+    untried = f"{plan.untried:,} of {plan.candidates:,} candidates were not tried"
+    parts = [untried] * (plan.untried > 0)
+    parts += [f"fleets that were sized and not evaluated: {left}"] * (left > 0)
+    parts += [f"{partial} of {len(plan.choices)} rows have no interval and no chance"] * (
+        partial > 0
+    )
+    return [f"{why}: {', '.join(parts)}; the same command goes on from here."]
 
 
 def _fleets(plan: Plan) -> list[str]:

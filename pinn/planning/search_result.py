@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pinn.errors import PinnError
 from pinn.planning.plan import (
     INTERRUPT,
+    NOT_EVALUATED,
     NOT_TRIED,
     TIME_BUDGET,
     FrontierPoint,
@@ -75,7 +76,7 @@ def _rejected(search: Search) -> Iterator[RejectedCandidate]:
             reason = costs_more(*fastest[i], search.problem) if i in fastest else ""
             yield from (candidate.rejected(reason) for candidate, _ in search.kept(i))
         elif i in fleets:
-            yield fleets[i][0].rejected(f"not evaluated: {_why_ended(search)}")
+            yield fleets[i][0].rejected(f"{NOT_EVALUATED}: {_why_ended(search)}")
 
 
 def _no_time(search: Search) -> str:
