@@ -117,7 +117,7 @@ class Search:
         """Return the candidate of each hardware with the highest screened rate, and that rate."""
         return {i: self.kept(i)[0] for i, found in self.screened.items() if found.kept}
 
-    def kept(self, i: int) -> list[tuple[Candidate, float]]:
+    def kept(self, i: int) -> Sequence[tuple[Candidate, float]]:
         """Return the candidates of a hardware that are worth an evaluation, and screened rates."""
         return [(self.groups[i][place], rate) for place, rate in self.screened[i].kept]
 
