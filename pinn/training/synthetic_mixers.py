@@ -128,5 +128,5 @@ def compressed(draw: np.random.Generator, ffns: Ffns) -> Groups:
 #: Share of synthetic models -> way to draw their layers. As all probabilities of drawing, these
 #: are assumptions; the rest of the models have attention over keys alone.
 SHARES: tuple[tuple[float, Callable[..., Groups]], ...] = (
-    (0.14, hybrid), (0.08, indexed), (0.04, compressed),
+    (0.14, hybrid), (0.08, indexed), (0.07, compressed),
 )  # fmt: skip

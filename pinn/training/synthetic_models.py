@@ -22,7 +22,7 @@ from pinn.training.synthetic_mixers import SHARES, STREAMS, compressed, hybrid
 #: routed experts. The combinations are those of published checkpoints; the shares, as all
 #: probabilities of this file, are assumptions.
 FORMATS: tuple[tuple[float, tuple[str, str, str]], ...] = (
-    (0.20, ("bf16", "bf16", "bf16")),
+    (0.18, ("bf16", "bf16", "bf16")),
     (0.10, ("fp8", "fp8", "fp8")),
     (0.10, ("fp8_static", "fp8_static", "fp8_static")),
     (0.14, ("fp8_block", "fp8_block", "fp8_block")),
@@ -31,7 +31,8 @@ FORMATS: tuple[tuple[float, tuple[str, str, str]], ...] = (
     (0.08, ("bf16", "bf16", "nvfp4")),
     (0.03, ("bf16", "nvfp4", "nvfp4")),
     (0.06, ("bf16", "bf16", "mxfp4")),
-    (0.07, ("bf16", "bf16", "mxfp4_mxfp8")),
+    (0.06, ("bf16", "bf16", "mxfp4_mxfp8")),
+    (0.03, ("fp8_block", "fp8_block", "mxfp4_mxfp8")),
     (0.03, ("int4_wo", "int4_wo", "int4_wo")),
     (0.03, ("bf16", "bf16", "int4_wo")),
 )
