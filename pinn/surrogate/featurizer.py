@@ -62,7 +62,7 @@ def _main_mixer(mixing: Sequence[tuple[int, Mixer]]) -> Mixer:
 
 
 def _mixer_shares(model: ModelSpec) -> dict[str, float]:
-    """Return the shares of layers with attention, a recurrent state, an indexer, compressed keys."""
+    """Return shares of layers with attention, recurrent states, an indexer, compressed keys."""
     found = dict.fromkeys(("attention", "recurrent", "indexed", "compressed"), 0)
     for group in model.layer_groups:
         mixer, is_keyed = group.attention, isinstance(group.attention, Attention)
@@ -173,8 +173,8 @@ DESCRIPTORS: tuple[str, ...] = (
     "layers", "hidden_size", "qkv_width", "output_width", "dense_ffn_width", "shared_ffn_width",
     "head_width", "heads", "kv_heads", "head_dim", "latent_attention", "full_width_norm",
     "windowed_share", "window_tokens", "dense_kernels", "attention_share", "recurrent_share",
-    "indexed_share", "compressed_share", "streams", "moe_share", "local_experts", "top_k", "expert_share",
-    "expert_width", "expert_parallel", "tensor_parallel", "data_parallel", "attention_bytes",
+    "indexed_share", "compressed_share", "streams", "moe_share", "local_experts", "top_k",
+    "expert_share", "expert_width", "expert_parallel", "tensor_parallel", "data_parallel", "attention_bytes",
     "attention_native", "dense_bytes", "dense_native", "expert_bytes", "expert_native",
     "expert_mx_scales", "block_scales", "static_scales", "kv_bytes",
     "sm_count", "l2_bytes", "compute_capability", "nvlink", "expert_cutlass", "expert_triton",
