@@ -174,10 +174,10 @@ DESCRIPTORS: tuple[str, ...] = (
     "head_width", "heads", "kv_heads", "head_dim", "latent_attention", "full_width_norm",
     "windowed_share", "window_tokens", "dense_kernels", "attention_share", "recurrent_share",
     "indexed_share", "compressed_share", "streams", "moe_share", "local_experts", "top_k",
-    "expert_share", "expert_width", "expert_parallel", "tensor_parallel", "data_parallel", "attention_bytes",
-    "attention_native", "dense_bytes", "dense_native", "expert_bytes", "expert_native",
-    "expert_mx_scales", "block_scales", "static_scales", "kv_bytes",
-    "sm_count", "l2_bytes", "compute_capability", "nvlink", "expert_cutlass", "expert_triton",
+    "expert_share", "expert_width", "expert_parallel", "tensor_parallel", "data_parallel",
+    "attention_bytes", "attention_native", "dense_bytes", "dense_native", "expert_bytes",
+    "expert_native", "expert_mx_scales", "block_scales", "static_scales", "kv_bytes", "sm_count",
+    "l2_bytes", "compute_capability", "nvlink", "expert_cutlass", "expert_triton",
 )  # fmt: skip
 
 
