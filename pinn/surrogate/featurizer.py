@@ -16,7 +16,14 @@ from pinn.engines.deployment import Deployment
 from pinn.engines.kernel_choice import CUTLASS, TRITON
 from pinn.physics.layer_work import MatMul, dense_matmuls
 from pinn.specs.gpu import GpuSpec
-from pinn.specs.model import Attention, LatentAttentionSpec, Mixer, ModelSpec
+from pinn.specs.mixers import LinearMixerSpec
+from pinn.specs.model import (
+    Attention,
+    CompressedAttentionSpec,
+    LatentAttentionSpec,
+    Mixer,
+    ModelSpec,
+)
 from pinn.specs.precision import Precision
 
 #: Names of the datasheet rates; inputs are logarithms over an H100 SXM's (datasheet DS-10313-001).
@@ -54,6 +61,19 @@ def _main_mixer(mixing: Sequence[tuple[int, Mixer]]) -> Mixer:
     return max(attention or mixing, key=lambda pair: pair[0])[1]
 
 
+def _mixer_shares(model: ModelSpec) -> dict[str, float]:
+    """Return shares of layers with attention, recurrent states, an indexer, compressed keys."""
+    found = dict.fromkeys(("attention", "recurrent", "indexed", "compressed"), 0)
+    for group in model.layer_groups:
+        mixer, is_keyed = group.attention, isinstance(group.attention, Attention)
+        indexer = getattr(mixer, "indexer", None)
+        found["attention"] += group.count * is_keyed
+        found["recurrent"] += group.count * isinstance(mixer, LinearMixerSpec)
+        found["indexed"] += group.count * bool(indexer and indexer.heads)
+        found["compressed"] += group.count * isinstance(mixer, CompressedAttentionSpec)
+    return {f"{name}_share": layers / model.layers for name, layers in found.items()}
+
+
 @lru_cache(maxsize=16384)
 def model_descriptors(model: ModelSpec, tp: int, ranks: int, spread: int) -> dict[str, float]:
     """Return the features of the model's shapes on one GPU."""
@@ -81,6 +101,9 @@ def model_descriptors(model: ModelSpec, tp: int, ranks: int, spread: int) -> dic
         "full_width_norm": float(getattr(attention, "qk_norm_full_width", False)),
         "windowed_share": sum(count for count, _ in windows) / model.layers,
         "window_tokens": np.log2(1 + (windows[0][1] if windows else 0) / _TILE),
+        "dense_kernels": np.log2(sum(m.count for m in matmuls) / model.layers),
+        **_mixer_shares(model),
+        "streams": np.log2(1 + model.streams),
         "moe_share": moe_layers / model.layers,
         "local_experts": np.log2(1 + (moe.experts / spread if moe else 0)),
         "top_k": np.log2(1 + (moe.top_k if moe else 0)),
@@ -149,11 +172,12 @@ def _row(
 DESCRIPTORS: tuple[str, ...] = (
     "layers", "hidden_size", "qkv_width", "output_width", "dense_ffn_width", "shared_ffn_width",
     "head_width", "heads", "kv_heads", "head_dim", "latent_attention", "full_width_norm",
-    "windowed_share", "window_tokens", "moe_share", "local_experts", "top_k", "expert_share",
-    "expert_width", "expert_parallel", "tensor_parallel", "data_parallel", "attention_bytes",
-    "attention_native", "dense_bytes", "dense_native", "expert_bytes", "expert_native",
-    "expert_mx_scales", "block_scales", "static_scales", "kv_bytes",
-    "sm_count", "l2_bytes", "compute_capability", "nvlink", "expert_cutlass", "expert_triton",
+    "windowed_share", "window_tokens", "dense_kernels", "attention_share", "recurrent_share",
+    "indexed_share", "compressed_share", "streams", "moe_share", "local_experts", "top_k",
+    "expert_share", "expert_width", "expert_parallel", "tensor_parallel", "data_parallel",
+    "attention_bytes", "attention_native", "dense_bytes", "dense_native", "expert_bytes",
+    "expert_native", "expert_mx_scales", "block_scales", "static_scales", "kv_bytes", "sm_count",
+    "l2_bytes", "compute_capability", "nvlink", "expert_cutlass", "expert_triton",
 )  # fmt: skip
 
 

@@ -36,7 +36,7 @@ class KernelSettings:
     released: str | None = "checkpoints/kernels"
     cache: str = "cache"
     gpus: list[str] = field(default_factory=list)
-    synthetic: int = 24000
+    synthetic: int = 32000
     catalog: int = 6000
     validation: int = 500
     seed: int = 0

@@ -16,12 +16,13 @@ from pinn.specs.model import (
     WeightPrecisions,
 )
 from pinn.specs.precision import precision
+from pinn.training.synthetic_mixers import SHARES, STREAMS, compressed, hybrid
 
 #: Share of synthetic models -> number formats of attention, of dense FFN and shared experts, and of
 #: routed experts. The combinations are those of published checkpoints; the shares, as all
 #: probabilities of this file, are assumptions.
 FORMATS: tuple[tuple[float, tuple[str, str, str]], ...] = (
-    (0.20, ("bf16", "bf16", "bf16")),
+    (0.18, ("bf16", "bf16", "bf16")),
     (0.10, ("fp8", "fp8", "fp8")),
     (0.10, ("fp8_static", "fp8_static", "fp8_static")),
     (0.14, ("fp8_block", "fp8_block", "fp8_block")),
@@ -30,7 +31,8 @@ FORMATS: tuple[tuple[float, tuple[str, str, str]], ...] = (
     (0.08, ("bf16", "bf16", "nvfp4")),
     (0.03, ("bf16", "nvfp4", "nvfp4")),
     (0.06, ("bf16", "bf16", "mxfp4")),
-    (0.07, ("bf16", "bf16", "mxfp4_mxfp8")),
+    (0.06, ("bf16", "bf16", "mxfp4_mxfp8")),
+    (0.03, ("fp8_block", "fp8_block", "mxfp4_mxfp8")),
     (0.03, ("int4_wo", "int4_wo", "int4_wo")),
     (0.03, ("bf16", "bf16", "int4_wo")),
 )
@@ -60,18 +62,37 @@ def synthetic_model(draw: np.random.Generator, name: str) -> ModelSpec:
     attention_format, dense_format, expert_format = (precision(f) for f in FORMATS[index][1])
     if expert_format.name == "fp8_block":
         ffns = [(count, _in_blocks(ffn)) for count, ffn in ffns]
+    groups, streams = _layers(draw, hidden, attention, ffns)
     return ModelSpec(
         name=name,
         model_type="synthetic",
         hidden_size=hidden,
         vocab_size=_multiple(draw, 32_000, 262_144, 64),
-        layer_groups=tuple(_groups(draw, attention, ffns)),
+        layer_groups=tuple(groups),
+        streams=streams,
         precisions=WeightPrecisions(
             attention_format, dense_format, expert_format, dense_format, precision("bf16")
         ),
         max_position=131_072,
         sampling=SAMPLINGS[int(draw.integers(len(SAMPLINGS)))],
     )
+
+
+def _layers(
+    draw: np.random.Generator,
+    hidden: int,
+    attention: AttentionSpec | LatentAttentionSpec,
+    ffns: list[tuple[int, DenseFfnSpec | MoeFfnSpec]],
+) -> tuple[list[LayerGroup], int]:
+    """Draw layers, and the number of residual streams (0 for the usual one)."""
+    kinds = [None, *(kind for _, kind in SHARES)]
+    shares = [share for share, _ in SHARES]
+    kind = kinds[int(draw.choice(len(kinds), p=[1 - sum(shares), *shares]))]
+    if kind is None:
+        return list(_groups(draw, attention, ffns)), 0
+    if kind is hybrid:
+        return hybrid(draw, hidden, ffns, attention), 0
+    return kind(draw, ffns), STREAMS * (kind is compressed)
 
 
 def _attention(draw: np.random.Generator, hidden: int) -> AttentionSpec | LatentAttentionSpec:

@@ -81,7 +81,7 @@ def test_the_recipe_of_the_released_checkpoint():
     assert (config.run_fit.rounds, config.fit.steps, config.fit.learning_rate) == (5, 600, 0.03)
     assert (config.network.hidden, config.network.depth) == (128, 2)
     kernels = config.kernels.settings
-    assert (kernels.synthetic, kernels.catalog, len(kernels.gpus)) == (24000, 6000, 16)
+    assert (kernels.synthetic, kernels.catalog, len(kernels.gpus)) == (32000, 6000, 16)
 
 
 def test_help_has_a_line_for_every_experiment_and_choice():

@@ -1,0 +1,132 @@
+"""Layers of synthetic models that mix tokens otherwise than by attention over all keys.
+
+Shapes are drawn around those of published models: hybrids of attention and recurrent layers
+(Qwen3-Next, Kimi-Linear, Nemotron-H), attention to keys that an indexer picks (DeepSeek-V3.2,
+GLM-5), and attention to compressed keys (DeepSeek-V4).
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from pinn.specs.mixers import (
+    CHUNK_TOKENS,
+    COMPRESSION_RATIOS,
+    GATED_DELTA,
+    INDEXED_RATIO,
+    KDA,
+    MAMBA2,
+    IndexerSpec,
+    LinearMixerSpec,
+)
+from pinn.specs.model import (
+    AttentionSpec,
+    CompressedAttentionSpec,
+    DenseFfnSpec,
+    LatentAttentionSpec,
+    LayerGroup,
+    Mixer,
+    MoeFfnSpec,
+)
+
+Ffns = Sequence[tuple[int, DenseFfnSpec | MoeFfnSpec]]
+Groups = list[LayerGroup]
+
+#: Residual streams of a model with compressed keys (DeepSeek-V4's config.json: hc_mult).
+STREAMS = 4
+
+
+def _spread(ffns: Ffns, mixers: Sequence[tuple[float, Mixer]]) -> Groups:
+    """Return layers with every feed-forward part under mixers in shares of them."""
+    found = []
+    for count, ffn in ffns:
+        left = count
+        for share, mixer in mixers[1:]:
+            layers = min(round(share * count), left)
+            left -= layers
+            found += [LayerGroup(layers, mixer, ffn)] if layers else []
+        found += [LayerGroup(left, mixers[0][1], ffn)] if left else []
+    return found
+
+
+def _recurrent(draw: np.random.Generator, hidden: int) -> LinearMixerSpec:
+    kind = str(draw.choice([GATED_DELTA, MAMBA2, KDA], p=[0.45, 0.35, 0.2]))
+    state_bytes = float(draw.choice([2.0, 4.0]))
+    if kind == MAMBA2:
+        value = int(draw.choice([64, 64, 80]))
+        heads = max(round(2 * hidden / value / 16), 1) * 16
+        groups, key = int(draw.choice([1, 8])), int(draw.choice([128, 128, 256]))
+        return LinearMixerSpec(
+            kind, heads, groups, key, value,
+            chunk_tokens=CHUNK_TOKENS[kind], state_bytes_per_element=state_bytes,
+        )  # fmt: skip
+    heads = int(draw.choice([16, 32, 32, 48, 64, 96]))
+    keys = heads if kind == KDA else 16
+    return LinearMixerSpec(
+        kind, heads, keys, 128, 128,
+        chunk_tokens=CHUNK_TOKENS[kind], state_bytes_per_element=state_bytes,
+    )  # fmt: skip
+
+
+def hybrid(
+    draw: np.random.Generator,
+    hidden: int,
+    ffns: Ffns,
+    attention: AttentionSpec | LatentAttentionSpec,
+) -> Groups:
+    """Draw recurrent layers with some of attention; one in three Mamba models has one part a layer.
+
+    Args:
+        draw: Source of randomness.
+        hidden: Width of the model.
+        ffns: Feed-forward parts, each with its number of layers.
+        attention: Attention of the other layers.
+    """
+    mixer = _recurrent(draw, hidden)
+    share = float(draw.choice([0.25, 0.25, 0.125, 0.1, 0.5]))
+    if mixer.kind == MAMBA2 and draw.random() < 0.35:
+        apart = [LayerGroup(count, None, ffn) for count, ffn in ffns]
+        layers = sum(count for count, _ in ffns)
+        kept = max(round(share * layers), 1)
+        own = LayerGroup(max(layers - kept, 1), mixer, None)
+        return [own, *apart, LayerGroup(kept, attention, None)]
+    return _spread(ffns, [(1 - share, mixer), (share, attention)])
+
+
+def indexed(draw: np.random.Generator, ffns: Ffns) -> Groups:
+    """Draw latent attention to the keys of an indexer, which some layers may take over."""
+    heads, rank = int(draw.choice([64, 64, 128])), int(draw.choice([1536, 2048]))
+    nope, value = int(draw.choice([128, 192])), int(draw.choice([128, 256]))
+    own = IndexerSpec(2048, int(draw.choice([32, 64])))
+    mixers: list[tuple[float, Mixer]] = [
+        (1.0, LatentAttentionSpec(heads, rank, 512, nope, 64, value, indexer=own))
+    ]
+    if draw.random() < 0.3:
+        taken = LatentAttentionSpec(
+            heads, rank, 512, nope, 64, value, indexer=IndexerSpec(own.top_k, 0)
+        )
+        mixers.append((float(draw.choice([0.5, 0.75])), taken))
+    return _spread(ffns, mixers)
+
+
+def compressed(draw: np.random.Generator, ffns: Ffns) -> Groups:
+    """Draw attention to compressed keys, those of the middle ratio picked by an indexer."""
+    heads, rank = int(draw.choice([64, 128])), int(draw.choice([1024, 1536]))
+    groups, picked = int(draw.choice([8, 16])), int(draw.choice([512, 1024]))
+
+    def mixer(ratio: int) -> CompressedAttentionSpec:
+        indexer = IndexerSpec(picked, 64 * (ratio == INDEXED_RATIO), ratio=INDEXED_RATIO)
+        return CompressedAttentionSpec(
+            heads, rank, 512, 512, 0, 512, indexer=indexer, ratio=ratio,
+            output_groups=groups, output_rank=1024,
+        )  # fmt: skip
+
+    window, chosen, coarse = map(mixer, COMPRESSION_RATIOS)
+    return _spread(ffns, [(0.5, coarse), (0.5, chosen), (0.05, window)])
+
+
+#: Share of synthetic models -> way to draw their layers. As all probabilities of drawing, these
+#: are assumptions; the rest of the models have attention over keys alone.
+SHARES: tuple[tuple[float, Callable[..., Groups]], ...] = (
+    (0.14, hybrid), (0.08, indexed), (0.07, compressed),
+)  # fmt: skip
