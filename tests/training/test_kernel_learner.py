@@ -71,7 +71,7 @@ def test_what_is_one_models_own_does_not_bend_the_network(kernel_learner, rows, 
         run_fit=replace(kernel_learner.run_fit, rounds=8, noise=0.01),
     )
     learned = longer.learn(rows, seen, Exclusion(), tmp_path / "runs")
-    slow, plain = (learned.fit.departures[run.deployment.model.name] for run in runs)
+    slow, plain = (learned.fit.model_effects[run.deployment.model.name] for run in runs)
     assert slow.max() > plain.max() + 0.1
     error = error_on_composed(longer, learned)
     assert error < 0.3  # error of steps by the shared factors, on few deployments
