@@ -95,7 +95,7 @@ def write_seeds(configured: Configured, settings: SeedSettings, out: Path, skip:
         except PinnError as error:
             if not skip:
                 raise PinnError(f"configuration {row + 1}: {error}") from error
-            print(f"configuration {row + 1} left out: {error}")
+            print(f"configuration {row + 1} skipped: {error}")
 
 
 def _write_seed(configured: Configured, row: int, settings: SeedSettings, out: Path) -> list[str]:

@@ -24,7 +24,7 @@ from pinn.units import MICROSECOND
 NEAR = 1.1
 #: Number of steps that a table has side by side.
 _ABREAST = 2
-_MORE = "More: --explain (what each part includes; measured kernels), --plot, --json FILE."
+_MORE = "More: --explain (contents of parts; measured kernels), --plot, --json FILE."
 #: Sizes that are not worth printing: no window, a gate, no parallelism.
 _USUAL = {"window": 0.0, "matrices": 3.0, "tensor_parallel": 1.0, "expert_parallel": 1.0}
 
