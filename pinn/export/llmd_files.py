@@ -180,4 +180,4 @@ def _facts(configured: Configured, row: int, settings: SeedSettings) -> dict[str
 def _ranges(entries: pd.DataFrame) -> dict[str, list[float]]:
     """Return the least and the largest value of each field that has numbers."""
     numbers = entries.select_dtypes("number")
-    return {name: [float(of.min()), float(of.max())] for name, of in numbers.items()}
+    return {str(name): [float(of.min()), float(of.max())] for name, of in numbers.items()}
