@@ -21,6 +21,7 @@ from pinn.surrogate.coefficient_set import read_coefficient_set
 from pinn.surrogate.encoder_time import EncoderTime
 from pinn.surrogate.group_features import shared_features
 from pinn.surrogate.request_features import phase_mask, request_features
+from pinn.surrogate.step_features import step_time
 
 # A linear latency model: coefficients of one deployment, for compiled and plain runs alike.
 
@@ -79,12 +80,13 @@ class LinearLatency:
         return {**records, "beta": hooks.step_coefficients(beta), **values}
 
     def step_time(self, batch: Batch) -> float:
-        """One step: beta . features."""
-        return self._seconds(batch, self.beta)
+        """One step: beta . features, launching overlapped."""
+        return self._seconds(batch, self._features(batch))
 
-    def own_step_time(self, batch: Batch) -> float:
-        """Return the seconds of a step that a data-parallel rank spends by itself."""
-        return self._seconds(batch, np.where(shared_features(self.deployment), 0.0, self.beta))
+    def own_step_time(self, batch: Batch, shared_s: float) -> float:
+        """Return the seconds of a data-parallel rank's step, ``shared_s`` of it shared work."""
+        own = np.where(shared_features(self.deployment), 0.0, self._features(batch))
+        return self._seconds(batch, own, shared_s)
 
     def shared_step_time(self, prompts: float, decodes: float, prompt_tokens: float) -> float:
         """Return the seconds of a step all ranks share, by requests and prompt tokens of one."""
@@ -93,9 +95,12 @@ class LinearLatency:
         sums = replace(sums, prefill_tokens=np.array([prompt_tokens], dtype=np.float64))
         return float((speculation.deployment_features(self.deployment, sums) @ beta)[0])
 
-    def _seconds(self, batch: Batch, beta: np.ndarray) -> float:
+    def _features(self, batch: Batch) -> np.ndarray:
         sums = batch_sums.sum_batches([batch], self.deployment.model.window_tokens)
-        seconds = float((speculation.deployment_features(self.deployment, sums) @ beta)[0])
+        return speculation.deployment_features(self.deployment, sums)
+
+    def _seconds(self, batch: Batch, features: np.ndarray, shared_s: float = 0.0) -> float:
+        seconds = float(step_time(features, self.beta, shared_s)[0])
         return seconds if self.encoder is None else seconds + self.encoder.of_batch(batch)
 
     def queueing_time(self, prompt_tokens: float) -> float:

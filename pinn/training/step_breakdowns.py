@@ -202,7 +202,10 @@ def nearest_text(use: KernelUse) -> str:
 
 
 def _worth_showing(name: str, value: object) -> bool:
-    return name.endswith("parallel_size") or (name == "enable_expert_parallel" and bool(value))
+    if name == "tensor_parallel_size":
+        return True
+    several = name.endswith("parallel_size") and value != 1
+    return several or (name == "enable_expert_parallel" and bool(value))
 
 
 def _steps_table(steps: Sequence[Breakdown]) -> Grid:

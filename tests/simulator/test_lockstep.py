@@ -51,14 +51,16 @@ def step_of(ranks, **serving):
     layout = kv_layout(target, spec)
     refused = check_run(target, workload, spec, layout)
     engine = plain_engine(set_up(target, workload, spec, layout, refused))
-    own = []
-    for replica, each in enumerate(ranks):
-        sums = sum_batches([batch_of(*each)], target.model.window_tokens)
+    batches = [batch_of(*each) for each in ranks]
+    for replica, batch in enumerate(batches):
+        sums = sum_batches([batch], target.model.window_tokens)
         for i, name in enumerate(SUMS):
             engine.replicas[replica].sums[i] = float(getattr(sums, name)[0])
-        own.append(latency.own_step_time(batch_of(*each)) if sums.tokens[0] else 0.0)
     share_work(engine, 0)
-    return max(own) + hooks.shared_seconds(latency, engine, 0), engine.groups[0].shared[:3]
+    shared_s = hooks.shared_seconds(latency, engine, 0)
+    busy = [batch for batch in batches if batch.new_tokens]
+    longest = max((latency.own_step_time(batch, shared_s) for batch in busy), default=0.0)
+    return longest, engine.groups[0].shared[:3]
 
 
 @given(RANK.filter(lambda rank: rank[0] + rank[2] > 0), st.sampled_from([EAGER, GRAPHS]))
