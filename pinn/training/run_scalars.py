@@ -81,8 +81,8 @@ class RunFitSettings:
     tolerance: float = 0.005
     noise: float = 0.03
     outlier: float = 0.1
-    operator_spread: float = 0.4
-    overhead_spread: float = 1.0
+    operator_spread: float = 0.1
+    overhead_spread: float = 0.3
     alpha_spread: float = 0.7
     tpot_delta: float = 0.1
     ttft_delta: float = 0.1
