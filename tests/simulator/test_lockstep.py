@@ -23,9 +23,8 @@ from pinn.simulator.setup import check_run, prompt_interval, set_up
 from pinn.simulator.simulate import simulate
 from pinn.simulator.state import SUMS
 from pinn.specs.batch import Batch
-from pinn.surrogate.deployment_features import deployment_features
-from pinn.surrogate.group_features import shared_features
-from pinn.surrogate.step_features import STEP_FEATURES
+from pinn.surrogate.group_features import group_features, shared_features
+from pinn.surrogate.step_features import STEP_FEATURES, step_time
 
 RANKS = 4
 EAGER, GRAPHS = {"enforce_eager": True}, {"max_cudagraph_capture_size": 512}
@@ -95,7 +94,8 @@ def test_a_prompt_is_the_same_work_for_the_experts_on_whichever_rank_it_is(promp
         assert shared == pytest.approx([1 / RANKS, 8, prompt / RANKS])
         assert seconds == pytest.approx(step_of(places[0], **GRAPHS)[0])
     apart, together = places[0], [(8, 100, prompt)] * RANKS
-    assert step_of(apart, **GRAPHS)[0] < step_of(together, **GRAPHS)[0]
+    assert step_of(apart, **GRAPHS)[1][2] == step_of(together, **GRAPHS)[1][2] / RANKS
+    assert step_of(apart, **GRAPHS)[0] <= step_of(together, **GRAPHS)[0]
     assert step_of(apart, **GRAPHS)[0] > step_of([(8, 100, 0)] * RANKS, **GRAPHS)[0]
 
 
@@ -122,9 +122,7 @@ def test_steps_are_recorded_with_what_their_features_need():
     )
     run, latency = simulate(target, workload, latency_of(target)), latency_of(target)
     own, shared = run.steps.sums, run.steps.shared_sums
-    mask = shared_features(target)
-    seconds = deployment_features(target, own) @ np.where(mask, 0, latency.beta)
-    seconds += deployment_features(target, shared) @ np.where(mask, latency.beta, 0)
+    seconds = step_time(group_features(target, own, shared), latency.beta)
     assert run.steps["duration_s"] == pytest.approx(seconds, rel=1e-9)
     assert (shared.tokens < own.tokens).mean() > 0.05
 
