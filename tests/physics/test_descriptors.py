@@ -99,7 +99,7 @@ def test_fusing_moves_its_descriptor_alone(llama_8b_h100):
         for flags in ({"fuse_all_reduce": False}, {"fuse_all_reduce": True})
     )
     assert [name for name in own if own[name] != fused[name]] == ["fused_all_reduce"]
-    assert len(DESCRIPTORS) == 39
+    assert len(DESCRIPTORS) == 45
 
 
 def test_sampling_is_no_descriptor(llama_8b_h100):

@@ -142,8 +142,9 @@ def test_offloaded_weights_cross_pcie_in_every_step(network, deployment, batch, 
     few, more = sorted((few, more))
     before = seconds(network, offloading(deployment, few * held), batch)[0]
     after = seconds(network, offloading(deployment, more * held), batch)[0]
-    least = (more - few) * held / deployment.gpu.pcie_bandwidth_bytes_per_s
-    assert after - before >= least - ROUNDING * after
+    assert after >= before * (1 - ROUNDING)
+    # The transfer hides behind launching that takes longer, but no step is shorter than it.
+    assert after >= more * held / deployment.gpu.pcie_bandwidth_bytes_per_s * (1 - ROUNDING)
 
 
 @given(networks(), deployments(), batches(), st.floats(1, 1e6))
