@@ -154,8 +154,8 @@ _SCHEMES = ("native", "fp8", "nvfp4", "int4", "mxfp4_mxfp8")
 def catalog_models() -> tuple[ModelSpec, ...]:
     """Return every model of the catalog as published, in order of name, whose kernels are composed.
 
-    Models with recurrent or sparse mixers are excluded: the network is trained on attention over
-    keys.
+    Models with recurrent, sparse or compressed mixers are excluded: synthetic models have such
+    layers (``pinn.training.synthetic_mixers``).
     """
     models = (load_model(name) for name in sorted(list_models()))
     return tuple(model for model in models if model.is_plain)

@@ -116,10 +116,6 @@ def _far(stated: StatedIntervals, distance: float) -> list[str]:
 #: Largest number of inputs that a sentence names.
 _NAMED = 4
 
-_UNTRAINED = (
-    "Training covered attention over keys alone; this model has other layers: expect larger errors."
-)
-
 
 def describe_trust(
     situation: Situation, outside: Mapping[str, float], calibration: StatedIntervals
@@ -141,8 +137,6 @@ def describe_trust(
     sentences = [_shown(situation, calibration), _stretch_words(situation, farthest, beyond)]
     if wider := calibration.wider_for(situation.deployment, situation.gpu_known):
         sentences.append(wider)
-    if not situation.deployment.model.is_plain:
-        sentences.append(_UNTRAINED)
     if outside:
         inputs = named_inputs(outside)
         sentences.append(f"Inputs beyond the training range, in standard deviations: {inputs}.")
