@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         evaluate_serving_runs,
         evaluate_speculation,
     )
-    from pinn.api.exports import Written, export_blis, export_onnx, export_table
+    from pinn.api.exports import Written, export_blis, export_llm_d, export_onnx, export_table
     from pinn.api.ingestion import Ingested, ingest_benchmarks, ingest_steps, ingest_vllm
     from pinn.api.measuring import Measured, measure
     from pinn.api.names import KnownGpus, KnownModels, gpus, models
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         kernels_score,
         results,
     )
+    from pinn.api.serving import serve
     from pinn.api.simulation import (
         RateSweep,
         Simulation,
@@ -84,6 +85,7 @@ __all__ = [
     "evaluate_speculation",
     "explore",
     "export_blis",
+    "export_llm_d",
     "export_onnx",
     "export_table",
     "gpus",
@@ -99,6 +101,7 @@ __all__ = [
     "predict",
     "predict_many",
     "results",
+    "serve",
     "simulate",
     "simulate_fleet",
     "simulate_pools",
@@ -111,13 +114,14 @@ _MODULES = {
     "calibration": "CalibratedServer calibrate",
     "evaluating": "Evaluation evaluate evaluate_coefficients evaluate_decisions evaluate_engines "
     "evaluate_panel evaluate_serving_runs evaluate_speculation",
-    "exports": "Written export_blis export_onnx export_table",
+    "exports": "Written export_blis export_llm_d export_onnx export_table",
     "ingestion": "Ingested ingest_benchmarks ingest_steps ingest_vllm",
     "measuring": "Measured measure",
     "names": "KnownGpus KnownModels gpus models",
     "plans": "PlannedFleet explore plan",
     "prediction": "Prediction predict predict_many",
     "scores": "Results ScoreTable compare kernels_errors kernels_mixers kernels_score results",
+    "serving": "serve",
     "simulation": "RateSweep Simulation simulate simulate_fleet simulate_pools sweep",
 }
 _PLACES = {name: module for module, names in _MODULES.items() for name in names.split()}

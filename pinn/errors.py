@@ -41,11 +41,11 @@ def warn_user(text: str) -> None:
 
 
 def printable(text: object, most: int = NAME_CHARACTERS) -> str:
-    r"""Text for a terminal or a page: control characters are written out, and the length is cut.
+    r"""Return text for a terminal or a page: control characters escaped, its length limited.
 
     Args:
-        text: Anything; names in files are free text.
-        most: Characters kept; the middle of a longer text is left out.
+        text: Object to print, such as a name from a file.
+        most: Characters kept; the middle of a longer text becomes ``...``.
 
     >>> printable("a\x1b[2Jb\n")
     'a\\x1b[2Jb\\n'

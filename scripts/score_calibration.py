@@ -1,11 +1,11 @@
-"""Scores calibrations on measured servers: the figures of docs/your_server.md.
+"""Scores calibrations on measured servers: the figures of docs/calibration.md.
 
     python scripts/score_calibration.py steps
     python scripts/score_calibration.py deployments
     python scripts/score_calibration.py serving-runs
     python scripts/score_calibration.py round-trips --trials 200
     python scripts/score_calibration.py journeys --trials 200
-    python scripts/score_calibration.py all --page docs/your_server.md
+    python scripts/score_calibration.py all --page docs/calibration.md
 
 ``steps`` needs PINN_STEPS_DIR, ``serving-runs`` PINN_SERVING_RUNS and PINN_MODEL_CONFIGS.
 ``round-trips`` are of simulated servers: known scalars through each kind of benchmark file and

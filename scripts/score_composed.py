@@ -6,7 +6,7 @@
 A mechanism of a step is decided here, before a network learns it. Each measured model is held out
 as in a training's folds: its kernels, its deployments and its serving runs. What nothing was fitted
 to is predicted by the fit to everything. Serving runs that teach are no group here. Variables name
-the data: ``PINN_SERVING_RUNS``, ``PINN_JUDGE_RUNS``, ``PINN_WHOLE_STEPS`` and
+the data: ``PINN_SERVING_RUNS``, ``PINN_HELD_OUT_RUNS``, ``PINN_WHOLE_STEPS`` and
 ``PINN_PUBLIC_MEASUREMENTS``. About ten minutes on two cores.
 """
 
@@ -22,6 +22,7 @@ import pandas as pd
 import typer
 from inner_folds import Composed
 
+from pinn.common import old_names
 from pinn.common.tables import write_frame
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
@@ -83,18 +84,18 @@ def main(
 ) -> None:
     """Write the panel, and print it or how it compares."""
     paths = {
-        name: [Path(path) for path in os.environ.get(name, "").split(os.pathsep) if path]
-        for name in ("PINN_JUDGE_RUNS", "PINN_WHOLE_STEPS", "PINN_PUBLIC_MEASUREMENTS")
+        name: [Path(path) for path in old_names.variable(name).split(os.pathsep) if path]
+        for name in ("PINN_HELD_OUT_RUNS", "PINN_WHOLE_STEPS", "PINN_PUBLIC_MEASUREMENTS")
     }
-    judges, steps, public = paths.values()
-    rows = panel_rows.held_out_rows(learn(overrides or []), judges, next(iter(steps), None), public)
+    runs, steps, public = paths.values()
+    rows = panel_rows.held_out_rows(learn(overrides or []), runs, next(iter(steps), None), public)
     found = panel.sum_up(rows.assign(half=np.nan))
     write_frame(found, out, float_format="%.6g")
     if against is None:
         print(panel.panel_grid(panel.group_scores(found)).markdown())
         return
     noise = pd.Series(0.0, found["group"].unique())  # no network, no random start
-    table, verdict = panel.compare_panels(pd.read_csv(against), found, noise, alone)
+    table, verdict = panel.compare_panels(panel.read_panel(against), found, noise, alone)
     print(f"{panel.panel_grid(table).markdown()}\n\nB is {verdict}.")
 
 

@@ -36,11 +36,16 @@ def most_memory_bytes(command: Sequence[str]) -> int:
     process = subprocess.Popen(command)
     most = 0
     while process.poll() is None:
-        most = max(most, sum(map(_resident_bytes, _family(process.pid))))
+        most = max(most, resident_bytes(process.pid))
         threading.Event().wait(0.1)
     if process.returncode:
         raise SystemExit(f"{' '.join(command)} failed with {process.returncode}")
     return most
+
+
+def resident_bytes(pid: int) -> int:
+    """Memory that a process and its descendants hold, shared pages by their share."""
+    return sum(map(_resident_bytes, _family(pid)))
 
 
 def _family(pid: int) -> list[int]:

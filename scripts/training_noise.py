@@ -15,7 +15,7 @@ import typer
 
 from pinn.common.files import find_checkpoint
 from pinn.common.tables import write_frame
-from pinn.evaluation.panel import NOISE_FILE, training_noise
+from pinn.evaluation.panel import NOISE_FILE, read_ledger, read_panel, training_noise
 
 
 def main(checkpoints: list[str], later: bool = False) -> None:
@@ -25,7 +25,7 @@ def main(checkpoints: list[str], later: bool = False) -> None:
         later: Keep what is written, and add the groups that it lacks.
     """
     beside = find_checkpoint().parent
-    lines = pd.read_csv(beside / "ledger.csv").drop_duplicates("checkpoint")
+    lines = read_ledger(beside / "ledger.csv").drop_duplicates("checkpoint")
     hits = {start: lines["checkpoint"].str.startswith(start) for start in checkpoints}
     asked = lines[pd.DataFrame(hits).any(axis=1)]
     if len(asked) < max(2, len(checkpoints)) or any(hit.sum() != 1 for hit in hits.values()):
@@ -33,7 +33,7 @@ def main(checkpoints: list[str], later: bool = False) -> None:
         raise typer.BadParameter(f"expected one checkpoint of each start, two or more, got {found}")
     table = training_noise(asked).rename("score").rename_axis("group").reset_index()
     if later:
-        table = pd.concat([pd.read_csv(beside / NOISE_FILE), table]).drop_duplicates("group")
+        table = pd.concat([read_panel(beside / NOISE_FILE), table]).drop_duplicates("group")
     write_frame(table, beside / NOISE_FILE, float_format="%.4g")
     print(table.to_string(index=False))
 

@@ -19,7 +19,7 @@ from itertools import product
 from pathlib import Path
 from textwrap import wrap
 
-import draw_left_out
+import draw_held_out
 import pandas as pd
 import score_disaggregated
 import typer
@@ -28,11 +28,12 @@ from typer.testing import CliRunner
 
 from pinn.calibration.calibrate import TEST
 from pinn.cli.main import app
+from pinn.common import old_names
 from pinn.common.files import data_folder, file_sha256, read_rows
 from pinn.common.screen import Grid
 from pinn.evaluation.engines import networks
 from pinn.evaluation.scorecard import scorecard, scorecard_grid
-from pinn.evaluation.serving_runs import LEFT_OUT, NETWORK
+from pinn.evaluation.serving_runs import HELD_OUT, NETWORK
 from pinn.simulator.metric_features import WHOLE_RUN
 from pinn.surrogate.checkpoint import load_checkpoint
 from pinn.surrogate.featurizer import DESCRIPTORS, RATES
@@ -84,7 +85,7 @@ def table(text: int, rows: Iterable[Iterable[str]], *headings: str) -> str:
     return grid.markdown()
 
 
-def left_out() -> str:
+def held_out() -> str:
     """Return a row per kind of held-out data: this project, and peers where they can predict."""
     results = pd.read_csv(CHECKPOINTS / "pinn.results.csv").query("held_out == 'all'")
     found = results.set_index(["split", "metric", "method"]).sort_index()
@@ -125,11 +126,11 @@ def card() -> str:
 
 _RUNS = "serving runs, leave-one-model-out"
 _SHOWN = (
-    ("leave-one-model-out", "tpot", "model", "time per output token"),
-    ("leave-one-model-out", "ttft", "model", "time to first token"),
-    ("leave-one-gpu-and-its-kernels-out", "tpot", "GPU and its kernels", "time per output token"),
-    (_RUNS, "e2e_mean", "model, serving runs", "end to end"),
-    (_RUNS, "ttft_mean", "model, serving runs", "time to first token"),
+    ("leave-one-model-out", "tpot", "model", "TPOT"),
+    ("leave-one-model-out", "ttft", "model", "TTFT"),
+    ("leave-one-gpu-and-its-kernels-out", "tpot", "GPU and its kernels", "TPOT"),
+    (_RUNS, "e2e_mean", "model, serving runs", "E2E latency"),
+    (_RUNS, "ttft_mean", "model, serving runs", "TTFT"),
 )
 
 
@@ -176,7 +177,9 @@ def intervals() -> str:
 
 def serving_runs() -> str:
     """Every stage of the serving runs: measured, and errors without and with its model."""
-    runs = pd.read_csv(CHECKPOINTS / "pinn.serving_runs.csv", dtype={"stage": str})
+    path = CHECKPOINTS / "pinn.serving_runs.csv"
+    runs = pd.read_csv(path, dtype={"stage": str})
+    runs["method"] = old_names.current_texts(runs["method"], old_names.METHODS, path.name)
     means = ["e2e_mean_s", "ttft_mean_s", "itl_mean_s"]
     tails = ["e2e_p90_s", "e2e_p99_s"]
     shown = []
@@ -185,7 +188,7 @@ def serving_runs() -> str:
         measured = rows.drop_duplicates("figure").set_index("figure")["measured_s"]
         errors = rows.set_index(["method", "figure"])["error_percent"]
         cells = [" ".join(f"{1e3 * measured[figure]:.4g}" for figure in means)]
-        for method, figures in product((NETWORK + LEFT_OUT, NETWORK), (means, tails)):
+        for method, figures in product((NETWORK + HELD_OUT, NETWORK), (means, tails)):
             cells.append(" ".join(f"{errors[method, figure]:+.1f}" for figure in figures))
         shown.append((about["model"], about["load"], f"{about['rate_per_s']:g}", *cells))
     return table(
@@ -258,7 +261,7 @@ def decisions() -> str:
 PARTS: dict[str, Callable[[], str]] = {
     "first-answer": lambda: shown(REPORT),
     "site-answer": lambda: shown(REPORT),
-    "left-out": left_out,
+    "held-out": held_out,
     "card": card,
     "tpot": lambda: run("pinn results --markdown"),
     "ttft": lambda: run("pinn results --metric ttft --models-only --markdown"),
@@ -284,7 +287,7 @@ if "PINN_STEPS_DIR" in os.environ:
 #: What takes minutes; counts that stand above the tables do not hang on the checkpoint.
 SCORES: dict[str, Callable[[], str]] = {
     "engines": lambda: printed_from(
-        "measured deployments, model left out", "pinn evaluate engines"
+        "measured deployments, model held out", "pinn evaluate engines"
     ),
     "disaggregated": disaggregated,
     "speculation": lambda: printed_from("\n|", "pinn evaluate speculation"),
@@ -309,7 +312,7 @@ def main(scores: bool = False, plans: bool = False) -> None:
         write_part(PAGES, name, part)
     if plans:
         PLAN_PAGE.write_text(_PLAN.sub(typed_plan, PLAN_PAGE.read_text()))
-    draw_left_out.main()
+    draw_held_out.main()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,9 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from pinn.api.flag_values import checked_flag, several_values
 from pinn.api.requests import OTHER_NAMES, explained, parameters_of
+from pinn.common import old_names
 from pinn.common.documents import comma_separated
+from pinn.common.files import given_path
 from pinn.engines import launch_line
 from pinn.errors import PinnError, printable, warn_user
 from pinn.specs.flags import FORCE, Flag, flags_of
@@ -33,7 +35,7 @@ FORMAT = Flag(
     name="quantization",
 )
 _SERVE = Flag(
-    "Launch command to read model and flags from; flags beside it go first.", name="serve"
+    "Launch command with model and flags; flags given beside it override it.", name="serve"
 )
 #: An option's name in the help of a command.
 _OPTION = re.compile(r"--([a-z][a-z-]*)")
@@ -110,8 +112,8 @@ def read_request(
 
     Args:
         request: Class of the request.
-        given: Arguments of the request and flags of the specifications, with None for those that
-            are left out; paths may be text.
+        given: Arguments of the request and flags of the specifications; None stands for one that
+            is not given. Paths may be text.
         specifications: Dataclasses that declare flags.
         own: Arguments that the function declares itself, those of other requests too.
 
@@ -148,7 +150,8 @@ def _by_name(
     Raises:
         PinnError: If a name is unknown, with the nearest one, or an argument has two.
     """
-    names = {other: name for other, name in OTHER_NAMES.items() if name in hints}
+    old = old_names.old_arguments(hints)
+    names = old | {other: name for other, name in OTHER_NAMES.items() if name in hints}
     names |= {other: flag.name for flag in declared.values() for other in flag.other_names}
     names |= {name: name for name in (*declared, *hints, *own)}
     found = {name: value for name, value in own.items() if value is not None}
@@ -157,6 +160,8 @@ def _by_name(
             what = "flag" if declared else "argument"
             raise PinnError(f"unknown {what} {other!r}: {_nearest(other, names)}")
         name = names[other]
+        if value is not None and old.get(other) == name:
+            old_names.note(other, name)
         if value is not None and name in found:
             raise PinnError(f"{name} is given twice, as {other!r} too: leave one out")
         if value is not None:
@@ -178,8 +183,8 @@ def _typed(name: str, hint: Any, value: object) -> object:
         return [_typed(name, get_args(kind)[0], each) for each in several]
     if kind is Path:
         if not isinstance(value, str | PathLike):
-            raise PinnError(f"{name} must be a path, got {value!r:.60}")
-        return Path(value)
+            raise PinnError(f"{name} must be a path, got {value!r:.60}: give it as text")
+        return given_path(Path(value))
     flag = replace(*(limits or [Flag()]), name=name, kind=kind.__name__)
     if kind is float and not limits:  # it may be infinite
         return flag.read(value, name)

@@ -1,4 +1,4 @@
-"""Where the time of engine steps goes."""
+"""Breakdown of the time of engine steps by part."""
 
 from __future__ import annotations
 

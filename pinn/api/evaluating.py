@@ -142,7 +142,7 @@ def evaluate_engines(**given: object) -> ScoreTable:
 
     asked, _ = read_request(requests.EnginesRequest, given)
     scores = score_engines(engine_rows(), networks(asked.checkpoint))
-    heading = "measured deployments, model left out"
+    heading = "measured deployments, model held out"
     grids = [f"\n{a or heading}\n\n{g.markdown()}" for a, g in engine_grids(scores)]
     return ScoreTable(scores, "\n".join(grids))
 
@@ -188,12 +188,14 @@ def evaluate_panel(**given: object) -> ScoreTable:
     if asked.alone is not None and asked.against is None:
         raise PinnError("--alone compares two panels: name the other one with --against")
     path = find_checkpoint(asked.checkpoint)
-    other = None if asked.against is None else read_frame(asked.against, "write one with --out")
+    other = (
+        None if asked.against is None else scoring.read_panel(asked.against, "write one with --out")
+    )
     if asked.widths:
         read_calibration(path)  # refused before anything is simulated
     if asked.steps is not None and learned_steps(path, asked.steps):
-        warn_user(f"{path} learned from {asked.steps}: they do not judge it")
-    rows = panel_rows(path, asked.judges or (), asked.steps, asked.public or ())
+        warn_user(f"{asked.steps} is training data of {path}: it is left off the scorecard")
+    rows = panel_rows(path, asked.held_out_runs or (), asked.steps, asked.public or ())
     try:
         scored = interval_widths.interval_rows(path, rows)
     except PinnError:  # no intervals

@@ -1,4 +1,4 @@
-"""Files for other programs: coefficient tables, ONNX graphs, folders for BLIS."""
+"""Files for other programs: coefficient tables, ONNX graphs, folders for BLIS and llm-d."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pinn.api.arguments import read_request, with_arguments
 from pinn.api.prediction import configuration_rows
-from pinn.api.requests import BlisRequest, OnnxRequest, TableRequest
+from pinn.api.requests import BlisRequest, LlmDRequest, OnnxRequest, TableRequest
 from pinn.common.files import find_checkpoint
 from pinn.common.screen import printed, skipped_lines
 from pinn.engines.configurations import Values, canonical, make_deployments, typed_configurations
@@ -90,6 +90,30 @@ def export_blis(
     return Written(Path(out), (*lines, *said.splitlines()))
 
 
+@with_arguments(request=LlmDRequest)
+def export_llm_d(
+    out: str | Path, configurations: AnyConfigurations | None = None, **given: object
+) -> Written:
+    """Write a folder per configuration that llm-d starts from: ``pinn export llm-d``.
+
+    Args:
+        out: Folder for the folders.
+        configurations: Configurations, as :func:`export_table` takes them.
+        **given: The keyword arguments below.
+
+    Raises:
+        PinnError: If something is unknown, does not fit together, or cannot serve a load.
+    """
+    from pinn.export.llmd_files import SeedSettings, write_seeds
+
+    how, _ = read_request(LlmDRequest, given, out=out, configurations=configurations)
+    configured, lines = _configured(configurations, how)
+    checkpoint = find_checkpoint(how.checkpoint)
+    settings = SeedSettings(checkpoint, how.coefficients or [], how.entries, how.seed)
+    said = printed(write_seeds, configured, settings, Path(out), how.skip_invalid)
+    return Written(Path(out), (*lines, *said.splitlines()))
+
+
 @with_arguments(request=OnnxRequest)
 def export_onnx(out: str | Path, **given: object) -> Written:
     """Write the network and the step time as ONNX graphs into a folder: ``pinn export onnx``.
@@ -121,7 +145,7 @@ def export_onnx(out: str | Path, **given: object) -> Written:
 
 
 def _configured(
-    configurations: AnyConfigurations | None, how: TableRequest | BlisRequest
+    configurations: AnyConfigurations | None, how: TableRequest | BlisRequest | LlmDRequest
 ) -> tuple[Configured, list[str]]:
     """Return configurations with coefficients, and a line for each reason to leave some out."""
     from pinn.export.configured import from_checkpoint, with_coefficient_files

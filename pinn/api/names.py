@@ -58,11 +58,11 @@ def models(contains: str = "", **given: object) -> KnownModels:
     ('Qwen/Qwen3-32B-FP8', 'Qwen/Qwen3-32B-FP8-Static-PerTensor')
 
     Args:
-        contains: Text that a name has in it, in any case; all names have the empty one.
-        **given: Nothing else.
+        contains: Text that names have to contain; case is ignored. Empty for all names.
+        **given: No further arguments.
 
     Raises:
-        PinnError: If no name has the text in it.
+        PinnError: If no name contains the text.
     """
     asked, _ = read_request(NamesRequest, given, contains=contains)
     names = [name for name in catalog.list_models() if asked.contains.lower() in name.lower()]
@@ -71,13 +71,20 @@ def models(contains: str = "", **given: object) -> KnownModels:
     return KnownModels(tuple(names))
 
 
+#: Explanation of the columns of a table of GPUs.
+_COLUMNS = (
+    "bf16, fp8, fp4: dense TFLOP/s. link: between GPUs, one direction. measured: training data "
+    "(- is extrapolated)."
+)
+
+
 @dataclass(frozen=True)
 class KnownGpus:
     """GPUs that are known by name.
 
     Attributes:
         specs: Datasheets in SI units, in the order of their names.
-        measured: What predictions for a GPU rest on, by name; one that is missing is extrapolated.
+        measured: GPU -> its training data; predictions for a GPU without any are extrapolated.
     """
 
     specs: tuple[GpuSpec, ...]
@@ -90,7 +97,7 @@ class KnownGpus:
         return pd.DataFrame(self.to_json())
 
     def show(self, sources: bool = False) -> None:
-        """Print the datasheets; with ``sources`` where their figures come from, too."""
+        """Print the datasheets; with ``sources`` also the sources of their figures."""
         print(
             f"{'gpu':25}{'GiB':>5}{'TB/s':>6}{'bf16':>6}{'fp8':>6}{'fp4':>6}{'SMs':>5}"
             f"{'link GB/s':>11}{'PCIe GB/s':>11}  measured"
@@ -99,9 +106,10 @@ class KnownGpus:
             print(f"{_line(gpu)}  {self.measured.get(gpu.name, '-')}")
             if sources:
                 say(f"  {gpu.source}")
+        say(_COLUMNS)
 
     def to_json(self) -> list[dict[str, object]]:
-        """Return each datasheet, in SI units, with what predictions for it rest on."""
+        """Return each datasheet, in SI units, with the training data on the GPU."""
         return [asdict(gpu) | {"measured": self.measured.get(gpu.name, "-")} for gpu in self.specs]
 
     def __str__(self) -> str:
@@ -117,11 +125,11 @@ def gpus(contains: str = "", **given: object) -> KnownGpus:
     ['H100-PCIe']
 
     Args:
-        contains: Text that a name has in it, in any case; all names have the empty one.
-        **given: Nothing else.
+        contains: Text that names have to contain; case is ignored. Empty for all names.
+        **given: No further arguments.
 
     Raises:
-        PinnError: If no name has the text in it.
+        PinnError: If no name contains the text.
     """
     from pinn.surrogate.uncertainty.distance import measured_gpus
 

@@ -19,6 +19,7 @@ from pinn.engines.configurations import (
     typed_configurations,
 )
 from pinn.engines.deployment import Deployment
+from pinn.errors import PinnError
 from pinn.memory.start_up import start_up
 from pinn.memory.startup_log import read_startup_log
 from pinn.specs.serving import ServingSpec
@@ -36,6 +37,7 @@ from pinn.surrogate.uncertainty.network_evidence import network_evidence
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
     from pinn.engines.configurations import Configuration
 
@@ -169,17 +171,37 @@ def predict_many(
     Raises:
         PinnError: If a row names something unknown, or does not fit together.
     """
+    table, reasons = arrow_table(configurations, batch, given)
+    found: pd.DataFrame = table.to_pandas()
+    found.attrs["left_out"] = reasons
+    return found
+
+
+def arrow_table(
+    configurations: AnyConfigurations, batch: str | Sequence[str], given: Mapping[str, object]
+) -> tuple[pa.Table, list[str]]:
+    """Return the table of :func:`predict_many` for its arguments, and a reason per skipped row."""
     from pinn.export.coefficient_table import many_table
 
     own = {"configurations": configurations, "batch": batch}
     asked, flags = read_request(ManyRequest, given, ServingSpec, **own)
     shared = canonical(flags | named(asked.model, asked.gpu))
     rows = [shared | row for row in configuration_rows(configurations)]
-    listed = [batch] if isinstance(batch, str) else list(batch)
-    table, reasons = many_table(rows, listed, asked.checkpoint, asked.skip_invalid)
-    found: pd.DataFrame = table.to_pandas()
-    found.attrs["left_out"] = reasons
-    return found
+    listed = _texts(batch)
+    return many_table(rows, listed, asked.checkpoint, asked.skip_invalid)
+
+
+def _texts(batch: object) -> list[str]:
+    """Return one or several batches as a list.
+
+    Raises:
+        PinnError: If they are no texts.
+    """
+    listed = [batch] if isinstance(batch, str) else batch
+    if not isinstance(listed, Sequence) or not all(isinstance(each, str) for each in listed):
+        example = "such as '32 decode @ 700'"
+        raise PinnError(f"batch must be a text or a list of texts, got {batch!r:.60}: {example}")
+    return list(listed)
 
 
 def configuration_rows(configurations: AnyConfigurations) -> list[Values]:
@@ -194,4 +216,9 @@ def configuration_rows(configurations: AnyConfigurations) -> list[Values]:
     if isinstance(configurations, pd.DataFrame):
         blank = configurations.isna()
         records = configurations.astype(object).mask(blank, None).to_dict("records")
-    return [canonical(row, f"row {number}: ") for number, row in enumerate(records, 1)]
+    listed = list(records) if isinstance(records, Iterable) else [records]
+    bad = next((row for row in listed if not isinstance(row, Mapping)), None)
+    if bad is not None:
+        remedy = 'give {"gpu": ["H100", "H200"]}, or [{"gpu": "H100"}, {"gpu": "H200"}]'
+        raise PinnError(f"configurations must be a grid or rows, got {bad!r:.60}: {remedy}")
+    return [canonical(row, f"row {number}: ") for number, row in enumerate(listed, 1)]

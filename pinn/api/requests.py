@@ -19,10 +19,10 @@ SHARED = {
     "model": "Name, or path of a config.json or its folder.",
     "gpu": "Name, or path of a datasheet's JSON file.",
     "configs": "CSV, YAML or JSON file of configurations or of a grid, as of 'pinn coefficients'; "
-    "or a grid itself, such as 'model=Llama-3.1-8B gpu=H100,B200 tensor_parallel_size=1,2'. "
+    "or a grid as text, such as 'model=Llama-3.1-8B gpu=H100,B200 tensor_parallel_size=1,2'. "
     "[default: those of --coefficients]",
-    "images_per_request": "Images that begin each prompt; its tokens in a batch include theirs. A "
-    "step with the first token of an image encodes it.",
+    "images_per_request": "Images at the start of each prompt; prompt tokens include image tokens. "
+    "An image is encoded in the step with its first token.",
     "image_size": "Size of each image in pixels.",
     "checkpoint": "Trained network. [default: PINN_CHECKPOINT, else checkpoints/pinn.safetensors]",
 }
@@ -54,14 +54,14 @@ def named(model: str | None, gpu: str | None) -> dict[str, FlagValue]:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionRequest:
-    """A configuration, and what times its steps; the engine's flags go beside it.
+    """A configuration and the source of its step times, beside flags of the engine.
 
     Attributes:
-        batch: Batch to time, such as '32 decode @ 700' (32 requests after 700 tokens each) or
-            '1 prefill 512 @ 0 + 16 decode @ 600'. Repeatable.
-        coefficients: JSON file of 'pinn calibrate' or 'pinn coefficients', in place of the network;
-            its deployment holds where no flag says otherwise.
-        memory_log: Log of the start of such a server, whose sizes replace predicted ones.
+        batch: Batch to time, such as '32 decode @ 700' (32 decode requests with 700 tokens of
+            context each) or '1 prefill 512 @ 0 + 16 decode @ 600'. Repeatable.
+        coefficients: JSON file of 'pinn calibrate' or 'pinn coefficients', instead of the
+            network. Its model, GPU and flags are used unless given here.
+        memory_log: Start-up log of such a server; its memory sizes replace predicted ones.
     """
 
     model: str | None = None
@@ -79,7 +79,7 @@ class ManyRequest:
     """Defaults for configurations that lack a value; the engine's flags go beside it.
 
     Attributes:
-        skip_invalid: Leave out, and count, configurations that do not fit together.
+        skip_invalid: Skip and count invalid configurations.
     """
 
     model: str | None = None
@@ -90,7 +90,7 @@ class ManyRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class ExploreRequest:
-    """The servers of a page; the engine's flags go beside it.
+    """Servers of a page, beside flags of the engine.
 
     Attributes:
         gpu: Names, or paths of datasheets, separated by commas.
@@ -130,17 +130,41 @@ class WorkersRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ServeRequest:
+    """Address of the HTTP service, and its limits.
+
+    Attributes:
+        host: Address to listen on. Only programs of this machine reach the default.
+        port: Port to listen on; 0 for a free one.
+        workers: Processes for predictions, and as many for simulations and plans. [default: one
+            per core]
+        queue: Requests that may wait for a process; one more gets status 503.
+        timeout: Seconds that an answer may take to compute.
+        files: Let requests name files of this machine, also where --host is not of this machine
+            alone.
+    """
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Flag(least=0, most=65535)] = 8000
+    workers: Annotated[int | None, Flag(least=1, most=1024)] = None
+    queue: Annotated[int, Flag(least=1, most=100_000)] = 256
+    timeout: Annotated[float, Flag(above=0)] = 300.0
+    files: bool = False
+    checkpoint: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ServersRequest:
     """Servers other than those of the flags: two pools, or a fleet.
 
     Attributes:
-        prefill: Prefill servers of their own: '2x tp=4' is two with -tp 4 each; other flags in
-            short or in full, such as ep, dp=2, gpu=H200. Goes with --decode.
-        decode: The decode servers.
-        kv_link_gb_per_s: Rate at which a GPU sends or takes keys and values, in GB/s; inf for
-            transfers that take no time. [default: the network port that the GPU's PCIe link fills]
-        fleet: YAML file with kinds of servers, start_up_s, failures, in_flight and autoscaler, for
-            --replicas of the flags where it lists no kinds.
+        prefill: Prefill workers: '2x tp=4' is two with -tp 4 each. Other flags follow in short or
+            in full, such as ep, dp=2, gpu=H200. Needs --decode.
+        decode: Decode workers, in the form of --prefill.
+        kv_link_gb_per_s: Bandwidth per GPU of KV transfers, in GB/s; inf for transfers that take
+            no time. [default: the network port that the GPU's PCIe link fills]
+        fleet: YAML file of a fleet: kinds of servers, start_up_s, failures, in_flight, autoscaler.
+            Without kinds the fleet is --replicas of the command's server.
     """
 
     PANEL: ClassVar[str] = "Disaggregated prefill/decode, fleets"
@@ -153,11 +177,11 @@ class ServersRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class BreakdownRequest:
-    """Steps of a configuration, and what they are broken down with.
+    """Steps of a configuration to break down, and the networks for it.
 
     Attributes:
-        batch: Step to break down, such as '64 decode @ 2000' (64 requests after 2000 tokens each)
-            or '1 prefill 512 @ 0 + 16 decode @ 600'. Repeatable.
+        batch: Step to break down, such as '64 decode @ 2000' (64 decode requests with 2000 tokens
+            of context each) or '1 prefill 512 @ 0 + 16 decode @ 600'. Repeatable.
         kernels: Folder of fitted kernel surrogates. [default: kernels/all beside the checkpoint,
             else checkpoints/kernels/all]
     """
@@ -173,26 +197,25 @@ class BreakdownRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class SimulationRequest:
-    """A workload to serve, and what times its steps; the flags of server and load go beside it.
+    """A workload and the source of step times, beside flags of server and load.
 
     Attributes:
         workload: CSV trace (Azure's and BurstGPT's too), TraceV2 header, JSON of Mooncake or
             ShareGPT, inference-perf or BLIS YAML, or a plain YAML with prompt_tokens, output_tokens
             and stages or concurrency; or give --input-len and the flags beside it.
-        rate: Mean requests per second, for as long as the load lasts; several with commas between
-            them, such as 1,2,4,8, for a table of them. [default: the file's own]
-        seed: Of random draws. [default: the file's, else 0]
+        rate: Mean requests per second over the whole load; several, such as 1,2,4,8, give a table.
+            [default: that of the file]
+        seed: Seed of random draws. [default: that of the file, else 0]
         slo: Limits to check, such as 'ttft<=1s, tpot<=50ms' or 'ttft:1000 tpot:50' on each request,
-            'p99 ttft<=2s' on all: says which share of the requests meets them, and goodput.
-        percentiles: Of latencies, such as 50,90,99.9. [default: 50,90,95,99]
-        num_warmups: Requests that are served first and not measured.
-        warmup_s: Seconds in which requests are sent that are not measured.
-        sensitivity: Also say which coefficients a figure of the JSON depends on, such as
-            e2e_mean_ms: the run again with each one changed, everything else equal.
-        coefficients: JSON file of 'pinn calibrate' or 'pinn coefficients', in place of the network;
-            its deployment holds where no flag says otherwise.
-        memory_log: Log of the start of such a server, whose KV cache is taken in place of the one
-            that the memory model expects.
+            'p99 ttft<=2s' on all. Reports the share of requests within the limits, and goodput.
+        percentiles: Percentiles of latencies to print, such as 50,90,99.9. [default: 50,90,95,99]
+        num_warmups: Number of warm-up requests before the measurement.
+        warmup_s: Duration of the warm-up before the measurement, in seconds.
+        sensitivity: Also print which coefficients a metric of the JSON depends on, such as
+            e2e_mean_ms, from one more run per coefficient.
+        coefficients: JSON file of 'pinn calibrate' or 'pinn coefficients', instead of the
+            network. Its model, GPU and flags are used unless given here.
+        memory_log: Start-up log of such a server; its KV cache size replaces the predicted one.
     """
 
     workload: Path | None = None
@@ -212,26 +235,26 @@ class SimulationRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationRequest:
-    """Measurements of a server, and the coefficients that it is fitted from.
+    """Measurements of a server, and the coefficients to start from.
 
     Attributes:
         observations: Folder that 'pinn ingest' wrote.
-        benchmarks: Files or folders that a benchmark tool wrote, in place of traces; several in a
-            row.
-        steps: Folder that 'pinn measure' wrote, or a CSV file like it.
-        model: What the benchmarks were of: a name, or a config.json.
-        gpu: What they ran on: a name, or a datasheet.
-        append: Go on from the posterior of an earlier calibration, and say its drift; its model,
-            GPU and flags hold where no other are given.
-        base: Coefficient set to start from, in place of the network.
-        memory_log: Log of the server's start: its KV cache has to match the flags, and benchmarks
-            are simulated with it.
-        kv_events: KV events of the server, or its metrics pages with kv_offload series, for the
-            rate and the latency of its link to host memory; several pages in a row.
-        force: Fit although the file does not match the flags.
-        accept: Write the calibration although a metric is still off on held-out data.
-        budget: Intervals to fit to, chosen at random; 0 for all there are.
-        intervals: Fit to windows (means of 5 to 15 steps), singles (one step) or both.
+        benchmarks: Files or folders of a benchmark tool; several are separated by spaces.
+        steps: Folder that 'pinn measure' wrote, or a CSV file of whole steps.
+        model: Model of the measured server: a name, or a config.json.
+        gpu: GPU of the measured server: a name, or a datasheet.
+        append: Earlier calibration to continue from; its drift is printed. Its model, GPU and flags
+            are used unless given here.
+        base: Coefficient file to start from instead of the network.
+        memory_log: Start-up log of the server. Its KV cache is compared with the flags and used in
+            the simulation of benchmarks.
+        kv_events: KV events of the server, or its metrics pages with kv_offload series, to fit the
+            link to host memory; several pages are separated by spaces.
+        force: Fit even if the measurements do not match the flags.
+        accept: Write the calibration even if the held-out error of a metric is still large.
+        budget: Number of randomly chosen intervals for the fit; 0 for all.
+        intervals: Kind of intervals for the fit: windows (means of 5 to 15 steps), singles (one
+            step) or both.
         seed: Seed of the random choice.
     """
 
@@ -285,13 +308,13 @@ class MeasureRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class TableRequest:
-    """How a table of configurations is made.
+    """Settings of a table of configurations.
 
     Attributes:
         coefficients: JSON file of 'pinn calibrate' or 'pinn coefficients', in place of the network
             for the configuration that it belongs to. Repeatable.
-        skip_invalid: Leave out what does not fit together.
-        intervals: Ends of 90 % intervals where they are known.
+        skip_invalid: Skip invalid configurations.
+        intervals: Include the ends of 90 % intervals.
     """
 
     checkpoint: Path | None = None
@@ -305,13 +328,13 @@ class BlisRequest:
     """Settings of folders made for configurations.
 
     Attributes:
-        workloads: What the configurations will serve, as of 'pinn simulate': a vector of its own
-            beside those of steady loads from one request to saturation. Repeatable.
+        workloads: Workload of the configurations, as 'pinn simulate' reads it. It gets a vector of
+            coefficients beside those of steady loads up to saturation. Repeatable.
         coefficients: JSON file of 'pinn calibrate' or 'pinn coefficients', in place of the network
             for the configuration that it belongs to. Repeatable.
-        skip_invalid: Leave out what does not fit together.
-        worst_error: Refuse a configuration of whose step times BLIS's formula gets one more wrong
-            than by this share, with the vector that run.sh picks for such a batch.
+        skip_invalid: Skip invalid configurations.
+        worst_error: Refuse a configuration if the relative error of BLIS's formula exceeds this in
+            any step, with the vector that run.sh picks for the batch.
     """
 
     workloads: list[Path] | None = None
@@ -322,13 +345,32 @@ class BlisRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LlmDRequest:
+    """Settings of the seeds of configurations.
+
+    Attributes:
+        coefficients: JSON file of 'pinn calibrate' or 'pinn coefficients', in place of the network
+            for the configuration that it belongs to. Repeatable.
+        skip_invalid: Leave out what does not fit together.
+        entries: Training entries of a configuration, half of them of TTFT and half of TPOT.
+        seed: Seed of the random draws.
+    """
+
+    checkpoint: Path | None = None
+    coefficients: list[Path] | None = None
+    skip_invalid: bool = False
+    entries: Annotated[int, Flag(least=10, most=1_000_000)] = 4000
+    seed: Annotated[int, Flag(least=0)] = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class OnnxRequest:
     """Settings of files written beside the graphs.
 
     Attributes:
-        inputs: JSON file to write: inputs of both graphs, and the result.
-        configs: The one configuration of --inputs, as of 'export table'.
-        batch: The batch of --inputs, as of 'pinn coefficients'.
+        inputs: JSON file to write, with inputs and outputs of both graphs.
+        configs: Configuration of --inputs; exactly one.
+        batch: Batch of --inputs, such as '32 decode @ 700'.
     """
 
     checkpoint: Path | None = None

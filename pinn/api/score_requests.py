@@ -12,10 +12,10 @@ from pinn.specs.flags import Flag
 
 @dataclass(frozen=True, kw_only=True)
 class NamesRequest:
-    """Which of the known names are listed.
+    """Filter of a list of names.
 
     Attributes:
-        contains: Show only names with this text, in any case.
+        contains: Show only names that contain this text; case is ignored.
     """
 
     contains: str = ""
@@ -23,7 +23,7 @@ class NamesRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class IngestRequest:
-    """Where tables go, and the server that they are of.
+    """Folder for the tables of a server, and its model and GPU.
 
     Attributes:
         out: Folder for the tables.
@@ -42,8 +42,8 @@ class CompareRequest:
 
     Attributes:
         a: Checkpoint, coefficient file or evaluation.
-        b: What to compare it with.
-        method: Whose errors are compared, of tables with several.
+        b: Checkpoint, coefficient file or evaluation to compare with A.
+        method: Method whose errors are compared, for tables with several.
     """
 
     a: Path
@@ -53,7 +53,7 @@ class CompareRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class ResultsRequest:
-    """Which errors, or measurements, are shown.
+    """Selection of errors or measurements to show.
 
     Attributes:
         path: results.csv of an experiment. [default: that of the checkpoint]
@@ -68,7 +68,7 @@ class ResultsRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteRequest:
-    """How much of the suite is run.
+    """Settings of a run of the evaluation suite.
 
     Attributes:
         fast: Fit nothing: score what is on disk and was published.
@@ -118,10 +118,10 @@ class EnginesRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class FileScoresRequest:
-    """A coefficient file, and what was measured of its server.
+    """A coefficient file, and measurements of its server.
 
     Attributes:
-        file: Of 'pinn calibrate' or 'pinn coefficients --json'.
+        file: Coefficient file of 'pinn calibrate' or 'pinn coefficients --json'.
         observations: Folder that 'pinn ingest' wrote.
     """
 
@@ -131,22 +131,22 @@ class FileScoresRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class PanelRequest:
-    """A checkpoint, and measurements to score it on.
+    """A checkpoint, and evaluation data to score it on.
 
     Attributes:
-        against: Another panel, written by --out: compare.
-        alone: With --against, the group in which the one new mechanism stands alone.
-        judges: CSV of serving runs that nothing was fitted to; may be repeated.
+        against: Scorecard of another checkpoint, as --out writes it; prints the differences.
+        alone: With --against, the group in which a single new mechanism acts alone.
+        held_out_runs: CSV of serving runs that are in no training data; may be repeated.
         steps: CSV of measured whole steps.
         public: Folder of public measurements; may be repeated.
-        ledger: Add a line to the ledger.csv of the shipped one.
-        widths: Fit the widths of its intervals to all groups, and keep them beside it.
+        ledger: Description of the candidate; adds a line to the shipped ledger.csv.
+        widths: Fit the widths of the checkpoint's intervals to all groups, and write them.
     """
 
     checkpoint: Path | None = None
     against: Path | None = None
     alone: str | None = None
-    judges: list[Path] | None = None
+    held_out_runs: list[Path] | None = None
     steps: Path | None = None
     public: list[Path] | None = None
     ledger: str | None = None
@@ -158,7 +158,7 @@ class DraftsRequest:
     """Assumptions about deployments that hide multi-token prediction.
 
     Attributes:
-        draft_tokens: Taken to be drafted in a step.
+        draft_tokens: Assumed number of drafted tokens per step.
     """
 
     checkpoint: Path | None = None

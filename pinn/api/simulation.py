@@ -6,6 +6,7 @@ import contextlib
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from pinn.api.requests import ServersRequest, SimulationRequest, named
 from pinn.calibration.posterior import posterior_step_half_widths
 from pinn.common import Json, JsonObject
 from pinn.common.documents import comma_separated
-from pinn.common.files import file_sha256, find_checkpoint, json_text
+from pinn.common.files import file_sha256, find_checkpoint, given_path, json_text
 from pinn.common.progress import doing
 from pinn.engines.configurations import canonical, make_deployment, parse_pool
 from pinn.engines.engine_spec import EngineSpec
@@ -54,7 +55,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
     #: A file, the content of a plain one, or requests; None where flags say it.
-    AnyWorkload = str | Path | Mapping[str, Json] | pd.DataFrame | None
+    AnyWorkload = (
+        str | Path | Mapping[str, Json] | Sequence[Mapping[str, Json]] | pd.DataFrame | None
+    )
 
 _SPECIFICATIONS = (ServingSpec, EngineSpec, LoadFlags)
 
@@ -81,8 +84,9 @@ def simulate(
 
     Args:
         workload: File, as of ``pinn simulate --workload``; or the content of a plain one as a
-            mapping; or a DataFrame with ``arrival_s``, ``prompt_tokens`` and ``output_tokens``.
-            None where flags say it, such as ``input_len=1024, output_len=256, concurrency=64``.
+            mapping; or a DataFrame, or a list of mappings, with ``arrival_s``, ``prompt_tokens``
+            and ``output_tokens``. None where flags say it, such as ``input_len=1024,
+            output_len=256, concurrency=64``.
         model: Name, or path of a config.json or its folder.
         gpu: Name, or path of a datasheet's JSON file.
         **given: All else, the engine's and the load's flags too.
@@ -186,7 +190,8 @@ def read_rates(text: str | None) -> list[float]:
     except ValueError:
         found = []
     if not found:
-        raise PinnError(f"--rate must be requests/s such as 8, or 1,2,4,8, got {text!r:.60}")
+        fault = f"--rate must be requests/s such as 8, or 1,2,4,8, got {text!r:.60}"
+        raise PinnError(f"{fault}: give some, or leave it out")
     return found
 
 
@@ -339,7 +344,7 @@ def simulated_pools(
     flags: Mapping[str, FlagValue],
     rate_per_s: float | None = None,
 ) -> PoolsSimulation:
-    """Serve a load on two pools at one rate; its own for None."""
+    """Serve a load on a prefill and a decode pool, at the load's own rate if none is given."""
     load, flags = asked_load(asked.workload, flags, asked.seed, model=asked.model)
     for name, remedy in _OF_ONE_ENGINE.items():
         if flags.get(name) is not None or getattr(asked, name, None) is not None:
@@ -350,7 +355,7 @@ def simulated_pools(
     if of_prefill is None or of_decode is None:
         option = "--prefill" if of_prefill is None else "--decode"
         raise PinnError(
-            f"{option} is missing: prefill and decode apart take both, such as "
+            f"{option} is missing: disaggregated prefill/decode takes both, such as "
             "--prefill '2x tp=4' --decode '1x tp=8' (--kv-link-gb-per-s is the link between them)"
         )
     of_pools = [parse_pool(of_prefill, "--prefill"), parse_pool(of_decode, "--decode")]
@@ -380,18 +385,22 @@ def simulate_fleet(
     """Serve a workload on a fleet, as ``pinn simulate --fleet`` does.
 
     Args:
-        workload: As of :func:`simulate`.
+        workload: Workload as :func:`simulate` takes it: a name, a file or an object.
         model: Name, or path of a config.json or its folder.
-        gpu: Name, or path of a datasheet's JSON file, of kinds that name none.
-        fleet: YAML file as of ``--fleet``, or its content as a mapping.
-        **given: All else; the engine's flags are of all kinds that do not say otherwise.
+        gpu: Name, or path of a datasheet's JSON file, for server kinds that name none.
+        fleet: YAML file as ``--fleet`` takes it, or its content as a mapping.
+        **given: All other arguments; engine flags apply to all server kinds that do not set them.
 
     Raises:
         PinnError: If something is unknown, or the kinds cannot be simulated together.
     """
     if fleet is None:
         raise PinnError("fleet is missing: a YAML file, or a mapping such as {'kinds': [...]}")
-    spec = fleet_of(fleet, "fleet") if isinstance(fleet, Mapping) else read_fleet(Path(fleet))
+    if not isinstance(fleet, Mapping | str | PathLike):
+        example = "such as {'kinds': [{'gpu': 'H100'}]}"
+        raise PinnError(f"fleet must be a path or a mapping, got {fleet!r:.60}: {example}")
+    is_content = isinstance(fleet, Mapping)
+    spec = fleet_of(fleet, "fleet") if is_content else read_fleet(given_path(fleet))
     with workload_file(workload) as path:
         own = {"workload": path, "model": model, "gpu": gpu}
         asked, flags = read_request(SimulationRequest, given, *_SPECIFICATIONS, **own)
@@ -437,6 +446,24 @@ def _kind_job(
     return simulation_job(asked, load, {**flags, **own, **of_engine}, rate_per_s)
 
 
+def _requests_table(workload: object) -> pd.DataFrame:
+    """Return the requests of a load, a table or a list of mappings, as a table.
+
+    Raises:
+        PinnError: If they are something else.
+    """
+    import pandas as pd
+
+    if isinstance(workload, pd.DataFrame):
+        return workload
+    listed = workload if isinstance(workload, list) else []
+    if not listed or not all(isinstance(each, Mapping) for each in listed):
+        example = 'such as {"prompt_tokens": 512, "output_tokens": 64, "concurrency": 8}'
+        kinds = "a path, a mapping or a list of requests"
+        raise PinnError(f"workload must be {kinds}, got {workload!r:.60}: give one, {example}")
+    return pd.DataFrame(listed)
+
+
 @contextlib.contextmanager
 def workload_file(workload: AnyWorkload) -> Iterator[Path | None]:
     """Return the file of a workload; written for the time being where it is none."""
@@ -449,7 +476,7 @@ def workload_file(workload: AnyWorkload) -> Iterator[Path | None]:
             path.write_text(json_text(workload))
         else:
             path = Path(folder, "workload.csv")
-            workload.to_csv(path, index=False)
+            _requests_table(workload).to_csv(path, index=False)
         try:
             yield path
         except PinnError as error:

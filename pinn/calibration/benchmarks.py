@@ -77,7 +77,7 @@ class FigureRows:
 
 
 def fitted_figures(run: BenchmarkRun) -> list[str]:
-    """Which figures of a run are fitted.
+    """Return the names of the metrics of a run that are fitted.
 
     Raises:
         PinnError: If it has none that could be.

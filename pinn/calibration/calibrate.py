@@ -138,7 +138,7 @@ KINDS = ("windows", "singles", "both")
 
 @dataclass(frozen=True)
 class BetaSettings:
-    """How beta is calibrated.
+    """Settings of the calibration of beta.
 
     Attributes:
         kind: Intervals to use: ``windows`` of 5 to 15 steps, ``singles`` or ``both``.

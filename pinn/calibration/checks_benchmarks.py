@@ -51,7 +51,7 @@ def check_benchmarks(
     found = [*_one_server(runs), *_stated(runs, deployment)]
     for run in runs:
         found += _of_run(run, deployment)
-    what = "the times between tokens are"
+    what = "the ITL is"
     return found or list(check_speed(_ratio(runs, coefficients_of), deployment, what))
 
 

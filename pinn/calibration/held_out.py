@@ -1,4 +1,4 @@
-"""Held-out errors of a calibration by metric, in a user's words, and what is still off."""
+"""Held-out errors of a calibration by metric, in a user's words, and warnings of large ones."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ class MetricError:
         count: How many measurements.
         before: Error before.
         after: Error after.
-        is_held_out: Whether each was predicted from the others; else it was fitted to.
+        is_held_out: Whether each measurement was held out; else the calibration was fitted to it.
         word: ``better``, ``worse`` or ``no better``, or that it was left alone.
     """
 
@@ -62,13 +62,13 @@ class MetricError:
 
     @property
     def warning(self) -> str | None:
-        """Return what is still off and its likely causes; None where nothing is."""
+        """Warning with the remaining error and its likely causes; None for a small error."""
         if not self.after > STILL_OFF:
             return None
         where = "held-out" if self.is_held_out else "fitted"
         causes = "; ".join(_CAUSES.get(self.key, _CAUSES["e2e"]))
-        off = f"{self.metric} is still off by {100 * self.after:.0f} %"
-        return f"{off} (median of {self.count} {where} measurements). Likely causes: {causes}."
+        error = f"{self.metric}: median APE is still {100 * self.after:.0f} %"
+        return f"{error} over {self.count} {where} measurements. Likely causes: {causes}."
 
 
 def metric_errors(found: ServerCalibration) -> list[MetricError]:
@@ -104,5 +104,5 @@ def _error(rows: pd.DataFrame, side: str) -> np.ndarray:
 
 
 def warnings_of(found: ServerCalibration) -> list[str]:
-    """Return a warning for each metric that is still off."""
+    """Return a warning for each metric with a large error."""
     return [text for each in metric_errors(found) if (text := each.warning) is not None]

@@ -17,15 +17,15 @@ _LEVEL, _LEAST = 0.9, 4
 
 @dataclass(frozen=True)
 class HostLink:
-    """Rate and latency of the link, copies included.
+    """Bandwidth and latency of the link to host memory, copies included.
 
     Attributes:
-        bytes_per_s: Of a GPU.
+        bytes_per_s: Bandwidth of one GPU's link.
         bytes_per_s_interval: Lower and upper bound; None where too few transfers were measured.
-        latency_s: Of each transfer, besides its bytes.
-        latency_s_interval: As that of the rate.
-        transfers: Transfers that it was fitted to.
-        gigabytes: That they moved.
+        latency_s: Fixed latency of one transfer.
+        latency_s_interval: Lower and upper bound; None where too few transfers were measured.
+        transfers: Number of transfers that the fit used.
+        gigabytes: Total size of these transfers, 1e9 bytes.
     """
 
     bytes_per_s: float

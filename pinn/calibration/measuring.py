@@ -1,4 +1,4 @@
-"""Which batches to measure, and the program that measures them as one file."""
+"""Choice of batches to measure, and the program that measures them as one file."""
 
 import ast
 from collections.abc import Sequence
@@ -257,14 +257,14 @@ def design(
 
 
 def _likeness(batches: Sequence[Wanted]) -> Float[np.ndarray, "batches batches"]:
-    """How far batches share what no coefficient explains: 1 for equal ones."""
+    """Return the correlation of the model error between batches: 1 for equal ones."""
     sizes = np.log1p(np.array(batches, dtype=float))
     square = ((sizes[:, None] - sizes[None]) ** 2).sum(axis=2)
     return np.exp(-square / 2)
 
 
 def _costs(batches: Sequence[Wanted], seconds: Rows, held: Wanted, per_token: float) -> Rows:
-    """Seconds of each batch, after what is held: its prompts, and as many steps as are needed."""
+    """Return the seconds to measure each batch: its prompts, without those held, and its steps."""
     kept = [held.decodes if b.context == held.context else 0 for b in batches]
     tokens = np.array([max(b.decodes - k, 0) * b.context + b.cached
                        for b, k in zip(batches, kept, strict=True)])  # fmt: skip

@@ -216,7 +216,7 @@ class Quantity:
 
     @property
     def drift(self) -> float:
-        """How many standard errors of before it moved."""
+        """Change since the earlier calibration, in its standard errors."""
         return (self.after - self.before) / self.before_error if self.before_error else 0.0
 
 

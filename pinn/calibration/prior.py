@@ -234,13 +234,13 @@ class Start:
     def of_network(
         self, deployment: Deployment, start: CoefficientSet
     ) -> Callable[[Deployment], Coefficients]:
-        """Coefficients of a deployment, or of another that might have run."""
+        """Return a function that gives the coefficients of this or another deployment."""
         return lambda other: (
             start.coefficients if other == deployment else self._surrogate().coefficients([other])
         )
 
     def prior(self, deployment: Deployment, start: CoefficientSet) -> Prior:
-        """How far the coefficients before may be off."""
+        """Return the prior: standard deviations of the coefficients before calibration."""
         if self.append is not None:
             return prior_of_set(start, f"calibrate without --append {self.append} first")
         used = find_checkpoint(self.checkpoint)

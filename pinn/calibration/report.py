@@ -1,4 +1,4 @@
-"""The result of a calibration and its text: one screen, or all of it."""
+"""Result of a calibration, and its report: one screen, or everything."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,14 +24,14 @@ _ERRORS, _QUANTITIES, _NOTES, _VERDICTS = 3, 3, 2, 5
 
 @dataclass(frozen=True)
 class CalibratedServer:
-    """A calibrated server.
+    """Calibration of a server.
 
     Attributes:
         fit: Fit to the measurements.
         appended: Whether it continues an earlier calibration.
         notes: Data that was skipped, assumptions and mismatches.
-        left_out: Files of benchmarks, runs and lines of them that could not be read.
-        accepted: Whether it is written although a metric is still off.
+        left_out: Number of benchmark files, runs and lines that could not be read.
+        accepted: Whether it is written although the error of a metric is large.
     """
 
     fit: fit.Fit
@@ -52,14 +52,16 @@ class CalibratedServer:
 
     @property
     def refusal(self) -> str | None:
-        """Why no file is written; None where one is."""
+        """Reason why no file is written; None if one is."""
         if not self.kept:
             return (
-                "the calibration is not better than what was before on held-out data: measure "
-                "more, or other loads"
+                "the calibration does not reduce the held-out error: measure more, or other loads"
             )
         if self.warnings and not self.accepted:
-            return "a metric is still off: look at its likely causes, or write it with --accept"
+            return (
+                "the error of a metric is still large: see its likely causes, or write the file "
+                "with --accept"
+            )
         return None
 
     def to_json(self) -> dict[str, object]:
@@ -70,15 +72,15 @@ class CalibratedServer:
         """Write the file that every ``coefficients=`` takes.
 
         Raises:
-            PinnError: If the calibration is not better than what was before, or a metric is still
-                off and that was not accepted.
+            PinnError: If the held-out error did not improve, or the error of a metric is large and
+                was not accepted.
         """
         if self.refusal is not None:
             raise PinnError(self.refusal)
         write_coefficient_set(self.fit.coefficients, Path(path))
 
     def print_report(self, details: bool = False) -> None:
-        """Print errors, quantities and verdicts: one screen, or all with ``details``."""
+        """Print errors, parameters and verdicts: one screen, or everything with ``details``."""
         print_fit(self.fit, self.notes, self.appended, details)
 
     def __str__(self) -> str:
@@ -87,13 +89,13 @@ class CalibratedServer:
 
 
 def print_fit(fitted: fit.Fit, notes: Sequence[str], appended: bool, details: bool = False) -> None:
-    """Print what was fitted, and whether it is better than before.
+    """Print the fit, and whether it reduces the held-out error.
 
     Args:
-        fitted: To traces, steps or benchmarks; where steps came first, to those before.
+        fitted: Fit to traces, steps or benchmarks; to benchmarks after steps, both fits.
         notes: Data that was skipped, assumptions and mismatches.
-        appended: Whether it went on from an earlier calibration.
-        details: All of it, in place of one screen.
+        appended: Whether it continues an earlier calibration.
+        details: Whether to print everything instead of one screen.
     """
     shown = list(notes) if details else [_one_line(note) for note in notes[:_NOTES]]
     for note in shown:
@@ -114,7 +116,7 @@ def print_fit(fitted: fit.Fit, notes: Sequence[str], appended: bool, details: bo
     if not details:
         others = len(notes) - len(shown)
         noted = f"note, {others} of them not shown" if others else "note"
-        say(f"More: --details (every figure, quantity and {noted}).")
+        say(f"More: --details (every metric, parameter and {noted}).")
 
 
 def _one_line(text: str) -> str:
@@ -127,18 +129,23 @@ def _print_tables(found: AnyCalibration, appended: bool, details: bool) -> None:
         every = _quantities(found.quantities, appended, "all, +- standard errors")
         tables = [*_detail_tables(found), every]
         if isinstance(found, calibrated.Calibration) and not found.alpha.taught.any():
-            say("no journeys of whole requests: alpha stays as it was")
+            say("no traces of whole requests: alpha is unchanged")
     else:
         best = sorted(known, key=lambda q: q.after_error / abs(q.after))[:_QUANTITIES]
         shown = [quantity for quantity in known if quantity in best]
-        tables = [_error_table(found, details), _quantities(shown, appended, "determined best")]
+        tables = [
+            _error_table(found, details),
+            _quantities(shown, appended, "best-constrained parameters"),
+        ]
     for table in tables:
         page(WIDEST if details else WIDTH).print(table)
         if details:
             print()
     unknown = len(found.quantities) - len(known)
     if unknown:
-        say(f"not determined to within a tenth: {unknown} of {len(found.quantities)} quantities")
+        say(
+            f"poorly constrained (error over 10 %): {unknown} of {len(found.quantities)} parameters"
+        )
 
 
 def _heading(found: AnyCalibration) -> str:
@@ -147,15 +154,15 @@ def _heading(found: AnyCalibration) -> str:
     if isinstance(found, calibrated.Calibration):
         names = ", ".join(Path(source["path"]).name for source in facts["sources"])
         return (
-            f"{what}, {names}: fitted to {facts['used']} intervals ({facts['kind']}) that scatter "
-            f"by {100 * facts['noise']:.1f} %"
+            f"{what}, {names}: fitted to {facts['used']} intervals ({facts['kind']}); "
+            f"residual {100 * facts['noise']:.1f} %"
         )
     if isinstance(found, calibrated.StepCalibration):
         return (
             f"{what}: fitted to {facts['used']} batches of {found.steps.report.accepted} steps; "
-            f"{100 * facts['noise']:.1f} % is not explained"
+            f"residual {100 * facts['noise']:.1f} %"
         )
-    return f"{what}: fitted to {len(found.errors)} figures of {len(facts['sources'])} runs"
+    return f"{what}: fitted to {len(found.errors)} metrics of {len(facts['sources'])} runs"
 
 
 def _detail_tables(found: AnyCalibration) -> list[Grid]:
@@ -179,7 +186,7 @@ def _detail_tables(found: AnyCalibration) -> list[Grid]:
 
 
 def _error_table(found: AnyCalibration, details: bool) -> Grid:
-    """Median (and largest) absolute errors of what was measured, a row for each kind of it."""
+    """Return median (and largest) absolute errors, a row for each kind of measurement."""
     table = Grid.of("error, %: median (largest)", "n", "before", "after")
     if isinstance(found, calibrated.Calibration):
         figures = ("median", "mean", "bias") if details else ("median",)
@@ -195,7 +202,7 @@ def _error_table(found: AnyCalibration, details: bool) -> Grid:
     else:
         held = "held-out" if len(found.held_out) else "fitted"
         verdict = Column("", True)
-        table = Grid.of(f"median error of {held} loads", "n", "before", "after", verdict)
+        table = Grid.of(f"median APE, {held} loads", "n", "before", "after", verdict)
         for each in metric_errors(found)[:_ERRORS]:
             sides = (f"{100 * share:.1f} %" for share in (each.before, each.after))
             table.add(each.metric, str(each.count), *sides, each.word)
@@ -269,7 +276,7 @@ def _quantities(quantities: Sequence[posterior.Quantity], appended: bool, headin
             f"{number(value / scale, 4)} +- {number(error / scale, 2)}"
             for value, error in ((q.before, q.before_error), (q.after, q.after_error))
         )
-        known = ["" if q.is_determined else "not determined"] * unknown
+        known = ["" if q.is_determined else "poorly constrained"] * unknown
         table.add(q.name, *cells, unit, *known, *[f"{q.drift:+.1f}"] * appended)
     return table
 
@@ -302,6 +309,6 @@ def _few(found: AnyCalibration) -> str:
             "measure longer"
         )
     return (
-        "after a single load or stretch of time nobody knows whether others are predicted better; "
+        "a single load or stretch of time cannot tell whether others are predicted better; "
         "measure a second load"
     )

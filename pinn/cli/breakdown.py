@@ -19,11 +19,11 @@ def breakdown(
     *,
     flags: dict[str, FlagValue],
 ) -> None:
-    """Where the time of an engine step goes, and the measured kernels behind it.
+    """Break the time of an engine step down by part, with the measured kernels behind it.
 
-    The network's breakdown: beta x feature, by part. With --explain that of a step composed of
-    measured kernels and overheads stands beside it. Then come the kernels: how often each runs, how
-    long, and how far its sizes are off from the nearest measured one (x 1.00 is that very kernel).
+    The time of a part is the sum of beta x feature as the network predicts it. --explain adds the
+    same step composed of measured kernels and overheads, and its kernels: calls, time, and the
+    distance of each from the nearest measured shape (x 1.00 is a measured shape).
 
     Examples:
       pinn breakdown --model Qwen/Qwen3-30B-A3B --gpu H200 -tp 2
@@ -32,8 +32,8 @@ def breakdown(
         --batch '256 decode @ 4000' --plot step.png
 
     Options:
-        explain: Show what parts hold, the composed step, and its kernels, too.
-        plot: Also draw it: .png, .svg or .pdf.
+        explain: Also print what each part includes, the composed step, and its kernels.
+        plot: Also draw the breakdown: .png, .svg or .pdf.
     """
     from pinn.api import breakdown as steps
 

@@ -23,16 +23,18 @@ def calibrate(
     *,
     flags: dict[str, object],
 ) -> None:
-    """Fit the coefficients to your own server.
+    """Calibrate the predictions to measurements of your own server.
 
-    The network's coefficients and their intervals are the prior; step times of traces, whole steps
-    that were measured, or figures of benchmarks whose loads are simulated, move a handful of
-    scalars (step constant, bytes, arithmetic, attention, ...) and, less, single coefficients. What
-    the measurements do not show keeps its value and its interval. The result is judged on held-out
-    time, loads or batches; if it is not better there, nothing is written and the exit status is 1.
-    It is 3 where files of benchmarks, or lines of them, could not be read. Metrics that get worse
-    while others improve are left alone. A metric that is still off by more than 25 % is a warning
-    with its likely causes, and the file is then written with --accept only.
+    Measurements are benchmark results, traces, or measured whole steps. The network's coefficients
+    and their intervals are the prior. The fit changes a handful of calibration factors (step
+    constant, bytes, arithmetic, attention, ...) and, less, single coefficients. A coefficient that
+    the measurements do not constrain keeps its value and its interval.
+
+    The result is evaluated on held-out time, loads or batches. If the held-out error does not
+    improve, nothing is written and the exit status is 1. The exit status is 3 if benchmark files,
+    or lines of them, could not be read. Metrics whose held-out error grows while others improve are
+    excluded from the fit. A metric whose median APE stays above 25 % is reported with likely
+    causes, and the file is then written only with --accept.
 
     Examples:
       pinn calibrate --benchmarks results/*.json --model Llama-3.1-8B --gpu H100

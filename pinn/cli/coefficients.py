@@ -47,7 +47,7 @@ def coefficients(
     json_path: JsonPath = None,
     flags: dict[str, FlagValue],
 ) -> None:
-    """How long the steps of an engine take, and the coefficients that say so.
+    """Predict step times of an engine on a model and GPU, and their coefficients.
 
     Prints whether the engine starts, the times of example batches with their intervals, and how far
     the configuration lies from what was measured. --betas has alpha, what happens to a request
@@ -66,9 +66,9 @@ def coefficients(
         --grid 'gpu=H100,B200 tensor_parallel_size=2,4,8 precision=bf16,fp8'
 
     Options:
-        recipe: Print what the engine runs and what set it instead.
-        betas: Print the coefficients with their units instead.
-        memory: Print what lies in the memory of one GPU, and what the engine would log of it,
+        recipe: Print the resolved engine configuration and the origin of each setting instead.
+        betas: Print the coefficients and their units instead.
+        memory: Print the memory of one GPU by part, and the lines that the engine would log,
             instead.
     """
     if many.configs is None and many.grid is None:

@@ -7,7 +7,7 @@ import shlex
 import sys
 import warnings
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from pinn.cli import outputs
+from pinn.common import old_names
 from pinn.common.progress import shown
 from pinn.engines import launch_line, launch_values
 from pinn.errors import PinnError, printable
@@ -43,8 +44,12 @@ class PlainHelpCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse; where a launch command may stand, flags of an engine may be among the options."""
         parameters = self.get_params(ctx)
+        own = {name for p in parameters for name in (*p.opts, *p.secondary_opts)}
+        args = old_names.current_options(args, own)
+        for parameter in parameters:
+            if isinstance(parameter.envvar, list):  # with its old names
+                old_names.variable(parameter.envvar[0])
         if any(parameter.name == "engine_words" for parameter in parameters):
-            own = {name for p in parameters for name in (*p.opts, *p.secondary_opts)}
             args, foreign = foreign_words(args, own)
             args = [*args, "--engine-words", shlex.join(foreign)] if foreign else args
         return super().parse_args(ctx, args)
@@ -186,7 +191,7 @@ _ERROR_CHARACTERS = 3000
 
 @dataclass(frozen=True)
 class Subcommand:
-    """Where a subcommand is found.
+    """Name and help of a subcommand, which is imported when it runs.
 
     Attributes:
         name: As typed; the module of that name holds the function, or several in its ``app``.
@@ -217,7 +222,6 @@ class CommandGroup(PlainHelpGroup):
     """Subclasses list their subcommands; the list alone answers ``--help`` and completion."""
 
     subcommands: ClassVar[tuple[Subcommand, ...]] = ()
-    renamed: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -226,9 +230,12 @@ class CommandGroup(PlainHelpGroup):
             self.add_command(TyperCommand(name, help=command.help))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The real command in place of its line in the list; old spellings are understood."""
+        """Return the real command in place of its line in the list; old names are read."""
         word, *more = args
-        name, listed, rest = super().resolve_command(ctx, [self.renamed.get(word, word), *more])
+        if (current := old_names.COMMANDS.get(word)) in self._known:
+            old_names.note(word, str(current))
+            word = str(current)
+        name, listed, rest = super().resolve_command(ctx, [word, *more])
         return name, None if listed is None else self._known[str(listed.name)].load(), rest
 
     def main(self, *arguments: Any, standalone_mode: bool = True, **extra: Any) -> object:

@@ -7,14 +7,15 @@ from pinn.cli.outputs import write_json
 
 @asked
 def compare(sides: CompareRequest, details: Details = False, json_path: JsonPath = None) -> None:
-    """Two checkpoints, coefficient files or evaluations, metric by metric.
+    """Compare two checkpoints, coefficient files or evaluations, metric by metric.
 
-    A checkpoint (.safetensors) is compared by the held-out errors that it carries and by its step
-    times of well-known deployments; a coefficient file (.json of 'pinn calibrate' or 'pinn
-    coefficients --json') by its coefficients, the errors of its calibration and step times; an
-    evaluation (folder of an experiment, or a results.csv) by its errors. Folders with predictions
-    of both get a verdict by a bootstrap over deployments; else B is better only where it is in
-    every held-out part.
+    Checkpoints (.safetensors): held-out errors, and step times of well-known deployments.
+    Coefficient files (.json of 'pinn calibrate' or 'pinn coefficients --json'): coefficients,
+    calibration errors and step times. Evaluations (folder of an experiment, or a results.csv):
+    errors.
+
+    The verdict is by a bootstrap over deployments if both folders have predictions. Otherwise B is
+    better only if its error is smaller in every held-out part.
 
     Examples:
       pinn compare checkpoints/pinn.safetensors mine/checkpoint.safetensors

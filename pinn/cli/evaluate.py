@@ -131,11 +131,11 @@ def coefficients(
 @app.command("panel")
 @asked
 def panel(which: requests.PanelRequest, out: CsvPath = None) -> None:
-    """Score a checkpoint on its panel: groups of one source and one model each.
+    """Score a checkpoint on all evaluation data, in groups of one source and one model each.
 
     Prints mean absolute log errors in percent by group, models held out, with 95 % intervals over
-    configurations; with --against every group's difference and whether the checkpoint may take the
-    other's place. Half a minute on two idle cores.
+    configurations. With --against it prints the differences by group, and whether the checkpoint
+    may replace the other. Takes half a minute on two idle cores.
 
     Example: pinn evaluate panel --out panel.csv
 

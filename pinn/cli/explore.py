@@ -17,13 +17,13 @@ def explore(
     asked: requests.ExploreRequest,
     flags: dict[str, FlagValue],
 ) -> None:
-    """A page to play with: sliders move time per token, TTFT and throughput of a few servers.
+    """Write an interactive HTML page with TPOT, TTFT and throughput of a few servers.
 
-    One file that needs no other and no network. Its numbers are simulated when it is made, as by
-    'pinn simulate', some seconds for each server. Menus hold the GPUs, --tensor-parallel-size
-    (1,2,4,8 without it) and --quantization (the checkpoint's own and fp8 without it), each of
-    which takes several separated by commas; what does not start is named in the page with the
-    reason. Other flags hold for all servers.
+    The page is one file and needs no network. It has menus for the GPU, the tensor-parallel size
+    and the weight format, and sliders for the load. --gpu, --tensor-parallel-size (default
+    1,2,4,8) and --quantization (default: the checkpoint's own format, and fp8) take several
+    values, separated by commas. Other flags apply to all servers. Each server is simulated in some
+    seconds, as by 'pinn simulate'. Servers whose model does not fit are listed with the reason.
 
     Example:
       pinn explore --model Qwen/Qwen3-30B-A3B --gpu H100,H200,B200

@@ -1,11 +1,11 @@
-"""``pinn export``: onnx, table and blis."""
+"""``pinn export``: onnx, table, blis and llm-d."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pinn.api.requests import BlisRequest, OnnxRequest, TableRequest
+from pinn.api.requests import BlisRequest, LlmDRequest, OnnxRequest, TableRequest
 from pinn.cli.options import asked, output
 
 app = typer.Typer(no_args_is_help=True)
@@ -13,7 +13,7 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.callback()
 def _root() -> None:
-    """Write what other programs read: ONNX graphs, coefficient tables, files for the Go simulator.
+    """Write what other programs read: ONNX graphs, coefficient tables, files for BLIS and llm-d.
 
     The Go package that reads tables is in the folder export/go of the repository.
     """
@@ -80,3 +80,23 @@ def blis(out: Path, configs: str | None = None, *, how: BlisRequest) -> None:
     from pinn.api import exports
 
     typer.echo(exports.export_blis(out, configs, **vars(how)))
+
+
+@app.command()
+@asked
+def llm_d(out: Path, configs: str | None = None, *, how: LlmDRequest) -> None:
+    """A folder per configuration from which llm-d's latency predictor and autoscaler start.
+
+    entries.jsonl has training entries of the predictor, drawn from simulated loads, post.py posts
+    them to its training server, and autoscaler.json has alpha, beta, gamma and delta of a variant
+    with the error of their fit.
+
+    Example:
+      pinn export llm-d --configs 'model=Qwen/Qwen3-32B gpu=H200 max_model_len=16384' --out seed
+
+    Options:
+        out: Folder for the folders.
+    """
+    from pinn.api import exports
+
+    typer.echo(exports.export_llm_d(out, configs, **vars(how)))

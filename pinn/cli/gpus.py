@@ -6,17 +6,17 @@ from pinn.cli import options, outputs
 
 @options.asked
 def gpus(asked: NamesRequest, sources: bool = False, json_path: options.JsonPath = None) -> None:
-    """List the GPUs known by name with their datasheets; TFLOP/s are dense.
+    """List the GPUs that can be given by name, with their datasheets.
 
-    Measured says what predictions for a GPU rest on: serving runs on it that the checkpoint
-    learned from, kernels timed on it, or neither (-): then they are extrapolated from other GPUs.
+    The column 'measured' is the training data of the shipped checkpoint on a GPU: servers, kernels,
+    or none (-). Predictions without any are extrapolated from other GPUs.
 
-    A GPU of your own needs a JSON file like those in data/gpus and no code: --gpu my_gpu.json.
+    Describe any other GPU in a JSON file like those in data/gpus: --gpu my_gpu.json.
 
     Example: pinn gpus h100
 
     Options:
-        sources: Say where the figures come from.
+        sources: Also print the sources of the figures.
     """
     from pinn.api import names
 

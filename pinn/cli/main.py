@@ -1,7 +1,7 @@
 """The command ``pinn``."""
 
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import typer
 
@@ -10,14 +10,13 @@ from pinn.cli.command_group import CommandGroup, Subcommand
 from pinn.common.files import read_rows
 
 _FOLDER = Path(__file__).parent
-_SUMMARY = "Latency of LLM serving engines on models and GPUs that nobody has measured."
+_SUMMARY = "Latency and throughput of LLM engines on models and GPUs without measurements."
 HELP = f"""{_SUMMARY}
 
-Every engine flag is spelled like vLLM's. Training has its own entry: python train.py.
+Engine flags have vLLM's names, or those of the chosen engine. To train: python train.py.
 """
 
-#: What ``pinn`` alone says: an example of each thing that one can do, a command that does it as it
-#: stands; files are the user's own.
+#: Output of ``pinn`` without a command: one runnable example of each task.
 FIRST_STEPS = f"{_SUMMARY}\n\n" + (_FOLDER / "first_steps.txt").read_text("utf-8").rstrip()
 
 #: Commands in the order of ``pinn --help``.
@@ -26,8 +25,6 @@ COMMANDS = tuple(Subcommand(**row) for row in read_rows(_FOLDER / "commands.csv"
 
 class _Commands(CommandGroup):
     subcommands = COMMANDS
-    #: Spellings of the last release.
-    renamed: ClassVar = {"account": "breakdown"}
 
 
 app = typer.Typer(

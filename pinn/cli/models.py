@@ -6,15 +6,15 @@ from pinn.cli import options, outputs
 
 @options.asked
 def models(asked: NamesRequest, mixers: bool = False, json_path: options.JsonPath = None) -> None:
-    """List the models known by name, one a line.
+    """List the models that can be given by name, one per line.
 
-    Others are read from the path of their config.json, from the local Hugging Face cache, or
-    from the hub where there is a network.
+    Other models: give the path of a config.json, or a Hugging Face name. A Hugging Face name is
+    looked up in the local cache, then on the hub.
 
     Example: pinn models qwen3
 
     Options:
-        mixers: Show the kinds of layers, too.
+        mixers: Also print the kinds of layers.
     """
     from pinn.api import names
 

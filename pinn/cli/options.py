@@ -15,6 +15,7 @@ from typer.models import ArgumentInfo, OptionInfo
 from pinn.api.arguments import declared_flags, read_flags
 from pinn.api.requests import explained, parameters_of
 from pinn.cli.outputs import check_suffix
+from pinn.common import old_names
 from pinn.specs.flags import FORCE, Flag, flags_of
 
 
@@ -32,11 +33,9 @@ def output(*suffixes: str, names: Sequence[str] = (), help: str | None = None) -
     return typer.Option(*names, help=help, callback=check)
 
 
-_JSON_HELP = "Also write it as JSON; - prints JSON in place of all else."
+_JSON_HELP = "Also write the result as JSON; with - print only JSON."
 JsonPath = Annotated[Path | None, output(".json", names=("--json",), help=_JSON_HELP)]
-Details = Annotated[
-    bool, typer.Option("--details", help="Print all of it, in place of what fits one screen.")
-]
+Details = Annotated[bool, typer.Option("--details", help="Print everything instead of one screen.")]
 #: Described by :data:`pinn.api.requests.SHARED`.
 Checkpoint = Path | None
 
@@ -46,7 +45,7 @@ _SPELLED: dict[str, OptionInfo | ArgumentInfo] = {
     "rate": typer.Option("--rate", "--request-rate"),
     "SimulationRequest.slo": typer.Option("--slo", "--goodput"),
     "percentiles": typer.Option("--percentiles", "--metric-percentiles"),
-    "sensitivity": typer.Option(metavar="FIGURE"),
+    "sensitivity": typer.Option(metavar="METRIC"),
     "workloads": typer.Option("--workload"),
     "ServersRequest.prefill": typer.Option(metavar="POOL"),
     "ServersRequest.decode": typer.Option(metavar="POOL"),
@@ -63,7 +62,9 @@ _SPELLED: dict[str, OptionInfo | ArgumentInfo] = {
     "ServingRunsRequest.path": typer.Argument(),
     "FileScoresRequest.file": typer.Argument(),
     "PanelRequest.alone": typer.Option(metavar="GROUP"),
-    "PanelRequest.judges": typer.Option(envvar="PINN_JUDGE_RUNS"),
+    "PanelRequest.held_out_runs": typer.Option(
+        envvar=["PINN_HELD_OUT_RUNS", *old_names.old_variables("PINN_HELD_OUT_RUNS")]
+    ),
     "PanelRequest.steps": typer.Option(envvar="PINN_WHOLE_STEPS"),
     "PanelRequest.public": typer.Option(envvar="PINN_PUBLIC_MEASUREMENTS"),
     "PanelRequest.ledger": typer.Option(metavar="WHAT"),
@@ -156,10 +157,10 @@ _LAUNCH = (
     _text_option(
         "serve",
         metavar="COMMAND",
-        help="A launch command to read model and flags from: 'vllm serve MODEL -tp 2', python -m "
-        "sglang.launch_server, trtllm-serve, with variables or a container's image before it; a "
-        "list of arguments, or YAML with command and args as Kubernetes has them; flags beside it "
-        "go first.",
+        help="Launch command with model and flags: 'vllm serve MODEL -tp 2', python -m "
+        "sglang.launch_server or trtllm-serve, also behind environment variables or a container "
+        "image. Also a list of arguments, or Kubernetes YAML with command and args. Flags given "
+        "beside it override it.",
     ),
     _text_option("engine_words", hidden=True),
 )

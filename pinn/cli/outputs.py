@@ -1,4 +1,4 @@
-"""Where commands write: checked before anything runs, and their answers as JSON."""
+"""Outputs of commands: paths are checked before anything runs; results are written as JSON."""
 
 from __future__ import annotations
 

@@ -28,11 +28,11 @@ def simulate(
     *,
     flags: dict[str, FlagValue],
 ) -> None:
-    """Serve a workload on a simulated engine and report what its clients see.
+    """Simulate a server under a load and report latencies, throughput and cache use.
 
-    It schedules as vLLM, SGLang or TensorRT-LLM does, by the rules of the release that
-    --engine-version names: token budget, chunked prefill, prefix cache, preemption, asynchronous
-    scheduling, client timeouts. Step times come from the trained network.
+    The scheduler follows that of vLLM, SGLang or TensorRT-LLM in the release of --engine-version:
+    token budget, chunked prefill, prefix cache, preemption, asynchronous scheduling, client
+    timeouts. Step times are predicted by the trained network.
 
     Examples:
       pinn simulate --model Llama-3.1-8B --gpu H100 --input-len 1024

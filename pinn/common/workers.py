@@ -97,23 +97,21 @@ class Workers:
     @contextmanager
     def _started(self) -> Iterator[ProcessPoolExecutor]:
         """Yield processes that end with this one, or at once where results are not wanted."""
-        # Spawned, not forked: torch's threads do not survive a fork.
-        context = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(self.count, mp_context=context, initializer=_end_with_parent)
+        pool = new_pool(self.count)
         try:
             yield pool
         except Exception:
             pool.shutdown(cancel_futures=True)
             raise
         except BaseException:  # an interrupt or unwanted results: do not wait for tasks
-            _kill(pool)
+            end_pool(pool)
             raise
         pool.shutdown()
 
     def stop(self) -> None:
         """End the kept processes without waiting for their tasks."""
         if isinstance(self.pool, ProcessPoolExecutor):
-            _kill(self.pool)
+            end_pool(self.pool)
 
     def _on_ray(
         self, work: Callable[[Task], Result], tasks: Sequence[Task]
@@ -221,8 +219,15 @@ def interrupted_once(said: str) -> Iterator[list[int]]:
             raise SystemExit(128 + (came or [signal.SIGINT])[0]) from None
 
 
-def _kill(pool: ProcessPoolExecutor) -> None:
-    """End the processes of a pool."""
+def new_pool(count: int) -> ProcessPoolExecutor:
+    """Return a pool of processes that end with this one; each starts with the first task."""
+    # Spawned, not forked: torch's threads do not survive a fork.
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(count, mp_context=context, initializer=_end_with_parent)
+
+
+def end_pool(pool: ProcessPoolExecutor) -> None:
+    """End the processes of a pool without waiting for their tasks."""
     for process in list((pool._processes or {}).values()):
         process.kill()
     # The pool's thread notices and ends. Left running, it could close its pipe just as the

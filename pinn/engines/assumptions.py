@@ -6,7 +6,7 @@ from pinn.engines.recipe import ASSUMED, measured_line
 
 
 def release_line(deployment: Deployment) -> str:
-    """Return servers of which releases step times rest on, as :func:`measured_line` says it."""
+    """Return the releases that step times are trained on, as :func:`measured_line` does."""
     return measured_line(deployment.serving.engine, deployment.serving.engine_version)
 
 

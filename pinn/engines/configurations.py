@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from pinn.common import documents, files
-from pinn.engines.deployment import Deployment
+from pinn.engines.deployment import Deployment, draft_of
 from pinn.engines.recipe import FLAGS, unread_notice
 from pinn.engines.refused_formats import beyond_a_machine
 from pinn.errors import PinnError
-from pinn.specs.catalog import load_model
+from pinn.specs.catalog import forget_models, load_model
 from pinn.specs.flags import FORCE, FlagValue
 from pinn.specs.gpu import load_gpu
 from pinn.specs.model import ModelSpec
@@ -153,7 +153,8 @@ def _model(name: str, precision: str | None) -> ModelSpec:
                 "exported files have no term for it"
             )
         warnings.warn(
-            f"{name}: its text part is timed, its {model.left_out} left out; {remedy}", stacklevel=2
+            f"{name}: times are of the text model, without its {model.left_out}; {remedy}",
+            stacklevel=2,
         )
     if model.bidirectional:
         told = "an encoder keeps no keys: the KV cache that is shown is memory that stays free"
@@ -171,6 +172,16 @@ def _warn_of_stand_ins(model: ModelSpec) -> None:
 
 
 _gpu = lru_cache(maxsize=1024)(load_gpu)
+
+
+def forget_files() -> None:
+    """Clear what was read from models' and GPUs' files.
+
+    A process that outlives them reads them anew then, and warns about a model as at first.
+    """
+    forget_models()
+    for cached in (_model, _gpu, draft_of):
+        cached.cache_clear()
 
 
 @lru_cache(maxsize=65536)

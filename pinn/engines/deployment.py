@@ -389,7 +389,7 @@ class Deployment:
 
     @property
     def sampling(self) -> Sampling:
-        """How tokens are drawn: as the flags say, else as the model does."""
+        """Sampling of draft tokens: as the flags say, else as the model does."""
         flags = self.serving
         base = self.model.sampling if flags.generation_config == "auto" else Sampling()
         return models.overridden(base, flags.override_generation_config)

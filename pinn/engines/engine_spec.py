@@ -205,19 +205,19 @@ class EngineSpec:
 
     @property
     def connects(self) -> bool:
-        """Whether it is that of one of vLLM's connectors."""
+        """Whether the second tier is one of vLLM's connectors."""
         return bool(self.kv_offloading_size or self.kv_transfer_config)
 
     @property
     def without_tier(self) -> EngineSpec:
-        """The same settings with the GPU's cache alone."""
+        """Settings without a second tier of KV."""
         return replace(
             self, kv_offloading_size=None, kv_transfer_config="", enable_hierarchical_cache=False
         )
 
 
 def api_servers(deployment: Deployment, spec: EngineSpec) -> int:
-    """API server processes of a deployment."""
+    """Return the number of API server processes of a deployment."""
     if not spec.v1_multiprocessing:
         return 1
     return spec.api_server_count or deployment.recipe.data_parallel_size

@@ -11,9 +11,9 @@ from pinn.specs.model import ModelSpec
 # Where an engine runs other kernels than vLLM does, and how long they take beside vLLM's.
 
 #: Kernels of decode attention: ``AUTO`` for those that vLLM runs on the GPU, ``XQA`` for
-#: TensorRT-LLM's own (their name as remembered). By the labels of aiconfigurator-core 0.12.0
-#: (``generation_attention_perf``) vLLM runs FlashAttention 3 on Hopper and TensorRT-LLM's kernels,
-#: which FlashInfer brings, on Blackwell; SGLang does the same.
+#: TensorRT-LLM's own (this name is from memory, not from a source). By the labels of
+#: aiconfigurator-core 0.12.0 (``generation_attention_perf``) vLLM runs FlashAttention 3 on Hopper
+#: and TensorRT-LLM's kernels, which FlashInfer brings, on Blackwell; SGLang does the same.
 AUTO, XQA = "auto", "xqa"
 HOPPER = 9.0
 #: Time of XQA's kernels on Hopper relative to FlashAttention 3's in vLLM 0.24.0, by the bits of a

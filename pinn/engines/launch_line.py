@@ -23,8 +23,8 @@ from pinn.specs.serving import SGLANG, TRTLLM, VLLM
 #
 # Names are those of the argument parsers of vLLM 0.10.2 to 0.33.0 and SGLang 0.5.3 to 0.5.23
 # (``vllm/engine/arg_utils.py``, ``entrypoints``; ``srt/server_args.py``, ``arg_groups/fields``),
-# and of ``trtllm-serve`` with the keys of its YAML options, as remembered. A test holds the
-# table against the source of the newest.
+# and of ``trtllm-serve`` with the keys of its YAML options (from memory). A test compares the
+# table with the source of the newest release.
 
 TAKEN, NO_EFFECT, UNMODELLED = "taken", "no_effect", "unmodelled"
 SWITCH, VALUE, VALUES = "switch", "value", "values"
@@ -200,7 +200,7 @@ def _pairs(engine: str, arguments: list[str], only_known: bool) -> Iterator[tupl
 
 
 def _values(rest: list[str]) -> int:
-    """How many words there are before the next flag."""
+    """Return the number of words before the next flag."""
     return next((i for i, word in enumerate(rest) if word.startswith("-")), len(rest))
 
 

@@ -116,7 +116,7 @@ def _shell_line(text: str) -> str:
 
 
 def _image(words: list[str]) -> tuple[int, str, str]:
-    """Where a container's image is named, its engine and release; -1 without one."""
+    """Return the position of a container's image, its engine and release; -1 without one."""
     is_container = {"docker", "podman", "nerdctl"} & {word.rsplit("/", 1)[-1] for word in words}
     for i, word in enumerate(words if is_container else ()):
         match = _IMAGE.fullmatch(word.replace("#", "/"))

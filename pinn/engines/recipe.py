@@ -146,7 +146,7 @@ def engine_default(
     raise PinnError(f"{engine} {version} has no default for {flag}: give the flag")
 
 
-@cache
+@lru_cache(maxsize=4096)
 def release_kernels(
     engine: str, version: str, form: str, gpu: GpuSpec, spread: str
 ) -> Default | None:
@@ -223,7 +223,7 @@ ALL = "all"
 
 
 def measured_line(engine: str, version: str) -> str:
-    """Return a line on what runs, and on servers of which releases its step times rest.
+    """Return a line with the engine's release and the measured releases of the training data.
 
     A release decides defaults, kernels and the schedule; coefficients are the same for all.
 
@@ -232,20 +232,20 @@ def measured_line(engine: str, version: str) -> str:
         version: As ``--engine-version``; empty for the release of the defaults.
 
     >>> measured_line("sglang", "0.5.23")
-    'sglang 0.5.23, not measured: step times rest on 0.5.3rc1, 0.5.5, 0.5.6, 0.5.9'
+    'sglang 0.5.23, not measured: trained on releases 0.5.3rc1, 0.5.5, 0.5.6, 0.5.9'
     >>> measured_line("vllm", "0.15.1")
-    'vllm 0.15.1, measured: step times rest on 0.10.2, 0.15.1 to 0.19.0'
+    'vllm 0.15.1, measured: trained on releases 0.10.2, 0.15.1 to 0.19.0'
     """
     runs = served_release(engine, version)
     rows = engine_rows(MEASURED_FILE)
     own = any(r["release"] == runs for r in rows if r["engine"] == engine)
     known = "measured" if own else "not measured"
-    return f"{engine} {runs}, {known}: step times rest on {releases_text(engine)}"
+    return f"{engine} {runs}, {known}: trained on releases {releases_text(engine)}"
 
 
 @cache
 def releases_text(engine: str) -> str:
-    """The measured releases of an engine; empty where there are none.
+    """Return the measured releases of an engine; empty if there are none.
 
     Three minor releases and more that follow each other are one stretch.
 
@@ -289,7 +289,7 @@ ONE_BATCH, ANY_BATCH, STAGGERED = "one_batch", "any_batch", "staggered"
 
 @dataclass(frozen=True)
 class SchedulerRules:
-    """How a scheduler does what its releases do in different ways.
+    """Rules of a scheduler that differ between its releases.
 
     Attributes:
         pipelined_decodes: ``ONE_BATCH``, ``ANY_BATCH`` or ``STAGGERED``.
@@ -390,7 +390,7 @@ class RecipeEntry(TypedDict):
 
 @dataclass(frozen=True)
 class EffectiveRecipe:
-    """How a deployment runs, whatever engine it is of.
+    """Resolved engine configuration of a deployment, in terms that all engines share.
 
     Parallel sizes are those of the layers: ``tensor_parallel_size`` GPUs share an attention layer,
     ``data_parallel_size`` such groups attend to requests of their own, and the experts of all

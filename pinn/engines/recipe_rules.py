@@ -52,12 +52,12 @@ def _release(serving: ServingSpec) -> recipe.Release:
 
 
 def why_not_overlapped(serving: ServingSpec, method: str) -> Origin | None:
-    """Why an engine plans no step while the one before runs; None where it does.
+    """Return why an engine does not plan a step while the previous one runs; None if it does.
 
     SGLang's second version of speculation overlaps, from 0.5.11 on; n-grams from 0.5.14 on.
     """
     if serving.engine == TRTLLM and method in (speculation.NGRAM, speculation.DRAFT_MODEL):
-        reason = "drafters of their own turn the overlap scheduler off, as remembered"
+        reason = "no overlap scheduler with n-grams or a draft model (from memory)"
         return Origin(recipe.ASSUMED, f"tensorrt_llm: {reason}")
     if serving.engine != SGLANG:
         return None
@@ -190,7 +190,7 @@ def _settle_attention_ranks(found: RecipeFields) -> None:
 
 
 def _settle_all_reduce(found: RecipeFields) -> None:
-    """How long the engine's own all-reduce takes; without NVLink all run NCCL.
+    """Set the relative latency of the engine's own all-reduce; without NVLink all run NCCL.
 
     SGLang and vLLM fuse by FlashInfer's copy of TensorRT-LLM's kernel (SGLang 0.5.10
     layers/flashinfer_comm_fusion.py: comm; vLLM 0.16.0

@@ -185,5 +185,5 @@ RULES: tuple[Callable[[Deployment], Refusal | None], ...] = (
 
 
 def refusal_of(deployment: Deployment) -> Refusal | None:
-    """Why its engine refuses a deployment; None where it starts as far as the rules know."""
+    """Return why the engine would refuse a deployment; None if no known rule does."""
     return next((found for rule in RULES if (found := rule(deployment)) is not None), None)

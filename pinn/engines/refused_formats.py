@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Refusal(NamedTuple):
-    """Why an engine does not start, or a kernel of it stops.
+    """Reason why an engine does not start, or one of its kernels fails.
 
     Attributes:
         reason: What does not fit, with its numbers.

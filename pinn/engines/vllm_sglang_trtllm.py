@@ -123,7 +123,7 @@ def _settle_fusion(found: RecipeFields) -> None:
 
 
 def _settle_graphs(found: RecipeFields) -> None:
-    """Which steps are captured, and up to how many tokens."""
+    """Set which steps CUDA graphs cover, and up to how many tokens."""
     limit, origin = found.look_up("max_cudagraph_capture_size")
     drafts, rows = found.values["speculation"], 1
     if drafts and found.look_up("graphs_of_drafts")[0]:
@@ -366,7 +366,7 @@ SETTLERS = {VLLM: settle_vllm, SGLANG: settle_sglang, TRTLLM: settle_trtllm}
 
 
 def _settle_prompt_wait(found: RecipeFields) -> None:
-    """How long prompts wait for others in TensorRT-LLM's ``py_executor.py``.
+    """Set how long prompts wait for others in TensorRT-LLM's ``py_executor.py``.
 
     ``_waiting_requests``, and ``_balance_adp_requests`` under attention data parallelism.
     """

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pinn.common import files, tables
+from pinn.common import files, old_names, tables
 from pinn.errors import PinnError
 from pinn.evaluation.config import ExperimentConfig
 from pinn.evaluation.crossvalidation import held_out_errors, held_out_kernels, mean_steps, parts_of
 from pinn.evaluation.measured import Measured
 from pinn.evaluation.methods import kernel_fits
 from pinn.evaluation.metrics import CHECKPOINT_COLUMN
-from pinn.evaluation.serving_runs import LEFT_OUT, RUNS_LEFT_OUT, network_latencies, run_folds
+from pinn.evaluation.serving_runs import HELD_OUT, RUNS_HELD_OUT, network_latencies, run_folds
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.measurements.runs.measured_runs import MeasuredRun
 from pinn.simulator.intervals import Figures, gains
@@ -205,13 +205,13 @@ def shipped_runs(checkpoint: Path) -> pd.DataFrame:
         PinnError: If there are no scores, or they are of another checkpoint.
     """
     scores = _published("serving_runs.csv", checkpoint)
-    unseen = scores["method"].str.endswith(LEFT_OUT) & (scores["stage"] == WHOLE_RUN)
+    unseen = scores["method"].str.endswith(HELD_OUT) & (scores["stage"] == WHOLE_RUN)
     whole = scores[unseen & scores["figure"].isin(list(_METRICS))]
-    wide = whole.assign(method=whole["method"].str.removesuffix(LEFT_OUT)).pivot(
+    wide = whole.assign(method=whole["method"].str.removesuffix(HELD_OUT)).pivot(
         index=["method", "run", "model"], columns="figure", values=["predicted_s", "measured_s"]
     )
     table = wide.index.to_frame(index=False).rename(columns={"run": "row_id"})
-    table = table.assign(split=RUNS_LEFT_OUT, held_out=table["model"], group=table["model"])
+    table = table.assign(split=RUNS_HELD_OUT, held_out=table["model"], group=table["model"])
     for figure, metric in _METRICS.items():
         if ("predicted_s", figure) in wide:
             table[f"{metric}_s"] = wide["predicted_s", figure].to_numpy()
@@ -227,6 +227,9 @@ def _published(name: str, checkpoint: Path) -> pd.DataFrame:
     table = pd.read_csv(path, dtype={"stage": str})
     if set(table[CHECKPOINT_COLUMN]) != {files.file_sha256(checkpoint)}:
         raise PinnError(f"{path} belongs to another checkpoint than {checkpoint}: publish both")
+    if "method" in table:
+        current = old_names.current_texts(table["method"], old_names.METHODS, str(path))
+        table = table.assign(method=current)
     return table
 
 

@@ -4,14 +4,14 @@ Files and options call the scorecard a panel. A group is one source and one mode
 
 - measured deployments of vLLM, and of other engines;
 - another campaign (dense 16-bit models, TPOT alone);
-- serving runs, and serving runs that nothing is ever fitted to (``judges``);
+- serving runs, and held-out serving runs, which are in no training data;
 - whole engine steps, of which decodes alone count as TPOT and steps with prompts as TTFT;
 - public measurements of other people's servers.
 
 Models with deployments in the training data are held out: the networks in ``left_out`` beside the
 checkpoint predict them. Serving runs of the training data have the predictions of the folds that
-held out their models. Groups marked "half taught" have half of their batch sizes in the training
-data.
+held out their models. Groups marked "half held out" have the other half of their batch sizes in
+the training data.
 
 A row's error is the absolute log of predicted over measured, at most log 3. Rows are averaged over
 a configuration, configurations over a group. Groups of one model family and source share one
@@ -33,6 +33,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float
 
+from pinn.common import old_names
 from pinn.common.files import file_sha256, find_checkpoint
 from pinn.common.screen import Grid
 from pinn.common.tables import read_frame, write_frame
@@ -53,7 +54,7 @@ WORSE, LEVEL = 1.0, 0.05
 #: deviations of all groups of their source, or of all groups where the source has few, too.
 LEAST = 4
 #: Source -> source with the same kind of measurement.
-_ALIKE = {"judges": "serving runs"}
+_ALIKE = {"held-out serving runs": "serving runs"}
 #: Columns of a summarized scorecard. ``error`` and ``bias`` are means in percent of the absolute
 #: and of the signed logs; ``inside`` is the percentage of rows inside their intervals.
 COLUMNS = ("group", "configuration", "metric", "rows", "error", "bias", "inside")
@@ -146,7 +147,32 @@ def training_noise(lines: pd.DataFrame) -> pd.Series:
 def shipped_noise() -> pd.Series:
     """Return the training noise of the shipped checkpoint by group, from the table beside it."""
     path = find_checkpoint().with_name(NOISE_FILE)
-    return read_frame(path, "scripts/training_noise.py writes it").set_index("group")["score"]
+    return read_panel(path, "scripts/training_noise.py writes it").set_index("group")["score"]
+
+
+def read_panel(path: Path, remedy: str = "pinn evaluate panel --out writes it") -> pd.DataFrame:
+    """Read a table with a column ``group``; old names of groups become the current ones.
+
+    Args:
+        path: CSV of ``pinn evaluate panel --out``, or of training noise.
+        remedy: Remedy for the error where the file is missing or no table.
+
+    Raises:
+        PinnError: If the file cannot be read.
+    """
+    table = read_frame(path, remedy)
+    return table.assign(group=old_names.current_texts(table["group"], old_names.GROUPS, str(path)))
+
+
+def read_ledger(path: Path) -> pd.DataFrame:
+    """Read the ledger; old names of groups become the current ones.
+
+    Raises:
+        PinnError: If the file cannot be read.
+    """
+    table = read_frame(path, "pinn evaluate panel --ledger writes it")
+    names = old_names.current_texts(table.columns.to_series(), old_names.GROUPS, str(path))
+    return table.set_axis(names.tolist(), axis=1)
 
 
 def group_weights(groups: pd.Series) -> Float[np.ndarray, " groups"]:
@@ -281,7 +307,7 @@ def ledger_line(checkpoint: Path, scores: pd.DataFrame, what: str) -> pd.DataFra
 
 def add_to_ledger(path: Path, line: pd.DataFrame) -> None:
     """Append a line to the ledger; groups that no earlier line had get a column."""
-    before = [pd.read_csv(path)] if path.is_file() else []
+    before = [read_ledger(path)] if path.is_file() else []
     table = pd.concat([*before, line], ignore_index=True)
     groups = sorted(set(table.columns) - set(LEDGER))
     write_frame(table[[*LEDGER, *groups]], path)

@@ -6,13 +6,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from pinn.common import old_names
 from pinn.common.files import file_sha256
 from pinn.engines.configurations import canonical, make_deployment
 from pinn.errors import PinnError
 from pinn.evaluation.engines import HeldOut, networks, score_engines
 from pinn.evaluation.measured import json_sha256
 from pinn.evaluation.metrics import CHECKPOINT_COLUMN
-from pinn.evaluation.serving_runs import OVERLOADED, score_runs
+from pinn.evaluation.serving_runs import HELD_OUT, NETWORK, OVERLOADED, score_runs
 from pinn.measurements.deployments.measured import measured_deployments
 from pinn.measurements.runs.measured_runs import MeasuredRun, read_measured_runs
 from pinn.measurements.runs.public import PublicSteps, read_public_runs, read_public_steps
@@ -42,7 +43,8 @@ STEPS_GPU, STEPS_GRAPH_TOKENS = "B300-SXM", 512
 RUNS_GPU = "H100-SXM"
 
 ROW_COLUMNS = ("group", "configuration", "metric", "deployment", "measured_s", "predicted_s")
-DEPLOYMENTS, RUNS, JUDGES, STEPS = "deployments", "serving runs", "judges", "whole steps"
+DEPLOYMENTS, RUNS, STEPS = "deployments", "serving runs", "whole steps"
+HELD_OUT_RUNS = "held-out serving runs"
 CAMPAIGN = "other campaign"
 
 _DEPLOYMENT = ("engine_version", "gpu", "precision", "tensor_parallel_size", "data_parallel_size",
@@ -52,7 +54,7 @@ _FIGURES = {"itl_mean_s": "tpot", "ttft_mean_s": "ttft"}
 
 def panel_rows(
     checkpoint: Path,
-    judges: Sequence[Path] = (),
+    held_out_runs: Sequence[Path] = (),
     steps: Path | None = None,
     public: Sequence[Path] = (),
 ) -> pd.DataFrame:
@@ -60,7 +62,7 @@ def panel_rows(
 
     Args:
         checkpoint: Checkpoint with ``left_out`` and the table of its serving runs beside it.
-        judges: CSVs of serving runs that nothing was fitted to.
+        held_out_runs: CSVs of serving runs that are in no training data.
         steps: CSV of whole steps, with ``runs.csv`` beside it; None for no steps.
         public: Folders of public measurements.
 
@@ -72,19 +74,19 @@ def panel_rows(
     """
     if steps is not None and learned_steps(checkpoint, steps):
         steps = None
-    others = held_out_rows(networks(checkpoint), judges, steps, public)
+    others = held_out_rows(networks(checkpoint), held_out_runs, steps, public)
     return pd.concat([others, _runs(checkpoint)], ignore_index=True)[list(ROW_COLUMNS)]
 
 
 def held_out_rows(
-    of: HeldOut, judges: Sequence[Path], steps: Path | None, public: Sequence[Path]
+    of: HeldOut, held_out_runs: Sequence[Path], steps: Path | None, public: Sequence[Path]
 ) -> pd.DataFrame:
     """Return rows of every group but serving runs of the training data; see ``panel_rows``."""
-    runs = {JUDGES: [run for path in judges for run in read_measured_runs(path)[0]]}
+    runs = {HELD_OUT_RUNS: [run for path in held_out_runs for run in read_measured_runs(path)[0]]}
     for one in read_public_runs(public)[0]:
         runs.setdefault(one.set_name, []).append(one.run)
     whole = [] if steps is None else [PublicSteps(STEPS, one) for one in read_panel_steps(steps)]
-    whole += (one for one in read_public_steps(public)[0] if one.judged)
+    whole += (one for one in read_public_steps(public)[0] if one.is_held_out)
     parts = [
         _deployments(of),
         *(run_rows(of_set, of, name) for name, of_set in runs.items() if of_set),
@@ -155,14 +157,15 @@ def _runs(checkpoint: Path) -> pd.DataFrame:
     scores = pd.read_csv(path, dtype={"stage": str})
     if CHECKPOINT_COLUMN in scores and set(scores[CHECKPOINT_COLUMN]) != {file_sha256(checkpoint)}:
         raise PinnError(f"{path} belongs to another checkpoint than {checkpoint}: train it anew")
-    left_out = scores[scores["method"] == "network, model left out"]
+    methods = old_names.current_texts(scores["method"], old_names.METHODS, str(path))
+    held_out = scores[methods == NETWORK + HELD_OUT]
     served = {
         model: make_deployment(
             canonical({"model": model, "gpu": RUNS_GPU, "tensor_parallel_size": 4})
         )
-        for model in left_out["model"].unique()
+        for model in held_out["model"].unique()
     }
-    return _of_scores(left_out.assign(deployment=left_out["model"].map(served)), RUNS)
+    return _of_scores(held_out.assign(deployment=held_out["model"].map(served)), RUNS)
 
 
 def run_rows(runs: Sequence[MeasuredRun], of: HeldOut, source: str) -> pd.DataFrame:

@@ -8,8 +8,7 @@ import yaml
 
 from pinn.common.files import data_folder, read_rows
 from pinn.common.screen import Grid
-from pinn.common.tables import read_frame
-from pinn.evaluation.panel import group_scores, sum_up
+from pinn.evaluation.panel import group_scores, read_panel, sum_up
 from pinn.evaluation.panel_rows import panel_deployments
 from pinn.training.data.released import PEERS, released_predictions
 
@@ -48,7 +47,7 @@ def scorecard(checkpoint: Path) -> pd.DataFrame:
 
 
 def _scores(path: Path) -> pd.DataFrame:
-    found = group_scores(read_frame(path, "pinn evaluate panel --out writes it"))
+    found = group_scores(read_panel(path))
     return found.set_index("group")
 
 
@@ -72,10 +71,10 @@ def scorecard_grid(table: pd.DataFrame) -> Grid:
     headings = "set", "held out", "source", "licence", "rows", "inside", "this", "before", *peers
     grid = Grid.of(*headings, text=4)
     for row in table.to_dict("records"):
-        known = about.get(str(row["group"]).partition(": ")[0].removesuffix(", half taught"), {})
+        known = about.get(str(row["group"]).partition(": ")[0].removesuffix(", half held out"), {})
         held_out = known.get("held_out", "")
-        if ", half taught" in str(row["group"]):
-            held_out = "half of the sizes of batches"
+        if ", half held out" in str(row["group"]):
+            held_out = "half of the batch sizes"
         cells = (_pair(row, end) for end in ("", "_before", *(f"_{peer}" for peer in PEERS)))
         texts = str(row["group"]), held_out, known.get("source", ""), known.get("licence", "")
         grid.add(*texts, f"{row['rows']:,}", f"{row['inside']:.0f}", *cells)
@@ -97,4 +96,4 @@ def sources() -> Iterator[dict[str, str]]:
     entries = pd.DataFrame([entry for part in listed.values() for entry in part])
     for name, part in entries.groupby("set"):
         said = {key: "; ".join(part[key].drop_duplicates()) for key in ("source", "licence")}
-        yield {"set": str(name), "held_out": "models that taught deployments or runs", **said}
+        yield {"set": str(name), "held_out": "models of the training data", **said}

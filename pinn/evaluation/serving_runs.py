@@ -155,11 +155,11 @@ def ranking_inversions(scores: pd.DataFrame) -> list[tuple[str, str]]:
 # Serving runs of each model, predicted by fits that hold out that model.
 
 #: Name of this split in tables.
-RUNS_LEFT_OUT = "serving runs, leave-one-model-out"
+RUNS_HELD_OUT = "serving runs, leave-one-model-out"
 
 #: Names of the predictions in tables.
 TEACHER, NETWORK = "teacher", "network"
-LEFT_OUT = ", model left out"
+HELD_OUT = ", model held out"
 
 
 def left_out_models(rows: ServingRows, runs: Sequence[MeasuredRun]) -> list[ModelSpec]:
@@ -198,9 +198,9 @@ def score_left_out(
     """Score each model's runs by the network and teacher of the fold that holds out the model.
 
     Returns:
-        Table as :func:`score_runs` returns it; methods end in ``LEFT_OUT``.
+        Table as :func:`score_runs` returns it; methods end in ``HELD_OUT``.
     """
-    each = (score_learned(learn_fold(learner, fold, root), test, LEFT_OUT) for fold, test in folds)
+    each = (score_learned(learn_fold(learner, fold, root), test, HELD_OUT) for fold, test in folds)
     return pd.concat(each, ignore_index=True)
 
 
@@ -225,14 +225,14 @@ def network_latencies(
 
 def run_results(scores: pd.DataFrame) -> pd.DataFrame:
     """Return errors over whole runs of held-out models, in the columns of a results table."""
-    left_out = scores["method"].str.endswith(LEFT_OUT)
+    left_out = scores["method"].str.endswith(HELD_OUT)
     whole = scores[left_out & (scores["stage"] == WHOLE_RUN)]
     rows = []
     for held_out, part in [("all", whole), *whole.groupby("model", sort=True)]:
         for (method, figure), errors in part.groupby(["method", "figure"], sort=False):
-            name, metric = str(method).removesuffix(LEFT_OUT), str(figure).removesuffix("_s")
+            name, metric = str(method).removesuffix(HELD_OUT), str(figure).removesuffix("_s")
             times = (errors[column].to_numpy() for column in ("predicted_s", "measured_s"))
-            key = (RUNS_LEFT_OUT, str(held_out), name, metric)
+            key = (RUNS_HELD_OUT, str(held_out), name, metric)
             rows.append((*key, *astuple(error_summary(*times))))
     return pd.DataFrame(rows, columns=list(RESULT_COLUMNS))
 

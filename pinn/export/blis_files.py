@@ -46,7 +46,7 @@ def vector_facts(vector: blis_vectors.BlisVector) -> dict[str, object]:
         "mean_step_us": round(vector.mean_step_us, 1),
         "median_step_error": round(vector.projection.median_error, 5),
         "zeroed": list(vector.projection.zeroed),
-        "decodes": f"{vector.decodes:.1f} of a step in the mean; for {low:.1f} to {high:.1f}",
+        "decodes": f"{vector.decodes:.1f} per step on average; valid for {low:.1f} to {high:.1f}",
         "worst_batch": f"{vector.worst}, of batches in that range with and without a prompt",
     }
     if vector.shared:
@@ -132,7 +132,7 @@ def run_script(
     names = [v.load for v in vectors if not v.overloaded]
     steady = [name for name in names if blis_vectors.is_standard(name)]
     given = names[len(steady) :]
-    off = abs(vectors[-1].worst.error)
+    error = abs(vectors[-1].worst.error)
     lost = [
         f'  {v.load}) fail "this configuration cannot keep up with {v.load}, so that there are no '
         'coefficients of it" ;;\n'
@@ -144,8 +144,8 @@ def run_script(
         mix=blis_vectors.MIX,
         note=note if deployment.model.window_tokens is not None else "",
         blocks=kv_blocks,
-        otherwise=blis_vectors.MIX if off <= worst_error else "",
-        off=f"{100 * off:.0f}",
+        otherwise=blis_vectors.MIX if error <= worst_error else "",
+        error=f"{100 * error:.0f}",
         lost="".join(lost),
         choices=", ".join([f"{names[0]} to {names[len(steady) - 1]} (loads.csv)", *given]),
         flags=" \\\n".join(f"  --{name} {shlex.quote(value)}" for name, value in flags.items()),
@@ -210,7 +210,7 @@ def write_folders(
         except PinnError as error:
             if not skip:
                 raise PinnError(f"configuration {row + 1}: {error}") from error
-            print(f"configuration {row + 1} left out: {error}")
+            print(f"configuration {row + 1} skipped: {error}")
     if found:
         write_summary(configured, found, out / "summary.csv")
         _print_errors(list(found.values()))
@@ -242,9 +242,9 @@ def _write_folder(
     worst = blis_vectors.worst_taken(vectors)
     if abs(worst.worst.error) > worst_error:
         raise PinnError(
-            f"BLIS's formula would be off by {worst.worst} with the coefficients of {worst.load}, "
-            f"more than --worst-error {worst_error:g}: raise that, or take the Go adapter with "
-            "'pinn export table', which has no such error"
+            f"the error of BLIS's formula would be {worst.worst} with the coefficients of "
+            f"{worst.load}, more than --worst-error {worst_error:g}: raise that limit, or use the "
+            "Go adapter with 'pinn export table', which has no such error"
         )
     write_configuration(configured, row, vectors, blocks, out, worst_error)
     print(folder_name(configured, row))

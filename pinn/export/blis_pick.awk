@@ -1,11 +1,12 @@
-# The coefficients of what a BLIS workload specification asks for, from the loads of a folder:
+# Coefficients for a BLIS workload specification, from the loads of a folder:
 #
 #   awk -v table=loads.csv -v load=NAME -v otherwise=NAME -f pick.awk load.yaml
 #
-# prints alpha, beta and whose they are. A named load has its own. Else those of the steady loads
-# with fewer and more decodes are mixed, and of those with shorter and longer prompts: what decides is
-# output tokens per second of decode steps, what prompts take of the time left out, or the clients of
-# a closed loop. Where the file does not say that, the load is the one for such cases, or nothing.
+# prints alpha, beta and the load that they were fitted to. A named load has its own coefficients.
+# Others are interpolated between steady loads with fewer and more decodes, and with shorter and longer
+# prompts. The number of decodes follows from the output tokens per second of decode steps, without the
+# time that prompts take, or from the clients of a closed loop. If the file states neither, the load is
+# that of "otherwise", or none.
 #
 # servers are the instances that share the requests. Of a load in flags, rate or closed, input and output
 # tokens are variables; of one that BLIS knows by its name, preset, the file is BLIS's defaults.

@@ -49,8 +49,8 @@ fi
 found=$(awk -v table="$here/loads.csv" -v load="${{LOAD:-}}" -v otherwise={otherwise} \
   -v servers="$servers" -v preset="$preset" -v rate="$rate" -v closed="$closed" -v input="$input" \
   -v output="$output" -f "$here/pick.awk" "${{spec:-/dev/null}}")
-[ -n "$found" ] || fail "nothing says how many requests run at a time, and the coefficients of all" \
-  "loads are off by up to {off} %: set LOAD to $choices"
+[ -n "$found" ] || fail "the number of concurrent requests is unknown, and the coefficients fitted to all" \
+  "loads have step time errors of up to {error} %: set LOAD to $choices"
 alpha=${{found%% *}} found=${{found#* }}
 echo "run.sh: coefficients of ${{found#* }}" | fold -s -w 100 >&2
 # How soon routers hear of caches matters among several servers alone, and costs BLIS most of its time.

@@ -148,10 +148,11 @@ def _memory_columns(
 
 def write_table(table: pa.Table, path: Path) -> None:
     """Write the table in the format of the path's suffix; JSON is a list with one row per line."""
-    tables.write_arrow(table, path, _json)
+    tables.write_arrow(table, path, table_json)
 
 
-def _json(table: pa.Table) -> bytes:
+def table_json(table: pa.Table) -> bytes:
+    """Return the table as a JSON list with one row per line."""
     columns, names = [_cells(column) for column in table.columns], table.column_names
     rows = (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
     return b"[\n" + b",\n".join(map(msgspec.json.Encoder().encode, rows)) + b"\n]\n"

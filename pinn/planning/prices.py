@@ -89,6 +89,9 @@ def read_prices(
 
 def _file(given: str | Path | Mapping[str, float]) -> Path | None:
     """Return the path where prices are given as a file."""
+    if not isinstance(given, Mapping | str | Path):
+        example = "give them such as 'H100=2.5 H200=3.2', or the path of a file"
+        raise PinnError(f"price must be prices of GPUs, got {given!r:.60}: {example}")
     if isinstance(given, Mapping) or (isinstance(given, str) and ("=" in given or not given)):
         return None
     path = given_path(given)

@@ -257,12 +257,16 @@ def _interval_bar(rate: HighestRate) -> str:
     return f", {100 * rate.level:.0f} % interval of the prediction {low} to {high}/s"
 
 
+def plan_json(plan: Plan) -> bytes:
+    """Return the content of plan.json."""
+    return msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n"
+
+
 def write_files(plan: Plan, folder: Path) -> None:
     """Write plan.json, plan.csv, plan.html, its pictures and the manifest into a folder."""
     from pinn.planning.page import write_page  # pictures take long to import
 
-    document = msgspec.json.format(msgspec.json.encode(plan), indent=1)
-    write_whole(folder / "plan.json", document + b"\n")
+    write_whole(folder / "plan.json", plan_json(plan))
     write_rows(choice_rows(plan), folder / "plan.csv")
     write_page(plan, folder)
     with suppress(PinnError):  # the first choice has no manifest

@@ -1,4 +1,4 @@
-"""How many requests of a run meet a service-level objective.
+"""Share of requests of a run that meet an SLO, and goodput.
 
 As ``sglang 0.5.23 sglang/benchmark/goodput.py: calculate_goodput`` counts them: attainment is over
 all requests that were sent, those that failed meet no limit, and an answer of a single token meets
@@ -48,8 +48,8 @@ class Goodput:
         limits_s: Limits as metric -> seconds.
         met: Whether all limits are met and nothing is left behind; None where a share of requests
             is asked for and none named.
-        left_behind: Sentence on the queue that a rate leaves behind where no limit bounds waiting:
-            limits on gaps between tokens would be met only because the load ends.
+        left_behind: Sentence on requests still queued when the load ends, if no limit bounds queue
+            time. Limits on ITL or TPOT would then be met only because the load ends.
     """
 
     limits: str

@@ -13,7 +13,7 @@ from pinn.simulator.engine import Engine
 from pinn.simulator.radix_tree import GPU, HOST, ROOT
 from pinn.simulator.state import DONE, LOAD, MOVING, STORE
 
-#: ``load_back_threshold``, in tokens: shorter hits in host memory are computed again.
+#: ``load_back_threshold``, in tokens: shorter hits in host memory are recomputed.
 LEAST_LOADED = 10
 
 # Stores.

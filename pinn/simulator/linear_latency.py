@@ -1,5 +1,6 @@
 """Latency models: linear in the features, from a checkpoint, or anyone's own in Python."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -81,12 +82,16 @@ class LinearLatency:
 
     def step_time(self, batch: Batch) -> float:
         """One step: beta . features, launching overlapped."""
-        return self._seconds(batch, self._features(batch))
+        return float(self.step_times([batch])[0])
+
+    def step_times(self, batches: Sequence[Batch]) -> Float[np.ndarray, " batches"]:
+        """Return the seconds of many steps."""
+        return self._seconds(batches, self._features(batches))
 
     def own_step_time(self, batch: Batch, shared_s: float) -> float:
         """Return the seconds of a data-parallel rank's step, ``shared_s`` of it shared work."""
-        own = np.where(shared_features(self.deployment), 0.0, self._features(batch))
-        return self._seconds(batch, own, shared_s)
+        own = np.where(shared_features(self.deployment), 0.0, self._features([batch]))
+        return float(self._seconds([batch], own, shared_s)[0])
 
     def shared_step_time(self, prompts: float, decodes: float, prompt_tokens: float) -> float:
         """Return the seconds of a step all ranks share, by requests and prompt tokens of one."""
@@ -95,13 +100,17 @@ class LinearLatency:
         sums = replace(sums, prefill_tokens=np.array([prompt_tokens], dtype=np.float64))
         return float((speculation.deployment_features(self.deployment, sums) @ beta)[0])
 
-    def _features(self, batch: Batch) -> np.ndarray:
-        sums = batch_sums.sum_batches([batch], self.deployment.model.window_tokens)
+    def _features(self, batches: Sequence[Batch]) -> Float[np.ndarray, "batches features"]:
+        sums = batch_sums.sum_batches(batches, self.deployment.model.window_tokens)
         return speculation.deployment_features(self.deployment, sums)
 
-    def _seconds(self, batch: Batch, features: np.ndarray, shared_s: float = 0.0) -> float:
-        seconds = float(step_time(features, self.beta, shared_s)[0])
-        return seconds if self.encoder is None else seconds + self.encoder.of_batch(batch)
+    def _seconds(
+        self, batches: Sequence[Batch], features: np.ndarray, shared_s: float = 0.0
+    ) -> Float[np.ndarray, " batches"]:
+        seconds = step_time(features, self.beta, shared_s)
+        if self.encoder is not None:
+            seconds = seconds + np.array([self.encoder.of_batch(batch) for batch in batches])
+        return seconds
 
     def queueing_time(self, prompt_tokens: float) -> float:
         """Phase ``arrival_to_queue``."""

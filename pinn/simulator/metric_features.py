@@ -145,7 +145,7 @@ def request_feature_sums(
 def request_delay_features(
     run: Run,
 ) -> tuple[Float[np.ndarray, "requests features"], Float[np.ndarray, "requests features"]]:
-    """How much later a request's first and last token come for each second of an alpha.
+    """Return the delay of a request's first and last token per second of an alpha.
 
     That is, at the moments at which the API server's tasks come: a task waits for all that the
     server has done since it was last idle, so each of those counts. Where nothing waits,

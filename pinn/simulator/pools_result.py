@@ -21,7 +21,7 @@ from pinn.simulator.run import Run, write_requests
 from pinn.simulator.statistics import Metrics
 from pinn.specs.serving import VLLM
 
-_NO_INTERVALS = "nothing measured says how far off two pools together are"
+_NO_INTERVALS = "errors of disaggregated prefill/decode were not measured"
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,11 @@ class PoolsSimulation(Served):
     """Result of two pools for a workload's clients.
 
     Attributes:
-        found: The run.
+        found: Run of both pools.
         prefill: The prefill pool.
         decode: The decode pool.
-        about: What was simulated of each, prefill first, for JSON.
-        reported: Percentiles that are printed, and limits that are checked.
+        about: Description of each pool for JSON, prefill first.
+        reported: Percentiles to print, and SLO limits to check.
     """
 
     found: PoolsRun
@@ -44,7 +44,7 @@ class PoolsSimulation(Served):
 
     @property
     def run(self) -> Run:
-        """The decode pool's run, with the requests as clients see them."""
+        """Run of the decode pool, with latencies as clients see them."""
         return self.found.decode
 
     @cached_property
@@ -64,11 +64,11 @@ class PoolsSimulation(Served):
 
     @cached_property
     def kv_transfer(self) -> Metrics:
-        """Metrics of the link.
+        """Metrics of KV transfers.
 
-        ``link`` is the time that keys and values were on the link, and ``wait`` the rest between
-        the prefill server's answer and their arrival: for the decode server to take the request in,
-        for blocks of its KV cache, and for transfers before it.
+        ``link`` is the time of the transfer itself. ``wait`` is the rest of the time between the
+        end of the prefill and the arrival of its KV: until the decode server takes the request in,
+        until KV blocks are free, and until earlier transfers end.
         """
         transfers, link = self.found.transfers, self.found.link
         moved = transfers.tokens > 0
@@ -135,7 +135,7 @@ class PoolsSimulation(Served):
     def print_report(self) -> None:
         """Print latencies, the transfer and each pool for people."""
         heading = f"{self.decode.deployment.model.name}, {self.run.workload.name}"
-        parts = (heading, "prefill and decode apart", self.overloaded)
+        parts = (heading, "disaggregated prefill/decode", self.overloaded)
         if self.goodput is not None:
             say(f"{self.goodput.sentence}.")
         say(", ".join(filter(None, parts)))
@@ -162,9 +162,9 @@ class PoolsSimulation(Served):
 
 
 _LATENCIES = LATENCIES | {
-    "scheduling_delay": "arrival to prefill",
-    "wait": "wait before a transfer",
-    "link": "on the link",
+    "scheduling_delay": "prefill queue time",
+    "wait": "transfer wait",
+    "link": "KV transfer",
 }
 
 

@@ -1,11 +1,11 @@
-"""Steps of prompts apart from steps of decodes, as SGLang schedules them.
+"""Prefill-only and decode-only steps, as SGLang schedules them.
 
 Mirrors ``sglang/srt/managers/scheduler.py: get_next_batch_to_run`` and ``schedule_policy.py:
 PrefillAdder`` of 0.5.9, and of 0.5.23 where ``foresees`` is set, with the first-come-first-served
 policy: waiting prompts go first and the decodes wait; where none fits, all running requests decode.
-Left out: mixed chunks, priorities,
-LoRA, sliding-window pools. Outputs always have their full length, as with
-``ignore_eos``. A prefix that two requests computed side by side is held twice until they end.
+Not modeled: mixed chunks, priorities, LoRA and sliding-window pools. Outputs always have their full
+length, as with ``ignore_eos``. A prefix that two requests computed side by side is stored twice
+until they end.
 """
 
 from pinn.simulator import blocks, hicache, radix_requests, radix_tree

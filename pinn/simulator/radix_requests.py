@@ -138,7 +138,7 @@ def leave(engine: Engine, replica: int, r: int) -> None:
 
 
 def hear(engine: Engine, replica: int) -> None:
-    """What has become of the batches that have ended, and of transfers: begin of a scheduling."""
+    """Apply the results of finished batches and transfers before a scheduling step."""
     state, done_s = engine.replicas[replica], 0.0
     for i in range(state.gone):
         r = engine.gone[replica, i]

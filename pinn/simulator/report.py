@@ -1,4 +1,4 @@
-"""A simulation as tables and sentences for the terminal."""
+"""Report of a simulation for the terminal: tables and sentences."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,17 +14,17 @@ from pinn.units import GIB
 #: Name of a mean in milliseconds -> ends of its 90 % interval; no upper one where the slow end
 #: serves nothing.
 Ends = Mapping[str, tuple[float, float | None]]
-#: Latency -> its words in a table of latencies; those that a run lacks are not shown.
+#: Latency -> its name in a table of latencies. A latency that a run lacks is not shown.
 LATENCIES = {
-    "e2e": "end to end",
-    "ttft": "time to first token",
-    "first_turn_ttft": "  of first turns",
-    "later_turn_ttft": "  of later turns",
-    "tpot": "per output token",
-    "itl": "between tokens",
-    "step_itl": "between steps' tokens",
-    "scheduling_delay": "arrival to schedule",
-    "load_wait": "waiting for loads",
+    "e2e": "E2E latency",
+    "ttft": "TTFT",
+    "first_turn_ttft": "  first turns",
+    "later_turn_ttft": "  later turns",
+    "tpot": "TPOT",
+    "itl": "ITL",
+    "step_itl": "ITL per chunk",
+    "scheduling_delay": "queue time",
+    "load_wait": "KV load wait",
     "step": "engine step",
 }
 
@@ -44,7 +44,7 @@ def print_report(
     table = Grid.of("", "", text=2)
     facts = served_facts(run, statistics) | _engine_facts(statistics)
     if run.workload.hit_rate is not None:
-        facts["prefix cache"] += f" ({100 * run.workload.hit_rate:g} % asked for)"
+        facts["prefix cache"] += f" ({100 * run.workload.hit_rate:g} % requested)"
     for name, text in facts.items():
         table.add(name, text)
     page().print(table)
@@ -57,7 +57,7 @@ def print_latencies(
     intervals: Ends,
     percentiles: Sequence[float] = PERCENTILES,
 ) -> None:
-    """Print means, their intervals where there are some, and percentiles; the same of stages."""
+    """Print means, their intervals if known, and percentiles of the run and of its stages."""
     columns = ["mean", *map(percentile_name, percentiles)]
     headings = ["mean", *["90 % interval"] * bool(intervals), *columns[1:]]
     table = Grid.of("latency (ms)", *headings)
@@ -79,7 +79,7 @@ def _ends(ends: tuple[float, float | None]) -> str:
 
 
 def _stage_table(run: Run) -> Grid:
-    """Rates and latencies of each load stage."""
+    """Return the rates and latencies of each load stage."""
     table = Grid.of("stage", "served", "req/s", "E2E", "E2E p99", "TTFT", "TTFT p99", "ITL")
     latencies = ("e2e_mean_ms", "e2e_p99_ms", "ttft_mean_ms", "ttft_p99_ms", "itl_mean_ms")
     columns = ("responses_per_sec", *latencies)
@@ -91,7 +91,7 @@ def _stage_table(run: Run) -> Grid:
 
 
 def served_facts(run: Run, found: Mapping[str, float]) -> dict[str, str]:
-    """How many requests were served, and how fast, in words."""
+    """Return how many requests were served, and how fast, in words."""
     served = f"{found['completed_requests']:,} of {found['injected_requests']:,} served"
     for how in ("timed_out", "rejected"):
         if found[f"{how}_requests"]:
@@ -110,7 +110,7 @@ def served_facts(run: Run, found: Mapping[str, float]) -> dict[str, str]:
 
 
 def _token_rate(run: Run, found: Mapping[str, float]) -> str:
-    """Output tokens per second, or prompt tokens of those served where none asks for output."""
+    """Return output tokens per second, or served prompt tokens if no request has output."""
     if run.workload.output_tokens.any():
         return f"{found['tokens_per_sec']:,.0f} output tokens/s"
     prompts = float(run.requests.prompt_tokens[run.requests.finished].sum())
@@ -122,7 +122,7 @@ def _engine_facts(found: Mapping[str, float]) -> dict[str, str]:
         "queue": f"{found['waiting_mean']:.2f} waiting on average, {found['waiting_max']:,} at "
         f"most; {found['running_max']:,} running at most",
         "preemptions": f"{found['preemption_count']:,} "
-        f"({found['recomputed_tokens']:,} tokens computed again)",
+        f"({found['recomputed_tokens']:,} tokens recomputed)",
         "prefix cache": f"{100 * found['cache_hit_rate']:.1f} % of "
         f"{found['total_input_tokens']:,} prompt tokens",
         "KV cache": f"{100 * found['kv_usage_mean']:.1f} % in use on average, "
@@ -142,7 +142,7 @@ def _engine_facts(found: Mapping[str, float]) -> dict[str, str]:
 
 
 def tier_facts(found: Mapping[str, float]) -> dict[str, str]:
-    """Return what a second tier of keys and values has done, in words."""
+    """Return hits, loads, stores and evictions of a second tier of KV, in words."""
     gib = {name: found[f"host_{name}_bytes"] / GIB for name in ("loaded", "stored", "evicted")}
     held, size = found["host_resident_bytes"] / GIB, found["host_capacity_bytes"] / GIB
     text = (

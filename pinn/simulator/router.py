@@ -152,7 +152,9 @@ def _look(engine: Engine, moment: float) -> None:
 
 
 def _score(engine: Engine, copy: int, r: int, most: int, least: int) -> float:
-    """What speaks for a copy by the router's rule; all are equal where it goes by chance.
+    """Return the score of a replica under the routing policy; the router takes the highest.
+
+    All replicas score the same under random routing.
 
     Of llm-d's scorers ``queue-scorer`` is 1 for the shortest queue of all and 0 for the longest,
     ``kv-cache-utilization-scorer`` the share of the KV cache that is free, and

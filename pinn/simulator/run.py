@@ -339,7 +339,7 @@ def _draw_transfers(axis: Axes, run: Run, use: TierUse, edges: np.ndarray) -> No
 
 
 def _span(moments: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Which span each moment lies in."""
+    """Return the index of the span that each moment lies in."""
     return np.clip(np.digitize(moments, edges) - 1, 0, _BINS - 1)
 
 

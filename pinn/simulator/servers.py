@@ -1,4 +1,4 @@
-"""Figures of each of several servers behind a router or a load balancer."""
+"""Metrics of each of several servers behind a router or a load balancer."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from pinn.common.screen import Grid
 from pinn.simulator.run import Run
 from pinn.simulator.statistics import Metrics, latency_statistics
 
-#: Most servers that a terminal shows one by one; JSON has all.
+#: Maximum number of servers that a terminal lists; JSON lists all.
 _SHOWN = 8
 
 
@@ -21,12 +21,12 @@ def server_statistics(
 
     The list is empty for a server that is alone, unless ``single`` asks for it.
 
-    Requests of the warm-up are left out. ``busy_share`` is of the time from the first arrival to
-    the last answer of all requests.
+    Warm-up requests are not counted. ``busy_share`` is relative to the time from the first arrival
+    to the last answer of all requests.
 
     Args:
         run: Run of all servers.
-        percentiles: Of latencies, beside the usual ones.
+        percentiles: Percentiles of latencies beside the usual ones, 0 to 100.
         single: Whether a single server counts as one of several.
     """
     if run.copies == 1 and not single:

@@ -1,4 +1,4 @@
-"""Serve a workload in simulated time: once, or many times for intervals and what moves figures."""
+"""Serve a workload in simulated time, once or many times (for intervals and sensitivities)."""
 
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -77,16 +77,17 @@ Recorded = tuple[StepRecords, GapRuns, TransferRecords]
 #: Runs engines with latency models until a record buffer is full.
 Loop = Callable[..., int]
 
-#: Whether a run is of no use any more, from its requests so far and the engine's time.
+#: Whether to stop a run early, from its requests so far and the engine's time in seconds.
 Hopeless = Callable[[np.ndarray, float], bool]
 
-#: Steps before the first such question, and of those so far the share until the next.
+#: Steps before the first check for an early stop. Each later check waits for another 1/8 of the
+#: steps so far.
 _FIRST_LOOK_STEPS = 512
 _LOOKS = 8
 
 
 class HopelessError(Exception):
-    """A run was given up."""
+    """A run was stopped early by its caller's criterion."""
 
 
 def simulate(
@@ -100,25 +101,25 @@ def simulate(
 ) -> Run:
     """Serve a workload on a simulated vLLM V1 engine.
 
-    The run is a pure function of its arguments: nothing is drawn at random but which drafted tokens
-    are accepted, by numbers that belong to the requests (``pinn.simulator.client``).
+    The run is a pure function of its arguments. Only the acceptance of drafted tokens is random, by
+    numbers that are fixed for each request (``pinn.simulator.client``).
 
     Args:
         deployment: Model, GPU and serving configuration.
-        workload: What clients send.
-        latency: Seconds for everything that takes time. A ``LinearLatency`` runs compiled, any
-            other object with the methods of ``LatencyModel`` in plain Python; scheduling,
-            preemption and completion may be missing and take 0 s then.
+        workload: Requests and their arrivals.
+        latency: Latency model, in seconds. A ``LinearLatency`` runs compiled; any other object
+            with the methods of ``LatencyModel`` runs in plain Python. Its methods for scheduling,
+            preemption and completion are optional and default to 0 s.
         engine: Further engine settings.
-        compiled: Run in compiled code or not; by default whenever ``latency`` allows it.
-        hopeless: Looks at the requests so far (``pinn.simulator.state.REQUEST``) and the engine's
-            time, and tells whether to give up; asked ever more rarely as the run grows, and of
-            compiled runs alone.
+        compiled: Whether to run compiled code; by default whenever ``latency`` allows it.
+        hopeless: Criterion for an early stop, from the requests so far
+            (``pinn.simulator.state.REQUEST``) and the engine's time in seconds. Compiled runs
+            check it at intervals that grow with the run; other runs ignore it.
 
     Raises:
         PinnError: If the model does not fit, a request exceeds max_model_len or the KV cache, a
             flag contradicts another, or the latency model gives a step no positive time.
-        HopelessError: If ``hopeless`` said so.
+        HopelessError: If ``hopeless`` returned true.
     """
     latency, engine = complete_latency(latency), engine or EngineSpec()
     layout = kv_layout(deployment, engine)
@@ -133,7 +134,7 @@ def simulate(
 def finished_run(
     workload: Workload, state: Engine, records: RequestRecords, kept: Recorded, blocks: int
 ) -> Run:
-    """A run from its parts; ``blocks`` is the KV cache of one replica."""
+    """Return a run from its parts; ``blocks`` is the KV cache of one replica."""
     replicas, groups = int(state.config.n_replicas), int(state.config.n_groups)
     steps, gaps, transfers = kept
     asked = _as_asked(workload, records)
@@ -142,7 +143,7 @@ def finished_run(
 
 
 def _as_asked(workload: Workload, records: RequestRecords) -> RequestRecords:
-    """Records of requests that ask for no output have none, and their result comes at once."""
+    """Return records whose requests without output have no tokens: they end with their result."""
     alone = workload.output_tokens == 0
     if not alone.any():
         return records
@@ -160,11 +161,11 @@ def run_engines(
     compiled: bool | None,
     hopeless: Hopeless | None = None,
 ) -> list[Recorded]:
-    """What engines record that one loop steps together, to the end or until that is hopeless.
+    """Return the records of engines that one loop steps together, up to the end of the run.
 
     Raises:
-        PinnError: If they get stuck, or a latency model cannot be used.
-        HopelessError: If the run was given up.
+        PinnError: If the engines get stuck, or a latency model cannot be used.
+        HopelessError: If ``hopeless`` returned true.
     """
     linear = [each for each in latencies if isinstance(each, LinearLatency)]
     if compiled is None:
@@ -191,7 +192,7 @@ def _collect(
     models: Sequence[object],
     hopeless: Hopeless | None = None,
 ) -> list[Recorded]:
-    """Run to the end, emptying the record buffers whenever one is full or somebody looks."""
+    """Run to the end; empty the record buffers when one is full or an early stop is checked."""
     taken: list[list[list[np.ndarray]]] = [[] for _ in states]
     status, rows, idle, total = FULL, states[0].config.step_rows, 0, 0
     while status == FULL:
@@ -234,7 +235,7 @@ def _collect(
 
 
 def _taken(transfers: Records[Transfer], count: int) -> np.ndarray:
-    """The first of the recorded transfers; of a plain engine without a tier there is no array."""
+    """Return the first ``count`` recorded transfers; empty without a second tier of KV."""
     return np.asarray(transfers)[:count] if count else np.zeros(0, TRANSFER)
 
 
@@ -245,7 +246,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Job:
-    """Arguments of one ``simulate``."""
+    """Arguments of one call of ``simulate``."""
 
     deployment: Deployment
     workload: Workload
@@ -253,7 +254,7 @@ class Job:
     engine: EngineSpec | None = None
 
     def run(self) -> Run:
-        """Simulate it."""
+        """Run the simulation."""
         return simulate(self.deployment, self.workload, self.latency, self.engine)
 
 
@@ -263,19 +264,19 @@ def measured_job(
     latency: LinearLatency,
     engine: EngineSpec | None = None,
 ) -> Job:
-    """A job of a server that ran: its cache held its longest request, whatever is predicted."""
+    """Return the job of a measured server: its KV cache holds at least its longest request."""
     return Job(deployment, workload, latency, started(deployment, engine))
 
 
 def simulate_many(jobs: Iterable[Job], workers: int | None = None) -> list[Run]:
-    """Simulate jobs in threads; results in the order of the jobs.
+    """Simulate jobs in threads and return their runs in the order of the jobs.
 
     Args:
-        jobs: What to run.
-        workers: Threads; as many as there are cores by default.
+        jobs: Simulations to run.
+        workers: Number of threads; the number of cores by default.
 
     Raises:
-        PinnError: That of the first job that cannot run.
+        PinnError: If a job cannot run; the error is that of the first such job.
     """
     return map_runs(lambda _, run: run, jobs, workers)
 
@@ -283,6 +284,6 @@ def simulate_many(jobs: Iterable[Job], workers: int | None = None) -> list[Run]:
 def map_runs(
     figure: Callable[[Job, Run], Result], jobs: Iterable[Job], workers: int | None = None
 ) -> list[Result]:
-    """Simulate and keep what ``figure`` makes of each run: records of long runs are large."""
+    """Simulate jobs and keep only ``figure`` of each run, since records of long runs are large."""
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
         return list(pool.map(lambda job: figure(job, job.run()), jobs))

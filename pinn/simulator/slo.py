@@ -276,7 +276,7 @@ def _outcome(
     seconds: float = math.nan,
     share: float | None = None,
 ) -> LimitOutcome:
-    """Return what became of a limit; a NaN is of a time that no request has."""
+    """Return the outcome of a limit; an excess of NaN (no request has that time) counts as met."""
     excess = 0.0 if math.isnan(excess) else excess
     value, ratio = (each if math.isfinite(each) else None for each in (seconds, excess))
     return LimitOutcome(str(limit), limit.what, limit.bound, value, share, excess <= 1, ratio)
@@ -327,8 +327,8 @@ def parse_slo(text: str, *, shareless: bool = False) -> Slo:
         raise PinnError(f"--slo {text!r}: a share is above 0 and at most 100 %")
     if "itl" in each:
         raise PinnError(
-            f"--slo {text!r}: a request has many gaps between tokens: limit their mean with tpot, "
-            "or all requests' gaps with 'p99 itl<=100ms'"
+            f"--slo {text!r}: ITL has many values per request: limit their mean with tpot, "
+            "or the ITL of all requests with 'p99 itl<=100ms'"
         )
     return Slo(text, tuple(statistics), None if share is None else GoodputLimit(share, each))
 

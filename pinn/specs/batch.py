@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 
 from pinn.common import documents
 from pinn.common.documents import check_size
@@ -126,7 +126,7 @@ def _tokens(text: str) -> int:
     return int(digits) * (1 if digits == text else 1000)
 
 
-@cache
+@lru_cache(maxsize=4096)
 def _parse_part(text: str) -> Batch:
     match = _PART.match(text)
     if match is None:

@@ -92,6 +92,11 @@ def _load_name(name: str, fallback_precision: str | None) -> ModelSpec:
     return _load_file(path, name, quant, sampling, fallback_precision)
 
 
+def forget_models() -> None:
+    """Clear the models that were read by their names."""
+    _load_name.cache_clear()
+
+
 def _load_variant(name: str, variant: Variant) -> ModelSpec:
     base = _load_name(variant.base, None)
     sampling = _sampling(None, variant.published_as) or base.sampling

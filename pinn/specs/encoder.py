@@ -41,18 +41,18 @@ class ProjectorMatrix(NamedTuple):
 
 @dataclass(frozen=True)
 class EncoderSpec:
-    """A vision encoder and its projector; biases and norms are left out.
+    """A vision encoder and its projector; biases and norms are not modeled.
 
     Attributes:
         width: Width of the residual stream.
         layers: Number of layers.
-        heads: Attention heads; 0 where they are not known.
+        heads: Attention heads; 0 if unknown.
         ffn_width: Inner width of the feed-forward part.
         gated: Whether a feed-forward part has three matrices.
         full_layers: Layers in which all patches of an image attend to each other.
         window_patches: Patches of a window, for the other layers.
-        patch_values: Numbers of a patch, which the embedding multiplies.
-        positions: Rows of the table of positions.
+        patch_values: Values of one patch, the input width of the patch embedding.
+        positions: Rows of the position embedding.
         projector: Matrices after the layers; a row of their input is an image token.
     """
 

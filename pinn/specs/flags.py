@@ -174,9 +174,9 @@ class Flag:
         remedy = self.remedy
         if not remedy and self.default_text:
             remedy = f"leave it out for the default, {self.default_text}"
-        end = f": {remedy}" if remedy else ""
+        remedy = remedy or "give one, or leave it out"
         got = written(value) if isinstance(value, int) and abs(value) > MOST_FLAG else repr(value)
-        return PinnError(f"{name or self.option} must {rule}, got {got}{end}")
+        return PinnError(f"{name or self.option} must {rule}, got {got}: {remedy}")
 
 
 #: Beside an engine's own flags: what its engine refuses is timed all the same.

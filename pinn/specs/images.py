@@ -26,14 +26,14 @@ _LONGEST = 1024
 
 @dataclass(frozen=True)
 class ImageReader:
-    """What a model makes of an image.
+    """Rule by which a model's processor turns an image into tokens.
 
     Attributes:
         rule: ``grid``, ``rows`` or ``fixed``.
-        patch: Pixels of a patch's edge.
-        merge: Patches of a token's edge.
+        patch: Edge of a patch, in pixels.
+        merge: Edge of a token, in patches.
         limit: Tokens of every image (``fixed``), or pixels of the longest edge (``rows``).
-        encoder: Encoder of its patches.
+        encoder: Vision encoder of the patches.
     """
 
     rule: str

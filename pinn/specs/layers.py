@@ -292,7 +292,7 @@ def _dense_width(fields: ConfigFields) -> int:
 
 
 def moe_plan(fields: ConfigFields, layers: int) -> list[bool]:
-    """Which layers are mixtures of experts, in a model that has experts.
+    """Return which layers are mixtures of experts, in a model that has experts.
 
     The keys and their meaning are those of vLLM 0.15.1's model files: ``mlp_layer_types``;
     ``moe_layers`` or ``interleave_moe_layer_step`` (llama4.py); ``decoder_sparse_step`` and

@@ -167,7 +167,8 @@ def read_acceptance(text: str) -> tuple[float, ...]:
         rates = (-1.0,)
     if len(rates) > MOST_TOKENS or not all(0 <= rate <= 1 for rate in rates):
         rule = "be a rate from 0 to 1, or one for each position with commas between them"
-        raise PinnError(f"--speculative-acceptance must {rule}, got {text!r:.80}")
+        fault = f"--speculative-acceptance must {rule}, got {text!r:.80}"
+        raise PinnError(f"{fault}: give it, or leave it out for the measured one")
     return rates
 
 

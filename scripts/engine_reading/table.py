@@ -31,7 +31,7 @@ def default(flag: str, value: object, source: str, **limits: Any) -> Line:
         limits: ``gpu``, a regular expression for a part of the GPU's name in small letters;
             ``least_gib`` and ``below_gib`` of its memory, the second beyond what it has;
             ``least_tp`` and ``below_tp`` of the tensor-parallel size likewise; ``models``, their
-            ``model_type``. Any will do where one is left out or None.
+            ``model_type``. A limit that is missing or None matches anything.
     """
     given = {"flag": flag, "value": value, "source": source, "assumed": "no"} | limits
     return dict.fromkeys(COLUMNS, "") | {name: _cell(each) for name, each in given.items()}

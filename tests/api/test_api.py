@@ -166,7 +166,7 @@ def test_a_calibration_that_is_no_better_is_not_saved(tmp_path):
     again = pinn.calibrate(observations=traces, append=tmp_path / "first.json")
     assert again.appended
     assert not again.kept
-    with pytest.raises(pinn.PinnError, match="not better than what was before"):
+    with pytest.raises(pinn.PinnError, match="does not reduce the held-out error"):
         again.save(tmp_path / "again.json")
     assert not (tmp_path / "again.json").exists()
 

@@ -23,6 +23,7 @@ from pinn.api import (
     plans,
     prediction,
     scores,
+    serving,
     simulation,
 )
 from pinn.cli.main import app
@@ -30,7 +31,7 @@ from pinn.simulator.linear_latency import LinearLatency
 
 MODULES = (
     breakdown, calibration, evaluating, exports, ingestion, measuring, names, plans, prediction,
-    scores, simulation,
+    scores, serving, simulation,
 )  # fmt: skip
 #: Commands whose functions have other names than theirs, or that have two.
 FUNCTIONS = {
@@ -64,6 +65,7 @@ SPELLED = {
     "coefficients": {"configs": "configurations", "grid": "configurations"},
     "export table": {"configs": "configurations"},
     "export blis": {"configs": "configurations"},
+    "export llm-d": {"configs": "configurations"},
     # More limits behind --slo.
     "simulate": {"more": "slo"},
     # A second way to say --benchmarks.

@@ -7,9 +7,9 @@ import pinn
 LLAMA = ("--model", "Llama-3.1-8B", "--gpu", "H100")
 LOAD = ("--input-len", "256", "--output-len", "8", "--concurrency", "2", "--num-prompts", "8")
 RELEASES = {
-    "0.15.1": "vllm 0.15.1, measured: step times rest on 0.10.2, 0.15.1 to 0.19.0",
-    "0.19.0": "vllm 0.19.0, measured: step times rest on 0.10.2, 0.15.1 to 0.19.0",
-    "0.33.0": "vllm 0.33.0, not measured: step times rest on 0.10.2, 0.15.1 to 0.19.0",
+    "0.15.1": "vllm 0.15.1, measured: trained on releases 0.10.2, 0.15.1 to 0.19.0",
+    "0.19.0": "vllm 0.19.0, measured: trained on releases 0.10.2, 0.15.1 to 0.19.0",
+    "0.33.0": "vllm 0.33.0, not measured: trained on releases 0.10.2, 0.15.1 to 0.19.0",
 }
 DRAFTS = ("--speculative-config", '{"method": "eagle3", "num_speculative_tokens": 3}')
 PLAN = ("--slo", "p95 ttft<=1s", "--input-len", "256", "--output-len", "8", "--rate", "4",

@@ -129,7 +129,7 @@ def test_a_simulation_says_what_was_simulated(run, load, checkpoint_path, tmp_pa
     assert heading == (
         "Llama-3.1-8B on H100-SXM TP 2 fp8 with bf16 cache, "
         "4,096 tokens and 1,024 requests a step, load "
-        "vllm 0.33.0, not measured: step times rest on 0.10.2, 0.15.1 to 0.19.0"
+        "vllm 0.33.0, not measured: trained on releases 0.10.2, 0.15.1 to 0.19.0"
     )
     found = json.loads(out.read_text())
     assert (found["model"], found["gpu"]) == ("meta-llama/Meta-Llama-3.1-8B", "H100-SXM")

@@ -63,17 +63,17 @@ def test_steps_are_medians_of_kinds_by_deployment(sets):
     assert one.batches.decode_context.tolist() == [1000.0]
     assert (report.read, report.accepted) == (5, 4)
     assert sum(report.refused.values()) == 1
-    assert all(each.judged for each in found)
+    assert all(each.is_held_out for each in found)
 
 
-def test_half_of_the_sizes_teach_and_the_others_judge(sets):
+def test_half_of_the_batch_sizes_are_held_out(sets):
     sizes = [1, 2, 4, 8, 16, 32]
     found, _ = public.read_public_steps(
-        sets([DECODES | {"taught": "half"}], decodes=decodes(sizes))
+        sets([DECODES | {"held_out": "half"}], decodes=decodes(sizes))
     )
-    judging, teaching = found
-    assert (judging.judged, teaching.judged) == (True, False)
-    assert judging.source() == teaching.source() == "vLLM steps, half taught"
+    held_out, training = found
+    assert (held_out.is_held_out, training.is_held_out) == (True, False)
+    assert held_out.source() == training.source() == "vLLM steps, half held out"
     halves = [sorted(each.measured.batches.decode_requests.tolist()) for each in found]
     assert sorted(halves[0] + halves[1]) == sizes
     assert len(halves[0]) == len(halves[1]) == 3

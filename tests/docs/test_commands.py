@@ -27,6 +27,7 @@ SHIPPED = {
     "disaggregation.md",
     "index.md",
     "limits.md",
+    "llm-d.md",
     "plan.md",
     "python.md",
     "speculation.md",

@@ -38,9 +38,9 @@ def test_the_first_answer_is_what_is_printed(page, monkeypatch):
     assert len(printed) <= 24
 
 
-def test_the_picture_of_what_was_left_out_is_drawn_from_the_kept_table(tmp_path):
-    drawn = tmp_path / "left-out.png"
-    run_script("index.md", "draw_left_out.py", str(drawn))
+def test_the_picture_of_held_out_models_is_drawn_from_the_kept_table(tmp_path):
+    drawn = tmp_path / "held-out.png"
+    run_script("index.md", "draw_held_out.py", str(drawn))
     assert drawn.stat().st_size > 20_000
 
 

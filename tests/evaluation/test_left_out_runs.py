@@ -10,9 +10,9 @@ from pinn.common.store import call_key
 from pinn.evaluation.folds import split_folds
 from pinn.evaluation.measured import Measured
 from pinn.evaluation.serving_runs import (
-    LEFT_OUT,
+    HELD_OUT,
     NETWORK,
-    RUNS_LEFT_OUT,
+    RUNS_HELD_OUT,
     TEACHER,
     left_out_models,
     run_folds,
@@ -134,13 +134,13 @@ def test_scores_are_those_of_each_fold_and_say_so(monkeypatch, rows, runs):
     monkeypatch.setattr("pinn.evaluation.serving_runs.score_learned", scored)
     table = score_left_out("a learner", folds, "a folder")
     assert sorted(table["run"]) == sorted(RAN)
-    assert set(table["method"]) == {NETWORK + LEFT_OUT}
+    assert set(table["method"]) == {NETWORK + HELD_OUT}
     assert [id(fold) for fold in asked] == [id(fold) for fold, _ in folds]
 
 
 SCORES = pd.DataFrame(
     {
-        "method": [NETWORK + LEFT_OUT] * 4 + [NETWORK, TEACHER + LEFT_OUT],
+        "method": [NETWORK + HELD_OUT] * 4 + [NETWORK, TEACHER + HELD_OUT],
         "run": ["1", "2", "1", "2", "1", "1"],
         "stage": ["all", "all", "0", "all", "all", "all"],
         "model": ["a", "b", "a", "b", "a", "a"],
@@ -154,7 +154,7 @@ SCORES = pd.DataFrame(
 
 def test_only_whole_runs_of_left_out_models_are_summed_up():
     found = run_results(SCORES)
-    assert set(found["split"]) == {RUNS_LEFT_OUT}
+    assert set(found["split"]) == {RUNS_HELD_OUT}
     of_network = found[found["method"] == NETWORK].set_index(["held_out", "metric"])
     assert of_network.loc[("all", "e2e_mean"), "mean"] == pytest.approx(15.0)
     assert of_network.loc[("b", "e2e_mean"), "bias"] == pytest.approx(-20.0)

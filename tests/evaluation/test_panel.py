@@ -18,11 +18,13 @@ from pinn.evaluation.panel import (
     group_scores,
     group_weights,
     ledger_line,
+    read_ledger,
+    read_panel,
     sum_up,
     training_noise,
     uncompared_groups,
 )
-from pinn.evaluation.panel_rows import learned_steps
+from pinn.evaluation.panel_rows import HELD_OUT_RUNS, learned_steps
 from pinn.surrogate.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 
 
@@ -67,7 +69,7 @@ def test_two_thirds_of_a_score_are_tpot_and_groups_count_the_same():
 
 def test_families_of_a_source_count_the_same():
     models = ["deployments: org/Qwen3-8B", "deployments: org/Qwen2.5-7B", "deployments: Yi-34B",
-              "judges: meta-llama/Meta-Llama-3-8B"]  # fmt: skip
+              f"{HELD_OUT_RUNS}: meta-llama/Meta-Llama-3-8B"]  # fmt: skip
     assert group_weights(pd.Series(models)) == pytest.approx([1 / 6, 1 / 6, 1 / 3, 1 / 3])
 
 
@@ -133,13 +135,13 @@ def test_a_mechanism_halves_the_error_where_it_stands_alone(alone, elsewhere, ve
 
 def test_one_run_has_the_noise_of_the_others():
     noisy = rows("serving runs: a", 6, tpot=0.2, ttft=None)
-    before = panel(noisy, rows("judges: b", 1, ttft=None))
+    before = panel(noisy, rows(f"{HELD_OUT_RUNS}: b", 1, ttft=None))
     draw = np.random.default_rng(1)
     after = before.assign(error=before["error"] + draw.normal(0, 3, len(before)))
-    judge = after["group"] == "judges: b"
-    after.loc[judge, "error"] = before.loc[judge, "error"] + 0.5
+    held_out = after["group"] == f"{HELD_OUT_RUNS}: b"
+    after.loc[held_out, "error"] = before.loc[held_out, "error"] + 0.5
     table, _ = compare_panels(before, after, QUIET)
-    assert table.set_index("group").loc["judges: b", "low"] < 0
+    assert table.set_index("group").loc[f"{HELD_OUT_RUNS}: b", "low"] < 0
 
 
 def test_what_another_seed_does_as_well_is_no_worse_group():
@@ -163,13 +165,13 @@ def test_noise_of_training_is_a_groups_own_over_trainings_but_not_less_than_its_
     lines = pd.DataFrame(
         about
         | {"deployments: a": 5.0, "deployments: b": [5.0, 6.0, 7.0],
-           "deployments: c": [5.0, 9.0, 13.0], "judges: d": [5.0, 8.0, 11.0],
+           "deployments: c": [5.0, 9.0, 13.0], f"{HELD_OUT_RUNS}: d": [5.0, 8.0, 11.0],
            "serving runs: e": [6.0, 5.0, 4.0], "whole steps: came later": [np.nan, 5.0, 6.0]}
     )  # fmt: skip
-    # Deviations 0, 1 and 4 have the median 1; runs and judges, 3 and 1, are one source.
+    # Deviations 0, 1 and 4 have the median 1; runs of both kinds, 3 and 1, are one source.
     assert training_noise(lines).to_dict() == pytest.approx(
-        {"deployments: a": 1.0, "deployments: b": 1.0, "deployments: c": 4.0, "judges: d": 3.0,
-         "serving runs: e": 2.0}
+        {"deployments: a": 1.0, "deployments: b": 1.0, "deployments: c": 4.0,
+         f"{HELD_OUT_RUNS}: d": 3.0, "serving runs: e": 2.0}
     )  # fmt: skip
 
 
@@ -186,28 +188,45 @@ def test_missing_predictions_and_other_groups_are_refused():
     with pytest.raises(PinnError, match="no finite prediction for every row of deployments: a"):
         sum_up(broken)
     with pytest.raises(PinnError, match="no group in common"):
-        compare_panels(panel(rows()), panel(rows("judges: b")), QUIET)
+        compare_panels(panel(rows()), panel(rows(f"{HELD_OUT_RUNS}: b")), QUIET)
 
 
 def test_groups_that_cannot_be_compared_are_named():
     renamed = rows("runs: d").assign(configuration=lambda table: "new " + table["configuration"])
-    a, b = panel(rows(), rows("judges: b"), rows("runs: d")), panel(rows(), rows("c: d"), renamed)
-    assert uncompared_groups(a, b) == ["c: d", "judges: b", "runs: d"]
+    a, b = (
+        panel(rows(), rows(f"{HELD_OUT_RUNS}: b"), rows("runs: d")),
+        panel(rows(), rows("c: d"), renamed),
+    )
+    assert uncompared_groups(a, b) == ["c: d", f"{HELD_OUT_RUNS}: b", "runs: d"]
     assert uncompared_groups(a, a) == []
 
 
 def test_the_ledger_grows_by_a_line_and_by_new_groups(tmp_path, checkpoint_path):
     path = tmp_path / "ledger.csv"
-    for tables in ((rows(),), (rows(), rows("judges: b"))):
+    for tables in ((rows(),), (rows(), rows(f"{HELD_OUT_RUNS}: b"))):
         add_to_ledger(path, ledger_line(checkpoint_path, group_scores(panel(*tables)), "a try"))
     found = pd.read_csv(path)
     assert found.columns.tolist()[:4] == ["date", "checkpoint", "what", "panel"]
     assert found["checkpoint"].tolist() == [file_sha256(checkpoint_path)] * 2
-    assert found["judges: b"].isna().tolist() == [True, False]
+    assert found[f"{HELD_OUT_RUNS}: b"].isna().tolist() == [True, False]
+
+
+def test_old_names_of_groups_are_read_with_a_note(tmp_path):
+    path = tmp_path / "panel.csv"
+    table = panel(rows("judges: b"), rows("vLLM steps, half taught: c"))
+    table.to_csv(path, index=False)
+    with pytest.warns(UserWarning, match="is called '.*' now") as said:
+        found = read_panel(path)
+    assert set(found["group"]) == {f"{HELD_OUT_RUNS}: b", "vLLM steps, half held out: c"}
+    assert len(said) == 2
+    ledger = tmp_path / "ledger.csv"
+    ledger.write_text("date,panel,judges: b\n2026-11-26,9,5\n")
+    with pytest.warns(UserWarning, match="'judges' is called 'held-out serving runs' now"):
+        assert read_ledger(ledger).columns.tolist() == ["date", "panel", f"{HELD_OUT_RUNS}: b"]
 
 
 @pytest.mark.parametrize("taught", [True, False])
-def test_steps_that_taught_a_checkpoint_do_not_judge_it(tmp_path, checkpoint_path, taught):
+def test_steps_of_the_training_data_are_left_off_the_scorecard(tmp_path, checkpoint_path, taught):
     steps = tmp_path / "steps.csv"
     steps.write_text("a table")
     of_steps = file_sha256(steps) if taught else None

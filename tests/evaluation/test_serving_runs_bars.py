@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from pinn.common.files import find_checkpoint
-from pinn.evaluation.serving_runs import LEFT_OUT, NETWORK, ranking_inversions, score_runs
+from pinn.evaluation.serving_runs import HELD_OUT, NETWORK, ranking_inversions, score_runs
 from pinn.measurements.runs.measured_runs import read_load_report, read_measured_runs
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.metric_features import WHOLE_RUN
@@ -86,7 +86,7 @@ def test_the_record_of_models_left_out_is_of_every_run_and_of_these_measurements
     """Check the record's rows; the release experiment computes the errors again, in minutes."""
     path = data("PINN_SERVING_RUNS")
     runs, _ = read_measured_runs(path, path.parents[1] / "model_configs")
-    found = record(NETWORK + LEFT_OUT)
+    found = record(NETWORK + HELD_OUT)
     whole = found[found.stage == WHOLE_RUN].set_index(["run", "figure"])
     for run in runs:
         for figure, measured in run.measured[WHOLE_RUN].items():

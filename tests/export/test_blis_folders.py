@@ -344,7 +344,7 @@ def test_what_says_no_load_takes_all_of_them_or_asks(script, exported, tmp_path,
     assert arrival_us(script, spec) == vector(MIX).alpha[0]
     write_configuration(exported, 0, [*STEADY, vector(MIX, worst=-0.4)], 1000, tmp_path)
     said = complaint(script, "--workload-spec", str(script.with_name("load.yaml")))
-    assert "off by up to 40 %" in said
+    assert "errors of up to 40 %" in said
     assert "set LOAD to decodes-1-prompts-500 to decodes-100-prompts-1000 (loads.csv), mix" in said
 
 

@@ -67,7 +67,7 @@ def check_grid(_: Fuzzed, text: str) -> None:
 
 
 def limits_and_prices(_: Fuzzed) -> st.SearchStrategy[tuple[str, str]]:
-    """What is typed after ``--slo`` and ``--price``."""
+    """Return texts as values of ``--slo`` and ``--price``."""
     usual = ["ttft<=1s, tpot<=40ms for 95 %", "p99 ttft<=2s", "mean e2e<=20s; p95 itl<=80ms"]
     return st.tuples(_joined(_LIMITS, usual), _joined(_PRICES, ["H100=2.5 L40S=1.1", "H100=2"]))
 

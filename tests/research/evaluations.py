@@ -79,12 +79,12 @@ def write_evaluation(folder: Path) -> Path:
     groups = rows.set_index("row_id")["model"]
     rank(made, groups, METRICS, draws=20).to_csv(folder / "ranking.csv", index=False)
     decision_table(decide(made, rows)).to_csv(folder / "decisions.csv", index=False)
-    coverage = [coverage_table(judged(level)).assign(level=level) for level in (0.5, 0.9)]
+    coverage = [coverage_table(rows_inside(level)).assign(level=level) for level in (0.5, 0.9)]
     pd.concat(coverage).to_csv(folder / "coverage.csv", index=False)
     return folder
 
 
-def judged(level: float) -> pd.DataFrame:
+def rows_inside(level: float) -> pd.DataFrame:
     """Return twenty rows of each model and metric, inside or outside an interval of a level."""
     inside = np.arange(20) < 20 * level
     rows = [

@@ -7,7 +7,7 @@ from evaluations import observations, predictions
 from pinn.common.files import file_sha256, find_checkpoint
 from pinn.errors import PinnError
 from pinn.evaluation.folds import CHECKPOINT_COLUMN, shipped_predictions, shipped_runs
-from pinn.evaluation.serving_runs import RUNS_LEFT_OUT
+from pinn.evaluation.serving_runs import RUNS_HELD_OUT
 from pinn.simulator.metric_features import WHOLE_RUN
 
 SPLITS = ("leave-one-model-out",)
@@ -61,13 +61,13 @@ def test_serving_runs_are_those_of_folds_without_the_model():
     checkpoint = find_checkpoint()
     runs = shipped_runs(checkpoint)
     scores = pd.read_csv(checkpoint.with_suffix(".serving_runs.csv"), dtype={"stage": str})
-    assert set(runs["split"]) == {RUNS_LEFT_OUT}
+    assert set(runs["split"]) == {RUNS_HELD_OUT}
     assert set(runs["method"]) == {"network", "teacher"}
     assert set(runs["row_id"]) == set(scores["run"])
     one = runs[runs["method"] == "network"].iloc[0]
     of_run = scores[
         (scores["run"] == one["row_id"])
-        & (scores["method"] == "network, model left out")
+        & (scores["method"] == "network, model held out")
         & (scores["stage"] == WHOLE_RUN)
     ].set_index("figure")
     assert one["e2e_s"] == of_run.loc["e2e_mean_s", "predicted_s"]

@@ -144,7 +144,7 @@ class _Controller:
 
 
 class _SglangTree(Tree):
-    """What both releases have in common."""
+    """Interface of the radix tree that both releases share."""
 
     merges = False
 

@@ -107,7 +107,7 @@ class SimulatedTree(Tree):
 
 
 def served(seed, release):
-    """What the simulator makes of a load."""
+    """Return the events of the simulator's tree under a load."""
     return SimulatedTree(tree_case(seed, release >= "0.5.19"), release).serve()
 
 

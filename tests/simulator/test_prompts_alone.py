@@ -107,7 +107,7 @@ def test_nothing_printed_or_written_is_no_number():
     found = Simulation(target, simulate(target, asked, latency_of(target)))
     text = str(found)
     assert "nan" not in text.lower()
-    assert "between tokens" not in text
+    assert "ITL" not in text
     assert "prompt tokens/s" in text
     written = json.dumps(found.to_json(), allow_nan=False)
     assert json.loads(written)["itl_mean_ms"] is None
@@ -136,7 +136,7 @@ def test_files_may_ask_for_no_output(coefficients, tmp_path, name, text, outputs
     found, printed = _simulated(coefficients, tmp_path, arguments)
     assert found["completed_requests"] == found["injected_requests"]
     assert found["total_output_tokens"] == outputs
-    assert ("between tokens" in printed) == (outputs > 1)
+    assert ("ITL" in printed) == (outputs > 1)
     assert (found["itl_mean_ms"] is None) == (outputs <= 1)
 
 

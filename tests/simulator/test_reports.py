@@ -127,7 +127,7 @@ def test_a_timeline_is_drawn_and_a_report_is_printed(tmp_path, capsys):
     print_report(run, run_statistics(run), {})
     text = capsys.readouterr().out
     assert "2 of 3 served, 1 timed out" in text
-    assert "time to first token" in text
+    assert "TTFT" in text
 
 
 def test_a_run_in_which_nothing_is_served_is_drawn(tmp_path):

@@ -73,7 +73,7 @@ def test_the_last_of_those_alike_is_retracted():
 
 
 def test_newer_releases_expect_all_of_an_output():
-    """Of one load 39 tokens are expected beside 2 held, and 92 are left for 50 and 50."""
+    """Check admission of two requests of 50 tokens each: 92 tokens are free, 39 still expected."""
     flags = {"engine_version": "0.5.23", "max_model_len": 64}
     run, batches = serve([1, 10, 10], [40, 40, 40], [0.0, 0.5, 0.5], 133, **flags)
     np.testing.assert_array_equal(run.requests.preemptions, [0, 0, 0])

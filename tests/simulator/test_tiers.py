@@ -257,7 +257,7 @@ def test_lmcache_evicts_the_least_recently_used_chunk():
     assert small.requests.loaded_tokens[3] == 0 < large.requests.loaded_tokens[3]
 
 
-# Prefill and decode apart.
+# Disaggregated prefill/decode.
 
 
 @pytest.mark.parametrize("release", RELEASES)

@@ -123,8 +123,8 @@ def test_folders_of_gguf_files_and_adapters_are_refused(tmp_path):
 
 
 def test_a_multimodal_model_says_what_is_left_out():
-    with pytest.warns(UserWarning, match="text part is timed, its vision encoder left out"):
+    with pytest.warns(UserWarning, match="times are of the text model, without its vision encoder"):
         make_deployment(canonical({"model": "Qwen/Qwen3-VL-4B-Instruct", "gpu": "H100"}))
-    with pytest.warns(UserWarning, match="text part is timed, its encoders left out"):
+    with pytest.warns(UserWarning, match="times are of the text model, without its encoders"):
         make_deployment(canonical({"model": "Llama-3.2-11B-Vision-Instruct", "gpu": "H100"}))
     assert load_model("Qwen/Qwen3-4B").left_out == ""

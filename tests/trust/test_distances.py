@@ -67,10 +67,10 @@ def test_a_distance_is_looked_up_once(checkpoint, h100_kernels, monkeypatch):
         locate(checkpoint, deployment(), "3 decode @ 5")
 
 
-def test_what_was_remembered_badly_is_found_anew(checkpoint, tmp_path):
+def test_a_damaged_cache_entry_is_computed_anew(checkpoint, tmp_path):
     before = locate(checkpoint, deployment())
-    (remembered,) = (tmp_path / "cache/pinn/surrogate.uncertainty.distance._distances").iterdir()
-    remembered.write_text("[")
+    (cached,) = (tmp_path / "cache/pinn/surrogate.uncertainty.distance._distances").iterdir()
+    cached.write_text("[")
     assert locate(checkpoint, deployment()) == before
 
 

@@ -69,7 +69,7 @@ FIGURES = tuple(f"{name}_{each}_s" for name in LATENCIES for each in STATISTICS)
 
 @dataclass(frozen=True)
 class Lengths:
-    """How many tokens the requests have.
+    """Token counts of the requests.
 
     Attributes:
         mean: Mean number of tokens.

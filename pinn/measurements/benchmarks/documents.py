@@ -98,7 +98,7 @@ def read_document(path: Path) -> Document:
 
 
 def _json_fault(error: PinnError) -> NotUsable:
-    """Why a text is no JSON document, and at which line."""
+    """Return why a text is no JSON document, with the line."""
     cause = error.__cause__
     if not isinstance(cause, ValueError):
         return NotUsable(error)

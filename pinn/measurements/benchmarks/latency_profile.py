@@ -2,8 +2,8 @@
 
 One JSON object a run: ``metrics`` (numbers), ``dimensions`` (texts) and ``config``. Latencies are
 in milliseconds under ``STATISTIC_LATENCY_ms``; E2E is called latency. Layout as in published
-reports. They do not say which tokens ``per_token_latency`` divides by, so of times between tokens
-ITL alone is read. A report states the totals of tokens; some state the requests that were sent and
+reports. They do not say which tokens ``per_token_latency`` divides by, so only ITL is read, not
+TPOT. A report states the totals of tokens; some state the requests that were sent and
 their rate, too.
 """
 

@@ -36,7 +36,7 @@ Point = TypeVar("Point")
 
 @dataclass(frozen=True)
 class Reader(Generic[Point]):
-    """How the files of one tool are read.
+    """Reader of the files of one tool.
 
     Attributes:
         tool: Its name.
@@ -176,7 +176,7 @@ def read_benchmarks(
 
 
 def _nothing_read(report: ReadReport) -> str:
-    """Why there is no run: the file and its reason, or all reasons with their places."""
+    """Return why there is no run: the file and its reason, or all reasons with their places."""
     known = ""
     if not report.refused or any(_UNKNOWN in reason for reason in report.refused):
         tools = ", ".join(dict.fromkeys(reader.tool for reader in READERS))

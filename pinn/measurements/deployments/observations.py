@@ -45,7 +45,7 @@ SCHEMA = "closed-loop observations 6"
 
 @dataclass(frozen=True)
 class Manifest:
-    """Where a table comes from.
+    """Origin of a table.
 
     Attributes:
         table_sha256: Digest of the Parquet file.

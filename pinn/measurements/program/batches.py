@@ -115,7 +115,7 @@ def short_list(limits: Limits) -> list[Wanted]:
 
 
 def own_order(limits: Limits) -> Iterator[Wanted]:
-    """Where nothing tells which batches say most: a grid, contexts in turn, coarse ones first."""
+    """Yield a default grid of batches: contexts in turn, coarse ones first."""
     decodes = [2**i for i in range(11) if 2**i <= limits.max_num_seqs]
     decodes = decodes[::2] + decodes[1::2]
     near = [c for c in (1000, 250, 2000, 8000, 16000, 30000) if c < limits.longest]

@@ -1,7 +1,8 @@
-"""Reads public measurements of other people's servers, as ``data/public/sets.yaml`` says.
+"""Public measurements of other people's servers, read as ``data/public/sets.yaml`` describes them.
 
-Steps come back as kinds of steps with their median times, loads as serving runs of one stage. Both
-judge; only steps of sets that say ``taught: half`` may teach, those of every other size of batch.
+Steps are returned as kinds of steps with median times, loads as serving runs of one stage. Both are
+evaluation data, but for sets marked ``held_out: half``: every other batch size of theirs is
+training data.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -48,21 +49,21 @@ class PublicSteps:
     """Steps of one deployment of a set.
 
     Attributes:
-        set_name: What a panel calls the set.
+        set_name: Name of the set in the scorecard.
         measured: Kinds of steps and their times.
-        judged: Where half of the steps may teach, whether these are the other half; True where
-            all of them judge.
-        is_half: Whether there is another half.
+        is_held_out: Whether the steps are evaluation data; False for the half that is training
+            data.
+        is_half: Whether the other half of the set's batch sizes is in the other role.
     """
 
     set_name: str
     measured: MeasuredSteps
-    judged: bool = True
+    is_held_out: bool = True
     is_half: bool = False
 
     def source(self) -> str:
-        """Return what a panel calls where the steps come from."""
-        return f"{self.set_name}, half taught" if self.is_half else self.set_name
+        """Return the source of the steps as the scorecard names it."""
+        return f"{self.set_name}, half held out" if self.is_half else self.set_name
 
 
 @dataclass(frozen=True)
@@ -97,16 +98,16 @@ def read_public_steps(folders: Sequence[Path]) -> tuple[list[PublicSteps], list[
 def _halves(
     about: About, name: str, deployment: Deployment, steps: pd.DataFrame
 ) -> Iterator[PublicSteps]:
-    """All steps, or the half that may teach and the half that judges: every other size."""
-    is_half = about.get("taught") == "half"
+    """Yield all steps as evaluation data, or every other batch size of them, then the others."""
+    is_half = about.get("held_out") == "half"
     kind = kinds_of_steps(steps)
     new = steps["decode_requests"] + steps["prefill_requests"] * steps["prefill_tokens"]
     order = length_class(new).rank(method="dense").astype(int)
-    for judged in (True, False) if is_half else (True,):
-        mine = order % 2 == int(judged) if is_half else order > 0
+    for is_held_out in (True, False) if is_half else (True,):
+        mine = order % 2 == int(is_held_out) if is_half else order > 0
         if mine.any():
             measured = median_steps(name, steps[mine], kind[mine], deployment)
-            yield PublicSteps(about["set"], measured, judged, is_half)
+            yield PublicSteps(about["set"], measured, is_held_out, is_half)
 
 
 def read_public_runs(folders: Sequence[Path]) -> tuple[list[PublicRun], list[ReadReport]]:

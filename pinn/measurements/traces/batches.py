@@ -1,4 +1,4 @@
-"""Which requests were in which step."""
+"""Assignment of requests to steps."""
 
 from collections import Counter
 from collections.abc import Callable

@@ -120,7 +120,7 @@ class MeasuredSteps:
         return Target.of(model, gpu, given, f"{self.name} does not say what was measured")
 
     def engine(self, flags: Mapping[str, FlagValue]) -> EngineSpec:
-        """How the engine schedules: the user's word, then the engine's settings."""
+        """Return scheduler settings: the user's, else those that the engine logged."""
         named = {"num_gpu_blocks_override": "kv_blocks", "async_scheduling": "async_scheduling"}
         settings = {name: self.facts.values.get(key) or None for name, key in named.items()}
         return specified(EngineSpec, {**settings, **flags})

@@ -36,7 +36,7 @@ Whole = Int[np.ndarray, " rows"]
 
 @dataclass(frozen=True)
 class Segments:
-    """How rows fall into segments.
+    """Division of rows into segments.
 
     Attributes:
         order: Rows by segment, then start time.

@@ -1,4 +1,4 @@
-"""How many servers a load needs: by its rate, or by the latency that is predicted for it."""
+"""Autoscaler: the number of servers for a load, by its rate or by predicted latency."""
 
 import math
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What happens to the servers of a fleet: they start, fail, drain and stop."""
+"""Life of the servers of a fleet: they start, fail, drain and stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the clients of a fleet see, what it takes, and how both change over time."""
+"""Result of a simulated fleet: latencies of its clients, GPUs in use, and both over time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 #: Rows of the table over time, and spans of the picture.
 _PERIODS, _BINS = 12, 144
 _HOUR_S = 3600.0
-_NO_INTERVALS = "nothing measured says how far off a fleet is"
+_NO_INTERVALS = "errors of whole fleets were not measured"
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class FleetSimulation(Served):
 
     @cached_property
     def metrics(self) -> Metrics:
-        """What clients see, and ``gpu_hours``, ``gpus_mean`` and ``gpus_max``."""
+        """Metrics of the clients, and ``gpu_hours``, ``gpus_mean`` and ``gpus_max``."""
         found = statistics.client_statistics(self.run, None, self.reported.percentiles)
         found |= {
             "gpu_hours": gpu_hours(self.spans),
@@ -177,18 +177,17 @@ class FleetSimulation(Served):
 
     @property
     def assumptions(self) -> list[str]:
-        """What is taken for granted about a fleet."""
+        """Assumptions about a fleet, in words."""
         found = ["one router, which takes no time"]
         if self.spec.failures:
             found.append(
-                "requests in flight on a server that fails are sent again at once, from their first"
-                " token"
+                "requests in flight on a failing server are resent at once and start anew"
                 if self.spec.in_flight == RESEND
-                else "requests in flight on a server that fails are lost"
+                else "requests in flight on a failing server are lost"
             )
         if self.spec.failures or self.spec.autoscaler:
             found += [
-                "GPUs count while a server starts and drains, not while it is down",
+                "GPU hours include the time in which a server starts or drains, not its downtime",
                 "a request waits at the router while no server is open",
             ]
         return found

@@ -164,7 +164,7 @@ def weibull_shape(cv: float) -> float:
 
 @dataclass(frozen=True)
 class Gaps:
-    """How gaps between arrivals are drawn: ``process`` and ``cv`` of :func:`draw_gaps`."""
+    """Distribution of gaps between arrivals: ``process`` and ``cv`` of :func:`draw_gaps`."""
 
     process: str = "poisson"
     cv: float = 1.0

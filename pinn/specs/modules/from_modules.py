@@ -119,7 +119,7 @@ class ModuleReader:
 
     @property
     def note(self) -> str:
-        """What was recognized, in one line."""
+        """Recognized modules, in one line."""
         classes, sides = self._findings.classes, self._findings.sides.total()
         parts = [f"{count} {role} ({cls})" for (role, cls), count in classes.items()]
         parts += [f"{sides} other matrices"] * bool(sides)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class UnrecognizedError(Exception):
-    """Why a module is none of those that have a cost model."""
+    """Reason why a module has no cost model."""
 
 
 class Shape(NamedTuple):

@@ -73,8 +73,8 @@ class PackageCopy:
         self._edits += 1
         os.utime(self.folder / path, (self._edits, self._edits))
 
-    def remembered(self) -> set[Path]:
-        """The files of all results so far; what is known of the sources is none."""
+    def cached_files(self) -> set[Path]:
+        """Return the cache files of all results so far."""
         return set((self.folder / "cache").glob("*/*"))
 
     def close(self) -> None:

@@ -43,7 +43,7 @@ def test_an_edited_constant_gives_a_new_result(copy, before, name, path, constan
 
 
 def test_constants_of_other_modules_leave_results_alone(copy, before):
-    remembered = copy.remembered()
+    cached = copy.cached_files()
     copy.double("pinn/common/plots.py", "WIDTH")
     assert {name: copy.result(name) for name in before} == before
-    assert copy.remembered() == remembered
+    assert copy.cached_files() == cached

@@ -24,7 +24,7 @@ def test_a_single_measurement_has_no_standard_error() -> None:
 
 def test_better_in_the_mean_alone_is_not_kept() -> None:
     before = np.array([0.10, 0.10, 0.10, 0.10])
-    verdict = judge("each load, left out", before, np.array([0.01, 0.15, 0.14, 0.09]))
+    verdict = judge("each load, held out", before, np.array([0.01, 0.15, 0.14, 0.09]))
     assert verdict.after < verdict.before
     assert not is_kept([verdict])
 
@@ -32,9 +32,9 @@ def test_better_in_the_mean_alone_is_not_kept() -> None:
 def test_what_was_right_and_is_known_better_is_more_probable() -> None:
     errors = np.array([0.01, -0.02, 0.015, -0.005, 0.02, -0.01])
     wide, narrow = np.full(6, 0.2), np.full(6, 0.03)
-    found = judge_likelihood("each load, left out", errors, wide, errors, narrow)
+    found = judge_likelihood("each load, held out", errors, wide, errors, narrow)
     assert found.word == "better"
-    assert is_kept([judge("each load, left out", errors, errors), found])
+    assert is_kept([judge("each load, held out", errors, errors), found])
     assert np.isclose(found.gain, np.log(0.2 / 0.03), atol=0.2)
 
 

@@ -1,8 +1,9 @@
-"""Draw measured against predicted times of held-out data: ``python scripts/draw_left_out.py``.
+"""Draw measured against predicted times of held-out data.
 
-From ``checkpoints/left_out/predictions.csv``: every measured deployment under one load, predicted
-by a network that saw neither its model nor its kernels. Another path than
-docs/images/left-out.png may follow.
+Usage: ``python scripts/draw_held_out.py [PNG]``.
+
+``checkpoints/left_out/predictions.csv`` has a prediction of every measured deployment by a network
+that held out its model and its kernels. The picture is docs/images/held-out.png by default.
 """
 
 import sys
@@ -16,11 +17,11 @@ from pinn.training.data.silicon import read_silicon
 
 ROOT = Path(__file__).resolve().parents[1]
 PREDICTIONS = ROOT / "checkpoints" / "left_out" / "predictions.csv"
-OUT = ROOT / "docs" / "images" / "left-out.png"
+OUT = ROOT / "docs" / "images" / "held-out.png"
 
 
-def left_out_rows() -> pd.DataFrame:
-    """Measured and predicted times of every row, in seconds."""
+def held_out_rows() -> pd.DataFrame:
+    """Return the measured and predicted times of every row, in seconds."""
     measured = read_silicon()[0].rename(columns={"tpot_s": "tpot_measured_s"})
     kept = measured[["row_id", "model", "gpu", "tpot_measured_s"]]
     rows = kept.merge(pd.read_csv(PREDICTIONS), on="row_id", validate="one_to_one")
@@ -30,13 +31,13 @@ def left_out_rows() -> pd.DataFrame:
 
 
 def main(out: Path = OUT) -> None:
-    rows = left_out_rows()
+    rows = held_out_rows()
     figure = agreement_figure(rows, "tpot")
     assert figure is not None
     out.write_bytes(png(figure))
     errors = 100 * (rows["tpot_s"] / rows["tpot_measured_s"] - 1).abs()
     print(
-        f"{out.name}: {len(rows)} rows of {rows['model'].nunique()} models, median error "
+        f"{out.name}: {len(rows)} rows of {rows['model'].nunique()} models, median APE "
         f"{errors.median():.1f} %"
     )
 

@@ -1,0 +1,154 @@
+"""Answers to requests, computed in a process of their own; and those that are kept."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import warnings
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+
+from pinn.api.service.endpoints import ENDPOINTS, check_time_budget
+from pinn.api.service.named_files import any_exists, check_no_files, plain_texts
+from pinn.api.service.problems import problem
+from pinn.common.documents import parse_json
+from pinn.common.files import find_checkpoint
+from pinn.engines.configurations import forget_files
+from pinn.errors import PinnError, printable
+
+#: Bytes of all answers that are kept.
+MOST_KEPT_BYTES = 64 * 2**20
+#: Warnings of an answer that are sent, and characters of each.
+_MOST_WARNINGS, _WARNING_CHARACTERS = 20, 300
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Answer to a request.
+
+    Attributes:
+        status: HTTP status.
+        content: JSON of the result, or of a problem.
+        warned: Warnings, which a command prints on standard error.
+        texts: Texts of the request, none of which named a file; None if the answer is not kept.
+    """
+
+    status: int
+    content: bytes
+    warned: tuple[str, ...] = ()
+    texts: frozenset[str] | None = None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of what a request may ask for.
+
+    Attributes:
+        timeout_s: Seconds that an answer may take.
+        reads_files: Whether a request may name files.
+    """
+
+    timeout_s: float
+    reads_files: bool
+
+
+def compute(name: str, content: bytes, limits: Limits) -> Answer:
+    """Return the answer of an endpoint, or the problem with the request.
+
+    Args:
+        name: Name of the endpoint.
+        content: Body of the request.
+        limits: What the service allows.
+    """
+    forget_files()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        try:
+            found, texts = _computed(name, content, limits)
+        except PinnError as error:
+            return Answer(422, problem(422, error))
+        except OSError as error:
+            fault = f"{error.filename or 'a file'}: {error.strerror or error}: give a readable file"
+            return Answer(422, problem(422, fault))
+        except MemoryError:
+            return Answer(422, problem(422, "there is not enough memory: give a smaller input"))
+        except Exception:
+            logging.getLogger("pinn").exception("%s failed", name)
+            fault = "an error of the service's own, whose log has it: please report it"
+            return Answer(500, problem(500, fault))
+    said = (printable(each.message, _WARNING_CHARACTERS) for each in caught)
+    told = tuple(dict.fromkeys(said))[:_MOST_WARNINGS]
+    return Answer(200, found, told, texts if ENDPOINTS[name].is_kept else None)
+
+
+def _computed(name: str, content: bytes, limits: Limits) -> tuple[bytes, frozenset[str] | None]:
+    """Return an endpoint's JSON, and the texts of the request where none names a file."""
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise PinnError("body: it is no UTF-8 text: send a JSON object in UTF-8") from None
+    body = parse_json(text, "body")
+    if not isinstance(body, dict):
+        example = '{"model": "Llama-3.1-8B", "gpu": "H100"}'
+        raise PinnError(f"body must be a JSON object such as {example}, got {body!r:.60}")
+    texts = plain_texts(body)
+    if not limits.reads_files:
+        check_no_files(texts)
+    if name == "plan":
+        check_time_budget(body, limits.timeout_s)
+    return ENDPOINTS[name].answer(body), texts
+
+
+def warm_up() -> None:
+    """Import what predictions need, and read what they share."""
+    body = b'{"model": "Llama-3.1-8B", "gpu": "H100"}'
+    compute("predict", body, Limits(60.0, reads_files=False))
+
+
+class KeptAnswers:
+    """Answers that were given before, the last used ones within a limit of bytes.
+
+    The key is the endpoint, the request's body and the checkpoint; requests that name a file, or a
+    model beyond the catalog, are not kept.
+    """
+
+    def __init__(self, most_bytes: int = MOST_KEPT_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self._bytes = 0
+        self._answers: OrderedDict[str, Answer] = OrderedDict()
+
+    def key(self, name: str, content: bytes) -> str:
+        """Return the key of a request.
+
+        Raises:
+            PinnError: If there is no checkpoint.
+        """
+        path = find_checkpoint()
+        facts = os.stat(path)
+        text = f"{name} {Path(path).resolve()} {facts.st_mtime_ns} {facts.st_size} "
+        return hashlib.sha256(text.encode() + content).hexdigest()
+
+    def find(self, key: str) -> Answer | None:
+        """Return a kept answer; None without one, or if a text of the request is a file by now."""
+        found = self._answers.get(key)
+        if found is None or any_exists(found.texts or frozenset()):
+            return None
+        self._answers.move_to_end(key)
+        return found
+
+    def keep(self, key: str, answer: Answer) -> None:
+        """Keep an answer whose request names no file."""
+        if answer.texts is None or key in self._answers:
+            return
+        self._answers[key] = answer
+        self._bytes += _size(answer)
+        while self._bytes > self._most_bytes:
+            _, oldest = self._answers.popitem(last=False)
+            self._bytes -= _size(oldest)
+
+
+def _size(answer: Answer) -> int:
+    """Return the bytes of an answer, with 100 for each text and for what Python adds."""
+    return 1000 + len(answer.content) + sum(100 + len(text) for text in answer.texts or ())

@@ -1,0 +1,146 @@
+"""Endpoints: functions of ``import pinn`` that take a JSON object of their arguments."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pinn
+from pinn.api.prediction import arrow_table
+from pinn.common.documents import check_size
+from pinn.common.files import given_path, json_text
+from pinn.errors import PinnError
+from pinn.planning.plan import PlanRequest
+from pinn.planning.report import plan_json
+
+#: Candidates of one request.
+MOST_CANDIDATES = 10_000
+
+
+#: Arguments that are names, mappings or texts as well as paths.
+_NAMES_TOO = ("model", "gpu", "price")
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A function that the service calls.
+
+    Attributes:
+        name: Name of the function of ``import pinn``, and of the path.
+        compute: Returns the JSON of the function's result for its arguments.
+        is_long: Whether it simulates: it then runs beside predictions, not before them.
+        is_kept: Whether the same arguments give the same answer again.
+        withheld: Arguments that the operator of the service decides.
+    """
+
+    name: str
+    compute: Callable[[dict[str, Any]], bytes]
+    is_long: bool = False
+    is_kept: bool = True
+    withheld: tuple[str, ...] = ()
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """Return the function of ``import pinn``."""
+        found: Callable[..., Any] = getattr(pinn, self.name)
+        return found
+
+    @property
+    def arguments(self) -> dict[str, inspect.Parameter]:
+        """Return the arguments that a request may give, by name."""
+        taken = inspect.signature(self.function).parameters
+        return {name: p for name, p in taken.items() if name not in self.withheld}
+
+    def answer(self, body: Mapping[str, Any]) -> bytes:
+        """Return the JSON of the result for the arguments of a request; null leaves one out.
+
+        Raises:
+            PinnError: If an argument is missing, withheld, unknown or has a bad value.
+        """
+        given = {name: value for name, value in body.items() if value is not None}
+        for name in self.withheld:
+            if name in given:
+                told = f"{name} must be left out, got {given[name]!r:.60}"
+                raise PinnError(f"{told}: who starts the service decides it")
+        for name, argument in self.arguments.items():
+            if argument.default is argument.empty and name not in given:
+                raise PinnError(f"{name} is missing: give it")
+            if "Path" in str(argument.annotation) and name not in _NAMES_TOO:
+                _check_exists(name, given.get(name))
+        return self.compute(given)
+
+
+def _check_exists(name: str, value: object) -> None:
+    """Refuse the path of an argument where there is no such file."""
+    for each in value if isinstance(value, list) else [value]:
+        if isinstance(each, str) and not given_path(each).exists():
+            fault = f"{name} must be a file of the service's machine, got {each!r:.200}"
+            raise PinnError(f"{fault}: give the path of one that is there")
+
+
+def _document(result: object) -> bytes:
+    return f"{json_text(result, indent=2)}\n".encode()
+
+
+def _printed(name: str) -> Callable[[dict[str, Any]], bytes]:
+    """Return a function that computes what ``--json`` of a command prints."""
+
+    def compute(given: dict[str, Any]) -> bytes:
+        return _document(getattr(pinn, name)(**given).to_json())
+
+    return compute
+
+
+def _many(given: dict[str, Any]) -> bytes:
+    """Return the rows that ``pinn coefficients --out FILE.json`` writes, and what was left out."""
+    from pinn.export.coefficient_table import table_json
+
+    configurations, batch = given.pop("configurations"), given.pop("batch", ())
+    if isinstance(configurations, list):
+        remedy = "send them in several requests, or use 'pinn coefficients --configs'"
+        check_size(len(configurations), MOST_CANDIDATES, "configurations", remedy)
+    table, reasons = arrow_table(configurations, batch, given)
+    left_out = json_text(Counter(sorted(reasons))).encode()
+    return b'{"rows": ' + table_json(table) + b', "left_out": ' + left_out + b"}\n"
+
+
+def _plan(given: dict[str, Any]) -> bytes:
+    """Return plan.json, which ``pinn plan --out FOLDER`` writes."""
+    return plan_json(pinn.plan(**given).plan)
+
+
+ENDPOINTS = {
+    each.name: each
+    for each in (
+        Endpoint("predict", _printed("predict")),
+        Endpoint("predict_many", _many),
+        *(
+            Endpoint(name, _printed(name), is_long=True)
+            for name in ("simulate", "sweep", "simulate_pools", "simulate_fleet")
+        ),
+        Endpoint(
+            "plan", _plan, is_long=True, is_kept=False,
+            withheld=("backend", "workers", "address", "cache"),
+        ),
+    )
+}  # fmt: skip
+
+
+def check_time_budget(body: Mapping[str, Any], timeout_s: float) -> None:
+    """Refuse a plan whose search may take longer than the service waits for an answer.
+
+    Raises:
+        PinnError: If its time budget is not below the timeout.
+    """
+    budget = body.get("time_budget", PlanRequest.time_budget)
+    if isinstance(budget, str | int | float) and not isinstance(budget, bool):
+        try:
+            seconds = float(budget)
+        except ValueError:
+            return  # refused where it is read
+        if not seconds < timeout_s:
+            fault = f"time_budget must be below the service's timeout of {timeout_s:g} s"
+            raise PinnError(f"{fault}, got {seconds:g}: give less, or start it with --timeout")

@@ -1,0 +1,111 @@
+"""Processes that compute answers, and the queue of requests in front of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import TypeVar
+
+from pinn.common.workers import end_pool, new_pool
+
+Result = TypeVar("Result")
+
+#: Seconds that work whose answer nobody waits for goes on before its process is ended.
+GRACE_S = 1.0
+
+
+class QueueFullError(Exception):
+    """More requests wait for a process than may."""
+
+
+class TooSlowError(Exception):
+    """An answer took longer than it may."""
+
+
+class ProcessEndedError(Exception):
+    """The process of an answer ended, as where memory runs out."""
+
+
+class Lane:
+    """A number of processes, each of which computes one answer at a time.
+
+    A process starts with its first answer. It is ended, and another one takes its place, where an
+    answer takes too long or its client goes away.
+
+    Attributes:
+        running: Number of answers that are computed.
+        waiting: Number of requests that wait for a process.
+    """
+
+    def __init__(self, processes: int, most_waiting: int, timeout_s: float) -> None:
+        self.running = 0
+        self.waiting = 0
+        self._most_waiting = most_waiting
+        self._timeout_s = timeout_s
+        self._pools = [new_pool(1) for _ in range(processes)]
+        self._free: asyncio.LifoQueue[ProcessPoolExecutor] = asyncio.LifoQueue()
+        self._ending: set[asyncio.Task[None]] = set()
+        for pool in self._pools:
+            self._free.put_nowait(pool)
+
+    async def run(self, work: Callable[..., Result], *arguments: object) -> Result:
+        """Return what a function of a module gives in one of the processes.
+
+        Raises:
+            QueueFullError: If too many requests wait, or this one waited as long as it may.
+            TooSlowError: If it takes longer than the timeout.
+            ProcessEndedError: If its process ends.
+            asyncio.CancelledError: If the caller cancels it; the process is then ended.
+        """
+        pool = await self._next_pool()
+        answer = asyncio.wrap_future(pool.submit(work, *arguments))
+        self.running += 1
+        try:
+            return await asyncio.wait_for(asyncio.shield(answer), self._timeout_s)
+        except TimeoutError:
+            raise TooSlowError from None
+        except BrokenProcessPool:
+            raise ProcessEndedError from None
+        finally:
+            task = asyncio.create_task(self._give_back(pool, answer))
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+    async def _next_pool(self) -> ProcessPoolExecutor:
+        if self.waiting >= self._most_waiting and self._free.empty():
+            raise QueueFullError
+        self.waiting += 1
+        try:
+            return await asyncio.wait_for(self._free.get(), self._timeout_s)
+        except TimeoutError:
+            raise QueueFullError from None
+        finally:
+            self.waiting -= 1
+
+    async def _give_back(self, pool: ProcessPoolExecutor, answer: asyncio.Future[Result]) -> None:
+        """Make a process free again, or another one in its place if it still computes."""
+        await asyncio.wait([answer], timeout=GRACE_S)
+        answer.add_done_callback(_is_broken)  # nobody else looks at an error that comes later
+        if not answer.done() or _is_broken(answer):
+            end_pool(pool)
+            self._pools.remove(pool)
+            pool = new_pool(1)
+            self._pools.append(pool)
+        self.running -= 1
+        self._free.put_nowait(pool)
+
+    async def warm_up(self, work: Callable[[], object]) -> None:
+        """Run a function once in every process."""
+        await asyncio.gather(*(self.run(work) for _ in self._pools), return_exceptions=True)
+
+    def close(self) -> None:
+        """End all processes."""
+        for pool in self._pools:
+            end_pool(pool)
+
+
+def _is_broken(answer: asyncio.Future[Result]) -> bool:
+    """Return whether the process of a finished answer ended before it."""
+    return answer.cancelled() or isinstance(answer.exception(), BrokenProcessPool)

@@ -1,0 +1,60 @@
+"""The socket of the service, and the program that serves it until a signal comes."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+from fastapi import FastAPI
+
+from pinn.common.workers import on_signals
+from pinn.errors import PinnError
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens on an address.
+
+    Raises:
+        PinnError: If there is no such address, or another program has the port.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, *_, address = found[0]
+        return socket.create_server(address[:2], family=family, backlog=2048)
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        remedy = "give another --port, or an address of this machine"
+        raise PinnError(f"--host {host} --port {port}: {why}: {remedy}") from error
+
+
+def is_local(listening: socket.socket) -> bool:
+    """Return whether only programs of this machine reach a socket."""
+    return ipaddress.ip_address(listening.getsockname()[0]).is_loopback
+
+
+def url(listening: socket.socket) -> str:
+    """Return the URL of a socket that listens."""
+    address, port = listening.getsockname()[:2]
+    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
+
+
+def run(app: FastAPI, listening: socket.socket) -> None:
+    """Serve an application until SIGINT or SIGTERM comes."""
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2)
+    _Server(config).run(sockets=[listening])
+
+
+class _Server(uvicorn.Server):
+    """A server that ends at a signal, and does not raise it again afterwards."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        with on_signals(self.handle_exit):  # type: ignore[arg-type]
+            yield

@@ -1,0 +1,62 @@
+"""Metrics of the service for Prometheus."""
+
+from __future__ import annotations
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
+from prometheus_client.exposition import CONTENT_TYPE_LATEST as MEDIA_TYPE
+
+from pinn.api.service.lanes import Lane
+
+__all__ = ["MEDIA_TYPE", "Metrics"]
+
+#: Upper ends of the histogram's buckets, seconds.
+_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+
+
+class Metrics:
+    """Counters of one service.
+
+    Attributes:
+        answered: Number of requests that were answered.
+        kept: Answers that were kept from an earlier request.
+    """
+
+    def __init__(self) -> None:
+        registry = self._registry = CollectorRegistry()
+        self.answered = 0
+        self._requests = Counter(
+            "pinn_requests", "Requests answered.", ["endpoint", "status"], registry=registry
+        )
+        self._seconds = Histogram(
+            "pinn_request_seconds", "Seconds from a request to its answer.", ["endpoint"],
+            buckets=_BUCKETS, registry=registry,
+        )  # fmt: skip
+        self.kept = Counter(
+            "pinn_kept_answers", "Answers kept from an earlier request.", registry=registry
+        )
+        ProcessCollector(registry=registry)
+        PlatformCollector(registry=registry)
+
+    def count(self, endpoint: str, status: int, seconds: float) -> None:
+        """Count a request that was answered."""
+        self.answered += 1
+        self._requests.labels(endpoint, str(status)).inc()
+        self._seconds.labels(endpoint).observe(seconds)
+
+    def watch(self, name: str, lane: Lane) -> None:
+        """Report the running and the waiting requests of a lane."""
+        for what, text in (("running", "Answers computed now."), ("waiting", "Requests queued.")):
+            gauge = Gauge(f"pinn_{name}_{what}", text, registry=self._registry)
+            gauge.set_function(lambda what=what: getattr(lane, what))
+
+    def page(self) -> bytes:
+        """Return the page of ``/metrics``."""
+        return generate_latest(self._registry)

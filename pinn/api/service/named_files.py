@@ -1,0 +1,76 @@
+"""Texts of a request that may name a file, or anything else that is not part of the product."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from pinn.errors import PinnError
+from pinn.specs.model_names import find_in_catalog
+
+#: Texts that hold no path, but for the name of a file in the working directory.
+_PLAIN = re.compile(r"(?:[\w@+,. %:-]|<=)*")
+#: Arguments whose text is a model, or holds one, which may lie in a cache or on the hub.
+_MODELS = {"model", "serve", "speculative_draft_model_path"}
+
+
+def plain_texts(body: object) -> frozenset[str] | None:
+    """Return all texts of a request where none names a file, a hub's model or a command.
+
+    Args:
+        body: Arguments of an endpoint.
+
+    Returns:
+        The texts and their words; None if one of them may name a file. Names of files in the
+        working directory are plain as long as there is no such file.
+    """
+    found: set[str] = set()
+    for name, text in _texts(body, ""):
+        if not _is_plain(name, text):
+            return None
+        found |= {text, *re.split(r"[ ,]+", text)}
+    return None if any_exists(found) else frozenset(found)
+
+
+def any_exists(texts: frozenset[str] | set[str]) -> bool:
+    """Return whether one of the texts is the path of a file or folder."""
+    try:
+        return any(Path(text).exists() for text in texts if text)
+    except (OSError, ValueError):  # too long for a path, or a null byte
+        return True
+
+
+def check_no_files(texts: frozenset[str] | None) -> None:
+    """Refuse a request that may name a file.
+
+    Raises:
+        PinnError: If it does.
+    """
+    if texts is None:
+        raise PinnError(
+            "an argument may name a file (a path, a launch command, JSON in a text, or a model "
+            "that 'pinn models' does not list), and this service reads none: give names and "
+            "values, or start it with --files"
+        )
+
+
+def _is_plain(name: str, text: str) -> bool:
+    try:
+        if find_in_catalog(text) is not None:
+            return True
+    except PinnError:  # ambiguous
+        return False
+    return name not in _MODELS and _PLAIN.fullmatch(text) is not None
+
+
+def _texts(value: object, name: str) -> Iterator[tuple[str, str]]:
+    """Yield each text of a JSON value with the name of its argument."""
+    if isinstance(value, str):
+        yield name, value
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _texts(each, str(key))
+    elif isinstance(value, list):
+        for each in value:
+            yield from _texts(each, name)

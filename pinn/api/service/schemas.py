@@ -1,0 +1,66 @@
+"""OpenAPI's description of an endpoint, from the declarations of its arguments."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from pinn.api.requests import explained
+from pinn.api.service import problems
+from pinn.api.service.endpoints import Endpoint
+
+#: Status -> when a request gets it.
+REFUSALS = {
+    413: "The body is too large.",
+    415: "The body is not called JSON.",
+    422: "An argument is missing, unknown or has a bad value, or nothing meets what is asked.",
+    500: "The service failed.",
+    503: "Too many requests wait; Retry-After says when to ask again.",
+    504: "The answer takes longer than the service's timeout.",
+}
+
+
+def operation(endpoint: Endpoint) -> dict[str, Any]:
+    """Return what FastAPI adds to the OpenAPI operation of an endpoint."""
+    content = {"application/json": {"schema": _arguments(endpoint)}}
+    problem = {problems.MEDIA_TYPE: {"schema": problems.SCHEMA}}
+    answer = {"application/json": {"schema": {"type": "object"}}}
+    refusals = {
+        str(status): {"description": text, "content": problem} for status, text in REFUSALS.items()
+    }
+    return {
+        "requestBody": {"required": True, "content": content},
+        "responses": {"200": {"description": "The result.", "content": answer}, **refusals},
+    }
+
+
+def summary(endpoint: Endpoint) -> str:
+    """Return the first line of a function's docstring."""
+    return inspect.cleandoc(endpoint.function.__doc__ or "").partition("\n")[0]
+
+
+def _arguments(endpoint: Endpoint) -> dict[str, Any]:
+    """Return the schema of a request's body."""
+    _, helps = explained(endpoint.function, "Args")
+    arguments = endpoint.arguments.values()
+    properties = {p.name: {"description": helps[p.name], **_type(p)} for p in arguments}
+    required = [p.name for p in arguments if p.default is p.empty]
+    return {
+        "type": "object",
+        "title": endpoint.name,
+        "properties": properties,
+        "additionalProperties": False,
+        **({"required": required} if required else {}),
+    }
+
+
+def _type(argument: inspect.Parameter) -> dict[str, Any]:
+    """Return the type and the default of an argument; any value where its type is a text."""
+    if isinstance(argument.annotation, str) or argument.annotation is argument.empty:
+        return {}
+    found: dict[str, Any] = TypeAdapter(argument.annotation).json_schema()
+    if argument.default not in (argument.empty, None):
+        found["default"] = argument.default
+    return found

@@ -1,0 +1,315 @@
+"""Training entries for llm-d's latency predictor: states of a simulated pod, and latencies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float, Int
+
+from pinn.engines.engine_spec import EngineSpec
+from pinn.memory.kv_cache import kv_layout
+from pinn.memory.kv_layout import max_model_len
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.run import Run
+from pinn.simulator.simulate import Job, map_runs
+from pinn.simulator.workloads.arrivals import POISSON, Stage, stage_arrivals
+from pinn.simulator.workloads.workload import Workload
+from pinn.specs.batch import Batch
+from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE
+from pinn.units import MILLISECOND
+
+#: Fields of an entry, as llm-d-latency-predictor's training server documents them (main of
+#: 2026-08-10). ``timestamp`` is the last one; the file has it, the table of entries does not.
+FIELDS = (
+    "kv_cache_percentage", "input_token_length", "num_request_waiting", "num_request_running",
+    "num_tokens_generated", "prefix_cache_score", "prefill_tokens_in_flight",
+    "decode_tokens_in_flight", "encoder_matched_size", "encoder_input_size", "pod_type",
+    "actual_ttft_ms", "actual_tpot_ms",
+)  # fmt: skip
+
+# Loads: points of a regular sequence over lengths, requests in flight and shared prompts.
+
+#: Entries that a load gives.
+ENTRIES_OF_LOAD = 32
+#: Base of the sequence's steps in four dimensions: the root of x^5 = x + 1 (Roberts' R sequence).
+_STEP_BASE = 1.1673039782614187
+#: Longest prompt of a load, shortest and longest in tokens; a load's prompts are log-uniform below.
+_PROMPTS = (512.0, 32_768.0)
+_PROMPT_RANGE = 64.0
+#: Mean outputs of a load, in tokens, and their range around it.
+_OUTPUTS, _OUTPUT_RANGE = (64.0, 1024.0), (0.2, 1.8)
+#: Share of the model's length that a prompt, and a mean output, may take.
+_PROMPT_SHARE, _OUTPUT_SHARE = 0.75, 0.125
+#: Mean requests in flight of the lightest load on a replica, and how many counts are tried.
+_LIGHTEST, _COUNTS = 0.25, 24
+#: Share of the time that prompts take in the heaviest load that is sustained; share of the loads up
+#: to that one; highest rate of the others over the saturating one.
+_BUSY, _SUSTAINED, _OVERLOAD = 0.7, 0.9, 1.25
+#: Share of the loads without shared prompts; requests back to the one that a prompt repeats.
+_UNSHARED, _RECENT = 1 / 3, 50
+#: Largest share of an output before an entry amid it: the rest makes the mean ITL.
+_FURTHEST = 0.5
+#: Requests of a load beyond those of its entries, per request in flight, and in all at most.
+_EACH, _MOST_REQUESTS = 4.0, 1500
+
+
+def seed_loads(latency: LinearLatency, count: int, seed: int) -> list[Workload]:
+    """Return loads from an idle pod to one whose requests wait, with prompts of all lengths.
+
+    Args:
+        latency: Times of the deployment.
+        count: Number of loads.
+        seed: Seed of the random draws.
+    """
+    steps = _STEP_BASE ** -np.arange(1.0, 5.0)
+    places = (0.5 + np.outer(np.arange(1, count + 1), steps)) % 1
+    return [_load(latency, place, seed, i) for i, place in enumerate(places)]
+
+
+def _load(
+    latency: LinearLatency, place: Float[np.ndarray, " 4"], seed: int, index: int
+) -> Workload:
+    """Return the load at a point: longest prompt, mean output, requests in flight, sharing."""
+    rng, longest = np.random.default_rng([seed, index]), max_model_len(latency.deployment)
+    top = _geometric(_PROMPTS[0], min(_PROMPTS[1], _PROMPT_SHARE * longest), place[0])
+    bottom = max(top / _PROMPT_RANGE, 1.0)
+    output = _geometric(_OUTPUTS[0], min(_OUTPUTS[1], _OUTPUT_SHARE * longest), place[1])
+    prompt = (top - bottom) / np.log(top / bottom)
+    counts, rates, busy = _steady_rates(latency, prompt, output)
+    sustained = max(int((busy <= _BUSY).sum()) - 1, 0)
+    in_flight = _geometric(counts[0], counts[sustained], min(place[2] / _SUSTAINED, 1.0))
+    rate = float(np.interp(in_flight, counts, rates))
+    if place[2] > _SUSTAINED:
+        beyond = (place[2] - _SUSTAINED) / (1 - _SUSTAINED)
+        rate = float(rates.max()) * (1 + beyond * (_OVERLOAD - 1))
+    wanted = min(ENTRIES_OF_LOAD + _EACH * in_flight, _MOST_REQUESTS)
+    offset, stage = stage_arrivals([Stage(rate, wanted / rate)], POISSON, rng)
+    n = len(offset)
+    prompts = np.exp(rng.uniform(np.log(bottom), np.log(top), n)).astype(np.int64)
+    outputs = (output * rng.uniform(*_OUTPUT_RANGE, n)).astype(np.int64)
+    share = max(place[3] - _UNSHARED, 0.0) / (1 - _UNSHARED)
+    donor, shared = _shared_prompts(prompts, share, rng)
+    return Workload(
+        f"seed load {index + 1}", np.maximum(prompts, 1), np.maximum(outputs, 2), offset, stage,
+        shares_with=donor, shared_tokens=shared,
+    )  # fmt: skip
+
+
+def _geometric(low: float, high: float, place: float) -> float:
+    """Return the value at a place from 0 to 1 between two, evenly in its logarithm."""
+    return low * max(high / low, 1.0) ** place
+
+
+def _most_running(latency: LinearLatency, tokens: float) -> float:
+    """Return the most requests of a length that run at once on one replica."""
+    deployment, layout = latency.deployment, kv_layout(latency.deployment, EngineSpec())
+    blocks = int(layout.request_blocks(round(tokens), deployment.recipe.block_tokens))
+    return float(max(min(deployment.recipe.max_requests, layout.blocks // max(blocks, 1)), 1))
+
+
+def _steady_rates(
+    latency: LinearLatency, prompt: float, output: float
+) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
+    """Return mean requests in flight, requests per second that keep so many, and prompts' share.
+
+    Counts and rates are of all replicas. The last number is the share of the time that steps take
+    for prompts.
+
+    Args:
+        latency: Times of the deployment.
+        prompt: Mean prompt tokens.
+        output: Mean output tokens.
+    """
+    recipe = latency.deployment.recipe
+    counts = np.geomspace(_LIGHTEST, _most_running(latency, prompt + output), _COUNTS)
+    decodes = [Batch.decode(max(round(n), 1), round(prompt + output / 2)) for n in counts]
+    chunks = [max(min(round(prompt), recipe.token_budget - len(each)), 1) for each in decodes]
+    beside = [each + Batch.prefill(1, chunk) for each, chunk in zip(decodes, chunks, strict=True)]
+    alone_s = latency.step_times(decodes)
+    prompt_s = (latency.step_times(beside) - alone_s) * prompt / np.array(chunks)
+    life_s, replicas = output * alone_s + counts * prompt_s, recipe.data_parallel_size
+    return counts * replicas, counts / life_s * replicas, counts * prompt_s / life_s
+
+
+def _shared_prompts(
+    prompts: Int[np.ndarray, " n"], share: float, rng: np.random.Generator
+) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
+    """Return a recent request for a share of the requests, and how many tokens each repeats."""
+    n = len(prompts)
+    donor = np.arange(n) - rng.integers(1, _RECENT + 1, n)
+    donor = np.where((donor >= 0) & (rng.random(n) < share), donor, -1)
+    common = np.minimum(prompts, prompts[np.maximum(donor, 0)])
+    return donor, np.where(donor >= 0, rng.random(n) * common, 0).astype(np.int64)
+
+
+# State of the pod, as a gateway sees it at a moment.
+
+
+@dataclass(frozen=True)
+class _Since:
+    """Sums over the requests that have passed a moment of their life.
+
+    Attributes:
+        moments: That moment of each request, in seconds, sorted.
+        sums: Sums of the values of all requests before each one, and of all.
+    """
+
+    moments: Float[np.ndarray, " n"]
+    sums: Float[np.ndarray, " m"]
+
+    @classmethod
+    def of(cls, moments: np.ndarray, values: np.ndarray | float = 1.0) -> _Since:
+        """Return the sums of values by their moments."""
+        order = np.argsort(moments)
+        each = np.broadcast_to(np.asarray(values, float), moments.shape)[order]
+        return cls(moments[order], np.concatenate([[0.0], np.cumsum(each)]))
+
+    def at(self, moments: np.ndarray) -> np.ndarray:
+        """Return the sums over the requests that are past it before each of other moments."""
+        return self.sums[np.searchsorted(self.moments, moments, side="left")]
+
+
+def pod_states(run: Run, moments: Float[np.ndarray, " n"]) -> dict[str, np.ndarray]:
+    """Return the fields of an entry that describe the pod just before given moments.
+
+    A request is in flight with its prompt's tokens until its first token, and with its tokens so
+    far from then on.
+
+    Args:
+        run: Run without failed requests.
+        moments: Times in seconds.
+    """
+    r = run.requests
+    first, last = r.engine_first_token_s, r.engine_finish_s
+    running = _Since.of(r.scheduled_s).at(moments) - _Since.of(last).at(moments)
+    waiting = _Since.of(r.arrival_s).at(moments) - _Since.of(r.scheduled_s).at(moments)
+    prompts = _Since.of(r.arrival_s, r.prompt_tokens).at(moments)
+    prompts = prompts - _Since.of(first, r.prompt_tokens).at(moments)
+    per_s = r.output_tokens / np.maximum(last - first, np.finfo(float).tiny)
+    speed, begun = (
+        _Since.of(first, values).at(moments) - _Since.of(last, values).at(moments)
+        for values in (per_s, per_s * first)
+    )
+    return {
+        "kv_cache_percentage": np.where(running > 0, _kv_use(run, moments), 0.0),
+        "num_request_waiting": waiting.astype(np.int64),
+        "num_request_running": running.astype(np.int64),
+        "prefill_tokens_in_flight": prompts.astype(np.int64),
+        "decode_tokens_in_flight": np.maximum(np.rint(speed * moments - begun), 0).astype(np.int64),
+    }
+
+
+def _kv_use(run: Run, moments: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+    """Return the share of the KV cache in use at the latest step of each group of replicas."""
+    used = np.zeros(len(moments))
+    for group in range(run.groups):
+        mine = run.steps["group"] == group
+        if mine.any():
+            latest = np.searchsorted(run.steps["start_s"][mine], moments, side="right") - 1
+            blocks = run.steps["used_blocks"][mine][np.maximum(latest, 0)]
+            used += np.where(latest >= 0, blocks, 0.0)
+    return np.clip(used / (run.kv_blocks * run.replicas), 0.0, 1.0)
+
+
+# Entries: half of TTFT and half of TPOT; of these one half at arrival, one amid the output.
+
+
+def seed_entries(
+    latency: LinearLatency, half_widths: Mapping[str, float], count: int, seed: int
+) -> pd.DataFrame:
+    """Return training entries of a deployment, in random order, with the columns ``FIELDS``.
+
+    Latencies have normal noise in their logarithms, whose 90 % interval has the given half-widths.
+
+    Args:
+        latency: Times of the deployment.
+        half_widths: ``tpot`` and ``ttft`` -> log half-width; none for entries without noise.
+        count: Number of entries.
+        seed: Seed of the random draws.
+
+    Raises:
+        PinnError: If the deployment cannot serve the loads.
+    """
+    loads = seed_loads(latency, -(-count // ENTRIES_OF_LOAD), seed)
+    jobs = [Job(latency.deployment, load, latency) for load in loads]
+    draws = np.random.default_rng([seed, len(loads)]).spawn(len(loads) + 1)
+    own = {load.name: stream for load, stream in zip(loads, draws, strict=False)}
+    parts = map_runs(lambda job, run: run_entries(run, own[job.workload.name]), jobs)
+    rng, found = draws[-1], pd.concat(parts, ignore_index=True)
+    found = found.iloc[rng.permutation(len(found))[:count]].reset_index(drop=True)
+    for metric in ("ttft", "tpot"):
+        noise = half_widths.get(metric, 0.0) / NORMAL_QUANTILE * rng.standard_normal(len(found))
+        found[f"actual_{metric}_ms"] = (found[f"actual_{metric}_ms"] * np.exp(noise)).round(3)
+    # Gateways that do not count these tokens leave the field at 0.
+    found.loc[rng.random(len(found)) < 0.5, "decode_tokens_in_flight"] = 0
+    return found
+
+
+def run_entries(run: Run, rng: np.random.Generator) -> pd.DataFrame:
+    """Return the entries of one load, without noise, in the columns ``FIELDS``.
+
+    Its requests are drawn from the middle half, where the pod neither fills nor empties.
+    """
+    r, n = run.requests, len(run.requests)
+    known = np.flatnonzero(r.finished & (r.output_tokens > 1))
+    known = known[(known >= n // 4) & (known < n - n // 4)]
+    chosen = rng.permutation(known)[: ENTRIES_OF_LOAD // 2]
+    amid = chosen[len(chosen) // 2 :]
+    tokens, moments, later_s = _amid_output(run, amid, rng.uniform(0.0, _FURTHEST, len(amid)))
+    early = chosen[: len(chosen) // 2]
+    nothing = np.zeros(len(chosen))
+    parts = [
+        (chosen, r.arrival_s[chosen], nothing, r.ttft_s[chosen], nothing),
+        (early, r.arrival_s[early], nothing[: len(early)], 0.0, r.mean_itl_s[early]),
+        (amid, moments, tokens, 0.0, later_s),
+    ]
+    return pd.concat([_table(run, *part) for part in parts], ignore_index=True)
+
+
+def _amid_output(
+    run: Run, chosen: Int[np.ndarray, " n"], share: Float[np.ndarray, " n"]
+) -> tuple[Int[np.ndarray, " n"], Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
+    """Return tokens generated by a share of each output, when, and the mean ITL after that.
+
+    The tokens of an output are spread evenly over the steps from its first to its last.
+    """
+    r = run.requests
+    tokens = 1 + (share * (r.output_tokens[chosen] - 1)).astype(np.int64)
+    moments = np.empty(len(chosen))
+    group = r.replica[chosen] * run.groups // run.replicas
+    for each in np.unique(group):
+        mine, steps = group == each, run.steps["group"] == each
+        ends = np.sort(run.steps["start_s"][steps] + run.steps["duration_s"][steps])
+        first, last = (
+            np.searchsorted(ends, moment[chosen[mine]], side="left")
+            for moment in (r.engine_first_token_s, r.engine_finish_s)
+        )
+        part = (tokens[mine] - 1) / (r.output_tokens[chosen[mine]] - 1)
+        place = first + np.rint(part * (last - first)).astype(np.int64)
+        moments[mine] = ends[np.minimum(place, len(ends) - 1)]
+    left = r.output_tokens[chosen] - tokens
+    return tokens, moments, (r.engine_finish_s[chosen] - moments) / left
+
+
+def _table(
+    run: Run, chosen: np.ndarray, moments: np.ndarray, tokens: np.ndarray, *seconds: object
+) -> pd.DataFrame:
+    """Return entries of requests at given moments, with their TTFT and TPOT in seconds."""
+    r = run.requests
+    ttft_s, tpot_s = (np.broadcast_to(np.asarray(each, float), moments.shape) for each in seconds)
+    columns = pod_states(run, moments) | {
+        "input_token_length": r.prompt_tokens[chosen],
+        "num_tokens_generated": tokens.astype(np.int64),
+        "prefix_cache_score": (r.cached_tokens[chosen] / r.prompt_tokens[chosen]).round(6),
+        "encoder_matched_size": 0,
+        "encoder_input_size": 0,
+        "pod_type": "",
+        "actual_ttft_ms": ttft_s / MILLISECOND,
+        "actual_tpot_ms": tpot_s / MILLISECOND,
+    }
+    found = pd.DataFrame(columns)[list(FIELDS)]
+    found["kv_cache_percentage"] = found["kv_cache_percentage"].round(6)
+    return found

@@ -1,0 +1,145 @@
+"""Score the learners of llm-d's latency predictor on recorded traffic, with a seed and without.
+
+    python scripts/score_llmd_seed.py FOLDER_OF_TRACES [FOLDER_OF_A_SEED]
+
+Fits each learner to the seed alone, to the first 100 recorded rows, and to both, and scores it on
+the later rows of each trace in which no request waits. Prints median APE and quantile loss at 0.9
+(relative to the measured value), then predicted over measured by bin of prompt length and running
+requests. Without a seed's folder the seed is that of Qwen3-32B on an H200, which the traces are of.
+The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import typer
+from sklearn.ensemble import HistGradientBoostingRegressor
+from sklearn.linear_model import BayesianRidge
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from xgboost import XGBRegressor
+
+import pinn
+
+#: Deployment of the traces: two replicas, one GPU each, without prefix caching. Their release of
+#: vLLM is not known.
+DEPLOYMENT = {
+    "model": "Qwen/Qwen3-32B", "gpu": "H200", "max_model_len": 16384,
+    "enable_prefix_caching": False,
+}  # fmt: skip
+TRACES = ("sharegpt-h200", "bimodal-h200")
+METRICS = ("tpot", "ttft")
+FEATURES = [
+    "kv_cache_percentage", "input_token_length", "num_request_waiting", "num_request_running",
+    "num_tokens_generated", "prefix_cache_score", "prefill_tokens_in_flight",
+    "decode_tokens_in_flight",
+]  # fmt: skip
+#: The predictor's model types and objectives, with each library's own settings. LightGBM's trees
+#: are scikit-learn's histogram ones, whose settings are LightGBM's.
+LEARNERS: dict[str, Callable[[], Any]] = {
+    "xgboost, mean": lambda: XGBRegressor(n_jobs=1),
+    "xgboost, quantile": lambda: XGBRegressor(
+        n_jobs=1, objective="reg:quantileerror", quantile_alpha=QUANTILE
+    ),
+    "lightgbm, mean": HistGradientBoostingRegressor,
+    "lightgbm, quantile": lambda: HistGradientBoostingRegressor(loss="quantile", quantile=QUANTILE),
+    "bayesian ridge": lambda: make_pipeline(StandardScaler(), BayesianRidge()),
+}
+QUANTILE = 0.9
+#: Recorded rows that are added to a seed.
+FIRST = 100
+PROMPTS, RUNNING = [0, 100, 1000, 4000, 7000, 13_000], [0, 2, 4, 8, 16, 32]
+
+
+def read_rows(path: Path) -> pd.DataFrame:
+    """Return recorded or seeded entries; the recorded prefix caching was off, so its score is 0."""
+    rows = pd.read_json(path, lines=True, convert_dates=False)
+    return rows.assign(prefix_cache_score=0.0)
+
+
+def predicted(learner: str, metric: str, rows: pd.DataFrame, asked: pd.DataFrame) -> np.ndarray:
+    """Fit a learner to the rows that have a metric, and return its predictions, in milliseconds."""
+    known = rows[rows[f"actual_{metric}_ms"] > 0]
+    fitted = LEARNERS[learner]().fit(known[FEATURES].to_numpy(float), known[f"actual_{metric}_ms"])
+    return np.asarray(fitted.predict(asked[FEATURES].to_numpy(float)))
+
+
+def evaluated(trace: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Return the rows to score on: later ones, with the metric, where nothing waits."""
+    later = trace[FIRST:]
+    return later[(later[f"actual_{metric}_ms"] > 0) & (later["num_request_waiting"] == 0)]
+
+
+def scores(
+    seed: pd.DataFrame, traces: dict[str, pd.DataFrame], learners: list[str]
+) -> pd.DataFrame:
+    """Return median APE, quantile loss and coverage of each learner, by what it was fitted to."""
+    found = []
+    for name, trace in traces.items():
+        first = trace[:FIRST]
+        sets = {"seed": seed, "both": pd.concat([seed, first]), "first rows": first}
+        for metric in METRICS:
+            rows = evaluated(trace, metric)
+            measured = rows[f"actual_{metric}_ms"].to_numpy()
+            for learner in learners:
+                for fitted_to, fitted in sets.items():
+                    ratio = predicted(learner, metric, fitted, rows) / measured
+                    under = 1 - ratio
+                    loss = np.maximum(QUANTILE * under, (QUANTILE - 1) * under)
+                    found.append(
+                        {
+                            "trace": name, "metric": metric, "learner": learner,
+                            "fitted to": fitted_to,
+                            "median APE %": 100 * float(np.median(np.abs(under))),
+                            "quantile loss %": 100 * float(loss.mean()),
+                            "covered %": 100 * float((under <= 0).mean()),
+                        }
+                    )  # fmt: skip
+    return pd.DataFrame(found)
+
+
+def by_bin(seed: pd.DataFrame, trace: pd.DataFrame, metric: str, learner: str) -> pd.DataFrame:
+    """Return the median of predicted over measured by prompt length and running requests."""
+    rows = evaluated(trace, metric)
+    ratio = predicted(learner, metric, seed, rows) / rows[f"actual_{metric}_ms"]
+    bins = [
+        pd.cut(rows["input_token_length"], PROMPTS),
+        pd.cut(rows["num_request_running"], RUNNING, right=False),
+    ]
+    return ratio.groupby(bins, observed=True).median().unstack().round(2)
+
+
+def default_seed() -> pd.DataFrame:
+    """Return the entries that the product exports for the traces' deployment."""
+    with TemporaryDirectory() as folder:
+        pinn.export_llm_d(folder, DEPLOYMENT)
+        (entries,) = Path(folder).rglob("entries.jsonl")
+        return read_rows(entries)
+
+
+def main(traces: Path, seed: Path | None = None) -> None:
+    rows = default_seed() if seed is None else read_rows(seed / "entries.jsonl")
+    recorded = {name: read_rows(traces / f"{name}.jsonl.gz") for name in TRACES}
+    table = scores(rows, recorded, list(LEARNERS))
+    for column in ("median APE %", "quantile loss %", "covered %"):
+        shown = table.pivot(
+            index=["trace", "metric", "learner"], columns="fitted to", values=column
+        )
+        print(f"{column}\n{shown.round(1).to_string()}\n")
+    learner = next(iter(LEARNERS))
+    for name, trace in recorded.items():
+        for metric in METRICS:
+            print(f"{metric} of {name}, {learner}, fitted to the seed: predicted / measured")
+            print(by_bin(rows, trace, metric, learner).to_string(na_rep=""), "\n")
+    print(json.dumps(table.round(3).to_dict("records")))
+
+
+if __name__ == "__main__":
+    typer.run(main)
