@@ -25,16 +25,16 @@ _LADDER = (0.25, 0.5, 0.7, 0.85, 1.0, 1.1)
 
 
 @dataclass(frozen=True)
-class SizedCandidate:
-    """Candidate with as few replicas as meet the SLO.
+class SizedFleet:
+    """Fleet of as few replicas of a candidate as meet the SLO.
 
     Attributes:
-        candidate: Candidate that is replicated.
+        place: Place of the candidate among those that were kept.
         rate: Highest rate of one replica within the SLO.
         size: Number of replicas, and their runs together.
     """
 
-    candidate: Candidate
+    place: int
     rate: HighestRate
     size: fleet.FleetSize
 
@@ -59,14 +59,13 @@ class SizingResult:
     """Result of sizing fleets of candidates of one hardware.
 
     Attributes:
-        best: Candidate with the smallest fleet; None where nothing meets the SLO with the GPUs
-            there are.
+        best: Smallest fleet; None where nothing meets the SLO with the GPUs there are.
         nearest: Without a candidate, the one that exceeds the number of GPUs least.
         rejected: Candidates that are not the best.
         simulations: Number of runs.
     """
 
-    best: SizedCandidate | None
+    best: SizedFleet | None
     nearest: Infeasible | None
     rejected: Sequence[RejectedCandidate]
     simulations: int
@@ -85,7 +84,7 @@ def size_fleet(kept: Sequence[tuple[Candidate, float]], problem: PlanningProblem
     tried = [Trials(candidate, problem.replica_load(), problem.slo) for candidate, _ in kept]
     guesses = [guess for _, guess in kept]
     first, rate = _fastest(tried, guesses)
-    best: SizedCandidate | None = None
+    best: SizedFleet | None = None
     infeasible: dict[str, Infeasible] = {}
     for i in [first, *(i for i in range(len(tried)) if i != first)]:
         if best is not None:
@@ -96,15 +95,15 @@ def size_fleet(kept: Sequence[tuple[Candidate, float]], problem: PlanningProblem
         found = _sized(tried[i], rate, problem)
         if isinstance(found, Infeasible):
             infeasible[found.label] = found
-        elif best is None or found.size.replicas < best.size.replicas:
-            best = found
+        elif best is None or found.replicas < best.size.replicas:
+            best = SizedFleet(i, rate, found)
     nearest = None if best else min(infeasible.values(), key=lambda each: each.gpus)
     reasons = {label: each.reason for label, each in infeasible.items()}
-    no_fewer = "" if best is None else _no_fewer(best, problem)
+    no_fewer = "" if best is None else _no_fewer(kept[best.place][0].label, best, problem)
     rejected = [
         candidate.rejected(reasons.get(candidate.label, no_fewer))
-        for candidate, _ in kept
-        if best is None or candidate is not best.candidate
+        for i, (candidate, _) in enumerate(kept)
+        if best is None or i != best.place
     ]
     return SizingResult(best, nearest, rejected, sum(t.tally.simulations for t in tried))
 
@@ -134,8 +133,8 @@ def _settled(trials: Trials, rate: HighestRate) -> HighestRate:
 
 def _sized(
     trials: Trials, rate: HighestRate, problem: PlanningProblem
-) -> SizedCandidate | Infeasible:
-    """Return the candidate with the fewest replicas, or the reason why none will do."""
+) -> fleet.FleetSize | Infeasible:
+    """Return the fewest replicas, or the reason why none will do."""
     candidate = trials.candidate
     if rate.per_s == 0:
         return Infeasible(candidate.label, "holds 0 requests/s on the whole load")
@@ -152,27 +151,43 @@ def _sized(
     if may_be is not None and gpus > may_be:
         why = f"needs {gpus} GPUs at {alone} a replica, {may_be} may be"
         return Infeasible(candidate.label, why, gpus)
-    return SizedCandidate(candidate, rate, size)
+    return size
 
 
-def _no_fewer(best: SizedCandidate, problem: PlanningProblem) -> str:
-    label = best.candidate.label
+def _no_fewer(label: str, best: SizedFleet, problem: PlanningProblem) -> str:
     if problem.rate_per_s is None:
         return f"holds no more than the {number(best.rate.per_s)} requests/s of {label}"
     return f"needs no fewer than {label}, of which {best.size.replicas} hold the limits"
 
 
+@dataclass(frozen=True)
+class Row:
+    """Row of a plan.
+
+    Attributes:
+        choice: Choice with its metrics.
+        simulations: Number of runs.
+    """
+
+    choice: Choice
+    simulations: int
+
+
 def examine(
-    sized: SizedCandidate, problem: PlanningProblem, budget: TimeBudget = UNLIMITED
-) -> tuple[Choice, int]:
-    """Return the choice of a sized candidate with all its metrics, and the number of runs.
+    candidate: Candidate,
+    sized: SizedFleet,
+    problem: PlanningProblem,
+    budget: TimeBudget = UNLIMITED,
+) -> Row:
+    """Return the row of a fleet, with all its metrics.
 
     Args:
-        sized: Candidate and its fleet.
+        candidate: Candidate that is replicated.
+        sized: Its fleet.
         problem: Load and SLO.
         budget: Time after which certainty is not estimated; the choice is then partial.
     """
-    candidate, rate, size = sized.candidate, sized.rate, sized.size
+    rate, size = sized.rate, sized.size
     trials = Trials(candidate, problem.replica_load(), problem.slo)
     deployment, asked = candidate.deployment, problem.rate_per_s
     apart = candidate if isinstance(candidate, PoolsCandidate) else None
@@ -223,7 +238,7 @@ def examine(
         assumptions=assumption_lines(deployment),
         is_partial=certainty.is_unknown,
     )
-    return choice, trials.tally.simulations
+    return Row(choice, trials.tally.simulations)
 
 
 def _per_million(
@@ -253,7 +268,7 @@ class _Certainty:
     is_unknown: bool = False
 
 
-def _unknown(sized: SizedCandidate, asked_per_s: float | None) -> _Certainty:
+def _unknown(sized: SizedFleet, asked_per_s: float | None) -> _Certainty:
     """Return what is known without a simulation: the fleet meets the SLO at the asked rate."""
     one = sized.rate
     many = asked_per_s is not None and sized.size.replicas > 1
@@ -261,20 +276,18 @@ def _unknown(sized: SizedCandidate, asked_per_s: float | None) -> _Certainty:
     return _Certainty(together, [one.per_s], is_unknown=True)
 
 
-def _certainty(
-    sized: SizedCandidate, trials: Trials, run: Run, problem: PlanningProblem
-) -> _Certainty:
+def _certainty(sized: SizedFleet, trials: Trials, run: Run, problem: PlanningProblem) -> _Certainty:
     """Return the certainty of a choice, by further simulations.
 
     Args:
-        sized: Candidate and its fleet.
+        sized: Fleet.
         trials: Simulations of one replica.
         run: Run of one replica at its share of the asked rate.
         problem: Load, rate and SLO.
     """
     interval = None
-    if sized.candidate.source == NETWORK:
-        servers = (latency.deployment for _, latency in sized.candidate.parts(run))
+    if trials.candidate.source == NETWORK:
+        servers = (latency.deployment for _, latency in trials.candidate.parts(run))
         interval = fleet.prediction_interval(problem.checkpoint, *servers)
     together = fleet.fleet_rate(sized.size, trials, sized.rate, interval, problem)
     chance, safe = None, None

@@ -94,7 +94,7 @@ def fewest_replicas(
 
     The first guess follows from the highest rate of one replica. None is returned if not even a few
     replicas more meet the SLO. A load that ends before servers fill proves nothing for a smaller
-    fleet.
+    fleet. Without headroom the SLO is met with other seeds of the load, too.
     """
     asked = problem.rate_per_s
     if asked is None:
@@ -103,7 +103,7 @@ def fewest_replicas(
     enough = first = max(math.ceil(asked / rate_per_s - 1e-9), 1)
     while not (fleets := _holding_fleets(trials, problem, enough)):
         enough += 1
-        if enough > first + max(_MORE_REPLICAS, _MORE_SHARE * first):
+        if enough > _most_replicas(first):
             return None
     found = FleetSize(enough, fleets)
     too_few = max(math.ceil(asked / rate_per_s / BALANCED_GAIN), 1) - 1
@@ -114,6 +114,27 @@ def fewest_replicas(
             found = FleetSize(middle, fleets)
         else:
             too_few = middle
+    return found if problem.headroom else _with_other_seeds(found, trials, problem)
+
+
+def _most_replicas(guess: int) -> float:
+    return guess + max(_MORE_REPLICAS, _MORE_SHARE * guess)
+
+
+def _with_other_seeds(found: FleetSize, trials: Trials, problem: PlanningProblem) -> FleetSize:
+    """Return a fleet with as many more replicas as meet the SLO with every seed of the load.
+
+    A fleet at the edge meets a limit with one seed and misses it with the next. Where a few
+    replicas more do not help, the fleet stays as it is.
+    """
+    size = found
+    while size.replicas <= _most_replicas(found.replicas):
+        router = router_of(trials.candidate, size.replicas)
+        excess = partial(trials.fleet_excess, replicas=size.replicas, router=router)
+        if size.fleets and all(excess(draw) <= 1 for draw in problem.draws[1:]):
+            return size
+        more = size.replicas + 1
+        size = FleetSize(more, _holding_fleets(trials, problem, more))
     return found
 
 

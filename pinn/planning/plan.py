@@ -81,8 +81,9 @@ LEAST_ANSWERS = 10
 
 #: Reasons why a search ended before everything was tried.
 TIME_BUDGET, INTERRUPT = "time budget", "interrupt"
-#: How the reason of a candidate begins that a search had no time for.
-NOT_TRIED = "not tried"
+#: How the reason of a candidate begins that a search had no time for: to screen it, or to make a
+#: row of its fleet.
+NOT_TRIED, NOT_EVALUATED = "not tried", "not evaluated"
 
 #: Share by which the rate of a fleet may differ from that of its replicas one by one before the
 #: difference is explained: twice the width of the searches.

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 
 from pinn.common.numbers import number
 from pinn.planning.candidate import Candidate
-from pinn.planning.evaluation import SizedCandidate
+from pinn.planning.evaluation import SizedFleet
 from pinn.planning.plan import Choice
 from pinn.planning.pools import PoolsCandidate
 from pinn.planning.problem import PlanningProblem
-from pinn.planning.screening import ScreeningResult, guessed_rate_per_s
+from pinn.planning.screening import guessed_rate_per_s
 
 #: Relative error by which a screened highest rate may be too low without losing the candidate.
 _SCREENING_ERROR = 0.2
@@ -35,19 +35,20 @@ def screening_order(
         for group in groups
     ]
     ordered = sorted(range(len(groups)), key=lambda i: guesses[i])
-    first = _firsts([groups[i][0] for i in ordered])
-    return [i for i, is_first in zip(ordered, first, strict=True) if is_first], [
-        i for i, is_first in zip(ordered, first, strict=True) if not is_first
-    ]
+    return firsts({i: groups[i][0] for i in ordered})
 
 
-def _firsts(candidates: Sequence[Candidate]) -> list[bool]:
-    """Return whether each is the first of its GPU, or of its engine and kind of serving."""
+def firsts(candidates: Mapping[int, Candidate]) -> tuple[list[int], list[int]]:
+    """Return the first hardware of each GPU, and of each engine and kind of serving; then the rest.
+
+    Args:
+        candidates: Candidate of each hardware, in the order of the hardware.
+    """
     gpus, ways = set(), set()
-    found = []
-    for candidate in candidates:
+    found: tuple[list[int], list[int]] = ([], [])
+    for i, candidate in candidates.items():
         gpu, way = candidate.deployment.gpu.name, _way(candidate)
-        found.append(gpu not in gpus or way not in ways)
+        found[gpu in gpus and way in ways].append(i)
         gpus.add(gpu)
         ways.add(way)
     return found
@@ -80,7 +81,7 @@ def _expense(
 
 
 def promising(
-    screened: Mapping[int, ScreeningResult], problem: PlanningProblem, top: int
+    fastest: Mapping[int, tuple[Candidate, float]], problem: PlanningProblem, top: int
 ) -> tuple[list[int], list[int]]:
     """Return the hardware to evaluate in any case, and what else may be as cheap as the cheapest.
 
@@ -89,29 +90,24 @@ def promising(
     may be gained back by another hardware. Both lists are in order of expense.
 
     Args:
-        screened: Results by hardware.
+        fastest: Hardware -> its candidate with the highest screened rate, and that rate.
         problem: Load and prices.
         top: Smallest number of hardware to evaluate.
     """
-    first = {i: found.kept[0] for i, found in screened.items() if found.kept}
 
     def expense(i: int, factor: float = 1.0, *, whole: bool = True) -> Expense:
-        candidate, rate_per_s = first[i]
+        candidate, rate_per_s = fastest[i]
         return _expense(candidate, rate_per_s * factor, problem, whole=whole)
 
-    ordered = sorted(first, key=lambda i: expense(i, whole=False))
+    ordered = sorted(fastest, key=lambda i: expense(i, whole=False))
     least = min((expense(i, 1 - _SCREENING_ERROR) for i in ordered), default=(False, 0.0))
-    is_first = dict(zip(ordered, _firsts([first[i][0] for i in ordered]), strict=True))
-    return [i for i in ordered if is_first[i]], [
-        i
-        for place, i in enumerate(ordered)
-        if not is_first[i] and (place < top or expense(i, 1 + _SCREENING_ERROR) <= least)
-    ]
+    must, rest = firsts({i: fastest[i][0] for i in ordered})
+    cheap = ordered[:top]
+    return must, [i for i in rest if i in cheap or expense(i, 1 + _SCREENING_ERROR) <= least]
 
 
-def costs_more(found: ScreeningResult, problem: PlanningProblem) -> str:
-    """Return the reason why screened hardware is not evaluated."""
-    candidate, rate_per_s = found.kept[0]
+def costs_more(candidate: Candidate, rate_per_s: float, problem: PlanningProblem) -> str:
+    """Return the reason why the hardware of a candidate with a screened rate is not evaluated."""
     unpriced, expense = _expense(candidate, rate_per_s, problem)
     is_price = bool(problem.prices) and not unpriced
     more, what = ("costs", " an hour") if is_price else ("takes", " GPUs")
@@ -134,9 +130,11 @@ def rank(choice: Choice, asked_per_s: float | None) -> tuple[float, ...]:
     return _key(choice.cost_per_hour, choice.gpus, per_s, used)
 
 
-def fleet_rank(sized: SizedCandidate, problem: PlanningProblem) -> tuple[float, ...]:
+def fleet_rank(
+    candidate: Candidate, sized: SizedFleet, problem: PlanningProblem
+) -> tuple[float, ...]:
     """Return a sort key of a fleet, as :func:`rank` of its row."""
-    candidate, replicas, asked = sized.candidate, sized.size.replicas, problem.rate_per_s
+    replicas, asked = sized.size.replicas, problem.rate_per_s
     gpus = replicas * candidate.gpus
     cost = problem.price_per_hour(candidate.deployment.gpu.name, gpus)
     used = None if asked is None else asked / (replicas * sized.rate.per_s)

@@ -17,6 +17,7 @@ from pinn.planning.candidate import NETWORK
 from pinn.planning.manifest import manifest
 from pinn.planning.plan import (
     INTERRUPT,
+    NOT_EVALUATED,
     NOT_TRIED,
     POOLS_UNSURE,
     Choice,
@@ -26,10 +27,8 @@ from pinn.planning.plan import (
 )
 from pinn.simulator.slo import LimitOutcome, parse_slo
 
-#: Most rows in a terminal; the files have all.
-_ROWS = 4
-#: Most hardware without a simulation that gets a line of its own; plan.json has all.
-_NAMED = 1
+#: Most rows in a terminal where one kind of GPU was asked; the files have all.
+_ROWS = 3
 
 
 def print_plan(plan: Plan, out: Path | None) -> None:
@@ -42,67 +41,68 @@ def print_plan(plan: Plan, out: Path | None) -> None:
         f"{ask.output_tokens:,.0f} output tokens; {'; '.join(ask.limits)}"
     )
     page().print(_table(plan))
-    if len(plan.by_gpu) > 1:
-        page().print(_gpu_table(plan))
     first = plan.choices[0]
-    print("First choice:", *map(as_typed, first.serve_command.split("\n")), sep="\n")
-    print("Its figures:", *map(as_typed, first.simulate_command.split("\n")), sep="\n")
+    print("Recommended:", *map(as_typed, first.serve_command.split("\n")), sep="\n")
+    print("Reproduce with:", *map(as_typed, first.simulate_command.split("\n")), sep="\n")
     for line in _notes(plan, out):
         say(line)
 
 
 def _table(plan: Plan) -> Grid:
-    """Return the columns that fit a terminal; the page and the CSV file have the rest."""
-    is_shown = {
-        "per\nhour": bool(plan.ask.prices_per_gpu_hour),
-        "chance": plan.ask.rate_per_s is not None,
-        "coefficients": any(c.coefficients != NETWORK for c in plan.choices),
-    }
-    limits: dict[Column, Callable[[Choice], str]] = {
-        Column(_heading(each), folds=False): partial(_limit_cell, i)
-        for i, each in enumerate(plan.choices[0].seen.limits)
-    }
-    columns = {**_COLUMNS, **limits, **_LAST}
-    shown = {column: text for column, text in columns.items() if is_shown.get(column.heading, True)}
-    table = Grid(list(shown), gap=1)
-    for choice in plan.choices[:_ROWS]:
-        table.add(*(text(choice) for text in shown.values()))
-    return table
-
-
-def _gpu_table(plan: Plan) -> Grid:
-    """Return the best choice on every GPU that was asked, or that it has none."""
-    has_prices = bool(plan.ask.prices_per_gpu_hour)
-    columns: dict[Column, Callable[[Choice], str]] = {
-        Column("best on", True, folds=False): lambda c: c.gpu,
-        Column("GPUs", folds=False): lambda c: str(c.gpus),
-    }
-    if has_prices:
-        columns |= {
-            Column("per\nhour", folds=False): lambda c: _price(c.cost_per_hour),
-            Column("per 10^6\ntokens in", folds=False): lambda c: number(
-                c.cost_per_million_prompt_tokens
-            ),
-            Column("out", folds=False): lambda c: number(c.cost_per_million_output_tokens),
-        }
-    columns |= {
-        Column(_heading(each), folds=False): partial(_limit_cell, i, between=" ")
-        for i, each in enumerate(plan.choices[0].seen.limits)
-    }
-    if plan.ask.rate_per_s is not None:
-        columns[Column("chance", most=6)] = _chance
+    """Return the best choice on each GPU where several were asked, else the first choices."""
+    columns = _columns(plan)
     table = Grid(list(columns), gap=1)
+    for choice in _shown(plan):
+        table.add(*(text(choice) for text in columns.values()))
+    start = next(column for column in columns if column.is_text)
     for outcome in plan.by_gpu:
         if outcome.rank is None:
-            table.add(outcome.gpu, "none", *[""] * (len(columns) - 2))
-        else:
-            choice = plan.choices[outcome.rank - 1]
-            table.add(*(text(choice) for text in columns.values()))
+            none = {start: f"none on {outcome.gpu}"}
+            table.add(*(none.get(column, "") for column in columns))
     return table
+
+
+def _shown(plan: Plan) -> list[Choice]:
+    """Return the choices that a terminal shows; the files have all."""
+    if len(plan.by_gpu) > 1:
+        return [plan.choices[each.rank - 1] for each in plan.by_gpu if each.rank is not None]
+    return list(plan.choices[:_ROWS])
+
+
+def _columns(plan: Plan) -> dict[Column, Callable[[Choice], str]]:
+    """Return the columns that fit a terminal; the page and the CSV file have the rest."""
+    has_prices = bool(plan.ask.prices_per_gpu_hour)
+    start = "best on each GPU" if len(plan.by_gpu) > 1 else "start"
+    columns: dict[Column, Callable[[Choice], str]] = {
+        Column("GPUs", folds=False): lambda c: str(c.gpus)
+    }
+    if has_prices:
+        columns[Column("per\nhour", folds=False)] = lambda c: _price(c.cost_per_hour)
+    columns[Column(start, True, least=20)] = _start
+    if has_prices:
+        columns[Column("10^6\ntokens\nin, out", folds=False)] = _token_costs
+    columns[Column("holds/s", folds=False)] = _rate
+    for i, outcome in enumerate(plan.choices[0].seen.limits):
+        columns[Column(_heading(outcome), folds=False)] = partial(_limit_cell, i)
+    if plan.ask.rate_per_s is not None:
+        columns[Column("chance", most=6)] = _chance
+    if any(choice.coefficients != NETWORK for choice in plan.choices):
+        columns[Column("coefficients", True)] = lambda c: c.coefficients
+    return columns
+
+
+def _start(choice: Choice) -> str:
+    return f"{choice.replicas} x {choice.label}".replace(", ", ",\n", 1)
 
 
 def _price(cost: float | None) -> str:
     return "-" if cost is None else f"{cost:,.2f}"
+
+
+def _token_costs(choice: Choice) -> str:
+    """Return the cost of a million prompt tokens, and below it of output tokens."""
+    costs = (choice.cost_per_million_prompt_tokens, choice.cost_per_million_output_tokens)
+    return "\n".join(map(number, costs))
 
 
 def _heading(outcome: LimitOutcome) -> str:
@@ -110,20 +110,21 @@ def _heading(outcome: LimitOutcome) -> str:
     return "\n".join([outcome.what, *outcome.bound.split(" and ")]).replace(" of requests", " of:")
 
 
-def _limit_cell(place: int, choice: Choice, between: str = "\n") -> str:
-    """Return the value where a limit was asked, and whether it is met."""
+def _limit_cell(place: int, choice: Choice) -> str:
+    """Return the value where a limit was asked, and below it whether it is met."""
     outcome = choice.seen.limits[place]
-    return f"{outcome.value}{between}{'met' if outcome.met else 'MISSED'}"
+    return f"{outcome.value}\n{'met' if outcome.met else 'MISSED'}"
 
 
 def _rate(choice: Choice) -> str:
+    """Return the highest rate of the fleet, and below it the interval."""
     rate = choice.fleet_rate
     if choice.is_partial:
         return f">= {number(rate.per_s)}"
     if rate.interval_per_s is None:
         return number(rate.per_s)
     low, high = map(number, rate.interval_per_s)
-    return f"{number(rate.per_s)} ({low}-{high})"
+    return f"{number(rate.per_s)}\n{low}-{high}"
 
 
 def _chance(choice: Choice) -> str:
@@ -134,58 +135,45 @@ def _chance(choice: Choice) -> str:
     return share + (" safe" if choice.safe else "")
 
 
-_COLUMNS: dict[Column, Callable[[Choice], str]] = {
-    Column("GPUs", folds=False): lambda c: str(c.gpus),
-    Column("per\nhour", folds=False): lambda c: _price(c.cost_per_hour),
-    Column("start", True, least=26): lambda c: f"{c.replicas} x {c.label}".replace(", ", ",\n", 1),
-    Column("holds/s", folds=False): _rate,
-}
-#: Columns after those of the limits.
-_LAST: dict[Column, Callable[[Choice], str]] = {
-    Column("chance", most=6): _chance,
-    Column("coefficients", True): lambda c: c.coefficients,
-}
-
-
 def _notes(plan: Plan, out: Path | None) -> list[str]:
     first = plan.choices[0]
-    on_each = parse_slo(plan.ask.slo).goodput is not None
     lines = _how_sure(first)
     if first.fails_first:
         lines.append(f"Fails first: {first.fails_first} ({first.limited_by}).")
     lines += _memory_limit(first)
-    lines += [_fleet(first.replicas, fleet, on_each) for fleet in first.fleets]
+    lines += _fleets(plan)
     lines += filter(None, [first.seen.burst_warning])
     lines += first.assumptions
     lines += [f"None on {o.gpu}: {o.reason}." for o in plan.by_gpu if o.rank is None]
     lines += [f"{gpu} per hour: {origin}." for gpu, origin in plan.ask.purchases.items()]
     if any(choice.pools for choice in plan.choices):
         lines.append(f"Prefill and decode apart: {POOLS_UNSURE}.")
-    misfits = [each for each in plan.left_out if not each.simulated]
-    more = len(plan.choices) - _ROWS
-    if more > 0:
-        lines.append(f"Choices beside these: {more}, in the page, plan.json and plan.csv of --out.")
-    lines.append(
-        f"{plan.candidates} candidates, {plan.simulations} simulations, {plan.seconds:.0f} s; "
-        f"rejected {len(plan.left_out)}, {len(misfits)} without a simulation."
-    )
-    lines += _unfinished(plan)
-    unfit = (each for each in misfits if not each.reason.startswith(NOT_TRIED))
-    hardware = [each for each in unfit if ", " not in each.label]
-    lines += [f"  {each.label}: {each.reason}" for each in hardware[:_NAMED]]
+    lines += [*_counts(plan), *_unfinished(plan)]
     if out is not None:
         names = ("plan.html", "plan.json", "plan.csv", "manifest.yaml")
         lines.append(f"All of it: {', '.join(str(out / n) for n in names if (out / n).exists())}")
     return lines
 
 
+def _counts(plan: Plan) -> list[str]:
+    """Return lines with the numbers of choices, candidates and simulations."""
+    tried = [each for each in plan.left_out if not each.reason.startswith(NOT_TRIED)]
+    misfits, more = sum(not each.simulated for each in tried), len(plan.choices) - len(_shown(plan))
+    beside = f"Choices beside these: {more}, in the page, plan.json and plan.csv of --out."
+    return [beside] * (more > 0) + [
+        f"{plan.candidates:,} candidates, {plan.simulations:,} simulations, {plan.seconds:.0f} s; "
+        f"rejected {len(tried):,}, {misfits:,} without a simulation."
+    ]
+
+
 #: Router -> words for it.
 _ROUTED = {
-    RANDOM: "requests sent at random (a Kubernetes Service)",
-    ROUND_ROBIN: "requests sent in turn",
-    LEAST_REQUESTS: "requests sent to the one with the fewest",
-    PREFIX_AWARE: "requests sent where their prefix is",
+    RANDOM: "Behind a random router (a Kubernetes Service)",
+    ROUND_ROBIN: "Behind a router that takes turns",
+    LEAST_REQUESTS: "Behind a router to the replica with the fewest requests",
+    PREFIX_AWARE: "Behind a router by prefixes",
 }
+_MEET = "requests meet the limits on each"
 
 
 def _unfinished(plan: Plan) -> list[str]:
@@ -193,27 +181,52 @@ def _unfinished(plan: Plan) -> list[str]:
     if not plan.stopped:
         return []
     why = "Interrupted" if plan.stopped == INTERRUPT else "Time was over (--time-budget)"
+    left = sum(each.reason.startswith(NOT_EVALUATED) for each in plan.left_out)
     partial = sum(choice.is_partial for choice in plan.choices)
-    rows = f", {partial} of {len(plan.choices)} rows have no interval and no chance" * (partial > 0)
+    untried = f"{plan.untried:,} of {plan.candidates:,} candidates were not tried"
+    parts = [untried] * (plan.untried > 0)
+    parts += [f"fleets that were sized and not evaluated: {left}"] * (left > 0)
+    parts += [f"{partial} of {len(plan.choices)} rows have no interval and no chance"] * (
+        partial > 0
+    )
+    return [f"{why}: {', '.join(parts)}; the same command goes on from here."]
+
+
+def _fleets(plan: Plan) -> list[str]:
+    """Return a sentence on the first choice behind a random router, and on what it misses.
+
+    The table has the limits of the asked router. A sentence on it is needed only where a limit is
+    missed, or requests are not served.
+    """
+    first, on_each = plan.choices[0], parse_slo(plan.ask.slo).goodput is not None
     return [
-        f"{why}: {plan.untried:,} of {plan.candidates:,} candidates were not tried{rows}; the same "
-        "command goes on from here."
+        _fleet(fleet, on_each)
+        for fleet in first.fleets
+        if fleet is not first.fleets[-1]
+        or not fleet.point.holds
+        or (fleet.point.met_share < 1 and not on_each)
     ]
 
 
-def _fleet(replicas: int, fleet: Fleet, on_each: bool) -> str:
-    """Return a sentence on replicas that serve the load together, with limits on each request."""
-    what = "of all requests meet the limits on each" if on_each else "of all requests are served"
-    together = f"{replicas} replicas, {_ROUTED[fleet.routing]}" if replicas > 1 else "1 replica"
-    gone = [each.limit for each in fleet.point.limits if not each.met]
-    missed = "" if fleet.point.holds else f"; MISSED: {', '.join(gone) or 'it falls behind'}"
-    return f"{together}: {100 * fleet.point.met_share:.1f} % {what}{missed}"
+def _fleet(fleet: Fleet, on_each: bool) -> str:
+    """Return the value of each limit behind a router; ``on_each``: some are on each request."""
+    point = fleet.point
+    parts = [
+        (f"{each.what} {each.value}" if each.share is None else f"{each.value} of {_MEET}")
+        + ("" if each.met else " (MISSED)")
+        for each in point.limits
+    ]
+    if point.met_share < 1 and not on_each:
+        parts.append(f"{100 * point.met_share:.1f} % of all requests are served")
+    if not point.holds and all(each.met for each in point.limits):
+        parts.append("it falls behind")
+    return f"{_ROUTED.get(fleet.routing, 'One replica')}: {', '.join(parts)}."
 
 
 def _how_sure(choice: Choice) -> list[str]:
     """Return sentences on the highest rates of one replica and of all together, with intervals."""
     one, all_of_them = choice.highest_rate, choice.fleet_rate
-    alone = f"One replica alone holds {number(one.per_s)} requests/s" + _search_bar(one)
+    alone = f"One replica meets the SLO up to {number(one.per_s)} requests/s{_search_bar(one)}"
     if choice.is_partial:
         unsure = "there was no time for its interval and chance"
         if choice.replicas == 1:
@@ -222,7 +235,7 @@ def _how_sure(choice: Choice) -> list[str]:
         return [f"{alone}.", f"{most}; {unsure}."]
     if choice.replicas == 1:
         return [alone + _interval_bar(all_of_them) + "."]
-    together = f"{choice.replicas} replicas under --router {choice.router} hold "
+    together = f"{choice.replicas} replicas under --router {choice.router} meet it up to "
     together += number(all_of_them.per_s) + _search_bar(all_of_them) + _interval_bar(all_of_them)
     return [f"{alone}.", f"{together}; {choice.beside_one_by_one}."]
 
@@ -240,21 +253,19 @@ def _memory_limit(choice: Choice) -> list[str]:
 
 
 def _search_bar(rate: HighestRate) -> str:
-    """Return the width of the bisection, and the range over seeds of the load."""
-    parts = []
-    if rate.fails_per_s is not None:
-        parts.append(f"no longer {number(rate.fails_per_s)}")
+    """Return the rate that fails, and the range over seeds of the load."""
+    words = "" if rate.fails_per_s is None else f", not at {number(rate.fails_per_s)}"
     if len(rate.seeds_per_s) > 1:
         low, high = map(number, (min(rate.seeds_per_s), max(rate.seeds_per_s)))
-        parts.append(f"{len(rate.seeds_per_s)} draws of the load: {low} to {high}")
-    return f" ({'; '.join(parts)})" if parts else ""
+        words += f" ({low} to {high} over {len(rate.seeds_per_s)} seeds)"
+    return words
 
 
 def _interval_bar(rate: HighestRate) -> str:
     if rate.interval_per_s is None or rate.level is None:
         return ", no interval of the prediction"
     low, high = map(number, rate.interval_per_s)
-    return f", {100 * rate.level:.0f} % interval of the prediction {low} to {high}/s"
+    return f", {100 * rate.level:.0f} % prediction interval {low} to {high}"
 
 
 def plan_json(plan: Plan) -> bytes:

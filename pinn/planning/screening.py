@@ -24,7 +24,6 @@ from pinn.planning.plan import Point, RejectedCandidate
 from pinn.planning.pools import PoolsCandidate
 from pinn.planning.problem import PlanningProblem
 from pinn.planning.rate_search import highest_rate
-from pinn.planning.time_budget import UNLIMITED, TimeBudget
 from pinn.planning.trials import Trials
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.pools import halves
@@ -186,6 +185,9 @@ _WIDTH = 0.02
 _MOST_GUESSED = 2.0
 #: Rates of the frontier, as shares of the rate at which all time is used.
 _LADDER = (0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0)
+#: Least requests of such a rate. Fewer are sent than at the highest rate, in about the same time:
+#: most steps of a screening would else be those of its lowest rates.
+_LEAST_REQUESTS = 200
 
 
 @dataclass(frozen=True)
@@ -193,25 +195,22 @@ class ScreeningResult:
     """Result of screening candidates of one hardware.
 
     Attributes:
-        kept: Candidates worth an evaluation and their screened highest rates, best first.
+        kept: Places of the candidates worth an evaluation and their screened highest rates, best
+            first.
         rejected: All other candidates.
         points: Metrics of the first kept candidate, at rising rates.
         least_excess: Lower bound of the worst latency of any candidate, as a share of its limit.
         simulations: Number of runs.
-        untried: Candidates for which there was no time.
     """
 
-    kept: Sequence[tuple[Candidate, float]]
+    kept: Sequence[tuple[int, float]]
     rejected: Sequence[RejectedCandidate]
     points: Sequence[Point]
     least_excess: float
     simulations: int
-    untried: Sequence[Candidate] = ()
 
 
-def screen(
-    candidates: Sequence[Candidate], problem: PlanningProblem, budget: TimeBudget = UNLIMITED
-) -> ScreeningResult:
+def screen(candidates: Sequence[Candidate], problem: PlanningProblem) -> ScreeningResult:
     """Screen candidates that differ in the scheduler's limits alone.
 
     Candidates whose lower bound misses a limit are not simulated. Neither are those whose
@@ -221,16 +220,14 @@ def screen(
     Args:
         candidates: Candidates of the same hardware.
         problem: Load and SLO.
-        budget: Time after which no further candidate is tried; the first one always is.
     """
     load, slo = problem.replica_load(most=_REQUESTS), problem.slo
-    found: list[tuple[Candidate, float]] = []
+    found: list[tuple[int, float]] = []
     rejected: list[RejectedCandidate] = []
     unfilled: list[Candidate] = []
     simulations, least = 0, math.inf
-    untried = sorted(candidates, key=_scheduler_limits, reverse=True)
-    while untried and not (budget.is_over and len(untried) < len(candidates)):
-        candidate = untried.pop()
+    for place in sorted(range(len(candidates)), key=lambda i: _scheduler_limits(candidates[i])):
+        candidate = candidates[place]
         bound = least_excess(problem.workload, candidate.latency, candidate.prompt_latency, slo)
         least = min(least, bound)
         reason = _same(candidate, unfilled)
@@ -249,13 +246,16 @@ def screen(
         if rate < near or rate == 0:
             rejected.append(candidate.rejected(_too_low(rate, best)))
         else:
-            found.append((candidate, rate))
+            found.append((place, rate))
     found.sort(key=lambda each: -each[1])
-    kept = [(c, rate) for c, rate in found if rate >= _near(found[0][1], problem)]
-    rejected += [c.rejected(_too_low(rate, found[0][1])) for c, rate in found[len(kept) :]]
-    points = _ladder(Trials(kept[0][0], load, slo), problem) if kept else []
+    kept = [(place, rate) for place, rate in found if rate >= _near(found[0][1], problem)]
+    rejected += [
+        candidates[place].rejected(_too_low(rate, found[0][1]))
+        for place, rate in found[len(kept) :]
+    ]
+    points = _ladder(candidates[kept[0][0]], problem) if kept else []
     simulations += len(points)
-    return ScreeningResult(kept, rejected, points, least, simulations, untried)
+    return ScreeningResult(kept, rejected, points, least, simulations)
 
 
 def _near(best: float, problem: PlanningProblem) -> float:
@@ -285,9 +285,14 @@ def _highest(trials: Trials, guess: float, stride: float = 1.25, best: float = 0
     return highest_rate(trials.excess, guess, stride=stride, width=_WIDTH, enough=best)[0]
 
 
-def _ladder(trials: Trials, problem: PlanningProblem) -> list[Point]:
-    most, _ = _guesses(trials.candidate, problem.workload, None)
-    return [trials.point(trials.run(share * most), share * most) for share in _LADDER]
+def _ladder(candidate: Candidate, problem: PlanningProblem) -> list[Point]:
+    most, _ = _guesses(candidate, problem.workload, None)
+    points = []
+    for share in _LADDER:
+        load = problem.replica_load(most=max(round(share * _REQUESTS), _LEAST_REQUESTS))
+        trials = Trials(candidate, load, problem.slo)
+        points.append(trials.point(trials.run(share * most), share * most))
+    return points
 
 
 def _guesses(candidate: Candidate, load: Workload, slo: Slo | None) -> tuple[float, float]:

@@ -2,8 +2,8 @@
 
 The most promising hardware is screened first, by a guess that needs no simulation. Fleets of what
 screened best are sized, then the rest of the hardware is screened while there is time. Last come
-the rows with their certainty, the cheapest first. Every GPU that was asked is screened and sized in
-any case.
+the rows with their certainty, the cheapest on each GPU first. Every GPU that was asked is screened
+and sized, and has a row, in any case.
 """
 
 import logging
@@ -20,30 +20,23 @@ from pinn.common import progress, store
 from pinn.common.workers import Workers
 from pinn.planning import ranking
 from pinn.planning.candidate import Candidate
-from pinn.planning.evaluation import SizedCandidate
+from pinn.planning.evaluation import Row, SizedFleet, SizingResult
 from pinn.planning.plan import Choice
 from pinn.planning.problem import PlanningProblem
 from pinn.planning.screening import ScreeningResult
-from pinn.planning.search_steps import (
-    Row,
-    ScreenedGroup,
-    SizedGroup,
-    make_row,
-    screen_group,
-    size_group,
-)
+from pinn.planning.search_steps import Given, Task, make_row, screen_group, size_group
 from pinn.planning.time_budget import UNLIMITED, TimeBudget
 
-#: Share of the budget after which only the certainty of rows is estimated.
-_SEARCH_SHARE = 0.7
+#: Share of the budget after which only the certainty of rows is estimated, and after which no
+#: further round begins: each sends every task that is left to the workers, which takes time too.
+_SEARCH_SHARE, _LAST_ROUND_SHARE = 0.7, 0.65
 #: Share of the time left for the search that a round spends on screening.
 _SCREENING_SHARE = 0.6
 
 _LOG = logging.getLogger(__name__)
-_Given = TypeVar("_Given")
-_Result = TypeVar("_Result", ScreenedGroup, SizedGroup, Row)
-#: Step of a search: what is given and whether to do it after the time too, problem and budget.
-_Step = Callable[[tuple[_Given, bool], PlanningProblem, TimeBudget], _Result]
+_Result = TypeVar("_Result", ScreeningResult, SizingResult, Row)
+#: Step of a search; its result is None where time is over.
+_Step = Callable[[PlanningProblem, Task[Given]], _Result | None]
 
 
 def by_hardware(candidates: Sequence[Candidate], *, each_alone: bool) -> list[list[Candidate]]:
@@ -63,15 +56,6 @@ def _digest(problem: PlanningProblem) -> str:
     content = load.path if load.path is not None and load.path.exists() else None
     rest = [getattr(problem, each.name) for each in fields(problem) if each.name != "load"]
     return store.call_key(make_row, (rest, load.words, content)).digest
-
-
-def _done(
-    step: _Step[_Given, _Result],
-    problem: PlanningProblem,
-    budget: TimeBudget,
-    task: tuple[_Given, bool],
-) -> _Result:
-    return step(task, problem, budget)
 
 
 @dataclass
@@ -96,13 +80,12 @@ class Search:
     budget: TimeBudget = UNLIMITED
     cache: Path | None = None
     screened: dict[int, ScreeningResult] = field(default_factory=dict)
-    sized: dict[int, SizedGroup] = field(default_factory=dict)
+    sized: dict[int, SizingResult] = field(default_factory=dict)
     rows: dict[int, Row] = field(default_factory=dict)
     is_interrupted: bool = False
 
     def __post_init__(self) -> None:
         self._digest = _digest(self.problem)
-        self._kept: dict[int, Sequence[tuple[int, float]]] = {}
 
     def run(self, top: int) -> None:
         """Search until all hardware is screened, time is over or an interrupt comes.
@@ -116,22 +99,27 @@ class Search:
         try:
             with progress.status(self._status):
                 self._find_fleets(top)
-                self._make_rows(self._fleets)
+                self._make_rows()
         except KeyboardInterrupt:
             self.is_interrupted = True
             self.workers.stop()
-            if not any(found.kept for found in self.screened.values()):
+            if not self.fastest:
                 raise
             self._finish_at_once()
 
     @property
     def untried(self) -> dict[int, Sequence[Candidate]]:
-        """Return the candidates of each hardware that were not screened; without those tried."""
-        left = {
-            i: self.screened[i].untried if i in self.screened else group
-            for i, group in enumerate(self.groups)
-        }
-        return {i: candidates for i, candidates in left.items() if candidates}
+        """Return the candidates of each hardware that was not screened."""
+        return {i: group for i, group in enumerate(self.groups) if i not in self.screened}
+
+    @property
+    def fastest(self) -> dict[int, tuple[Candidate, float]]:
+        """Return the candidate of each hardware with the highest screened rate, and that rate."""
+        return {i: self.kept(i)[0] for i, found in self.screened.items() if found.kept}
+
+    def kept(self, i: int) -> Sequence[tuple[Candidate, float]]:
+        """Return the candidates of a hardware that are worth an evaluation, and screened rates."""
+        return [(self.groups[i][place], rate) for place, rate in self.screened[i].kept]
 
     @property
     def choices(self) -> list[Choice]:
@@ -151,23 +139,23 @@ class Search:
         )
 
     @property
-    def _fleets(self) -> dict[int, SizedCandidate]:
-        """Return the sized fleets, the cheapest first."""
+    def fleets(self) -> dict[int, tuple[Candidate, SizedFleet]]:
+        """Return the sized fleets and their candidates, the cheapest first."""
         found = {
-            i: SizedCandidate(self.groups[i][sized.place], sized.rate, sized.size)
+            i: (self.kept(i)[sized.best.place][0], sized.best)
             for i, sized in list(self.sized.items())
-            if sized.place is not None and sized.rate is not None and sized.size is not None
+            if sized.best is not None
         }
-        order = sorted(found, key=lambda i: ranking.fleet_rank(found[i], self.problem))
+        order = sorted(found, key=lambda i: ranking.fleet_rank(*found[i], self.problem))
         return {i: found[i] for i in order}
 
     def _status(self) -> str:
         """Return the progress in one line, with the best fleet so far and the time left."""
         parts = [f"screened {len(self.screened)} of {len(self.groups)} kinds of hardware"]
-        if fleets := self._fleets:
-            best = next(iter(fleets.values()))
-            gpus = best.size.replicas * best.candidate.gpus
-            parts.append(f"best so far {gpus} x {best.candidate.deployment.gpu.name}")
+        if fleets := self.fleets:
+            candidate, best = next(iter(fleets.values()))
+            gpus = best.size.replicas * candidate.gpus
+            parts.append(f"best so far {gpus} x {candidate.deployment.gpu.name}")
         if self.rows:
             parts.append(f"rows {len(self.rows)} of {len(fleets)}")
         left_s = self.budget.left_s
@@ -176,70 +164,64 @@ class Search:
 
     def _find_fleets(self, top: int) -> None:
         """Screen hardware and size fleets, in rounds."""
-        budget = self.budget.until(_SEARCH_SHARE)
+        budget, rounds = map(self.budget.until, (_SEARCH_SHARE, _LAST_ROUND_SHARE))
         first, rest = ranking.screening_order(self.groups, self.problem)
         count = sum(map(len, self.groups))
         _LOG.info("%d candidates on %d kinds of hardware", count, len(self.groups))
         while True:
-            waiting = self.untried
-            self._screen(first, [i for i in rest if i in waiting], budget)
-            must, may = ranking.promising(self.screened, self.problem, top)
+            self._screen(first, [i for i in rest if i not in self.screened], budget)
+            must, may = ranking.promising(self.fastest, self.problem, top)
             self._size(must, may, budget)
             first = []
-            if budget.is_over and not self._fleets:  # no row needs the rest of the time
-                budget = self.budget
-            if budget.is_over or not self.untried:
+            if rounds.is_over and not self.fleets:  # no row needs the rest of the time
+                budget = rounds = self.budget
+            if rounds.is_over or not self.untried:
                 break
-        counts = len(self.screened), len(self.groups), len(self._fleets)
+        counts = len(self.screened), len(self.groups), len(self.fleets)
         _LOG.info("screened %d of %d kinds of hardware, sized %d fleets", *counts)
 
     def _screen(self, first: Sequence[int], rest: Sequence[int], budget: TimeBudget) -> None:
-        tasks = {i: (self.groups[i], i in first) for i in (*first, *rest)}
         part = budget.next_part(_SCREENING_SHARE)
-        for i, result in self._results(screen_group, ScreenedGroup, tasks, part):
-            if len(result.untried) < len(self.groups[i]):
-                self.screened[i] = result.of(self.groups[i])
-                kept = [(place, rate) for place, rate in result.kept]
-                if self._kept.get(i) != kept:  # a fleet of a part of the candidates is outdated
-                    self.sized.pop(i, None)
-                self._kept[i] = kept
+        tasks = {i: Task(self.groups[i], part, i in first) for i in (*first, *rest)}
+        for i, result in self._results(screen_group, ScreeningResult, tasks):
+            self.screened[i] = result
 
     def _size(self, must: Sequence[int], may: Sequence[int], budget: TimeBudget) -> None:
         """Size fleets of hardware that was not sized yet."""
-        tasks = {
-            i: ((self.groups[i], self._kept[i]), i in must)
-            for i in (*must, *may)
-            if i not in self.sized
-        }
-        for i, result in self._results(size_group, SizedGroup, tasks, budget):
-            if not result.untried:
-                self.sized[i] = result
+        waiting = [i for i in (*must, *may) if i not in self.sized]
+        tasks = {i: Task(self.kept(i), budget, i in must) for i in waiting}
+        for i, result in self._results(size_group, SizingResult, tasks):
+            self.sized[i] = result
 
-    def _make_rows(self, fleets: Mapping[int, SizedCandidate]) -> None:
-        tasks = {i: (fleet, True) for i, fleet in fleets.items()}
-        for i, row in self._results(make_row, Row, tasks, self.budget):
+    def _make_rows(self) -> None:
+        """Make rows, those of the cheapest fleet of every GPU first and in any case."""
+        fleets = self.fleets
+        must, may = ranking.firsts({i: candidate for i, (candidate, _) in fleets.items()})
+        waiting = [i for i in (*must, *may) if i not in self.rows]
+        tasks = {i: Task(fleets[i], self.budget, i in must) for i in waiting}
+        for i, row in self._results(make_row, Row, tasks):
             self.rows[i] = row
 
     def _finish_at_once(self) -> None:
         """Make partial rows of the best fleet of every GPU so far, in this process."""
         self.workers = Workers(torch=self.workers.torch)
         self.budget = replace(self.budget, end_s=self.budget.begin_s)
-        must, _ = ranking.promising(self.screened, self.problem, 1)
-        while must and not self._fleets:
+        must, _ = ranking.promising(self.fastest, self.problem, 1)
+        while must and not self.fleets:
             self._size([must.pop(0)], [], self.budget)
-        fleets = self._fleets
-        gpus = {each.candidate.deployment.gpu.name: i for i, each in reversed(fleets.items())}
-        self._make_rows({i: fleets[i] for i in gpus.values() if i not in self.rows})
+        self._make_rows()
 
     def _results(
         self,
-        step: _Step[_Given, _Result],
+        step: _Step[Given, _Result],
         kind: type[_Result],
-        tasks: Mapping[int, tuple[_Given, bool]],
-        budget: TimeBudget,
+        tasks: Mapping[int, Task[Given]],
     ) -> Iterator[tuple[int, _Result]]:
-        """Yield the results of a step for each hardware; those of earlier searches come first."""
-        keys = {i: store.call_key(step, (self._digest, given)) for i, (given, _) in tasks.items()}
+        """Yield the results of a step for each hardware; those of earlier searches come first.
+
+        Partial rows are not kept for later searches. Hardware that had no time has no result.
+        """
+        keys = {i: store.call_key(step, (self._digest, task.given)) for i, task in tasks.items()}
         waiting = []
         for i, key in keys.items():
             known = store.find_value(key, self.cache)
@@ -247,9 +229,11 @@ class Search:
                 waiting.append(i)
             else:
                 yield i, msgspec.convert(known, kind)
-        do = partial(_done, step, self.problem, budget)
-        for place, result in self.workers.run(do, [tasks[i] for i in waiting]):
+        work = partial(step, self.problem)
+        for place, result in self.workers.run(work, [tasks[i] for i in waiting]):
+            if result is None:
+                continue
             i = waiting[place]
-            if result.is_whole:
+            if not (isinstance(result, Row) and result.choice.is_partial):
                 store.keep_value(keys[i], result, self.cache)
             yield i, result

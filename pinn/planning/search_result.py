@@ -1,11 +1,12 @@
 """Plan of a search: ranked choices, the best of every GPU, and why the rest was left out."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from pinn.errors import PinnError
 from pinn.planning.plan import (
     INTERRUPT,
+    NOT_EVALUATED,
     NOT_TRIED,
     TIME_BUDGET,
     FrontierPoint,
@@ -14,7 +15,6 @@ from pinn.planning.plan import (
     RejectedCandidate,
 )
 from pinn.planning.ranking import costs_more
-from pinn.planning.screening import ScreeningResult
 from pinn.planning.search import Search
 
 
@@ -44,7 +44,7 @@ def make_plan(search: Search, misfits: Sequence[RejectedCandidate] = (), *, top:
         choices=choices,
         by_gpu=_by_gpu(search, summary.gpus, misfits),
         left_out=rejected,
-        frontier=_frontier(search.screened),
+        frontier=_frontier(search),
         candidates=sum(map(len, groups)) + len(misfits),
         simulations=search.simulations,
         seconds=time.monotonic() - begin,
@@ -58,11 +58,13 @@ def _stopped(search: Search) -> str:
     if search.is_interrupted:
         return INTERRUPT
     is_partial = any(row.choice.is_partial for row in search.rows.values())
-    return TIME_BUDGET if search.untried or is_partial else ""
+    is_whole = not is_partial and len(search.rows) == len(search.fleets)
+    return "" if is_whole and not search.untried else TIME_BUDGET
 
 
 def _rejected(search: Search) -> Iterator[RejectedCandidate]:
     """Yield the candidates that were screened and are not a choice."""
+    fastest, fleets = search.fastest, search.fleets
     for i, found in search.screened.items():
         yield from found.rejected
         sized = search.sized.get(i)
@@ -71,15 +73,19 @@ def _rejected(search: Search) -> Iterator[RejectedCandidate]:
         if i in search.rows:
             continue
         if sized is None:
-            reason = costs_more(found, search.problem) if found.kept else ""
-            yield from (candidate.rejected(reason) for candidate, _ in found.kept)
-        elif sized.place is not None:
-            yield search.groups[i][sized.place].rejected("not evaluated: interrupted")
+            reason = costs_more(*fastest[i], search.problem) if i in fastest else ""
+            yield from (candidate.rejected(reason) for candidate, _ in search.kept(i))
+        elif i in fleets:
+            yield fleets[i][0].rejected(f"{NOT_EVALUATED}: {_why_ended(search)}")
 
 
 def _no_time(search: Search) -> str:
     """Return the reason why candidates were not simulated."""
-    return f"{NOT_TRIED}: " + ("interrupted" if search.is_interrupted else "time was over")
+    return f"{NOT_TRIED}: {_why_ended(search)}"
+
+
+def _why_ended(search: Search) -> str:
+    return "interrupted" if search.is_interrupted else "time was over"
 
 
 def _by_gpu(
@@ -135,13 +141,13 @@ def _without(search: Search, gpu: str, misfits: Sequence[RejectedCandidate]) -> 
     return f"the engine starts no candidate on it{most}"
 
 
-def _frontier(screened: Mapping[int, ScreeningResult]) -> list[FrontierPoint]:
+def _frontier(search: Search) -> list[FrontierPoint]:
     """Return the points of every hardware, each with its best limits of the scheduler."""
-    series = {each.kept[0][0].label: each for each in screened.values() if each.kept}
+    series = {each.label: (i, each) for i, (each, _) in search.fastest.items()}
     points = [
-        (speed, p.output_tokens_per_gpu_s, p.rate_per_s, each.kept[0][0])
-        for each in series.values()
-        for p in each.points
+        (speed, p.output_tokens_per_gpu_s, p.rate_per_s, each)
+        for i, each in series.values()
+        for p in search.screened[i].points
         if (speed := p.user_tokens_per_s)
     ]
     points.sort(key=lambda each: (-each[0], -each[1]))

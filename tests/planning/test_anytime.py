@@ -134,14 +134,15 @@ def test_every_candidate_is_accounted_for_whenever_time_ends(question, tmp_path,
 
 
 def test_the_same_search_goes_on_to_the_same_plan(question, whole, cache, tmp_path, monkeypatch):
-    begun = planned(question, tmp_path, 1e-9)
     screened = []
     screen = search_steps.screen
     monkeypatch.setattr(
         search_steps, "screen", lambda group, *rest: screened.append(1) or screen(group, *rest)
     )
+    begun = planned(question, tmp_path, 1e-9)
+    assert len(screened) == len(GPUS)  # one hardware of each
     found = planned(question, tmp_path)
-    assert len(screened) == len(question[1])  # those that were begun had one candidate alone
+    assert len(screened) == len(question[1])  # each once
     assert written(found)["choices"] == written(whole)["choices"]
     assert begun.simulations < found.simulations
 

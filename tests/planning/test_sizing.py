@@ -49,7 +49,7 @@ class MadeUp:
     def under(self, scenario):
         return replace(self, scenario=scenario)
 
-    def fleet_excess(self, _workload, replicas, _routing):
+    def fleet_excess(self, _workload, replicas, router):  # noqa: ARG002
         return 1 + self.scenario.step - self.margin(replicas)
 
     def excess(self, rate, replicas=1, router=""):  # noqa: ARG002
@@ -76,8 +76,9 @@ class MadeUp:
 
 def problem(rate_per_s=10.0, headroom=0.0):
     return SimpleNamespace(
-        rate_per_s=rate_per_s, workload=LOAD, sized_for=LOAD, headroom=headroom, max_gpus=None
-    )
+        rate_per_s=rate_per_s, workload=LOAD, sized_for=LOAD, headroom=headroom, max_gpus=None,
+        draws=[LOAD],
+    )  # fmt: skip
 
 
 @settings(max_examples=25, deadline=None)
@@ -105,6 +106,23 @@ def test_headroom_takes_the_replicas_of_the_higher_rate():
     assert fewest_replicas(trials, 2.0, asked).replicas == 5
     asked.headroom, asked.sized_for = 0.4, None
     assert fewest_replicas(trials, 2.0, asked).replicas == 7
+
+
+def test_a_fleet_at_the_edge_has_replicas_for_other_seeds_of_the_load():
+    """Five replicas meet the limits with one seed and six with all; nine would be too many."""
+
+    @dataclass
+    class OfSeeds(MadeUp):
+        def fleet_excess(self, workload, replicas, router):
+            needed = {"second": 5, "third": 6, "fourth": 9}[workload]
+            return super().fleet_excess(workload, replicas * self.needed / needed, router)
+
+    asked, trials = problem(), OfSeeds(5, 1.0)
+    for draws, replicas in ((["second"], 5), (["second", "third"], 6), (["fourth"], 5)):
+        asked.draws = [LOAD, *draws]
+        assert fewest_replicas(trials, 2.0, asked).replicas == replicas
+    asked.draws, asked.headroom = [LOAD, "third"], 0.1  # headroom is what other seeds take
+    assert fewest_replicas(trials, 2.0, asked).replicas == 5
 
 
 def test_fewer_than_one_by_one_are_not_taken_on_the_word_of_a_burst():
