@@ -28,7 +28,7 @@ def plan(
     *,
     flags: dict[str, FlagValue],
 ) -> None:
-    """What to rent, how to start it, and how sure that is: simulates a load on every candidate.
+    """Find the cheapest servers that meet an SLO under a load, by simulating every candidate.
 
     Candidates are all parallelisms, token budgets and numbers of requests a step that the engine
     would start with room for the load's longest request; flags that are given hold for all of
@@ -41,7 +41,7 @@ def plan(
       per hour      GPUs x price
       start         replicas x GPU, ranks (TP, PP, DP, EP), format, engine, and
                     the most tokens and requests of a step; flags in the line
-      holds/s       requests/s: highest rate of all replicas within the limits;
+      max req/s     maximum request rate of all replicas within the limits, requests/s;
                     in brackets at both ends of the prediction's interval
       limits        one column for each limit: its value over all replicas'
                     requests, and whether it is met; of limits on each request
@@ -54,9 +54,9 @@ def plan(
       best on       second table, for several GPUs: the best row on each, with the
                     whole cost over a million tokens in, and over those out
 
-    Rows are in the order of per hour (or GPUs). Without --rate, of per hour / holds/s; the
-    limits' values are then of one replica at holds/s. The files of --out have more: price per
-    million tokens, what limits a row, use, other percentiles, what was left out and why.
+    Rows are in the order of per hour (or GPUs). Without --rate, of per hour / max req/s;
+    the limits' values are then of one replica at that rate. The files of --out have more: price per
+    million tokens, what limits a row, use, other percentiles, excluded candidates and why.
 
     Examples:
       pinn plan --model Llama-3.1-8B --gpu H100,L40S --slo 'p99 ttft<=2s'

@@ -10,7 +10,7 @@ from pinn.engines.labels import hardware_label
 from pinn.planning.plan import RejectedCandidate
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.run import Run
-from pinn.simulator.simulate import Hopeless, simulate
+from pinn.simulator.simulate import EarlyStop, simulate
 from pinn.simulator.workloads.workload import Workload
 
 NETWORK = "network"
@@ -68,7 +68,7 @@ class Candidate:
         return self.latency
 
     def serve(
-        self, workload: Workload, engine: EngineSpec, rescale: Rescale, hopeless: Hopeless | None
+        self, workload: Workload, engine: EngineSpec, rescale: Rescale, early_stop: EarlyStop | None
     ) -> Run:
         """Simulate replicas.
 
@@ -76,11 +76,11 @@ class Candidate:
             workload: Requests that are sent to them.
             engine: Settings of the candidate's engine, with the replicas' number and routing.
             rescale: Error scenario of the coefficients.
-            hopeless: Criterion of an early stop, which raises a ``HopelessError``; None for no
+            early_stop: Criterion; if met, ``StoppedEarlyError`` is raised. None for no
                 stop.
         """
         latency = rescale(self.latency)
-        return simulate(self.deployment, workload, latency, engine, hopeless=hopeless)
+        return simulate(self.deployment, workload, latency, engine, early_stop=early_stop)
 
     def parts(self, run: Run) -> list[tuple[Run, LinearLatency]]:
         """Return run and coefficients of each kind of server; the kind that decodes is last."""

@@ -23,7 +23,7 @@ from pinn.planning.plan import RejectedCandidate
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.pools import Link, Pool, default_link, halves, simulate_pools
 from pinn.simulator.run import Run
-from pinn.simulator.simulate import Hopeless
+from pinn.simulator.simulate import EarlyStop
 from pinn.simulator.workloads.workload import Workload
 from pinn.specs.serving import VLLM
 
@@ -99,10 +99,10 @@ class PoolsCandidate(Candidate):
         )
 
     def serve(
-        self, workload: Workload, engine: EngineSpec, rescale: Rescale, hopeless: Hopeless | None
+        self, workload: Workload, engine: EngineSpec, rescale: Rescale, early_stop: EarlyStop | None
     ) -> Run:
         """Simulate the pools of ``engine.replicas`` replicas."""
-        del hopeless  # runs of two pools always come to their end
+        del early_stop  # runs of two pools always come to their end
         sizes = self.pool_sizes(engine.replicas)
         prefill, decode = (
             Pool(one.deployment, rescale(one.latency), replace(engine, replicas=servers))

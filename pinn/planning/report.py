@@ -81,7 +81,7 @@ def _columns(plan: Plan) -> dict[Column, Callable[[Choice], str]]:
     columns[Column(start, True, least=20)] = _start
     if has_prices:
         columns[Column("10^6\ntokens\nin, out", folds=False)] = _token_costs
-    columns[Column("holds/s", folds=False)] = _rate
+    columns[Column("max req/s", folds=False)] = _rate
     for i, outcome in enumerate(plan.choices[0].seen.limits):
         columns[Column(_heading(outcome), folds=False)] = partial(_limit_cell, i)
     if plan.ask.rate_per_s is not None:
@@ -147,7 +147,7 @@ def _notes(plan: Plan, out: Path | None) -> list[str]:
     lines += [f"None on {o.gpu}: {o.reason}." for o in plan.by_gpu if o.rank is None]
     lines += [f"{gpu} per hour: {origin}." for gpu, origin in plan.ask.purchases.items()]
     if any(choice.pools for choice in plan.choices):
-        lines.append(f"Prefill and decode apart: {POOLS_UNSURE}.")
+        lines.append(f"Disaggregated prefill/decode: {POOLS_UNSURE}.")
     lines += [*_counts(plan), *_unfinished(plan)]
     if out is not None:
         names = ("plan.html", "plan.json", "plan.csv", "manifest.yaml")

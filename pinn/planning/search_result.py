@@ -1,4 +1,4 @@
-"""Plan of a search: ranked choices, the best of every GPU, and why the rest was left out."""
+"""Plan of a search: ranked choices, the best of every GPU, and why all others were excluded."""
 
 import time
 from collections.abc import Iterator, Sequence

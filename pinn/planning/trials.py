@@ -17,7 +17,7 @@ from pinn.simulator.goodput import latencies_s
 from pinn.simulator.intervals import scaled
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.run import Run
-from pinn.simulator.simulate import HopelessError
+from pinn.simulator.simulate import StoppedEarlyError
 from pinn.simulator.slo import METRICS, Latencies, Slo
 from pinn.simulator.state import FINISHED, REJECTED, TIMED_OUT
 from pinn.simulator.statistics import statistic
@@ -233,14 +233,14 @@ class Trials:
         def rescale(latency: LinearLatency) -> LinearLatency:
             return scaled(latency, *astuple(self.scenario))
 
-        def hopeless(requests: np.ndarray, now_s: float) -> bool:
+        def early_stop(requests: np.ndarray, now_s: float) -> bool:
             least = latencies_so_far_s(requests, workload.output_tokens, now_s)
             return self.slo.is_missed(self._stretched(least), len(workload))
 
         self.tally.simulations += 1
         try:
-            run = self.candidate.serve(workload, engine, rescale, hopeless if may_end else None)
-        except HopelessError:
+            run = self.candidate.serve(workload, engine, rescale, early_stop if may_end else None)
+        except StoppedEarlyError:
             return None
         running = int(run.steps["running"].max(initial=0))
         self.tally.most_running = max(self.tally.most_running, running)

@@ -78,7 +78,7 @@ Recorded = tuple[StepRecords, GapRuns, TransferRecords]
 Loop = Callable[..., int]
 
 #: Whether to stop a run early, from its requests so far and the engine's time in seconds.
-Hopeless = Callable[[np.ndarray, float], bool]
+EarlyStop = Callable[[np.ndarray, float], bool]
 
 #: Steps before the first check for an early stop. Each later check waits for another 1/8 of the
 #: steps so far.
@@ -86,7 +86,7 @@ _FIRST_LOOK_STEPS = 512
 _LOOKS = 8
 
 
-class HopelessError(Exception):
+class StoppedEarlyError(Exception):
     """A run was stopped early by its caller's criterion."""
 
 
@@ -97,7 +97,7 @@ def simulate(
     engine: EngineSpec | None = None,
     *,
     compiled: bool | None = None,
-    hopeless: Hopeless | None = None,
+    early_stop: EarlyStop | None = None,
 ) -> Run:
     """Serve a workload on a simulated vLLM V1 engine.
 
@@ -112,20 +112,20 @@ def simulate(
             preemption and completion are optional and default to 0 s.
         engine: Further engine settings.
         compiled: Whether to run compiled code; by default whenever ``latency`` allows it.
-        hopeless: Criterion for an early stop, from the requests so far
+        early_stop: Criterion for an early stop, from the requests so far
             (``pinn.simulator.state.REQUEST``) and the engine's time in seconds. Compiled runs
             check it at intervals that grow with the run; other runs ignore it.
 
     Raises:
         PinnError: If the model does not fit, a request exceeds max_model_len or the KV cache, a
             flag contradicts another, or the latency model gives a step no positive time.
-        HopelessError: If ``hopeless`` returned true.
+        StoppedEarlyError: If ``early_stop`` returned true.
     """
     latency, engine = complete_latency(latency), engine or EngineSpec()
     layout = kv_layout(deployment, engine)
     too_long = setup.check_run(deployment, workload, engine, layout)
     state = setup.set_up(deployment, workload, engine, layout, too_long)
-    (recorded,) = run_engines((advance, compiled_advance), [state], [latency], compiled, hopeless)
+    (recorded,) = run_engines((advance, compiled_advance), [state], [latency], compiled, early_stop)
     run = finished_run(workload, state, read_records(state, latency), recorded, layout.blocks)
     tier = host_tier(deployment, engine, layout)
     return with_tier(run, tier, state.replicas, deployment.recipe.block_tokens)
@@ -159,13 +159,13 @@ def run_engines(
     engines: Sequence[Engine],
     latencies: Sequence[LatencyModel],
     compiled: bool | None,
-    hopeless: Hopeless | None = None,
+    early_stop: EarlyStop | None = None,
 ) -> list[Recorded]:
     """Return the records of engines that one loop steps together, up to the end of the run.
 
     Raises:
         PinnError: If the engines get stuck, or a latency model cannot be used.
-        HopelessError: If ``hopeless`` returned true.
+        StoppedEarlyError: If ``early_stop`` returned true.
     """
     linear = [each for each in latencies if isinstance(each, LinearLatency)]
     if compiled is None:
@@ -183,20 +183,20 @@ def run_engines(
         engine.config.keeps_batches = int(each.encoder is not None)
     pairs = zip(linear, engines, strict=True)
     models = [each.compile(bool(engine.config.prefill_first)) for each, engine in pairs]
-    return _collect(loops[1], engines, models, hopeless)
+    return _collect(loops[1], engines, models, early_stop)
 
 
 def _collect(
     go: Loop,
     states: Sequence[Engine],
     models: Sequence[object],
-    hopeless: Hopeless | None = None,
+    early_stop: EarlyStop | None = None,
 ) -> list[Recorded]:
     """Run to the end; empty the record buffers when one is full or an early stop is checked."""
     taken: list[list[list[np.ndarray]]] = [[] for _ in states]
     status, rows, idle, total = FULL, states[0].config.step_rows, 0, 0
     while status == FULL:
-        if hopeless is not None:
+        if early_stop is not None:
             states[0].config.step_rows = min(rows, max(_FIRST_LOOK_STEPS, total // _LOOKS))
         before = sum(state.counters.progress for state in states)
         status = go(*states, *models)
@@ -217,10 +217,10 @@ def _collect(
             kept = (state.steps[: counters.n_steps], *runs, moved)
             parts.append([column.copy() for column in kept])
             counters.n_steps = counters.n_gaps = counters.n_transfers = 0
-        if status == FULL and hopeless is not None:
+        if status == FULL and early_stop is not None:
             now_s = float(states[0].groups["now_s"].max())
-            if hopeless(np.asarray(states[0].requests), now_s):
-                raise HopelessError
+            if early_stop(np.asarray(states[0].requests), now_s):
+                raise StoppedEarlyError
     if status == BAD_STEP:
         seconds = next((s.counters.bad_step_s for s in states if s.counters.bad_step_s != 0), 0.0)
         raise PinnError(

@@ -62,7 +62,7 @@ class Evidence:
             f"{METRIC_NAMES[metric]} {100 * (low - 1):+.0f} % to {100 * (high - 1):+.0f} %"
             for metric, (low, high) in self.usual.items()
         )
-        return f"{100 * self.level:.0f} % intervals below saturation, of {self.reference}: {named}."
+        return f"{100 * self.level:.0f} % intervals below saturation ({self.reference}): {named}."
 
 
 #: Function that returns the evidence for step times of batches, written as on the command line.

@@ -10,7 +10,7 @@ layers, sampling, launches), and the shared part is the routed experts' work on 
 ranks and, where tokens are gathered, their exchange. Ranks whose batches are alike step like one
 that is asked about alone, which is what every other prediction of a step assumes.
 
-Left out: that padded rows pass a rank's own layers, too, where another rank is the slowest; that
+Not modeled: that padded rows pass a rank's own layers, too, where another rank is the slowest; that
 ranks are the slowest in some layers each.
 """
 

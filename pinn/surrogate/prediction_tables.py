@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pinn.surrogate.prediction import Prediction, StepTime
 
 _MORE = (
-    "More: --recipe (what the engine runs), --memory (what lies on a GPU), --betas\n"
-    "(coefficients), --json FILE (all of it)."
+    "More: --recipe (resolved engine configuration), --memory (GPU memory by part),\n"
+    "--betas (coefficients), --json FILE (everything)."
 )
 _SPECULATIVE = (
     "Steps draft and verify tokens. No such step was measured: 90 % intervals are those of plain "
@@ -116,7 +116,7 @@ def _listed(facts: Mapping[str, object]) -> str:
 
 def _recipe_table(recipe: EffectiveRecipe) -> Grid:
     field, value = Column("field", True, folds=False), Column("value", True, most=44)
-    table = Grid.of(field, value, Column("set by", True), caption="effective recipe")
+    table = Grid.of(field, value, Column("set by", True), caption="resolved engine configuration")
     for name, entry in recipe.described().items():
         kind, source = str(entry["set_by"]), str(entry["source"])
         said = {FLAG: source, ASSUMED: f"ASSUMED: {source}", DESIGN: "engine's design"}
@@ -178,7 +178,7 @@ def _step_table(steps: Sequence[StepTime]) -> Grid:
     drafted = any(step.per_token is not None for step in steps)
     encoded = any(step.encoder for step in steps)
     table = Grid.of(
-        Column("step of", True), "ms", *["90 % interval"] * bounded,
+        Column("batch (@ context)", True), "ms", *["90 % interval"] * bounded,
         *["of it encoder"] * encoded, *["per token"] * drafted, "tokens/s",
     )  # fmt: skip
     for step in steps:

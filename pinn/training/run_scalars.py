@@ -96,21 +96,21 @@ class RunFit:
 
     Attributes:
         scalars: Calibration factors that every deployment shares.
-        departures: Model -> per-model effects: log factors of each operator, then of all overheads.
+        model_effects: Model -> log factors of its operators, and last of all its overheads.
         alpha: Seconds per request feature in a simulation.
     """
 
     scalars: teacher.Scalars = field(default_factory=teacher.prior_scalars)
-    departures: Mapping[str, Float[np.ndarray, " operators_and_overheads"]] = field(
+    model_effects: Mapping[str, Float[np.ndarray, " operators_and_overheads"]] = field(
         default_factory=dict
     )
     alpha: Float[np.ndarray, " request_features"] = field(default_factory=PRIOR_ALPHA.copy)
 
     def of_model(self, model: str) -> teacher.Scalars:
         """Return the factors of a model: with its own effects if it ran, else the shared ones."""
-        if model not in self.departures:
+        if model not in self.model_effects:
             return self.scalars
-        factors = np.exp(self.departures[model])
+        factors = np.exp(self.model_effects[model])
         shared = self.scalars
         return teacher.Scalars(shared.multipliers * factors[:-1], shared.overheads * factors[-1])
 
@@ -119,12 +119,16 @@ class RunFit:
         names = (*COMPOSED_PARTS, "overheads")
         return {
             **self.scalars.to_json(),
-            "departures": {
+            "model_effects": {
                 model: dict(zip(names, np.exp(logs).tolist(), strict=True))
-                for model, logs in self.departures.items()
+                for model, logs in self.model_effects.items()
             },
             "alpha": dict(zip(REQUEST_FEATURES, self.alpha.tolist(), strict=True)),
         }
+
+
+#: Key of ``model_effects`` in checkpoints before this release.
+_OLD_EFFECTS = "departures"
 
 
 def run_fit_from_json(values: Mapping[str, Mapping[str, Any]]) -> RunFit:
@@ -134,13 +138,14 @@ def run_fit_from_json(values: Mapping[str, Mapping[str, Any]]) -> RunFit:
         PinnError: If an operator is missing or a name is unknown.
     """
     scalars = teacher.saved_scalars(values)
-    departures = {
+    saved = values.get("model_effects", values.get(_OLD_EFFECTS, {}))
+    effects = {
         model: np.log([factors[name] for name in (*COMPOSED_PARTS, "overheads")])
-        for model, factors in values.get("departures", {}).items()
+        for model, factors in saved.items()
     }
     taught = values.get("alpha", {})
     alpha = [taught.get(name, PRIOR_ALPHA[i]) for i, name in enumerate(REQUEST_FEATURES)]
-    return RunFit(scalars, departures, np.array(alpha))
+    return RunFit(scalars, effects, np.array(alpha))
 
 
 @dataclass(frozen=True)
@@ -307,7 +312,9 @@ def _pack(fit: RunFit, models: Sequence[str]) -> Logs:
     none = np.zeros(_OWN)
     overheads = fit.scalars.overheads[_OVERHEAD_COLUMNS] / _OVERHEAD_PRIORS
     factors = fit.scalars.multipliers, overheads, fit.alpha / PRIOR_ALPHA
-    return np.concatenate([*map(np.log, factors), *(fit.departures.get(m, none) for m in models)])
+    return np.concatenate(
+        [*map(np.log, factors), *(fit.model_effects.get(m, none) for m in models)]
+    )
 
 
 def _unpack(logs: Logs, models: Sequence[str]) -> RunFit:

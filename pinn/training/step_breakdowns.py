@@ -24,7 +24,7 @@ from pinn.units import MICROSECOND
 NEAR = 1.1
 #: Number of steps that a table has side by side.
 _ABREAST = 2
-_MORE = "More: --explain (parts; the step composed of kernels), --plot, --json FILE."
+_MORE = "More: --explain (what each part includes; measured kernels), --plot, --json FILE."
 #: Sizes that are not worth printing: no window, a gate, no parallelism.
 _USUAL = {"window": 0.0, "matrices": 3.0, "tensor_parallel": 1.0, "expert_parallel": 1.0}
 
@@ -214,7 +214,7 @@ def _steps_table(steps: Sequence[Breakdown]) -> Grid:
     names = dict.fromkeys(name for step in steps for name in step.network)
     rows = {name: [step.network.get(name) for step in steps] for name in names}
     totals = rows["step"] = [sum(step.network.values()) for step in steps]
-    rows["least the datasheet allows"] = [step.floor for step in steps]
+    rows["roofline lower bound"] = [step.floor for step in steps]
     table = Grid.of("part of a step", *(each for pair in headings for each in pair))
     for name, values in rows.items():
         table.add(name, *_cells(values, totals))

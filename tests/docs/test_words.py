@@ -21,17 +21,7 @@ EXEMPT = (
     "pinn/common/old_names.py",
     "tests/evaluation/test_panel.py",
     "tests/evaluation/test_serving_runs_bars.py",
-    # Not read yet.
-    "docs/plan",
-    "export/go/README.md",
-    "pinn/cli/plan.py",
-    "pinn/planning/",
-    "pinn/simulator/simulate.py",
-    "pinn/surrogate/group_features.py",
     "pinn/training/run_scalars.py",
-    "tests/planning/",
-    "tests/simulator/test_copies.py",
-    "tests/training/",
 )
 
 

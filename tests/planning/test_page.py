@@ -223,7 +223,7 @@ def test_every_figure_of_a_choice_is_in_the_window(width, tmp_path):
         names, region, whole = tab.value(SEEN)
     finally:
         tab.close()
-    assert names == ["GPUs", "Replicas", "Cost/h", "Per million", "Holds/s", "Used", "Chance",
+    assert names == ["GPUs", "Replicas", "Cost/h", "Per million", "Max req/s", "Used", "Chance",
                      "p99 E2E", "95 %", "Limited by"]  # fmt: skip
     assert region <= 0
     assert whole <= 0

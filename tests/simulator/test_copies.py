@@ -11,7 +11,7 @@ from simulator_helpers import DENSE, MIXTURE, deployment, load
 
 from pinn.engines.engine_spec import EngineSpec
 from pinn.simulator.metric_features import request_feature_sums
-from pinn.simulator.simulate import HopelessError, simulate
+from pinn.simulator.simulate import StoppedEarlyError, simulate
 from pinn.simulator.statistics import engine_statistics
 from pinn.simulator.workloads.rates import thinned
 
@@ -104,13 +104,13 @@ def test_a_run_that_nobody_gives_up_is_the_run(seed, hurry):
     target, workload = deployment(), some_load(seed, gap_s=3e-4 * hurry)
     looks = []
 
-    def hopeless(requests, now_s):
+    def early_stop(requests, now_s):
         looks.append((len(requests), now_s))
         return False
 
     plain = simulate(target, workload, latency_of(target))
-    watched = simulate(target, workload, latency_of(target), hopeless=hopeless)
+    watched = simulate(target, workload, latency_of(target), early_stop=early_stop)
     assert (watched.steps.table == plain.steps.table).all()
     assert (watched.requests.finish_s == plain.requests.finish_s).all()
-    with pytest.raises(HopelessError):
-        simulate(target, some_load(n=800), latency_of(target), hopeless=lambda *_: True)
+    with pytest.raises(StoppedEarlyError):
+        simulate(target, some_load(n=800), latency_of(target), early_stop=lambda *_: True)

@@ -72,7 +72,7 @@ def test_what_is_one_models_own_does_not_bend_the_network(kernel_learner, rows, 
         run_fit=replace(kernel_learner.run_fit, rounds=8, noise=0.01),
     )
     learned = longer.learn(rows, seen, Exclusion(), tmp_path / "runs")
-    slow, plain = (learned.fit.departures[run.deployment.model.name] for run in runs)
+    slow, plain = (learned.fit.model_effects[run.deployment.model.name] for run in runs)
     assert slow[0] == pytest.approx(np.log(1.6), abs=0.1)  # of the matrix products
     assert np.abs(plain).max() < 0.25
     error = error_on_composed(longer, learned)

@@ -105,8 +105,8 @@ def test_runs_that_agree_with_the_priors_change_nothing(runs, parts, rows):
 
 
 def test_one_slow_model_departs_and_the_others_stay(runs, parts, rows):
-    departure = np.append(np.zeros(len(COMPOSED_PARTS)), 1.0)
-    truth = RunFit(departures={"mixture-c": departure})
+    effects = np.append(np.zeros(len(COMPOSED_PARTS)), 1.0)
+    truth = RunFit(model_effects={"mixture-c": effects})
     seen, fit = taught(runs, parts, rows, truth, replace(SETTINGS, rounds=8))
     assert errors(RunFit(), seen, parts)[2] > 0.05
     assert errors(fit, seen, parts).max() < 0.02
@@ -117,7 +117,7 @@ def test_one_slow_model_departs_and_the_others_stay(runs, parts, rows):
 
 def test_an_unseen_model_gets_the_shared_scalars(runs, parts, rows):
     _, fit = taught(
-        runs, parts, rows, RunFit(departures={"dense-a": np.full(len(COMPOSED_PARTS) + 1, 0.2)})
+        runs, parts, rows, RunFit(model_effects={"dense-a": np.full(len(COMPOSED_PARTS) + 1, 0.2)})
     )
     assert fit.of_model("another") is fit.scalars
 
