@@ -399,8 +399,7 @@ def simulate_fleet(
     if not isinstance(fleet, Mapping | str | PathLike):
         example = "such as {'kinds': [{'gpu': 'H100'}]}"
         raise PinnError(f"fleet must be a path or a mapping, got {fleet!r:.60}: {example}")
-    is_content = isinstance(fleet, Mapping)
-    spec = fleet_of(fleet, "fleet") if is_content else read_fleet(given_path(fleet))
+    spec = fleet_of(fleet, "fleet") if isinstance(fleet, Mapping) else read_fleet(given_path(fleet))
     with workload_file(workload) as path:
         own = {"workload": path, "model": model, "gpu": gpu}
         asked, flags = read_request(SimulationRequest, given, *_SPECIFICATIONS, **own)

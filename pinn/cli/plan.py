@@ -41,7 +41,7 @@ def plan(
       per hour      GPUs x price
       start         replicas x GPU, ranks (TP, PP, DP, EP), format, engine, and
                     the most tokens and requests of a step; flags in the line
-      max req/s     maximum request rate of all replicas within the limits, requests/s;
+      max req/s     maximum rate of all replicas within the limits, requests/s;
                     in brackets at both ends of the prediction's interval
       limits        one column for each limit: its value over all replicas'
                     requests, and whether it is met; of limits on each request

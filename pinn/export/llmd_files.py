@@ -95,7 +95,7 @@ def write_seeds(configured: Configured, settings: SeedSettings, out: Path, skip:
         except PinnError as error:
             if not skip:
                 raise PinnError(f"configuration {row + 1}: {error}") from error
-            print(f"configuration {row + 1} left out: {error}")
+            print(f"configuration {row + 1} skipped: {error}")
 
 
 def _write_seed(configured: Configured, row: int, settings: SeedSettings, out: Path) -> list[str]:
@@ -180,4 +180,4 @@ def _facts(configured: Configured, row: int, settings: SeedSettings) -> dict[str
 def _ranges(entries: pd.DataFrame) -> dict[str, list[float]]:
     """Return the least and the largest value of each field that has numbers."""
     numbers = entries.select_dtypes("number")
-    return {name: [float(of.min()), float(of.max())] for name, of in numbers.items()}
+    return {str(name): [float(of.min()), float(of.max())] for name, of in numbers.items()}

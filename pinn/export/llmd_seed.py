@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Real
 
 from pinn.engines.engine_spec import EngineSpec
 from pinn.memory.kv_cache import kv_layout
@@ -172,7 +172,7 @@ class _Since:
         return self.sums[np.searchsorted(self.moments, moments, side="left")]
 
 
-def pod_states(run: Run, moments: Float[np.ndarray, " n"]) -> dict[str, np.ndarray]:
+def pod_states(run: Run, moments: Float[np.ndarray, " n"]) -> dict[str, Real[np.ndarray, " n"]]:
     """Return the fields of an entry that describe the pod just before given moments.
 
     A request is in flight with its prompt's tokens until its first token, and with its tokens so

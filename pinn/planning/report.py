@@ -168,12 +168,12 @@ def _counts(plan: Plan) -> list[str]:
 
 #: Router -> words for it.
 _ROUTED = {
-    RANDOM: "Behind a random router (a Kubernetes Service)",
+    RANDOM: "Behind a random router (Kubernetes Service)",
     ROUND_ROBIN: "Behind a router that takes turns",
     LEAST_REQUESTS: "Behind a router to the replica with the fewest requests",
     PREFIX_AWARE: "Behind a router by prefixes",
 }
-_MEET = "requests meet the limits on each"
+_MEET = "requests within limits"
 
 
 def _unfinished(plan: Plan) -> list[str]:

@@ -24,7 +24,7 @@ from pinn.units import MICROSECOND
 NEAR = 1.1
 #: Number of steps that a table has side by side.
 _ABREAST = 2
-_MORE = "More: --explain (what each part includes; measured kernels), --plot, --json FILE."
+_MORE = "More: --explain (contents of parts; measured kernels), --plot, --json FILE."
 #: Sizes that are not worth printing: no window, a gate, no parallelism.
 _USUAL = {"window": 0.0, "matrices": 3.0, "tensor_parallel": 1.0, "expert_parallel": 1.0}
 
@@ -202,10 +202,7 @@ def nearest_text(use: KernelUse) -> str:
 
 
 def _worth_showing(name: str, value: object) -> bool:
-    if name == "tensor_parallel_size":
-        return True
-    several = name.endswith("parallel_size") and value != 1
-    return several or (name == "enable_expert_parallel" and bool(value))
+    return name.endswith("parallel_size") or (name == "enable_expert_parallel" and bool(value))
 
 
 def _steps_table(steps: Sequence[Breakdown]) -> Grid:

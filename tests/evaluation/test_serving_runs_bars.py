@@ -93,8 +93,8 @@ def test_the_record_of_models_left_out_is_of_every_run_and_of_these_measurements
             assert whole.loc[(run.name, figure), "measured_s"] == pytest.approx(measured, rel=1e-5)
     error = whole["error_percent"].abs().unstack()
     means = error[["e2e_mean_s", "ttft_mean_s", "itl_mean_s"]]
-    assert (means.median() <= [2.3, 6.4, 2.3]).all(), means
-    assert (means.max() <= [13.4, 17.3, 13.4]).all(), means
+    assert (means.median() <= [3.1, 6.4, 3.1]).all(), means
+    assert (means.max() <= [14.7, 17.3, 14.7]).all(), means
     dense = means[~means.index.str.contains(SCOUT)]
     assert len(dense) == 11
     assert (dense["e2e_mean_s"] <= 6.1).all(), means

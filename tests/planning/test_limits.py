@@ -45,7 +45,7 @@ def test_limits_are_read(text, sentences):
         ("ttft<=1 for 95 %", "no known unit"),
         ("speed<=1s for 95 %", "unknown metric 'speed'"),
         ("p101 ttft<=1s", "no percentile 101"),
-        ("itl<=10ms for 95 %", "many gaps"),
+        ("itl<=10ms for 95 %", "many values per request"),
         ("ttft<=0s for 95 %", "must allow some time"),
         ("ttft<=1s for 195 %", "at most 100 %"),
         ("ttft>1s for 95 %", "cannot read"),

@@ -63,7 +63,7 @@ class Endpoint:
         given = {name: value for name, value in body.items() if value is not None}
         for name in self.withheld:
             if name in given:
-                told = f"{name} must be left out, got {given[name]!r:.60}"
+                told = f"{name} must not be given, got {given[name]!r:.60}"
                 raise PinnError(f"{told}: who starts the service decides it")
         for name, argument in self.arguments.items():
             if argument.default is argument.empty and name not in given:
@@ -95,7 +95,7 @@ def _printed(name: str) -> Callable[[dict[str, Any]], bytes]:
 
 
 def _many(given: dict[str, Any]) -> bytes:
-    """Return the rows that ``pinn coefficients --out FILE.json`` writes, and what was left out."""
+    """Return the rows that ``pinn coefficients --out FILE.json`` writes; why rows were skipped."""
     from pinn.export.coefficient_table import table_json
 
     configurations, batch = given.pop("configurations"), given.pop("batch", ())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -55,7 +57,7 @@ class Metrics:
         """Report the running and the waiting requests of a lane."""
         for what, text in (("running", "Answers computed now."), ("waiting", "Requests queued.")):
             gauge = Gauge(f"pinn_{name}_{what}", text, registry=self._registry)
-            gauge.set_function(lambda what=what: getattr(lane, what))
+            gauge.set_function(partial(getattr, lane, what))
 
     def page(self) -> bytes:
         """Return the page of ``/metrics``."""
