@@ -52,7 +52,11 @@ def bodies(new_share: float) -> Iterator[dict[str, object]]:
     draw = random.Random(0)
     for number in itertools.count(1):
         usual = draw.choice(USUAL)
-        yield usual | {"max_num_seqs": number} if draw.random() < new_share else usual
+        yield (
+            usual | {"max_num_batched_tokens": 8192 + number}
+            if draw.random() < new_share
+            else usual
+        )
 
 
 def candidates(number: int) -> dict[str, object]:
