@@ -86,8 +86,7 @@ def export_blis(
     how, _ = read_request(BlisRequest, given, out=out, configurations=configurations)
     configured, lines = _configured(configurations, how)
     settings = (how.workloads or [], Path(out), how.worst_error, how.skip_invalid)
-    said = printed(write_folders, configured, *settings)
-    return Written(Path(out), (*lines, *said.splitlines()))
+    return _folders(out, lines, printed(write_folders, configured, *settings))
 
 
 @with_arguments(request=LlmDRequest)
@@ -111,6 +110,11 @@ def export_llm_d(
     checkpoint = find_checkpoint(how.checkpoint)
     settings = SeedSettings(checkpoint, how.coefficients or [], how.entries, how.seed)
     said = printed(write_seeds, configured, settings, Path(out), how.skip_invalid)
+    return _folders(out, lines, said)
+
+
+def _folders(out: str | Path, lines: Sequence[str], said: str) -> Written:
+    """Return what a function wrote that prints a line per folder."""
     return Written(Path(out), (*lines, *said.splitlines()))
 
 

@@ -62,6 +62,17 @@ def test_remembered_intervals_need_no_torch(run_trusted, imported, trusted, monk
     assert not imported("coefficients", *LLAMA) & {"torch", "pandas", "numba"}
 
 
+@pytest.mark.parametrize(
+    ("model", "says"), [("Llama-3.1-8B", False), ("Qwen/Qwen3-Next-80B-A3B-Instruct", True)]
+)
+def test_a_model_with_layers_that_no_training_server_ran_says_so(run_trusted, model, says):
+    flags = ("--gpu", "H100", "--tensor-parallel-size", 4)
+    result = run_trusted("coefficients", "--model", model, *flags)
+    assert result.exit_code == 0, result.output
+    sentence = "ran layers like some of this model's: expect larger errors"
+    assert (sentence in " ".join(result.stdout.split())) == says
+
+
 def test_inputs_of_an_unseen_giant_beyond_the_training_range_are_named(run_trusted, tmp_path):
     out = tmp_path / "giant.json"
     result = run_trusted("coefficients", "--model", "meta-llama/Llama-3.1-405B", "--gpu", "H100",

@@ -116,6 +116,10 @@ def _far(stated: StatedIntervals, distance: float) -> list[str]:
 #: Largest number of inputs that a sentence names.
 _NAMED = 4
 
+_UNSERVED = (
+    "No server in the training data ran layers like some of this model's: expect larger errors."
+)
+
 
 def describe_trust(
     situation: Situation, outside: Mapping[str, float], calibration: StatedIntervals
@@ -137,6 +141,8 @@ def describe_trust(
     sentences = [_shown(situation, calibration), _stretch_words(situation, farthest, beyond)]
     if wider := calibration.wider_for(situation.deployment, situation.gpu_known):
         sentences.append(wider)
+    if not situation.deployment.model.is_plain:
+        sentences.append(_UNSERVED)
     if outside:
         inputs = named_inputs(outside)
         sentences.append(f"Inputs beyond the training range, in standard deviations: {inputs}.")
