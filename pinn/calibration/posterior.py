@@ -245,7 +245,7 @@ def step_quantities(
     """Return the seconds of a step of decodes: constant, per request and per token of context.
 
     The mean step says whether steps wait for launching or for the GPU's work; what they do not wait
-    for is left out.
+    for is not included.
 
     Args:
         deployment: What was measured.
