@@ -94,7 +94,7 @@ def score(label: str, deployment: Deployment, noise: float, seed: int, folder: P
     start = Start(None, None, None)
     prior = start.prior(deployment, start.coefficients(deployment))
     truth, limits = drawn(prior, seed), measuring.deployment_limits(deployment)
-    asked = all_features(measuring.load_features(deployment, asked_loads(seed), limits))
+    asked = all_features(measuring.load_features(deployment, asked_loads(seed), limits, prior.beta))
     true, before = asked @ truth, prior.spread(asked)
     tables = []
     for arm in ARMS:
@@ -111,7 +111,7 @@ def score(label: str, deployment: Deployment, noise: float, seed: int, folder: P
             part = at / f"first-{limit}.csv"
             frame[end_s <= 60 * limit].to_csv(part, index=False)
             steps = read_measured_steps(part)
-            features = measured_features(steps, deployment)
+            features = measured_features(steps, deployment, prior.beta)
             found, _ = fit_steps(prior, features, steps.seconds, steps.error)
             error, spread = np.abs(asked @ found.mean / true - 1), found.spread(asked)
             tables.append(pd.DataFrame({

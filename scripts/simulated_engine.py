@@ -146,6 +146,6 @@ class SimulatedEngine:
             decodes, context, prompts, tokens, cached = batch
             each = max(prompts, 1)
             wanted = Wanted(decodes, context, prompts, tokens / each, cached / each)  # type: ignore[arg-type]
-            features = batch_features(self.deployment, [wanted])
+            features = batch_features(self.deployment, [wanted], self.beta)
             self._times[batch] = (features @ self.beta).item()
         return self._times[batch]

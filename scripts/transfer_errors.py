@@ -29,8 +29,9 @@ from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
 from pinn.surrogate.checkpoint import load_checkpoint
 from pinn.surrogate.featurizer import featurize
+from pinn.surrogate.step_features import step_time
 from pinn.training.kernel_data import KernelSettings, fitted_surrogates
-from pinn.training.synthetic import TAUGHT_RELEASE, catalog_models, started, synthetic_deployments
+from pinn.training.synthetic import TAUGHT_RELEASES, catalog_models, started, synthetic_deployments
 from pinn.training.teacher import features_of_batches, projected_parts, saved_scalars
 
 #: Deployments and batches of training are drawn with small seeds.
@@ -42,7 +43,7 @@ def catalogued(gpus: Sequence[str]) -> list[Deployment]:
     found = []
     for model, gpu in product(catalog_models(), map(load_gpu, gpus)):
         for ranks in (1, 2, 4, 8):
-            flags = ServingSpec(tensor_parallel_size=ranks, engine_version=TAUGHT_RELEASE)
+            flags = ServingSpec(tensor_parallel_size=ranks, engine_version=TAUGHT_RELEASES[0])
             if (placed := started(model, gpu, flags)) is not None:
                 found.append(placed)
                 break
@@ -62,8 +63,8 @@ def errors(
     parts = compose_many(kernels, deployments, batches)
     projected = projected_parts(kernels, deployments, SEED + len(deployments))
     betas, _ = checkpoint.network.coefficients(*featurize(deployments))
-    network = np.einsum("mnf,mf->mn", features, betas)
-    teacher = np.einsum("mnf,mf->mn", features, scalars.betas(projected))
+    network = step_time(features, betas[:, None])
+    teacher = step_time(features, scalars.betas(projected)[:, None])
     basis = np.einsum("mnf,mof->mn", features, projected)
     compared = {
         "basis against composed kernels": basis / parts.sum(axis=-1),

@@ -17,7 +17,7 @@ from pinn.surrogate.checkpoint import load_checkpoint
 from pinn.surrogate.coefficient_set import read_coefficient_set
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.surrogate import Surrogate
-from pinn.surrogate.uncertainty.intervals import calibration_path, read_calibration
+from pinn.surrogate.uncertainty.intervals import SCHEMA, calibration_path, read_calibration
 
 RELEASED = Path(__file__).parent / "released"
 
@@ -81,13 +81,24 @@ def test_the_oldest_layouts_are_refused(kind: str, tmp_path: Path) -> None:
         numbers_of(kind, files(kind)[0], tmp_path)
 
 
-def test_files_of_before_are_read_without_the_alphas_that_were_0_everywhere(tmp_path: Path) -> None:
-    path = RELEASED / "coefficients" / "2026-11-24-6a0a36f.json"
-    tree = json.loads(path.read_text())
+def test_intervals_of_other_layouts_are_refused(tmp_path: Path) -> None:
+    schemas = {path: json.loads(path.read_text())["schema"] for path in files("intervals")}
+    before = [path for path, schema in schemas.items() if schema != SCHEMA]
+    assert {schemas[path] for path in before} >= {f"pinn intervals {i}" for i in (1, 2, 3)}
+    for path in before:
+        with pytest.raises(PinnError, match="is of another version: calibrate the checkpoint anew"):
+            numbers_of("intervals", path, tmp_path)
+
+
+def test_files_are_read_without_coefficients_that_are_0(tmp_path: Path) -> None:
+    tree = json.loads((RELEASED / "coefficients" / "2026-11-24-6a0a36f.json").read_text())
+    tree["beta"]["launched_layer"] = tree["beta"].pop("eager_layer")
+    path = tmp_path / "coefficients.json"
+    path.write_text(json.dumps(tree))
     values = {name: entry["value"] for name, entry in tree["alpha"].items()}
     found = dict(zip(REQUEST_FEATURES, read_coefficient_set(path).alpha.tolist(), strict=True))
     assert found == {name: value for name, value in values.items() if value}
     tree["alpha"]["queue_to_schedule.kv_usage"]["value"] = 1e-3
-    (tmp_path / "other.json").write_text(json.dumps(tree))
+    path.write_text(json.dumps(tree))
     with pytest.raises(PinnError, match=r"differ in queue_to_schedule\.kv_usage: write the file"):
-        read_coefficient_set(tmp_path / "other.json")
+        read_coefficient_set(path)

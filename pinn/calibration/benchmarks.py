@@ -109,7 +109,7 @@ def simulated_rows(
         simulated = job.run()
         values = _values(simulated, names)
         pairs = [(WHOLE_RUN, _behind(name)) for name in names]
-        added = np.hstack(figure_features(deployment, simulated, pairs)) * coefficients
+        added = np.hstack(figure_features(near, simulated, pairs)) * coefficients
         sign = np.array([-1.0 if name in _RATES else 1.0 for name in names])
         shares = sign[:, None] * added / added.sum(axis=1, keepdims=True)
         if run.load.rate_per_s is None and not run.load.offsets_s:

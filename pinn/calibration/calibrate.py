@@ -16,9 +16,13 @@ from pinn.measurements.traces.interval_batches import IntervalBatches, temporal_
 from pinn.measurements.traces.trace_tables import TraceTables
 from pinn.physics.batch_sums import BatchSums
 from pinn.physics.costs import step_costs
-from pinn.surrogate.step_features import step_features
+from pinn.surrogate.step_features import overlapped, step_features
 
 # Good intervals of a run as rows that are linear in beta.
+#
+# A step waits for the longer of launching and the GPU's work. Every fit leaves the choice to the
+# coefficients before it: the shorter one's features are 0 (``overlapped``), and a step takes
+# beta . features before and after.
 
 #: Steps of the windows for calibration and evaluation: shorter ones are mostly noise of a few
 #: steps, of longer ones the ends say little. Assumptions, around the ten steps between samples of
@@ -33,7 +37,7 @@ class Intervals:
     """``n`` intervals between starts of steps, each as its mean step.
 
     Attributes:
-        features: Mean step features.
+        features: Mean step features, overlapped by the coefficients before a calibration.
         seconds: Mean seconds per step.
         steps: Steps of each; 1 for a single cycle.
         row: Row of the cycle table.
@@ -71,12 +75,15 @@ class Intervals:
         return (self.steps >= WINDOW_STEPS[0]) & (self.steps <= WINDOW_STEPS[1])
 
 
-def read_intervals(traces: TraceTables, deployment: Deployment) -> Intervals:
+def read_intervals(
+    traces: TraceTables, deployment: Deployment, beta: Float[np.ndarray, " step_features"]
+) -> Intervals:
     """The single cycles and windows of a run, split by time (60/20/20).
 
     Args:
         traces: Canonical tables.
         deployment: What they were measured on.
+        beta: Its coefficients before, by which launching and the GPU's work overlap.
 
     Raises:
         PinnError: If the tables hold no steps, their step time was refused as a target, or no
@@ -93,7 +100,7 @@ def read_intervals(traces: TraceTables, deployment: Deployment) -> Intervals:
     cycles = traces.cycles.iloc[rows]
     steps = cycles["steps"].to_numpy(float)
     batches = IntervalBatches(traces, deployment).of(rows)
-    features = step_features(step_costs([deployment]), batches.sums)
+    features = overlapped(step_features(step_costs([deployment]), batches.sums), beta)
 
     def mean(values: np.ndarray) -> np.ndarray:
         """Mean over an interval's steps of what its batches have."""

@@ -21,7 +21,7 @@ from pinn.measurements.traces.trace_tables import TraceTables
 from pinn.physics.costs import step_costs
 from pinn.surrogate.coefficient_set import CoefficientSet, deployment_facts
 from pinn.surrogate.coefficients import Coefficients
-from pinn.surrogate.step_features import STEP_FEATURES, step_features
+from pinn.surrogate.step_features import STEP_FEATURES, overlapped, step_features
 
 #: Ratio of the mean requests of two halves of a run from which they count as two loads, and fewest
 #: intervals in each: assumptions.
@@ -96,7 +96,7 @@ def run_calibration(
     Raises:
         PinnError: If the tables hold nothing to calibrate on.
     """
-    intervals = calibrate.read_intervals(traces, deployment)
+    intervals = calibrate.read_intervals(traces, deployment, prior.beta)
     used = calibrate.chosen(intervals, settings)
     beta = calibrate.calibrate_to(used, prior)
     requests = read_requests(traces, deployment, beta.beta)
@@ -188,16 +188,16 @@ class StepCalibration(ServerCalibration):
 
     def predictions(self) -> tuple[Rows, Rows]:
         """Seconds of each batch before and after."""
-        features = measured_features(self.steps, self.deployment)
+        features = measured_features(self.steps, self.deployment, self.prior.beta)
         return features @ self.prior.mean, features @ self.posterior.mean
 
 
 def measured_features(
-    steps: MeasuredSteps, deployment: Deployment
+    steps: MeasuredSteps, deployment: Deployment, beta: Float[np.ndarray, " step_features"]
 ) -> Float[np.ndarray, "batches coefficients"]:
-    """Return the seconds that each coefficient adds to the batches' steps."""
+    """Return the seconds that each coefficient adds to the batches' steps, overlaps taken off."""
     sums = steps.sums(deployment.model.window_tokens)
-    return all_features(step_features(step_costs([deployment]), sums))
+    return all_features(overlapped(step_features(step_costs([deployment]), sums), beta))
 
 
 def fit_steps(
@@ -241,7 +241,7 @@ def _unexplained(
 
 def calibrate_steps(steps: MeasuredSteps, deployment: Deployment, prior: Prior) -> StepCalibration:
     """Fit, and judge by leaving out a fifth of the batches in turn."""
-    features = measured_features(steps, deployment)
+    features = measured_features(steps, deployment, prior.beta)
     fitted, scale = fit_steps(prior, features, steps.seconds, steps.error)
     held = steps.rows[["num_decode_requests", "sum_decode_kv_tokens"]].mean()
     decodes, context = held.to_numpy(float)
@@ -293,7 +293,8 @@ def check_steps(
         found += check_kv_blocks(blocks, deployment)
 
     def ratio(other: Deployment) -> float:
-        features = measured_features(steps, other)[:, : len(STEP_FEATURES)]
-        return float(np.median(steps.seconds / (features @ coefficients_of(other).beta[0])))
+        beta = coefficients_of(other).beta[0]
+        features = measured_features(steps, other, beta)[:, : len(STEP_FEATURES)]
+        return float(np.median(steps.seconds / (features @ beta)))
 
     return [*found, *check_speed(ratio, deployment, "steps take")]

@@ -24,7 +24,7 @@ from pinn.specs.gpu import list_gpus, load_gpu
 from pinn.specs.model_names import find_in_catalog
 from pinn.specs.model_variants import with_precision
 from pinn.surrogate.coefficients import Coefficients
-from pinn.surrogate.step_features import step_features
+from pinn.surrogate.step_features import step_features, step_time
 
 # Does a file match the flags? Findings before a fit, each a sentence of what was got, what was
 # expected, and the likely mistake: a flag that would explain it, or what to look at.
@@ -245,13 +245,15 @@ def check_traces(
     found = found or list(_below_floor(traces))
     if found:
         return found
-    intervals = read_intervals(traces, deployment)
+    base = coefficients_of(deployment)
+    intervals = read_intervals(traces, deployment, base.beta[0])
 
     def ratio(other: Deployment) -> float:
         features = step_features(step_costs([other]), intervals.sums)
-        return float(np.median(intervals.seconds / (features @ coefficients_of(other).beta[0])))
+        predicted_s = step_time(features, coefficients_of(other).beta[0])
+        return float(np.median(intervals.seconds / predicted_s))
 
-    two = list(_two_servers(traces, intervals, coefficients_of(deployment)))
+    two = list(_two_servers(traces, intervals, base))
     return two or list(check_speed(ratio, deployment, "steps take"))
 
 

@@ -42,7 +42,11 @@ def score_steps(traces: TraceTables, deployment: Deployment, coefficients: Named
         PinnError: If the tables have no step that can be evaluated.
     """
     betas = {name: found.beta[0] for name, found in coefficients.items()}
-    return error_table(read_intervals(traces, deployment), betas)
+    tables = [
+        error_table(read_intervals(traces, deployment, beta), {name: beta})
+        for name, beta in betas.items()
+    ]
+    return pd.concat(tables).sort_index(kind="stable", ignore_index=True)
 
 
 def score_benchmarks(

@@ -18,7 +18,7 @@ from pinn.memory.kv_cache import memory_fit
 from pinn.memory.kv_layout import max_model_len
 from pinn.physics.batch_sums import uniform_sums
 from pinn.physics.costs import step_costs
-from pinn.surrogate.step_features import STEP_FEATURES, step_features
+from pinn.surrogate.step_features import STEP_FEATURES, overlapped, step_features
 
 # The measuring program as one file, which needs the standard library and the engine alone.
 
@@ -97,6 +97,7 @@ _CACHED = (1024, 4096, 16384)
 
 Features = Float[np.ndarray, "n step_features"]
 Rows = Float[np.ndarray, " batches"]
+Beta = Float[np.ndarray, " step_features"]
 
 
 @dataclass(frozen=True)
@@ -155,18 +156,18 @@ def deployment_limits(deployment: Deployment) -> Limits:
     )  # fmt: skip
 
 
-def batch_features(deployment: Deployment, batches: Sequence[Wanted]) -> Features:
-    """Step features of batches."""
+def batch_features(deployment: Deployment, batches: Sequence[Wanted], beta: Beta) -> Features:
+    """Step features of batches, overlapped by beta."""
     columns = np.array(batches, dtype=float).reshape(len(batches), len(Wanted._fields)).T
     names = ("decode_requests", "decode_context", "prefill_requests", "prefill_tokens",
              "prefill_cached")  # fmt: skip
     named = dict(zip(names, columns, strict=True))
     sums = uniform_sums(**named, window=deployment.model.window_tokens)
-    return step_features(step_costs([deployment]), sums)
+    return overlapped(step_features(step_costs([deployment]), sums), beta)
 
 
 def load_features(
-    deployment: Deployment, loads: Sequence[AskedLoad], limits: Limits
+    deployment: Deployment, loads: Sequence[AskedLoad], limits: Limits, beta: Beta
 ) -> Float[np.ndarray, "figures step_features"]:
     """Return the seconds each coefficient adds to TPOT and TTFT of each load, in this order.
 
@@ -177,7 +178,7 @@ def load_features(
     rows = []
     for load in loads:
         usual, with_prompt = load.batches(limits)
-        alone, mixed = batch_features(deployment, [usual, with_prompt])
+        alone, mixed = batch_features(deployment, [usual, with_prompt], beta)
         steps = load.prompt / with_prompt.tokens
         others = (usual.decodes - 1) * steps / load.output
         rows += [alone + others * (mixed - alone), steps * mixed + alone / 2 * (usual.decodes > 1)]
@@ -222,9 +223,9 @@ def design(
     covariance = prior.covariance[: len(beta), : len(beta)]
     first = short_list(limits)
     batches = [*first, *(batch for batch in all_batches(limits, loads) if batch not in first)]
-    features = batch_features(deployment, batches)
+    features = batch_features(deployment, batches, beta)
     seconds = features @ beta
-    wanted = load_features(deployment, loads, limits)
+    wanted = load_features(deployment, loads, limits, beta)
     asked = wanted / (wanted @ beta)[:, None]
     relative = features / seconds[:, None]
     between = relative @ covariance @ relative.T + UNEXPLAINED**2 * _likeness(batches)
@@ -232,7 +233,7 @@ def design(
     before = np.einsum("ij,jk,ik->i", asked, covariance, asked)
     # Seconds per token of prompts that fill the budget.
     tokens = min(limits.budget, limits.longest - 1)
-    prompts = batch_features(deployment, [Wanted(0, 0, 1, tokens)])
+    prompts = batch_features(deployment, [Wanted(0, 0, 1, tokens)], beta)
     per_token = float((prompts @ beta)[0] / tokens)
     chosen: list[tuple[Wanted, float]] = []
     held, spent = Wanted(0, 0), 0.0

@@ -15,7 +15,7 @@ from pinn.specs.batch import parse_batch
 from pinn.surrogate.coefficient_set import CoefficientSet
 from pinn.surrogate.coefficients import NAMES
 from pinn.surrogate.evidence import Evidence, file_evidence
-from pinn.surrogate.step_features import STEP_FEATURES, step_features
+from pinn.surrogate.step_features import STEP_FEATURES, overlapped, step_features
 from pinn.surrogate.surrogate import batch_work
 from pinn.surrogate.uncertainty.distance import REFERENCE_BATCH
 from pinn.surrogate.uncertainty.intervals import around
@@ -144,8 +144,9 @@ def posterior_step_half_widths(
         batches: Batches as written on the command line.
     """
     parsed = [parse_batch(text) for text in batches]
-    features = all_features(step_features(*batch_work(deployment, parsed)))
-    spread = prior_of_set(found).spread(features)
+    known = prior_of_set(found)
+    features = overlapped(step_features(*batch_work(deployment, parsed)), known.beta)
+    spread = known.spread(all_features(features))
     noise = [TTFT_NOISE if any(batch.is_prefill) else TIME_NOISE for batch in parsed]
     return NORMAL_QUANTILE * np.hypot(spread, noise)
 
@@ -243,6 +244,9 @@ def step_quantities(
 ) -> list[Quantity]:
     """Return the seconds of a step of decodes: constant, per request and per token of context.
 
+    The mean step says whether steps wait for launching or for the GPU's work; what they do not wait
+    for is not included.
+
     Args:
         deployment: What was measured.
         prior: Before.
@@ -256,12 +260,15 @@ def step_quantities(
         decode_context=np.array([context, context, context + _MORE_TOKENS]),
         window=deployment.model.window_tokens,
     )
-    at, more, longer = step_features(step_costs([deployment]), sums)
+    steps = step_features(step_costs([deployment]), sums)
+    at, more, longer = np.where(overlapped(steps[0], prior.beta) == steps[0], steps, 0.0)
     per_token = (longer - at) / (_MORE_TOKENS * requests)
     per_request = more - at - context * per_token
     once = at - requests * (per_request + context * per_token)
-    vectors = all_features(np.stack([once, per_request, per_token]))
-    return _quantities(_STEP_PARTS, vectors, prior, posterior)
+    vectors = np.stack([once, per_request, per_token])
+    held = np.flatnonzero(vectors.any(axis=1))
+    parts = [_STEP_PARTS[i] for i in held]
+    return _quantities(parts, all_features(vectors[held]), prior, posterior)
 
 
 def request_quantities(

@@ -14,7 +14,7 @@ from pinn.measurements.estimate import Gaussian
 from pinn.specs.batch import parse_batch
 from pinn.surrogate.coefficient_set import CoefficientSet, deployment_facts, read_coefficient_set
 from pinn.surrogate.coefficients import NAMES, Coefficients
-from pinn.surrogate.step_features import STEP_FEATURES, step_features
+from pinn.surrogate.step_features import STEP_FEATURES, overlapped, step_features
 from pinn.surrogate.surrogate import Surrogate, batch_work
 from pinn.surrogate.uncertainty.distance import gpu_is_known
 from pinn.surrogate.uncertainty.intervals import read_calibration, step_half_width
@@ -117,7 +117,7 @@ class KnownSteps:
     """Steps whose times are known to within something.
 
     Attributes:
-        features: Step features of each.
+        features: Step features of each, overlapped.
         spread: Relative standard deviation of each one's time.
     """
 
@@ -189,7 +189,8 @@ def checkpoint_prior(
     except PinnError as error:
         return assumed_prior(mean), str(error)
     own = np.array([found.coefficients[name] for name in NAMES]) / NORMAL_QUANTILE
-    features = step_features(*batch_work(deployment, [parse_batch(step) for step in STEPS]))
+    steps = step_features(*batch_work(deployment, [parse_batch(step) for step in STEPS]))
+    features = overlapped(steps, coefficients.beta[0])
     return assumed_prior(mean, own, KnownSteps(features, np.array(half) / NORMAL_QUANTILE)), None
 
 

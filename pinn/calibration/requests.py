@@ -33,7 +33,7 @@ from pinn.measurements.traces.interval_batches import IntervalBatches, is_ahead
 from pinn.measurements.traces.trace_tables import TraceTables
 from pinn.physics.costs import step_costs
 from pinn.surrogate.request_features import REQUEST_FEATURES, request_features
-from pinn.surrogate.step_features import STEP_FEATURES, step_features
+from pinn.surrogate.step_features import STEP_FEATURES, overlapped, step_features
 
 PHASES = ("arrival_to_queue", "queue_to_schedule", "schedule_to_first_token", "output_token",
           "completion")  # fmt: skip
@@ -66,7 +66,8 @@ class RequestRows:
         features: Request features, in the order of the registry.
         waits: Phase -> seconds of a step of which the phase holds a share: the one in flight at the
             arrival, 0 if none ran, and one before the first token.
-        own_steps: Step features of the steps that work on the prompt; 0 where unknown.
+        own_steps: Step features of the steps that work on the prompt, overlapped by beta; 0 where
+            unknown.
         targets: Phase -> seconds; NaN where a moment is missing or nothing can be learned.
         part: Index into ``PARTS``: where in the run's time it arrived.
         met_queue: Whether the next step that was scheduled went without it.
@@ -105,13 +106,13 @@ def read_requests(
         known = table["issue"].isna() & (table["state_age_s"] <= MAX_STATE_AGE_S)
         known &= table["state_step_s"].notna() & (table["preemptions"].fillna(0) == 0)
         table = table[known]
-    steps = _Steps(traces, deployment)
+    steps = _Steps(traces, deployment, beta)
     ahead = np.isin(table["segment"], traces.steps["segment"][is_ahead(traces.steps)])
     own = steps.of_prompts(table)
     targets = _targets(table, traces.steps, own @ beta)
     features = request_features(table["prompt_tokens"].to_numpy(float))
     usual = table["state_step_s"].to_numpy(float)
-    in_flight = steps.in_flight_s(table, everyone, ahead, beta)
+    in_flight = steps.in_flight_s(table, everyone, ahead)
     if np.isfinite(in_flight).sum() >= MIN_REQUESTS:
         targets["arrival_to_queue"][np.isnan(in_flight)] = np.nan
     else:
@@ -124,7 +125,13 @@ def read_requests(
 class _Steps:
     """Steps that requests met, as far as their batches are known."""
 
-    def __init__(self, traces: TraceTables, deployment: Deployment) -> None:
+    def __init__(
+        self,
+        traces: TraceTables,
+        deployment: Deployment,
+        beta: Float[np.ndarray, " step_features"],
+    ) -> None:
+        self.beta = beta
         self.budget = deployment.recipe.token_budget
         self.costs = step_costs([deployment])
         self.batches = IntervalBatches(traces, deployment)
@@ -146,16 +153,14 @@ class _Steps:
             total[usable] = np.add.reduceat(self._features(segment, step)[0], first)
         return total
 
-    def in_flight_s(
-        self, table: pd.DataFrame, everyone: pd.DataFrame, ahead: np.ndarray, beta: np.ndarray
-    ) -> Rows:
+    def in_flight_s(self, table: pd.DataFrame, everyone: pd.DataFrame, ahead: np.ndarray) -> Rows:
         """Seconds of the step during which each request came; 0 if none ran, NaN if unknown."""
         seconds, at = np.full(len(table), np.nan), _next_step(table)
         usable = np.flatnonzero(at >= 2)
         if not len(usable):
             return seconds
         segment, step = table["segment"].to_numpy(np.int64)[usable], at[usable].astype(np.int64)
-        found = self._features(segment, step - 1 - ahead[usable])[0] @ beta
+        found = self._features(segment, step - 1 - ahead[usable])[0] @ self.beta
         decodes = self._features(segment, step)[1]
         before_s = table["queued_s"].to_numpy(float)[usable] - _AT_WORK * found
         at_work = _is_at_work(everyone, table["server"].to_numpy()[usable], before_s)
@@ -165,9 +170,10 @@ class _Steps:
     def _features(
         self, segment: np.ndarray, step: np.ndarray
     ) -> tuple[Float[np.ndarray, "steps step_features"], Float[np.ndarray, " steps"]]:
-        """Features and decodes of steps; NaN where their batch is not known."""
+        """Overlapped features and decodes of steps; NaN where their batch is not known."""
         sums, known = self.batches.at(segment, step)
-        features = np.where(known[:, None], step_features(self.costs, sums), np.nan)
+        waited_for = overlapped(step_features(self.costs, sums), self.beta)
+        features = np.where(known[:, None], waited_for, np.nan)
         return features, np.where(known, sums.decode_requests, np.nan)
 
 

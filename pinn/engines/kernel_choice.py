@@ -10,18 +10,6 @@ from pinn.specs.model import ModelSpec
 
 # Where an engine runs other kernels than vLLM does, and how long they take beside vLLM's.
 
-# ``latent_launches`` of ``data/engines/design.csv``.
-#
-# Launches of a layer's latent attention beyond those of vLLM's, in launches of a dense layer,
-# where no CUDA graph holds a step.
-# SGLang's module of DeepSeek-V3 takes 0.53 to 0.69 ms (medians) for 16 to 1,024 tokens alike on
-# H100, H200, B200 and B300 (geometric mean 0.59; 0.87 and more behind Grace), so its host is what
-# it waits for (aiconfigurator-core 0.12.0, ``wideep_context_mla_perf`` of sglang 0.5.9 and 0.5.10,
-# 16 heads, fp8 blocks). A dense layer of vLLM takes 0.2 ms (``eager_layer`` of the released
-# checkpoint), so the module is 2.9 of them, of which ``launched_layers`` counts 1.45 already: half
-# a dense layer, 0.8 for what makes attention latent and half the quantization. That servers' hosts
-# launch as fast as the tables' is an assumption.
-
 #: Kernels of decode attention: ``AUTO`` for those that vLLM runs on the GPU, ``XQA`` for
 #: TensorRT-LLM's own (this name is from memory, not from a source). By the labels of
 #: aiconfigurator-core 0.12.0 (``generation_attention_perf``) vLLM runs FlashAttention 3 on Hopper

@@ -439,9 +439,10 @@ class EffectiveRecipe:
             empty where coefficients were fitted to steps that are not rounded.
         decode_graphs: ``WHOLE``, ``PIECES`` or ``NOTHING``; no coefficient depends on it.
         fused_all_reduce: Whether an all-reduce and the norm after it are one kernel.
+        fused_all_reduce_bytes: Largest message of that kernel; 0 without it.
         fused_quantization: Whether that kernel quantizes its result, too.
         all_reduce_latency: Of a message up to 256 KiB, relative to vLLM's own kernel.
-        latent_launches: Of a layer's latent attention beyond vLLM's, in those of a dense layer.
+        compiled: Whether modules are compiled: fewer kernels are launched, with less Python.
         decode_kernels: Kernels of decode attention: ``AUTO`` or ``XQA``.
         moe_kernels: Kernels of the experts by the engine's own name for them; ``AUTO`` where that
             is not known.
@@ -485,9 +486,10 @@ class EffectiveRecipe:
     graph_sizes: tuple[int, ...]
     decode_graphs: str
     fused_all_reduce: bool
+    fused_all_reduce_bytes: float
     fused_quantization: bool
     all_reduce_latency: float
-    latent_launches: float
+    compiled: bool
     decode_kernels: str
     moe_kernels: str
     sampler: str
@@ -520,6 +522,11 @@ FLAGS = {each.name: each for each in flags_of(ServingSpec)}
 _NOT_GIVEN = {name: Origin(DEFAULT, f"{flag.option} is not given") for name, flag in FLAGS.items()}
 _KINDS = {f.name: f.type for f in fields(EffectiveRecipe) if f.name != "origins"}
 _SETTLED = tuple(_KINDS)
+
+#: Largest message of an engine's own all-reduce; beyond, all run NCCL's (vLLM's
+#: custom_all_reduce.py: max_size = 8192 * 1024). That TensorRT-LLM's kernel takes as much is an
+#: assumption.
+OWN_KERNEL_BYTES = 2.0**23
 
 
 @dataclass
@@ -555,6 +562,11 @@ class RecipeFields:
             if row["engine"] == self.serving.engine:
                 name, source = row["field"], row["source"].format(version=self.version)
                 self.put(name, typed(_KINDS[name], row["value"]), source, row["set_by"])
+        # An idea that is not shipped: prompts beyond the graphs of vLLM before 0.19 are launched as
+        # slowly as modules that are not compiled (TTFT of Llama-3.3, MiniMax-M2.5 and Kimi-K2.5,
+        # releases 0.10.2 to 0.18, each without itself).
+        if self.serving.engine == "vllm" and release(self.version) < (0, 19):
+            self.values["compiled"] = False
 
     def take(self, name: str, flag: str, read: Callable[[Any], object] | None = None) -> None:
         """Settle a field by a flag, or by its default."""
@@ -590,6 +602,8 @@ class RecipeFields:
         if self.serving.enforce_eager:
             tokens, requests, sizes, decodes = 0, 0, (), NOTHING
             origin = self.look_up("enforce_eager")[1]
+            self.values["compiled"] = False
+            self.origins["compiled"] = origin
         names = ("graph_tokens", "graph_requests", "graph_sizes", "decode_graphs")
         self.values.update(zip(names, (tokens, requests, sizes, decodes), strict=True))
         self.origins.update(dict.fromkeys(names, origin))

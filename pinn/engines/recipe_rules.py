@@ -1,15 +1,17 @@
 """From a deployment's flags to its engine's recipe."""
 
+import contextlib
 from functools import lru_cache
 
 from pinn.engines import kernel_choice, recipe
-from pinn.engines.recipe import EffectiveRecipe, Origin, RecipeFields
+from pinn.engines.recipe import EffectiveRecipe, Origin, RecipeFields, release
 from pinn.engines.vllm_sglang_trtllm import SETTLERS
 from pinn.errors import PinnError
 from pinn.specs import speculation
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.serving import DEEPEP, SGLANG, TRTLLM, VLLM, ServingSpec
 from pinn.specs.speculation import NONE, Speculation
+from pinn.units import MIB
 
 # From an engine's flags to its speculation, and what the engine changes for it.
 
@@ -105,13 +107,14 @@ def _shared_recipe(
     found.put_design()
     _settle_parallelism(found)
     _settle_what_flags_say(found)
-    _settle_all_reduce(found)
     for name in _OF_MEMORY:
         found.take_default(name)
     _settle_speculation(found)
     rules = recipe.SchedulerRules(pads_eager_ranks=False)
     found.put("scheduler", rules, "vLLM alone has rules that change")
     SETTLERS[serving.engine](found)
+    _settle_fused_bytes(found)
+    _settle_all_reduce(found)
     return found.recipe()
 
 
@@ -189,14 +192,14 @@ def _settle_attention_ranks(found: RecipeFields) -> None:
 def _settle_all_reduce(found: RecipeFields) -> None:
     """Set the relative latency of the engine's own all-reduce; without NVLink all run NCCL.
 
-    SGLang fuses by FlashInfer's copy of TensorRT-LLM's kernel (0.5.10
-    layers/flashinfer_comm_fusion.py: comm), taken as that of its default release. So does vLLM,
-    whose fused steps are among those that every multiplier is learned from.
+    SGLang and vLLM fuse by FlashInfer's copy of TensorRT-LLM's kernel (SGLang 0.5.10
+    layers/flashinfer_comm_fusion.py: comm; vLLM 0.16.0
+    vllm/compilation/passes/fusion/allreduce_rms_fusion.py), taken as that of its default release.
     """
     own, kind = found.default("all_reduce_latency"), recipe.DESIGN
-    if found.serving.engine == SGLANG and found.values["fused_all_reduce"]:
-        release = recipe.reference_version(TRTLLM).value
-        own, kind = recipe.engine_default(TRTLLM, own.flag, release, found.gpu), recipe.ASSUMED
+    if found.values["fused_all_reduce_bytes"]:
+        version = recipe.reference_version(TRTLLM).value
+        own, kind = recipe.engine_default(TRTLLM, own.flag, version, found.gpu), recipe.ASSUMED
     latency, source = float(own.value), own.source
     if not found.gpu.has_nvlink:
         latency, source = 1.0, "no NVLink: every engine runs NCCL beyond two GPUs"
@@ -204,6 +207,25 @@ def _settle_all_reduce(found: RecipeFields) -> None:
     # TensorRT-LLM quantizes what an all-reduce leaves in the kernel of the all-reduce.
     quantizes = found.serving.engine == TRTLLM and found.values["fused_all_reduce"]
     found.values["fused_quantization"] = quantizes
+
+
+#: Since this release vLLM's limits of fused messages are a table; taken as such before.
+_FUSED_LIMITS = "0.11.1"
+
+
+def _settle_fused_bytes(found: RecipeFields) -> None:
+    """Up to which message an all-reduce runs fused: vLLM's table, TensorRT-LLM's kernel's own."""
+    fused, size = found.values["fused_all_reduce"] and found.gpu.has_nvlink, 0.0
+    origin = found.origins["fused_all_reduce"]
+    if fused and found.serving.engine != VLLM:
+        size = recipe.OWN_KERNEL_BYTES
+    elif fused:
+        version = max(found.version, _FUSED_LIMITS, key=release)
+        asked = VLLM, "fuse_all_reduce_most_mib", version, found.gpu
+        with contextlib.suppress(PinnError):  # no line: what vLLM never fuses
+            line = recipe.engine_default(*asked, found.values["tensor_parallel_size"])
+            size, origin = float(line.value) * MIB, Origin(recipe.DEFAULT, line.source)
+    found.put("fused_all_reduce_bytes", size, origin.text, origin.kind)
 
 
 def _settle_speculation(found: RecipeFields) -> None:

@@ -21,7 +21,7 @@ from pinn.measurements.runs.whole_steps import MeasuredSteps, read_whole_steps
 from pinn.physics.costs import step_costs
 from pinn.simulator.metric_features import WHOLE_RUN
 from pinn.surrogate.checkpoint import load_checkpoint
-from pinn.surrogate.step_features import step_features
+from pinn.surrogate.step_features import step_features, step_time
 from pinn.training.data.engine_deployments import (
     APART,
     read_dense_campaign,
@@ -219,6 +219,6 @@ def step_rows(steps: PublicSteps, of: HeldOut) -> pd.DataFrame:
             "deployment": [one.deployment] * len(one.seconds),
             "metric": np.where(one.batches.prefill_requests > 0, "ttft", "tpot"),
             "measured_s": one.seconds,
-            "predicted_s": features @ of.latencies([one.deployment])[0].beta,
+            "predicted_s": step_time(features, of.latencies([one.deployment])[0].beta),
         }
     )

@@ -21,6 +21,7 @@ from pinn.measurements.deployments.measured import MeasuredDeployment
 from pinn.physics.batch_sums import uniform_sums
 from pinn.specs.serving import SGLANG
 from pinn.surrogate.deployment_features import deployment_features
+from pinn.surrogate.step_features import step_time
 
 ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9)
 
@@ -58,7 +59,7 @@ def mean_tpot_s(
         prefill_tokens=prompt,
         window=deployment.model.window_tokens,
     )
-    alone, beside = deployment_features(deployment, sums) @ beta
+    alone, beside = step_time(deployment_features(deployment, sums), beta)
     prompts = batch * tokens / output
     return float((alone + prompts * (beside - alone)) / tokens)
 

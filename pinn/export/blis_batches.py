@@ -15,12 +15,13 @@ from pinn.physics import batch_sums
 from pinn.simulator import linear_latency
 from pinn.specs.batch import Batch
 from pinn.surrogate import deployment_features as speculation
+from pinn.surrogate.step_features import step_time
 from pinn.units import MICROSECOND
 
 #: Prompt lengths of the standard loads, the usual one in the middle, and their output length. A
-#: step with a prompt costs more from the prompt's first token on, for which BLIS has no term. The
-#: cost of a prompt token therefore falls with the length of the prompt. Prompts around 256 tokens
-#: would leave vLLM's graphs within a few more decodes, which no vector can follow.
+#: step with a prompt launches kernels from the prompt's first token on, for which BLIS has no term.
+#: The cost of a prompt token therefore falls with the length of the prompt. Prompts around 256
+#: tokens would leave vLLM's graphs within a few more decodes, which no vector can follow.
 PROMPTS, OUTPUT_TOKENS = (128, 384, 640, 1024, 2048), 256
 #: Contexts of the guard's decodes, as multiples of the length of a prompt.
 _CONTEXTS = (0.5, 1.25, 3.0)
@@ -56,7 +57,7 @@ def timed(latency: linear_latency.LinearLatency, batches: Sequence[Batch]) -> Ti
     # Each prompt has the same number of tokens, all new: t (S + t / 2) with t = S.
     reach = 1.5 * sums.prefill_tokens**2 / np.maximum(sums.prefill_requests, 1)
     found, model = BlisSums.of(sums, sums.decode_context, reach), blis_model(deployment)
-    seconds = speculation.deployment_features(deployment, sums) @ latency.beta
+    seconds = step_time(speculation.deployment_features(deployment, sums), latency.beta)
     return Timed(blis_features(model, found.scaled(model.data_parallel)), seconds / MICROSECOND)
 
 

@@ -18,6 +18,7 @@ from pinn.simulator.simulate import simulate
 from pinn.simulator.workloads.arrivals import Stage
 from pinn.simulator.workloads.workload import Workload, open_loop
 from pinn.surrogate.group_features import group_features
+from pinn.surrogate.step_features import step_time
 from pinn.units import MICROSECOND
 
 # Loads that vectors are fitted to, simulated: their batches and their waiting times.
@@ -193,10 +194,10 @@ def _first_token_delay_s(blis: RequestRecords, whole: RequestRecords, overloaded
 def _shared(latency: LinearLatency, steps: StepRecords) -> float:
     """Return the share of time that steps would add if no decode reused keys in cache."""
     saved, whole = (
-        group_features(latency.deployment, sums, steps.shared_sums) @ latency.beta
+        step_time(group_features(latency.deployment, sums, steps.shared_sums), latency.beta).sum()
         for sums in (steps.sums, steps.whole_sums)
     )
-    return float(whole.sum() / saved.sum() - 1)
+    return float(whole / saved - 1)
 
 
 # Alpha and beta vectors for BLIS: one per configuration and load, and one for all loads together.

@@ -7,6 +7,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import torch
 from jaxtyping import Float, Int
@@ -31,13 +32,21 @@ COEFFICIENTS, STEP_TIME = "coefficients.onnx", "step_time.onnx"
 
 
 class StepTime(nn.Module):
-    """Graph from summed batch features and coefficients to the step time."""
+    """Graph from summed batch features and coefficients to the step time, launching overlapped."""
+
+    parts: Float[Tensor, "basis parts"]
+
+    def __init__(self) -> None:
+        super().__init__()
+        masks = np.stack([step.HOST, step.LAUNCHING, step.GPU], axis=-1)
+        self.register_buffer("parts", torch.from_numpy(masks.astype(float)), persistent=False)
 
     def forward(
         self, features: Float[Tensor, "n basis"], beta: Float[Tensor, "m basis"]
     ) -> tuple[Float[Tensor, " n"], Int[Tensor, " n"]]:
         """Return seconds, and whole microseconds (half to even, at least 1); ``m`` is 1 or n."""
-        seconds = (features * beta).sum(-1)
+        host, launching, gpu = ((features * beta) @ self.parts).unbind(-1)
+        seconds = host + torch.maximum(launching, gpu)
         return seconds, torch.clamp(torch.round(seconds * 1e6), min=1.0).to(torch.int64)
 
 
@@ -172,14 +181,14 @@ def write_inputs(configured: Configured, batch: str, path: Path) -> dict[str, An
     (deployment,) = configured.deployments
     free, rates = featurize([deployment])
     sums = batch_sums.sum_batches([parse_batch(batch)], deployment.model.window_tokens)
-    features = speculation.deployment_features(deployment, sums)[0]
-    seconds = float(features @ configured.coefficients.beta[0])
+    features = speculation.deployment_features(deployment, sums)
+    (seconds,) = step.step_time(features, configured.coefficients.beta).tolist()
     found = {
         "configuration": configured.configurations[0],
         "batch": batch,
         "descriptors": free[0].tolist(),
         "rates": rates[0].tolist(),
-        "features": features.tolist(),
+        "features": features[0].tolist(),
         "step_time_us": max(round(seconds / MICROSECOND), 1),
     }
     write_json_file(path, found, indent=1)

@@ -10,6 +10,7 @@ from jaxtyping import Float, Real
 
 from pinn.engines.deployment import Deployment
 from pinn.engines.kernel_choice import AUTO, CUTLASS, MARLIN, TRITON
+from pinn.engines.recipe import OWN_KERNEL_BYTES
 from pinn.kernels.gemm_attention_moe import DecodeAttention, Gemm, Moe, PrefillAttention
 from pinn.kernels.hardware import Coded
 from pinn.kernels.mixer_operators import INDEXED_SIZES, RECURRENT, RECURRENT_SIZES, SPARSE
@@ -134,9 +135,6 @@ MONOLITHIC = ("mxfp4", "mxfp4_mxfp8")
 #: small kernels (vllm/model_executor/layers/mamba/linear_attn.py: forward_qk) of about 2 us each,
 #: an assumption. The 3 us around all-reduces in any layer (``parallel_layer``) are subtracted.
 NORM_SECONDS = 3e-6
-#: Largest message, in bytes, of an engine's own all-reduce; larger ones run NCCL's
-#: (custom_all_reduce.py: max_size = 8192 * 1024).
-OWN_KERNEL_BYTES = 2.0**23
 
 
 def compose(
@@ -304,19 +302,26 @@ def _all_reduce(deployment: Deployment, batches: UniformBatches) -> Calls:
     if tp == 1:
         return
     size = batches.tokens * model.hidden_size * ACTIVATION_BYTES
-    faster = 1 - deployment.recipe.all_reduce_latency
+    recipe = deployment.recipe
+    fused = recipe.fused_all_reduce_bytes
+    faster = 0.0 if fused else 1 - recipe.all_reduce_latency
     halves = sum(g.count * g.halves for g in model.layer_groups if g.runs)
-    yield Call("bf16", 1 + halves, (tp, size, 0, faster))
+    yield Call("bf16", 1 + halves, (tp, size, 0, faster, fused))
     for group in model.layer_groups:
         if getattr(group.attention, "qk_norm_full_width", False):
-            yield Call("fp32", group.count, (tp, batches.tokens * 8.0, 1, faster))
+            yield Call("fp32", group.count, (tp, batches.tokens * 8.0, 1, faster, 0))
 
 
 def _reduce(kernels: KernelSurrogates, gpu: Coded, _: Coded, *sizes: Column) -> Times:
-    """Return the seconds of vLLM's all-reduce, less what another engine's kernel saves."""
-    ranks, size, norm, faster = sizes
+    """Return the seconds of vLLM's all-reduce, less what another engine's kernel saves.
+
+    Messages that are fused with a norm take the time of the kernel that fuses them.
+    """
+    ranks, size, norm, faster, fused_bytes = sizes
+    fused = kernels.fused_all_reduce.seconds(gpu, ranks, np.minimum(size, fused_bytes))
     saved = faster * kernels.all_reduce.seconds(gpu, ranks, np.minimum(size, OWN_KERNEL_BYTES))
-    return kernels.all_reduce.seconds(gpu, ranks, size) - saved + norm * NORM_SECONDS
+    unfused = kernels.all_reduce.seconds(gpu, ranks, size) - saved + norm * NORM_SECONDS
+    return np.where(size <= fused_bytes, fused, unfused)
 
 
 def _exchange(deployment: Deployment, batches: UniformBatches) -> Calls:

@@ -79,6 +79,7 @@ class Exclusion:
             "gemm": self.gemm_rows, "decode_attention": self.attention_rows,
             "prefill_attention": self.attention_rows, "moe": self.moe_rows,
             "other_experts": self.moe_rows, "all_reduce": self.gpu_rows, "exchange": self.gpu_rows,
+            "fused_all_reduce": self.gpu_rows,
             "latent_decode": self.latent_rows, "latent_prefill": self.latent_rows,
         }  # fmt: skip
         kept = {name: (rows := getattr(tables, name))[~of(rows)] for name, of in excluded.items()}

@@ -252,9 +252,9 @@ class Moe(Operator):
     sliced over ``tensor_parallel`` GPUs; whole experts are spread over ``expert_parallel``. An
     expert with a gate has three ``matrices``, one without has two.
 
-    Measurements with few tokens distribute them evenly over experts. Predictions are for tokens
-    that choose experts at random. These hit fewer experts and wait for the busiest rank
-    (``experts_hit_busiest``). Measurements with many tokens have popular experts.
+    Measurements distribute tokens evenly over experts. Predictions are for tokens that choose
+    experts at random. These hit fewer experts and wait for the busiest rank
+    (``experts_hit_busiest``).
     """
 
     name = "moe"

@@ -120,6 +120,7 @@ Tensors = Mapping[str, Shaped[np.ndarray, "..."]]
 Structure = Mapping[str, Any]
 #: Version of the files; raised when inputs of a network or the layout of the files change.
 LAYOUT = 4
+_FIT_ANEW = "fit the kernel surrogates anew with 'python scripts/fit_surrogates.py'"
 
 
 def write(folder: Path, tensors: Tensors, structure: Mapping[str, object]) -> None:
@@ -143,13 +144,23 @@ def read(folder: Path) -> tuple[Tensors, dict[str, Any]]:
     layout = structure.get("layout") if isinstance(structure, dict) else None
     if layout != LAYOUT:
         raise PinnError(
-            f"{folder / STRUCTURE} has layout {layout!r:.40}, expected {LAYOUT}: "
-            "fit the kernel surrogates anew with 'python scripts/fit_surrogates.py'"
+            f"{folder / STRUCTURE} has layout {layout!r:.40}, expected {LAYOUT}: {_FIT_ANEW}"
         )
     check_size(tensors.stat().st_size, MOST_CHECKPOINT_BYTES, f"{tensors}: bytes", "copy it again")
     if structure.get("sha256") != file_sha256(tensors):
         raise PinnError(f"{tensors} does not match the hash in {STRUCTURE}: copy both files again")
     return load_file(tensors), structure
+
+
+def check_fits(folder: Path, structure: Structure, names: Sequence[str]) -> None:
+    """Check that the files have all these fits: those of before may lack one.
+
+    Raises:
+        PinnError: If one is missing.
+    """
+    missing = [name for name in names if name not in structure["keys"]]
+    if missing:
+        raise PinnError(f"{folder / STRUCTURE} lacks {', '.join(missing)}: {_FIT_ANEW}")
 
 
 def operator_tensors(surrogate: OperatorSurrogate) -> Tensors:

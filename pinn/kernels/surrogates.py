@@ -31,6 +31,7 @@ OPERATORS: tuple[Operator, ...] = (Gemm(), DecodeAttention(), PrefillAttention()
 #: Fits whose fields are arrays under composite keys, and the names of these fields in files.
 _FITS: dict[str, type[Any]] = {
     "other_experts": OtherExperts, "all_reduce": AllReduce, "exchange": AllReduce,
+    "fused_all_reduce": AllReduce,
     "latent": LatentCore, "latent_prefill": LatentPrefill, "mixers": MixerFits,
 }  # fmt: skip
 _KEYS = {
@@ -60,7 +61,8 @@ class KernelSurrogates:
             ones costs about as much as a prompt of sqrt(p^2 + 2 p s).
         moe: Routed experts.
         other_experts: Extra time of experts' kernels that the engine would not pick by itself.
-        all_reduce: Communication of tensor parallelism in a node.
+        all_reduce: Communication of tensor parallelism in a node, by vLLM's own kernels.
+        fused_all_reduce: The same by the kernel that a norm can be fused with.
         exchange: Dispatch and combine of one layer where ranks hold different tokens: an all-gather
             and a reduce-scatter by NCCL, vLLM's default, of the bytes of all ranks' tokens.
         latent: MLA's decode attention.
@@ -76,6 +78,7 @@ class KernelSurrogates:
     moe: OperatorSurrogate
     other_experts: OtherExperts
     all_reduce: AllReduce
+    fused_all_reduce: AllReduce
     exchange: AllReduce
     latent: LatentCore
     latent_prefill: LatentPrefill
@@ -123,6 +126,7 @@ class KernelSurrogates:
             **fitted,
             other_experts=OtherExperts.fit(kept.other_experts, kept.gpus, fitted["moe"]),
             all_reduce=AllReduce.fit(kept.all_reduce, kept.gpus),
+            fused_all_reduce=AllReduce.fit(kept.fused_all_reduce, kept.gpus),
             exchange=AllReduce.fit(kept.exchange, kept.gpus),
             latent=LatentCore.fit(kept.latent_decode, kept.gpus),
             latent_prefill=LatentPrefill.fit(kept.latent_prefill, kept.gpus, products),
@@ -196,9 +200,12 @@ class KernelSurrogates:
         """Read the files that :meth:`save` wrote.
 
         Raises:
-            PinnError: If a file is missing, of another layout, or does not match its hash.
+            PinnError: If a file is missing, of another layout, lacks a fit, or does not match its
+                hash.
         """
         found = stored.read(Path(folder))
+        names = [key for keys in _KEYS.values() for key in keys.values()]
+        stored.check_fits(Path(folder), found[1], names)
         parts: dict[str, Any] = {o.name: stored.read_operator(o, *found) for o in OPERATORS}
         for part, keys in _KEYS.items():
             parts[part] = _FITS[part](*(stored.read_keyed(key, *found) for key in keys.values()))

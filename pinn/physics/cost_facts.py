@@ -29,9 +29,10 @@ class Flags(NamedTuple):
     graph_tokens: int
     graph_requests: int
     fused_all_reduce: bool
+    fused_all_reduce_bytes: float
     fused_quantization: bool
     all_reduce_latency: float
-    latent_launches: float
+    compiled: bool
     gathers: bool
     decode_attention_time: float
     cpu_offload_gb: float
@@ -50,6 +51,7 @@ class CostFacts:
     Attributes:
         layers: Transformer layers; a mixer or a feed-forward part by itself counts half.
         moe_layers: Layers with routed experts.
+        shared_layers: Layers with routed and shared experts.
         latent_layers: Layers with latent attention.
         state_layers: Layers with a recurrent state.
         quantized: 1 where activations are quantized in every step.
@@ -65,10 +67,11 @@ class CostFacts:
         graph_tokens: Largest captured CUDA graph, in tokens.
         graph_requests: Decodes of the largest graph without prompts; 0 for no limit.
         fused_all_reduce: 1 where norms are part of the all-reduce kernel.
+        fused_all_reduce_bytes: Largest message whose all-reduce is fused with a norm.
         fused_quantization: 1 where quantization is part of the all-reduce kernel, too.
         faster_all_reduce: Share of a small message's time that the engine's own kernel saves
             over vLLM's.
-        latent_launches: Launches of a latent attention beyond vLLM's, in units of a dense layer's.
+        compiled: 1 where modules are compiled.
         decode_attention_time: Time of the engine's own kernels over that of vLLM's; 1 for latent
             attention, whose kernels were not timed alone.
         cpu_offload_gb: Value of vLLM's flag, GiB.
@@ -107,6 +110,7 @@ class CostFacts:
 
     layers: Values
     moe_layers: Values
+    shared_layers: Values
     latent_layers: Values
     state_layers: Values
     quantized: Values
@@ -121,9 +125,10 @@ class CostFacts:
     graph_tokens: Values
     graph_requests: Values
     fused_all_reduce: Values
+    fused_all_reduce_bytes: Values
     fused_quantization: Values
     faster_all_reduce: Values
-    latent_launches: Values
+    compiled: Values
     decode_attention_time: Values
     cpu_offload_gb: Values
     memory_bytes_per_s: Values
@@ -198,6 +203,7 @@ def model_facts(model: ModelSpec, tp: int) -> dict[str, float]:
     dense = dense_work(model, tp)
     found = layer_work.attention_facts(model, tp) | {
         "moe_layers": float(model.moe_layers),
+        "shared_layers": float(model.moe_layers if model.moe and model.moe.shared_width else 0),
         "quantized": float(dense.quantized),
         "hidden_size": float(model.hidden_size),
         "vocab_size": float(model.vocab_size),

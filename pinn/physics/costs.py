@@ -29,6 +29,11 @@ from pinn.units import GIB
 AROUND_ALL_REDUCE = 0.3
 
 
+#: Up to here vLLM's own all-reduce sends everything to everyone in one shot, with more than 4 GPUs
+#: (csrc/custom_all_reduce.cuh; 512 KiB for up to 4).
+ONE_SHOT_BYTES = 2.0**18
+
+
 def token_bytes(w: CostFacts) -> Values:
     """Return the bytes of one token's residual stream."""
     return w.hidden_size * ACTIVATION_BYTES
@@ -42,11 +47,19 @@ def weights_s(w: CostFacts) -> Values:
 #: Launches of a prompt's recurrent layer beyond those of attention, in launches of a dense layer.
 #: vLLM 0.20.1's gated delta net makes about 16 launches between two pieces of a graph, where
 #: attention makes three. Eight of them are Triton kernels, which Python starts
-#: (model_executor/layers/mamba/gdn_linear_attn.py: _forward_core, fla/ops/chunk.py). Two things are
-#: assumptions: a Triton kernel takes as long to start as four others, and other kinds of mixers are
-#: alike. The value was chosen on inner folds (LOG.md); one of their models, Qwen3.6-35B-A3B, has
-#: such layers.
-STATE_LAUNCHES = 4.0
+#: (model_executor/layers/mamba/gdn_linear_attn.py: _forward_core, fla/ops/chunk.py). Two families
+#: of steps that launching alone decides (B300, vLLM 0.20.1, beyond the captured size) give this and
+#: the time of a dense layer: 1,024 tokens of Qwen3-32B on 8 GPUs take 17.7 ms, 64 dense layers;
+#: Qwen3.6-35B-A3B takes 40 to 42 whatever its tokens, 30 of its 40 layers recurrent. An assumption:
+#: other kinds of mixers are alike.
+STATE_LAUNCHES = 2.5
+
+#: Time that modules take to be launched one operator after the other, relative to compiled ones.
+#: Median of three that launching alone decides, each in ``launched_layers`` of 0.25 ms: a prompt of
+#: DeepSeek-R1 on 8 H200 (SGLang 0.5.12, 116 ms whatever its length, 2.3), steps of gpt-oss-120b
+#: with up to 256 prompt tokens on B200 (TensorRT-LLM, 34 ms, 2.1), and decodes of Qwen3-14B on A100
+#: under --enforce-eager (vLLM 0.9.1, 20.6 ms, 2.1).
+UNCOMPILED = 2.1
 
 
 def launched_layers(w: CostFacts) -> Values:
@@ -54,13 +67,13 @@ def launched_layers(w: CostFacts) -> Values:
 
     The numbers are assumptions, by counting launches in vLLM's modules (about ten in a dense
     layer). Routing, sorting and two grouped multiplications of experts add eight. The down and up
-    projections of latent attention with their norms, concatenation and copies add eight. Quantizing
-    activations adds three. Recurrent layers have ``STATE_LAUNCHES``. Extra launches of an engine's
-    latent attention are measured (``pinn/engines/kernel_choice.py``).
+    projections of latent attention with their norms, concatenation and copies add eight. Shared
+    experts add four and quantizing activations three. Recurrent layers have ``STATE_LAUNCHES``.
     """
-    latent = (0.8 + w.latent_launches) * w.latent_layers
-    states = STATE_LAUNCHES * w.state_layers
-    return w.layers + 0.8 * w.moe_layers + latent + states + 0.3 * w.layers * w.quantized
+    experts = 0.8 * w.moe_layers + 0.4 * w.shared_layers
+    layers = w.layers + experts + 0.8 * w.latent_layers + STATE_LAUNCHES * w.state_layers
+    quantized = 0.3 * w.layers * w.quantized
+    return (layers + quantized) * (UNCOMPILED + (1.0 - UNCOMPILED) * w.compiled)
 
 
 def activation_token_s(w: CostFacts) -> Values:
@@ -179,6 +192,7 @@ class StepCosts:
         all_reduces: All-reduces of a step's hidden states, in units of vLLM's own kernel; 0 on one
             GPU.
         all_reduce_token_bytes: Message of one all-reduce, per token.
+        one_shot_bytes: Largest message of a one-shot or fused all-reduce.
         all_reduce_token_s: Moving one token's all-reduces over the GPU links.
         small_all_reduce_token_s: Moving a token of a small message, in units of vLLM's own kernel.
         exchange_token_s: Moving one token to its experts and back between GPUs.
@@ -229,6 +243,7 @@ class StepCosts:
     windowed_prefill_pair_s: Values = cost(lambda w: w.windowed_prefill_flop / w.bf16_flop_per_s)
     all_reduces: Values = cost(lambda w: all_reduces(w) * (1 - w.faster_all_reduce))
     all_reduce_token_bytes: Values = cost(token_bytes)
+    one_shot_bytes: Values = cost(lambda w: np.maximum(w.fused_all_reduce_bytes, ONE_SHOT_BYTES))
     all_reduce_token_s: Values = cost(all_reduce_token_s)
     small_all_reduce_token_s: Values = cost(
         lambda w: all_reduce_token_s(w) * (1 - w.faster_all_reduce)

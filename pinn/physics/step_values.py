@@ -92,19 +92,11 @@ WAVE_TOKENS = 1024.0
 #: Share of a step's tokens whose experts are read under skewed routing (an assumption).
 FEW_TOKENS_SHARE = 0.1
 
-#: Largest message that vLLM's own all-reduce sends from every rank to every other in one shot, with
-#: more than 4 GPUs (csrc/custom_all_reduce.cuh; 512 KiB for up to 4).
-ONE_SHOT_BYTES = 2.0**18
-
-#: Share of a layer's launches outside of graphs in a step of many prompt tokens. vLLM's piecewise
-#: graphs end where attention begins (``splitting_ops``). Its kernels, the write of the cache and
-#: the next piece are launched one by one: about half of ten. An assumption.
-BETWEEN_GRAPHS = 0.5
-
-#: Prompt tokens from which all of these launches count; with fewer, some hide behind the step
-#: before. An assumption, found like ``BETWEEN_GRAPHS`` in fits to all rows, held-out models'
-#: included. Fits that hold out a second model confirm it (``scripts/inner_folds.py``; LOG.md).
-BETWEEN_TOKENS = 1024.0
+#: Share of a layer's launches outside of graphs in a step with prompts. vLLM's piecewise graphs end
+#: where attention begins (``splitting_ops``). Its kernels, the write of the cache and the next
+#: piece are launched one by one. Steps of Qwen3.6-35B-A3B on B300 (vLLM 0.20.1), which launching
+#: alone decides, take 16.5 ms within the captured size and 40 beyond it.
+PIECES = 0.41
 
 #: Slope above the captured size: from 1 + 1 / 8 of it on, all of a step is launched layer by layer.
 RAMP = 8.0
@@ -154,7 +146,8 @@ def eager_layers(costs: StepCosts, sums: BatchSums) -> Values:
     """
     tokens = np.where(costs.graph_requests > 0, sums.prefill_tokens, sums.tokens)
     over = tokens / np.maximum(costs.graph_tokens, 1.0) - 1.0
-    between = BETWEEN_GRAPHS * np.minimum(sums.prefill_tokens / BETWEEN_TOKENS, 1.0)
+    pieces = np.where(costs.graph_tokens > 1, PIECES, 1.0)
+    between = np.where(sums.prefill_tokens > 0, pieces, 0.0)
     share = np.minimum(np.maximum(RAMP * over, between), 1.0)
     limited = np.where(costs.graph_requests > 0, sums.decode_requests, 0.0)
     beyond = np.where(limited > costs.graph_requests, 1.0, 0.0)
@@ -210,6 +203,6 @@ def expert_activations(costs: StepCosts, sums: BatchSums) -> Values:
 
 
 def large_all_reduces(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the number of all-reduces whose message is larger than ``ONE_SHOT_BYTES``."""
-    large = costs.all_reduce_token_bytes * sums.tokens > ONE_SHOT_BYTES
+    """Return the number of all-reduces whose message no one-shot kernel takes."""
+    large = costs.all_reduce_token_bytes * sums.tokens > costs.one_shot_bytes
     return np.where(large, costs.all_reduces, 0.0)

@@ -13,7 +13,7 @@ from pinn.simulator.run import Run, StepRecords
 from pinn.simulator.slo import Latencies, Slo
 from pinn.surrogate.deployment_features import deployment_features
 from pinn.surrogate.group_features import group_features
-from pinn.surrogate.step_features import STEP_FEATURES
+from pinn.surrogate.step_features import STEP_FEATURES, seconds_by_feature
 
 #: Most steps of a run that are accounted for, evenly spread.
 _MOST_STEPS = 20_000
@@ -35,7 +35,7 @@ def step_time_shares(run: Run, latency: LinearLatency) -> dict[str, float]:
     found = dict.fromkeys(["weights", "gemm_compute", *others], 0.0)
     steps = _some_steps(run)
     of_steps = group_features(latency.deployment, steps.sums, steps.shared_sums)
-    seconds = of_steps * latency.beta
+    seconds = seconds_by_feature(of_steps, latency.beta)
     one_token = uniform_sums(decode_requests=np.ones(1))
     lone = deployment_features(latency.deployment, one_token)[0] * latency.beta
     columns = zip(STEP_FEATURES.values(), seconds.sum(axis=0), len(seconds) * lone, strict=True)
@@ -79,11 +79,12 @@ def _most_time(run: Run, latency: LinearLatency) -> str:
     whole = steps.sums, steps.shared_sums
     without = [replace(sums, **nothing) for sums in whole]
     seconds, decodes = (
-        group_features(latency.deployment, *each).sum(axis=0) * latency.beta
+        seconds_by_feature(group_features(latency.deployment, *each), latency.beta).sum(axis=0)
         for each in (whole, without)
     )
     part = np.array([f.part for f in STEP_FEATURES.values()])
-    communication, host = part == "communication", np.isin(part, ("host", "small_kernels"))
+    communication = part == "communication"
+    host = np.isin(part, ("host", "launching", "small_kernels"))
     work = ~communication & ~host
     spent = {
         "prefill compute": (seconds - decodes)[work].sum(),

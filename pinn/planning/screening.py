@@ -2,8 +2,9 @@
 
 Two estimates need no simulation: lower bounds of latencies, and a first guess of the rate. The
 bounds are of each request alone on an idle server. Step times never fall with more requests:
-every coefficient is non-negative, and every feature grows with the batch. So a request among others
-takes at least as long. Time outside the steps is not counted.
+every coefficient is non-negative and every feature grows with the batch, and so do launching, the
+GPU's work and the longer of the two. So a request among others takes at least as long. Time outside
+the steps is not counted.
 """
 
 import math
@@ -30,6 +31,7 @@ from pinn.simulator.slo import Latencies, Slo
 from pinn.simulator.workloads.workload import Workload
 from pinn.surrogate.deployment_features import deployment_features
 from pinn.surrogate.group_features import group_features
+from pinn.surrogate.step_features import step_time
 
 #: Grain in tokens to which lengths are rounded down, so that few different ones are timed.
 _GRAIN_TOKENS = 64
@@ -40,7 +42,7 @@ def step_seconds(
 ) -> Float[np.ndarray, "..."]:
     """Return the seconds of steps of equal requests; arguments as of ``uniform_sums``."""
     sums = uniform_sums(**requests, window=latency.deployment.model.window_tokens)
-    return np.asarray(deployment_features(latency.deployment, sums) @ latency.beta)
+    return step_time(deployment_features(latency.deployment, sums), latency.beta)
 
 
 def lone_seconds(
@@ -51,7 +53,7 @@ def lone_seconds(
     own = uniform_sums(**requests, window=deployment.model.window_tokens)
     ranks = deployment.recipe.data_parallel_size
     shared = BatchSums(*(getattr(own, f.name) / ranks for f in fields(BatchSums)))
-    return np.asarray(group_features(deployment, own, shared) @ latency.beta)
+    return step_time(group_features(deployment, own, shared), latency.beta)
 
 
 def least_latencies_s(

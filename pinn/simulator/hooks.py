@@ -130,8 +130,11 @@ def _read_contexts(sums: np.ndarray) -> tuple[float, float]:
 # ``pinn.simulator.linear_latency.LinearLatency.compile``.
 
 
-def step_seconds(latency: LatencyModel, engine: Engine, replica: int) -> float:
-    """StepTime of the batch that a replica has just scheduled; its own part where ranks share."""
+def step_seconds(latency: LatencyModel, engine: Engine, replica: int, shared_s: float) -> float:
+    """Return the seconds of the batch that a replica has just scheduled.
+
+    ``shared_s`` is the part that all ranks of its group share; 0 where they share none.
+    """
     group = engine.groups[group_of(engine, replica)]
     column = (group.oldest + group.in_flight) % engine.config.depth
     rows = [engine.entries[replica, column, i] for i in range(engine.batches[replica, column].size)]
@@ -142,12 +145,13 @@ def step_seconds(latency: LatencyModel, engine: Engine, replica: int) -> float:
         (*(bool(row.prefill) for row in rows), *(False,) * added),
         float(engine.replicas[replica].sums[REREAD]),
     )
-    own = getattr(latency, "own_step_time", latency.step_time)
-    return float(own(batch) if engine.config.shares_experts else latency.step_time(batch))
+    if engine.config.shares_experts and hasattr(latency, "own_step_time"):
+        return float(latency.own_step_time(batch, shared_s))
+    return float(latency.step_time(batch)) + shared_s
 
 
 def shared_seconds(latency: LatencyModel, engine: Engine, group: int) -> float:
-    """The part of a step that all replicas of a group share, beside the longest of their own."""
+    """Return the part of a step that all replicas of a group share."""
     if not hasattr(latency, "shared_step_time"):
         return 0.0
     return float(latency.shared_step_time(*engine.groups[group].shared[: len(SHARED_SUMS)]))
@@ -192,30 +196,54 @@ def _dot(weights: np.ndarray, values: tuple[float, ...]) -> float:
     return total
 
 
+_LAUNCHED = StepValues._fields.index("launched_layer")
+_STEP, _REQUEST = (StepValues._fields.index(name) for name in ("step", "request"))
+
+
 @inner
-def speculative_seconds(latency: np.record, sums: Float[np.ndarray, " sums"]) -> float:
+def _launching(beta: np.ndarray, values: tuple[float, ...]) -> float:
+    return beta[_LAUNCHED] * values[_LAUNCHED]
+
+
+@inner
+def _linear_step(latency: np.record, sums: Float[np.ndarray, " sums"], shared_s: float) -> float:
+    """``pinn.surrogate.step_features.step_time`` of one batch."""
+    values, beta = step_values(latency.costs, sums), latency.beta
+    host = beta[_STEP] * values[_STEP] + beta[_REQUEST] * values[_REQUEST]
+    launching = _launching(beta, values)
+    return host + max(launching, _dot(beta, values) - host - launching + shared_s)
+
+
+@inner
+def speculative_seconds(
+    latency: np.record, sums: Float[np.ndarray, " sums"], shared_s: float
+) -> float:
     """A step of several passes, see ``pinn.surrogate.deployment_features``."""
+    added = latency.tokens * sums[1]
     context, near = _read_contexts(sums)
-    added = sums[1] * latency.tokens
     verified = step_formulas(latency.costs, Sums(
         sums[0], sums[1] + added, sums[2], context + added, sums[4], sums[5],
         near + added, sums[7], sums[8],
     ))  # fmt: skip
     once = step_values(latency.costs, sums)
-    total = _dot(latency.pass_beta, verified) + _dot(latency.beta, once)
+    host, launching = _dot(latency.beta, once), _launching(latency.pass_beta, verified)
+    passes = _dot(latency.pass_beta, verified) + shared_s
     if latency.passes == 0:
-        return total
+        return host + max(launching, passes - launching)
     first = step_formulas(latency.first, Sums(
         sums[0], sums[1], sums[2] + added, context + added, sums[4], sums[5],
         near + added, sums[7], sums[8],
     ))  # fmt: skip
-    total += _dot(latency.pass_beta, first)
+    launching += _launching(latency.pass_beta, first)
+    passes += _dot(latency.pass_beta, first)
     known, b = sums[4] + sums[2], latency.branches
     later = step_formulas(latency.later, Sums(
         0.0, b * (sums[0] + sums[1]), 0.0, b * (context + known), 0.0, 0.0,
         b * (near + sums[7] + sums[2]), 0.0, 0.0,
     ))  # fmt: skip
-    return total + (latency.passes - 1) * _dot(latency.pass_beta, later)
+    launching += (latency.passes - 1) * _launching(latency.pass_beta, later)
+    passes += (latency.passes - 1) * _dot(latency.pass_beta, later)
+    return host + max(launching, passes - launching)
 
 
 # The vision encoder in compiled code: ``pinn.surrogate.encoder_time`` defines its seconds.
@@ -254,11 +282,6 @@ def _encoder_seconds(latency: np.record, engine: Engine, replica: int) -> float:
 
 
 @inner
-def _linear_step(latency: np.record, sums: Float[np.ndarray, " sums"]) -> float:
-    return _dot(latency.beta, step_values(latency.costs, sums))
-
-
-@inner
 def _request_seconds(latency: np.record, engine: Engine, r: int, phase: int) -> float:
     alpha, prompt_tokens = latency.alpha, engine.requests[r].prompt
     total = alpha[phase, 0] + alpha[phase, 1] * prompt_tokens
@@ -270,18 +293,20 @@ def _request_seconds(latency: np.record, engine: Engine, r: int, phase: int) -> 
 def _step_form(latency: types.Record) -> Callable[..., float]:
     seconds = speculative_seconds if "pass_beta" in latency.fields else _linear_step
     if "encoder" in latency.fields:
-        return lambda latency, engine, replica: (
-            seconds(latency, engine.replicas[replica].sums)
+        return lambda latency, engine, replica, shared_s: (
+            seconds(latency, engine.replicas[replica].sums, shared_s)
             + _encoder_seconds(latency, engine, replica)
         )
-    return lambda latency, engine, replica: seconds(latency, engine.replicas[replica].sums)
+    return lambda latency, engine, replica, shared_s: seconds(
+        latency, engine.replicas[replica].sums, shared_s
+    )
 
 
 def _shared_form(latency: types.Record) -> Callable[..., float]:
     if "shared" not in latency.fields:
         return lambda latency, engine, group: 0.0  # noqa: ARG005
     seconds = speculative_seconds if "pass_beta" in latency.fields else _linear_step
-    return lambda latency, engine, group: seconds(latency.shared, engine.groups[group].shared)
+    return lambda latency, engine, group: seconds(latency.shared, engine.groups[group].shared, 0.0)
 
 
 def _apart_form(latency: types.Record) -> Callable[..., None]:
@@ -299,7 +324,9 @@ def _output_form() -> Callable[..., tuple[float, float]]:
 
 
 # numba compares the names of arguments, annotations included.
-compiled_as(step_seconds)(lambda latency, engine, replica: _step_form(latency))  # noqa: ARG005
+compiled_as(step_seconds)(
+    lambda latency, engine, replica, shared_s: _step_form(latency)  # noqa: ARG005
+)
 compiled_as(shared_seconds)(lambda latency, engine, group: _shared_form(latency))  # noqa: ARG005
 compiled_as(schedule_apart_if)(lambda latency, engine, replica: _apart_form(latency))  # noqa: ARG005
 compiled_as(request_seconds)(lambda latency, engine, r, phase: _request_form())  # noqa: ARG005

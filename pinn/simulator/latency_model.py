@@ -28,9 +28,10 @@ from pinn.specs.batch import Batch
 # asynchronous scheduling), a model that adds a share of the step time for it must not do so
 # here.
 #
-# Data-parallel ranks that share experts step together. Where a model has ``own_step_time(batch)``
-# and ``shared_step_time(prompts, decodes, prompt_tokens)`` too, their step takes the longest of the
-# former and the latter of the mean rank's work; else the longest ``step_time``.
+# Data-parallel ranks that share experts step together. Where a model has
+# ``shared_step_time(prompts, decodes, prompt_tokens)``, which is asked about the mean rank's work,
+# and ``own_step_time(batch, shared_s)``, their step takes the longest of the latter; else the
+# longest ``step_time``.
 
 
 @runtime_checkable

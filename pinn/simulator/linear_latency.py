@@ -22,6 +22,7 @@ from pinn.surrogate.coefficient_set import read_coefficient_set
 from pinn.surrogate.encoder_time import EncoderTime
 from pinn.surrogate.group_features import shared_features
 from pinn.surrogate.request_features import phase_mask, request_features
+from pinn.surrogate.step_features import step_time
 
 # A linear latency model: coefficients of one deployment, for compiled and plain runs alike.
 
@@ -80,17 +81,17 @@ class LinearLatency:
         return {**records, "beta": hooks.step_coefficients(beta), **values}
 
     def step_time(self, batch: Batch) -> float:
-        """One step: beta . features."""
-        return float(self._seconds([batch], self.beta)[0])
+        """One step: beta . features, launching overlapped."""
+        return float(self.step_times([batch])[0])
 
     def step_times(self, batches: Sequence[Batch]) -> Float[np.ndarray, " batches"]:
         """Return the seconds of many steps."""
-        return self._seconds(batches, self.beta)
+        return self._seconds(batches, self._features(batches))
 
-    def own_step_time(self, batch: Batch) -> float:
-        """Return the seconds of a step that a data-parallel rank spends by itself."""
-        own = np.where(shared_features(self.deployment), 0.0, self.beta)
-        return float(self._seconds([batch], own)[0])
+    def own_step_time(self, batch: Batch, shared_s: float) -> float:
+        """Return the seconds of a data-parallel rank's step, ``shared_s`` of it shared work."""
+        own = np.where(shared_features(self.deployment), 0.0, self._features([batch]))
+        return float(self._seconds([batch], own, shared_s)[0])
 
     def shared_step_time(self, prompts: float, decodes: float, prompt_tokens: float) -> float:
         """Return the seconds of a step all ranks share, by requests and prompt tokens of one."""
@@ -99,12 +100,17 @@ class LinearLatency:
         sums = replace(sums, prefill_tokens=np.array([prompt_tokens], dtype=np.float64))
         return float((speculation.deployment_features(self.deployment, sums) @ beta)[0])
 
-    def _seconds(self, batches: Sequence[Batch], beta: np.ndarray) -> Float[np.ndarray, " batches"]:
+    def _features(self, batches: Sequence[Batch]) -> Float[np.ndarray, "batches features"]:
         sums = batch_sums.sum_batches(batches, self.deployment.model.window_tokens)
-        seconds = speculation.deployment_features(self.deployment, sums) @ beta
+        return speculation.deployment_features(self.deployment, sums)
+
+    def _seconds(
+        self, batches: Sequence[Batch], features: np.ndarray, shared_s: float = 0.0
+    ) -> Float[np.ndarray, " batches"]:
+        seconds = step_time(features, self.beta, shared_s)
         if self.encoder is not None:
             seconds = seconds + np.array([self.encoder.of_batch(batch) for batch in batches])
-        return np.asarray(seconds)
+        return seconds
 
     def queueing_time(self, prompt_tokens: float) -> float:
         """Phase ``arrival_to_queue``."""

@@ -49,7 +49,7 @@ def share_work(engine: Engine, group: int) -> None:
 
 
 def _eager_share(config: Config, prompt_tokens: float, decodes: float, tokens: float) -> float:
-    """How much of a rank's step is beyond CUDA graphs, spread as ``eager_layer`` is.
+    """How much of a rank's step is beyond CUDA graphs, spread as ``launched_layer`` is.
 
     ``pinn.physics.step_values.eager_layers`` without the launches between pieces of a graph.
     """

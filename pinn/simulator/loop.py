@@ -94,15 +94,15 @@ def _group_seconds(latency: LatencyModel, engine: Engine, group: int) -> tuple[f
     Experts spread over data-parallel ranks exchange tokens in every layer, so the ranks keep step
     (``DPEngineCoreProc.run_busy_loop``): the slowest one's own part and the part that all share.
     """
-    longest, slowest = 0.0, first_of(engine, group)
-    for replica in replicas_of(engine, group):
-        if engine.replicas[replica].tokens > 0:
-            duration = hooks.step_seconds(latency, engine, replica)
-            if not duration <= longest:
-                longest, slowest = duration, replica
+    longest, slowest, shared_s = 0.0, first_of(engine, group), 0.0
     if engine.config.shares_experts:
         share_work(engine, group)
-        longest += hooks.shared_seconds(latency, engine, group)
+        shared_s = hooks.shared_seconds(latency, engine, group)
+    for replica in replicas_of(engine, group):
+        if engine.replicas[replica].tokens > 0:
+            duration = hooks.step_seconds(latency, engine, replica, shared_s)
+            if not duration <= longest:
+                longest, slowest = duration, replica
     return longest, slowest
 
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass, fields
 import numpy as np
 from jaxtyping import Bool, Float
 
-from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.physics import batch_sums
+from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.run import Run, StepRecords
 from pinn.surrogate.group_features import group_features
 from pinn.surrogate.request_features import REQUEST_FEATURES, phase_mask, request_features
-from pinn.surrogate.step_features import STEP_FEATURES
+from pinn.surrogate.step_features import STEP_FEATURES, overlapped
 
 # What clients would report of a simulated stage: figures, and the requests that make them.
 
@@ -103,23 +103,24 @@ _SERVED = [list(REQUEST_FEATURES).index(name) for name in _WORK]
 
 
 def features_spent(
-    deployment: Deployment, table: Float[np.ndarray, "steps columns"]
+    latency: LinearLatency, table: Float[np.ndarray, "steps columns"]
 ) -> Float[np.ndarray, "moments features"]:
-    """Features of all steps before each one, and in the last row of all of them."""
+    """Return overlapped features of all steps before each one; the last row sums all steps."""
     spent = np.zeros((len(table) + 1, len(STEP_FEATURES)))
     for begin in range(0, len(table), _CHUNK_STEPS):
         steps = StepRecords(table[begin : begin + _CHUNK_STEPS])
-        spent[begin + 1 :][: len(steps)] = group_features(deployment, steps.sums, steps.shared_sums)
+        found = group_features(latency.deployment, steps.sums, steps.shared_sums)
+        spent[begin + 1 :][: len(steps)] = overlapped(found, latency.beta)
     return np.cumsum(spent, axis=0, out=spent)
 
 
 def request_feature_sums(
-    deployment: Deployment, run: Run
+    latency: LinearLatency, run: Run
 ) -> tuple[Float[np.ndarray, "requests features"], Float[np.ndarray, "requests features"]]:
     """Per request, sums of step features over the steps that it waits for or takes part in.
 
-    With ``beta`` the coefficients of the run, without pipeline stages and with the engine in a
-    process of its own, the first ``@ beta`` is ``engine_first_token_s - handed_s``, the second
+    With the coefficients of the run, without pipeline stages and with the engine in a process of
+    its own, the first ``@ latency.beta`` is ``engine_first_token_s - handed_s``, the second
     ``engine_finish_s - handed_s``, and their difference divided by the gaps is the engine's share
     of the mean ITL. Rows are NaN where the request has no such token.
 
@@ -136,7 +137,7 @@ def request_feature_sums(
         moments = np.stack(
             [requests.handed_s, requests.engine_first_token_s, requests.engine_finish_s]
         )[:, mine]
-        handed, at_first, at_last = _integral(deployment, table, moments)
+        handed, at_first, at_last = _integral(latency, table, moments)
         first[mine], last[mine] = at_first - handed, at_last - handed
     return first, last
 
@@ -168,13 +169,13 @@ def request_delay_features(
 
 
 def _integral(
-    deployment: Deployment, table: Float[np.ndarray, "steps columns"], moments: np.ndarray
+    latency: LinearLatency, table: Float[np.ndarray, "steps columns"], moments: np.ndarray
 ) -> Float[np.ndarray, "moments requests features"]:
     """Features spent up to each moment, each step's growing evenly from its start to its end."""
     start, duration = table[:, 0], table[:, 1]
     step = np.clip(np.searchsorted(start, moments, side="right") - 1, 0, None)
     share = np.clip((moments - start[step]) / duration[step], 0.0, 1.0)
-    before = features_spent(deployment, table)
+    before = features_spent(latency, table)
     spent = before[step] + share[..., None] * (before[step + 1] - before[step])
     spent[np.isnan(moments)] = np.nan
     return spent
@@ -266,7 +267,7 @@ def _means(sums: batch_sums.BatchSums, begin: np.ndarray, size: np.ndarray) -> b
 
 
 def figure_features(
-    deployment: Deployment, run: Run, figures: Sequence[tuple[str, str]]
+    latency: LinearLatency, run: Run, figures: Sequence[tuple[str, str]]
 ) -> tuple[Float[np.ndarray, "figures step_features"], Float[np.ndarray, "figures alphas"]]:
     """Mean features of the requests behind each figure.
 
@@ -275,11 +276,11 @@ def figure_features(
     A percentile moves as the mean of the requests around it.
 
     Args:
-        deployment: What ran.
+        latency: What ran; it says which of launching and the GPU's work a step waits for.
         run: The run.
         figures: (stage, figure) pairs, see ``pinn.simulator.metric_features``.
     """
-    first, last = request_feature_sums(deployment, run)
+    first, last = request_feature_sums(latency, run)
     delay_first, delay_last = request_delay_features(run)
     gaps = run.requests.token_gaps[:, None]
     pairs = {

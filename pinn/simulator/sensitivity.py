@@ -81,7 +81,7 @@ def coefficient_sensitivities(
         what = f"is {base_figure:g}" if math.isfinite(base_figure) else "does not exist"
         fault = f"the figure {what} in this run, so no share of it can be told"
         raise PinnError(f"{fault}: choose another")
-    in_steps = metric_features.features_spent(latency.deployment, base.steps.table)[-1] > 0
+    in_steps = metric_features.features_spent(latency, base.steps.table)[-1] > 0
     occurs = np.concatenate([in_steps, np.ones(len(REQUEST_FEATURES), bool)])
     values, split = np.concatenate([latency.beta, latency.alpha]), [len(latency.beta)]
     steps = np.maximum(values * _RELATIVE_STEP, _LEAST_STEP)

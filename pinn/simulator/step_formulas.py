@@ -10,6 +10,7 @@ from collections import namedtuple
 
 import numpy as np
 
+from pinn.physics.step_values import PIECES
 from pinn.simulator.compiler import inner
 
 #: The fields of ``pinn.physics.batch_sums.BatchSums`` of one batch.
@@ -19,7 +20,7 @@ Sums = namedtuple("Sums", (
 ))  # fmt: skip
 #: The features that compiled code knows, by their names in the registry.
 StepValues = namedtuple("StepValues", (
-    "step", "layer", "moe_layer", "quantized_layer", "parallel_layer", "eager_layer",
+    "step", "layer", "moe_layer", "quantized_layer", "parallel_layer", "launched_layer",
     "prefill_layer", "decode_layer", "request", "sampling", "activations", "gemm", "gemm_weights",
     "gemm_compute", "gemm_beyond_128", "gemm_beyond_1024", "experts", "experts_hit",
     "experts_hit_tenth", "expert_compute", "expert_compute_beyond_1024", "expert_activations",
@@ -55,7 +56,8 @@ def step_formulas(c: np.record, sums: Sums) -> StepValues:
         eager_share = 1.0
     else:
         over = captured_tokens / max(c.graph_tokens, 1.0) - 1.0
-        eager_share = min(max(8.0 * over, 0.5 * min(sums.prefill_tokens / 1024.0, 1.0)), 1.0)
+        pieces = PIECES if c.graph_tokens > 1.0 else 1.0
+        eager_share = min(max(8.0 * over, pieces if sums.prefill_tokens > 0.0 else 0.0), 1.0)
     prefill_layers = c.layers if sums.prefill_requests > 0.0 else 0.0
     decode_layers = c.layers * c.decode_attention_time if sums.decode_requests > 0.0 else 0.0
     hit_expert_read_s = hit_expert_read_tenth_s = 0.0
@@ -64,7 +66,8 @@ def step_formulas(c: np.record, sums: Sums) -> StepValues:
         hit_expert_read_s = c.experts * (1.0 - missed**expert_tokens) * c.expert_read_s
         tenth = 1.0 - missed ** (tokens * 0.1 * c.expert_replicas)
         hit_expert_read_tenth_s = c.experts * tenth * c.expert_read_s
-    large_all_reduces = c.all_reduces if c.all_reduce_token_bytes * tokens > 262144.0 else 0.0
+    message_bytes = c.all_reduce_token_bytes * tokens
+    large_all_reduces = c.all_reduces if message_bytes > c.one_shot_bytes else 0.0
     return StepValues(
         busy,
         c.layers * busy,

@@ -77,7 +77,7 @@ def array_shapes(settings: NetworkSettings) -> dict[str, tuple[int, ...]]:
     """Return the shape of every array of a network of this size, by its name in a checkpoint.
 
     >>> array_shapes(NetworkSettings())["trunk.0.weight"]
-    (128, 44)
+    (128, 45)
     """
     beta, alpha, d, r = len(STEP_FEATURES), len(REQUEST_FEATURES), len(DESCRIPTORS), len(RATES)
     shapes: dict[str, tuple[int, ...]] = {

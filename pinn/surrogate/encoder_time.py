@@ -31,7 +31,7 @@ HALF_WIDTH = 1.645 * 0.4
 #: Images of a step from which the time of each further one is taken.
 _MANY = 8
 #: Overheads that an encoder has none of (scheduling), or beside its kernels' time (launches).
-_APART = ("step", "request", "eager_layer")
+_APART = ("step", "request", "launched_layer")
 
 
 @dataclass(frozen=True)
@@ -205,5 +205,5 @@ def _launches_s(encoder: EncoderSpec) -> float:
     vLLM neither compiles encoders nor captures their CUDA graphs by default (0.33.0
     config/compilation.py: compile_mm_encoder, cudagraph_mm_encoder).
     """
-    overhead = STEP_FEATURES["eager_layer"].overhead
+    overhead = STEP_FEATURES["launched_layer"].overhead
     return encoder.layers * (overhead.prior if overhead else 0.0)

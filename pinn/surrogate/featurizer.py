@@ -14,6 +14,7 @@ from jaxtyping import Float
 
 from pinn.engines.deployment import Deployment
 from pinn.engines.kernel_choice import CUTLASS, TRITON
+from pinn.physics.costs import ONE_SHOT_BYTES
 from pinn.physics.layer_work import MatMul, dense_matmuls
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.mixers import LinearMixerSpec
@@ -149,9 +150,15 @@ Sizes = tuple[int, int, int]
 
 @lru_cache(maxsize=65536)
 def _row(
-    model: ModelSpec, gpu: GpuSpec, sizes: Sizes, kv_bytes: float, kernels: str, experts: Precision
+    model: ModelSpec,
+    gpu: GpuSpec,
+    sizes: Sizes,
+    widths: tuple[float, float],
+    kernels: str,
+    experts: Precision,
 ) -> tuple[np.ndarray, np.ndarray]:
     tp, dp, spread = sizes
+    kv_bytes, fused_bytes = widths
     values = (
         model_descriptors(model, tp, tp * dp, spread)
         | _format_descriptors(model, gpu, kv_bytes, experts)
@@ -161,6 +168,7 @@ def _row(
             "l2_bytes": float(np.log2(gpu.l2_bytes)),
             "compute_capability": gpu.compute_capability,
             "nvlink": float(gpu.has_nvlink),
+            "fused_all_reduce": float(np.log2(1 + fused_bytes / ONE_SHOT_BYTES)),
             "expert_cutlass": float(kernels == CUTLASS),
             "expert_triton": float(kernels == TRITON),
         }
@@ -177,7 +185,8 @@ DESCRIPTORS: tuple[str, ...] = (
     "expert_share", "expert_width", "expert_parallel", "tensor_parallel", "data_parallel",
     "attention_bytes", "attention_native", "dense_bytes", "dense_native", "expert_bytes",
     "expert_native", "expert_mx_scales", "block_scales", "static_scales", "kv_bytes", "sm_count",
-    "l2_bytes", "compute_capability", "nvlink", "expert_cutlass", "expert_triton",
+    "l2_bytes", "compute_capability", "nvlink", "fused_all_reduce", "expert_cutlass",
+    "expert_triton",
 )  # fmt: skip
 
 
@@ -192,9 +201,10 @@ def featurize(
     """
     rows = []
     for d in deployments:
-        of, kv_bytes = d.recipe, d.kv_cache_precision.bytes_per_weight
+        of = d.recipe
+        widths = d.kv_cache_precision.bytes_per_weight, of.fused_all_reduce_bytes
         sizes = of.tensor_parallel_size, of.data_parallel_size, of.expert_parallel_size
-        rows.append(_row(d.model, d.gpu, sizes, kv_bytes, d.expert_kernels, d.expert_kernel_format))
+        rows.append(_row(d.model, d.gpu, sizes, widths, d.expert_kernels, d.expert_kernel_format))
     free = np.array([values for values, _ in rows])
     rates = np.array([r for _, r in rows])
     return free.reshape(-1, len(DESCRIPTORS)), rates.reshape(-1, len(RATES))

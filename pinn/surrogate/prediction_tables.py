@@ -138,7 +138,10 @@ def _shown(value: object) -> str:
 
 #: Part of the coefficients -> title, and unit of its multipliers.
 _PARTS = {
-    "beta": ("beta: step time = sum of beta x feature", "x datasheet time"),
+    "beta": (
+        "beta: step time = host + the longer of launching and the GPU's work, each beta x feature",
+        "x datasheet time",
+    ),
     "alpha": ("alpha: time of a request outside the steps", "x step time"),
 }
 

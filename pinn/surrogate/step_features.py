@@ -1,6 +1,7 @@
 """Step features: the ordered registry of beta.
 
-A step takes ``beta . features`` seconds. Each feature is a non-negative number of seconds at
+A step takes ``beta . features`` seconds, where launching and the GPU's work overlap
+(:func:`step_time`). Each feature is a non-negative number of seconds at
 datasheet rates (then its beta is a plain multiplier) or a count (then its beta is in seconds).
 No feature shrinks with another request, token or context token, or grows with bandwidth or peak.
 Betas are not negative, so the same is true of step times.
@@ -24,7 +25,7 @@ from jaxtyping import Float
 from pinn.common.files import data_folder, read_rows
 from pinn.physics import step_values as values
 from pinn.physics.batch_sums import BatchSums
-from pinn.physics.costs import StepCosts
+from pinn.physics.costs import ONE_SHOT_BYTES, StepCosts
 from pinn.physics.step_values import Values
 
 
@@ -106,7 +107,7 @@ _FORMULAS: dict[str, Callable[[StepCosts, BatchSums], Values]] = {
     "moe_layer": lambda c, s: c.moe_layers * values.busy(s),
     "quantized_layer": lambda c, s: c.quantized_layers * values.busy(s),
     "parallel_layer": lambda c, s: c.parallel_layers * values.busy(s),
-    "eager_layer": values.eager_layers,
+    "launched_layer": values.eager_layers,
     "prefill_layer": lambda c, s: np.where(s.prefill_requests > 0, c.layers, 0.0),
     "decode_layer": lambda c, s: np.where(
         s.decode_requests > 0, c.layers * c.decode_attention_time, 0.0
@@ -133,7 +134,7 @@ _FORMULAS: dict[str, Callable[[StepCosts, BatchSums], Values]] = {
     "prefill_tokens": lambda c, s: c.prefill_token_s * s.prefill_tokens,
     "prefill_kv_read": values.prefill_kv_read,
     "all_reduce": lambda c, s: c.all_reduce_token_s * s.tokens,
-    "all_reduce_first_256k": lambda c, s: values.first_bytes(c, s, values.ONE_SHOT_BYTES),
+    "all_reduce_first_256k": lambda c, s: values.first_bytes(c, s, ONE_SHOT_BYTES),
     "all_reduce_first_8m": lambda c, s: values.first_bytes(c, s, values.CUSTOM_BYTES),
     "large_all_reduce": values.large_all_reduces,
     "expert_exchange": lambda c, s: c.exchange_token_s * s.tokens,
@@ -158,6 +159,50 @@ _ROWS = read_rows(data_folder("features") / "step_features.csv")
 
 #: Registry of step features: name -> feature, in the order of every beta vector.
 STEP_FEATURES: dict[str, StepFeature] = {row["name"]: _feature(row) for row in _ROWS}
+
+
+# The host launches kernels while the GPU works. A step takes the host's own time and the longer of
+# the two.
+
+_PARTS = np.array([feature.part for feature in STEP_FEATURES.values()])
+#: Masks of the features: the host's own time, launching, and the GPU's work.
+HOST, LAUNCHING = _PARTS == "host", _PARTS == "launching"
+GPU = ~(HOST | LAUNCHING)
+
+Features = Float[np.ndarray, "... features"]
+
+
+def overlapped(features: Features, beta: Features) -> Features:
+    """Return features with 0 for the shorter of launching and the GPU's work.
+
+    Args:
+        features: Features of steps.
+        beta: Coefficients that decide which is shorter; broadcast against the features.
+    """
+    seconds = features * beta
+    launching = (seconds * LAUNCHING).sum(-1) > (seconds * GPU).sum(-1)
+    return np.where(np.where(launching[..., None], GPU, LAUNCHING), 0.0, features)
+
+
+def step_time(features: Features, beta: Features, gpu_s: float = 0.0) -> Float[np.ndarray, "..."]:
+    """Return the seconds of steps: the host's own, and the longer of launching and the GPU's work.
+
+    Args:
+        features: Features of steps.
+        beta: Coefficients; broadcast against the features.
+        gpu_s: Work of the GPU beside that of the features, in seconds.
+    """
+    seconds = features * beta
+    host, launching, gpu = ((seconds * part).sum(-1) for part in (HOST, LAUNCHING, GPU))
+    return host + np.maximum(launching, gpu + gpu_s)
+
+
+def seconds_by_feature(features: Features, beta: Features) -> Features:
+    """Return seconds that add up to the step's: of launching, those beyond the GPU's work."""
+    seconds = features * beta
+    longer = np.maximum(seconds[..., LAUNCHING] - (seconds * GPU).sum(-1, keepdims=True), 0.0)
+    seconds[..., LAUNCHING] = longer
+    return seconds
 
 
 def step_features(costs: StepCosts, sums: BatchSums) -> Float[np.ndarray, "... features"]:

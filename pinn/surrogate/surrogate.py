@@ -17,7 +17,7 @@ from pinn.surrogate.checkpoint import Checkpoint, load_checkpoint
 from pinn.surrogate.coefficients import Coefficients
 from pinn.surrogate.deployment_features import deployment_features, deployment_floor_seconds
 from pinn.surrogate.featurizer import featurize
-from pinn.surrogate.step_features import step_features
+from pinn.surrogate.step_features import step_features, step_time
 
 # A surrogate maps deployments to coefficients, and with them steps to seconds.
 
@@ -40,8 +40,8 @@ def predict_coefficients(network: Network, deployments: Sequence[Deployment]) ->
 def step_seconds(
     beta: Float[np.ndarray, "... features"], costs: StepCosts, sums: BatchSums
 ) -> Float[np.ndarray, "..."]:
-    """Return step times in seconds: beta . features."""
-    return (step_features(costs, sums) * beta).sum(-1)
+    """Return step times in seconds: beta . features, launching overlapped (``step_time``)."""
+    return step_time(step_features(costs, sums), beta)
 
 
 class Surrogate:
@@ -85,7 +85,7 @@ def batch_seconds(
 ) -> Float[np.ndarray, " batches"]:
     """Return the step time of each batch on one deployment, drafting and verifying included."""
     sums = sum_batches(batches, deployment.model.window_tokens)
-    return (deployment_features(deployment, sums) * beta).sum(-1)
+    return step_time(deployment_features(deployment, sums), beta)
 
 
 def batch_floor_seconds(

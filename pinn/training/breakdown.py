@@ -1,8 +1,9 @@
 """Breakdown of a step's time by part, with the measurements behind it.
 
 The network's breakdown is beta x feature; the composed one is the sum of kernels and overheads. The
-two attribute launches differently: a measured kernel's time includes its launch, while the network
-charges launches per layer.
+two attribute launches of CUDA graphs differently: a measured kernel's time includes its launch,
+while the network charges launches per layer. The host launches kernels outside of graphs while the
+GPU works; launching beyond the GPU's work is a part of its own.
 """
 
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from pinn.physics.batch_sums import UniformBatches, alike, sum_batches
 from pinn.specs.batch import parse_batch
 from pinn.surrogate import deployment_features as speculation
 from pinn.surrogate.encoder_time import EncoderTime
-from pinn.surrogate.step_features import STEP_FEATURES
+from pinn.surrogate.step_features import LAUNCHING, STEP_FEATURES, seconds_by_feature
 from pinn.training.teacher import Teacher
 
 #: Parts of a step and the content of each, in the order of every table and plot.
@@ -29,8 +30,9 @@ PARTS: dict[str, str] = {
     "decode_attention": "attention of decodes: reading keys and values",
     "prefill_attention": "attention of prompts",
     "communication": "all-reduces, exchange between experts, pipeline",
-    "small_kernels": "norms, rotary embedding, quantization; launches per layer",
+    "small_kernels": "norms, rotary embedding, quantization; launches in graphs",
     "sampling": "drawing the next tokens from the logits",
+    "launching": "kernels launched one by one that the GPU waits for",
     "host": "scheduling, input preparation, work per request",
 }
 #: Part of steps under speculative decoding alone, where a draft model runs on the GPU.
@@ -102,13 +104,13 @@ def breakdown(
     window = deployment.model.window_tokens
     sums, alone = sum_batches([parsed], window), _ONE_TOKEN.sums(window)
     of_steps = speculation.deployment_features, speculation.drafting_features
-    whole, drafting = (of(deployment, sums)[0] for of in of_steps)
-    features = whole - drafting
+    features, drafting = (of(deployment, sums)[0] for of in of_steps)
     single_whole, single_drafting = (of(deployment, alone)[0] for of in of_steps)
     one_token = single_whole - single_drafting
-    parts = _by_part(PART_OF_FEATURE, beta * features, beta * one_token)
+    seconds, drafted = seconds_by_feature(features, beta), beta * drafting * ~LAUNCHING
+    parts = _by_part(PART_OF_FEATURE, seconds - drafted, beta * one_token)
     if deployment.draft is not None:
-        parts |= dict.fromkeys(DRAFTING, float(beta @ drafting))
+        parts |= dict.fromkeys(DRAFTING, float(drafted.sum()))
     floor, encoding = float(speculation.deployment_floor_seconds(deployment, sums)[0]), {}
     if encoder is not None:
         encoding = dict.fromkeys(ENCODING, encoder.of_batch(parsed))
@@ -117,19 +119,25 @@ def breakdown(
         batch=batch,
         floor=floor,
         network=parts | encoding,
-        features=dict(zip(STEP_FEATURES, (beta * whole).tolist(), strict=True)),
+        features=dict(zip(STEP_FEATURES, seconds.tolist(), strict=True)),
     )
     if teacher is None or deployment.recipe.speculation is not None:
         return found
     equal, scalars = alike([parsed]), teacher.scalars
-    seconds = compose(teacher.kernels, deployment, equal)[0] * scalars.multipliers
+    kernel_s = compose(teacher.kernels, deployment, equal)[0] * scalars.multipliers
     single = compose(teacher.kernels, deployment, _ONE_TOKEN)[0] * scalars.multipliers
-    kernels = _by_part(PART_OF_OPERATOR, seconds, single)
+    kernels = _by_part(PART_OF_OPERATOR, kernel_s, single)
     beside, beside_single = scalars.overheads * features, scalars.overheads * one_token
     overheads = _by_part(PART_OF_FEATURE, beside, beside_single)
-    composed = {part: kernels[part] + overheads[part] for part in PARTS} | encoding
+    composed = _waited({part: kernels[part] + overheads[part] for part in PARTS}) | encoding
     used = tuple(kernels_used(teacher.kernels, deployment, equal))
     return replace(found, composed=composed, kernels=used)
+
+
+def _waited(seconds: Mapping[str, float]) -> dict[str, float]:
+    """Parts of a step, of launching what goes on after the GPU's work is done."""
+    work = sum(value for part, value in seconds.items() if part not in ("launching", "host"))
+    return {**seconds, "launching": max(seconds["launching"] - work, 0.0)}
 
 
 def _by_part(

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 import lightning
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
@@ -15,6 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from pinn.surrogate.featurizer import featurize
 from pinn.surrogate.network import CoefficientNetwork, log_huber
+from pinn.surrogate.step_features import GPU, HOST, LAUNCHING
 from pinn.training.composed import ComposedSteps
 from pinn.training.teacher import FEATURE_GROUPS, Scalars, features_of_batches, group_seconds
 
@@ -45,13 +47,15 @@ class DistillationRows(NamedTuple):
         free: Features of the deployments, ``[m, descriptors]``.
         rates: Log datasheet rates, ``[m, rates]``.
         features: Step features, ``[m, n, features]``.
-        seconds: Composed times of each of ``PART_GROUPS``; their sum is the step's.
+        seconds: Composed times of each of ``PART_GROUPS``.
+        whole: Composed times of the steps, in which launching overlaps the rest.
     """
 
     free: Float[Tensor, "m descriptors"]
     rates: Float[Tensor, "m rates"]
     features: Float[Tensor, "m n features"]
     seconds: Float[Tensor, "m n groups"]
+    whole: Float[Tensor, "m n"]
 
     def take(self, index: Int[Tensor, " index"] | slice) -> DistillationRows:
         """Return the deployments at ``index``."""
@@ -63,18 +67,21 @@ def distillation_rows(steps: ComposedSteps, scalars: Scalars) -> DistillationRow
     free, rates = featurize(steps.deployments)
     features = features_of_batches(steps.deployments, steps.batches)
     seconds = group_seconds(scalars, steps.parts, features)
-    taught = (torch.tensor(each, dtype=torch.float32) for each in (features, seconds))
+    whole = scalars.step_seconds(steps.parts, features)
+    taught = (torch.tensor(each, dtype=torch.float32) for each in (features, seconds, whole))
     return DistillationRows(torch.tensor(free), torch.tensor(rates), *taught)
 
 
 class Distillation(lightning.LightningModule):
     """Training of the network on composed steps.
 
-    Step features -> network -> beta; beta x feature summed over a step -> seconds. The loss is the
-    Huber loss of the log ratio to composed seconds, of whole steps and of their parts.
+    Step features -> network -> beta; beta x feature -> seconds of parts and of whole steps, in
+    which launching overlaps the GPU's work. The loss is the Huber loss of the log ratio to composed
+    seconds, of whole steps and of their parts.
     """
 
     groups: Float[Tensor, "features groups"]
+    overlapping: Float[Tensor, "features 3"]
 
     def __init__(
         self, network: CoefficientNetwork, settings: DistillationSettings, deployments: int
@@ -91,31 +98,41 @@ class Distillation(lightning.LightningModule):
         self.network, self.settings = network, settings
         self.steps = settings.epochs * -(-deployments // settings.batch)
         self.register_buffer("groups", torch.tensor(FEATURE_GROUPS, dtype=torch.float32), False)
+        masks = torch.tensor(np.stack([HOST, LAUNCHING, GPU], axis=1), dtype=torch.float32)
+        self.register_buffer("overlapping", masks, False)
         # Before a strategy wraps the module: DDP waits for the gradient of every trained parameter.
         network.requires_grad_(True)
         network.alpha_base.requires_grad_(False)
 
     def training_step(self, batch: DistillationRows) -> Float[Tensor, ""]:
-        """Return the Huber loss of log step times, and of steps with one group alone predicted."""
-        predicted = self._group_seconds(batch)
-        whole = batch.seconds.sum(-1, keepdim=True)
-        in_place = predicted + (whole - batch.seconds).clamp(min=0)
-        loss = self._error(predicted.sum(-1, keepdim=True), whole)
-        loss = loss + self.settings.parts_weight * self._error(in_place, whole)
+        """Return the Huber loss of log step times, and of steps with one group alone predicted.
+
+        For the latter, a step is the sum of its groups, as if launching overlapped nothing.
+        """
+        seconds = self._seconds(batch)
+        predicted = torch.einsum("mnf,fg->mng", seconds, self.groups)
+        total = batch.seconds.sum(-1, keepdim=True)
+        in_place = predicted + (total - batch.seconds).clamp(min=0)
+        loss = self._error(self._whole(seconds).unsqueeze(-1), batch.whole.unsqueeze(-1))
+        loss = loss + self.settings.parts_weight * self._error(in_place, total)
         self.log("loss", loss, prog_bar=True, batch_size=len(batch.free))
         return loss
 
     def validation_step(self, batch: DistillationRows) -> Float[Tensor, ""]:
         """Return the median absolute percentage error of held-out steps."""
-        predicted, composed = (s.sum(-1) for s in (self._group_seconds(batch), batch.seconds))
-        median = 100 * (predicted / composed - 1).abs().median()
+        median = 100 * (self._whole(self._seconds(batch)) / batch.whole - 1).abs().median()
         self.log("val_median_ape_percent", median, prog_bar=True, batch_size=len(batch.free))
         return median
 
-    def _group_seconds(self, batch: DistillationRows) -> Float[Tensor, "m n groups"]:
-        """Return the predicted seconds of each of ``PART_GROUPS``."""
+    def _seconds(self, batch: DistillationRows) -> Float[Tensor, "m n features"]:
+        """Return the predicted seconds of each step feature."""
         beta, _ = self.network(batch.free, batch.rates)
-        return torch.einsum("mnf,mf,fg->mng", batch.features, beta.float(), self.groups)
+        return batch.features * beta.float().unsqueeze(1)
+
+    def _whole(self, seconds: Float[Tensor, "m n features"]) -> Float[Tensor, "m n"]:
+        """Steps: ``pinn.surrogate.step_features.step_time``."""
+        host, launching, gpu = (seconds @ self.overlapping).unbind(-1)
+        return host + torch.maximum(launching, gpu)
 
     def _error(
         self, predicted: Float[Tensor, "m n k"], seconds: Float[Tensor, "m n 1"]

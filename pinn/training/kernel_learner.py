@@ -26,8 +26,8 @@ from pinn.training.distillation import (
     distillation_rows,
 )
 from pinn.training.run_scalars import Evidence, RunFit, RunFitSettings, fit_in_rounds
-from pinn.training.serving_rows import ServingRows
-from pinn.training.teacher import Teacher, projected_parts
+from pinn.training.serving_rows import ServingRows, resimulated
+from pinn.training.teacher import Teacher, prior_scalars, projected_parts
 from pinn.training.trainer import TrainerFactory, last_state
 
 
@@ -57,6 +57,7 @@ def learn_from_runs(
         settings: Settings of the fit.
     """
     of_serving = projected_parts(kernels, serving.deployments)
+    serving = resimulated(serving, prior_scalars().betas(of_serving))
     evidence = Evidence(runs, run_parts(kernels, runs), serving, of_serving)
     return fit_in_rounds(evidence, settings)
 

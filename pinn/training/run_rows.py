@@ -106,7 +106,7 @@ def _columns(
     seconds, low, high = (
         np.array([figure_seconds(r, *figure) for figure in figures]) for r in (base, less, more)
     )
-    step, request = figure_features(latency.deployment, base, figures)
+    step, request = figure_features(latency, base, figures)
     steps_s = step @ latency.beta
     gain = (high - low) / (2 * _NUDGE * steps_s)
     measured = np.array([run.measured[stage][figure] for stage, figure in figures])

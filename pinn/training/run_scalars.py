@@ -81,8 +81,8 @@ class RunFitSettings:
     tolerance: float = 0.005
     noise: float = 0.03
     outlier: float = 0.1
-    operator_spread: float = 0.4
-    overhead_spread: float = 1.0
+    operator_spread: float = 0.1
+    overhead_spread: float = 0.3
     alpha_spread: float = 0.7
     tpot_delta: float = 0.1
     ttft_delta: float = 0.1
@@ -171,6 +171,16 @@ class Evidence:
         """Model of each run."""
         return [run.deployment.model.name for run in self.runs]
 
+    @property
+    def served(self) -> list[str]:
+        """Model of each measured deployment."""
+        return [deployment.model.name for deployment in self.serving.deployments]
+
+    @property
+    def names(self) -> list[str]:
+        """Every measured model."""
+        return sorted({*self.models, *self.served})
+
 
 def fit_to_runs(evidence: Evidence, current: RunFit, settings: RunFitSettings) -> RunFit:
     """Return the most probable factors and alpha, near those of the rows' simulation.
@@ -180,7 +190,7 @@ def fit_to_runs(evidence: Evidence, current: RunFit, settings: RunFitSettings) -
         current: Factors and alpha that the rows were simulated with.
         settings: Noise and spreads.
     """
-    names = sorted(set(evidence.models))
+    names = evidence.names
     start = _pack(current, names)
     spread = _spreads(len(names), settings)
     prior = estimate.Gaussian(np.zeros(len(start)), np.diag(spread**2))
@@ -265,7 +275,8 @@ class _Figures:
 def _figures(evidence: Evidence, start: Logs, settings: RunFitSettings) -> list[_Figures]:
     """Return the metrics of runs, then TPOT and TTFT of measured deployments."""
     rows, serving = evidence.rows, evidence.serving
-    of_run = np.unique(np.array(evidence.models, dtype=str), return_inverse=True)[1]
+    of_run = np.searchsorted(evidence.names, evidence.models)
+    of_deployment = np.searchsorted(evidence.names, evidence.served)
     terms = _terms(evidence.run_parts[rows.run], rows.step_features, rows.request_features)
     terms[:, :_SHARED] *= rows.gain[:, None]
     measured = rows.measured_s, rows.weight / settings.noise**2, settings.outlier
@@ -273,7 +284,7 @@ def _figures(evidence: Evidence, start: Logs, settings: RunFitSettings) -> list[
     runs = _Figures(terms, of_run[rows.run], none, *measured, simulated_s=rows.simulated)
     runs = replace(runs, offset_s=-runs.seconds(start).sum(axis=1))
     parts = evidence.serving_parts[serving.deployment]
-    shared, nothing = np.full(len(serving), -1), np.zeros(len(serving))
+    shared, nothing = of_deployment[serving.deployment], np.zeros(len(serving))
     weight = serving.weight * len(serving) / serving.weight.sum()
     requests = serving.request_features
     tpot = _terms(parts, serving.tpot_features, 0 * requests), shared, nothing, serving.tpot_s
@@ -342,8 +353,8 @@ class RunSimulation:
 
     @property
     def names(self) -> list[str]:
-        """Names of the models that ran."""
-        return sorted(set(self.evidence.models))
+        """Return the names of all measured models."""
+        return self.evidence.names
 
     def simulate(self, logs: Logs) -> RunRows:
         """Return the runs' metrics with these log factors."""

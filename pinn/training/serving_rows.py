@@ -22,7 +22,7 @@ from pinn.simulator.run import Run
 from pinn.simulator.simulate import Job, map_runs, measured_job
 from pinn.surrogate.group_features import group_features
 from pinn.surrogate.request_features import REQUEST_FEATURES
-from pinn.surrogate.step_features import STEP_FEATURES
+from pinn.surrogate.step_features import STEP_FEATURES, overlapped
 
 # Measured deployments as rows that are linear in the coefficients.
 #
@@ -164,16 +164,36 @@ def prior_jobs(measured: Sequence[MeasuredDeployment]) -> list[Job]:
 def _sums(job: Job, run: Run) -> list[float]:
     steps = mean_steps(run)
     features = group_features(job.deployment, steps.sums, steps.shared)
+    features = overlapped(features, job.latency.beta)
     floors = floor_seconds(step_costs([job.deployment]), steps.sums, steps.shared)
     served = run.requests.finished
     request = request_delay_features(run)[0][served].mean(0)
     tpot, ttft = np.asarray(steps.tpot_share @ features), np.asarray(steps.ttft_share @ features)
-    known = ttft @ PRIOR_BETA + request @ PRIOR_ALPHA
+    known = ttft @ job.latency.beta + request @ job.latency.alpha
     offset = run.requests.ttft_s[served].mean() - known
     return [
         *tpot, *ttft, *request, offset,
         float(steps.tpot_share @ floors), float(steps.ttft_share @ floors),
     ]  # fmt: skip
+
+
+def resimulated(rows: ServingRows, beta: Float[np.ndarray, "m step_features"]) -> ServingRows:
+    """Return the rows as simulated with coefficients of each of their deployments.
+
+    The coefficients decide which batches form, and whether a step waits for launching or the GPU.
+    """
+    jobs = [
+        Job(m.served, m.workload, LinearLatency(m.served, beta[i], PRIOR_ALPHA))
+        for m, i in zip(rows.measured, rows.deployment, strict=True)
+    ]
+    found = np.array(map_runs(_sums, jobs))
+    n, k = len(STEP_FEATURES), len(REQUEST_FEATURES)
+    ends = [n, 2 * n, 2 * n + k, 2 * n + k + 1]
+    tpot, ttft, request, offset_s, _ = np.split(found, ends, axis=1)
+    return replace(
+        rows, tpot_features=tpot, ttft_features=ttft, request_features=request,
+        ttft_offset_s=offset_s[:, 0],
+    )  # fmt: skip
 
 
 # Predictions of measured deployments: their benchmarks, simulated with given coefficients.

@@ -25,9 +25,9 @@ OTHER_RATES = 0.4
 #: Deployments on real GPUs for each one on a synthetic GPU. With one for one, the network fits its
 #: teacher less well on real GPUs (error 0.95 % instead of 0.74 %).
 REAL_CARDS = 3
-#: Release of vLLM whose defaults composed steps have. Like the kernel tables, it fuses no
-#: all-reduce with a norm.
-TAUGHT_RELEASE = "0.15.1"
+#: Releases of vLLM whose defaults composed steps have: one that fuses no all-reduce with a norm,
+#: and one that does by default.
+TAUGHT_RELEASES = ("0.15.1", "0.20.1")
 
 
 def synthetic_deployments(
@@ -89,7 +89,7 @@ def _split(draw: np.random.Generator, model: ModelSpec, gpu: GpuSpec) -> Deploym
         enable_expert_parallel=model.moe is not None and draw.random() < 0.35,
         kv_cache_dtype="fp8" if draw.random() < 0.35 else "auto",
         moe_backend=as_in_tables(gpu),
-        engine_version=TAUGHT_RELEASE,
+        engine_version=str(draw.choice(TAUGHT_RELEASES)),
     )
     return started(model, gpu, serving)
 
@@ -98,7 +98,7 @@ def started(model: ModelSpec, gpu: GpuSpec, serving: ServingSpec) -> Deployment 
     """Return the deployment, with whole experts where its own cannot be cut.
 
     None where neither starts or the weights do not fit. The newest release is checked:
-    ``TAUGHT_RELEASE`` sets defaults, and they apply to later models too.
+    ``TAUGHT_RELEASES`` set defaults, and they apply to later models too.
     """
     room, ranks = WEIGHTS_SHARE * gpu.memory_bytes, serving.tensor_parallel_size
     if _weight_bytes(model, 1, 1, 1) > room * ranks * serving.data_parallel_size:
@@ -184,6 +184,7 @@ def catalog_deployments(
         tp, spread = int(draw.choice([1, 2, 4, 8])), bool(draw.random() < 0.3)
         cache = "fp8" if draw.random() < 0.3 else "auto"
         override = GREEDY if draw.random() < 0.5 else ""
+        release = str(draw.choice(TAUGHT_RELEASES))
         gpu = gpus[int(draw.integers(len(gpus)))]
         try:
             served = model if scheme == "native" else with_precision(model, scheme)
@@ -191,7 +192,7 @@ def catalog_deployments(
                 tensor_parallel_size=tp,
                 enable_expert_parallel=spread and model.moe is not None,
                 moe_backend=as_in_tables(gpu),
-                engine_version=TAUGHT_RELEASE,
+                engine_version=release,
                 kv_cache_dtype=cache,
                 override_generation_config=override,
             )

@@ -14,7 +14,14 @@ from pinn.kernels.composition import COMPOSED_PARTS, compose_many
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.physics.batch_sums import UniformBatches, sample_batches, uniform_sums
 from pinn.physics.costs import step_costs
-from pinn.surrogate.step_features import STEP_FEATURES, Overhead, step_features
+from pinn.surrogate.step_features import (
+    GPU,
+    HOST,
+    LAUNCHING,
+    STEP_FEATURES,
+    Overhead,
+    step_features,
+)
 
 # Calibration factors, which serving data set: multipliers of kernels, and overheads.
 #
@@ -55,8 +62,11 @@ class Scalars:
     def step_seconds(
         self, parts: Float[np.ndarray, "*n operators"], features: Float[np.ndarray, "*n features"]
     ) -> Float[np.ndarray, "*n"]:
-        """Return seconds of steps composed of kernels and overheads."""
-        return parts @ self.multipliers + features @ self.overheads
+        """Return seconds of steps composed of kernels and overheads, launching overlapped."""
+        own = features * self.overheads
+        gpu_s = parts @ self.multipliers + own[..., GPU].sum(-1)
+        launching_s = own[..., LAUNCHING].sum(-1)
+        return own[..., HOST].sum(-1) + np.maximum(launching_s, gpu_s)
 
     def betas(
         self, projected: Float[np.ndarray, "... operators features"]
@@ -108,30 +118,30 @@ def prior_scalars() -> Scalars:
 
 
 def _joined() -> list[set[str]]:
-    """Return groups of parts that share a feature, and a last group of unexplained features."""
+    """Return groups of parts that share a feature, and two groups of unexplained features."""
     groups = [{part} for part in COMPOSED_PARTS]
     for feature in STEP_FEATURES.values():
         shared = [group for group in groups if group & set(feature.explains)]
         if len(shared) > 1:
             groups = [group for group in groups if group not in shared] + [set.union(*shared)]
-    return [*groups, set()]
+    return [*groups, set(), set()]
 
 
-#: Names of the parts of each group, in order of the registry. The last group has no kernels, only
-#: overheads.
+#: Names of the parts of each group, in order of the registry. The last two groups have no kernels:
+#: launching, which overlaps the others, and the other overheads.
 PART_GROUPS: tuple[tuple[str, ...], ...] = tuple(
     tuple(part for part in COMPOSED_PARTS if part in group) for group in _joined()
 )
 
 
-def _of_feature(explains: tuple[str, ...]) -> int:
+def _of_feature(explains: tuple[str, ...], part: str = "") -> int:
     found = [i for i, group in enumerate(PART_GROUPS) if set(group) & set(explains)]
-    return found[0] if found else len(PART_GROUPS) - 1
+    return found[0] if found else len(PART_GROUPS) - (2 if part == "launching" else 1)
 
 
 #: 1 where a feature, or a part, belongs to a group.
 FEATURE_GROUPS: Float[np.ndarray, "features groups"] = np.eye(len(PART_GROUPS))[
-    [_of_feature(feature.explains) for feature in STEP_FEATURES.values()]
+    [_of_feature(feature.explains, feature.part) for feature in STEP_FEATURES.values()]
 ]
 _OPERATOR_GROUPS: Float[np.ndarray, "operators groups"] = np.eye(len(PART_GROUPS))[
     [_of_feature((part,)) for part in COMPOSED_PARTS]
@@ -143,7 +153,7 @@ def group_seconds(
     parts: Float[np.ndarray, "*n operators"],
     features: Float[np.ndarray, "*n features"],
 ) -> Float[np.ndarray, "*n groups"]:
-    """Return seconds of each group of steps, overheads included; their sum is the step.
+    """Return seconds of each group of steps, overheads included.
 
     Args:
         scalars: Calibration factors.

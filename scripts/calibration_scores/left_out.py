@@ -23,7 +23,7 @@ from pinn.simulator.simulate import Job, map_runs, measured_job
 from pinn.specs.batch import parse_batch
 from pinn.specs.model import ModelSpec
 from pinn.surrogate.coefficients import NAMES
-from pinn.surrogate.step_features import STEP_FEATURES, step_features
+from pinn.surrogate.step_features import STEP_FEATURES, overlapped, step_features
 from pinn.surrogate.surrogate import Surrogate, batch_work
 from pinn.surrogate.uncertainty import interval_fit
 from pinn.surrogate.uncertainty.coefficient_changes import FoldNetwork, coefficient_changes
@@ -107,7 +107,7 @@ def _simulated(observations: pd.DataFrame, networks: Mapping[str, Path]) -> pd.D
 def _figures(job: Job, run: Run) -> list[float]:
     pairs = [(WHOLE_RUN, figure) for figure in _FIGURES]
     seconds = np.array([figure_seconds(run, *pair) for pair in pairs])
-    features = np.hstack(figure_features(job.deployment, run, pairs))
+    features = np.hstack(figure_features(job.latency, run, pairs))
     scale = seconds / (features @ np.concatenate([job.latency.beta, job.latency.alpha]))
     return [*seconds, *(features * scale[:, None]).ravel()]
 
@@ -126,7 +126,9 @@ def _doubts(rows: ServingRows, networks: Mapping[str, Path]) -> dict[Deployment,
         half = interval_fit.coefficient_half_widths(changes[changes["model"] != name])
         own = np.array(list(half.values())) / NORMAL_QUANTILE
         for deployment in mine:
-            features = step_features(*batch_work(deployment, list(map(parse_batch, STEPS))))
+            beta = _coefficients(networks[name], deployment)[: len(STEP_FEATURES)]
+            steps = step_features(*batch_work(deployment, list(map(parse_batch, STEPS))))
+            features = overlapped(steps, beta)
             found[deployment] = (own, KnownSteps(features, np.array(wide) / NORMAL_QUANTILE))
     return found
 

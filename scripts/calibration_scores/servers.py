@@ -30,7 +30,7 @@ from pinn.measurements.runs.serving_runs import workload
 from pinn.measurements.traces import ingestion, trace_tables
 from pinn.specs.batch import parse_batch
 from pinn.specs.serving import ServingSpec
-from pinn.surrogate.step_features import step_features
+from pinn.surrogate.step_features import overlapped, step_features
 from pinn.surrogate.surrogate import Surrogate, batch_work
 from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE
 
@@ -75,15 +75,17 @@ def read_public_steps() -> tuple[Deployment, Intervals, Prior]:
     with tempfile.TemporaryDirectory() as scratch:
         traces = ingestion.ingest_steps(found[0], Path(scratch) / "tables", _TARGET)
         deployment = traces.deployment()
-        intervals = calibrate.read_intervals(traces, deployment)
-    return deployment, intervals, prior_of(deployment)
+        prior = prior_of(deployment)
+        intervals = calibrate.read_intervals(traces, deployment, prior.beta)
+    return deployment, intervals, prior
 
 
 def score_steps() -> tuple[pd.DataFrame, dict[str, float]]:
     """Median errors (%) and how far an unseen prompt's time moves, over its stated half-width."""
     deployment, intervals, prior = read_public_steps()
     later = (("windows", 50), ("windows", 500), ("singles", None), ("both", 50), ("both", 500))
-    prompt = all_features(step_features(*batch_work(deployment, [parse_batch(_PROMPT)])))
+    features = step_features(*batch_work(deployment, [parse_batch(_PROMPT)]))
+    prompt = all_features(overlapped(features, prior.beta))
     moves = [
         {
             "fitted": f"{kind}, {budget}",

@@ -43,7 +43,7 @@ def test_the_account_names_every_part_and_the_kernels_behind_it(run, kernels_fol
 
 def test_the_account_of_two_steps_is_one_screen(run, kernels_folder):
     lines = run("breakdown", *LLAMA, "--kernels", kernels_folder).stdout.splitlines()
-    assert len(lines) <= 24, "\n".join(lines)
+    assert len(lines) <= 25, "\n".join(lines)
     assert max(map(len, lines)) <= 80
     assert {line.split()[0] for line in lines if line} >= {*PARTS, "step", "roofline"}
 

@@ -95,8 +95,8 @@ def test_clients_are_conserved(rows, concurrency):
 
 
 def test_more_clients_never_quicken_a_token(rows):
-    found = [_steady(rows, clients)[3].tpot_s for clients in (1, 16, 64, 256, 1024, 4096)]
-    assert found == sorted(found)
+    found = [_steady(rows, clients)[3].tpot_s for clients in (1, 16, 64, 256, 4096, 16384)]
+    assert (np.diff(found) >= -1e-9 * found[-1]).all()
     # More clients than prefill workers can serve wait in front of them.
     assert found[-1] == pytest.approx(found[-2], rel=1e-3)
 

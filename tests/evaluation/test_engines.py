@@ -100,7 +100,7 @@ def test_an_engines_own_decode_attention_brings_predictions_closer():
     few = rows[llama & (rows["gpu"] == "h200_sxm") & (rows["concurrency"] <= 8)]
     scores = engines.score_engines(few, engines.networks())
     assert len(scores) > 20
-    assert network_errors(scores, "tpot").median() < 0.13
+    assert network_errors(scores, "tpot").median() < 0.145
 
 
 def test_mxfp4_experts_of_another_engine_are_predicted_by_vllms_kernels():

@@ -25,7 +25,7 @@ from pinn.specs.model import GREEDY
 from pinn.specs.serving import SGLANG, TRTLLM
 from pinn.surrogate.checkpoint import registry
 from pinn.surrogate.deployment_features import deployment_features
-from pinn.surrogate.step_features import STEP_FEATURES
+from pinn.surrogate.step_features import STEP_FEATURES, step_time
 
 #: Dense, mixture-of-experts, latent-attention and windowed models.
 MODELS = (
@@ -199,7 +199,7 @@ def step_cases(configured: Configured, count: int = CASES, seed: int = _SEED) ->
         if len(mine):
             sums = sum_batches([drawn[i][0] for i in mine], deployment.model.window_tokens)
             features[mine] = deployment_features(deployment, sums)
-    seconds = (features * configured.coefficients.beta[rows]).sum(-1)
+    seconds = step_time(features, configured.coefficients.beta[rows])
     scale = np.array([1e6 if f.unit == "1" else 1.0 for f in STEP_FEATURES.values()])
     terms = np.rint(features * scale).astype(np.int64)
     steps = np.maximum(whole_microseconds(seconds), 1)

@@ -10,6 +10,7 @@ from assumed_priors import prior_coefficients
 
 from pinn.engines.configurations import make_deployment
 from pinn.engines.engine_spec import EngineSpec
+from pinn.export.blis_batches import timed
 from pinn.export.blis_features import (
     BASIS,
     BlisSums,
@@ -18,10 +19,15 @@ from pinn.export.blis_features import (
     recorded_sums,
 )
 from pinn.export.blis_model import BlisModel, blis_model, hardware_entry
+from pinn.physics.batch_sums import sum_batches
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import simulate
 from pinn.simulator.workloads.workload import closed_loop
+from pinn.specs.batch import Batch
 from pinn.specs.gpu import load_gpu
+from pinn.surrogate.deployment_features import deployment_features
+from pinn.surrogate.step_features import LAUNCHING
+from pinn.units import MICROSECOND
 
 #: Two layers of width 8, 4 heads of 2, 2 KV heads; 1 TFLOP/s = 1e6 FLOP/us, 1 TB/s likewise.
 DENSE = BlisModel(
@@ -95,6 +101,17 @@ def test_explicit_head_dim_is_ignored():
 
 def test_step_times_are_cut_and_at_least_one():
     assert blis_step_us(np.array([[0.2], [7.9]]), np.array([1.0])).tolist() == [1, 7]
+
+
+def test_batches_are_timed_as_whole_steps(llama_8b_h100):
+    prior = prior_coefficients(1)
+    beta = np.where(LAUNCHING, 2.0, 1.0) * prior.beta[0]
+    latency = LinearLatency(llama_8b_h100, beta, prior.alpha[0])
+    batches = [Batch.prefill(1, 16), Batch.decode(3, 700), Batch.prefill(1, 8192)]
+    seconds = [latency.step_time(batch) for batch in batches]
+    assert timed(latency, batches).step_us * MICROSECOND == pytest.approx(seconds)
+    features = deployment_features(llama_8b_h100, sum_batches(batches, None))
+    assert (features @ beta > 1.01 * np.array(seconds)).tolist() == [True, False, True]
 
 
 def test_hardware_is_the_datasheet():

@@ -18,7 +18,8 @@ from pinn.export.onnx_graphs import OPSET, export_onnx
 from pinn.surrogate.checkpoint import Checkpoint, load_checkpoint, registry
 from pinn.surrogate.featurizer import DESCRIPTORS, RATES
 from pinn.surrogate.network import CoefficientNetwork
-from pinn.surrogate.step_features import STEP_FEATURES
+from pinn.surrogate.step_features import LAUNCHING, STEP_FEATURES
+from pinn.surrogate.step_features import step_time as numpy_step_time
 
 _CASES = 10_000
 _LARGEST_BYTES = 500_000
@@ -56,9 +57,10 @@ def test_ten_thousand_batches_equal_numpy(graphs):
     _, (_, step_time) = graphs
     rng = np.random.default_rng(1)
     features = rng.exponential(1e-3, (_CASES, len(STEP_FEATURES)))
+    features[::2, LAUNCHING] *= 100  # longer than the GPU's work
     for beta in (rng.exponential(1, (1, len(STEP_FEATURES))), rng.exponential(1, features.shape)):
         seconds, microseconds = step_time.run(None, {"features": features, "beta": beta})
-        expected = (features * beta).sum(1)
+        expected = numpy_step_time(features, beta)
         assert difference(seconds, expected) < 1e-12
         assert np.abs(microseconds - expected * 1e6).max() <= 0.5 + 1e-6
         assert microseconds.dtype == np.int64

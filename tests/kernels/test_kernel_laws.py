@@ -60,8 +60,9 @@ def test_experts_never_get_cheaper_with_tokens(kernels, gpu, form, tokens, facto
 @given(gpu=GPUS, size=st.floats(1, 1e11), factor=st.floats(1, 50),
        ranks=st.sampled_from([2, 3, 4, 6, 8, 16]))  # fmt: skip
 def test_communication_never_gets_cheaper_with_bytes(kernels, gpu, size, factor, ranks):
-    low, high = kernels.all_reduce.seconds(gpu, ranks, rising(size, factor))
-    assert 0 < low <= high * ROUNDING
+    for kernel in (kernels.all_reduce, kernels.fused_all_reduce):
+        low, high = kernel.seconds(gpu, ranks, rising(size, factor))
+        assert 0 < low <= high * ROUNDING
 
 
 @LAW
@@ -110,6 +111,8 @@ def test_no_work_takes_no_time(kernels):
     assert kernels.moe.seconds(gpu, "bf16", 0, 4096, 1536, 128, 8, 1, 1, 3) == 0
     assert kernels.all_reduce.seconds(gpu, 1, 1e6) == 0
     assert kernels.all_reduce.seconds(gpu, 8, 0) == 0
+    assert kernels.fused_all_reduce.seconds(gpu, 1, 1e6) == 0
+    assert kernels.fused_all_reduce.seconds(gpu, 8, 0) == 0
     assert kernels.exchange.seconds(gpu, 1, 1e6) == 0
     assert kernels.exchange.seconds(gpu, 8, 0) == 0
     assert kernels.latent_decode_attention_seconds(gpu, "bf16", 0, 100, 16, 512, 64) == 0

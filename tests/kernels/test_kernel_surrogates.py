@@ -38,6 +38,7 @@ def sample(kernels: KernelSurrogates) -> list[np.ndarray]:
         kernels.moe.seconds(H100, "int4_wo", sizes, 7168, 2048, 384, 8, 8, 1, 3),
         kernels.all_reduce.seconds(H100, [[2], [3], [8]], sizes * 1e4),
         kernels.all_reduce.seconds(load_gpu("H200"), 8, sizes * 1e4),
+        kernels.fused_all_reduce.seconds(H100, [[2], [3], [8]], sizes * 1e3),
         kernels.exchange.seconds(H100, [[2], [3], [8]], sizes * 1e4),
         kernels.latent_decode_attention_seconds(H100, "bf16", 4, sizes, 16, 512, 64),
         kernels.latent_prefill_attention_seconds(H100, 1, sizes, 0, 16, 192, 128),
@@ -68,6 +69,20 @@ def test_files_that_do_not_belong_together_are_refused(kernels, tmp_path):
     (tmp_path / "kernels.json").write_text(json.dumps({**structure, "layout": 99}))
     with pytest.raises(PinnError, match="layout 99"):
         KernelSurrogates.load(tmp_path)
+
+
+@pytest.mark.parametrize("part", ["curves", "pools"])
+def test_files_of_before_that_lack_a_fit_are_refused(kernels, tmp_path, part):
+    kernels.save(tmp_path)
+    structure = json.loads((tmp_path / "kernels.json").read_text())
+    del structure["keys"][f"fused_all_reduce.{part}"]
+    (tmp_path / "kernels.json").write_text(json.dumps(structure))
+    with pytest.raises(PinnError) as refused:
+        KernelSurrogates.load(tmp_path)
+    assert str(refused.value) == (
+        f"{tmp_path / 'kernels.json'} lacks fused_all_reduce.{part}: "
+        "fit the kernel surrogates anew with 'python scripts/fit_surrogates.py'"
+    )
 
 
 def test_the_nearest_measured_kernel_and_its_stretch(kernels):
@@ -216,6 +231,17 @@ def test_measured_all_reduce_is_reproduced_and_other_chips_take_the_pool(kernels
     np.testing.assert_allclose(found, np.maximum.accumulate(rows["seconds"]), rtol=1e-9)
     h200 = kernels.all_reduce.seconds(load_gpu("H200"), 8, 2e6)
     assert h200 == pytest.approx(kernels.all_reduce.seconds(H100, 8, 2e6), rel=0.6)
+
+
+def test_measured_fused_all_reduces_are_reproduced(kernels, tables):
+    rows = tables.fused_all_reduce.query("gpu == 'H100-SXM' and gpus == 4")
+    rows = rows.sort_values("bytes").query("bytes >= 256")
+    found = kernels.fused_all_reduce.seconds(H100, 4, rows["bytes"].to_numpy())
+    np.testing.assert_allclose(found, np.maximum.accumulate(rows["seconds"]), rtol=1e-9)
+    # Where a release fuses, the kernel is the faster one.
+    assert (found < kernels.all_reduce.seconds(H100, 4, rows["bytes"].to_numpy()))[
+        rows["bytes"] <= 2**18
+    ].all()
 
 
 def test_only_chips_that_were_trained_on_carry_a_name_tag(kernels):

@@ -77,6 +77,31 @@ def deployed(gpu, expert_format):
     return Deployment(replace(model, precisions=formats), gpu, ServingSpec(), force=True)
 
 
+@pytest.mark.parametrize(
+    ("flags", "mib"),
+    [
+        ({"tensor_parallel_size": 8, "engine_version": "0.15.1"}, 0),
+        ({"tensor_parallel_size": 8, "engine_version": "0.19.0"}, 0.5),
+        ({"tensor_parallel_size": 4, "engine_version": "0.19.0"}, 2),
+        ({"tensor_parallel_size": 4, "engine_version": "0.19.0", "fuse_all_reduce": False}, 0),
+        ({"engine_version": "0.19.0"}, 0),
+    ],
+)
+def test_the_largest_fused_message_is_a_descriptor(llama_8b_h100, flags, mib):
+    """In steps of 256 KiB, as log2(1 + n): 0 where nothing is fused."""
+    found = describe(replace(llama_8b_h100, serving=ServingSpec(**flags)))
+    assert found["fused_all_reduce"] == pytest.approx(np.log2(1 + mib * 4))
+
+
+def test_fusing_moves_its_descriptor_alone(llama_8b_h100):
+    own, fused = (
+        describe(replace(llama_8b_h100, serving=ServingSpec(tensor_parallel_size=4, **flags)))
+        for flags in ({"fuse_all_reduce": False}, {"fuse_all_reduce": True})
+    )
+    assert [name for name in own if own[name] != fused[name]] == ["fused_all_reduce"]
+    assert len(DESCRIPTORS) == 45
+
+
 def test_sampling_is_no_descriptor(llama_8b_h100):
     # Sampling is a cost: it changes no input of the network, and so none of its betas.
     flags = ServingSpec(override_generation_config='{"temperature": 0}')

@@ -68,13 +68,75 @@ def test_without_nvlink_every_engine_takes_as_long():
 
 
 @pytest.mark.parametrize("tokens", [1, 64, 512, 8192])
-def test_no_feature_of_communication_grows(tokens):
+@pytest.mark.parametrize("engine", ["vllm", *LATENCY])
+def test_fusing_lets_no_feature_of_communication_grow(engine, tokens):
     batch = Batch.decode(tokens, 512)
     names = [n for n, f in STEP_FEATURES.items() if f.part == "communication"]
     places = [list(STEP_FEATURES).index(n) for n in names]
     own, other = (
-        step_features(*batch_work(deploy(engine, 8), [batch]))[0, places]
-        for engine in ("trtllm", "vllm")
-    )
+        step_features(*batch_work(deployed, [batch]))[0, places]
+        for deployed in (
+            deploy(engine, 8, fuse_all_reduce=True), deploy("vllm", 8, fuse_all_reduce=False)
+        )
+    )  # fmt: skip
     assert (own <= other).all()
     assert np.any(own < other)
+
+
+def test_vllm_that_fuses_takes_what_the_kernel_does_that_can():
+    fused, sglang = (costs(engine, 4, fuse_all_reduce=True) for engine in ("vllm", "sglang"))
+    assert fused.parallel_layers == pytest.approx(LAYERS * 0.68 * 0.7)
+    for name in ("parallel_layers", "all_reduces", "small_all_reduce_token_s"):
+        assert getattr(fused, name) == pytest.approx(getattr(sglang, name))
+
+
+#: Engine, release, GPU and ranks -> MiB of the largest message that is fused with a norm.
+FUSED_MIB = [
+    ("vllm", "0.19.0", "B200", 2, 64),
+    ("vllm", "0.19.0", "B200", 4, 32),
+    ("vllm", "0.19.0", "B200", 8, 1),
+    ("vllm", "0.19.0", "B300", 8, 2),
+    ("vllm", "0.19.0", "H100", 2, 64),
+    ("vllm", "0.19.0", "H100", 4, 2),
+    ("vllm", "0.19.0", "H100", 8, 0.5),
+    ("vllm", "0.15.1", "H100", 8, 0),
+    ("vllm", "0.15.1", "B200", 4, 0),
+    ("vllm", "0.19.0", "L40S", 4, 0),
+    ("vllm", "0.19.0", "A100-SXM", 4, 0),
+    ("vllm", "0.19.0", "B200", 1, 0),
+    ("trtllm", None, "B200", 4, 8),
+    ("trtllm", None, "H100", 8, 8),
+    ("trtllm", None, "L40S", 4, 0),
+]
+
+
+@pytest.mark.parametrize(("engine", "version", "gpu", "tp", "mib"), FUSED_MIB)
+def test_the_largest_fused_message_by_engine_release_gpu_and_ranks(engine, version, gpu, tp, mib):
+    named = {} if version is None else {"engine_version": version}
+    deployed = deploy(engine, tp, gpu, **named)
+    assert deployed.recipe.fused_all_reduce_bytes == mib * 2**20
+    one_shot = step_costs([deployed]).one_shot_bytes
+    assert one_shot == max(mib * 2**20, 2**18)
+
+
+def test_fusing_that_is_asked_for_takes_the_table_of_its_release():
+    """0.15.1 has a table, too, though it fuses by default nowhere; 0.10.0 is taken as 0.11.1."""
+    for version in ("0.10.0", "0.15.1"):
+        asked = deploy("vllm", 8, "H100", engine_version=version, fuse_all_reduce=True)
+        assert asked.recipe.fused_all_reduce_bytes == 2**19
+    refused = deploy("vllm", 8, "H100", engine_version="0.19.0", fuse_all_reduce=False)
+    assert refused.recipe.fused_all_reduce_bytes == 0
+
+
+def test_sglang_fuses_up_to_8_mib_the_models_that_it_fuses():
+    """By default none of Llama; asked for, as much as TensorRT-LLM's kernel takes."""
+    for asked, mib in ((None, 0), (True, 8), (False, 0)):
+        for gpu in ("H100", "B200"):
+            deployed = deploy("sglang", 4, gpu, fuse_all_reduce=asked)
+            assert deployed.recipe.fused_all_reduce_bytes == mib * 2**20
+    assert deploy("sglang", 4, "L40S").recipe.fused_all_reduce_bytes == 0
+
+
+def test_where_the_largest_fused_message_comes_from_is_said():
+    origin = deploy("vllm", 4, "B200", engine_version="0.19.0").recipe.origins
+    assert "FI_ALLREDUCE_FUSION_MAX_SIZE_MB" in origin["fused_all_reduce_bytes"].text

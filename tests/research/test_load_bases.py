@@ -12,12 +12,12 @@ from pinn.evaluation.formulas import (
 )
 from pinn.physics.batch_sums import uniform_sums
 from pinn.physics.costs import step_costs
-from pinn.surrogate.step_features import step_features
-from pinn.training.serving_rows import serving_rows
+from pinn.surrogate.step_features import overlapped, step_features
+from pinn.training.serving_rows import PRIOR_BETA, serving_rows
 
 
 def features(deployment, sums, _):
-    return step_features(step_costs([deployment]), sums)
+    return overlapped(step_features(step_costs([deployment]), sums), PRIOR_BETA)
 
 
 @pytest.fixture(scope="module")

@@ -93,7 +93,7 @@ def test_plain_python_and_sums_of_features_agree_for_several_servers(model, rout
     )
     assert fast.requests.finish_s == pytest.approx(slow.requests.finish_s, rel=1e-9)
     assert (fast.requests.replica == slow.requests.replica).all()
-    served = request_feature_sums(target, fast)[1] @ latency.beta
+    served = request_feature_sums(latency, fast)[1] @ latency.beta
     waited = fast.requests.engine_finish_s - fast.requests.handed_s
     assert served == pytest.approx(waited, rel=1e-7)
 

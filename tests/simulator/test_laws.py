@@ -118,9 +118,10 @@ def test_sums_of_features_give_the_measured_times(case):
         engine=case.engine | {"v1_multiprocessing": True},
     )
     target, _, _ = case.build()
-    run, beta = case.run(), latency_of(target).beta
-    r, (first, last) = run.requests, request_feature_sums(target, run)
-    spent = features_spent(target, run.steps.table)[-1]
+    run, latency = case.run(), latency_of(target)
+    r, beta = run.requests, latency.beta
+    first, last = request_feature_sums(latency, run)
+    spent = features_spent(latency, run.steps.table)[-1]
     np.testing.assert_allclose(spent @ beta, run.steps["duration_s"].sum(), rtol=1e-9)
     if (run.workload.transferred_tokens > 0).any():
         return  # a request whose keys and values are on their way waits for no step

@@ -23,9 +23,8 @@ from pinn.simulator.setup import check_run, prompt_interval, set_up
 from pinn.simulator.simulate import simulate
 from pinn.simulator.state import SUMS
 from pinn.specs.batch import Batch
-from pinn.surrogate.deployment_features import deployment_features
-from pinn.surrogate.group_features import shared_features
-from pinn.surrogate.step_features import STEP_FEATURES
+from pinn.surrogate.group_features import group_features, shared_features
+from pinn.surrogate.step_features import STEP_FEATURES, step_time
 
 RANKS = 4
 EAGER, GRAPHS = {"enforce_eager": True}, {"max_cudagraph_capture_size": 512}
@@ -51,14 +50,16 @@ def step_of(ranks, **serving):
     layout = kv_layout(target, spec)
     refused = check_run(target, workload, spec, layout)
     engine = plain_engine(set_up(target, workload, spec, layout, refused))
-    own = []
-    for replica, each in enumerate(ranks):
-        sums = sum_batches([batch_of(*each)], target.model.window_tokens)
+    batches = [batch_of(*each) for each in ranks]
+    for replica, batch in enumerate(batches):
+        sums = sum_batches([batch], target.model.window_tokens)
         for i, name in enumerate(SUMS):
             engine.replicas[replica].sums[i] = float(getattr(sums, name)[0])
-        own.append(latency.own_step_time(batch_of(*each)) if sums.tokens[0] else 0.0)
     share_work(engine, 0)
-    return max(own) + hooks.shared_seconds(latency, engine, 0), engine.groups[0].shared[:3]
+    shared_s = hooks.shared_seconds(latency, engine, 0)
+    busy = [batch for batch in batches if batch.new_tokens]
+    longest = max((latency.own_step_time(batch, shared_s) for batch in busy), default=0.0)
+    return longest, engine.groups[0].shared[:3]
 
 
 @given(RANK.filter(lambda rank: rank[0] + rank[2] > 0), st.sampled_from([EAGER, GRAPHS]))
@@ -93,7 +94,8 @@ def test_a_prompt_is_the_same_work_for_the_experts_on_whichever_rank_it_is(promp
         assert shared == pytest.approx([1 / RANKS, 8, prompt / RANKS])
         assert seconds == pytest.approx(step_of(places[0], **GRAPHS)[0])
     apart, together = places[0], [(8, 100, prompt)] * RANKS
-    assert step_of(apart, **GRAPHS)[0] < step_of(together, **GRAPHS)[0]
+    assert step_of(apart, **GRAPHS)[1][2] == step_of(together, **GRAPHS)[1][2] / RANKS
+    assert step_of(apart, **GRAPHS)[0] <= step_of(together, **GRAPHS)[0]
     assert step_of(apart, **GRAPHS)[0] > step_of([(8, 100, 0)] * RANKS, **GRAPHS)[0]
 
 
@@ -120,9 +122,7 @@ def test_steps_are_recorded_with_what_their_features_need():
     )
     run, latency = simulate(target, workload, latency_of(target)), latency_of(target)
     own, shared = run.steps.sums, run.steps.shared_sums
-    mask = shared_features(target)
-    seconds = deployment_features(target, own) @ np.where(mask, 0, latency.beta)
-    seconds += deployment_features(target, shared) @ np.where(mask, latency.beta, 0)
+    seconds = step_time(group_features(target, own, shared), latency.beta)
     assert run.steps["duration_s"] == pytest.approx(seconds, rel=1e-9)
     assert (shared.tokens < own.tokens).mean() > 0.05
 

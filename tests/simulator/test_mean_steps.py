@@ -20,7 +20,7 @@ from pinn.simulator.workloads.workload import PromptGroups, closed_loop, open_lo
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
-from pinn.surrogate.step_features import step_features
+from pinn.surrogate.step_features import step_features, step_time
 
 RANGE = (0.8, 1.0)
 LOADS = {
@@ -63,9 +63,10 @@ def test_beta_times_the_mean_features_is_what_the_engine_takes(name, asynchronou
     several = r.output_tokens > 1
     gaps = r.output_tokens[several] - 1
     tpot = (r.engine_finish_s - r.engine_first_token_s)[several] / gaps
-    assert steps.tpot_share @ features @ LATENCY.beta == pytest.approx(tpot.mean(), rel=1e-3)
+    seconds = step_time(features, LATENCY.beta)
+    assert steps.tpot_share @ seconds == pytest.approx(tpot.mean(), rel=1e-3)
     ttft = (r.engine_first_token_s - r.handed_s).mean()
-    assert steps.ttft_share @ features @ LATENCY.beta == pytest.approx(ttft, rel=1e-3)
+    assert steps.ttft_share @ seconds == pytest.approx(ttft, rel=1e-3)
 
 
 @pytest.mark.parametrize("name", ["1 client", "4 clients", "64 clients"])
@@ -73,7 +74,8 @@ def test_clients_see_the_same_tpot_where_answers_are_long(name):
     """The API server's time for the first and the last token is spread over many gaps."""
     run = served(name)
     steps = mean_steps(run)
-    tpot = steps.tpot_share @ step_features(step_costs([SERVER]), steps.sums) @ LATENCY.beta
+    features = step_features(step_costs([SERVER]), steps.sums)
+    tpot = steps.tpot_share @ step_time(features, LATENCY.beta)
     assert run.requests.mean_itl_s.mean() == pytest.approx(tpot, rel=1e-3)
 
 
@@ -82,13 +84,10 @@ def test_clients_see_the_same_tpot_and_ttft_where_the_api_server_has_nothing_to_
     bare = dataclasses.replace(LATENCY, alpha=np.zeros_like(LATENCY.alpha))
     run = served(name, latency=bare)
     steps = mean_steps(run)
-    features = step_features(step_costs([SERVER]), steps.sums)
-    assert steps.tpot_share @ features @ bare.beta == pytest.approx(
-        np.nanmean(run.requests.mean_itl_s), rel=1e-3
-    )
-    assert steps.ttft_share @ features @ bare.beta == pytest.approx(
-        run.requests.ttft_s.mean(), rel=1e-3
-    )
+    seconds = step_time(step_features(step_costs([SERVER]), steps.sums), bare.beta)
+    tpot = np.nanmean(run.requests.mean_itl_s)
+    assert steps.tpot_share @ seconds == pytest.approx(tpot, rel=1e-3)
+    assert steps.ttft_share @ seconds == pytest.approx(run.requests.ttft_s.mean(), rel=1e-3)
 
 
 @pytest.mark.parametrize("name", LOADS)

@@ -99,7 +99,7 @@ def test_sensitivities_equal_the_mean_features_where_nothing_queues():
         Job(model.deployment, workload, model), lambda r: r.requests.e2e_s.mean()
     )
     run = simulate(model.deployment, workload, model)
-    sums = request_feature_sums(model.deployment, run)[1].mean(0)
+    sums = request_feature_sums(model, run)[1].mean(0)
     for name, expected in zip(STEP_FEATURES, sums, strict=True):
         assert found[name].derivative == pytest.approx(expected, rel=1e-5, abs=1e-9), name
     for name, expected in zip(

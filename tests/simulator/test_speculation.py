@@ -190,5 +190,5 @@ def test_sums_of_features_give_the_measured_times():
     workload = load([20, 30, 12], [16, 9, 20], [0.0, 1e-4, 2e-4])
     latency = latency_of(target)
     run = simulate(target, workload, latency, compiled=False)
-    (_, last), r = request_feature_sums(target, run), run.requests
+    (_, last), r = request_feature_sums(latency, run), run.requests
     np.testing.assert_allclose(last @ latency.beta, r.engine_finish_s - r.handed_s, rtol=1e-7)

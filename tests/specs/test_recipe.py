@@ -119,6 +119,14 @@ def test_trtllm_captures_few_sizes_without_padding():
     assert recipe(engine="trtllm", enforce_eager=True).graph_tokens == 0
 
 
+def test_eager_modules_are_not_compiled():
+    assert recipe().compiled
+    eager = recipe(enforce_eager=True)
+    assert not eager.compiled
+    assert eager.origins["compiled"] == Origin(FLAG, "--enforce-eager")
+    assert not any(recipe(engine=name).compiled for name in ("sglang", "trtllm"))
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

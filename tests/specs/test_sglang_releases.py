@@ -214,5 +214,5 @@ def test_decodes_of_graphs_are_denser_where_they_are_few():
 
 def test_nothing_of_sglang_is_assumed_but_what_no_source_has():
     found = resolved("")
-    assert set(found.assumed) <= {"fused_quantization", "latent_launches"}
+    assert set(found.assumed) <= {"fused_quantization"}
     assert found.origins["max_requests"].kind == found.origins["moe_kernels"].kind == DEFAULT

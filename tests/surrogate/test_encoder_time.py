@@ -45,7 +45,7 @@ def test_an_image_takes_longer_than_its_arithmetic_and_less_than_four_times_as_l
 
 
 def test_a_tiny_image_takes_as_long_as_its_launches():
-    assert timed("32x32").first_s == 27 * STEP_FEATURES["eager_layer"].overhead.prior
+    assert timed("32x32").first_s == 27 * STEP_FEATURES["launched_layer"].overhead.prior
 
 
 def test_more_images_take_longer_and_no_longer_than_one_by_one():

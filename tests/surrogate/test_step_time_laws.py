@@ -142,8 +142,9 @@ def test_offloaded_weights_cross_pcie_in_every_step(network, deployment, batch, 
     few, more = sorted((few, more))
     before = seconds(network, offloading(deployment, few * held), batch)[0]
     after = seconds(network, offloading(deployment, more * held), batch)[0]
-    least = (more - few) * held / deployment.gpu.pcie_bandwidth_bytes_per_s
-    assert after - before >= least - ROUNDING * after
+    assert after >= before * (1 - ROUNDING)
+    # The transfer hides behind launching that takes longer, but no step is shorter than it.
+    assert after >= more * held / deployment.gpu.pcie_bandwidth_bytes_per_s * (1 - ROUNDING)
 
 
 @given(networks(), deployments(), batches(), st.floats(1, 1e6))
@@ -179,9 +180,11 @@ def test_cutting_a_prompt_into_chunks_keeps_its_attention_work(deployment, token
 
 
 @given(deployments(), batches(), st.integers(0, 2**32 - 1))
-def test_a_step_is_linear_in_every_coefficient(deployment, batch, seed):
+def test_a_step_is_convex_in_its_coefficients(deployment, batch, seed):
+    """Linear but for the longer of launching and the GPU's work."""
     rng = np.random.default_rng(seed)
     one, other = rng.uniform(0, 2, (2, len(STEP_FEATURES)))
     work = batch_work(deployment, [batch])
-    together = step_seconds(one, *work) + 3 * step_seconds(other, *work)
-    assert step_seconds(one + 3 * other, *work) == pytest.approx(together, rel=1e-9)
+    assert step_seconds(3 * one, *work) == pytest.approx(3 * step_seconds(one, *work), rel=1e-9)
+    apart = step_seconds(one, *work) + step_seconds(other, *work)
+    assert_not_slower(step_seconds(one + other, *work)[0], apart[0])

@@ -8,11 +8,12 @@ from pinn.errors import PinnError
 from pinn.kernels.composition import COMPOSED_PARTS, compose
 from pinn.kernels.evidence import kernels_used
 from pinn.physics.batch_sums import alike
+from pinn.physics.costs import UNCOMPILED
 from pinn.specs.batch import Batch, parse_batch
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
-from pinn.surrogate.step_features import STEP_FEATURES, step_features
+from pinn.surrogate.step_features import STEP_FEATURES, step_features, step_time
 from pinn.surrogate.surrogate import batch_work
 from pinn.training.breakdown import (
     PART_OF_FEATURE,
@@ -42,13 +43,16 @@ def test_every_feature_and_operator_belongs_to_a_part_in_their_order():
 
 @pytest.mark.parametrize("name", [DENSE, MOE, LATENT])
 @pytest.mark.parametrize("batch", ["64 decode @ 2000", MIXED])
-def test_parts_add_up_to_the_step(h100_kernels, name, batch):
-    deployment = on_h100(name, tensor_parallel_size=8 if name == LATENT else 2)
+@pytest.mark.parametrize("eager", [False, True])
+def test_parts_add_up_to_the_step(h100_kernels, name, batch, eager):
+    ranks = 8 if name == LATENT else 2
+    deployment = on_h100(name, tensor_parallel_size=ranks, enforce_eager=eager)
     teacher = Teacher(h100_kernels, prior_scalars())
     found = breakdown(deployment, batch, PRIORS, teacher)
     features = step_features(*batch_work(deployment, [parse_batch(batch)]))
-    assert sum(found.network.values()) == pytest.approx((features @ PRIORS).item())
-    assert sum(found.features.values()) == pytest.approx((features @ PRIORS).item())
+    whole = step_time(features, PRIORS).item()
+    assert sum(found.network.values()) == pytest.approx(whole)
+    assert sum(found.features.values()) == pytest.approx(whole)
     parts = compose(h100_kernels, deployment, alike([parse_batch(batch)]))
     expected = teacher.scalars.step_seconds(parts, features).item()
     assert sum(found.composed.values()) == pytest.approx(expected)
@@ -69,6 +73,22 @@ def test_one_token_is_all_weights_and_more_tokens_only_add_arithmetic(h100_kerne
         assert alone["matmul_arithmetic"] == 0
         assert together["weights"] == pytest.approx(alone["weights"])
         assert together["matmul_arithmetic"] > together["weights"]
+
+
+def test_launching_counts_where_the_gpu_waits_for_it(h100_kernels):
+    """A decode of a small model, launched one by one; a prompt so long that launching hides."""
+    deployment = on_h100(DENSE, enforce_eager=True)
+    teacher = Teacher(h100_kernels, prior_scalars())
+    short, long = (
+        breakdown(deployment, batch, PRIORS, teacher)
+        for batch in ("1 decode @ 0", "1 prefill 8192 @ 0")
+    )
+    launched = UNCOMPILED * 32 * STEP_FEATURES["launched_layer"].prior
+    for values in (short.network, short.composed):
+        assert sum(values.values()) - values["host"] == pytest.approx(launched)
+        assert values["launching"] > 0
+    assert short.features["launched_layer"] == short.network["launching"]
+    assert long.network["launching"] == long.composed["launching"] == 0
 
 
 def test_parts_that_a_step_does_not_have_take_no_time(h100_kernels):

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from pinn.engines.deployment import Deployment
-from pinn.kernels.composition import COMPOSED_PARTS, compose, compose_many
+from pinn.kernels.all_reduce import SIZES_BYTES, AllReduce
+from pinn.kernels.composition import COMPOSED_PARTS, NORM_SECONDS, compose, compose_many
 from pinn.physics.batch_sums import UniformBatches, sample_batches
 from pinn.physics.cost_facts import sampler_time
 from pinn.physics.costs import step_costs
@@ -132,6 +133,48 @@ def test_sampling_grows_with_requests_and_vocabulary(h100_kernels):
     twice = part(compose(h100_kernels, wider, one(8, 500)), "sampling")
     launches_s = sampler_time(deployment.sampling).launch_s
     assert twice - launches_s == pytest.approx(2 * (few - launches_s))
+
+
+def made_all_reduces(kernels, ranks: int):
+    """The surrogates with all-reduces of 100 us by vLLM's kernel and of 10 by the fused one."""
+    flat = {
+        name: AllReduce({("H100-SXM", ranks): np.full(len(SIZES_BYTES), seconds)})
+        for name, seconds in (("all_reduce", 100e-6), ("fused_all_reduce", 10e-6))
+    }
+    return replace(kernels, **flat)
+
+
+@pytest.mark.parametrize(("tp", "tokens"), [(4, 256), (8, 64)])
+def test_a_message_that_is_fused_takes_the_fused_curve_and_a_larger_one_vllms_own(
+    h100_kernels, tp, tokens
+):
+    """vLLM 0.19 fuses up to 2 MiB on 4 H100 and 0.5 on 8; Llama 8B sends 8 KiB per token."""
+    flags = {"tensor_parallel_size": tp, "engine_version": "0.19.0"}
+    made = made_all_reduces(h100_kernels, tp)
+    for size, seconds in ((1, 10e-6), (tokens, 10e-6), (tokens + 1, 100e-6), (8 * tokens, 100e-6)):
+        found = compose(made, on_h100(DENSE, **flags), one(size, 500))
+        assert part(found, "all_reduce") == pytest.approx(65 * seconds)
+        alone = compose(made, on_h100(DENSE, **flags, fuse_all_reduce=False), one(size, 500))
+        assert part(alone, "all_reduce") == pytest.approx(65 * 100e-6)
+
+
+def test_messages_of_full_width_norms_are_fused_with_nothing(h100_kernels):
+    """MiniMax-M2.5: 125 messages of hidden states, and one of sums of squares in 62 layers."""
+    deployment = on_h100(
+        "MiniMaxAI/MiniMax-M2.5", tensor_parallel_size=4, engine_version="0.19.0",
+    )  # fmt: skip
+    found = compose(made_all_reduces(h100_kernels, 4), deployment, one(1, 500))
+    norms = 62 * (100e-6 + NORM_SECONDS)
+    assert part(found, "all_reduce") == pytest.approx(125 * 10e-6 + norms)
+
+
+def test_another_engines_unfused_all_reduce_saves_its_share_of_vllms(h100_kernels):
+    """SGLang's own takes 0.66 of vLLM's, and as TensorRT-LLM's kernel does where it is fused."""
+    made = made_all_reduces(h100_kernels, 4)
+    for fuse, seconds in ((False, 66e-6), (True, 10e-6)):
+        flags = {"tensor_parallel_size": 4, "engine": "sglang", "fuse_all_reduce": fuse}
+        found = compose(made, on_h100(DENSE, **flags), one(1, 500))
+        assert part(found, "all_reduce") == pytest.approx(65 * seconds)
 
 
 def test_one_gpu_communicates_nothing(h100_kernels):

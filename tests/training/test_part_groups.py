@@ -1,9 +1,10 @@
 """Groups of parts of a step on which the network is trained separately."""
 
 import numpy as np
+import pytest
 
 from pinn.kernels.composition import COMPOSED_PARTS
-from pinn.surrogate.step_features import STEP_FEATURES
+from pinn.surrogate.step_features import HOST, LAUNCHING, STEP_FEATURES
 from pinn.training.teacher import FEATURE_GROUPS, PART_GROUPS, Scalars, group_seconds, prior_scalars
 
 
@@ -25,11 +26,18 @@ def test_a_feature_is_in_the_group_of_every_part_that_it_explains():
         assert set(feature.explains) <= set(PART_GROUPS[group])
 
 
-def test_groups_add_up_to_the_step():
+@pytest.mark.parametrize("longer", [1.0, 1e3])
+def test_a_step_is_the_host_and_the_longer_of_launching_and_the_others(longer):
     parts, features, scalars = some_steps(0)
+    features[..., LAUNCHING] *= longer
     groups = group_seconds(scalars, parts, features)
     assert groups.shape == (4, 7, len(PART_GROUPS))
-    np.testing.assert_allclose(groups.sum(-1), scalars.step_seconds(parts, features), rtol=1e-12)
+    host = (features * scalars.overheads)[..., HOST].sum(-1)
+    launching = groups[..., -2]
+    work = groups.sum(-1) - launching - host
+    whole = host + np.maximum(launching, work)
+    np.testing.assert_allclose(scalars.step_seconds(parts, features), whole, rtol=1e-12)
+    assert (launching > work).any() == (longer > 1)
 
 
 def test_a_part_moves_its_own_group_alone():

@@ -11,6 +11,7 @@ from pinn.specs.serving import ServingSpec
 from pinn.training.kernel_data import KernelSettings, training_deployments
 from pinn.training.synthetic import (
     OTHER_RATES,
+    TAUGHT_RELEASES,
     by_all_kernels,
     catalog_deployments,
     catalog_models,
@@ -62,6 +63,16 @@ def test_draws_span_experts_latent_attention_windows_and_parallelism():
     assert {d.model.moe is None for d in drawn} == {True, False}
     assert {"latent" in mixer_names(d.model) for d in drawn} == {True, False}
     assert {d.model.window_tokens is None for d in drawn} == {True, False}
+
+
+def test_draws_have_a_release_that_fuses_no_all_reduce_and_one_that_does():
+    for drawn in (synthetic_deployments(300, GPUS, 0), catalog_deployments(300, GPUS, 0)):
+        releases = [d.serving.engine_version for d in drawn]
+        assert set(releases) == set(TAUGHT_RELEASES) == {"0.15.1", "0.20.1"}
+        assert 0.4 < np.mean([release == "0.15.1" for release in releases]) < 0.6
+        parallel = [d for d in drawn if d.serving.tensor_parallel_size > 1]
+        fused = {d.serving.engine_version for d in parallel if d.recipe.fused_all_reduce_bytes}
+        assert fused == {"0.20.1"}
 
 
 def test_published_models_are_as_wide_as_drawn_ones():

@@ -6,7 +6,7 @@ type Costs struct {
 	Layers                float64 `column:"layers"`                    // Transformer layers
 	MoELayers             float64 `column:"moe_layers"`                // layers with routed experts
 	QuantizedLayers       float64 `column:"quantized_layers"`          // layers whose activations are quantized by kernels of their own
-	LaunchedLayers        float64 `column:"launched_layers"`           // layers weighted by their kernels: experts and latent attention count for more
+	LaunchedLayers        float64 `column:"launched_layers"`           // layers weighted by how long their kernels take to launch: experts, latent attention and uncompiled modules count for more
 	ParallelLayers        float64 `column:"parallel_layers"`           // layers with a tensor-parallel all-reduce, relative to vLLM's own kernel
 	GraphTokens           float64 `column:"graph_tokens"`              // largest captured CUDA graph, in tokens
 	GraphRequests         float64 `column:"graph_requests"`            // decodes of the largest captured CUDA graph, where those hold decodes alone; else 0
@@ -32,6 +32,7 @@ type Costs struct {
 	WindowedPrefillPair   float64 `column:"windowed_prefill_pair_s"`   // attention arithmetic of a prefill per pair, in windowed layers
 	AllReduces            float64 `column:"all_reduces"`               // all-reduces of a step, relative to vLLM's own kernel; 0 on one GPU
 	AllReduceTokenBytes   float64 `column:"all_reduce_token_bytes"`    // message of one of them per token, in bytes
+	OneShotBytes          float64 `column:"one_shot_bytes"`            // largest message of a one-shot or fused all-reduce
 	AllReduceToken        float64 `column:"all_reduce_token_s"`        // moving one token's all-reduces over the GPU links
 	SmallAllReduceToken   float64 `column:"small_all_reduce_token_s"`  // moving one token's small all-reduces, as vLLM's own kernel takes
 	ExchangeToken         float64 `column:"exchange_token_s"`          // moving one token to its experts and back between GPUs

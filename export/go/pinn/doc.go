@@ -1,9 +1,11 @@
 // Package pinn predicts how long the steps of an LLM serving engine take.
 //
 // It reads a coefficient table, which 'pinn export table' writes: one [Row] per configuration,
-// found by a [Key]. A row gives a [Model], which computes the features of a batch and returns
-// sum(beta x feature), the time of the batch's step. What happens to a request outside the steps
-// takes sum(alpha x feature), see [RequestValues].
+// found by a [Key]. A row gives a [Model], which computes the features of a batch and returns the time
+// of the batch's step. Each feature takes beta x feature. The host's own features, step and request,
+// come first; launching, launched_layer, then overlaps the GPU's work, all other features, and the step
+// waits for the longer of the two. What happens to a request outside the steps takes
+// sum(alpha x feature), see [RequestValues].
 //
 // A table is refused unless its coefficients are those that this package implements.
 //

@@ -84,20 +84,18 @@ type stepTimer struct {
 	tokens, branches int64 // of Drafts; 0 without speculative decoding
 	passes           [3]*pass
 	times            [3]float64
-	step, request    float64 // beta of what a step has once, however many passes
+	step, request    float64 // beta of what the host does once a step, however many passes
 }
 
 func newStepTimer(row *Row, beta StepValues, kept int) *stepTimer {
+	t := &stepTimer{times: [3]float64{1}, step: beta.Step, request: beta.Request}
 	d := row.Drafts
 	if d == nil {
-		return &stepTimer{passes: [3]*pass{newPass(row.Costs, beta, kept)}}
+		t.passes[0] = newPass(row.Costs, beta, kept)
+		return t
 	}
-	t := &stepTimer{
-		tokens: d.Tokens, branches: d.Branches, times: [3]float64{1},
-		step: beta.Step, request: beta.Request,
-	}
+	t.tokens, t.branches = d.Tokens, d.Branches
 	rows := float64(d.Tokens + 1)
-	beta.Step, beta.Request = 0, 0
 	t.passes[0] = newPass(row.Costs.withQueries(rows, rows), beta, kept)
 	if d.Passes > 0 {
 		t.passes[1] = newPass(d.Costs.withQueries(rows, 1), beta, kept)
@@ -116,22 +114,24 @@ func (c Costs) withQueries(queries, rows float64) Costs {
 	return c
 }
 
-// seconds returns the time of a step whose decodes count once each, however many tokens they verify.
+// seconds returns the time of a step whose decodes count once each, however many tokens they verify:
+// the host's own work, then the longer of launching and the GPU's work, each summed over all passes.
 func (t *stepTimer) seconds(s *Sums) float64 {
+	host := t.request * float64(s.PrefillRequests+s.DecodeRequests)
+	if s.PrefillTokens+s.DecodeRequests > 0 {
+		host += t.step
+	}
 	if t.tokens == 0 {
-		return t.passes[0].seconds(s)
+		return host + larger(t.passes[0].launching(s), t.passes[0].gpu(s))
 	}
-	requests := s.PrefillRequests + s.DecodeRequests
-	if requests == 0 {
-		return 0
-	}
-	total, sums := t.step+t.request*float64(requests), t.sums(s)
+	launching, gpu, sums := 0.0, 0.0, t.sums(s)
 	for i, times := range t.times {
 		if times > 0 {
-			total += times * t.passes[i].seconds(&sums[i])
+			launching += times * t.passes[i].launching(&sums[i])
+			gpu += times * t.passes[i].gpu(&sums[i])
 		}
 	}
-	return total
+	return host + larger(launching, gpu)
 }
 
 // sums returns the sums of each pass.

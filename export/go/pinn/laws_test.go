@@ -62,6 +62,60 @@ func TestMoreWorkNeverTakesLess(t *testing.T) {
 	}
 }
 
+// A step takes the host's own work and the longer of launching and the GPU's work, each alone a step
+// whose other coefficients are 0; with drafts, of all passes together.
+func TestLaunchingOverlapsTheGPUsWork(t *testing.T) {
+	rows := append(goldenTable(t).Rows, speculatingTable(t).Rows...)
+	rng, longer := rand.New(rand.NewSource(4)), [2]int{}
+	for i := range rows {
+		host, launching, gpu := rows[i], rows[i], rows[i]
+		host.Beta = StepValues{Step: rows[i].Beta.Step, Request: rows[i].Beta.Request}
+		launching.Beta = StepValues{LaunchedLayer: rows[i].Beta.LaunchedLayer}
+		gpu.Beta.Step, gpu.Beta.Request, gpu.Beta.LaunchedLayer = 0, 0, 0
+		models := []*Model{}
+		for _, row := range []*Row{&rows[i], &host, &launching, &gpu} {
+			models = append(models, goldenModel(t, row))
+		}
+		for range 20 {
+			batch := []Request{{0, 1 + rng.Int63n(3000), 4000}, {rng.Int63n(9000), 1, 0}}
+			sums, seconds := sumsOf(models[0], batch), []float64{}
+			for _, model := range models {
+				seconds = append(seconds, model.StepSeconds(sums))
+			}
+			if want := seconds[1] + max(seconds[2], seconds[3]); !near(seconds[0], want, 1e-12) {
+				t.Fatalf("row %d, %v: %v s, its parts %v", i, batch, seconds[0], seconds[1:])
+			}
+			if seconds[2] > seconds[3] {
+				longer[0]++
+			} else {
+				longer[1]++
+			}
+		}
+	}
+	if min(longer[0], longer[1]) < 100 {
+		t.Errorf("launching is longer in %d steps, the GPU's work in %d", longer[0], longer[1])
+	}
+}
+
+// The synchronization of large all-reduces begins beyond the largest one-shot or fused message.
+func TestLargeAllReducesBeginBeyondOneShotBytes(t *testing.T) {
+	for _, oneShot := range []float64{1 << 18, 1 << 19, 1 << 21, 32 << 20} {
+		row := &Row{Beta: StepValues{LargeAllReduce: 3e-6}}
+		row.Costs = Costs{AllReduces: 65, AllReduceTokenBytes: 8192, OneShotBytes: oneShot}
+		model, err := NewModel(row)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tokens := int64(oneShot / 8192)
+		for more, want := range []float64{0, 3e-6 * 65} {
+			sums := &Sums{PrefillTokens: tokens + int64(more), PrefillRequests: 1}
+			if got := model.StepSeconds(sums); !near(got, want, 1e-12) {
+				t.Errorf("%v bytes, %d tokens: %v s, want %v", oneShot, sums.PrefillTokens, got, want)
+			}
+		}
+	}
+}
+
 func TestChunksOfAPromptAddUpToTheSamePairs(t *testing.T) {
 	for _, window := range []int64{0, 1, 7, 100, 5000} {
 		whole, parts := Sums{window: window}, Sums{window: window}

@@ -160,8 +160,8 @@ func checkColumns(cells map[string]string) error {
 	for _, column := range slices.Sorted(maps.Keys(cells)) {
 		isNumber := strings.Contains(column, ".") && !slices.Contains(draftCounts[:], column)
 		if isNumber && known[column] == nil {
-			return fmt.Errorf("column %q is unknown: another version of pinn wrote it, use the Go "+
-				"package of that version", column)
+			return fmt.Errorf("column %q is unknown: another version of pinn wrote it, export the "+
+				"table again or use the Go package of that version", column)
 		}
 	}
 	_, drafts := cells[draftCounts[0]]

@@ -23,3 +23,19 @@ func TestReleasedTablesLoadOrSayWhatToDo(t *testing.T) {
 		}
 	}
 }
+
+// A table of before that has all but the largest fused message is refused with what to do.
+func TestTablesWithoutTheLargestFusedMessageSayWhatToDo(t *testing.T) {
+	cells := map[string]string{"format": TableFormat, "version": "1"}
+	for column := range emptyRow().places() {
+		cells[column] = "1"
+	}
+	if err := checkColumns(cells); err != nil {
+		t.Fatal(err)
+	}
+	delete(cells, "cost.one_shot_bytes")
+	want := "columns are missing: cost.one_shot_bytes; export the table again with this version of pinn"
+	if err := checkColumns(cells); err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}

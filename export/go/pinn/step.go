@@ -8,9 +8,8 @@ const (
 	fewTokensShare = 0.1     // share of a step's tokens whose experts skewed routing reads
 	oneShotBytes   = 1 << 18 // largest message of vLLM's one-shot all-reduce
 	customBytes    = 1 << 23 // largest message of vLLM's own all-reduce
-	betweenGraphs  = 0.5     // share of a layer's launches that graphs leave to a long prompt
-	betweenTokens  = 1024    // prompt tokens from which all of that share counts
-	ramp           = 8       // 1 / how far beyond the captured size all layers are launched eagerly
+	pieces         = 0.41    // share of a layer's launches that pieces of graphs leave to a step with prompts
+	ramp           = 8       // 1 / how far beyond the captured size all layers are launched one by one
 )
 
 // keptTokens is the number of tokens below which a pass keeps the seconds of each number.
@@ -34,8 +33,15 @@ func newPass(costs Costs, beta StepValues, kept int) *pass {
 	return p
 }
 
-// seconds returns the sum of beta times the features of a batch.
-func (p *pass) seconds(s *Sums) float64 {
+// launching returns the seconds of launching kernels outside of CUDA graphs, which goes on while the
+// GPU works.
+func (p *pass) launching(s *Sums) float64 {
+	return p.beta.LaunchedLayer * p.costs.LaunchedLayers * p.costs.launchedShare(s)
+}
+
+// gpu returns the seconds of the GPU's work: the sum of beta times the features of a batch, without
+// launching and the host's.
+func (p *pass) gpu(s *Sums) float64 {
 	tokens := s.PrefillTokens + s.DecodeRequests
 	if uint64(tokens) < uint64(len(p.byTokens)) {
 		return p.byTokens[tokens] + p.requestSeconds(s)
@@ -49,7 +55,7 @@ func (p *pass) tokenSeconds(tokens float64) float64 {
 	if tokens <= 0 {
 		return 0
 	}
-	once := b.Step + b.Layer*c.Layers + b.MoELayer*c.MoELayers + b.QuantizedLayer*c.QuantizedLayers +
+	once := b.Layer*c.Layers + b.MoELayer*c.MoELayers + b.QuantizedLayer*c.QuantizedLayers +
 		b.ParallelLayer*c.ParallelLayers + b.Sampling*c.SampledStep + b.GEMMWeights*c.GEMMWeights +
 		b.CPUOffload*c.Offload
 	perToken := b.Activations*c.ActivationToken + b.GEMMCompute*c.GEMMToken +
@@ -59,7 +65,7 @@ func (p *pass) tokenSeconds(tokens float64) float64 {
 	messages := c.SmallAllReduceToken *
 		(b.AllReduceFirst256K*smaller(tokens, oneShotBytes/c.AllReduceTokenBytes) +
 			b.AllReduceFirst8M*smaller(tokens, customBytes/c.AllReduceTokenBytes))
-	if c.AllReduceTokenBytes*tokens > oneShotBytes {
+	if c.AllReduceTokenBytes*tokens > c.OneShotBytes {
 		messages += b.LargeAllReduce * c.AllReduces
 	}
 	return once + perToken*tokens + gemm + messages + p.expertSeconds(tokens*c.ExpertReplicas)
@@ -89,13 +95,12 @@ func (p *pass) requestSeconds(s *Sums) float64 {
 	b, c := &p.beta, &p.costs
 	tokens := float64(s.PrefillTokens + s.DecodeRequests)
 	requests := float64(s.PrefillRequests + s.DecodeRequests)
-	perRequest := b.Request + b.Sampling*c.SampledRequest + b.GEMMCompute*c.HeadSequence
+	perRequest := b.Sampling*c.SampledRequest + b.GEMMCompute*c.HeadSequence
 	gemm := c.GEMMToken*tokens + c.HeadSequence*requests
 	if tokens > 0 {
 		gemm = larger(gemm, c.GEMMWeights)
 	}
-	total := b.EagerLayer*c.LaunchedLayers*c.eagerShare(s) + perRequest*requests + b.GEMM*gemm +
-		b.PrefillTokens*c.PrefillToken*float64(s.PrefillTokens)
+	total := perRequest*requests + b.GEMM*gemm + b.PrefillTokens*c.PrefillToken*float64(s.PrefillTokens)
 	if s.DecodeRequests > 0 {
 		context, near := float64(s.DecodeContext), float64(s.WindowedDecodeContext)
 		read := c.KVRead*context + c.WindowedKVRead*near
@@ -113,10 +118,10 @@ func (p *pass) requestSeconds(s *Sums) float64 {
 	return total
 }
 
-// eagerShare returns the share of the layers' launches that no CUDA graph has. Beyond the captured
-// size it rises to 1 over an eighth of that size. Graphs with a limit of requests are of decodes
-// alone.
-func (c *Costs) eagerShare(s *Sums) float64 {
+// launchedShare returns the share of the layers' launches that no CUDA graph has. Beyond the captured
+// size it rises to 1 over an eighth of that size. Within it, steps with prompts have the share of pieces.
+// Graphs with a limit of requests are of decodes alone.
+func (c *Costs) launchedShare(s *Sums) float64 {
 	prompts, decodes := float64(s.PrefillTokens), float64(s.DecodeRequests)
 	tokens := prompts + decodes
 	switch {
@@ -127,7 +132,10 @@ func (c *Costs) eagerShare(s *Sums) float64 {
 	case c.GraphRequests > 0:
 		tokens = prompts
 	}
-	between := betweenGraphs * smaller(prompts/betweenTokens, 1)
+	between := smaller(prompts, 1)
+	if c.GraphTokens > 1 {
+		between *= pieces
+	}
 	return smaller(larger(ramp*(tokens/larger(c.GraphTokens, 1)-1), between), 1)
 }
 

@@ -14,7 +14,7 @@ type StepValues struct {
 	MoELayer                float64 `column:"moe_layer [s/layer]"`
 	QuantizedLayer          float64 `column:"quantized_layer [s/layer]"`
 	ParallelLayer           float64 `column:"parallel_layer [s/layer]"`
-	EagerLayer              float64 `column:"eager_layer [s/layer]"`
+	LaunchedLayer           float64 `column:"launched_layer [s/layer]"`
 	PrefillLayer            float64 `column:"prefill_layer [s/layer]"`
 	DecodeLayer             float64 `column:"decode_layer [s/layer]"`
 	Request                 float64 `column:"request [s/request]"`

@@ -70,9 +70,6 @@ UNGATED = {(2688, 1856), (2048, 5120), (1024, 2688), (4096, 2688)}
 #: Share of rows below the bound from which a shape does not reach the experts that it names (an
 #: assumption).
 FALSE_ROUTING_SHARE = 0.05
-#: Pairs of token and expert, per expert, from which popular experts matter more than missed ones:
-#: the times of the tables' two routings cross there.
-CROWDED_PAIRS = 16.0
 
 
 def matrices(hidden: pd.Series, width: pd.Series) -> Float[np.ndarray, " rows"]:
@@ -85,16 +82,6 @@ def _moe_work(r: pd.DataFrame) -> Work:
     value = {name: r[name].to_numpy(dtype=np.float64) for name in NUMBERS}
     routed = (value[name] for name in ("tokens", "experts", "top_k", "expert_parallel"))
     return moe_work(value, experts_hit_balanced(*routed), table.bytes_per_element(r["precision"]))
-
-
-def _served_routing(r: pd.DataFrame) -> np.ndarray:
-    """Return the tables' routing that is like a server's at each size.
-
-    Few tokens hit about as many experts as random draws do, which balanced routing bounds. Many
-    tokens hit every expert, and the popular ones set the time.
-    """
-    pairs = r["tokens"] * r["top_k"] / r["experts"]
-    return np.where(pairs < CROWDED_PAIRS, "balanced", "power_law_1.01")
 
 
 def _below_bound(r: pd.DataFrame, gpu: GpuSpec) -> np.ndarray:
@@ -119,7 +106,7 @@ def _moe_rules(gpu: GpuSpec, source: table.TableSource) -> table.Rules:
     return {
         **table.unused_format("precision", source),
         "kernel not used": lambda r: ~r["kernel"].str.contains(source.kernel, regex=False),
-        "routing unlike a server's": lambda r: r["distribution"] != _served_routing(r),
+        "uneven routing": lambda r: r["distribution"] != "balanced",
         "expert parallelism of another engine": lambda r: (
             source.whole_experts_only & (r["expert_parallel"] > 1)
         ),
@@ -141,8 +128,9 @@ def _moe_rules(gpu: GpuSpec, source: table.TableSource) -> table.Rules:
     }
 
 
-#: Rows whose routing is like a server's. With expert parallelism, the tokens are those of the whole
-#: group; a rank holds ``experts / expert_parallel`` whole experts and drops pairs of other ranks.
+#: Rows whose tokens are distributed evenly. With expert parallelism, the tokens are those of the
+#: whole group; a rank holds ``experts / expert_parallel`` whole experts and drops pairs of other
+#: ranks.
 MOE_LAYOUT = table.layout(
     "moe",
     "moe_perf",

@@ -1,7 +1,7 @@
 """All measured kernels, read at once, with communication among ranks."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +38,14 @@ def _all_reduce_rules(gpu: GpuSpec, _: table.TableSource) -> table.Rules:
     }
 
 
+def _fused_rules(gpu: GpuSpec, _: table.TableSource) -> table.Rules:
+    return {
+        "elements are not 16 bits wide": lambda r: r["dtype"] != "bfloat16",
+        **table.NO_TIME,
+        "below the floor": lambda r: r["seconds"] < _floor(r, gpu),
+    }
+
+
 def _shared_path(r: pd.DataFrame) -> np.ndarray:
     """Return the rows of numbers of ranks whose largest message moves far more slowly than others'.
 
@@ -70,6 +78,12 @@ def _exchange_rules(gpu: GpuSpec, _: table.TableSource) -> table.Rules:
 
 #: All-reduces launched from a CUDA graph, as in a serving step.
 ALL_REDUCE_LAYOUT = table.layout("comm", "custom_allreduce_perf", _all_reduce_rules)
+#: All-reduces by the kernel that a norm can be fused with. Their tables do not state the launch.
+FUSED_LAYOUT = replace(
+    table.layout("comm", "custom_allreduce_perf", _fused_rules),
+    columns={name: c for name, c in ALL_REDUCE_LAYOUT.columns.items() if name != "backend"},
+    helpers=("dtype",),
+)
 #: NCCL's all-gather and reduce-scatter inside one node: the seconds of both for the ``bytes`` of
 #: all ranks' tokens. The report counts a pair once for each of the two. vLLM's default back end
 #: sends tokens to the experts by the first and their results back by the second
@@ -107,6 +121,7 @@ def _with_new_ranks(
 #: Kind of table -> layout, except for kinds with a reader of their own.
 _LAYOUTS = {
     "gemm": GEMM_LAYOUT, "moe": MOE_LAYOUT, "exchange": EXCHANGE_LAYOUT,
+    "fused_all_reduce": FUSED_LAYOUT,
     "decode_attention": attention.DECODE_LAYOUT, "prefill_attention": attention.PREFILL_LAYOUT,
     "latent_decode": attention.LATENT_DECODE_LAYOUT,
     "latent_prefill": attention.LATENT_PREFILL_LAYOUT,
@@ -129,6 +144,7 @@ class KernelTables:
     moe: pd.DataFrame
     other_experts: pd.DataFrame
     all_reduce: pd.DataFrame
+    fused_all_reduce: pd.DataFrame
     exchange: pd.DataFrame
     latent_decode: pd.DataFrame
     latent_prefill: pd.DataFrame

@@ -6,7 +6,6 @@ not part of the format's bytes per element, biases, and traffic inside a fused k
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 from jaxtyping import Float
@@ -139,33 +138,12 @@ def experts_hit_balanced(
     return np.minimum(experts / expert_parallel, np.maximum(pairs, 1.0))
 
 
-#: Standard deviation of the log of experts' popularity. An assumption, chosen on inner
-#: folds (``scripts/inner_folds.py``; LOG.md).
-POPULARITY_SPREAD = 0.8
-#: Standard normal quantiles of 24 equal shares of the experts.
-_QUANTILES = [NormalDist().inv_cdf((share + 0.5) / 24) for share in range(24)]
-
-
 def experts_hit_random(
-    tokens: Numbers,
-    experts: Numbers,
-    top_k: Numbers,
-    expert_parallel: Numbers,
-    spread: Numbers = POPULARITY_SPREAD,
+    tokens: Numbers, experts: Numbers, top_k: Numbers, expert_parallel: Numbers
 ) -> Numbers:
-    """Return the expected experts hit on one rank if every token draws ``top_k`` at random.
-
-    The probability of a draw is proportional to the expert's popularity. So fewer are hit than by
-    even draws (``spread`` 0), but no fewer than one token hits.
-    """
-    tokens, even = np.asarray(tokens, np.float64), np.asarray(top_k / experts)
-    mean = sum(np.exp(spread * quantile) for quantile in _QUANTILES) / len(_QUANTILES)
-    missed = np.zeros(np.broadcast_shapes(tokens.shape, even.shape))
-    for quantile in _QUANTILES:
-        chance = even * np.exp(spread * quantile) / mean
-        missed += np.exp(tokens * np.log1p(-np.minimum(chance, 1.0 - 1e-12)))
-    hit = experts * (1.0 - missed / len(_QUANTILES))
-    return np.maximum(hit, top_k * np.minimum(tokens, 1.0)) / expert_parallel
+    """Return the expected experts hit on one rank if every token draws ``top_k`` at random."""
+    missed = (1.0 - np.asarray(top_k / experts)) ** np.asarray(tokens, np.float64)
+    return experts * (1.0 - missed) / expert_parallel
 
 
 #: Number of ranks -> expected largest of as many independent standard normal values (Tippett 1925,

@@ -30,7 +30,7 @@ from pinn.simulator.workloads.load import LoadFlags
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import VLLM
 from pinn.surrogate.deployment_features import deployment_features
-from pinn.surrogate.step_features import STEP_FEATURES
+from pinn.surrogate.step_features import STEP_FEATURES, seconds_by_feature
 from pinn.surrogate.surrogate import Surrogate
 
 #: Default tensor-parallel sizes, and default number formats; None is the checkpoint's own format.
@@ -343,7 +343,8 @@ def _parts(job: Job, run: Run, chosen: np.ndarray) -> tuple[float, ...]:
         return ()
     weights = chosen[None, :] / chosen.sum()
     mean = StepRecords(weights @ run.steps.table)
-    seconds = deployment_features(job.deployment, mean.sums)[0] * job.latency.beta
+    features = deployment_features(job.deployment, mean.sums)[0]
+    seconds = seconds_by_feature(features, job.latency.beta)
     of_part = dict.fromkeys(PARTS, 0.0)
     for feature, value in zip(STEP_FEATURES.values(), seconds, strict=True):
         of_part[feature.part] += float(value)

@@ -53,7 +53,7 @@ def test_absurd_numbers_stop_nothing(tmp_path: Path, seed: int) -> None:
     assert reports["events"]["refused"]
     assert sum(tables.manifest["intervals"].values()) == reports["steps"]["accepted"]
     base, deployment = prior_coefficients(1), tables.deployment()
-    intervals = read_intervals(tables, deployment)
+    intervals = read_intervals(tables, deployment, base.beta[0])
     found = calibrate_to(chosen(intervals, BetaSettings("both", 50)), beta_prior(base.beta[0]))
     prior = assumed_prior(np.concatenate([found.beta, base.alpha[0]]))
     alpha = calibrate_alpha(read_requests(tables, deployment, found.beta), prior).posterior.alpha

@@ -21,6 +21,7 @@ from pinn.kernels.tables.table import VLLM, TableSource, sources
 from pinn.kernels.tables.tables import (
     ALL_REDUCE_LAYOUT,
     EXCHANGE_LAYOUT,
+    FUSED_LAYOUT,
     read_all_reduces,
     read_kernel_tables,
 )
@@ -207,7 +208,7 @@ def test_moe_refuses_by_rule(tmp_path):
     write_table(tmp_path, "moe", "moe_perf", rows)
     kept, report = MOE_LAYOUT.read(GPU, H100, tmp_path)
     assert reasons(report) == {
-        "routing unlike a": 1,
+        "uneven routing": 1,
         "modelopt fp8 on": 1,
         "SGLang's own call": 1,
         "below the floor": 1,
@@ -216,18 +217,18 @@ def test_moe_refuses_by_rule(tmp_path):
     assert set(kept["matrices"]) == {3.0}
 
 
-def test_crowded_experts_are_routed_by_popularity(tmp_path):
+def test_experts_are_routed_evenly_however_crowded(tmp_path):
     # 64 tokens with top-k 2 are 16 pairs for each of 8 experts.
     rows = [
-        expert(tokens, 2.0, distribution=routing)
-        for tokens in (63, 64)
-        for routing in ("balanced", "power_law_1.01")
+        expert(tokens, ms, distribution=routing)
+        for tokens in (4, 63, 64, 4096)
+        for routing, ms in (("balanced", 2.0), ("power_law_1.01", 3.0), ("power_law_1.2", 4.0))
     ]
-    rows[1]["latency"] = rows[2]["latency"] = 3.0
     write_table(tmp_path, "moe", "moe_perf", rows)
     kept, report = MOE_LAYOUT.read(GPU, H100, tmp_path)
-    assert kept[["tokens", "seconds"]].to_numpy().tolist() == [[63, 0.002], [64, 0.002]]
-    assert reasons(report) == {"routing unlike a": 2}
+    assert kept["tokens"].tolist() == [4, 63, 64, 4096]
+    assert kept["seconds"].tolist() == pytest.approx([2e-3] * 4)
+    assert reasons(report) == {"uneven routing": 8}
 
 
 def test_moe_refuses_shapes_that_route_to_fewer_experts(tmp_path):
@@ -255,6 +256,41 @@ def test_all_reduce_sizes_are_16_bit_elements_from_graphs(tmp_path):
     assert kept["bytes"].tolist() == [2048]
     assert kept["seconds"].tolist() == pytest.approx([5e-6])
     assert reasons(report) == {"launched one by": 1, "below the floor": 1}
+
+
+def test_fused_all_reduces_are_read_whatever_launched_them(tmp_path):
+    """TensorRT-LLM's tables have no back ends; a name that others give there is not looked at."""
+    rows = [
+        {"num_gpus": 2, "message_size": 1024, "latency": 0.004},
+        {"num_gpus": 4, "message_size": 2**20, "latency": 0.03},
+        {"num_gpus": 4, "message_size": 2**20, "latency": 0.03, "allreduce_dtype": "float32"},
+        {"num_gpus": 4, "message_size": 2**21, "latency": np.nan},
+        # 64 MiB over three quarters of links of 100 GB/s: half a millisecond at least.
+        {"num_gpus": 4, "message_size": 2**25, "latency": 0.5},
+        {"num_gpus": 4, "message_size": 2**25, "latency": 0.51},
+    ]
+    write_table(
+        tmp_path, "comm", "custom_allreduce_perf",
+        [{"allreduce_dtype": "bfloat16", **row} for row in rows],
+    )  # fmt: skip
+    kept, report = FUSED_LAYOUT.read(GPU, H100, tmp_path)
+    assert kept[["gpus", "bytes"]].to_numpy().tolist() == [[2, 2048], [4, 2**21], [4, 2**26]]
+    assert kept["seconds"].tolist() == pytest.approx([4e-6, 3e-5, 5.1e-4])
+    assert reasons(report) == {"elements are not": 1, "no time": 1, "below the floor": 1}
+    assert "backend" not in kept
+
+
+def test_fused_all_reduces_are_tensorrt_llms_of_every_gpu_with_nvlink():
+    found = sources("fused_all_reduce")
+    assert {source.backend for source in found} == {"trtllm"}
+    systems = {source.system: load_gpu(source.system) for source in found}
+    assert all(gpu.has_nvlink for gpu in systems.values())
+    rows, reports = FUSED_LAYOUT.read_all(found, systems)
+    assert {report.version for report in reports} == {"trtllm 1.3.0rc20"}
+    assert len(rows) == sum(report.accepted for report in reports)
+    assert set(rows["gpu"]) == {gpu.name for gpu in systems.values()}
+    ranks = rows.groupby("gpu")["gpus"].agg(set)
+    assert ranks["H100-SXM"] >= {2, 4, 8}
 
 
 def reduce_rows(gpus, bus_gb_per_s, sizes=(2**27, 2**28, 2**29)):

@@ -7,7 +7,7 @@ from pinn.calibration.calibrate import Intervals
 from pinn.engines.configurations import make_deployment
 from pinn.physics.batch_sums import uniform_sums
 from pinn.physics.costs import step_costs
-from pinn.surrogate.step_features import step_features
+from pinn.surrogate.step_features import overlapped, step_features
 
 BASE = prior_coefficients(1).beta[0]
 
@@ -30,7 +30,7 @@ def intervals(beta: np.ndarray, count: int = 400, noise: float = 0.0, seed: int 
         prefill_cached=np.zeros(count),
         window=None,
     )
-    features = step_features(step_costs([deployment()]), sums)
+    features = overlapped(step_features(step_costs([deployment()]), sums), BASE)
     seconds = features @ beta * np.exp(noise * draw.standard_normal(count))
     return Intervals(
         features=features,

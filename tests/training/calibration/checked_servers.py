@@ -28,7 +28,7 @@ from pinn.physics.costs import step_costs
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.serving import ServingSpec
 from pinn.surrogate.coefficients import Coefficients
-from pinn.surrogate.step_features import step_features
+from pinn.surrogate.step_features import step_features, step_time
 
 #: Server of most cases: CodeLlama-34B over two H100.
 SERVER = {
@@ -66,7 +66,7 @@ def engine_run(requests: int, rate_per_s: float, latency: LinearLatency) -> Engi
 
     def seconds(batch) -> float:
         sums = sum_batches([batch], deployment.model.window_tokens)
-        return float((step_features(costs, sums) @ latency.beta)[0])
+        return float(step_time(step_features(costs, sums), latency.beta)[0])
 
     limits = EngineLimits(
         deployment.recipe.token_budget,

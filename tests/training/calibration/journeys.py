@@ -28,7 +28,7 @@ from pinn.physics.costs import step_costs
 from pinn.specs.batch import Batch
 from pinn.specs.serving import ServingSpec
 from pinn.surrogate.coefficients import NAMES
-from pinn.surrogate.step_features import STEP_FEATURES, step_features
+from pinn.surrogate.step_features import STEP_FEATURES, step_features, step_time
 from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE
 
 MODEL, GPU = "meta-llama/Llama-3.1-8B", "H100"
@@ -57,7 +57,8 @@ def served(truth: np.ndarray, requests: int, draw: np.random.Generator) -> Engin
         arrivals.append(Arrival(now, prompt, output))
 
     def seconds(batch: Batch) -> float:
-        exact = float((step_features(costs, sum_batches([batch])) @ truth[: len(STEP_FEATURES)])[0])
+        features = step_features(costs, sum_batches([batch]))
+        exact = float(step_time(features, truth[: len(STEP_FEATURES)])[0])
         return exact * seed.lognormvariate(0, _STEP_JITTER)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -100,7 +101,7 @@ def trial(prior: Prior, requests: int, seed: int) -> pd.DataFrame:
     truth[SHOWN] *= 1 + draw.choice((-1, 1), len(SHOWN)) * draw.uniform(*_OFF, len(SHOWN))
     with tempfile.TemporaryDirectory() as folder:
         tables = read_back(truth, requests, seed, Path(folder))
-        steps = calibrate_to(read_intervals(tables, DEPLOYMENT), prior)
+        steps = calibrate_to(read_intervals(tables, DEPLOYMENT, prior.beta), prior)
         rows = read_requests(tables, DEPLOYMENT, steps.mean[: len(STEP_FEATURES)])
         after = calibrate_alpha(rows, steps).posterior
     half = NORMAL_QUANTILE * np.sqrt(np.diag(after.covariance))

@@ -26,8 +26,12 @@ def test_known_scalars_come_back_within_their_intervals(kind):
 
 
 def test_a_scalar_that_was_off_moves_towards_its_truth():
-    """Check that most factors that a benchmark determines end closer to their truth."""
-    tables = [round_trip("aiperf", prior_of(None), seed) for seed in range(16)]
+    """Check that most factors that a benchmark determines end closer to their truth.
+
+    Requests have several lengths. Equal requests of a closed loop come in waves, whose TTFT shrinks
+    as often as it grows with the API server's time.
+    """
+    tables = [round_trip("sglang", prior_of(None), seed) for seed in range(16)]
     nearer = [
         abs(row.found - row.truth) < abs(1 - row.truth)
         for table in tables

@@ -40,7 +40,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> TraceTables:
 
 @pytest.fixture(scope="module")
 def intervals(traces: TraceTables) -> Intervals:
-    return read_intervals(traces, traces.deployment())
+    return read_intervals(traces, traces.deployment(), BASE)
 
 
 def last_error(intervals: Intervals, beta: np.ndarray, kind: str) -> float:
