@@ -1,5 +1,6 @@
 """Half-widths by traits: wider where errors are, right on held-out groups."""
 
+from dataclasses import replace
 from math import exp, log
 from pathlib import Path
 
@@ -106,9 +107,19 @@ def test_nested_widths_cover_their_level_and_beat_the_constant():
     assert interval_score(rows, half) < 0.97 * interval_score(rows, constant)
 
 
-def test_what_has_no_trait_keeps_the_constant():
+def test_without_traits_widths_are_the_quantile_of_errors():
     rows = drawn(groups=10).assign(**dict.fromkeys(TRAITS, 0.0))
-    np.testing.assert_array_equal(nested_half_widths(rows), rows["half"])
+    np.testing.assert_allclose(nested_half_widths(rows), constant_half_widths(rows))
+
+
+def test_levels_scale_one_metric_alone(tmp_path: Path):
+    path = tmp_path / "pinn.safetensors"
+    path.write_bytes(b"a network")
+    before = small_calibration(path)
+    found = replace(before, widths=Widths(levels={"ttft": 2.0}))
+    for metric, factor in (("tpot", 1.0), ("ttft", 2.0)):
+        half = before.half_width(metric, PLAIN, gpu_known=True)
+        assert found.half_width(metric, PLAIN, gpu_known=True) == factor * half
 
 
 def test_the_order_and_names_of_rows_do_not_matter():

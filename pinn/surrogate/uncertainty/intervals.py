@@ -55,7 +55,7 @@ class StatedIntervals:
     Attributes:
         checkpoint_sha256: SHA-256 of the checkpoint's file.
         half_widths: ``tpot`` (step time) and ``ttft`` -> log half-width of a held-out model.
-        widths: Factors of half-widths by traits of a deployment; none before they are fitted.
+        widths: Factors of half-widths by traits and metric; none before they are fitted.
         coefficients: ``beta.NAME`` and ``alpha.NAME`` -> log half-width of its own change.
         kinds: Errors of held-out rows by kind.
         errors: ``tpot`` -> values of an :class:`ErrorLaw`.
@@ -89,9 +89,9 @@ class StatedIntervals:
 
     def log_half_widths(self, deployment: Deployment, gpu_known: bool) -> dict[str, float]:
         """Return ``tpot`` and ``ttft`` -> :meth:`half_width`."""
-        factor = self.widths.of(deployment, gpu_known)
+        factor, levels = self.widths.of(deployment, gpu_known), self.widths.levels
         return {
-            metric: factor * (half.known if gpu_known else half.unknown)
+            metric: levels.get(metric, 1.0) * factor * (half.known if gpu_known else half.unknown)
             for metric, half in self.half_widths.items()
         }
 

@@ -3,7 +3,9 @@
 Half-widths of held-out models are constants by metric and kind of GPU (``interval_fit``), quantiles
 of errors on vLLM. Held-out groups of other engines, GPUs and sizes show how errors depend on traits
 of a deployment. Logs of absolute errors over the constant are regressed on the traits, with a level
-for each metric (ridge). A deployment without traits keeps the constant.
+for each metric (ridge). Then a factor for each metric makes the intervals cover their level of all
+groups (split conformal prediction: Lei et al. (2018), "Distribution-free predictive inference for
+regression", section 5.2, with errors in units of the half-width).
 """
 
 import numpy as np
@@ -24,15 +26,22 @@ Rows = Float[np.ndarray, " rows"]
 Mask = Bool[np.ndarray, " rows"]
 
 
-def fit_widths(rows: pd.DataFrame) -> Widths:
+def fit_widths(rows: pd.DataFrame, level: float = LEVEL) -> Widths:
     """Fit width factors to held-out rows.
 
     Args:
         rows: Table with the columns ``group``, ``configuration``, ``metric``, ``error`` (log
             error), ``half`` (the constant's half-width) and ``TRAITS``.
+        level: Share of measurements that intervals are to cover.
     """
-    found = _ridge(_design(rows), _log_errors(rows), group_weights(rows))
-    return Widths(dict(zip(TRAITS, found[-len(TRAITS) :].tolist(), strict=True)))
+    weight = group_weights(rows)
+    found = _ridge(_design(rows), _log_errors(rows), weight)[-len(TRAITS) :]
+    size = rows["error"].abs().to_numpy() / rows["half"].to_numpy() / np.exp(_traits(rows) @ found)
+    levels = {
+        name: weighted_quantile(size[mine], weight[mine], level)
+        for name, mine in _metrics(rows).items()
+    }
+    return Widths(dict(zip(TRAITS, found.tolist(), strict=True)), levels)
 
 
 def nested_half_widths(rows: pd.DataFrame) -> Rows:
@@ -40,8 +49,10 @@ def nested_half_widths(rows: pd.DataFrame) -> Rows:
     half, traits = rows["half"].to_numpy(copy=True), _traits(rows)
     for out in _groups(rows):
         if not out.all():
-            weights = np.array(list(fit_widths(rows[~out]).traits.values()))
-            half[out] *= np.exp(traits[out] @ weights)
+            found = fit_widths(rows[~out])
+            weights = np.array(list(found.traits.values()))
+            level = rows["metric"][out].map(found.levels).fillna(1.0).to_numpy(float)
+            half[out] *= level * np.exp(traits[out] @ weights)
     return half
 
 

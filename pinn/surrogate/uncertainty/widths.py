@@ -28,16 +28,18 @@ _WORTH_SAYING = 1.1
 
 @dataclass(frozen=True)
 class Widths:
-    """Factors of half-widths by trait; 1 for a deployment without traits.
+    """Factors of half-widths by trait and metric.
 
     Attributes:
         traits: Name in ``TRAITS`` -> logarithm of the factor of one unit of it.
+        levels: ``tpot`` and ``ttft`` -> factor of every deployment's half-width; 1 where missing.
     """
 
     traits: Mapping[str, float] = field(default_factory=dict)
+    levels: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, deployment: Deployment, gpu_known: bool) -> float:
-        """Return the factor of a deployment's half-widths."""
+        """Return the factor that a deployment's traits put on its half-widths."""
         return math.prod(self._factors(deployment, gpu_known).values())
 
     def reasons(self, deployment: Deployment, gpu_known: bool) -> dict[str, float]:
