@@ -24,7 +24,7 @@ from jaxtyping import Bool, Float
 from pinn.common.documents import MOST_CSV_BYTES, read_text
 from pinn.common.files import ReadReport, file_sha256
 from pinn.errors import PinnError
-from pinn.measurements.benchmarks.metrics_page import read_page
+from pinn.measurements.benchmarks.metrics_page import Page, read_page
 
 _KIND = "KV events, or a metrics page"
 #: Mediums of the GPU in events.
@@ -68,9 +68,9 @@ def read_kv_transfers(paths: Sequence[Path]) -> KvTransfers:
         PinnError: If they are neither, or tell of no transfer.
     """
     texts = [read_text(path, MOST_CSV_BYTES, _KIND) for path in paths]
-    pages = [bool(read_page(text).sums) for text in texts]
-    if all(pages):
-        found = _of_pages(texts, paths)
+    pages = list(map(read_page, texts))
+    if all(page.sums for page in pages):
+        found = _of_pages(pages, paths)
     elif len(paths) == 1:
         found = _of_events(texts[0], paths[0])
     else:
@@ -166,8 +166,8 @@ def _on_the_link(transfers: Sequence[_Transfer]) -> Float[np.ndarray, " transfer
 # Metrics pages.
 
 
-def _of_pages(texts: Sequence[str], paths: Sequence[Path]) -> KvTransfers:
-    sums = [_sums(text) for text in texts]
+def _of_pages(pages: Sequence[Page], paths: Sequence[Path]) -> KvTransfers:
+    sums = list(map(_sums, pages))
     rows, refused = [], Counter[str]()
     for before, after in pairwise([dict.fromkeys(_SERIES, (0.0, 0.0, 0.0)), *sums]):
         for way in _SERIES:
@@ -184,9 +184,8 @@ def _of_pages(texts: Sequence[str], paths: Sequence[Path]) -> KvTransfers:
     return KvTransfers(counts, sizes, times, loads > 0, True, 0, report)
 
 
-def _sums(text: str) -> dict[str, tuple[float, float, float]]:
+def _sums(page: Page) -> dict[str, tuple[float, float, float]]:
     """Return bytes, seconds and transfers of a page by direction."""
-    page = read_page(text)
     found = {}
     for way, names in _SERIES.items():
         label = {"load": "CPU_to_GPU", "store": "GPU_to_CPU"}[way]
