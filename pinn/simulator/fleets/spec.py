@@ -37,7 +37,7 @@ class Autoscaler:
     By ``rate`` it wants as many as the requests per second of the window make at ``target`` each.
     By ``latency`` it wants as few as are predicted to stay within ``margin`` of the limits.
 
-    Defaults are those of Kubernetes' HorizontalPodAutoscaler (``HPAScalingRules`` of the API's schema
+    Defaults are those of Kubernetes' HorizontalPodAutoscaler (``HPAScalingRules`` of the API schema
     ``autoscaling/v2``, v1.37): a tolerance of 10 %, a window of 300 s for scaling down, periods of
     15 s.
 
