@@ -21,36 +21,37 @@ class PlanRequest:
     """A load to serve within limits, and what may be rented for it.
 
     Attributes:
-        slo: Limits: 'ttft<=1s, tpot<=40ms for 95 %' asks that so many requests meet all of them;
-            'p99 ttft<=2s', 'mean e2e<=20s', 'p95 itl<=80ms' are on all requests. Separate the two
-            kinds with a semicolon.
-        workload: The load, as of 'pinn simulate'; no closed loop. Or give --input-len and the flags
-            beside it.
-        gpu: Names, or paths of datasheets, separated by commas.
-        rate: Mean requests per second to serve, for as long as the load lasts. Without it, how much
-            each candidate serves, by what a request per second takes.
-        headroom: Share by which the load may exceed the asked rate: 0.2 sizes a fleet for 1.2 x
-            --rate.
-        max_gpus: GPUs to rent at most.
-        configs: Only these candidates: a file as of 'pinn coefficients --configs'.
-        candidates: Flags to combine. [default: conf/plan/candidates.yaml]
-        disaggregate: Also try prefill and decode on servers of their own: pairs of the pools that
-            the file of --candidates lists.
-        coefficients: JSON file of 'pinn calibrate' or 'pinn coefficients', in place of the network
-            for the configuration that it belongs to. Repeatable.
-        top: Rows to examine in full.
-        time_budget: Seconds that the search may take; the best rows so far are its answer, and the
-            same command goes on from there. inf for no limit.
-        cache: Folder of results that the same command goes on from. [default: PINN_CACHE, else the
-            user's cache folder]
-        seed: Of random draws. [default: the file's, else 0]
+        slo: SLO. 'ttft<=1s, tpot<=40ms for 95 %' asks that 95 % of the requests meet both limits;
+            'p99 ttft<=2s', 'mean e2e<=20s' and 'p95 itl<=80ms' are limits on all requests.
+            Separate the two kinds with a semicolon.
+        workload: File of the load, as of 'pinn simulate --workload', but no closed loop. Or
+            describe the load with --input-len, --output-len and the options beside them.
+        gpu: GPUs: names of 'pinn gpus' or paths of datasheets, separated by commas.
+        rate: Mean request rate to serve, in requests/s. Without it, candidates are ranked by the
+            GPUs or cost per request/s.
+        headroom: Share by which the load may exceed --rate: 0.2 sizes a fleet for 1.2 x --rate.
+        max_gpus: Maximum number of GPUs.
+        configs: File of the candidates, as of 'pinn coefficients --configs', instead of
+            --candidates.
+        candidates: YAML file of the flags to combine into candidates. [default:
+            conf/plan/candidates.yaml]
+        disaggregate: Also try disaggregated prefill/decode, with the pools of workers that the
+            file of --candidates lists.
+        coefficients: Coefficient file of 'pinn calibrate' or 'pinn coefficients --json', used
+            instead of the network for its own configuration. Repeatable.
+        top: Number of rows of the table.
+        time_budget: Time limit of the search, in seconds; inf for none. At the limit the best rows
+            so far are printed, and the same command continues from there.
+        cache: Folder that keeps results for a command that continues. [default: the environment
+            variable PINN_CACHE, else the user's cache folder]
+        seed: Seed of random arrival times and lengths. [default: the file's, else 0]
     """
 
     #: Flags of which several values are tried, and their defaults.
     SEVERAL: ClassVar = {
         "engine": "vllm",
-        "quantization": "as its config says",
-        "tensor_parallel_size": "those of the candidates",
+        "quantization": "the checkpoint's",
+        "tensor_parallel_size": "those of --candidates",
     }
 
     slo: str

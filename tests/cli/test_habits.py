@@ -128,7 +128,7 @@ def test_a_simulation_says_what_was_simulated(run, load, checkpoint_path, tmp_pa
     heading = " ".join(result.stdout.partition("latency (ms)")[0].split())
     assert heading == (
         "Llama-3.1-8B on H100-SXM TP 2 fp8 with bf16 cache, "
-        "4,096 tokens and 1,024 requests a step, load "
+        "up to 4,096 tokens and 1,024 requests per step, load "
         "vllm 0.33.0, not measured: trained on releases 0.10.2, 0.15.1 to 0.19.0"
     )
     found = json.loads(out.read_text())
@@ -170,7 +170,7 @@ def test_completion_in_zsh():
 def test_whether_a_model_fits_is_said(run, tmp_path):
     model = ("--model", "Llama-3.1-70B", "--gpu", "H100")
     result = run("coefficients", *model)
-    assert "memory: DOES NOT START; starts with --tensor-parallel-size 4" in result.stdout
+    assert "memory: the engine DOES NOT START; it starts with --tensor-parallel-size 4" in result.stdout
     found = json.loads(run("coefficients", *model, "-tp", 8, "--json", "-").stdout)["memory"]
     assert found["fits"] is True
     assert found["smallest_tensor_parallel_size"] == 4

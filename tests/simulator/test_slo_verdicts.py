@@ -144,7 +144,7 @@ def test_a_steady_state_takes_more_than_a_few_requests():
     few, enough = (
         steady_states(play(load([4] * n, [3] * n, np.arange(float(n)))).run) for n in (49, 50)
     )
-    assert str(few[0]).startswith("not reached: too few are sent")
+    assert str(few[0]).startswith("not reached: too few requests")
     assert enough[0].begin_s is not None
 
 

@@ -136,78 +136,93 @@ _LENGTHS = "--input-len 1024 --output-len 256"
 class LoadFlags:
     """A load of requests alike, in flags; ``--rate`` belongs to the commands."""
 
-    PANEL: ClassVar[str] = "The load, in place of --workload; as 'vllm bench serve' spells it too"
+    PANEL: ClassVar[str] = "Load without --workload; options of 'vllm bench serve' are read, too"
 
     input_len: int | None = flag(
         None,
-        "Prompt tokens of a request, without --prefix-len.",
+        "Prompt tokens of each request, without --prefix-len.",
         least=1,
         spelled={_BENCH: "random_input_len"},
     )
     output_len: int | None = flag(
         None,
-        "Tokens that a request generates; 0 for embeddings, scores and classes.",
+        "Output tokens of each request; 0 for embeddings, scores and classes.",
         least=0,
         spelled={_BENCH: "random_output_len"},
     )
     concurrency: int | None = flag(
         None,
-        "Requests in flight at most; without --rate clients send the next one when one ends.",
+        "Maximum number of requests in flight. Without --rate the load is a closed loop: a new "
+        "request is sent when one ends.",
         least=1,
         spelled={_BENCH: "max_concurrency"},
     )
     num_prompts: int | None = flag(
-        None, "Requests in all.", least=1, most=MOST_REQUESTS, shown="1000, or rate x duration"
+        None,
+        "Number of requests.",
+        least=1,
+        most=MOST_REQUESTS,
+        shown="1000, or rate x duration",
     )
     duration: float | None = flag(
-        None, "How long requests are sent at --rate.", unit="s", above=0, most=MOST_SECONDS
+        None, "Time for which requests are sent at --rate.", unit="s", above=0, most=MOST_SECONDS
     )
     range_ratio: float = flag(
         0.0,
-        "Lengths are uniform from (1 - this) to (1 + this) times the given ones.",
+        "Spread r of the lengths: uniform from (1 - r) to (1 + r) times the given length.",
         least=0,
         most=0.999999,
         spelled={_BENCH: "random_range_ratio"},
     )
     prefix_len: int = flag(
         0,
-        "Further prompt tokens, which all requests share, such as a system prompt.",
+        "Further prompt tokens that all requests share at the start, such as a system prompt.",
         least=0,
         spelled={_BENCH: "random_prefix_len"},
     )
     images_per_request: int = flag(
-        0, "Images of a request, whose tokens are part of its prompt.", least=0, most=1000
+        0,
+        "Number of images in each request. Their tokens count as prompt tokens.",
+        least=0,
+        most=1000,
     )
     image_size: str = flag("1024x1024", "Size of each image.", unit="pixels")
     turns: int | None = flag(
         None,
-        "Prompts of a conversation: each waits for the answer before and repeats all that was "
-        "said; --concurrency then counts conversations.",
+        "Number of turns of a conversation. Each turn waits for the previous answer, and its "
+        "prompt repeats the conversation so far. --concurrency then counts conversations.",
         least=1,
         most=MOST_REQUESTS,
         spelled={"sglang": "gsp_num_turns"},
     )
     turn_len: int | None = flag(
-        None, "New prompt tokens of each later turn.", least=1, shown="as --input-len"
+        None, "New prompt tokens of each turn after the first.", least=1, shown="as --input-len"
     )
     think_time: float = flag(
         0.0,
-        "Mean time between an answer and the next prompt of a conversation; exponential.",
+        "Mean time between an answer and the next turn, exponentially distributed.",
         unit="s",
         least=0,
         most=MOST_SECONDS,
     )
     tool_calls: int = flag(
-        0, "Calls of a tool in each turn: each is an answer, a delay and a further prompt.", least=0
+        0,
+        "Number of tool calls in each turn. Each call is an answer, the tool's delay and a "
+        "further prompt.",
+        least=0,
     )
-    tool_len: int | None = flag(None, "Prompt tokens that a tool's result adds.", least=1)
+    tool_len: int | None = flag(None, "Prompt tokens of a tool's result.", least=1)
     tool_delay: float = flag(
-        0.0, "Mean time that a tool takes; exponential.", unit="s", least=0, most=MOST_SECONDS
+        0.0,
+        "Mean time of a tool call, exponentially distributed.",
+        unit="s",
+        least=0,
+        most=MOST_SECONDS,
     )
     prefix_hit_rate: float | None = flag(
         None,
-        "Share of prompt tokens that the prefix cache is known to hit, where nothing says which "
-        "prompts begin alike.",
+        "Share of prompt tokens that hit the prefix cache, 0 to 1. For loads that do not say "
+        "which prompts begin alike.",
         least=0,
         most=0.999,
     )

@@ -17,7 +17,7 @@ from pinn.specs.batch import parse_batch
 from pinn.surrogate.coefficients import NAMES
 from pinn.surrogate.uncertainty.kinds import KindErrors
 from pinn.surrogate.uncertainty.quantiles import LEVEL, ErrorLaw
-from pinn.surrogate.uncertainty.widths import TRAITS, Widths
+from pinn.surrogate.uncertainty.widths import TRAITS, Widths, trait_words
 
 # Intervals are kept in a small JSON file beside the checkpoint that they belong to.
 
@@ -98,7 +98,9 @@ class StatedIntervals:
     def wider_for(self, deployment: Deployment, gpu_known: bool) -> str:
         """Return a sentence on the traits that widen a deployment's intervals; empty for none."""
         found = self.widths.reasons(deployment, gpu_known)
-        named = ", ".join(f"{factor:.1f}x for {name}" for name, factor in found.items())
+        named = ", ".join(
+            f"{factor:.1f}x for {trait_words(name)}" for name, factor in found.items()
+        )
         return f"Intervals are widened: {named}." if named else ""
 
     def error_law(self, metric: str) -> ErrorLaw:
