@@ -163,7 +163,7 @@ def _by_name(
         if value is not None and old.get(other) == name:
             old_names.note(other, name)
         if value is not None and name in found:
-            raise PinnError(f"{name} is given twice, as {other!r} too: leave one out")
+            raise PinnError(f"{name} is given twice, also as {other!r}: leave one out")
         if value is not None:
             off = name in declared and other in declared[name].reversed_names
             found[name] = not declared[name].read(value, other) if off else value
@@ -288,7 +288,9 @@ def launched(
     idle = [printable(f"{k} {v}", 500) for k, v in found.configuration.items() if k not in known]
     lines = found.lines
     return known, lines + (
-        [f"decides nothing that is asked here: {', '.join(idle)}"] if idle else []
+        [f"ignored, because no result of this command depends on it: {', '.join(idle)}"]
+        if idle
+        else []
     )
 
 

@@ -96,7 +96,7 @@ class Results:
                 page(WIDEST).print(_measured_screen(self.table))
             return
         for (split, metric), part in self.table.groupby(["split", "metric"], sort=False):
-            say(f"{split}, {str(metric).upper()}: median / mean absolute percentage error\n")
+            say(f"{str(metric).upper()}, {split}: median / mean absolute percentage error\n")
             methods = list(dict.fromkeys(part["method"]))
             whole = tables.error_grid("held out", part, methods, models_only)
             if markdown:

@@ -247,7 +247,7 @@ class CommandGroup(PlainHelpGroup):
         except PinnError as error:
             _fail(str(error), 1)
         except MemoryError:
-            _fail("there is not enough memory: give a smaller input", 1)
+            _fail("not enough memory: give a smaller input", 1)
         except OSError as error:
             _fail(f"{error.filename or 'output'}: {error.strerror or error}", 1)
         except Exception as error:
@@ -269,7 +269,7 @@ def _usage(error: Any) -> str:
     context = getattr(error, "ctx", None)
     message = " ".join(error.format_message().split()).rstrip(".")
     if getattr(error, "option_name", None) in _OF_IMAGES:
-        message += ": no term of this command's results is a vision encoder's"
+        message += ": results of this command do not include vision encoders"
     return f"{message}; see '{context.command_path} --help'" if context else message
 
 

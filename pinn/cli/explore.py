@@ -35,4 +35,4 @@ def explore(
     from pinn.api import plans
 
     servers = plans.explore(out, **(vars(asked) | flags))
-    typer.echo(f"{servers:8} servers in {out}")
+    typer.echo(f"{servers:8} servers written to {out}")

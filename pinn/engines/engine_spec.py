@@ -205,8 +205,8 @@ class EngineSpec:
 
         if self.router_weights and self.router != PREFIX_AWARE:
             raise PinnError(
-                f"--router-weights are of --router {PREFIX_AWARE}, got --router {self.router}: "
-                "leave one out"
+                f"--router-weights needs --router {PREFIX_AWARE}, got --router "
+                f"{self.router}: leave one out"
             )
         read_weights(self.router_weights)
 

@@ -225,8 +225,9 @@ def _named_loads(files: Sequence[Path]) -> list[Workload]:
     twice = next(taken, None)
     if twice is not None:
         raise PinnError(
-            f"--workload: the name {twice!r} is taken by another load, by a steady one or by that "
-            f"of all loads ({blis_vectors.MIX}), and files are named after loads: rename the file"
+            f"--workload: the name {twice!r} is already used by another load, a steady load or "
+            f"the mix of all loads ({blis_vectors.MIX}), and files are named after loads: rename "
+            "the file"
         )
     return loads
 
@@ -251,7 +252,7 @@ def _write_folder(
     steady = [v for v in vectors if blis_vectors.is_standard(v.load)]
     named = {f"{len(steady)} steady loads": worst} | {v.load: v for v in vectors if v not in steady}
     for name, v in named.items():
-        note = "overloaded: not written" if v.overloaded else f"worst batch {v.worst}"
+        note = "overloaded: no coefficients written" if v.overloaded else f"worst batch {v.worst}"
         print(f"  {name:16} {note}")
     return vectors
 

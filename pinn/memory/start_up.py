@@ -160,7 +160,7 @@ def check_starts(deployment: Deployment, engine: EngineSpec) -> None:
     found = StartUp(deployment, engine)
     if not found.fit.is_certain:
         says = str(found).removeprefix("memory: ")
-        raise PinnError(f"{says}. --force counts it all the same")
+        raise PinnError(f"{says}. With --force it is treated as if it started")
 
 
 def _remedies(deployment: Deployment, engine: EngineSpec) -> Iterator[str]:

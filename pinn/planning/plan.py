@@ -92,23 +92,23 @@ _LIKE_ONE_BY_ONE = 0.02
 #: Router -> reason why replicas behind it may sustain more together than one by one, where a lone
 #: replica is sent requests at random.
 _MORE = {
-    LEAST_REQUESTS: "the router evens out what each is sent",
-    ROUND_ROBIN: "taking turns evens out what each is sent",
-    PREFIX_AWARE: "requests meet others with the same prefix, and short queues",
-    RANDOM: "each is sent another part of the load",
+    LEAST_REQUESTS: "the router balances the load",
+    ROUND_ROBIN: "round-robin routing balances the load",
+    PREFIX_AWARE: "requests with the same prefix go to the same replica, and queues are short",
+    RANDOM: "each replica gets another part of the load",
 }
 #: Router -> reason why they may sustain less.
 _LESS = {
-    LEAST_REQUESTS: "requests in flight do not tell how long each will take",
-    ROUND_ROBIN: "turns do not heed how long each request takes",
-    PREFIX_AWARE: "some are sent more than their share, for the sake of their prefixes",
-    RANDOM: "some are sent more than their share by chance",
+    LEAST_REQUESTS: "the number of requests in flight does not tell how long each will take",
+    ROUND_ROBIN: "round-robin routing ignores how long each request takes",
+    PREFIX_AWARE: "some replicas get more than their share because of prefixes",
+    RANDOM: "some replicas get more than their share by chance",
 }
 
 #: Uncertainty that a choice with disaggregated P/D has beyond its interval.
 POOLS_UNSURE = (
-    "its chance counts how far off each kind of server may be; nothing measured says how far off "
-    "two pools together are"
+    "the probability accounts for the prediction error of each kind of worker; "
+    "the error of both together was never measured"
 )
 
 
@@ -196,9 +196,10 @@ class Point:
         if not self.is_burst:
             return ""
         return (
-            f"At this rate the load lasts {number(self.lasts_s)} s, less than {LEAST_ANSWERS} mean "
-            "answers, so there is no verdict: a server that runs on holds less; plan with a longer "
-            "load."
+            f"At this rate the load lasts {number(self.lasts_s)} s, less than "
+            f"{LEAST_ANSWERS} times its mean E2E latency, so no probability is "
+            "given: under a lasting load the maximum rate is lower. Plan with a "
+            "longer load."
         )
 
 
@@ -325,11 +326,13 @@ class Choice:
             return ""
         alone = self.replicas * self.highest_rate.per_s
         gain = self.fleet_rate.per_s / alone - 1
-        beside = f"beside {self.replicas} x {number(self.highest_rate.per_s)} = {number(alone)}"
+        beside = (
+            f"compared with {self.replicas} x {number(self.highest_rate.per_s)} = {number(alone)}"
+        )
         if abs(gain) <= _LIKE_ONE_BY_ONE:
-            return f"{beside} one by one"
+            return f"{beside} separately"
         reason = (_MORE if gain > 0 else _LESS)[self.router]
-        return f"{beside} one by one: {'more' if gain > 0 else 'less'}, because {reason}"
+        return f"{beside} separately: {'more' if gain > 0 else 'less'}, because {reason}"
 
     @property
     def seen(self) -> Point:

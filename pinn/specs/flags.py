@@ -180,7 +180,9 @@ class Flag:
 
 
 #: Beside an engine's own flags: what its engine refuses is timed all the same.
-FORCE = Flag("Time it although its engine refuses it.", False, name="force", kind="bool")
+FORCE = Flag(
+    "Predict a configuration even if the engine would refuse it.", False, name="force", kind="bool"
+)
 
 
 def flag(default: FlagValue, help: str = "", **declaration: Any) -> Any:

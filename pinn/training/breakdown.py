@@ -24,7 +24,7 @@ from pinn.training.teacher import Teacher
 
 #: Parts of a step and the content of each, in the order of every table and plot.
 PARTS: dict[str, str] = {
-    "weights": "matrix multiplications for one token (weight reads): projections, dense layers, head",
+    "weights": "matrix multiplications for one token (reading weights): projections, dense, head",
     "matmul_arithmetic": "arithmetic of these for all further tokens",
     "experts": "router, routed experts, and moving tokens to and from them",
     "decode_attention": "attention of decode requests (KV cache reads)",

@@ -113,7 +113,7 @@ class StepBreakdowns:
 
     def _show_marks(self, index: int) -> None:
         if self.marks[index]:
-            say(f"{self.steps[index].batch} is beyond limits: {'; '.join(self.marks[index])}.")
+            say(f"{self.steps[index].batch}: {'; '.join(self.marks[index])}.")
 
     def _tables(self) -> list[Grid]:
         firsts = range(0, len(self.steps), _ABREAST)

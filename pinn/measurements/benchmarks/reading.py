@@ -114,8 +114,8 @@ class Reading:
         if abs(given - stated) > _SAME * abs(stated):
             option = _FLAGS[name].option
             raise NotUsable(
-                f"says {stated:g}, {option} {given:g}: leave {option} out, or read files of other "
-                "loads by themselves"
+                f"states {stated:g}, {option} is {given:g}: leave {option} out, "
+                "or read files of other loads separately"
             )
         return stated
 
@@ -136,7 +136,7 @@ class Reading:
         """
         found = self.or_stated(name, stated)
         if found is None:
-            raise NotUsable(f"leaves out {_described(name)}: give it")
+            raise NotUsable(f"does not state {_described(name)}: give it")
         return found
 
     def stated_lengths(
@@ -162,14 +162,14 @@ class Reading:
         rate, limit = self.or_stated("request_rate", rate), self.concurrency(concurrency)
         if rate is None and limit is None:
             either = f"{_described('concurrency')} and {_FLAGS['request_rate'].option}"
-            raise NotUsable(f"leaves out {either}: give one")
+            raise NotUsable(f"does not state {either}: give one")
         return limit, rate
 
     def lengths(self, mean: float) -> Lengths:
         """Lengths of a mean; how they spread is the user's or assumed."""
         low, high = self.given.length_shares()
         if low == high:
-            equal = "all lengths equal their mean (--length-range)"
+            equal = "all lengths are equal to the mean (--length-range)"
             if equal not in self.assumed:
                 self.assumed.append(equal)
             return Lengths(mean)
@@ -182,7 +182,7 @@ class Reading:
         if stated:
             return SharedPrefix(*stated)
         if given.prompt_groups is None:
-            self.assumed.append("no two prompts begin alike (--prompt-groups)")
+            self.assumed.append("no two prompts share a prefix (--prompt-groups)")
             return None
         return SharedPrefix(given.prompt_groups, given.prompts_per_group, given.shared_tokens)
 

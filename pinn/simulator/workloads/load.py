@@ -116,11 +116,14 @@ def _recorded(
 def _beside(header: Path, time_unit: str) -> Path:
     """Return the CSV of a TraceV2 header: it has its name, or is the only CSV beside it."""
     if time_unit.lower() not in ("us", "microsecond", "microseconds"):
-        raise PinnError(f"{header}: time_unit is {time_unit!r}, expected microseconds")
+        raise PinnError(f"{header}: time_unit must be microseconds, got {time_unit!r}")
     same = header.with_suffix(".csv")
     beside = [same] if same.is_file() else sorted(header.parent.glob("*.csv"))
     if len(beside) != 1:
-        raise PinnError(f"{header}: expected its requests in {same}, found {len(beside)} CSV files")
+        raise PinnError(
+            f"{header}: its requests are expected in {same}, which does not exist, "
+            f"and there are {len(beside)} CSV files beside it: give one"
+        )
     return beside[0]
 
 
@@ -257,7 +260,7 @@ class LoadFlags:
             raise PinnError(f"{missing} is missing: give {_LENGTHS}, or --workload FILE")
         if rate_per_s is None and self.concurrency is None:
             remedy = "give --concurrency 64, or --rate 8 --duration 600, or --workload FILE"
-            raise PinnError(f"nothing says when requests are sent: {remedy}")
+            raise PinnError(f"the load has no arrival times: {remedy}")
         check_size(self.prefix_len, MOST_REQUEST_TOKENS, "--prefix-len", "shorten it")
         shape = self._shape()
         each = shape.requests if shape else 1
@@ -288,15 +291,14 @@ class LoadFlags:
         if self.think_time:
             if not later.any():
                 raise PinnError(
-                    f"workload {sent.name} has no conversations, to which --think-time belongs: "
-                    "leave it out"
+                    f"workload {sent.name} has no conversations: leave --think-time out"
                 )
             pauses_s = arrivals.random_draws(seed).exponential(self.think_time, len(sent))
             sent = replace(sent, offset_s=np.where(later, pauses_s, sent.offset_s))
         if not sent.timed and sent.concurrency is None:
             raise PinnError(
-                f"workload {sent.name} does not say when its conversations begin: give --rate 8, "
-                "or --concurrency 64 for so many at a time"
+                f"workload {sent.name} has no start times of conversations: give "
+                "--rate 8, or --concurrency 64 for 64 conversations at a time"
             )
         return with_hit_rate(sent, self.prefix_hit_rate) if self.prefix_hit_rate else sent
 
@@ -334,9 +336,12 @@ class LoadFlags:
             return None
         if self.turns is None:
             option = f"--{given[0].replace('_', '-')}"
-            raise PinnError(f"{option} is of conversations: give --turns too, or leave it out")
+            raise PinnError(f"{option} is for conversations: give --turns, too, or leave it out")
         if self.images_per_request:
-            fault = "--images-per-request with --turns: which prompts have images is not asked"
+            fault = (
+                "--images-per-request cannot be used with --turns, because it is "
+                "unknown which turns have images"
+            )
             raise PinnError(f"{fault}: add their tokens to --input-len")
         first = self.input_len or 0
         return ConversationShape(
@@ -362,9 +367,11 @@ class LoadFlags:
         if self.duration is None:
             return self.num_prompts or _NUM_PROMPTS
         if self.num_prompts is not None:
-            raise PinnError("--num-prompts and --duration both end the load: give one of them")
+            raise PinnError(
+                "--num-prompts and --duration both set the length of the load: give one of them"
+            )
         if math.isinf(rate_per_s):
-            raise PinnError("--duration needs --rate; a load without one ends by --num-prompts")
+            raise PinnError("--duration needs --rate: give it, or --num-prompts instead")
         sent = rate_per_s * self.duration
         arrivals.check_requests(sent, f"--rate {rate_per_s:g} for --duration {self.duration:g} s")
         return max(int(sent + 1e-9), 1)
@@ -463,11 +470,11 @@ def asked_load(
     given, rest = flags_apart(LoadFlags, flags)
     if path is not None and (instead := [name for name in given if name not in _BESIDE_FILE]):
         both = f"--workload {path} and --{instead[0].replace('_', '-')}"
-        raise PinnError(f"{both} both say what is sent: leave one of them out")
+        raise PinnError(f"{both} both describe the load: leave one of them out")
     if path is None and not given:
         when = "--concurrency 64, or with --rate 8" if closed else "--rate 8"
         remedy = f"give {_LENGTHS} with {when} --duration 600, or --workload FILE"
-        raise PinnError(f"nothing says what is sent: {remedy}")
+        raise PinnError(f"the load is missing: {remedy}")
     own = LoadFlags(**given)
     return Load(path, own, seed, _images(own, model)), rest
 
@@ -481,6 +488,9 @@ def _images(flags: LoadFlags, model: str | Path | None) -> RequestImages | None:
     if not flags.images_per_request:
         return None
     if model is None:
-        raise PinnError("--images-per-request: the tokens of an image depend on it: give --model")
+        raise PinnError(
+            "--images-per-request needs --model, because the tokens of an image "
+            "depend on it: give it"
+        )
     found, count = load_model(model), flags.images_per_request
     return request_images(found.images, found.name, count, flags.image_size, flags.prefix_len)

@@ -151,7 +151,7 @@ def read_calibration(checkpoint: Path) -> StatedIntervals:
     """
     path = calibration_path(checkpoint)
     if not path.is_file():
-        raise PinnError(f"no intervals at {path}: an experiment that leaves models out writes them")
+        raise PinnError(f"no intervals at {path}: an experiment that holds models out writes them")
     tree = documents.read_json(path)
     try:
         if (
@@ -160,7 +160,7 @@ def read_calibration(checkpoint: Path) -> StatedIntervals:
             or set(tree["half_widths"]) != set(METRICS)
             or not set(tree["widths"]["traits"]) <= set(TRAITS)
         ):
-            raise PinnError(f"{path} is of another version: calibrate the checkpoint anew")
+            raise PinnError(f"{path} is of another version: calibrate the checkpoint again")
         if tree["checkpoint_sha256"] != files.file_sha256(checkpoint):
             other = f"{path} belongs to another checkpoint than {checkpoint}"
             raise PinnError(f"{other}: calibrate this one")
@@ -177,7 +177,7 @@ def read_calibration(checkpoint: Path) -> StatedIntervals:
             Widths(**tree["widths"]),
         )
     except (KeyError, TypeError, AttributeError) as error:
-        raise PinnError(f"{path} is damaged ({error}): calibrate the checkpoint anew") from error
+        raise PinnError(f"{path} is damaged ({error}): calibrate the checkpoint again") from error
 
 
 def step_half_width(half_widths: Mapping[str, float], batch: str) -> float:
