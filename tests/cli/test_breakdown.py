@@ -36,7 +36,9 @@ def test_the_account_names_every_part_and_the_kernels_behind_it(run, kernels_fol
         assert text in result.stdout
     assert "kernels of the composed step" in result.stdout
     assert "overheads: assumed ones" in result.stdout
-    rests_on = "of the kernel time is in kernels within 1.1x of the size of one measured on H100-SXM"
+    rests_on = (
+        "of the kernel time is in kernels within 1.1x of the size of one measured on H100-SXM"
+    )
     for printed in (result.stdout, run("breakdown", *options).stdout):
         assert rests_on in " ".join(printed.split())
 

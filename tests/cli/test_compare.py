@@ -142,6 +142,6 @@ def test_what_cannot_be_compared_is_refused(refused, evaluation, checkpoint_path
     text = tmp_path / "x.txt"
     text.write_text("")
     assert "expected a checkpoint" in refused("compare", text, evaluation)
-    assert "name one with --method" in refused("compare", evaluation, evaluation, "--method", "x")
+    assert "with --method" in refused("compare", evaluation, evaluation, "--method", "x")
     line = refused("compare", evaluation, checkpoint_path)
     assert "leave-one-model-out" in line

@@ -61,7 +61,7 @@ def test_an_overloaded_simulation_says_so_first(run, file, tmp_path):
 
 def test_no_folder_is_made_for_a_mistyped_path(refused, tmp_path):
     line = refused("coefficients", *LLAMA, "--json", tmp_path / "reslts" / "x.json")
-    assert f"there is no folder {tmp_path / 'reslts'}: create it" in line
+    assert f"the folder {tmp_path / 'reslts'} does not exist: create it" in line
     assert list(tmp_path.iterdir()) == []
 
 
@@ -69,16 +69,16 @@ def test_no_folder_is_made_for_a_mistyped_path(refused, tmp_path):
 def test_an_output_never_overwrites_an_input(refused, file, given):
     path = file("config.json", CONFIG)
     line = refused("coefficients", "--model", path.parent / given, "--gpu", "H100", "--json", path)
-    assert "would overwrite what --model names" in line
+    assert "would overwrite the file of --model" in line
     assert json.loads(path.read_text()) == CONFIG
 
 
 @pytest.mark.parametrize("folder", [".", "", "/"])
 def test_a_folder_is_no_file_to_write(refused, folder):
-    assert "that is a folder: name a file" in refused("gpus", "--json", folder)
+    assert "is a folder: give a file" in refused("gpus", "--json", folder)
 
 
 def test_two_outputs_have_two_names(refused, tmp_path, file):
     both = ("--requests", tmp_path / "x", "--json", tmp_path / "x")
     line = refused("simulate", *LLAMA, "--workload", file("load.yaml", PLAIN), *both)
-    assert "would overwrite what" in line
+    assert "would overwrite the file of" in line

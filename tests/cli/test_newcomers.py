@@ -24,7 +24,7 @@ def test_a_name_that_no_model_has(refused):
 def test_gpus_takes_part_of_a_name(run):
     lines = run("gpus", "h100").stdout.splitlines()
     assert [line.split()[0] for line in lines[:4]] == ["gpu", "H100-NVL", "H100-PCIe", "H100-SXM"]
-    assert lines[4].startswith("bf16, fp8, fp4: dense TFLOP/s")
+    assert lines[4].startswith("GiB, TB/s: memory size and bandwidth")
 
 
 @pytest.mark.parametrize("text", ["64 decodes @ 1k", "64 Decode @ 1K", "64 decode @1000"])

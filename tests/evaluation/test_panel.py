@@ -94,7 +94,7 @@ def test_what_falls_half_of_the_time_is_not_better():
 
 @pytest.mark.parametrize(
     ("worse_by", "verdict"),
-    [(1.5, "better; worse beyond its noise: deployments: b"), (0.9, BETTER)],
+    [(1.5, "better; worse by more than the noise: deployments: b"), (0.9, BETTER)],
 )
 def test_a_better_mean_excuses_a_group_that_is_a_little_worse_alone(worse_by, verdict):
     before = panel(rows(), rows("deployments: b"))
@@ -185,7 +185,7 @@ def test_the_shipped_noise_is_of_the_groups_of_the_shipped_panel():
 
 def test_missing_predictions_and_other_groups_are_refused():
     broken = rows().assign(predicted_s=np.nan)
-    with pytest.raises(PinnError, match="no finite prediction for every row of deployments: a"):
+    with pytest.raises(PinnError, match="some predictions of deployments: a are not finite"):
         sum_up(broken)
     with pytest.raises(PinnError, match="no group in common"):
         compare_panels(panel(rows()), panel(rows(f"{HELD_OUT_RUNS}: b")), QUIET)

@@ -64,7 +64,7 @@ def test_loads_whose_files_would_have_one_name_are_refused(run, tmp_path):
         loads = [part for name in names for part in ("--workload", tmp_path / name)]
         code, text = run("blis", "--configs", GRID, *loads, "--out", tmp_path / "out")
         assert code == 1, text
-        assert "is taken by another load" in text
+        assert "is already used by another load" in text
         assert not (tmp_path / "out").exists()
 
 
@@ -110,10 +110,10 @@ def test_inputs_of_the_graphs_give_what_they_say(run, tmp_path):
     _, beta = coefficients.run(None, {name: rows[name] for name in ("descriptors", "rates")})
     _, step_us = step_time.run(None, {"features": rows["features"], "beta": beta})
     assert step_us.tolist() == [found["step_time_us"]]
-    assert f"the graphs give {found['step_time_us']} us" in text
+    assert f"the graphs predict {found['step_time_us']} us" in text
     code, text = run("onnx", "--out", tmp_path, "--inputs", path, "--configs", GRID)
     assert code == 1
-    assert "for one configuration, and --configs gives 2" in text
+    assert "needs one configuration, --configs gives 2" in text
 
 
 def test_what_cannot_be_served_is_said(run, tmp_path):

@@ -91,7 +91,7 @@ def test_it_needs_no_other_file(text):
 
 def test_it_says_what_to_rent_and_how_to_start_it(text):
     assert "Rent 12 × H200-SXM as 3 replicas of 4 GPUs, 38.40 per hour" in text
-    assert "The chance that the limits are held is 97 %" in text
+    assert "The probability that the SLO is met is 97 %" in text
     for choice in plan().choices:
         assert html.escape(choice.label) in text
         assert choice.serve_command in text
@@ -160,7 +160,7 @@ def test_what_was_not_asked_is_not_shown(given, tmp_path):
     shown = re.findall(r'<button type="button">([^<]+)</button>', text)
     has_choices = given.get("has_choices", True)
     assert ("Cost/h" in shown) == (given.get("has_prices", True) and has_choices)
-    assert ("Chance" in shown) == (given.get("rate_per_s", 12) is not None and has_choices)
+    assert ("P(SLO met)" in shown) == (given.get("rate_per_s", 12) is not None and has_choices)
     assert "None" not in re.sub(r"<[^>]*>|None of 84 candidates", "", text)
     assert ("None of 84 candidates serves this" in text) == (not has_choices)
 
@@ -223,7 +223,7 @@ def test_every_figure_of_a_choice_is_in_the_window(width, tmp_path):
         names, region, whole = tab.value(SEEN)
     finally:
         tab.close()
-    assert names == ["GPUs", "Replicas", "Cost/h", "Per million", "Max req/s", "Used", "Chance",
-                     "p99 E2E", "95 %", "Limited by"]  # fmt: skip
+    assert names == ["GPUs", "Replicas", "Cost/h", "Per million", "Max req/s", "Utilization",
+                     "P(SLO met)", "p99 E2E", "95 %", "Limited by"]  # fmt: skip
     assert region <= 0
     assert whole <= 0

@@ -128,7 +128,7 @@ def test_python_has_the_same_arguments(coefficients):
     assert [run.figures["injected_requests"] for run in found.runs] == [20, 20]
     assert "ttft_p99.9_ms" in found.runs[0].figures
     assert found.highest_rate_per_s == 8.5
-    with pytest.raises(PinnError, match=r"names 2 rates: give one, or pinn\.sweep"):
+    with pytest.raises(PinnError, match=r"\(2 rates\): give one, or pinn\.sweep"):
         pinn.simulate(rate=[1, 2], **given)
 
 
@@ -136,7 +136,7 @@ def test_python_has_the_same_arguments(coefficients):
     ("words", "says"),
     [
         (["--rate", "1,x"], "--rate must be requests/s such as 8, or 1,2,4,8"),
-        (["--rate", "1,2", "--sensitivity", "e2e_mean_ms"], "--sensitivity is of one run"),
+        (["--rate", "1,2", "--sensitivity", "e2e_mean_ms"], "--sensitivity is for a single rate"),
         (["--rate", "1", "--plot", "a.png"], "--plot draws several rates"),
         (["--rate", "1", "--slo", "speed<=1s"], "unknown metric"),
         (["--rate", "1", "--goodput", "ttft:1000", "tpot"], "unexpected argument 'tpot'"),

@@ -134,7 +134,7 @@ def test_no_known_gpu_is_of_another_vendor():
     ("content", "message"),
     [
         ('{\n"name": "x",\n', r"gpu.json, line 3: malformed JSON"),
-        ("[]", r"gpu.json: a GPU file must hold a JSON object"),
+        ("[]", r"gpu.json: a GPU file must be a JSON object"),
         ("{}", r"gpu.json holds no GPU"),
         ('{"peak_flop_per_s": {}}', r"gpu.json: the GPU lacks .*memory_bandwidth_bytes_per_s"),
         ('{"X1": {"TFlopsPeak": 100}}', r"gpu.json: GPU X1 has no bandwidth: add one of"),

@@ -101,7 +101,7 @@ def test_n_grams_need_an_acceptance():
     config = {"method": "ngram", "num_speculative_tokens": 3}
     unknown = deployed(speculative_config=config)
     assert "ASSUMED" not in acceptance_line(unknown)
-    assert "give --speculative-acceptance, which is 0 to 1" in acceptance_line(unknown)
+    assert "give --speculative-acceptance, measured values are 0 to 1" in acceptance_line(unknown)
     assert unknown.recipe.described()["speculation"]["value"]["tokens_per_step"] is None
     with pytest.raises(PinnError, match=r"ngram drafts: give --speculative-acceptance"):
         unknown.recipe.speculation.tokens_per_step  # noqa: B018

@@ -107,7 +107,7 @@ def test_a_grid_that_cannot_be_read_is_refused(text):
 
 
 def test_an_axis_without_values_is_refused():
-    with pytest.raises(PinnError, match="no values under gpu"):
+    with pytest.raises(PinnError, match="no values for gpu"):
         expand_grid({"gpu": []})
 
 
@@ -119,7 +119,7 @@ def test_impossible_points_of_a_grid_can_be_left_out():
     assert [c["tensor_parallel_size"] for c in kept] == [1, 2]
     assert [d.serving.tensor_parallel_size for d in deployments] == [1, 2]
     assert len(reasons) == 1
-    with pytest.raises(PinnError, match="no configuration is left of 1, first reason"):
+    with pytest.raises(PinnError, match="all 1 configurations were skipped, first reason"):
         make_deployments(grid[1:2], skip_invalid=True)
 
 
@@ -173,7 +173,7 @@ def test_sampling_settings_may_be_a_mapping(tmp_path):
         ("text.yaml", "hello", "expected a list of configurations"),
         ("entries.yaml", "- 3\n", "entry 1 must map keys to values"),
         ("broken.json", "[1,", "malformed JSON"),
-        ("list.txt", "", "cannot tell its format"),
+        ("list.txt", "", "unknown format"),
         ("binary.csv", b"\xff\xfe\x00", "no UTF-8 text"),
     ],
 )

@@ -93,7 +93,7 @@ def test_the_interval_says_that_nothing_was_measured():
 
 def test_a_text_model_has_no_images():
     served = Deployment(load_model("Qwen/Qwen3-8B"), load_gpu("H100"), ServingSpec())
-    with pytest.raises(PinnError, match="makes of an image is not known"):
+    with pytest.raises(PinnError, match="has for an image is unknown"):
         asked_encoder(served, 1, "64x64")
     assert encoder_time(served, None) is None
 

@@ -142,7 +142,7 @@ def test_the_protocol_tells_the_engine_where_it_is_its_own(backend, engine, clos
     run = one([tmp_path / "f.json"])
     assert benchmark_target([run], gpu="H100").serving.engine == engine
     (tmp_path / "f.json").write_text(json.dumps(vllm_bench(closed) | {"backend": "lmdeploy"}))
-    with pytest.raises(PinnError, match="served by lmdeploy, whose schedule is not simulated"):
+    with pytest.raises(PinnError, match="served by lmdeploy, whose scheduler is not simulated"):
         read_benchmarks([tmp_path / "f.json"])
 
 
@@ -175,7 +175,7 @@ def test_points_of_a_file_are_counted_one_by_one(closed, tmp_path):
     assert [run.name for run in runs] == [f"{tmp_path / 'g.json'}#1"]
     assert report.read == 6
     assert dict(report.refused) == {
-        "invalid JSON: cut off?": 1,
+        "invalid JSON, perhaps cut off": 1,
         "empty file": 1,
         "load of the kind 'trace replay' is not known": 1,
         "no request was served": 1,

@@ -99,7 +99,7 @@ WRONG_STEPS = {
     "an fp8 cache": ({}, unchanged, {"kv_cache_dtype": "fp8"}, "they fit --kv-cache-dtype auto"),
     "blocks of 32": ({}, unchanged, {"block_size": 32}, "--block-size 16"),
     "less memory": ({}, unchanged, {"gpu_memory_utilization": 0.7}, "--gpu-memory-utilization 0.9"),
-    "few seats": ({}, unchanged, {"max_num_seqs": 4}, "requests at once, --max-num-seqs 4"),
+    "few seats": ({}, unchanged, {"max_num_seqs": 4}, "run at once, --max-num-seqs is 4: did you"),
     "no seats": ({}, unchanged, {"max_num_seqs": 0}, "--max-num-seqs must be a positive"),
     "a small budget": ({}, unchanged, {"max_num_batched_tokens": 256},
                        "--max-num-batched-tokens 256"),
@@ -109,9 +109,9 @@ WRONG_STEPS = {
                    "--max-num-seqs 8?"),
     "two models in one file": ({}, two_models, {}, "blocks in one file"),
     "two servers of one size": ({}, two_speeds, {}, "2 processes in one file"),
-    "1 % of rows with 2e9 tokens": ({}, absurd, {}, "no step holds so many"),
-    "KV usage in percent": ({}, percent, {}, "is it in percent?"),
-    "no rows": ({}, lambda table: table.iloc[:0], {}, "holds no step"),
+    "1 % of rows with 2e9 tokens": ({}, absurd, {}, "no step has so many tokens"),
+    "KV usage in percent": ({}, percent, {}, "if it is in percent"),
+    "no rows": ({}, lambda table: table.iloc[:0], {}, "has no usable step"),
     "negative counts": ({}, scaled("batch.num_decode_reqs", -1), {"max_num_seqs": 128},
                         "a count is negative or absurd"),
     "times in us": ({}, scaled("step.ts_start_ns", 1e-3), {}, "another unit than ns"),
@@ -152,7 +152,7 @@ def test_the_flag_goes_before_the_floor(tmp_path):
     ("flags", "span", "words"),
     [
         ({"enable_prefix_caching": False}, "codellama/CodeLlama-34b-Instruct-hf",
-         "--no-enable-prefix-caching: leave it out"),
+         "leave --no-enable-prefix-caching out"),
         ({}, "meta-llama/Llama-3.1-8B", "the file is of meta-llama/Llama-3.1-8B"),
         ({"max_model_len": 256}, "codellama/CodeLlama-34b-Instruct-hf", "--max-model-len 256"),
     ],
@@ -176,7 +176,7 @@ def test_requests_that_do_not_match_are_named(flags, span, words, tmp_path):
 
 def test_a_file_without_rows_leaves_good_tables_alone(tmp_path):
     rows = len(ingested(traced(), tmp_path).steps)
-    with pytest.raises(PinnError, match="holds no step"):
+    with pytest.raises(PinnError, match="has no usable step"):
         ingested(traced().iloc[:0], tmp_path)
     assert len(read_trace_tables(tmp_path / "tables").steps) == rows
 
@@ -312,7 +312,7 @@ def test_there_are_forty_right_ones():
 
 def test_force_goes_on_and_says_what_is_wrong(run):
     findings = check_runs([replace(run, failed=40)], model=LLAMA, gpu="H100")
-    with pytest.raises(PinnError, match="go on with --force"):
+    with pytest.raises(PinnError, match="use --force"):
         refuse(findings)
     assert refuse(findings, force=True) == findings
 
