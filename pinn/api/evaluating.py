@@ -146,8 +146,11 @@ def evaluate_engines(**given: object) -> ScoreTable:
     asked, _ = read_request(requests.EnginesRequest, given)
     scores = score_engines(engine_rows(), networks(asked.checkpoint))
     heading = "measured deployments, model held out"
+    legend = (
+        "Percentage error, median / mean absolute (bias); 'of N': a method predicts N rows only."
+    )
     grids = [f"\n{a or heading}\n\n{g.markdown()}" for a, g in engine_grids(scores)]
-    return ScoreTable(scores, "\n".join(grids))
+    return ScoreTable(scores, "\n".join([legend, *grids]))
 
 
 @with_arguments(EngineSpec, request=requests.FileScoresRequest)

@@ -74,9 +74,9 @@ def test_blis_files_of_a_load(run, tmp_path):
     out = tmp_path / "out"
     code, text = run("blis", "--configs", GRID, "--workload", load, "--out", out)
     assert code == 0, text
-    assert "worst batch, as run.sh picks: median over 2 configurations" in text
-    assert re.search(r"\d+ steady loads +worst batch [+-][\d.]+ % at \d+ decodes", text)
-    assert re.search(r"my-chat +worst batch", text)
+    assert "coefficients picked by run.sh:\n  median over 2 configurations" in text
+    assert re.search(r"\d+ steady loads +worst error [+-][\d.]+ % at \d+ decodes", text)
+    assert re.search(r"my-chat +worst error", text)
     names = {str(p.relative_to(out)) for p in out.rglob("*") if p.is_file()}
     folders = [f"00{i}_Meta-Llama-3.1-8B_H{i}00-SXM_tp1" for i in (1, 2)]
     files = ("coefficients.yaml", "config.json", "hardware.json", "loads.csv", "pick.awk", "run.sh")
