@@ -39,7 +39,9 @@ def plan(
 
     Columns:
       GPUs          replicas x tensor x pipeline x data-parallel size
-      per hour      GPUs x price
+      cost/hour     GPUs x price
+      cost of 10^6  of a million prompt tokens (in), and of a million output tokens
+                    (out), each with the whole cost; only with prices
       start         the row's servers: replicas x GPU, parallel sizes (TP, PP, DP,
                     EP), weight format, engine, and the most tokens and requests
                     of a step; options that were given are not repeated
@@ -49,14 +51,12 @@ def plan(
                     replicas, and whether it is met. For limits on each request:
                     the share of the requests that meet them. TPOT is (last
                     token - first token) / (tokens - 1)
-      chance        probability in % that all replicas meet the SLO, over 20
+      P(SLO met)    probability in % that all replicas meet the SLO, over 20
                     equally likely errors of the prediction; safe: they meet it
                     at the pessimistic end of the interval, too. '-' for a load
                     shorter than 10 times its mean E2E latency
       coefficients  network, or the coefficient file of the row
-      best on       (several GPUs) the best row on each GPU; with prices, the
-                    total cost per million prompt tokens and per million output
-                    tokens
+      best on       (several GPUs) the best row on each GPU, in place of start
 
     Rows are sorted by cost per hour (or GPUs); without --rate, by cost (or GPUs) per request/s, and
     the limits are then those of one replica at its maximum rate. The files of --out have more: cost

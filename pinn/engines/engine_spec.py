@@ -124,7 +124,7 @@ class EngineSpec:
     )
     kv_transfer_config: str = flag(
         "",
-        "JSON object of a KV connector of vLLM, such as OffloadingConnector, as text.",
+        "KV connector of vLLM as a JSON object, such as OffloadingConnector.",
     )
     host_link_bytes_per_s: float | None = flag(
         None,
