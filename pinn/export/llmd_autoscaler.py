@@ -46,7 +46,7 @@ class Line:
 
     def __str__(self) -> str:
         """Return its error for people."""
-        worst = f"worst error {100 * self.worst_error:+.0f} % at {self.worst_at}"
+        worst = f"worst {100 * self.worst_error:+.0f} % at {self.worst_at}"
         return f"median APE {100 * self.median_error:.1f} %, {worst}"
 
 
@@ -92,8 +92,8 @@ class Autoscaler:
         """Return what is printed."""
         p = {name: number(value) for name, value in self.parameters.items()}
         return [
-            f"ITL = {p['alpha']} + {p['beta']} x batch size, ms: {self.decode}",
-            f"prefill = {p['gamma']} + {p['delta']} x tokens x batch size, ms: {self.prefill}",
+            f"ITL (ms) = {p['alpha']} + {p['beta']} x batch: {self.decode}",
+            f"prefill (ms) = {p['gamma']} + {p['delta']} x tokens x batch: {self.prefill}",
         ]
 
     @property

@@ -65,12 +65,12 @@ class Noise:
     def __str__(self) -> str:
         """Return a line for people."""
         if not self.half_widths:
-            return f"latencies of entries without noise: {self.source}"
+            return f"without noise: {self.source}"
         ends = ", ".join(
             f"{metric.upper()} {_percent(-half)} to {_percent(half)}"
             for metric, half in self.half_widths.items()
         )
-        return f"latencies of entries vary within the 90 % intervals of {self.source}: {ends}"
+        return f"noise within the 90 % intervals of {self.source}: {ends}"
 
 
 def _percent(log_factor: float) -> str:

@@ -267,7 +267,7 @@ def _memory_limit(choice: Choice) -> list[str]:
 
 def _search_bar(rate: HighestRate) -> str:
     """Return the rate that fails, and the range over seeds of the load."""
-    words = "" if rate.fails_per_s is None else f" and misses it at {number(rate.fails_per_s)}"
+    words = "" if rate.fails_per_s is None else f" but not at {number(rate.fails_per_s)}"
     if len(rate.seeds_per_s) > 1:
         low, high = map(number, (min(rate.seeds_per_s), max(rate.seeds_per_s)))
         words += f" ({low} to {high} over {len(rate.seeds_per_s)} seeds)"

@@ -249,7 +249,7 @@ def check_path(path: Path) -> None:
         content = read_json(adapter)
         base = content.get("base_model_name_or_path") if isinstance(content, Mapping) else None
         raise PinnError(
-            f"{adapter}: is a LoRA adapter, not a model: give the model that it "
+            f"{adapter} is a LoRA adapter, not a model: give the model that it "
             f"adapts ({base or 'which it does not state'}); the step time of the "
             "adapter is not predicted"
         )

@@ -127,8 +127,8 @@ def test_what_cannot_be_served_is_said(run, tmp_path):
     ("flag", "reason"),
     [
         ("data_parallel_size=2", "dp > 1 needs routed experts"),
-        ("pipeline_parallel_size=2", "no pipeline stages"),
-        ("engine=sglang speculative_config=NGRAM", "one token of a request in a step"),
+        ("pipeline_parallel_size=2", "does not simulate pipeline parallelism"),
+        ("engine=sglang speculative_config=NGRAM", "one token per request and step"),
     ],
 )
 def test_what_blis_refuses_is_refused_or_left_out(run, tmp_path, flag, reason):
@@ -145,4 +145,4 @@ def test_what_blis_refuses_is_refused_or_left_out(run, tmp_path, flag, reason):
 def test_an_unknown_table_format_is_refused(run, tmp_path):
     code, text = run("table", "--configs", GRID, "--out", tmp_path / "table.xml")
     assert code == 1
-    assert "name it .json, .csv or .parquet" in " ".join(text.split())
+    assert "ends in .json, .csv or .parquet" in " ".join(text.split())

@@ -60,7 +60,7 @@ def perf_load(**prompts):
         ("[" * 100_000, "nested more than 100 levels deep"),
         ('{"a": 1, "a": 2}', "the key 'a' occurs twice"),
         ("9" * 5000, "malformed JSON"),
-        (b"\xff\xfe{}", "no UTF-8 text"),
+        (b"\xff\xfe{}", "not UTF-8 text"),
     ],
 )
 def test_configs(file, config, words):
@@ -119,7 +119,7 @@ def test_flags(configuration, words):
             f"{y}: &{y} [{', '.join(['*' + x] * 9)}]\n" for x, y in pairwise("abcdefgh")
         ), "at most 200,000"),
         ("f.csv", "gpu,gpu\nH100,L4\n", "the column 'gpu' occurs twice"),
-        ("g.csv", "model,gpu\nm\n", "1 values under 2 columns"),
+        ("g.csv", "model,gpu\nm\n", "1 values for 2 columns"),
         ("i.csv", ",".join(map(str, range(200_000))), "columns: got 200,000, at most 1,000"),
         ("j.json", "{" + "".join(f'"{i}": 0, ' for i in range(200_000)) + '"199999": 1}',
          "the key '199999' occurs twice"),

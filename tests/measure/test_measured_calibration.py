@@ -244,7 +244,7 @@ def test_a_script_has_its_design(checkpoint_path, tmp_path):
     assert "32 decode @ 4150" in batches
     assert len(batches) == len(set(batches)) > 50
     bad = run(*words[:6], "32x4000", "--script", file, checkpoint=checkpoint_path)
-    assert "write CLIENTSxPROMPTxOUTPUT" in bad.output
+    assert "write CLIENTSxPROMPT_TOKENSxOUTPUT_TOKENS" in bad.output
 
 
 def test_the_order_is_the_asked_loads_own(llama_8b_h100):

@@ -199,7 +199,7 @@ def test_a_simulated_server_has_the_logged_cache(read, text, server, blocks):
 
 REFUSED = [
     ({"engine": "sglang", "engine_version": ""}, {}, "the log is of vllm, --engine is sglang"),
-    ({"tensor_parallel_size": 2}, {}, "of --tensor-parallel-size 1, not of 2"),
+    ({"tensor_parallel_size": 2}, {}, "of --tensor-parallel-size 1, not 2"),
     ({}, {"num_gpu_blocks_override": 99}, "--num-gpu-blocks-override and a log both set"),
     ({}, {"kv_cache_memory_bytes": 1e9}, "--kv-cache-memory-bytes and a log both set"),
 ]
@@ -214,7 +214,7 @@ def test_a_log_of_another_server_is_refused(read, flags, settings, said):
 
 def test_a_log_that_stops_before_the_cache_is_refused(read):
     log = read("INFO [gpu_model_runner.py:5354] Model loading took 15.0 GiB memory and 4.1 seconds")
-    with pytest.raises(PinnError, match="says nothing of the size of the KV cache"):
+    with pytest.raises(PinnError, match="does not state the size of the KV cache"):
         with_log(EngineSpec(), llama(), log)
 
 
@@ -238,4 +238,4 @@ def test_simulate_takes_a_log(checkpoint_path, tmp_path, monkeypatch):
     assert json.loads(out.read_text())["serving"]["num_gpu_blocks_override"] == 28781
     apart = [*served, "--gpu", "H100", "--prefill", "1x tp=1", "--decode", "1x tp=1"]
     result = CliRunner().invoke(app, apart)
-    assert "--memory-log with --prefill and --decode: it is of one server" in result.output
+    assert "--memory-log with --prefill and --decode: it is for a single server" in result.output

@@ -81,7 +81,7 @@ def test_missing_files_and_folders_without_config(tmp_path):
         load_model(tmp_path / "nowhere.json")
     with pytest.raises(PinnError, match=r"no such file"):
         load_model("./nowhere")
-    with pytest.raises(PinnError, match=r"the folder holds no config.json"):
+    with pytest.raises(PinnError, match=r"the folder has no config.json"):
         load_model(tmp_path)
 
 

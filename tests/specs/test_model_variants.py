@@ -105,7 +105,9 @@ def test_no_rule_makes_a_model_of_an_unknown_size(name):
     ],
 )
 def test_releases_for_other_engines_are_refused_by_name(name, engine):
-    with pytest.raises(PinnError, match=f"a release for .*{engine}.*give the model it was made of"):
+    with pytest.raises(
+        PinnError, match=f"in a format of .*{engine}.*give the model from which it was"
+    ):
         load_model(name)
 
 
@@ -118,7 +120,7 @@ def test_folders_of_gguf_files_and_adapters_are_refused(tmp_path):
     adapter = tmp_path / "adapter_config.json"
     adapter.write_text(json.dumps({"base_model_name_or_path": "Qwen/Qwen3-8B"}))
     for path in (tmp_path, adapter):
-        with pytest.raises(PinnError, match=r"a LoRA adapter, .*give the model .* Qwen/Qwen3-8B"):
+        with pytest.raises(PinnError, match=r"a LoRA adapter, .*give the model .*Qwen/Qwen3-8B"):
             load_model(path)
 
 

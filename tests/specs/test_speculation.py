@@ -90,7 +90,9 @@ def test_an_assumed_acceptance_is_a_measured_one():
     found = deployed(speculative_config=config)
     assert found.recipe.speculation.tokens_per_step == pytest.approx(1 + 0.38 + 0.38**2 + 0.38**3)
     line = acceptance_line(found)
-    assert line.startswith("Speculation: eagle3, 3 drafted tokens, 1.58 tokens of a request per")
+    assert line.startswith(
+        "Speculative decoding: eagle3, 3 drafted tokens, 1.58 tokens per request"
+    )
     assert "ASSUMED acceptance 0.38 (0.38 to 0.8)" in line
     given = acceptance_line(deployed(speculative_config=config, speculative_acceptance="0.7"))
     assert "ASSUMED" not in given

@@ -163,18 +163,18 @@ def test_sampling_settings_may_be_a_mapping(tmp_path):
     ("name", "content", "message"),
     [
         ("none.csv", None, "cannot be read"),
-        ("empty.csv", "", "holds no configurations"),
-        ("header.csv", "model,gpu\n", "holds no configurations"),
-        ("ragged.csv", "model,gpu\nLlama-3.1-8B\n", "line 2: 1 values under 2 columns"),
+        ("empty.csv", "", "has no configurations"),
+        ("header.csv", "model,gpu\n", "has no configurations"),
+        ("ragged.csv", "model,gpu\nLlama-3.1-8B\n", "line 2: 1 values for 2 columns"),
         ("key.csv", "model,speed\nLlama-3.1-8B,9\n", "line 2: unknown configuration key 'speed'"),
         ("type.csv", "model,block_size\nx,big\n", "line 2: block_size must be a whole number"),
-        ("empty.yaml", "", "holds no configurations"),
+        ("empty.yaml", "", "has no configurations"),
         ("broken.yaml", "a: [1,\n b", "malformed YAML"),
         ("text.yaml", "hello", "expected a list of configurations"),
         ("entries.yaml", "- 3\n", "entry 1 must map keys to values"),
         ("broken.json", "[1,", "malformed JSON"),
         ("list.txt", "", "unknown format"),
-        ("binary.csv", b"\xff\xfe\x00", "no UTF-8 text"),
+        ("binary.csv", b"\xff\xfe\x00", "not UTF-8 text"),
     ],
 )
 def test_a_bad_file_is_refused_in_one_line_that_names_it(tmp_path, name, content, message):

@@ -114,7 +114,10 @@ def test_a_folder_goes_on_after_a_file_that_lacks_a_flag(closed, tmp_path):
     runs, report = read_benchmarks([tmp_path])
     assert [run.load.concurrency for run in runs] == [closed.load.concurrency, 3]
     (reason,) = report.refused
-    assert "leaves out --concurrency (most requests in flight) and --request-rate" in reason
+    assert (
+        "does not state --concurrency (maximum number of requests in flight) and --request-rate"
+        in reason
+    )
     assert report.places[reason] == (str(tmp_path / "a.json"),)
     runs, report = read_benchmarks([tmp_path], GivenLoad(concurrency=16))
     assert [run.load.concurrency for run in runs] == [16, 16]

@@ -159,7 +159,7 @@ def test_tables_that_were_cut_off_are_refused(tmp_path: Path) -> None:
         _ = read_trace_tables(out).steps
     with pytest.raises(PinnError, match="no trace tables in"):
         read_trace_tables(tmp_path / "none")
-    with pytest.raises(PinnError, match="names no model"):
+    with pytest.raises(PinnError, match="has no model"):
         read_trace_tables(out).deployment()
 
 
