@@ -99,7 +99,7 @@ class Launch:
     @property
     def lines(self) -> list[str]:
         """Return the three lists for people, without empty ones."""
-        titles = "taken from the command", "no effect here", "not modelled"
+        titles = "taken from the command", "no effect on predictions", "not modelled"
         lists = [self.taken, self.no_effect, self.unmodelled]
         shown = [", ".join(printable(word, 500) for word in words) for words in lists]
         return [f"{title}: {text}" for title, text in zip(titles, shown, strict=True) if text]

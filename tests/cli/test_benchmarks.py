@@ -207,7 +207,7 @@ def test_a_launch_command_says_what_was_measured(run, refused, coefficients, tmp
     result = run("ingest", "benchmarks", tmp_path / "c4.json", "-o", out, "--serve", COMMAND,
                  "--gpu", "H100", "--max-num-batched-tokens", 4096)  # fmt: skip
     assert result.exit_code == 0, result.output
-    assert "no effect here: --port 8000" in result.output
+    assert "no effect on predictions: --port 8000" in result.output
     deployment = read_trace_tables(out).deployment()
     serving = deployment.serving
     assert (serving.tensor_parallel_size, serving.max_num_seqs) == (2, 64)

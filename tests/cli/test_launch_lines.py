@@ -74,7 +74,7 @@ def test_every_flag_is_in_one_of_three_lists():
         "--enable-dbo", "--kv-transfer-config", "VLLM_SOMETHING=1",
     ]  # fmt: skip
     assert [line.split(":")[0] for line in found.lines] == [
-        "taken from the command", "no effect here", "not modelled",
+        "taken from the command", "no effect on predictions", "not modelled",
     ]  # fmt: skip
 
 

@@ -19,7 +19,7 @@ def test_a_pasted_command_is_the_configuration(run, tmp_path):
     serving = json.loads((tmp_path / "a.json").read_text())["serving"]
     assert (serving["tensor_parallel_size"], serving["max_model_len"]) == (2, 8000)
     assert serving["max_num_seqs"] == 64
-    for text in ("no effect here: --port 8000", "not modelled: --enable-dbo"):
+    for text in ("no effect on predictions: --port 8000", "not modelled: --enable-dbo"):
         assert text in result.output
 
 
@@ -35,7 +35,7 @@ def test_an_engines_other_flags_are_named(run, tmp_path):
                  "compressed-tensors", "--max_num_seqs", 32, "--kv-cache-dtype", "bfloat16",
                  "--json", tmp_path / "a.json")  # fmt: skip
     assert result.exit_code == 0, result.output
-    assert "no effect here: --dtype half, --trust-remote-code" in result.output
+    assert "no effect on predictions: --dtype half, --trust-remote-code" in result.output
     serving = json.loads((tmp_path / "a.json").read_text())["serving"]
     assert (serving["max_num_seqs"], serving["kv_cache_dtype"]) == (32, "bf16")
 
