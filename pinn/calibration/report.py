@@ -222,7 +222,7 @@ def _typical(errors: np.ndarray | pd.Series) -> str:
 
 
 def _judged(
-    verdicts: Sequence[calibrate.Verdict], details: bool, heading: str = "on held-out data"
+    verdicts: Sequence[calibrate.Verdict], details: bool, heading: str = "MAPE on held-out data"
 ) -> Grid:
     """Return errors, or likelihood ratios of the measurements; what is worse first."""
     more = ["difference +-"] * details
