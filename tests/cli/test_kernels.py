@@ -36,7 +36,7 @@ def test_errors_are_shown_per_operator(run, table):
 def test_what_is_no_such_table_is_refused(refused, tmp_path):
     assert "run 'pinn kernels score" in refused("kernels", "errors", tmp_path / "none.csv")
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
-    assert "no table of kernel errors" in refused("kernels", "errors", tmp_path / "other.csv")
+    assert "not a table of kernel errors" in refused("kernels", "errors", tmp_path / "other.csv")
 
 
 def test_scores_are_written_as_the_table_that_is_shown(run, tmp_path, monkeypatch):

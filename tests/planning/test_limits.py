@@ -39,7 +39,7 @@ def test_limits_are_read(text, sentences):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "holds no limit"),
+        ("", "has no limit"),
         ("ttft<=1s", "needs a statistic or a share"),
         ("p99 ttft<=1s for 95 %", "has a statistic and a share"),
         ("ttft<=1 for 95 %", "no known unit"),

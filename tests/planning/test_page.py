@@ -162,7 +162,7 @@ def test_what_was_not_asked_is_not_shown(given, tmp_path):
     assert ("Cost/h" in shown) == (given.get("has_prices", True) and has_choices)
     assert ("P(SLO met)" in shown) == (given.get("rate_per_s", 12) is not None and has_choices)
     assert "None" not in re.sub(r"<[^>]*>|None of 84 candidates", "", text)
-    assert ("None of 84 candidates serves this" in text) == (not has_choices)
+    assert ("None of 84 candidates meets the SLO" in text) == (not has_choices)
 
 
 def test_it_imports_no_torch():

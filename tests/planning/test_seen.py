@@ -64,7 +64,7 @@ def test_costs_have_the_same_digits(uneven, tmp_path, capsys):
 
 
 def test_a_load_that_is_over_before_a_server_is_full_is_named(uneven, tmp_path, capsys):
-    said = "the load lasts 83.3 s, less than 10 mean answers"
+    said = "the load lasts 83.3 s, less than 10 times its mean E2E latency"
     for made, is_burst in ((uneven, True), (plan(), False)):
         print_plan(made, None)
         assert (said in capsys.readouterr().out) == is_burst

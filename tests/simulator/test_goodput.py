@@ -137,7 +137,7 @@ def test_python_has_the_same_arguments(coefficients):
     [
         (["--rate", "1,x"], "--rate must be requests/s such as 8, or 1,2,4,8"),
         (["--rate", "1,2", "--sensitivity", "e2e_mean_ms"], "--sensitivity is for a single rate"),
-        (["--rate", "1", "--plot", "a.png"], "--plot draws several rates"),
+        (["--rate", "1", "--plot", "a.png"], "--plot needs several rates"),
         (["--rate", "1", "--slo", "speed<=1s"], "unknown metric"),
         (["--rate", "1", "--goodput", "ttft:1000", "tpot"], "unexpected argument 'tpot'"),
         (["--rate", "1", "ttft:1000"], "unexpected argument 'ttft:1000'"),

@@ -235,7 +235,7 @@ def test_prompts_share_as_much_as_is_hit(rate, seed, clients):
 
 def test_a_hit_rate_that_cannot_be_is_refused(tmp_path):
     few = LoadFlags(input_len=1000, output_len=9, num_prompts=4, prefix_hit_rate=0.9)
-    with pytest.raises(PinnError, match=r"--prefix-hit-rate 0\.9 is out of reach"):
+    with pytest.raises(PinnError, match=r"--prefix-hit-rate 0\.9 is too high"):
         few.draw(4.0, 0)
     path = write(tmp_path, MOONCAKE, "m.jsonl")
     with pytest.raises(PinnError, match="states which prompts share prefixes"):

@@ -308,7 +308,7 @@ def test_a_launch_line_names_the_tier():
         (
             {"kv_offloading_size": 1.0, "kv_offloading_backend": "lmcache"},
             "0.33.0",
-            "a server of its own",
+            "a separate server",
         ),
     ],
 )
