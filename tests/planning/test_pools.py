@@ -213,7 +213,7 @@ def test_the_shipped_pools_are_deployments():
         (["--kv-transfer-bytes-per-s", "1e9"], POOLS, "which assumes the GPUs' network ports"),
         ([], "", "needs pools to combine"),
         ([], "pools: {prefill: 1x tp=1, decode: [1x tp=1]}", "lists of workers"),
-        ([], "pools: {prefill: [1x gpu=H200], decode: [1x tp=1]}", "have one gpu"),
+        ([], "pools: {prefill: [1x gpu=H200], decode: [1x tp=1]}", "have the same gpu"),
         ([], "pools: {prefill: [0x tp=1], decode: [1x tp=1]}", "has no servers"),
     ],
 )

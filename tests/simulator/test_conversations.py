@@ -210,7 +210,7 @@ def test_conversations_are_left_out_whole():
     kept = thinned(whole, part.order < 90)
     sizes = np.bincount(kept.conversations)
     assert sizes.tolist() == [6] * 15
-    with pytest.raises(PinnError, match="without the one before"):
+    with pytest.raises(PinnError, match="needs the turn before it"):
         thinned(whole, np.arange(len(whole)) != 1)
 
 

@@ -108,7 +108,7 @@ def test_a_sweep_answers_with_the_highest_rate(coefficients, tmp_path):
     assert [run["slo"]["met"] for run in written["runs"]] == [True, True, False]
     assert (tmp_path / "a.png").stat().st_size > 10_000
     one = CliRunner().invoke(app, [*words, "--rate", "4", "--json", str(tmp_path / "b.json")])
-    assert one.output.startswith("SLO met: 100.0 % of 60 requests meet TTFT <= 1 s: goodput")
+    assert one.output.startswith("SLO met: 100.0 % of 60 requests meet TTFT <= 1 s; goodput")
     alone_at_4 = json.loads((tmp_path / "b.json").read_text())
     assert alone_at_4["e2e_mean_ms"] == written["runs"][1]["e2e_mean_ms"]
 

@@ -67,7 +67,7 @@ def test_own_columns_may_be_spelled_otherwise(tmp_path):
     assert found.timeout_s.tolist() == [9.0, np.inf]
     assert found.shared_tokens.tolist() == [0, 9]
     twice = write(tmp_path, f"{OWN},Session ID,session-id\n0,1,1,a,b\n", "twice.csv")
-    with pytest.raises(PinnError, match="two columns are session_id: rename"):
+    with pytest.raises(PinnError, match="two columns are named session_id: rename"):
         load_workload(twice)
 
 

@@ -134,7 +134,7 @@ def test_prompts_repeat_in_one_order_and_share_their_group_s_start():
         (lambda: closed_loop(1, 0, 10, 10), "at least 1 request, got 0"),
         (lambda: draw_lengths("normal", {}, 1, np.random.default_rng(0)), "gaussian"),
         (lambda: draw_lengths("gaussian", {}, 1, np.random.default_rng(0)), "mean, std_dev"),
-        (lambda: Workload("w", np.zeros(0, int), np.zeros(0, int), np.zeros(0)), "0 requests"),
+        (lambda: Workload("w", np.zeros(0, int), np.zeros(0, int), np.zeros(0)), "no requests"),
         (lambda: _two(prompt_tokens=[1, 0]), "prompt_tokens of request 1 is 0"),
         (lambda: _two(output_tokens=[-1, 1]), "output_tokens of request 0 is -1"),
         (lambda: _two(offset_s=[1.0, 0.5]), "request 1 is out of order"),

@@ -74,7 +74,7 @@ class Autoscaler:
             raise PinnError("autoscaler by latency: slo is missing: write 'ttft<=1s, tpot<=50ms'")
         if not 1 <= self.least <= self.most:
             raise PinnError(
-                "autoscaler: least must be at least 1 and at most most, got "
+                "autoscaler: least must be from 1 to most, got "
                 f"least {self.least} and most {self.most}"
             )
         for name in ("margin", "interval_s", "window_s"):

@@ -116,7 +116,7 @@ WRONG_STEPS = {
                         "a count is negative or absurd"),
     "times in us": ({}, scaled("step.ts_start_ns", 1e-3), {}, "another unit than ns"),
     "times in ms": ({}, scaled("step.ts_start_ns", 1e-6), {}, "another unit than ns"),
-    "times in ps": ({}, scaled("step.ts_start_ns", 1e3), {}, "a unit"),
+    "times in ps": ({}, scaled("step.ts_start_ns", 1e3), {}, "the unit of the file's times"),
     "a clock that runs back": ({}, backwards, {}, "it has no values"),
     "a clock that stands still": ({}, still, {}, "the clock stands still"),
     "steps renumbered after sampling": ({}, renumbered, {}, "as long as predicted"),
@@ -153,7 +153,7 @@ def test_the_flag_goes_before_the_floor(tmp_path):
     [
         ({"enable_prefix_caching": False}, "codellama/CodeLlama-34b-Instruct-hf",
          "leave --no-enable-prefix-caching out"),
-        ({}, "meta-llama/Llama-3.1-8B", "the file is of meta-llama/Llama-3.1-8B"),
+        ({}, "meta-llama/Llama-3.1-8B", "the file is of the model meta-llama/Llama-3.1-8B"),
         ({"max_model_len": 256}, "codellama/CodeLlama-34b-Instruct-hf", "--max-model-len 256"),
     ],
 )  # fmt: skip
@@ -209,10 +209,10 @@ def loaded(run, **load):
 WRONG_RUNS = {
     "TP 4 for the file's 2": (
         lambda r: [stated(r, flags={"tensor_parallel_size": 2})], {"tensor_parallel_size": 4},
-        "the file says --tensor-parallel-size 2"),
+        "the file states --tensor-parallel-size 2"),
     "vLLM for SGLang": (
         lambda r: [stated(r, engine="sglang 0.5.9", flags={"enable_dp_attention": False})],
-        {"engine": "vllm"}, "the file says --engine sglang, the flags vllm"),
+        {"engine": "vllm"}, "the file states --engine sglang, the flags are vllm"),
     "two engines": (lambda r: [stated(r, engine="vllm"), stated(r, engine="trt 1.2.0")], {},
                     "files of 2 --engine"),
     "another GPU": (lambda r: [r], {"gpu": "L40S"}, "the file is of H100-SXM"),
@@ -226,13 +226,13 @@ WRONG_RUNS = {
                    stated(r, flags={"tensor_parallel_size": 2})], {}, "files of 2 --tensor"),
     "two KV caches": (lambda r: [stated(r, kv_tokens=400_000), stated(r, kv_tokens=500_000)], {},
                       "KV caches of 400,000 and 500,000"),
-    "the same file twice": (lambda r: [r, replace(r, name="copy")], {}, "once more"),
+    "the same file twice": (lambda r: [r, replace(r, name="copy")], {}, "is the same run as"),
     "a fifth failed": (lambda r: [replace(r, failed=40)], {}, "requests failed"),
     "drafted tokens": (lambda r: [stated(r, speculative=True)], {}, "speculative"),
     "milliseconds for seconds": (
-        lambda r: [figures(r, ttft=1e3, tpot=1e3, itl_=1e3, e2e_=1e3)], {}, "another unit"),
+        lambda r: [figures(r, ttft=1e3, tpot=1e3, itl_=1e3, e2e_=1e3)], {}, "check its unit"),
     "seconds for milliseconds": (
-        lambda r: [figures(r, ttft=1e-3, tpot=1e-3, itl_=1e-3, e2e_=1e-3)], {}, "another unit"),
+        lambda r: [figures(r, ttft=1e-3, tpot=1e-3, itl_=1e-3, e2e_=1e-3)], {}, "check its unit"),
     "half the time a token": (lambda r: [figures(r, tpot=0.5)], {}, "check --output-tokens"),
     "a stop at the end token": (
         lambda r: [loaded(r, output=Lengths(200.0))], {}, "check --output-tokens"),
@@ -242,7 +242,7 @@ WRONG_RUNS = {
     "a rate below what was served": (
         lambda r: [loaded(r, concurrency=None, rate_per_s=1.0)], {}, "--request-rate"),
     "percentiles that fall": (lambda r: [replace(r, figures=r.figures | {"ttft_p99_s": 1e-3})], {},
-                              "percentiles of TTFT fall"),
+                              "percentiles of TTFT are smaller"),
     "prompts from the cache": (
         lambda r: [replace(r, load=replace(r.load, prompt=Lengths(8000.0)),
                            figures={"ttft_mean_s": 0.02})], {}, "prompts repeat"),
