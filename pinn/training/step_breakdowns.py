@@ -265,12 +265,12 @@ def _rests_on(kernels: Sequence[KernelUse], gpu: str) -> str:
     near = sum(use.total_seconds for use in kernels if _is_near(use, gpu))
     far = max(kernels, key=lambda use: stretch_of(use) or 0.0)
     text = (
-        f"{100 * near / total:.0f} % of the kernel time is in kernels within {NEAR}x of the size "
-        f"of one measured on {gpu} in the same number format"
+        f"{100 * near / total:.0f} % of the kernel time is within {NEAR}x of sizes measured on "
+        f"{gpu} in the same number format"
     )
     if (stretch := stretch_of(far)) is None:
         return f"{text}."
-    return f"{text}. The farthest is a {far.operator} kernel, {stretch:.2f}x from a measured size."
+    return f"{text}; farthest: {far.operator}, {stretch:.2f}x."
 
 
 def _is_near(use: KernelUse, gpu: str) -> bool:

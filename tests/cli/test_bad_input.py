@@ -109,7 +109,7 @@ def test_an_unknown_model_names_close_ones(refused, monkeypatch):
         (("coefficients", "--warp"), "--warp"),
         (("coefficients", "--grid", "gpu=H100"), "need --out PATH"),
         (("coefficients", *LLAMA, "--out", "t.csv"), "use --json"),
-        (("coefficients", "--grid", "gpu=H100", "--out", "t.xls"), "name it .csv, .json"),
+        (("coefficients", "--grid", "gpu=H100", "--out", "t.xls"), "ends in .csv, .json"),
         (("export", "table"), "Missing option '--out'"),
     ],
 )

@@ -89,7 +89,7 @@ def test_every_flag_is_in_one_of_three_lists():
         ("vllm serve --port 8000", "has no model"),
         ("vllm serve Qwen/Qwen3-8B --max-num-seqs", "--max-num-seqs needs a value"),
         ("vllm serve 'Qwen/Qwen3-8B", "check its quotes"),
-        ("llama-server -m model.gguf", "starts no engine that is known"),
+        ("llama-server -m model.gguf", "starts none of the known engines"),
         ("vllm serve Qwen/Qwen3-8B --compilation-config '{'", "JSON"),
         ("vllm serve Qwen/Qwen3-8B --hf-overrides 3", "must be a JSON object"),
         ("python -m sglang.launch_server --model-path a --chunked-prefill-size x", "cannot read"),

@@ -74,7 +74,7 @@ def test_a_number_is_no_batch():
     code = "import pinn; pinn.predict('meta-llama/Llama-3.1-8B', 'H100').step_time(32)"
     command = [sys.executable, "-c", code]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert "PinnError: 32 " in found.stderr
+    assert "or a Batch, got 32" in found.stderr
 
 
 def test_a_prediction_at_the_prompt_fits_a_screen():

@@ -58,7 +58,7 @@ def test_engine_and_release_beside_the_command_are_its_own(run, tmp_path):
 
 def test_a_release_that_was_not_read_is_named_each_time():
     for _ in range(2):
-        with pytest.warns(UserWarning, match="vLLM 9.9.9 was not read"):
+        with pytest.warns(UserWarning, match="vLLM 9.9.9 is unknown: using"):
             pinn.predict("Qwen/Qwen3-8B", "H100", engine_version="9.9.9")
 
 

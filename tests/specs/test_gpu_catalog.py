@@ -112,7 +112,7 @@ def test_an_unknown_gpu_names_the_nearest_and_how_to_list_all():
      ("TPU-v6e", "Google"), ("trn2", "AWS"), ("Ascend910B", "Huawei")],
 )  # fmt: skip
 def test_another_vendor_is_not_supported(name, vendor, tmp_path):
-    with pytest.raises(PinnError, match=f"{name}.*: {vendor} are not supported"):
+    with pytest.raises(PinnError, match=f"{name}.*: GPUs of {vendor} are not supported"):
         load_gpu(name)
     values = json.loads((data_folder("gpus") / "H100-SXM.json").read_text())
     for what in ({"name": name}, {"name": "mine", "source": f"{name} datasheet"}):
@@ -190,7 +190,7 @@ def test_blis_layout_of_several_gpus(tmp_path):
     with pytest.warns(UserWarning, match=r"L40S: the FP8 rate is 4.0 times.*using half"):
         assert load_gpu(f"{path}#L40S").peak_flop_per_s["fp8"] == 733e12
     for choice in (str(path), f"{path}#B200"):
-        with pytest.raises(PinnError, match=r"holds H100, L40S.*choose one with .*#NAME"):
+        with pytest.raises(PinnError, match=r"has H100, L40S.*choose one with .*#NAME"):
             load_gpu(choice)
 
 

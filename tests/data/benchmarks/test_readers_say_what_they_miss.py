@@ -122,7 +122,7 @@ def test_a_folder_goes_on_after_a_file_that_lacks_a_flag(closed, tmp_path):
     runs, report = read_benchmarks([tmp_path], GivenLoad(concurrency=16))
     assert [run.load.concurrency for run in runs] == [16, 16]
     (reason,) = report.refused
-    assert "says 3, --concurrency 16: leave --concurrency out" in reason
+    assert "states 3, --concurrency is 16: leave --concurrency out" in reason
 
 
 def test_what_tools_write_beside_their_results_is_passed_over(closed, tmp_path):
