@@ -192,7 +192,7 @@ def unread_notice(engine: str, version: str) -> str | None:
         version: As ``--engine-version``; empty for the release that the table names.
 
     >>> unread_notice("vllm", "99.1")  # doctest: +ELLIPSIS
-    "vLLM 99.1 was not read: ...'s defaults hold"
+    'vLLM 99.1 is unknown: using the defaults of ...'
     """
     oldest = _of(engine, "oldest_engine_version")
     if not version or not oldest:

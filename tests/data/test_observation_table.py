@@ -115,7 +115,7 @@ def test_another_schema_is_refused(written):
         ({"prompt_tokens": 10.5}, "prompt_tokens must be a whole number"),
         ({"enable_expert_parallel": 3}, "enable_expert_parallel must be true or false"),
         ({"model": None}, "model is missing"),
-        ({"row_id": "r0"}, r"name 1 row\(s\) twice, first 'r0'"),
+        ({"row_id": "r0"}, r"have 1 row\(s\) twice, first 'r0'"),
     ],
 )
 def test_bad_values_are_refused(change, message):

@@ -145,7 +145,7 @@ def test_experts_beside_compressed_attention_have_a_format_of_their_own(name, ex
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"compress_ratios": [0, 4, 16] * 3}, r"compress_ratios must give each of 8 layers one of"),
+        ({"compress_ratios": [0, 4, 16] * 3}, r"compress_ratios must give each of the 8 layers one of"),
         ({"compress_ratios": None}, "compress_ratios must give each"),
         ({"compress_ratios": [4, 128]}, "compress_ratios must be a list of 8 entries"),
         ({"compress_ratios": "4"}, "compress_ratios must be a list of 8 entries"),
@@ -181,7 +181,7 @@ def test_a_layer_without_its_own_choice_reads_no_index():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"layer_types": ["linear_attention"]}, "must name each of 8 layers"),
+        ({"layer_types": ["linear_attention"]}, "must name each of the 8 layers"),
         ({"layer_types": ["rocket"] * 8}, "rocket.* are unknown"),
         ({"mamba_ssm_dtype": "int3"}, "mamba_ssm_dtype must be one of"),
         ({"linear_num_value_heads": None}, "linear_num_value_heads is missing"),
