@@ -91,7 +91,7 @@ def check_size(value: float, most: float, what: str, remedy: str) -> None:
 
     >>> check_size(10**400, MOST_LAYERS, "layers", "check the file")
     Traceback (most recent call last):
-    pinn.errors.TooLargeError: layers: got 10^400, at most 1,000 are read: check the file
+    pinn.errors.TooLargeError: layers: got 10^400, at most 1,000 are accepted: check the file
     """
     if not value <= most:
         raise TooLargeError(

@@ -215,8 +215,9 @@ def check_name(name: str) -> None:
 
     >>> check_name("TheBloke/Llama-2-7B-Chat-GGUF")
     Traceback (most recent call last):
-    pinn.errors.PinnError: 'TheBloke/Llama-2-7B-Chat-GGUF' names a release for llama.cpp, whose \
-kernels have no times here: give the model it was made of, with --quantization int4 for its size
+    pinn.errors.PinnError: 'TheBloke/Llama-2-7B-Chat-GGUF' is a model in a format of llama.cpp, \
+whose kernels were not measured: give the model from which it was made, with --quantization \
+int4 for its size
     """
     engines = inverted(models_file("name_words.json")["other_engines"])
     words = re.split(r"[-_./:]", name.lower())
