@@ -50,7 +50,7 @@ def numbers_of(kind: str, path: Path, folder: Path) -> np.ndarray:
 #: What each kind of file says to do where it is refused.
 REMEDIES = {
     "checkpoints": r"(has checkpoint format \d, this program reads \d: use .*, or train a new one|"
-    r"differ in .*: train a new checkpoint) with 'python train\.py'",
+    r"from this version \(in .*\): train a new checkpoint) with 'python train\.py'",
     "coefficients": r"differ in .*: write the file again with 'pinn coefficients --json' or 'pinn",
     "kernels": r"has layout \d, expected \d: fit .* again with 'python scripts/fit_surrogates\.py'"
     r"|copy both files again",

@@ -113,7 +113,7 @@ def test_two_pools_are_called_what_they_are(tmp_path):
 
 @pytest.mark.parametrize(
     ("share", "said"),
-    [(1.0, " separately"), (1.2, "more, because the router"), (0.8, "less, because requests in")],
+    [(1.0, " separately"), (1.2, "more, because the router"), (0.8, "less, because the number of")],
 )
 def test_a_fleet_s_rate_stands_beside_its_replicas_and_why_they_differ(
     share, said, tmp_path, capsys

@@ -269,7 +269,7 @@ def test_bad_yaml_is_refused_with_the_place(tmp_path, text, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("arrival_s,prompt_tokens,output_tokens\n", "0 requests"),
+        ("arrival_s,prompt_tokens,output_tokens\n", "no requests"),
         ("when,prompt_tokens,output_tokens\n1,2,3\n", "arrival_s or arrival_ms or arrival_time_us"),
         ("arrival_s,tokens,output_tokens\n1,2,3\n", "the prompt length is missing"),
         ("arrival_s,prompt_tokens,output_tokens\n1,2,x\n", "line 2: output_tokens is 'x'"),
