@@ -171,7 +171,7 @@ def _short(parameter: Any, record: tuple[str, str]) -> tuple[str, str]:
     names = [name for name in parameter.opts if not name.startswith("--")] + long[:1]
     shown = " / ".join([", ".join(names), *off[:1]]) + (f" {metavar}" if metavar else "")
     others = [f"also {', '.join(long[1:])}"] * (len(long) > 1)
-    others += [f"off by {', '.join(off[1:])}"] * (len(off) > 1)
+    others += [f"turn off with {', '.join(off[1:])}"] * (len(off) > 1)
     also = "; ".join(others)
     return shown, f"{text} {also[0].upper()}{also[1:]}."
 

@@ -28,7 +28,7 @@ def test_a_negative_seed_and_an_empty_file_of_runs(refused, file):
     load = file("load.yaml", PLAIN)
     assert "of 0 or more" in refused("simulate", *LLAMA, "--workload", load, "--seed", -1)
     runs = file("runs.csv", "")
-    assert "no CSV table" in refused("evaluate", "serving-runs", runs)
+    assert "not a CSV table" in refused("evaluate", "serving-runs", runs)
     assert "--seed" in refused("evaluate", "serving-runs", runs, "--seed", -1)
 
 
@@ -55,7 +55,7 @@ def test_an_overloaded_simulation_says_so_first(run, file, tmp_path):
     assert " per step, heavy, overloaded: " in heading(result)
     assert json.loads(out.read_text())["overloaded"].startswith("overloaded: ")
     result = run("simulate", *LLAMA, "--workload", file("light.yaml", PLAIN), "--json", out)
-    assert " a step, light vllm 0.33.0, not measured: " in heading(result)
+    assert " per step, light vllm 0.33.0, not measured: " in heading(result)
     assert json.loads(out.read_text())["overloaded"] is None
 
 
