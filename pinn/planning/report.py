@@ -166,8 +166,7 @@ def _counts(plan: Plan) -> list[str]:
     beside = f"{more} further rows are in plan.html, plan.json and plan.csv of --out."
     return [beside] * (more > 0) + [
         f"Search: {plan.candidates:,} candidates, {plan.simulations:,} "
-        f"simulations, {plan.seconds:.0f} s; {len(tried):,} rejected, {misfits:,} "
-        "of them without a simulation."
+        f"simulations, {plan.seconds:.0f} s; {len(tried):,} rejected ({misfits:,} unsimulated)."
     ]
 
 
