@@ -181,7 +181,7 @@ def test_a_layer_without_its_own_choice_reads_no_index():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"layer_types": ["linear_attention"]}, "must name each of the 8 layers"),
+        ({"layer_types": ["linear_attention"]}, "must name each of 8 layers"),
         ({"layer_types": ["rocket"] * 8}, "rocket.* are unknown"),
         ({"mamba_ssm_dtype": "int3"}, "mamba_ssm_dtype must be one of"),
         ({"linear_num_value_heads": None}, "linear_num_value_heads is missing"),
