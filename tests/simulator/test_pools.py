@@ -237,7 +237,7 @@ def test_pools_that_do_not_fit_together_are_refused():
         simulate_pools(by_hand(), by_hand(kv_cache_dtype="fp8"), workload)
     with pytest.raises(PinnError, match="transferred_tokens"):
         simulate_pools(by_hand(), by_hand(), load([8], [2], transferred_tokens=[8]))
-    with pytest.raises(PinnError, match="positive rate, got 0"):
+    with pytest.raises(PinnError, match="positive bandwidth, got 0"):
         Link(0.0)
 
 
