@@ -253,7 +253,7 @@ def disaggregated() -> str:
 
 def decisions() -> str:
     """Return the table of held-out models, without the text below it."""
-    table, _, _ = run("pinn evaluate decisions").partition("\npicks of")
+    table, _, _ = run("pinn evaluate decisions").partition("\nDeployments picked")
     small = "<!-- in small: evaluate decisions -> evaluate decisions few.csv -->"
     return f"{small}\n```\n$ pinn evaluate decisions\n{table}\n```"
 

@@ -50,11 +50,11 @@ def numbers_of(kind: str, path: Path, folder: Path) -> np.ndarray:
 #: What each kind of file says to do where it is refused.
 REMEDIES = {
     "checkpoints": r"(has checkpoint format \d, this program reads \d: use .*, or train a new one|"
-    r"differ in .*: train a new checkpoint) with 'python train\.py'",
-    "coefficients": r"differ in .*: write the file anew with 'pinn coefficients --json' or 'pinn",
-    "kernels": r"has layout \d, expected \d: fit .* anew with 'python scripts/fit_surrogates\.py'"
+    r"from this version \(in .*\): train a new checkpoint) with 'python train\.py'",
+    "coefficients": r"differ in .*: write the file again with 'pinn coefficients --json' or 'pinn",
+    "kernels": r"has layout \d, expected \d: fit .* again with 'python scripts/fit_surrogates\.py'"
     r"|copy both files again",
-    "intervals": r"calibrate (the checkpoint anew|this one)",
+    "intervals": r"calibrate (the checkpoint again|this one)",
 }
 
 
@@ -86,7 +86,9 @@ def test_intervals_of_other_layouts_are_refused(tmp_path: Path) -> None:
     before = [path for path, schema in schemas.items() if schema != SCHEMA]
     assert {schemas[path] for path in before} >= {f"pinn intervals {i}" for i in (1, 2, 3)}
     for path in before:
-        with pytest.raises(PinnError, match="is of another version: calibrate the checkpoint anew"):
+        with pytest.raises(
+            PinnError, match="is of another version: calibrate the checkpoint again"
+        ):
             numbers_of("intervals", path, tmp_path)
 
 

@@ -26,16 +26,16 @@ _Request = TypeVar("_Request")
 _TYPES = {"int": int, "float": float, "bool": bool, "str": str}
 #: Of a server, beside the flags of the specifications.
 FORMAT = Flag(
-    "Serve the model as bf16, fp16, fp8, fp8_static (activations scaled by the checkpoint's "
-    "factors), fp8_block, mxfp8, int8, int4, mxfp4, mxfp4_mxfp8 (8-bit activations), nvfp4 (fp4) "
-    "or nvfp4_wo (16-bit activations), or vLLM's name of a method, such as compressed-tensors.",
-    shown="as its config says",
+    "Number format of the weights: bf16, fp16, fp8, fp8_static (static activation scales), "
+    "fp8_block, mxfp8, int8, int4, mxfp4, mxfp4_mxfp8 (8-bit activations), nvfp4 (or fp4) or "
+    "nvfp4_wo (16-bit activations); or vLLM's name of a method, such as compressed-tensors.",
+    shown="the checkpoint's",
     shorts=("-q",),
     spelled={"configurations": "precision"},
     name="quantization",
 )
 _SERVE = Flag(
-    "Launch command with model and flags; flags given beside it override it.", name="serve"
+    "Launch command with model and flags; options given beside it override its flags.", name="serve"
 )
 #: An option's name in the help of a command.
 _OPTION = re.compile(r"--([a-z][a-z-]*)")
@@ -53,7 +53,7 @@ def declared_flags(specifications: Sequence[type], *requests: type) -> dict[str,
     listed += [flag for each in specifications for flag in flags_of(each)]
     found = {flag.name: flag for flag in listed}
     for name, shown in [each for r in requests for each in getattr(r, "SEVERAL", {}).items()]:
-        several = f"{found[name].help} One or several."
+        several = f"{found[name].help} Several are separated by commas."
         found[name] = replace(found[name], help=several, default=None, shown=shown, several=True)
     return found
 
@@ -163,7 +163,7 @@ def _by_name(
         if value is not None and old.get(other) == name:
             old_names.note(other, name)
         if value is not None and name in found:
-            raise PinnError(f"{name} is given twice, as {other!r} too: leave one out")
+            raise PinnError(f"{name} is given twice, also as {other!r}: leave one out")
         if value is not None:
             off = name in declared and other in declared[name].reversed_names
             found[name] = not declared[name].read(value, other) if off else value
@@ -288,7 +288,9 @@ def launched(
     idle = [printable(f"{k} {v}", 500) for k, v in found.configuration.items() if k not in known]
     lines = found.lines
     return known, lines + (
-        [f"decides nothing that is asked here: {', '.join(idle)}"] if idle else []
+        [f"ignored, because no result of this command depends on it: {', '.join(idle)}"]
+        if idle
+        else []
     )
 
 

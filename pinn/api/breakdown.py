@@ -62,8 +62,8 @@ def _teacher(
     found = find_kernels(folder, checkpoint)
     if found is None:
         missing = (
-            "missing, so there is no composed breakdown: fit surrogates with 'python train.py "
-            "kernels=on' and name their folder with --kernels"
+            "missing, so there is no composed step: fit them with 'python train.py kernels=on' and "
+            "give their folder with --kernels"
         )
         return None, {"kernels": missing}
     surrogates = KernelSurrogates.load(found)
@@ -73,9 +73,9 @@ def _teacher(
     scalars = saved_scalars(saved) if saved else prior_scalars()
     return Teacher(surrogates, scalars), {
         "kernels": f"{_shown(found)}{without}",
-        "overheads": "as the checkpoint learned them"
+        "overheads": "those of the checkpoint"
         if saved
-        else "their priors, as the checkpoint was trained without kernels",
+        else "assumed ones, because the checkpoint was trained without measured kernels",
     }
 
 

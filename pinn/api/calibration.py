@@ -58,8 +58,9 @@ def calibrate(
     asked, flags = read_request(CalibrationRequest, given, *_SPECIFICATIONS, **own)
     if sum(map(bool, (asked.observations, asked.benchmarks, asked.steps))) != 1:
         raise PinnError(
-            "give --observations FOLDER of 'pinn ingest', --benchmarks FILES, or --steps FOLDER of "
-            "'pinn measure', whose folder 'serving' is taken along"
+            "calibrate needs measurements: give --observations FOLDER of 'pinn "
+            "ingest', --benchmarks FILES, or --steps FOLDER of 'pinn measure' "
+            "(its subfolder 'serving' is read, too)"
         )
     start = Start(asked.append, asked.base, asked.checkpoint, asked.force)
     if asked.observations is not None:
@@ -91,7 +92,10 @@ def _fit_traces(
     """The fit to whatever an ingested folder holds: traces, steps or benchmarks."""
     engine, server = flags_apart(EngineSpec, flags)
     if server or asked.model or asked.gpu:
-        raise PinnError("--observations names its server already: flags belong to 'pinn ingest'")
+        raise PinnError(
+            "--observations has the flags of its server already: give flags to 'pinn "
+            "ingest' instead"
+        )
     traces = read_trace_tables(folder)
     deployment = traces.deployment()
     _note_release(deployment, start.notes)
@@ -169,7 +173,10 @@ def _note_release(deployment: Deployment, notes: list[str]) -> None:
     serving = deployment.serving
     if not serving.engine_version:
         assumed = f"{serving.engine} {reference_version(serving.engine).value}"
-        notes.append(f"release not stated: assumed {assumed} (--engine-version names it)")
+        notes.append(
+            f"the files do not state the engine's release: assuming {assumed} (set it "
+            "with --engine-version)"
+        )
 
 
 def _read_runs(paths: list[Path], load: GivenLoad, start: Start) -> list[BenchmarkRun]:

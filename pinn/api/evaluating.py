@@ -95,7 +95,10 @@ def evaluate_decisions(path: str | Path | None = None, **given: object) -> Score
     place = asked.path or find_checkpoint().with_suffix(".predictions.csv")
     decided = decide(read_predictions(place), read_silicon()[0])
     if decided.empty:
-        raise PinnError("no decisions: the file predicts no measured deployments of held-out parts")
+        raise PinnError(
+            "the file has no predictions of held-out measured deployments, so there "
+            "are no decisions to score"
+        )
     return ScoreTable(decided, printed(print_decisions, decision_table(decided)))
 
 
@@ -143,8 +146,11 @@ def evaluate_engines(**given: object) -> ScoreTable:
     asked, _ = read_request(requests.EnginesRequest, given)
     scores = score_engines(engine_rows(), networks(asked.checkpoint))
     heading = "measured deployments, model held out"
+    legend = (
+        "Percentage error, median / mean absolute (bias); 'of N': a method predicts N rows only."
+    )
     grids = [f"\n{a or heading}\n\n{g.markdown()}" for a, g in engine_grids(scores)]
-    return ScoreTable(scores, "\n".join(grids))
+    return ScoreTable(scores, "\n".join([legend, *grids]))
 
 
 @with_arguments(EngineSpec, request=requests.FileScoresRequest)
@@ -186,15 +192,17 @@ def evaluate_panel(**given: object) -> ScoreTable:
 
     asked, _ = read_request(requests.PanelRequest, given)
     if asked.alone is not None and asked.against is None:
-        raise PinnError("--alone compares two panels: name the other one with --against")
+        raise PinnError("--alone needs a comparison: give the other scorecard with --against")
     path = find_checkpoint(asked.checkpoint)
     other = (
-        None if asked.against is None else scoring.read_panel(asked.against, "write one with --out")
+        None
+        if asked.against is None
+        else scoring.read_panel(asked.against, "write it with 'pinn evaluate panel --out'")
     )
     if asked.widths:
         read_calibration(path)  # refused before anything is simulated
     if asked.steps is not None and learned_steps(path, asked.steps):
-        warn_user(f"{asked.steps} is training data of {path}: it is left off the scorecard")
+        warn_user(f"{asked.steps} is training data of {path}, so it is excluded from the scorecard")
     rows = panel_rows(path, asked.held_out_runs or (), asked.steps, asked.public or ())
     try:
         scored = interval_widths.interval_rows(path, rows)
@@ -208,7 +216,7 @@ def evaluate_panel(**given: object) -> ScoreTable:
         lines = [f"{scoring.panel_grid(table).markdown()}\n\nB is {verdict}."]
         if left := scoring.uncompared_groups(other, found):
             groups = ", ".join(left)
-            warn_user(f"no configuration is in both panels of: {groups}")
+            warn_user(f"the scorecards have no configuration in common in: {groups}")
     if scored is not None:
         lines.append(f"\n{interval_widths.judge_intervals(scored)}")
     if asked.widths and scored is not None:
@@ -234,7 +242,7 @@ def evaluate_speculation(**given: object) -> ScoreTable:
     rows, counts = read_speculating()
     lines = [f"{refused:8,} {reason}" for reason, refused in counts.refused.items()]
     tokens = asked.draft_tokens
-    lines.append(f"{len(rows):8,} rows left, taken to draft {tokens} tokens in a step\n")
+    lines.append(f"{len(rows):8,} rows, assumed to draft {tokens} tokens per step\n")
     scores = score_speculating(rows, networks(asked.checkpoint), tokens)
     return ScoreTable(scores, "\n".join([*lines, speculating_grid(scores).markdown()]))
 

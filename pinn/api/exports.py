@@ -61,7 +61,7 @@ def export_table(
         try:
             ends = find_intervals(configured, find_checkpoint(how.checkpoint))
         except PinnError as error:
-            lines.append(f"without intervals: {error}")
+            lines.append(f"the table has no intervals: {error}")
     path = Path(out)
     table.write_table_file(table.export_table(configured, ends), configured.provenance, path)
     return Written(path, (*lines, f"{len(configured):8} configurations written to {out}"))
@@ -139,11 +139,13 @@ def export_onnx(out: str | Path, **given: object) -> Written:
     if how.inputs is not None:
         rows = typed_configurations(how.configs)
         if len(rows) != 1:
-            raise PinnError(f"--inputs is for one configuration, and --configs gives {len(rows)}")
+            raise PinnError(
+                f"--inputs needs one configuration, --configs gives {len(rows)}: give one"
+            )
         configured, _ = _configured(rows, TableRequest(checkpoint=path))
         found = onnx_graphs.write_inputs(configured, how.batch, how.inputs)
         name = f"{found['configuration']['model']} on {found['configuration']['gpu']}"
-        took = f"the graphs give {found['step_time_us']} us"
+        took = f"the graphs predict {found['step_time_us']} us"
         lines.append(f"inputs of {name}, {how.batch}: {how.inputs}; {took}")
     return Written(Path(out), tuple(lines))
 

@@ -70,8 +70,9 @@ def ingest_vllm(
     report = trace_tables.cleaning_tables(tables.manifest)
     if not tables.manifest["tables"]["steps"]["rows"]:
         report += (
-            "\nit holds no engine steps, so there is nothing to calibrate on; request spans of "
-            "stock vLLM, which carry latencies, are read by 'pinn ingest benchmarks'"
+            "\nthere are no engine steps in it, so nothing can be calibrated; if "
+            "these are request spans of an unmodified vLLM, read them with 'pinn "
+            "ingest benchmarks'"
         )
     return Ingested(tables.folder, report)
 

@@ -67,7 +67,10 @@ class Measured:
 
     def __str__(self) -> str:
         """Return what ``pinn measure`` says at its end."""
-        last = f"wrote {self.path}: run it with the engine's python, then calibrate on its --out"
+        last = (
+            f"wrote {self.path}: run it with the Python of vLLM on the GPU machine, "
+            "then give the folder that it writes (--out) to 'pinn calibrate --steps'"
+        )
         return "\n".join([*self.notes, *[last] * self.is_program])
 
 
@@ -94,8 +97,8 @@ def measure(
     wanted, flags = read_request(MeasureRequest, given, ServingSpec, **declared)
     if wanted.serve and any(" serve " in word or "launch_server" in word for word in more):
         raise PinnError(
-            "measure's --serve takes no launch command: give --model and the flags of the server "
-            "beside it"
+            "--serve of 'pinn measure' is a switch and takes no launch command: "
+            "give --model and the flags of the server as options"
         )
     found = measuring_program(wanted, flags, more)
     for note in found.notes:
@@ -159,19 +162,22 @@ def _check(flags: Mapping[str, Any]) -> None:
     asked = serving.ServingSpec(**{k: v for k, v in flags.items() if k != "precision"})
     if asked.engine != serving.VLLM:
         raise PinnError(
-            f"only vLLM's steps are measured, not those of {asked.engine}, whose scheduler runs in "
-            "a process of its own: give files of its load generator to pinn calibrate --benchmarks"
+            f"--engine {asked.engine}: only steps of vLLM can be measured, "
+            f"because the scheduler of {asked.engine} runs in a process of its "
+            "own: benchmark the server, and give the result files to 'pinn "
+            "calibrate --benchmarks'"
         )
     oldest = ".".join(map(str, OLDEST))
     if asked.engine_version and release(asked.engine_version) < OLDEST:
         raise PinnError(
-            f"vLLM {asked.engine_version} cannot be measured, only {oldest} and later: leave "
-            "--engine-version out for the release that is installed"
+            f"vLLM {asked.engine_version} cannot be measured, only {oldest} and "
+            "later: leave --engine-version out to measure the installed release"
         )
     if asked.data_parallel_size > 1 or asked.speculative_config != speculation.NONE:
         raise PinnError(
-            "steps of several data-parallel ranks and of speculation are not measured: leave "
-            "--data-parallel-size and --speculative-config out"
+            "steps with several data-parallel ranks or with speculative decoding "
+            "cannot be measured: leave --data-parallel-size and "
+            "--speculative-config out"
         )
 
 
@@ -184,9 +190,9 @@ def engine_arguments(flags: Mapping[str, Any]) -> list[str]:
     precision = flags.get("precision")
     if precision not in (None, *ON_THE_FLY, *quantization_words("flag_methods")):
         raise PinnError(
-            f"vLLM does not make {precision} of a checkpoint at start, only "
-            f"{', '.join(ON_THE_FLY)}: give the path of a config.json whose weights are in that "
-            "format"
+            f"--quantization {precision}: vLLM quantizes weights at start-up to "
+            f"{', '.join(ON_THE_FLY)} only: give the path of a config.json of "
+            "weights in that format"
         )
     return vllm_words(dict(flags))
 
@@ -203,7 +209,10 @@ def _design(
     names = (str(card["name"]) for card in cards())
     card = wanted.gpu or next(filter(find_gpu, names), None)
     if card is None:
-        notes.append("batches come in a usual order, since the GPU is not known: --gpu names it")
+        notes.append(
+            "batches are measured in a default order, because the GPU is unknown: "
+            "give it with --gpu"
+        )
         return []
     start = Start(None, None, wanted.checkpoint)
     try:
@@ -213,12 +222,12 @@ def _design(
             prior = start.prior(deployment, start.coefficients(deployment))
             found = design(deployment, prior, wanted.minutes, asked)
     except PinnError as error:
-        notes.append(f"batches come in a usual order: {error}")
+        notes.append(f"batches are measured in a default order: {error}")
         return []
     if not fit.fits:
         if not wanted.force:
-            raise PinnError(f"{fit.reason} (--force measures all the same)")
-        notes.append(f"no design, so batches come in a usual order: {fit.reason}")
+            raise PinnError(f"{fit.reason} (--force measures anyway)")
+        notes.append(f"batches are measured in a default order: {fit.reason}")
         return []
     notes += start.notes
     return [(str(batch), worth) for batch, worth in found]

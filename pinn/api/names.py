@@ -73,8 +73,9 @@ def models(contains: str = "", **given: object) -> KnownModels:
 
 #: Explanation of the columns of a table of GPUs.
 _COLUMNS = (
-    "bf16, fp8, fp4: dense TFLOP/s. link: between GPUs, one direction. measured: training data "
-    "(- is extrapolated)."
+    "GiB, TB/s: memory size and bandwidth. bf16, fp8, fp4: dense TFLOP/s. link: "
+    "between GPUs, one direction. measured: kinds of training data on this GPU; "
+    "with none (-), predictions are extrapolated."
 )
 
 
@@ -141,8 +142,8 @@ def gpus(contains: str = "", **given: object) -> KnownGpus:
 
 
 def _nothing(command: str, contains: str, others: str) -> PinnError:
-    all_of_them = f"'pinn {command}' lists all; others are taken {others}"
-    return PinnError(f"no known name has {contains!r:.80} in it: {all_of_them}")
+    all_of_them = f"'pinn {command}' lists all names; any other is read {others}"
+    return PinnError(f"no known name contains {contains!r:.80}: {all_of_them}")
 
 
 def _line(gpu: GpuSpec) -> str:

@@ -220,5 +220,8 @@ def configuration_rows(configurations: AnyConfigurations) -> list[Values]:
     bad = next((row for row in listed if not isinstance(row, Mapping)), None)
     if bad is not None:
         remedy = 'give {"gpu": ["H100", "H200"]}, or [{"gpu": "H100"}, {"gpu": "H200"}]'
-        raise PinnError(f"configurations must be a grid or rows, got {bad!r:.60}: {remedy}")
+        raise PinnError(
+            "configurations must be a mapping of lists or a list of mappings, got "
+            f"{bad!r:.60}: {remedy}"
+        )
     return [canonical(row, f"row {number}: ") for number, row in enumerate(listed, 1)]

@@ -16,15 +16,17 @@ from pinn.specs.flags import Flag, FlagValue
 
 #: Arguments that mean the same in every request, unless its docstring says otherwise.
 SHARED = {
-    "model": "Name, or path of a config.json or its folder.",
-    "gpu": "Name, or path of a datasheet's JSON file.",
-    "configs": "CSV, YAML or JSON file of configurations or of a grid, as of 'pinn coefficients'; "
-    "or a grid as text, such as 'model=Llama-3.1-8B gpu=H100,B200 tensor_parallel_size=1,2'. "
-    "[default: those of --coefficients]",
-    "images_per_request": "Images at the start of each prompt; prompt tokens include image tokens. "
-    "An image is encoded in the step with its first token.",
+    "model": "Model: a name of 'pinn models' or Hugging Face, or the path of a config.json or its "
+    "folder.",
+    "gpu": "GPU: a name of 'pinn gpus', or the path of a datasheet's JSON file.",
+    "configs": "Configurations: a CSV, YAML or JSON file as of 'pinn coefficients --configs', or a "
+    "grid as text, such as 'model=Llama-3.1-8B gpu=H100,B200 tensor_parallel_size=1,2'. "
+    "[default: those of the --coefficients files]",
+    "images_per_request": "Number of images at the start of each prompt; prompt tokens include "
+    "image tokens. An image is encoded in the step that has its first token.",
     "image_size": "Size of each image in pixels.",
-    "checkpoint": "Trained network. [default: PINN_CHECKPOINT, else checkpoints/pinn.safetensors]",
+    "checkpoint": "File of the trained network. [default: the environment variable "
+    "PINN_CHECKPOINT, else checkpoints/pinn.safetensors]",
 }
 #: Other names of arguments, for functions and options alike.
 OTHER_NAMES = {"request_rate": "rate"}
@@ -58,10 +60,13 @@ class PredictionRequest:
 
     Attributes:
         batch: Batch to time, such as '32 decode @ 700' (32 decode requests with 700 tokens of
-            context each) or '1 prefill 512 @ 0 + 16 decode @ 600'. Repeatable.
-        coefficients: JSON file of 'pinn calibrate' or 'pinn coefficients', instead of the
-            network. Its model, GPU and flags are used unless given here.
-        memory_log: Start-up log of such a server; its memory sizes replace predicted ones.
+            context each) or '1 prefill 512 @ 0 + 16 decode @ 600' (with a prefill of 512 tokens).
+            Repeatable. [default: example batches]
+        coefficients: Coefficient file: the JSON file of 'pinn calibrate' or 'pinn coefficients
+            --json', used instead of the network. Its model, GPU and flags are used unless given
+            here.
+        memory_log: Start-up log of a server with this configuration; its memory sizes replace the
+            predicted ones.
     """
 
     model: str | None = None
@@ -79,7 +84,7 @@ class ManyRequest:
     """Defaults for configurations that lack a value; the engine's flags go beside it.
 
     Attributes:
-        skip_invalid: Skip and count invalid configurations.
+        skip_invalid: Skip and count configurations whose settings contradict each other.
     """
 
     model: str | None = None
@@ -93,7 +98,7 @@ class ExploreRequest:
     """Servers of a page, beside flags of the engine.
 
     Attributes:
-        gpu: Names, or paths of datasheets, separated by commas.
+        gpu: GPUs: names of 'pinn gpus' or paths of datasheets, separated by commas.
     """
 
     SEVERAL: ClassVar = {
@@ -111,10 +116,10 @@ class WorkersRequest:
     """Who simulates.
 
     Attributes:
-        backend: processes of this machine, or ray.
-        workers: Tasks at a time. [default: one per core; 1 for a function, whose caller with more
-            stands below ``if __name__ == "__main__"``]
-        address: Address of a running Ray cluster.
+        backend: Where simulations run: processes (of this machine) or ray.
+        workers: Number of simulations at a time. [default: one per core for a command, 1 for a
+            Python function; a script with more needs ``if __name__ == "__main__":``]
+        address: Address of a running Ray cluster, for --backend ray.
     """
 
     PANEL: ClassVar[str] = "Where simulations run"
@@ -134,14 +139,14 @@ class ServeRequest:
     """Address of the HTTP service, and its limits.
 
     Attributes:
-        host: Address to listen on. Only programs of this machine reach the default.
+        host: Address to listen on. The default accepts connections from this machine only.
         port: Port to listen on; 0 for a free one.
-        workers: Processes for predictions, and as many for simulations and plans. [default: one
-            per core]
-        queue: Requests that may wait for a process; one more gets status 503.
-        timeout: Seconds that an answer may take to compute.
-        files: Let requests name files of this machine, also where --host is not of this machine
-            alone.
+        workers: Number of processes for predictions, and of further ones for simulations and
+            plans. [default: one per core]
+        queue: Maximum number of requests that wait for a process; further ones get status 503.
+        timeout: Time limit of an answer, in seconds.
+        files: Let requests name files of this machine even if --host accepts connections from
+            other machines.
     """
 
     host: str = "127.0.0.1"
@@ -158,13 +163,13 @@ class ServersRequest:
     """Servers other than those of the flags: two pools, or a fleet.
 
     Attributes:
-        prefill: Prefill workers: '2x tp=4' is two with -tp 4 each. Other flags follow in short or
-            in full, such as ep, dp=2, gpu=H200. Needs --decode.
-        decode: Decode workers, in the form of --prefill.
-        kv_link_gb_per_s: Bandwidth per GPU of KV transfers, in GB/s; inf for transfers that take
-            no time. [default: the network port that the GPU's PCIe link fills]
-        fleet: YAML file of a fleet: kinds of servers, start_up_s, failures, in_flight, autoscaler.
-            Without kinds the fleet is --replicas of the command's server.
+        prefill: Prefill workers, such as '2x tp=4' for two workers with -tp 4 each. Further flags,
+            such as ep, dp=2 or gpu=H200, apply to these workers only. Needs --decode.
+        decode: Decode workers, in the same form as --prefill.
+        kv_link_gb_per_s: Bandwidth of KV transfers per GPU, in GB/s; inf for instant transfers.
+            [default: the fastest network port that the GPU's PCIe link can feed]
+        fleet: YAML file of a fleet that changes during the load: kinds of servers, start_up_s,
+            failures, in_flight, autoscaler. Without kinds, the fleet is --replicas of this server.
     """
 
     PANEL: ClassVar[str] = "Disaggregated prefill/decode, fleets"
@@ -180,10 +185,11 @@ class BreakdownRequest:
     """Steps of a configuration to break down, and the networks for it.
 
     Attributes:
-        batch: Step to break down, such as '64 decode @ 2000' (64 decode requests with 2000 tokens
-            of context each) or '1 prefill 512 @ 0 + 16 decode @ 600'. Repeatable.
-        kernels: Folder of fitted kernel surrogates. [default: kernels/all beside the checkpoint,
-            else checkpoints/kernels/all]
+        batch: Batch of the step, such as '64 decode @ 2000' (64 decode requests with 2000 tokens
+            of context each) or '1 prefill 512 @ 0 + 16 decode @ 600' (with a prefill of 512
+            tokens). Repeatable.
+        kernels: Folder of the fits to measured kernels, for --explain. [default: kernels/all
+            beside the checkpoint, else checkpoints/kernels/all]
     """
 
     model: str | None = None
@@ -200,22 +206,26 @@ class SimulationRequest:
     """A workload and the source of step times, beside flags of server and load.
 
     Attributes:
-        workload: CSV trace (Azure's and BurstGPT's too), TraceV2 header, JSON of Mooncake or
-            ShareGPT, inference-perf or BLIS YAML, or a plain YAML with prompt_tokens, output_tokens
-            and stages or concurrency; or give --input-len and the flags beside it.
-        rate: Mean requests per second over the whole load; several, such as 1,2,4,8, give a table.
-            [default: that of the file]
-        seed: Seed of random draws. [default: that of the file, else 0]
-        slo: Limits to check, such as 'ttft<=1s, tpot<=50ms' or 'ttft:1000 tpot:50' on each request,
-            'p99 ttft<=2s' on all. Reports the share of requests within the limits, and goodput.
+        workload: File of the load: a CSV trace (also Azure's and BurstGPT's), a TraceV2 header,
+            JSON of Mooncake or ShareGPT, YAML of inference-perf or BLIS, or a plain YAML with
+            prompt_tokens, output_tokens and stages or concurrency. Or describe the load with
+            --input-len, --output-len and the options beside them.
+        rate: Mean request rate over the whole load, in requests/s; several, such as 1,2,4,8, give
+            a table. [default: the file's]
+        seed: Seed of random arrival times and lengths. [default: the file's, else 0]
+        slo: SLO to check: limits on each request, such as 'ttft<=1s, tpot<=50ms' or
+            'ttft:1000 tpot:50' (ms), or on all requests, such as 'p99 ttft<=2s'. Reports the
+            share of requests within the limits, and goodput.
         percentiles: Percentiles of latencies to print, such as 50,90,99.9. [default: 50,90,95,99]
         num_warmups: Number of warm-up requests before the measurement.
         warmup_s: Duration of the warm-up before the measurement, in seconds.
-        sensitivity: Also print which coefficients a metric of the JSON depends on, such as
-            e2e_mean_ms, from one more run per coefficient.
-        coefficients: JSON file of 'pinn calibrate' or 'pinn coefficients', instead of the
-            network. Its model, GPU and flags are used unless given here.
-        memory_log: Start-up log of such a server; its KV cache size replaces the predicted one.
+        sensitivity: Also print which coefficients this metric of --json depends on, such as
+            e2e_mean_ms, by one more simulation for each coefficient.
+        coefficients: Coefficient file: the JSON file of 'pinn calibrate' or 'pinn coefficients
+            --json', used instead of the network. Its model, GPU and flags are used unless given
+            here.
+        memory_log: Start-up log of a server with this configuration; its KV cache size replaces the
+            predicted one.
     """
 
     workload: Path | None = None
@@ -239,23 +249,24 @@ class CalibrationRequest:
 
     Attributes:
         observations: Folder that 'pinn ingest' wrote.
-        benchmarks: Files or folders of a benchmark tool; several are separated by spaces.
+        benchmarks: Result files of a benchmark tool, or folders of them, separated by spaces.
         steps: Folder that 'pinn measure' wrote, or a CSV file of whole steps.
         model: Model of the measured server: a name, or a config.json.
         gpu: GPU of the measured server: a name, or a datasheet.
         append: Earlier calibration to continue from; its drift is printed. Its model, GPU and flags
             are used unless given here.
-        base: Coefficient file to start from instead of the network.
+        base: Coefficient file to start from instead of the network, as of 'pinn coefficients
+            --json'.
         memory_log: Start-up log of the server. Its KV cache is compared with the flags and used in
             the simulation of benchmarks.
-        kv_events: KV events of the server, or its metrics pages with kv_offload series, to fit the
-            link to host memory; several pages are separated by spaces.
+        kv_events: File of the server's KV events, or /metrics pages with kv_offload series
+            (separated by spaces), to fit the link between GPU and host memory.
         force: Fit even if the measurements do not match the flags.
         accept: Write the calibration even if the held-out error of a metric is still large.
-        budget: Number of randomly chosen intervals for the fit; 0 for all.
-        intervals: Kind of intervals for the fit: windows (means of 5 to 15 steps), singles (one
-            step) or both.
-        seed: Seed of the random choice.
+        budget: Number of trace intervals that are drawn for the fit; 0 for all.
+        intervals: Kind of trace intervals for the fit: windows (means of 5 to 15 steps), singles
+            (one step) or both.
+        seed: Seed of the draw of trace intervals.
     """
 
     observations: Path | None = None
@@ -281,16 +292,17 @@ class MeasureRequest:
 
     Attributes:
         model: Folder with a config.json, or a name that vLLM knows.
-        out: Folder for the table of steps.
-        minutes: Minutes of measuring, once the engine has started.
-        load: Closed loop that is asked for, as CLIENTSxPROMPTxOUTPUT; may be given again. [default:
-            1, 16, 64 and 256 clients of 1000x200]
-        script: Write the program for another machine, and run nothing.
-        python: Interpreter that has the engine.
-        serve: Also start a server on this machine and load it, before the steps. Takes no launch
-            command, as --serve of other commands does; flags of the server stand beside it.
-        port: Port of that server; 0 for a free one.
-        force: Measure on a card that is in use, or a model that should not fit.
+        out: Folder to write the measured steps to.
+        minutes: Duration of the measurement in minutes, after the engine has started.
+        load: Closed-loop load to narrow the prediction intervals of, as
+            CLIENTSxPROMPT_TOKENSxOUTPUT_TOKENS, such as 32x4000x300. Repeatable. [default: 1, 16,
+            64 and 256 clients with 1000 prompt and 200 output tokens]
+        script: Write the measuring program to this file, for another machine, and measure nothing.
+        python: Python interpreter in which vLLM is installed.
+        serve: Before the steps, also start a server on this machine and load it. This is a switch:
+            give flags of the server as options.
+        port: Port of the server of --serve; 0 for a free one.
+        force: Measure even if the GPU is in use or the model is predicted not to fit.
     """
 
     model: str
@@ -311,10 +323,10 @@ class TableRequest:
     """Settings of a table of configurations.
 
     Attributes:
-        coefficients: JSON file of 'pinn calibrate' or 'pinn coefficients', in place of the network
-            for the configuration that it belongs to. Repeatable.
-        skip_invalid: Skip invalid configurations.
-        intervals: Include the ends of 90 % intervals.
+        coefficients: Coefficient file of 'pinn calibrate' or 'pinn coefficients --json', used
+            instead of the network for its own configuration. Repeatable.
+        skip_invalid: Skip and count configurations whose settings contradict each other.
+        intervals: Include the ends of the 90 % prediction intervals.
     """
 
     checkpoint: Path | None = None
@@ -328,13 +340,13 @@ class BlisRequest:
     """Settings of folders made for configurations.
 
     Attributes:
-        workloads: Workload of the configurations, as 'pinn simulate' reads it. It gets a vector of
-            coefficients beside those of steady loads up to saturation. Repeatable.
-        coefficients: JSON file of 'pinn calibrate' or 'pinn coefficients', in place of the network
-            for the configuration that it belongs to. Repeatable.
-        skip_invalid: Skip invalid configurations.
+        workloads: File of a load, as of 'pinn simulate --workload'. It gets its own vector of BLIS
+            coefficients, beside those of steady loads up to saturation. Repeatable.
+        coefficients: Coefficient file of 'pinn calibrate' or 'pinn coefficients --json', used
+            instead of the network for its own configuration. Repeatable.
+        skip_invalid: Skip and count configurations whose settings contradict each other.
         worst_error: Refuse a configuration if the relative error of BLIS's formula exceeds this in
-            any step, with the vector that run.sh picks for the batch.
+            any step; 0.25 is 25 %.
     """
 
     workloads: list[Path] | None = None
@@ -349,10 +361,10 @@ class LlmDRequest:
     """Settings of the seeds of configurations.
 
     Attributes:
-        coefficients: JSON file of 'pinn calibrate' or 'pinn coefficients', in place of the network
-            for the configuration that it belongs to. Repeatable.
-        skip_invalid: Leave out what does not fit together.
-        entries: Training entries of a configuration, half of them of TTFT and half of TPOT.
+        coefficients: Coefficient file of 'pinn calibrate' or 'pinn coefficients --json', used
+            instead of the network for its own configuration. Repeatable.
+        skip_invalid: Skip and count configurations whose settings contradict each other.
+        entries: Number of training entries for each configuration, half of TTFT and half of TPOT.
         seed: Seed of the random draws.
     """
 
@@ -368,9 +380,9 @@ class OnnxRequest:
     """Settings of files written beside the graphs.
 
     Attributes:
-        inputs: JSON file to write, with inputs and outputs of both graphs.
-        configs: Configuration of --inputs; exactly one.
-        batch: Batch of --inputs, such as '32 decode @ 700'.
+        inputs: Also write example inputs and outputs of both graphs to this JSON file.
+        configs: Configuration of the example in --inputs; exactly one.
+        batch: Batch of the example in --inputs, such as '32 decode @ 700'.
     """
 
     checkpoint: Path | None = None

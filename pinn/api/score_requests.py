@@ -15,7 +15,7 @@ class NamesRequest:
     """Filter of a list of names.
 
     Attributes:
-        contains: Show only names that contain this text; case is ignored.
+        contains: Show only names that contain this text (case is ignored).
     """
 
     contains: str = ""
@@ -26,9 +26,9 @@ class IngestRequest:
     """Folder for the tables of a server, and its model and GPU.
 
     Attributes:
-        out: Folder for the tables.
-        model: Model served: a name, or the path of its config.json.
-        gpu: GPU it ran on, such as H100.
+        out: Folder to write the tables to.
+        model: Model of the measured server: a name, or the path of a config.json.
+        gpu: GPU of the measured server: a name, such as H100, or the path of a datasheet.
     """
 
     out: Path
@@ -43,7 +43,7 @@ class CompareRequest:
     Attributes:
         a: Checkpoint, coefficient file or evaluation.
         b: Checkpoint, coefficient file or evaluation to compare with A.
-        method: Method whose errors are compared, for tables with several.
+        method: Prediction method whose errors are compared, where a table has several.
     """
 
     a: Path
@@ -56,9 +56,9 @@ class ResultsRequest:
     """Selection of errors or measurements to show.
 
     Attributes:
-        path: results.csv of an experiment. [default: that of the checkpoint]
-        metric: tpot or ttft.
-        measured: What was measured, by engine and release; no errors.
+        path: results.csv of an evaluation. [default: that of the checkpoint]
+        metric: Latency whose errors are shown: tpot or ttft.
+        measured: Show what was measured, by engine and release, instead of errors.
     """
 
     path: Path | None = None
@@ -71,8 +71,8 @@ class SuiteRequest:
     """Settings of a run of the evaluation suite.
 
     Attributes:
-        fast: Fit nothing: score what is on disk and was published.
-        overrides: Value of conf/experiment/suite.yaml, such as workers.backend=ray or
+        fast: Fit nothing. Score the fits that are on disk and published predictions.
+        overrides: Setting of conf/experiment/suite.yaml to change, such as workers.backend=ray or
             'evaluation.splits=[leave-one-gpu-out]'. Repeatable.
     """
 
@@ -85,7 +85,7 @@ class DecisionsRequest:
     """Whose decisions are priced.
 
     Attributes:
-        path: predictions.csv of an experiment. [default: that of the checkpoint]
+        path: predictions.csv of an evaluation. [default: that of the checkpoint]
     """
 
     path: Path | None = None
@@ -96,10 +96,10 @@ class ServingRunsRequest:
     """Measured serving runs.
 
     Attributes:
-        path: CSV of serving runs, or a folder that inference-perf wrote (or of such folders).
-        model_configs: Folder of MODEL/config.json for models pinn does not know.
-        gpu: GPU of inference-perf's runs, whose files do not name it.
-        seed: Seed of arrival times and lengths.
+        path: CSV file of serving runs, or a result folder of inference-perf, or a folder of those.
+        model_configs: Folder with MODEL/config.json for models that 'pinn models' does not list.
+        gpu: GPU of inference-perf's runs, because its files do not name it.
+        seed: Seed of random arrival times and lengths.
     """
 
     path: Path
@@ -134,13 +134,14 @@ class PanelRequest:
     """A checkpoint, and evaluation data to score it on.
 
     Attributes:
-        against: Scorecard of another checkpoint, as --out writes it; prints the differences.
-        alone: With --against, the group in which a single new mechanism acts alone.
-        held_out_runs: CSV of serving runs that are in no training data; may be repeated.
-        steps: CSV of measured whole steps.
-        public: Folder of public measurements; may be repeated.
-        ledger: Description of the candidate; adds a line to the shipped ledger.csv.
-        widths: Fit the widths of the checkpoint's intervals to all groups, and write them.
+        against: Scorecard to compare with: a CSV file that --out wrote for another checkpoint.
+        alone: With --against, the group of evaluation data that a new mechanism is for.
+        held_out_runs: CSV file of serving runs that are in no training data. Repeatable.
+        steps: CSV file of measured engine steps.
+        public: Folder of public measurements. Repeatable.
+        ledger: Add a line with this description of the checkpoint to the shipped ledger.csv.
+        widths: Fit the widths of the checkpoint's prediction intervals to all groups, and write
+            them.
     """
 
     checkpoint: Path | None = None
@@ -170,7 +171,7 @@ class KernelErrorsRequest:
     """A table of errors of kernels.
 
     Attributes:
-        path: Table of 'pinn kernels score'. [default: that of the checkpoint]
+        path: CSV file of 'pinn kernels score'. [default: that of the checkpoint]
     """
 
     path: Path | None = None

@@ -96,7 +96,7 @@ class Results:
                 page(WIDEST).print(_measured_screen(self.table))
             return
         for (split, metric), part in self.table.groupby(["split", "metric"], sort=False):
-            say(f"{split}, {str(metric).upper()}: median / mean absolute percentage error\n")
+            say(f"{str(metric).upper()}, {split}: median / mean absolute percentage error\n")
             methods = list(dict.fromkeys(part["method"]))
             whole = tables.error_grid("held out", part, methods, models_only)
             if markdown:
@@ -199,8 +199,11 @@ def kernels_errors(path: str | Path | None = None, **given: object) -> ScoreTabl
     place = asked.path or find_checkpoint().parent / "kernels" / "held_out.csv"
     table = read_frame(place, f"run 'pinn kernels score --out {place}'")
     if tuple(table.columns) != TABLE_COLUMNS:
-        raise PinnError(f"{place} is no table of kernel errors: needs {', '.join(TABLE_COLUMNS)}")
-    return ScoreTable(table, operator_grid(table).markdown())
+        raise PinnError(
+            f"{place} is not a table of kernel errors: it needs {', '.join(TABLE_COLUMNS)}"
+        )
+    caption = "Absolute percentage error, median / mean, by what was held out of the fit:"
+    return ScoreTable(table, f"{caption}\n\n{operator_grid(table).markdown()}")
 
 
 @with_arguments()
@@ -212,4 +215,5 @@ def kernels_mixers() -> ScoreTable:
     from pinn.kernels.heldout import error_grid, mixer_errors
 
     table = mixer_errors()
-    return ScoreTable(table, error_grid(table).markdown())
+    caption = "Absolute percentage error, median / mean, by what was held out of the fit:"
+    return ScoreTable(table, f"{caption}\n\n{error_grid(table).markdown()}")

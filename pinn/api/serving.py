@@ -41,11 +41,13 @@ def serve(host: str = "127.0.0.1", port: int = 8000, **given: object) -> int:
     with listening.listen(asked.host, asked.port) as socket:
         is_local = listening.is_local(socket)
         if not is_local:
-            told = "other machines reach the service, which asks for no password"
-            warn_user(f"--host {asked.host}: {told}: put a proxy that does in front of it")
+            told = "other machines can reach the service, which has no authentication"
+            warn_user(
+                f"--host {asked.host}: {told}: put a proxy with authentication in front of it"
+            )
         limits = Limits(asked.timeout, reads_files=is_local or asked.files)
         settings = app.Settings(asked.workers or os.cpu_count() or 1, asked.queue, limits)
-        opened = f"{listening.url(socket)} (GET /openapi.json describes its requests)"
+        opened = f"listening on {listening.url(socket)} (GET /openapi.json describes all requests)"
         made = app.make_app(settings, lambda: print(opened, flush=True))
         service: app.Service = made.state.service
         with status(service.described):

@@ -148,7 +148,9 @@ def swept_rates(
         PinnError: If there is none, or a sensitivity is asked for.
     """
     if asked.sensitivity is not None:
-        raise PinnError("--sensitivity is of one run: give a single --rate, or leave it out")
+        raise PinnError(
+            "--sensitivity is for a single rate: give one --rate, or leave --sensitivity out"
+        )
     rates = read_rates(asked.rate)
     if not rates:
         raise PinnError("the rates of a sweep are missing: give some, such as 1,2,4,8")
@@ -173,7 +175,9 @@ def _one_rate(asked: SimulationRequest, remedy: str) -> list[float]:
     """Return the asked rate as a list; an empty one without."""
     rates = read_rates(asked.rate)
     if len(rates) > 1:
-        raise PinnError(f"rate {asked.rate} names {len(rates)} rates: give one, {remedy}")
+        raise PinnError(
+            f"rate must be a single one, got {asked.rate} ({len(rates)} rates): give one, {remedy}"
+        )
     return rates
 
 
@@ -299,7 +303,7 @@ def posterior_intervals(run: Run, job: Job, found: CoefficientSet) -> Intervals 
     halves = posterior_step_half_widths(found, job.deployment, [standing_step(run), prompt])
     step, ttft = (float(half) for half in halves)
     names = ", ".join(Path(source["path"]).name for source in found.calibration.get("sources", ()))
-    sentence = f"Calibrated to {names}: intervals are those of its posterior."
+    sentence = f"Calibrated to {names}; the intervals are those of the calibration."
     return simulated_intervals(job, run, (step, ttft), LEVEL, {"sentence": sentence})
 
 
@@ -307,8 +311,8 @@ def posterior_intervals(run: Run, job: Job, found: CoefficientSet) -> Intervals 
 _OF_ONE_ENGINE = {
     "replicas": "write the number of servers in each pool, such as --prefill '2x tp=4'",
     "kv_transfer_bytes_per_s": "give --kv-link-gb-per-s",
-    "sensitivity": "its coefficients would be of two deployments: leave it out",
-    "memory_log": "it is of one server: leave it out",
+    "sensitivity": "the coefficients of both kinds of workers would change: leave it out",
+    "memory_log": "it is for a single server: leave it out",
 }
 
 
@@ -415,13 +419,16 @@ def simulated_fleet(
     """Serve a load on a fleet at one rate; its own for None."""
     load, flags = asked_load(asked.workload, flags, asked.seed, model=asked.model)
     if asked.sensitivity is not None:
-        raise PinnError("--sensitivity is of one deployment: leave it out, or --fleet")
+        raise PinnError("--sensitivity is for a single deployment: leave it out, or --fleet")
     if asked.memory_log is not None:
-        raise PinnError("--memory-log is of one server: leave it out, or --fleet")
+        raise PinnError("--memory-log is for a single server: leave it out, or --fleet")
     jobs = [_kind_job(asked, kind, load, flags, rate_per_s) for kind in spec.kinds]
     models = list(dict.fromkeys(job.deployment.model.name for job in jobs))
     if len(models) > 1:
-        raise PinnError(f"kinds: {' and '.join(models)}: servers behind one router have one model")
+        raise PinnError(
+            f"kinds of servers have different models ({' and '.join(models)}): "
+            "servers behind one router need the same model"
+        )
     kinds = [pools.Pool(job.deployment, job.latency, job.engine or EngineSpec()) for job in jobs]
     about = [_about(job, load, asked, rate_per_s) for job in jobs]
     workload = jobs[0].workload

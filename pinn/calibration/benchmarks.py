@@ -88,7 +88,9 @@ def fitted_figures(run: BenchmarkRun) -> list[str]:
         if len(found) < len(kinds):
             found += [name for name in others if name in run.figures][:1]
     if not found:
-        raise PinnError(f"{run.name} has no figure that steps explain: it has {list(run.figures)}")
+        raise PinnError(
+            f"{run.name} has no metric that step times determine: it has {list(run.figures)}"
+        )
     return found
 
 
@@ -122,7 +124,10 @@ def simulated_rows(
         found = list(pool.map(served, runs, names))
     values = np.concatenate([each for each, _ in found])
     if not np.isfinite(values).all():
-        raise PinnError("a simulated server serves nothing of a run: check its flags and its load")
+        raise PinnError(
+            "the simulated server completes no request of a benchmark run: check its "
+            "flags and its load"
+        )
     flat = [(at, name) for at, of_run in enumerate(names) for name in of_run]
     noise = [TTFT_NOISE if name.startswith("ttft") else TIME_NOISE for _, name in flat]
     safe = np.where(coefficients > 0, coefficients, np.inf)

@@ -94,8 +94,8 @@ def read_intervals(
     rows = np.concatenate(parts)
     if not len(rows):
         raise PinnError(
-            f"{traces.folder} has no good interval between steps: see its cleaning report for "
-            "what was set aside, and trace for longer"
+            f"{traces.folder} has no usable interval between steps: see the "
+            "report of 'pinn ingest' for the reasons, and trace for longer"
         )
     cycles = traces.cycles.iloc[rows]
     steps = cycles["steps"].to_numpy(float)
@@ -121,13 +121,16 @@ def _check_target(traces: TraceTables) -> None:
     if not tables.get("cycles", {}).get("rows"):
         held = ", ".join(f"{e['rows']} {name}" for name, e in tables.items() if e["rows"])
         raise PinnError(
-            f"{traces.folder} holds no intervals between engine steps ({held or 'nothing'}): "
-            "ingest traces with step summaries ('pinn ingest vllm' or 'pinn ingest steps'), or "
-            "calibrate on the files themselves with 'pinn calibrate --benchmarks'"
+            f"{traces.folder} has no intervals between engine steps (it has "
+            f"{held or 'nothing'}): ingest traces with step summaries ('pinn "
+            "ingest vllm' or 'pinn ingest steps'), or give benchmark files to "
+            "'pinn calibrate --benchmarks'"
         )
     check = traces.manifest.get("targets", {}).get("step_s")
     if check and not check["is_target"]:
-        raise PinnError(f"beta cannot be fitted to {check['column']}: {check['explanation']}")
+        raise PinnError(
+            f"step times cannot be fitted to the column {check['column']}: {check['explanation']}"
+        )
 
 
 # Beta of a server, calibrated to its own step times.
@@ -165,8 +168,9 @@ def candidates(intervals: Intervals, kind: str) -> Intervals:
     if not len(found):
         others = " and ".join(f"{int(mask.sum())} {name}" for name, mask in masks.items())
         raise PinnError(
-            f"no {kind} to calibrate on in the {CALIBRATION} of the run's time, which has "
-            f"{others}: choose others with --intervals, or trace for longer"
+            f"there are no intervals of the kind {kind} in the {CALIBRATION} of "
+            f"the traces' time, which has {others}: choose another kind with "
+            "--intervals, or trace for longer"
         )
     return found
 

@@ -286,7 +286,9 @@ def check_steps(
     for name, got, option in (seats, budget):
         if name in limits and limits.count(name) != got:
             ran = f"{option} {limits.count(name)}"
-            found.append(f"the engine ran with {ran}, not {got}: {ran}?")
+            found.append(
+                f"the measured engine ran with {ran}, the flags are {got}: did you mean {ran}?"
+            )
     asked = {word.partition("=")[0] for word in steps.facts.texts("flags")}
     blocks = steps.facts.count("kv_blocks")
     if blocks and not asked & _CACHE_SIZES:

@@ -53,8 +53,8 @@ def refuse(findings: Sequence[str], force: bool = False) -> Sequence[str]:
         PinnError: If there are any and ``force`` is not given.
     """
     if findings and not force:
-        text = f"the files do not match the flags: {'; '.join(findings)}"
-        raise PinnError(f"{text}. If they do, go on with --force")
+        text = f"the measurements do not match the flags: {'; '.join(findings)}"
+        raise PinnError(f"{text}. If the flags are right, use --force")
     return findings
 
 
@@ -131,7 +131,9 @@ def check_kv_blocks(blocks: int, deployment: Deployment) -> Iterator[str]:
     fits = "the model does not fit" if expected is None else f"{expected:,} fit {typed}"
     text = f"{blocks:,} KV blocks on each GPU, but {fits} on {deployment.gpu.name}"
     if not near:
-        yield f"{text}: no single flag explains it: is --model the one that was served?"
+        yield (
+            f"{text}: no single flag explains it: check that --model is the model that was served"
+        )
         return
     # The number of GPUs goes first: that is what people mistake.
     shown = [option for _, option in sorted(near, key=lambda pair: pair[0])[:2]]
@@ -154,7 +156,9 @@ def check_memory_log(log: StartupLog, deployment: Deployment) -> Iterator[str]:
     share, taken = log.memory_share, deployment.recipe.memory_share
     if share is not None and abs(share - taken) > _SAME_SHARE:
         option = f"--gpu-memory-utilization {share:g}"
-        yield f"the log is of {option}, the flags mean {taken:g}: {option}?"
+        yield (
+            f"the log is of a server with {option}, the flags are {taken:g}: did you mean {option}?"
+        )
     else:
         yield from check_kv_blocks(blocks, deployment)
 
@@ -190,7 +194,9 @@ def check_speed(
     scale = next((s for s in (1e-9, 1e-6, 1e-3, 1e3, 1e6, 1e9) if 1 / 3 < got / s < 3), None)
     if scale is not None:
         unit = f"{1 / scale:,.0f} times" if scale < 1 else f"1/{scale:,.0f} of"
-        yield f"{text}: are its times in a unit {unit} what it should be?"
+        yield (
+            f"{text}: check the unit of the file's times, which seem to be {unit} the expected unit"
+        )
         return
     near = []
     for each, changed in alternatives(deployment, ("tensor_parallel_size", "precision", "gpu")):
@@ -267,7 +273,7 @@ def _models(traces: TraceTables, deployment: Deployment) -> Iterator[str]:
 
 
 def _of_several(text: str) -> str:
-    return f"{text}: ingest the traces of one server by themselves"
+    return f"{text}: ingest the traces of each server by themselves"
 
 
 def other_model(name: str, deployment: Deployment) -> Iterator[str]:
@@ -282,14 +288,17 @@ def other_model(name: str, deployment: Deployment) -> Iterator[str]:
     stated, given = load_model(name), deployment.model
     shapes = [(m.layers, m.hidden_size, m.vocab_size) for m in (stated, given)]
     if shapes[0] != shapes[1]:
-        yield f"the file is of {name}, --model of {given.name}: --model {name}?"
+        yield (
+            f"the file is of the model {name}, --model is {given.name}: did you mean "
+            f"--model {name}?"
+        )
 
 
 def _kv_cache(traces: TraceTables, steps: pd.DataFrame, deployment: Deployment) -> Iterator[str]:
     percent = int((traces.manifest.get("implausible") or {}).get("kv_usage above 1", 0))
     if percent > _STRAY * len(steps):
         text = f"KV usage above 1 in {percent:,} of {len(steps):,} steps"
-        yield f"{text}: is it in percent? Divide it by 100 and ingest anew"
+        yield f"{text}: if it is in percent, divide it by 100 and ingest again"
     blocks = steps["kv_blocks_total"].dropna()
     blocks = blocks[blocks > 0]
     if not len(blocks):
@@ -312,13 +321,16 @@ def _budget(steps: pd.DataFrame, deployment: Deployment) -> Iterator[str]:
     is_limit = len(full) >= _AT_LIMIT and full["decode_requests"].nunique() >= _MIXES
     if absurd.any():
         text = f"{int(absurd.sum()):,} of {len(tokens):,} steps of {tokens.max():,.0f} tokens"
-        yield f"{text}: no step holds so many: mend or drop these rows"
+        yield f"{text}: no step has so many tokens: correct or drop these rows"
     elif (tokens > budget).mean() > _STRAY:
         text = f"steps of up to {most:,} tokens, --max-num-batched-tokens {budget}"
-        yield f"{text}: --max-num-batched-tokens {most}?"
+        yield f"{text}: did you mean --max-num-batched-tokens {most}?"
     elif is_limit and most < budget:
-        text = f"{len(full):,} steps hold {most:,} tokens and none more"
-        yield f"{text}, --max-num-batched-tokens {budget}: --max-num-batched-tokens {most}?"
+        text = f"{len(full):,} steps have {most:,} tokens and none has more"
+        yield (
+            f"{text}, --max-num-batched-tokens is {budget}: did you mean "
+            f"--max-num-batched-tokens {most}?"
+        )
 
 
 def _seats(steps: pd.DataFrame, deployment: Deployment) -> Iterator[str]:
@@ -331,10 +343,16 @@ def _seats(steps: pd.DataFrame, deployment: Deployment) -> Iterator[str]:
     waits &= tokens < 0.9 * deployment.recipe.token_budget
     held = running[waits.to_numpy()]
     if (running > seats).mean() > _STRAY:
-        yield f"up to {most:,} requests at once, --max-num-seqs {seats}: --max-num-seqs {most}?"
+        yield (
+            f"up to {most:,} requests run at once, --max-num-seqs is {seats}: did you "
+            f"mean --max-num-seqs {most:,}?"
+        )
     elif len(held) >= _AT_LIMIT and (held == most).mean() > 0.9 and most < seats:
         text = f"{len(held):,} steps leave requests waiting beside {most} running ones and a cache"
-        yield f"{text} that is not full, --max-num-seqs {seats}: --max-num-seqs {most}?"
+        yield (
+            f"{text} that is not full, --max-num-seqs is {seats}: did you mean "
+            f"--max-num-seqs {most}?"
+        )
 
 
 def _requests(traces: TraceTables, deployment: Deployment) -> Iterator[str]:
@@ -352,7 +370,7 @@ def _requests(traces: TraceTables, deployment: Deployment) -> Iterator[str]:
     cached = rows["cached_tokens"].fillna(0) > 0
     if not serving.enable_prefix_caching and cached.mean() > _STRAY:
         found = f"{int(cached.sum()):,} prompts were found in the prefix cache"
-        yield f"{found}, --no-enable-prefix-caching: leave it out"
+        yield f"{found}, but prefix caching is off: leave --no-enable-prefix-caching out"
 
 
 def _clock(traces: TraceTables) -> Iterator[str]:
@@ -361,7 +379,7 @@ def _clock(traces: TraceTables) -> Iterator[str]:
     total = sum(map(int, intervals.values()))
     if still > _STRAY * max(total, 1):
         text = f"the clock stands still or runs back in {still:,} of {total:,} intervals"
-        yield f"{text}: are start times of one host's monotonic clock, in ns?"
+        yield f"{text}: start times must be of one host's monotonic clock, in ns"
 
 
 def _refused(traces: TraceTables) -> Iterator[str]:
@@ -371,7 +389,7 @@ def _refused(traces: TraceTables) -> Iterator[str]:
     odd = int((report.get("refused") or {}).get(reason, 0))
     if odd > _STRAY * max(int(report.get("read", 0)), 1):
         text = f"in {odd:,} of {report['read']:,} steps {reason}"
-        yield f"{text}: are its columns what their names say?"
+        yield f"{text}: check that each column has what its name says"
 
 
 def _below_floor(traces: TraceTables) -> Iterator[str]:
@@ -382,8 +400,8 @@ def _below_floor(traces: TraceTables) -> Iterator[str]:
     median, floor = check["median_s"], check["floor_median_s"]
     remedy = "check --tensor-parallel-size, --quantization, --model and --gpu"
     if median < _OTHER_UNIT * floor:
-        remedy = "are start times in another unit than ns?"
-    text = f"steps of {median * 1e3:.3g} ms, but reading weights and cache takes"
+        remedy = "start times may be in another unit than ns"
+    text = f"steps take {median * 1000.0:.3g} ms, but reading weights and KV cache takes"
     yield f"{text} {floor * 1e3:.3g} ms: {remedy}"
 
 

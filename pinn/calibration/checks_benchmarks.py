@@ -64,16 +64,16 @@ def _one_server(runs: Runs) -> Iterator[str]:
     for what, values in sides.items():
         if len(values) > 1:
             text = f"files of {len(values)} {what}: {', '.join(sorted(values))}"
-            yield f"{text}: calibrate each server by itself"
+            yield f"{text}: calibrate each server separately"
     sizes = {r.server.kv_tokens for r in runs if r.server.kv_tokens}
     if sizes and max(sizes) > 1.02 * min(sizes):
         text = f"files of servers with KV caches of {min(sizes):,} and {max(sizes):,} tokens"
-        yield f"{text}: calibrate each by itself"
+        yield f"{text}: calibrate each server separately"
     seen: dict[tuple[object, ...], str] = {}
     for run in runs:
         key = (run.load, *sorted(run.figures.items()))
         if key in seen:
-            yield f"{run.name} is {seen[key]} once more: give it once"
+            yield f"{run.name} is the same run as {seen[key]}: give it once"
         seen[key] = run.name
 
 
@@ -86,8 +86,8 @@ def _stated(runs: Runs, deployment: Deployment) -> list[str]:
             found[server.model] = other
         gpu = find_gpu(server.gpu) if server.gpu else None
         if gpu and gpu.name != deployment.gpu.name:
-            text = f"the file is of {gpu.name}, --gpu of {deployment.gpu.name}"
-            found[gpu.name] = f"{text}: --gpu {gpu.name}?"
+            text = f"the file is of {gpu.name}, --gpu is {deployment.gpu.name}"
+            found[gpu.name] = f"{text}: did you mean --gpu {gpu.name}?"
         found |= _stated_flags(server, deployment.serving)
     tokens = next((r.server.kv_tokens for r in runs if r.server.kv_tokens), None)
     told = deployment.serving.engine == VLLM and not deployment.model.window_tokens
@@ -107,7 +107,7 @@ def _stated_flags(server: StatedServer, serving: ServingSpec) -> dict[str, str]:
         given = getattr(serving, name, value)
         if given != value:
             option = f"--{name.replace('_', '-')} {value}"
-            found[name] = f"the file says {option}, the flags {given}: {option}?"
+            found[name] = f"the file states {option}, the flags are {given}: did you mean {option}?"
     return found
 
 
@@ -122,10 +122,12 @@ def _of_run(run: BenchmarkRun, deployment: Deployment) -> list[str]:
 
 def _served_otherwise(run: BenchmarkRun) -> Iterator[str]:
     if run.server.speculative:
-        yield "tokens were drafted and verified: speculative decoding is not predicted here"
+        yield (
+            "tokens were drafted and verified: benchmarks with speculative decoding cannot be used"
+        )
     if run.failed_share > _FAILED:
         text = f"{run.failed:,} of {run.served + run.failed:,} requests failed"
-        yield f"{text}: its latencies are of a lighter load"
+        yield f"{text}: the latencies are those of a lighter load"
 
 
 def _units(run: BenchmarkRun) -> Iterator[str]:
@@ -137,13 +139,16 @@ def _units(run: BenchmarkRun) -> Iterator[str]:
         low, high = _PLAUSIBLE_S[latency]
         # Chunks that arrive together have gaps of microseconds, so only means of gaps count.
         if not low <= value <= high and (latency != "itl" or statistic == "mean"):
-            yield f"{name} is {value:.3g} s: is it in another unit?"
+            yield f"{name} is {value:.3g} s: check its unit"
             return
     for latency in _PLAUSIBLE_S:
         names = [f"{latency}_{p}_s" for p in ("p50", "p90", "p95", "p99")]
         known = [run.figures[name] for name in names if name in run.figures]
         if any(b < a * (1 - 1e-9) for a, b in pairwise(known)):
-            yield f"percentiles of {latency.upper()} fall: the file is damaged or was edited"
+            yield (
+                f"higher percentiles of {latency.upper()} are smaller than lower "
+                "ones: the file is damaged or was edited"
+            )
             return
 
 
@@ -162,7 +167,7 @@ def _consistent(run: BenchmarkRun) -> Iterator[str]:
         yield f"{text} lengths: check --output-tokens, and that the end token was ignored"
     elif requests and rate and requests > rate * (1 + _IN_FLIGHT):
         text = f"{requests:.3g} requests/s were served at a rate of {rate:g}"
-        yield f"{text}: --request-rate {requests:.3g}?"
+        yield f"{text}: did you mean --request-rate {requests:.3g}?"
 
 
 def _e2e_s(run: BenchmarkRun) -> float | None:
@@ -186,7 +191,7 @@ def _in_flight(run: BenchmarkRun) -> Iterator[str]:
     too_few = enough and not load.offsets_s and found < _IDLE * load.concurrency
     if found > (1 + _IN_FLIGHT) * load.concurrency + 1 or too_few:
         text = f"{found:.3g} requests in flight by its throughput and latency, concurrency"
-        yield f"{text} {load.concurrency}: --concurrency {max(round(found), 1)}?"
+        yield (f"{text} {load.concurrency}: did you mean --concurrency {max(round(found), 1)}?")
 
 
 def _floor(run: BenchmarkRun, deployment: Deployment) -> Iterator[str]:

@@ -81,8 +81,9 @@ def benchmark_runs(traces: TraceTables) -> list[BenchmarkRun]:
     if BENCHMARKS not in traces.manifest["tables"]:
         held = ", ".join(f"{e['rows']} {name}" for name, e in traces.manifest["tables"].items())
         raise PinnError(
-            f"{traces.folder} holds neither steps nor benchmark runs ({held}): ingest traces with "
-            "step summaries, or files of a benchmark with 'pinn ingest benchmarks'"
+            f"{traces.folder} has neither steps nor benchmark runs (it has "
+            f"{held}): ingest traces with step summaries, or benchmark files with "
+            "'pinn ingest benchmarks'"
         )
     return read_benchmark_table(traces)
 
@@ -178,6 +179,8 @@ def fit_measured_steps(
         calibration = found.calibration | {"steps": alone.calibration}
         whole = replace(found, base=alone.base, calibration=calibration)
         return Fit(served.found, whole, kept=True, first=first)
-    text = "the loads that were served are no better predicted than by the steps alone"
-    start.notes.append(f"{text}: they are skipped")
+    text = (
+        "the fit to the benchmarked loads predicts them no better than the fit to the steps alone"
+    )
+    start.notes.append(f"{text}: the loads are not used")
     return first

@@ -19,14 +19,14 @@ STILL_OFF = 0.25
 #: and the flags hide, and the remedy. Of a metric's first word.
 _CAUSES = {
     "ttft": (
-        "a server at or beyond saturation, whose queue decides it (leave such loads out)",
+        "a server at or beyond saturation, where the queue dominates (leave such loads out)",
         "prompts that share a beginning (--prompt-groups, --shared-tokens)",
         "time in the client or a gateway before the engine",
-        "another --max-num-batched-tokens or --max-num-seqs than the server's",
+        "--max-num-batched-tokens or --max-num-seqs differ from the server's",
     ),
     "tpot": (
-        "another GPU, --tensor-parallel-size or --quantization than the server's",
-        "speculative decoding that the flags do not name",
+        "--gpu, --tensor-parallel-size or --quantization differ from the server's",
+        "speculative decoding that the flags do not state",
         "a GPU that other work shares, or whose power is capped",
     ),
     "e2e": (

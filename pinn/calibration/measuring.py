@@ -123,7 +123,7 @@ class AskedLoad:
         """
         parts = text.lower().split("x")
         if len(parts) != 3 or not all(p.isdecimal() and 0 < int(p) < 10**7 for p in parts):
-            remedy = "write CLIENTSxPROMPTxOUTPUT, as 32x1000x200"
+            remedy = "write CLIENTSxPROMPT_TOKENSxOUTPUT_TOKENS, such as 32x1000x200"
             raise PinnError(f"cannot read the load {text!r:.60}: {remedy}")
         return AskedLoad(*map(int, parts))
 

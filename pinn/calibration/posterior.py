@@ -304,18 +304,18 @@ def _quantities(
 
 #: Quantity of a request and its unit -> its alphas; a second one is per token of the prompt.
 _REQUEST_PARTS = {
-    ("a request, to the queue", "s"):
+    ("a request, until it is queued", "s"):
         ("arrival_to_queue.constant", "arrival_to_queue.prompt_token"),
-    ("of it, each prompt token", "s/token"): ("arrival_to_queue.prompt_token",),
+    ("each of its prompt tokens", "s/token"): ("arrival_to_queue.prompt_token",),
     ("its scheduling", "s"): ("queue_to_schedule.constant",),
-    ("its first token, beside steps", "s"): ("schedule_to_first_token.constant",),
-    ("each token it streams", "s/token"): ("output_token.constant",),
+    ("its first token, outside steps", "s"): ("schedule_to_first_token.constant",),
+    ("each streamed token", "s/token"): ("output_token.constant",),
     ("its completion", "s"): ("completion.constant",),
 }  # fmt: skip
 
 #: Quantity of a step of decodes and its unit.
 _STEP_PARTS = (
-    ("a step of decodes, at once", "s"),
+    ("a decode step, fixed part", "s"),
     ("each request in it", "s/request"),
     ("each token of context", "s/token"),
 )

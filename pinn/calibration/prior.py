@@ -159,7 +159,9 @@ def prior_of_set(found: CoefficientSet, remedy: str = "take the network's interv
         PinnError: With the remedy, if it holds none.
     """
     if found.covariance is None:
-        lacking = "these coefficients have no covariance, which 'pinn calibrate' writes"
+        lacking = (
+            "these coefficients have no covariance, because 'pinn calibrate' did not write them"
+        )
         raise PinnError(f"{lacking}: {remedy}")
     return Prior(found.coefficients.values[0], found.covariance)
 
@@ -216,7 +218,7 @@ class Start:
         self, append: Path | None, base: Path | None, checkpoint: Path | None, force: bool = False
     ) -> None:
         if append is not None and base is not None:
-            raise PinnError("--append goes on from a posterior, --base from coefficients: give one")
+            raise PinnError("--append and --base are both coefficients to start from: give one")
         self.append, self.base, self.checkpoint, self.force = append, base, checkpoint, force
         self.notes: list[str] = []
         self.left_out = 0
@@ -246,7 +248,7 @@ class Start:
         used = find_checkpoint(self.checkpoint)
         prior, missing = checkpoint_prior(used, deployment, start.coefficients)
         if missing:
-            self.notes.append(f"the prior is an assumption: {missing}")
+            self.notes.append(f"the intervals before the fit are assumed: {missing}")
         return prior
 
     def _surrogate(self) -> Surrogate:

@@ -55,7 +55,8 @@ class CalibratedServer:
         """Reason why no file is written; None if one is."""
         if not self.kept:
             return (
-                "the calibration does not reduce the held-out error: measure more, or other loads"
+                "the calibration does not reduce the held-out error: measure "
+                "more steps, or other loads"
             )
         if self.warnings and not self.accepted:
             return (
@@ -115,7 +116,7 @@ def print_fit(fitted: fit.Fit, notes: Sequence[str], appended: bool, details: bo
             say(f"... and {len(found.verdicts) - _VERDICTS} more")
     if not details:
         others = len(notes) - len(shown)
-        noted = f"note, {others} of them not shown" if others else "note"
+        noted = f"note; {others} are not shown" if others else "note"
         say(f"More: --details (every metric, parameter and {noted}).")
 
 
@@ -129,7 +130,10 @@ def _print_tables(found: AnyCalibration, appended: bool, details: bool) -> None:
         every = _quantities(found.quantities, appended, "all, +- standard errors")
         tables = [*_detail_tables(found), every]
         if isinstance(found, calibrated.Calibration) and not found.alpha.taught.any():
-            say("no traces of whole requests: alpha is unchanged")
+            say(
+                "no traces of whole requests, so alpha (times of a request outside "
+                "steps) is unchanged"
+            )
     else:
         best = sorted(known, key=lambda q: q.after_error / abs(q.after))[:_QUANTITIES]
         shown = [quantity for quantity in known if quantity in best]
@@ -144,7 +148,8 @@ def _print_tables(found: AnyCalibration, appended: bool, details: bool) -> None:
     unknown = len(found.quantities) - len(known)
     if unknown:
         say(
-            f"poorly constrained (error over 10 %): {unknown} of {len(found.quantities)} parameters"
+            f"poorly constrained (standard error above 10 %): {unknown} of "
+            f"{len(found.quantities)} parameters"
         )
 
 
@@ -178,7 +183,9 @@ def _detail_tables(found: AnyCalibration) -> list[Grid]:
             _requests(found.alpha.errors),
         ]
     if found.alpha.worse:
-        tables.append(_judged(found.alpha.worse, True, "phases whose alphas stay as they were"))
+        tables.append(
+            _judged(found.alpha.worse, True, "phases of a request whose times are unchanged")
+        )
     return tables
 
 
@@ -215,7 +222,7 @@ def _typical(errors: np.ndarray | pd.Series) -> str:
 
 
 def _judged(
-    verdicts: Sequence[calibrate.Verdict], details: bool, heading: str = "on held-out data"
+    verdicts: Sequence[calibrate.Verdict], details: bool, heading: str = "MAPE on held-out data"
 ) -> Grid:
     """Return errors, or likelihood ratios of the measurements; what is worse first."""
     more = ["difference +-"] * details
@@ -237,7 +244,7 @@ def _offsets(
     total: np.ndarray,
 ) -> Grid:
     headings = ("name", "before", "offset", "calibrated", "unit")
-    table = Grid.of(*headings, caption=f"{part}: what changed")
+    table = Grid.of(*headings, caption=f"{part}: change by the calibration")
     for feature, before, after in zip(registry.values(), base, total, strict=True):
         if before != after:
             seconds = feature.unit.split("/")[0] == "s"
@@ -305,10 +312,9 @@ def _few(found: AnyCalibration) -> str:
     """Return which data was too small to hold any of it out."""
     if isinstance(found, calibrated.StepCalibration):
         return (
-            f"{len(found.steps)} batches are too few to tell whether others are predicted better; "
-            "measure longer"
+            f"{len(found.steps)} batches are too few to hold some out for "
+            "evaluation; measure longer"
         )
     return (
-        "a single load or stretch of time cannot tell whether others are predicted better; "
-        "measure a second load"
+        "a single load or time window leaves none to hold out for evaluation; measure a second load"
     )

@@ -21,9 +21,10 @@ def breakdown(
 ) -> None:
     """Break the time of an engine step down by part, with the measured kernels behind it.
 
-    The time of a part is the sum of beta x feature as the network predicts it. --explain adds the
-    same step composed of measured kernels and overheads, and its kernels: calls, time, and the
-    distance of each from the nearest measured shape (x 1.00 is a measured shape).
+    The time of a part is its sum of beta x feature, with the coefficients beta that the network
+    predicts. --explain adds the same step composed of measured kernels and overheads, and lists
+    its kernels: calls, time, and the ratio of the shape to the nearest measured one (x 1.00 was
+    measured).
 
     Examples:
       pinn breakdown --model Qwen/Qwen3-30B-A3B --gpu H200 -tp 2
@@ -32,8 +33,8 @@ def breakdown(
         --batch '256 decode @ 4000' --plot step.png
 
     Options:
-        explain: Also print what each part includes, the composed step, and its kernels.
-        plot: Also draw the breakdown: .png, .svg or .pdf.
+        explain: Also print what each part includes, and the step composed of measured kernels.
+        plot: Also draw the breakdown, as .png, .svg or .pdf.
     """
     from pinn.api import breakdown as steps
 

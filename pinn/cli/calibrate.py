@@ -26,11 +26,11 @@ def calibrate(
     """Calibrate the predictions to measurements of your own server.
 
     Measurements are benchmark results, traces, or measured whole steps. The network's coefficients
-    and their intervals are the prior. The fit changes a handful of calibration factors (step
-    constant, bytes, arithmetic, attention, ...) and, less, single coefficients. A coefficient that
-    the measurements do not constrain keeps its value and its interval.
+    and their intervals are the prior. The fit changes about a dozen calibration factors (fixed time
+    of a step, memory traffic, arithmetic, attention, ...) and, to a lesser degree, single
+    coefficients. A coefficient that the measurements do not constrain keeps its value and interval.
 
-    The result is evaluated on held-out time, loads or batches. If the held-out error does not
+    The result is evaluated on held-out trace time, loads or batches. If the held-out error does not
     improve, nothing is written and the exit status is 1. The exit status is 3 if benchmark files,
     or lines of them, could not be read. Metrics whose held-out error grows while others improve are
     excluded from the fit. A metric whose median APE stays above 25 % is reported with likely
@@ -50,7 +50,7 @@ def calibrate(
       pinn simulate --coefficients server.json --workload profile.yaml
 
     Options:
-        out: Coefficient set to write, a JSON file.
+        out: Coefficient file to write, as JSON.
     """
     from pinn.api import calibration
 

@@ -21,11 +21,12 @@ class ManyOptions:
     """Many configurations in place of one.
 
     Attributes:
-        configs: CSV, YAML or JSON list of configurations, or a YAML or JSON grid (lists per key).
-            Keys are the flags' names; flags given beside it hold where a row has none.
-        grid: Grid in place of a file: 'gpu=H100,A100 tensor_parallel_size=1,2'.
-        out: Table to write, one row per configuration: .csv, .json or .parquet.
-        skip_invalid: Leave out, and count, configurations that do not fit together.
+        configs: File of configurations: a CSV, YAML or JSON list, or a YAML or JSON grid (lists per
+            key). Keys are names of options, such as tensor_parallel_size. Options given beside it
+            apply to rows that lack them.
+        grid: Grid instead of a file, such as 'gpu=H100,A100 tensor_parallel_size=1,2'.
+        out: Table to write, with a row for each configuration: .csv, .json or .parquet.
+        skip_invalid: Skip and count configurations whose settings contradict each other.
     """
 
     PANEL: ClassVar[str] = "Many configurations"
@@ -49,10 +50,10 @@ def coefficients(
 ) -> None:
     """Predict step times of an engine on a model and GPU, and their coefficients.
 
-    Prints whether the engine starts, the times of example batches with their intervals, and how far
-    the configuration lies from what was measured. --betas has alpha, what happens to a request
-    outside the steps, and beta, whose sum with a step's features is its time; --json has it all,
-    the physical floor of each batch too.
+    Prints whether the engine starts, the step times of example batches with their 90 % intervals,
+    and how close the configuration is to measured ones. --betas prints the coefficients: the time
+    of a step is the sum of beta x feature, and alpha are the times of a request outside the steps.
+    --json also has the roofline lower bound of each batch.
 
     Examples:
       pinn coefficients --model Qwen/Qwen3-30B-A3B --gpu H200 -tp 2 -ep
@@ -66,25 +67,27 @@ def coefficients(
         --grid 'gpu=H100,B200 tensor_parallel_size=2,4,8 precision=bf16,fp8'
 
     Options:
-        recipe: Print the resolved engine configuration and the origin of each setting instead.
-        betas: Print the coefficients and their units instead.
-        memory: Print the memory of one GPU by part, and the lines that the engine would log,
-            instead.
+        recipe: Print only the resolved engine configuration and the origin of each setting.
+        betas: Print only the coefficients with their units.
+        memory: Print only the memory of one GPU by part, and the lines that the engine would log
+            about it.
     """
     if many.configs is None and many.grid is None:
         from pinn.api.prediction import predict
 
         if many.out is not None or many.skip_invalid:
-            raise PinnError("--out and --skip-invalid are for --configs or --grid: use --json")
+            raise PinnError(
+                "--out and --skip-invalid need --configs or --grid: give one of them, or use --json"
+            )
         found = predict(**(vars(asked) | flags))
         if json_path is not None:  # what it holds takes long to find
             write_json(found.to_json(), json_path)
         found.show(recipe=recipe, betas=betas, memory=memory)
     elif asked.coefficients is not None:
-        raise PinnError("--coefficients belong to one configuration: leave --configs, --grid out")
+        raise PinnError("--coefficients is for one configuration: leave out --configs and --grid")
     elif asked.images_per_request:
         raise PinnError(
-            "--images-per-request is for one configuration: leave it or --configs, --grid out"
+            "--images-per-request is for one configuration: leave it out, or --configs and --grid"
         )
     elif many.out is None:
         raise PinnError("--configs and --grid need --out PATH, a .csv, .json or .parquet file")

@@ -160,7 +160,8 @@ def _source(ctx: Any, parameter: Any) -> str:
 
 def _short(parameter: Any, record: tuple[str, str]) -> tuple[str, str]:
     """The help of an option under its own name; the other spellings follow what it does."""
-    record = (_EACH.sub(r"<\1>", record[0]), record[1])
+    metavar = _EACH.sub(lambda found: f"<{found[1].lower()}>", record[0])
+    record = (metavar.replace(" range>", ">"), record[1])
     long = [name for name in parameter.opts if name.startswith("--")]
     off = parameter.secondary_opts
     if len(long) < 2 and len(off) < 2:
@@ -169,7 +170,10 @@ def _short(parameter: Any, record: tuple[str, str]) -> tuple[str, str]:
     metavar = first.rpartition(" ")[2] if first.endswith(">") else ""
     names = [name for name in parameter.opts if not name.startswith("--")] + long[:1]
     shown = " / ".join([", ".join(names), *off[:1]]) + (f" {metavar}" if metavar else "")
-    return shown, f"{text} Also {', '.join([*long[1:], *off[1:]])}."
+    others = [f"also {', '.join(long[1:])}"] * (len(long) > 1)
+    others += [f"turn off with {', '.join(off[1:])}"] * (len(off) > 1)
+    also = "; ".join(others)
+    return shown, f"{text} {also[0].upper()}{also[1:]}."
 
 
 def _with_examples(text: str) -> str:
@@ -247,7 +251,7 @@ class CommandGroup(PlainHelpGroup):
         except PinnError as error:
             _fail(str(error), 1)
         except MemoryError:
-            _fail("there is not enough memory: give a smaller input", 1)
+            _fail("not enough memory: give a smaller input", 1)
         except OSError as error:
             _fail(f"{error.filename or 'output'}: {error.strerror or error}", 1)
         except Exception as error:
@@ -269,7 +273,7 @@ def _usage(error: Any) -> str:
     context = getattr(error, "ctx", None)
     message = " ".join(error.format_message().split()).rstrip(".")
     if getattr(error, "option_name", None) in _OF_IMAGES:
-        message += ": no term of this command's results is a vision encoder's"
+        message += ": results of this command do not include vision encoders"
     return f"{message}; see '{context.command_path} --help'" if context else message
 
 

@@ -9,13 +9,13 @@ from pinn.cli.outputs import write_json
 def compare(sides: CompareRequest, details: Details = False, json_path: JsonPath = None) -> None:
     """Compare two checkpoints, coefficient files or evaluations, metric by metric.
 
-    Checkpoints (.safetensors): held-out errors, and step times of well-known deployments.
-    Coefficient files (.json of 'pinn calibrate' or 'pinn coefficients --json'): coefficients,
-    calibration errors and step times. Evaluations (folder of an experiment, or a results.csv):
-    errors.
+    Checkpoints (.safetensors) are compared by held-out errors and by step times of well-known
+    deployments; coefficient files (.json of 'pinn calibrate' or 'pinn coefficients --json') by
+    coefficients, calibration errors and step times; evaluations (a folder of results, or its
+    results.csv) by errors.
 
-    The verdict is by a bootstrap over deployments if both folders have predictions. Otherwise B is
-    better only if its error is smaller in every held-out part.
+    The verdict is based on a bootstrap over deployments if both folders have predictions.csv.
+    Otherwise B counts as better only if its error is smaller on every held-out part.
 
     Examples:
       pinn compare checkpoints/pinn.safetensors mine/checkpoint.safetensors

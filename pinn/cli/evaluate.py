@@ -21,17 +21,18 @@ app = typer.Typer()
 @app.command("decisions")
 @asked
 def decisions(which: requests.DecisionsRequest, out: CsvPath = None) -> None:
-    """Score the choice of deployments by predictions, priced by measurements.
+    """Score deployments that predictions choose by their measured throughput.
 
-    For every held-out model or GPU, prompt and output length, and five limits of the mean TPOT (10
-    to 50 ms): each method picks the measured deployment with the best predicted throughput per GPU
-    within the limit. The loss is 1 - measured throughput of the pick / the best measured one within
-    the limit; a pick whose TPOT is more than 5 % beyond the limit, or none, loses everything.
+    For every held-out model or GPU, every prompt and output length, and five limits of the mean
+    TPOT (10 to 50 ms), each prediction method picks the measured deployment with the best predicted
+    throughput per GPU within the limit. The loss is 1 - measured throughput of the pick / best
+    measured throughput within the limit. It is 1 if the method picks none, or if the measured TPOT
+    of the pick exceeds the limit by more than 5 %.
 
     Example: pinn evaluate decisions
 
     Options:
-        out: Also write every decision, as CSV.
+        out: Also write every choice with its loss, as CSV.
     """
     from pinn.api import evaluating
 
@@ -41,14 +42,14 @@ def decisions(which: requests.DecisionsRequest, out: CsvPath = None) -> None:
 @app.callback(invoke_without_command=True)
 @asked
 def evaluate(context: typer.Context, how: requests.SuiteRequest) -> None:
-    """Every split x method x metric, in one table and one page.
+    """Score predictions on held-out data, or on measurements of your own.
 
-    Without a subcommand: makes the fits that are missing (half an hour or more the first time;
-    interrupted, the same command goes on), scores everything and writes results/suite:
-    results.csv, ranking.csv, decisions.csv, report.html with its figures. The last
-    line is one JSON document.
-    The same as 'python train.py +experiment=suite', in a checkout. With --fast it fits nothing,
-    prints one screen and writes into the user's cache folder.
+    Without a subcommand: score every prediction method on every split of the training data into
+    trained on and held out, by every metric. Missing fits are made first, half an hour or more; an
+    interrupted command continues when it is run again. Writes results/suite: results.csv,
+    ranking.csv, decisions.csv, report.html and its pictures. The last line printed is one JSON
+    document. In a checkout 'python train.py +experiment=suite' does the same. With --fast nothing
+    is fitted, one screen is printed, and files go to the user's cache folder.
 
     Example: pinn evaluate --fast
     """
@@ -56,7 +57,7 @@ def evaluate(context: typer.Context, how: requests.SuiteRequest) -> None:
         return
     from pinn.api import evaluating
 
-    with stopping_at_once("finished fits are kept, and the same command goes on"):
+    with stopping_at_once("finished fits are kept, and the same command continues from them"):
         found = evaluating.evaluate(**vars(how))
     if not how.fast:
         typer.echo(found)
@@ -67,17 +68,17 @@ def evaluate(context: typer.Context, how: requests.SuiteRequest) -> None:
 def serving_runs(
     runs: requests.ServingRunsRequest, out: CsvPath = None, json_path: JsonPath = None
 ) -> None:
-    """Simulate measured serving runs and score what their clients see.
+    """Simulate measured serving runs and score the latencies that clients see.
 
-    Per run and stage the errors of E2E, TTFT (mean, p90, p99) and mean ITL, a summary over runs,
-    and the pairs of runs whose p99 E2E comes out in the wrong order. With --json or --out the
-    network's figures have the ends of their 90 % intervals (low_s, high_s), for two more
-    simulations a run.
+    Prints the errors of E2E latency, TTFT (mean, P90, P99) and mean ITL for each run and stage, a
+    summary over runs, and the pairs of runs whose P99 E2E latencies are predicted in the wrong
+    order. --json and --out also have the ends of the 90 % prediction intervals (low_s, high_s), at
+    the cost of two more simulations for each run.
 
     Example: pinn evaluate serving-runs runs.csv --model-configs configs --json s.json
 
     Options:
-        out: Also write every figure, as CSV.
+        out: Also write the error of every metric, as CSV.
     """
     from pinn.api import evaluating
 
@@ -92,8 +93,9 @@ def serving_runs(
 def engines(which: requests.EnginesRequest, out: CsvPath = None) -> None:
     """Score measured SGLang and TensorRT-LLM deployments, each model held out.
 
-    Prints median / mean absolute percentage error and bias of TPOT and TTFT by engine, model, GPU
-    and number format, beside AIConfigurator where it has an answer.
+    Prints the median / mean absolute percentage error and the bias of TPOT and TTFT by engine,
+    model, GPU and number format. Errors of NVIDIA's AIConfigurator stand beside them where it
+    supports the deployment.
 
     Example: pinn evaluate engines --out engines.csv
 
@@ -110,11 +112,12 @@ def engines(which: requests.EnginesRequest, out: CsvPath = None) -> None:
 def coefficients(
     which: requests.FileScoresRequest, out: CsvPath = None, *, flags: dict[str, Any]
 ) -> None:
-    """Score a coefficient file on a run: its steps, or the loads of its benchmarks.
+    """Score a coefficient file on measured steps or benchmark loads of a server.
 
-    Beside the file's coefficients, those from before its calibration, where the file has them. On
-    traces every part of the run's time is evaluated; a file calibrated to the same run has seen the
-    first. Flags say how the engine schedules the loads, where that is not its default.
+    Prints the errors of the file's coefficients and, where the file has them, of the coefficients
+    before its calibration. Traces are evaluated over their whole time; a file that was calibrated
+    to the same traces was fitted to their first part. Give flags of the scheduler that differ from
+    the engine's defaults.
 
     Example: pinn evaluate coefficients run1.json --observations run2
 
@@ -133,9 +136,10 @@ def coefficients(
 def panel(which: requests.PanelRequest, out: CsvPath = None) -> None:
     """Score a checkpoint on all evaluation data, in groups of one source and one model each.
 
-    Prints mean absolute log errors in percent by group, models held out, with 95 % intervals over
-    configurations. With --against it prints the differences by group, and whether the checkpoint
-    may replace the other. Takes half a minute on two idle cores.
+    Prints the mean absolute log error in percent of each group, by networks that were trained
+    without its model, with 95 % bootstrap intervals over configurations. With --against it prints
+    the differences from another checkpoint, and whether this one may replace it. Takes half a
+    minute on two idle cores.
 
     Example: pinn evaluate panel --out panel.csv
 
@@ -150,10 +154,11 @@ def panel(which: requests.PanelRequest, out: CsvPath = None) -> None:
 @app.command("speculation")
 @asked
 def speculation(which: requests.DraftsRequest, out: CsvPath = None) -> None:
-    """Score the measured deployments that hide multi-token prediction, each model held out.
+    """Score measured deployments with unrecorded multi-token prediction, each model held out.
 
-    Nothing tells what they drafted or how much was accepted, so nothing is fitted: median / mean
-    absolute percentage error and bias of TPOT without drafts, and for an acceptance of 0.5 to 0.9.
+    The measurements do not record the number of drafted tokens or the acceptance rate, so nothing
+    is fitted. Prints the median / mean absolute percentage error and the bias of TPOT without
+    drafts, and for assumed acceptance rates of 0.5 to 0.9.
 
     Example: pinn evaluate speculation --draft-tokens 1
 

@@ -13,25 +13,26 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.callback()
 def _root() -> None:
-    """Write what other programs read: ONNX graphs, coefficient tables, files for BLIS and llm-d.
+    """Write ONNX graphs, coefficient tables, and files for BLIS and llm-d.
 
-    The Go package that reads tables is in the folder export/go of the repository.
+    The Go package that reads coefficient tables is in the folder export/go of the repository.
     """
 
 
 @app.command()
 @asked
 def onnx(out: Path, how: OnnxRequest) -> None:
-    """The network and the step time as ONNX graphs.
+    """Write the network and the step time formula as ONNX graphs.
 
-    coefficients.onnx maps embedded deployments to alpha and beta, step_time.onnx maps summed batch
-    features and beta to step times; names, units and provenance are in their metadata.
+    coefficients.onnx maps the features of deployments to coefficients alpha and beta.
+    step_time.onnx maps the features of batches and beta to step times. Names, units and origin are
+    in the metadata of the graphs.
 
     Example:
       pinn export onnx --out export/onnx --inputs inputs.json
 
     Options:
-        out: Folder for the two graphs.
+        out: Folder to write the two graphs to.
     """
     from pinn.api import exports
 
@@ -46,7 +47,7 @@ def table(
     *,
     how: TableRequest,
 ) -> None:
-    """Flat coefficient tables, a row per configuration, which the Go package loads.
+    """Write a coefficient table for the Go package, with a row for each configuration.
 
     Examples:
       pinn export table --configs 'model=Llama-3.1-8B gpu=H100,H200' --out table.json
@@ -54,7 +55,7 @@ def table(
       pinn export table --coefficients run1.json --out coefficients.json
 
     Options:
-        out: File to write: .json, .csv or .parquet.
+        out: Table to write: .json, .csv or .parquet.
     """
     from pinn.api import exports
 
@@ -64,18 +65,19 @@ def table(
 @app.command()
 @asked
 def blis(out: Path, configs: str | None = None, *, how: BlisRequest) -> None:
-    """A folder per configuration that an unmodified BLIS runs as it is.
+    """Write a folder for each configuration that an unmodified BLIS simulator runs.
 
-    config.json, hardware.json, coefficients and run.sh, one whole command line: behind it goes what
-    BLIS shall serve. BLIS's own formula gets the vector that reproduces the step times best over
-    the batches of a simulated load, and run.sh picks that of the load nearest to what it is given;
-    each file says what it costs under the others.
+    A folder has config.json, hardware.json, coefficients and run.sh. run.sh starts BLIS; its
+    arguments are BLIS's options of the load. The coefficients of BLIS's own step time formula are
+    fitted to the steps of simulated loads, one vector for each load, and run.sh picks the vector of
+    the load nearest to its arguments. The files of coefficients have the error of each vector on
+    the other loads.
 
     Example:
       pinn export blis --configs 'model=Llama-3.1-8B gpu=H100' --out blis
 
     Options:
-        out: Folder for the folders.
+        out: Folder to write a folder for each configuration to.
     """
     from pinn.api import exports
 
@@ -85,17 +87,17 @@ def blis(out: Path, configs: str | None = None, *, how: BlisRequest) -> None:
 @app.command()
 @asked
 def llm_d(out: Path, configs: str | None = None, *, how: LlmDRequest) -> None:
-    """A folder per configuration from which llm-d's latency predictor and autoscaler start.
+    """Write starting data for llm-d's latency predictor and autoscaler, for each configuration.
 
-    entries.jsonl has training entries of the predictor, drawn from simulated loads, post.py posts
-    them to its training server, and autoscaler.json has alpha, beta, gamma and delta of a variant
-    with the error of their fit.
+    A folder has entries.jsonl with training entries for the predictor, drawn from simulated loads;
+    post.py, which posts them to the predictor's training server; and autoscaler.json with alpha,
+    beta, gamma and delta of a variant of the autoscaler, and the error of their fit.
 
     Example:
       pinn export llm-d --configs 'model=Qwen/Qwen3-32B gpu=H200 max_model_len=16384' --out seed
 
     Options:
-        out: Folder for the folders.
+        out: Folder to write a folder for each configuration to.
     """
     from pinn.api import exports
 

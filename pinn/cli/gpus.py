@@ -8,15 +8,16 @@ from pinn.cli import options, outputs
 def gpus(asked: NamesRequest, sources: bool = False, json_path: options.JsonPath = None) -> None:
     """List the GPUs that can be given by name, with their datasheets.
 
-    The column 'measured' is the training data of the shipped checkpoint on a GPU: servers, kernels,
-    or none (-). Predictions without any are extrapolated from other GPUs.
+    The column 'measured' is the kind of training data that the shipped checkpoint has on a GPU:
+    servers, kernels, or none (-). Predictions for a GPU without any are extrapolated from other
+    GPUs.
 
-    Describe any other GPU in a JSON file like those in data/gpus: --gpu my_gpu.json.
+    Describe any other GPU in a JSON file like those in data/gpus, and give it as --gpu my_gpu.json.
 
     Example: pinn gpus h100
 
     Options:
-        sources: Also print the sources of the figures.
+        sources: Also print the source of each datasheet.
     """
     from pinn.api import names
 

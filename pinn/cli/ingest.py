@@ -12,7 +12,8 @@ from pinn.measurements.benchmarks.reading import GivenLoad
 from pinn.specs.serving import ServingSpec
 
 app = typer.Typer(
-    no_args_is_help=True, help="Read a server's traces into tables, with a report of what was read."
+    no_args_is_help=True,
+    help="Convert a server's traces or benchmark results into tables for 'pinn calibrate'.",
 )
 
 
@@ -25,13 +26,13 @@ def vllm(
     *,
     flags: dict[str, Any],
 ) -> None:
-    """Read the traces of an instrumented vLLM.
+    """Read the step traces of an instrumented vLLM.
 
     Example: pinn ingest vllm traces.json -o run1 --model Llama-3.1-8B --gpu H100
 
     Options:
-        traces: traces.json: one OTLP-JSON export a line.
-        workers: Processes that parse.
+        traces: File of traces, with one OTLP-JSON export on each line.
+        workers: Number of processes that parse the file.
     """
     from pinn.api import ingestion
 
@@ -43,10 +44,10 @@ def vllm(
 def steps(
     file: Annotated[Path, typer.Argument()], asked: IngestRequest, *, flags: dict[str, Any]
 ) -> None:
-    """Read step summaries that are already in a table, or whole steps with their own times.
+    """Read a table of step summaries, or of measured steps with the time of each.
 
-    Whole steps are what 'pinn measure' writes, or the same columns of Dynamo's forward-pass
-    metrics, of one server.
+    Measured steps are those of 'pinn measure', or Dynamo's forward-pass metrics of one server in
+    the same columns.
 
     Examples:
       pinn ingest steps steps.parquet -o run1 --model Llama-3.1-8B --gpu H100
@@ -54,7 +55,7 @@ def steps(
       pinn ingest steps steps/ -o run1
 
     Options:
-        file: Step summaries as Parquet, or whole steps: a folder or a CSV file.
+        file: Step summaries as a Parquet file, or measured steps as a folder or a CSV file.
     """
     from pinn.api import ingestion
 
@@ -66,13 +67,14 @@ def steps(
 def benchmarks(
     files: Annotated[list[Path], typer.Argument()], asked: IngestRequest, *, flags: dict[str, Any]
 ) -> None:
-    """Read result files of serving benchmarks, metrics pages and logs, of any known tool.
+    """Read result files of serving benchmarks, /metrics pages and logs.
 
-    vllm bench serve, sglang.bench_serving, aiperf and genai-perf, guidellm, inference-perf,
-    InferenceX, llm-d-benchmark, llmperf, the latency profile generator; what vLLM's and SGLang's
-    benchmark print, and tables of 'vllm bench sweep'; /metrics pages of vLLM and SGLang; vLLM's
-    iteration log and its request spans. The content tells which tool wrote a file. What cannot be
-    read is skipped, counted and named, and the exit status is 3.
+    Known are the results of vllm bench serve, sglang.bench_serving, aiperf, genai-perf, guidellm,
+    inference-perf, InferenceX, llm-d-benchmark, llmperf and the latency profile generator; the
+    printed output of vLLM's and SGLang's benchmarks, and tables of 'vllm bench sweep'; /metrics
+    pages of vLLM and SGLang; vLLM's iteration log and its request spans. The tool is recognized by
+    the contents of a file. Files and lines that cannot be read are skipped, counted and named, and
+    the exit status is then 3.
 
     Examples:
       pinn ingest benchmarks *.json -o run1 --model Llama-3.1-8B --gpu H100
@@ -81,7 +83,8 @@ def benchmarks(
         --serve 'vllm serve Qwen/Qwen3-32B -tp 2'
 
     Options:
-        files: Files or folders; metrics pages in pairs, the earlier first, or one with --duration.
+        files: Files or folders. Give /metrics pages in pairs, the earlier one first, or one page
+            with --duration.
     """
     from pinn.api import ingestion
 

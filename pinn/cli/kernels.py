@@ -11,17 +11,17 @@ from pinn.cli.options import asked, output
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="Errors of the kernel surrogates on measured kernels they were not fitted on.",
+    help="Score the kernel surrogates (fits to measured kernel times) on held-out kernels.",
 )
 
 
 @app.command()
 @asked
 def score(out: Annotated[Path, output(".csv")]) -> None:
-    """Fit surrogates without some measured kernels and predict those; 10 to 15 minutes on a core.
+    """Fit the kernel surrogates without held-out kernels, and score them on these.
 
-    Held out are a fifth of the kernel shapes, then one GPU after the other. Errors are fractions,
-    by operator, GPU and number format.
+    Held out are a fifth of the kernel shapes at a time, then one GPU at a time. Errors are
+    fractions (0.1 is 10 %), by operator, GPU and number format. Takes 10 to 15 minutes on a core.
 
     Example: pinn kernels score --out checkpoints/kernels/held_out.csv
 
@@ -38,9 +38,9 @@ def score(out: Annotated[Path, output(".csv")]) -> None:
 @app.command()
 @asked
 def errors(which: KernelErrorsRequest) -> None:
-    """Median / mean absolute percentage error of each operator on held-out kernels.
+    """Print the median / mean absolute percentage error of each operator on held-out kernels.
 
-    A Markdown table; the file has every GPU and number format.
+    The output is a Markdown table; the CSV file has errors by GPU and number format.
 
     Example: pinn kernels errors
     """
@@ -51,10 +51,10 @@ def errors(which: KernelErrorsRequest) -> None:
 
 @app.command()
 def mixers() -> None:
-    """Errors of the roofline fits of linear and sparse attention on held-out measured kernels.
+    """Print the errors of the roofline fits of linear and sparse attention on held-out kernels.
 
-    Median / mean absolute percentage error without a fifth of the shapes at a time, and without
-    one GPU, as a Markdown table; a minute.
+    Prints the median / mean absolute percentage error as a Markdown table, with a fifth of the
+    shapes held out at a time, and with one GPU held out at a time. Takes a minute.
 
     Example: pinn kernels mixers
     """

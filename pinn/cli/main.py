@@ -10,10 +10,10 @@ from pinn.cli.command_group import CommandGroup, Subcommand
 from pinn.common.files import read_rows
 
 _FOLDER = Path(__file__).parent
-_SUMMARY = "Latency and throughput of LLM engines on models and GPUs without measurements."
+_SUMMARY = "Predict the latency and throughput of LLM servers without measuring them."
 HELP = f"""{_SUMMARY}
 
-Engine flags have vLLM's names, or those of the chosen engine. To train: python train.py.
+Flags of the engine are named as in vLLM, or as in the engine of --engine.
 """
 
 #: Output of ``pinn`` without a command: one runnable example of each task.

@@ -18,10 +18,10 @@ def measure(
 ) -> None:
     """Measure whole steps of vLLM on this machine's GPU.
 
-    The engine runs in the program's own process on weights of noise, and its steps are timed: a
-    short list of batches first, then whichever narrows the asked loads' intervals most for its
-    time. The program is one file that needs the engine alone: --script writes it for a machine
-    without pinn, whose folder of steps is then calibrated on anywhere.
+    vLLM runs with random weights, and its steps are timed: first a short list of batches, then
+    those that narrow the prediction intervals of the loads of --load most for their time. For a GPU
+    machine without pinn, --script writes the measuring program as one file that needs only vLLM;
+    copy the folder that it writes back, and calibrate with it.
 
     Examples:
       pinn measure --model meta-llama/Llama-3.1-8B --gpu H100 --out steps
@@ -32,7 +32,7 @@ def measure(
       pinn calibrate --steps steps -o server.json
 
     Options:
-        more: After --: flags of vLLM that pinn does not know.
+        more: Flags of vLLM that pinn does not know, after --.
     """
     from pinn.api import measuring
 

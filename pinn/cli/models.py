@@ -8,13 +8,13 @@ from pinn.cli import options, outputs
 def models(asked: NamesRequest, mixers: bool = False, json_path: options.JsonPath = None) -> None:
     """List the models that can be given by name, one per line.
 
-    Other models: give the path of a config.json, or a Hugging Face name. A Hugging Face name is
-    looked up in the local cache, then on the hub.
+    For any other model give --model the path of its config.json or its Hugging Face name, which is
+    looked up in the local cache and then on the hub.
 
     Example: pinn models qwen3
 
     Options:
-        mixers: Also print the kinds of layers.
+        mixers: Also print the kinds of attention or recurrent layers of each model.
     """
     from pinn.api import names
 

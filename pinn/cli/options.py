@@ -33,13 +33,15 @@ def output(*suffixes: str, names: Sequence[str] = (), help: str | None = None) -
     return typer.Option(*names, help=help, callback=check)
 
 
-_JSON_HELP = "Also write the result as JSON; with - print only JSON."
+_JSON_HELP = "Also write the result to this JSON file; with - print only JSON."
 JsonPath = Annotated[Path | None, output(".json", names=("--json",), help=_JSON_HELP)]
-Details = Annotated[bool, typer.Option("--details", help="Print everything instead of one screen.")]
+Details = Annotated[
+    bool, typer.Option("--details", help="Print all details instead of one screen.")
+]
 #: Described by :data:`pinn.api.requests.SHARED`.
 Checkpoint = Path | None
 
-_TRACES = "Traces"
+_TRACES = "Fit to traces"
 #: Spellings and headings of arguments whose name and type do not give them.
 _SPELLED: dict[str, OptionInfo | ArgumentInfo] = {
     "rate": typer.Option("--rate", "--request-rate"),
@@ -144,7 +146,7 @@ def _described(
 
 # Flags of engines as options; one that is not given keeps the engine's default.
 
-_PANEL = "Engine, in its own spelling or vLLM's"
+_PANEL = "Engine, as vLLM or the chosen engine spells the flags"
 
 
 def _text_option(name: str, *spellings: str, **settings: Any) -> inspect.Parameter:
@@ -157,10 +159,10 @@ _LAUNCH = (
     _text_option(
         "serve",
         metavar="COMMAND",
-        help="Launch command with model and flags: 'vllm serve MODEL -tp 2', python -m "
-        "sglang.launch_server or trtllm-serve, also behind environment variables or a container "
-        "image. Also a list of arguments, or Kubernetes YAML with command and args. Flags given "
-        "beside it override it.",
+        help="Launch command to take model and flags from: 'vllm serve MODEL -tp 2', 'python -m "
+        "sglang.launch_server ...', 'trtllm-serve ...' or 'docker run ...', also with environment "
+        "variables; or a list of arguments, or Kubernetes YAML with command and args. Options "
+        "given beside it override its flags.",
     ),
     _text_option("engine_words", hidden=True),
 )
@@ -229,7 +231,7 @@ def _flag_option(flag: Flag, panel: str) -> inspect.Parameter:
     switch = flag.kind == "bool"
     values = "|".join(filter(None, flag.allowed))
     wanted = values if 0 < len(values) <= _WIDEST else flag.kind
-    others = [f"--{name.replace('_', '-')}" for name in flag.other_names]
+    others = [f"--{name.replace('_', '-')}" for name in flag.other_names if name != flag.name]
     backwards = [f"--{name.replace('_', '-')}" for name in flag.reversed_names]
     names = [flag.option, *(o for o in others if o not in backwards)]
     option = typer.Option(

@@ -30,33 +30,38 @@ def plan(
 ) -> None:
     """Find the cheapest servers that meet an SLO under a load, by simulating every candidate.
 
-    Candidates are all parallelisms, token budgets and numbers of requests a step that the engine
-    would start with room for the load's longest request; flags that are given hold for all of
-    them; --quantization, --engine and --tensor-parallel-size take several, separated by commas.
-    Each is searched for the highest rate that one replica holds within the limits; as few replicas
-    as hold the asked rate follow, checked together behind a load balancer.
+    Candidates are all combinations of parallelism, token budget and requests per step with which
+    the engine starts and the load's longest request fits. Options that are given apply to all
+    candidates; --quantization, --engine and --tensor-parallel-size take several values, separated
+    by commas. The search finds the maximum rate at which one replica of a candidate meets the SLO.
+    It then simulates the smallest number of replicas that meets the SLO at --rate, behind a load
+    balancer.
 
     Columns:
-      GPUs          replicas x tensor x pipeline x data-parallel ranks
-      per hour      GPUs x price
-      start         replicas x GPU, ranks (TP, PP, DP, EP), format, engine, and
-                    the most tokens and requests of a step; flags in the line
-      max req/s     maximum rate of all replicas within the limits, requests/s;
-                    in brackets at both ends of the prediction's interval
-      limits        one column for each limit: its value over all replicas'
-                    requests, and whether it is met; of limits on each request
-                    the share of all requests that meet them. TPOT is (last
+      GPUs          replicas x tensor x pipeline x data-parallel size
+      cost/hour     GPUs x price
+      cost of 10^6  of a million prompt tokens (in), and of a million output tokens
+                    (out), each with the whole cost; only with prices
+      start         the row's servers: replicas x GPU, parallel sizes (TP, PP, DP,
+                    EP), weight format, engine, and the most tokens and requests
+                    of a step; options that were given are not repeated
+      max req/s     maximum rate at which all replicas together meet the SLO, in
+                    requests/s, with its 90 % prediction interval below
+      limits        a column for each limit: its value over the requests of all
+                    replicas, and whether it is met. For limits on each request:
+                    the share of the requests that meet them. TPOT is (last
                     token - first token) / (tokens - 1)
-      chance        %: share of 20 equally likely errors of the prediction at
-                    which all replicas hold the limits; safe: at its interval's
-                    bad end too; none for a load shorter than 10 answers
-      coefficients  network, or the file of --coefficients
-      best on       second table, for several GPUs: the best row on each, with the
-                    whole cost over a million tokens in, and over those out
+      P(SLO met)    probability in % that all replicas meet the SLO, over 20
+                    equally likely errors of the prediction; safe: they meet it
+                    at the pessimistic end of the interval, too. '-' for a load
+                    shorter than 10 times its mean E2E latency
+      coefficients  network, or the coefficient file of the row
+      best on       (several GPUs) the best row on each GPU, in place of start
 
-    Rows are in the order of per hour (or GPUs). Without --rate, of per hour / max req/s;
-    the limits' values are then of one replica at that rate. The files of --out have more: price per
-    million tokens, what limits a row, use, other percentiles, excluded candidates and why.
+    Rows are sorted by cost per hour (or GPUs); without --rate, by cost (or GPUs) per request/s, and
+    the limits are then those of one replica at its maximum rate. The files of --out have more: cost
+    per million tokens, bottleneck, utilization, further percentiles, and rejected candidates with
+    the reason.
 
     Examples:
       pinn plan --model Llama-3.1-8B --gpu H100,L40S --slo 'p99 ttft<=2s'
@@ -71,20 +76,20 @@ def plan(
         --slo 'p99 ttft<=2s' --quantization bf16,fp8
 
     Options:
-        price: Per GPU and hour: 'H100=2.5 H200=3.2'; or a CSV, YAML or JSON file of prices.
-            [default: GPUs are counted]
-        purchase_price: Of GPUs that you own, such as 'H100=30000': the cost per hour is the price
-            / years / 8,766 hours, without power and space.
-        purchase_years: Years over which they are written off.
-        manifest: YAML file for the first choice as Kubernetes objects: a Deployment, or a
-            LeaderWorkerSet for replicas across machines, and a Service.
-        out: Folder for plan.json, plan.csv, plan.html, PNGs, manifest.yaml.
+        price: Price per GPU and hour, such as 'H100=2.5 H200=3.2', or a CSV, YAML or JSON file of
+            prices. [default: none; rows are sorted by the number of GPUs]
+        purchase_price: Purchase price of each GPU that you own, such as 'H100=30000'. Its cost per
+            hour is the price / --purchase-years / 8,766 hours, without power and space.
+        purchase_years: Number of years over which purchased GPUs are written off.
+        manifest: Also write the recommended row as Kubernetes objects to this YAML file: a
+            Deployment, or a LeaderWorkerSet for replicas that span machines, and a Service.
+        out: Folder to write plan.json, plan.csv, plan.html, pictures and manifest.yaml to.
     """
     from pinn.api import plans
 
     costs = {"price": price or "", "purchase_price": purchase_price or ""}
     with interrupted_once(
-        "the best plan so far follows, if any; once more ends at once"
+        "the best plan so far follows, if there is one; interrupt again to stop at once"
     ) as signals:
         simulating = vars(where) | {"workers": where.count}
         found = plans.plan(

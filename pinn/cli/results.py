@@ -12,16 +12,16 @@ def results(
     models_only: bool = False,
     json_path: JsonPath = None,
 ) -> None:
-    """Errors on held-out models or GPUs: median / mean absolute percentage error per method.
+    """Show the prediction errors on held-out models or GPUs.
 
-    One row per held-out model or GPU: this project's network beside what else predicts it. A table
-    beside a checkpoint has to be of that checkpoint's own folds.
+    Prints the median / mean absolute percentage error of this project's network and of other
+    prediction methods, with a row for each held-out model or GPU.
 
     Example: pinn results results/lomo/results.csv --metric ttft
 
     Options:
-        markdown: Every method and part, as Markdown.
-        models_only: With --markdown: leave out named parts of the rows.
+        markdown: Print every method and every part of the data, as Markdown.
+        models_only: With --markdown, print rows of whole models only, without parts of their data.
     """
     from pinn.api import scores
 

@@ -8,12 +8,13 @@ from pinn.cli.options import asked as with_options
 
 @with_options
 def serve(asked: ServeRequest) -> None:
-    """Predictions, simulations and plans over HTTP, for programs in any language.
+    """Serve predictions, simulations and plans over HTTP.
 
-    POST /NAME takes the arguments of the Python function NAME as a JSON object and returns what
-    --json of the command prints: predict, predict_many (up to 10,000 candidates), simulate, sweep,
-    simulate_pools, simulate_fleet, plan. GET /openapi.json describes them, GET /health and GET
-    /metrics the service. What a request gets wrong comes back as problem details.
+    POST /NAME takes the arguments of the Python function NAME as a JSON object and returns what the
+    command prints with --json. NAME is predict, predict_many (up to 10,000 configurations),
+    simulate, sweep, simulate_pools, simulate_fleet or plan. GET /openapi.json describes all
+    arguments and results, GET /health and GET /metrics report on the service. Errors are returned
+    as problem details (RFC 9457).
 
     Examples:
       pinn serve

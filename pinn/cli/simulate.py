@@ -30,9 +30,9 @@ def simulate(
 ) -> None:
     """Simulate a server under a load and report latencies, throughput and cache use.
 
-    The scheduler follows that of vLLM, SGLang or TensorRT-LLM in the release of --engine-version:
-    token budget, chunked prefill, prefix cache, preemption, asynchronous scheduling, client
-    timeouts. Step times are predicted by the trained network.
+    The simulated scheduler is that of vLLM, SGLang or TensorRT-LLM in the release of
+    --engine-version: token budget, chunked prefill, prefix cache, preemption, asynchronous
+    scheduling, client timeouts. The trained network predicts the time of each step.
 
     Examples:
       pinn simulate --model Llama-3.1-8B --gpu H100 --input-len 1024
@@ -60,9 +60,9 @@ def simulate(
         --fleet fleet.yaml --slo 'ttft<=1s, tpot<=50ms for 95 %'
 
     Options:
-        requests: Also write every request, as Parquet.
-        timeline: Also draw the run over time, as PNG.
-        plot: Also draw latencies and throughput over the rates of --rate 1,2,4,8, as PNG.
+        requests: Also write the latencies of every request, as Parquet.
+        timeline: Also draw requests, tokens and KV cache over time, as PNG.
+        plot: Also draw latencies and throughput over several rates of --rate, as PNG.
     """
     from pinn.api import simulation
     from pinn.simulator.fleets.result import FleetSimulation
@@ -70,7 +70,7 @@ def simulate(
 
     asked = _with_all_limits(asked, more or [])
     if timeline is not None and servers != ServersRequest(fleet=servers.fleet):
-        raise PinnError("--timeline with --prefill and --decode: it draws one engine: leave it out")
+        raise PinnError("--timeline draws one engine: leave it out, or --prefill and --decode")
     rates = simulation.read_rates(asked.rate)
     if len(rates) > 1 or plot is not None:
         _refuse_of_one_run(rates, requests=requests, timeline=timeline)
@@ -93,14 +93,18 @@ def _with_all_limits(asked: SimulationRequest, more: list[str]) -> SimulationReq
     """Return the request with limits that are words of their own: ``--slo ttft:900 tpot:50``."""
     for word in more:
         if asked.slo is None or ":" not in word:
-            raise PinnError(f"unexpected argument {word!r}: options begin with --, see --help")
+            raise PinnError(
+                f"unexpected argument {word!r}: options begin with --, see 'pinn simulate --help'"
+            )
     return replace(asked, slo=" ".join([asked.slo, *more])) if asked.slo else asked
 
 
 def _refuse_of_one_run(rates: list[float], **given: object) -> None:
     """Refuse what is of a single run where several are asked for."""
     if len(rates) < 2:
-        raise PinnError("--plot draws several rates: give --rate 1,2,4,8")
+        raise PinnError("--plot needs several rates: give, for example, --rate 1,2,4,8")
     for name, value in given.items():
         if value is not None:
-            raise PinnError(f"--{name} is of one run: give a single --rate, or leave it out")
+            raise PinnError(
+                f"--{name} is for a single rate: give one --rate, or leave --{name} out"
+            )

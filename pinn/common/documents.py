@@ -91,10 +91,12 @@ def check_size(value: float, most: float, what: str, remedy: str) -> None:
 
     >>> check_size(10**400, MOST_LAYERS, "layers", "check the file")
     Traceback (most recent call last):
-    pinn.errors.TooLargeError: layers: got 10^400, at most 1,000 are read: check the file
+    pinn.errors.TooLargeError: layers: got 10^400, at most 1,000 are accepted: check the file
     """
     if not value <= most:
-        raise TooLargeError(f"{what}: got {written(value)}, at most {most:,} are read: {remedy}")
+        raise TooLargeError(
+            f"{what}: got {written(value)}, at most {most:,} are accepted: {remedy}"
+        )
 
 
 def written(value: object) -> str:
@@ -157,7 +159,7 @@ def read_text(path: Path, most_bytes: int, kind: str) -> str:
         check_size(len(content), most_bytes, f"{path}: bytes", "give a smaller file")
         return content.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        why = (error.strerror or error) if isinstance(error, OSError) else "it is no UTF-8 text"
+        why = (error.strerror or error) if isinstance(error, OSError) else "it is not UTF-8 text"
         raise PinnError(f"{path}: cannot be read ({why}): give a readable {kind} file") from error
 
 
@@ -230,7 +232,7 @@ def _check_depth(tree: Json, where: str) -> None:
 
 
 def _too_deep(where: str) -> PinnError:
-    fault = f"lists and mappings are nested deeper than {MOST_DEPTH} levels"
+    fault = f"lists and mappings are nested more than {MOST_DEPTH} levels deep"
     return PinnError(f"{where}: {fault}: flatten the file")
 
 
@@ -331,7 +333,9 @@ class CsvTable:
         text = read_text(path, MOST_CSV_BYTES, "CSV")
         self._rows = csv.reader(io.StringIO(text, newline=""))
         self.names = tuple(name.strip() for name in next(self._lines(), ()))
-        check_size(len(self.names), MOST_COLUMNS, f"{path}: columns", "leave out what is not read")
+        check_size(
+            len(self.names), MOST_COLUMNS, f"{path}: columns", "remove columns that are not needed"
+        )
         twice = [name for name in self.names if name and self.names.count(name) > 1]
         if twice:
             raise PinnError(f"{path}: the column {twice[0]!r} occurs twice: leave one out")
@@ -346,7 +350,7 @@ class CsvTable:
             if not cells:
                 continue
             if len(cells) != len(self.names):
-                fault = f"{len(cells)} values under {len(self.names)} columns"
+                fault = f"{len(cells)} values for {len(self.names)} columns"
                 raise PinnError(f"{self._place}: {fault}: correct the row")
             yield self._rows.line_num, cells
 

@@ -99,13 +99,13 @@ def find_checkpoint(given: Path | str | None = None) -> Path:
         if named:
             path = given_path(named)
             if not path.is_file():
-                remedy = "give the path of one, or train it with 'python train.py'"
+                remedy = "give the path of a checkpoint, or train one with 'python train.py'"
                 raise PinnError(f"no checkpoint at {path} ({how}): {remedy}")
             return path
     places = [_CHECKPOINT, *_places(_CHECKPOINT, _CHECKPOINT)]
     found = next((place for place in places if place.is_file()), None)
     if found is None:
-        remedy = "name one with --checkpoint, or train it with 'python train.py'"
+        remedy = "give one with --checkpoint, or train one with 'python train.py'"
         raise PinnError(f"no checkpoint found at {', '.join(map(str, places))}: {remedy}")
     return found
 
@@ -270,8 +270,10 @@ class ReadReport:
             raise PinnError(f"{self.source}: a row count is negative: {self.to_json()}")
         if self.accepted + sum(self.refused.values()) != self.read:
             counts = f"{self.accepted} accepted and {sum(self.refused.values())} refused"
-            fault = f"{self.read} rows read, but {counts}"
-            raise PinnError(f"{self.source}: {fault}: the reader lost or doubled rows")
+            fault = f"{self.read} rows were read, but {counts}"
+            raise PinnError(
+                f"{self.source}: {fault}: the reader lost or duplicated rows: please report it"
+            )
 
     @property
     def located(self) -> dict[str, int]:

@@ -30,7 +30,9 @@ def note(old: str, new: str, where: str = "") -> None:
         where: File that has the old name, if any.
     """
     place = f"{where}: " if where else ""
-    warn_user(f"{place}{old!r} is called {new!r} now; the next release will not read the old name")
+    warn_user(
+        f"{place}{old!r} is now called {new!r}; the next release will not accept the old name"
+    )
 
 
 def current_options(arguments: Sequence[str], known: Collection[str]) -> list[str]:

@@ -86,7 +86,7 @@ def still(done: int, total: int, since_s: float) -> str:
     if done >= total:
         return "the last one"
     left_s = (time.monotonic() - since_s) * (total - done) / max(done, 1)
-    return f"about {left_s / 60:.0f} min still" if left_s > 90 else f"about {left_s:.0f} s still"
+    return f"about {left_s / 60:.0f} min left" if left_s > 90 else f"about {left_s:.0f} s left"
 
 
 def counted(items: Iterable[Item], what: str) -> Iterator[Item]:

@@ -107,12 +107,12 @@ def read_frame(path: Path, remedy: str, **read: Any) -> pd.DataFrame:
     import pandas as pd
 
     if not path.is_file():
-        raise PinnError(f"{path}: no file there: {remedy}")
+        raise PinnError(f"{path} does not exist: {remedy}")
     text = read_text(path, MOST_CSV_BYTES, "CSV")
     try:
         return pd.read_csv(io.StringIO(text), **read)
     except (ValueError, OverflowError) as error:  # parser errors of pandas are ValueErrors
-        raise PinnError(f"{path} is no CSV table ({error}): {remedy}") from error
+        raise PinnError(f"{path} is not a CSV table ({error}): {remedy}") from error
 
 
 def write_frame(rows: pd.DataFrame, path: Path, **written: Any) -> None:
@@ -168,7 +168,9 @@ def write_arrow(table: pa.Table, path: Path, as_json: Callable[[pa.Table], bytes
     }
     if (suffix := path.suffix.lower()) not in writers:
         known = ", ".join(writers)
-        raise PinnError(f"unknown table format {suffix!r}: name a file that ends in one of {known}")
+        raise PinnError(
+            f"unknown table format {suffix!r}: give a file name that ends in one of {known}"
+        )
     replace_atomically(path, writers[suffix])
 
 

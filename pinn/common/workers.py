@@ -142,7 +142,7 @@ class Workers:
         try:
             import ray
         except ImportError as error:
-            raise PinnError("the backend ray needs Ray: run 'pip install ray'") from error
+            raise PinnError("--backend ray needs Ray: run 'pip install ray'") from error
         own = not ray.is_initialized()
         if own and self.address is not None:
             ray.init(address=self.address, log_to_driver=False)
@@ -256,7 +256,7 @@ def _in_folder(
 ) -> Result:
     """Run one task in a folder: Ray's processes start in the folder that Ray was started in."""
     if not folder.is_dir():
-        fault = f"machine {os.uname().nodename} has no folder {folder}, where pinn was started"
+        fault = f"machine {os.uname().nodename} has no folder {folder}, in which pinn was started"
         raise PinnError(f"Ray's {fault}: share it between the machines under the same path")
     os.chdir(folder)
     return _one(uses_torch, work, task)

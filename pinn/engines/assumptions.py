@@ -18,12 +18,12 @@ def acceptance_line(deployment: Deployment) -> str | None:
         return None
     drafts, origin = f"{found.method}, {found.tokens} drafted tokens", recipe.origins["speculation"]
     if not found.acceptance:
-        return f"Speculation: {drafts}. What it gains is not known: {origin.text}."
-    gain = f"{number(found.tokens_per_step)} tokens of a request per step"
-    drafts = f"Speculation: {drafts}, {gain}"
+        return f"Speculative decoding: {drafts}. Its gain is unknown: {origin.text}."
+    gain = f"{number(found.tokens_per_step)} tokens per request and step"
+    drafts = f"Speculative decoding: {drafts}, {gain}"
     if origin.kind == ASSUMED:
-        return f"{drafts}. ASSUMED {origin.text} (--speculative-acceptance sets it)."
-    return f"{drafts}, by the acceptance that was given."
+        return f"{drafts}. ASSUMED {origin.text} (set it with --speculative-acceptance)."
+    return f"{drafts}, at the acceptance given."
 
 
 def assumption_lines(deployment: Deployment) -> list[str]:

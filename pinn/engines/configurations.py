@@ -62,7 +62,7 @@ def canonical(configuration: Configuration, where: str = "") -> Values:
             raise PinnError(f"{where}unknown configuration key {key!r}: use {', '.join(KEYS)}")
         if value is not None and value != "":
             if name in found:
-                raise PinnError(f"{where}{name} is given twice, as {key!r} too: leave one out")
+                raise PinnError(f"{where}{name} is given twice, also as {key!r}: leave one out")
             read = _cell(name, value) if isinstance(value, str) else None
             if read is None:
                 read = _read(name, value, where)
@@ -134,7 +134,8 @@ def make_deployment(configuration: Configuration) -> Deployment:
     _warn_of_stand_ins(model)
     if found.serving.enable_lora:
         warnings.warn(
-            "kernels of LoRA adapters are not timed: only their memory counts", stacklevel=2
+            "the kernels of LoRA adapters are not included in step times, only their memory is",
+            stacklevel=2,
         )
     if warning := beyond_a_machine(found):
         warnings.warn(warning, stacklevel=2)
@@ -146,19 +147,21 @@ def _model(name: str, precision: str | None) -> ModelSpec:
     fallback = None if precision is None else fallback_of(precision)
     model = load_model(name, fallback_precision=fallback)
     if model.left_out:
-        remedy = "count the tokens of an image as tokens of the prompt"
+        remedy = "count the tokens of images as prompt tokens"
         if model.images is not None:
             remedy = (
-                "--images-per-request times it in coefficients, breakdown, simulate and plan; "
-                "exported files have no term for it"
+                "coefficients, breakdown, simulate and plan include it with "
+                "--images-per-request; exported files cannot"
             )
         warnings.warn(
-            f"{name}: times are of the text model, without its {model.left_out}; {remedy}",
+            f"{name}: times are those of the text model, without its {model.left_out}; {remedy}",
             stacklevel=2,
         )
     if model.bidirectional:
-        told = "an encoder keeps no keys: the KV cache that is shown is memory that stays free"
-        warnings.warn(f"{name}: {told}; no measured server ran one", stacklevel=2)
+        told = "an encoder has no KV cache: the memory that is shown for it stays free"
+        warnings.warn(
+            f"{name}: {told}; the training data have no server with an encoder", stacklevel=2
+        )
     return model if precision is None else with_precision(model, precision)
 
 
@@ -167,8 +170,8 @@ def _warn_of_stand_ins(model: ModelSpec) -> None:
     stand_ins = {form.name: form.timed_as for form in vars(model.precisions).values()}
     for form, timed_as in stand_ins.items():
         if timed_as:
-            told = f"no kernels of {form} were timed, those of {timed_as} stand in"
-            warnings.warn(f"{model.name}: {told}; its bytes are its own", stacklevel=3)
+            told = f"kernels in {form} were not measured: those in {timed_as} are used instead"
+            warnings.warn(f"{model.name}: {told}; weight sizes are exact", stacklevel=3)
 
 
 _gpu = lru_cache(maxsize=1024)(load_gpu)
@@ -205,7 +208,7 @@ def expand_grid(axes: Configuration, where: str = "") -> list[Values]:
     }  # fmt: skip
     empty = [key for key, values in listed.items() if not values]
     if empty:
-        raise PinnError(f"{where}no values under {', '.join(empty)}: give at least one each")
+        raise PinnError(f"{where}no values for {', '.join(empty)}: give at least one for each")
     check_configurations(math.prod(map(len, listed.values())), where)
     combined = (zip(listed, each, strict=True) for each in itertools.product(*listed.values()))
     return [canonical(dict(named), where) for named in combined]
@@ -269,7 +272,9 @@ def make_deployments(
         kept.append(dict(configuration))
     if not kept:
         why = f", first reason: {reasons[0]}" if reasons else ""
-        raise PinnError(f"no configuration is left of {len(reasons)}{why}: give at least one")
+        raise PinnError(
+            f"all {len(reasons)} configurations were skipped{why}: give at least one that is valid"
+        )
     return kept, deployments, reasons
 
 
@@ -289,10 +294,10 @@ def read_configurations(path: Path) -> list[Values]:
             the wrong type; names the file and the row.
     """
     if path.suffix.lower() not in SUFFIXES:
-        raise PinnError(f"{path}: cannot tell its format: name it {', '.join(SUFFIXES)}")
+        raise PinnError(f"{path}: unknown format: give a name that ends in {', '.join(SUFFIXES)}")
     found = _from_csv(path) if path.suffix.lower() == ".csv" else _from_tree(path)
     if not found:
-        raise PinnError(f"{path} holds no configurations: add at least one row")
+        raise PinnError(f"{path} has no configurations: add at least one row")
     return found
 
 
@@ -376,7 +381,10 @@ def parse_pool(text: str, option: str) -> tuple[int, Values]:
         if not name or (equals and not value) or not (equals or switch):
             raise PinnError(f"{option} {text!r}: cannot read {word!r}: {_LAYOUT}")
         if name == "model":
-            raise PinnError(f"{option} {text!r}: both pools serve the model of --model")
+            raise PinnError(
+                f"{option} {text!r}: prefill and decode workers have the same model: "
+                "give it with --model"
+            )
         if name in flags:
             raise PinnError(f"{option} {text!r}: {word!r} is given twice: leave one out")
         flags[name] = value if equals else True

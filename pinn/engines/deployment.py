@@ -100,8 +100,11 @@ def _attention_group(target: ModelSpec) -> LayerGroup:
     """The last layers with attention over keys and a network: what drafts beside other mixers."""
     usual = [g for g in target.layer_groups if isinstance(g.attention, Attention) and g.ffn]
     if not usual:
-        fault = "no layer of attention and a network that a draft's would be like"
-        raise PinnError(f"{target.name} has {fault}: name a draft model, or draft by n-grams")
+        fault = (
+            "no layer with attention and a feed-forward network, from which the "
+            "draft model's layer could be derived"
+        )
+        raise PinnError(f"{target.name} has {fault}: give a draft model, or draft by n-grams")
     return usual[-1]
 
 
@@ -308,18 +311,19 @@ class Deployment:
         if asked and self.model.moe is None:
             # vllm/config/model.py: _verify_with_expert_parallelism
             fault = f"needs a model with experts and {self.model.name} has none"
-            remedy = "leave it out, as vLLM would refuse it"
+            remedy = "leave it out; vLLM refuses it, too"
             raise PinnError(f"--enable-expert-parallel {fault}: {remedy}")
         replicas, most = self.serving.data_parallel_size, documents.MOST_REPLICAS
-        remedy = "predict one replica with its share of the load"
+        remedy = "predict a single replica with its share of the load"
         documents.check_size(replicas, most, "--data-parallel-size", remedy)
         capability = self.gpu.compute_capability
         mxfp8 = self.model.moe is not None and self.model.precisions.experts.name == "mxfp4_mxfp8"
         if mxfp8 and not 10 <= capability < 11:
             # vllm/model_executor/layers/quantization/mxfp4.py: get_mxfp4_backend
             raise PinnError(
-                f"{self.gpu.name} has compute capability {capability}, kernels for mxfp4_mxfp8 "
-                "need 10.x: serve the model as mxfp4, as vLLM does there whatever it is asked for"
+                f"{self.gpu.name} has compute capability {capability}, kernels "
+                "for mxfp4_mxfp8 need 10.x: serve the model as mxfp4, as vLLM "
+                "does on this GPU in any case"
             )
         stages, layers = self.serving.pipeline_parallel_size, self.model.layers
         if stages > layers:

@@ -44,126 +44,143 @@ class EngineSpec:
 
     async_scheduling: bool | None = flag(
         None,
-        "Plan a batch ahead.",
+        "Schedule the next step while the GPU runs the current one.",
         shown="the engine's",
         spelled={SGLANG: "no_disable_overlap_schedule", TRTLLM: "no_disable_overlap_scheduler"},
     )
     long_prefill_token_threshold: int = flag(
-        0, "Longest chunk of a prompt per step.", unit="tokens", least=0, shown="no limit"
+        0, "Maximum chunk of a prompt in a step.", unit="tokens", least=0, shown="no limit"
     )
     num_gpu_blocks_override: int | None = flag(
         None,
-        "KV blocks of one replica.",
+        "Number of KV cache blocks of each data-parallel rank.",
         least=2,
         shown="what fits",
         remedy="one is vLLM's null block",
     )
     kv_cache_memory_bytes: float | None = flag(
-        None, "KV cache on each GPU.", unit="bytes", least=0, shown="the rest"
+        None,
+        "Size of the KV cache on each GPU.",
+        unit="bytes",
+        least=0,
+        shown="the memory that is left",
     )
     activation_reserve_bytes: float | None = flag(
         None,
-        "Memory on each GPU beside weights and KV cache; vLLM measures it.",
+        "Memory on each GPU for activations and buffers. vLLM measures it at start-up.",
         unit="bytes",
         least=0,
-        shown="estimate",
+        shown="an estimate",
     )
-    replicas: int = flag(1, "Servers alike that share the load.", least=1)
+    replicas: int = flag(1, "Number of identical servers behind a load balancer.", least=1)
     data_parallel_routing: str | None = flag(
-        None, "Which server and rank gets a request.", shown="the engine's", allowed=ROUTINGS
+        None,
+        "Rule by which requests are spread over servers and data-parallel ranks.",
+        shown="the engine's",
+        allowed=ROUTINGS,
     )
     router: str | None = flag(
         None,
-        "Rule by which a router sends requests to --replicas, before an engine spreads them over "
-        "its ranks.",
-        shown="--data-parallel-routing of all ranks",
+        "Rule by which a router sends requests to --replicas. Each engine then spreads its "
+        "requests over its data-parallel ranks.",
+        shown="none: --data-parallel-routing over all ranks",
         allowed=ROUTERS,
     )
     router_weights: str = flag(
         "",
-        "Scores that --router prefix-aware adds up, with their weights.",
+        "Scorers of --router prefix-aware and their weights.",
         shown=",".join(f"{name}={weight:g}" for name, weight in DEFAULT_WEIGHTS.items()),
     )
     router_staleness_s: float = flag(
         0.0,
-        "How often the router learns of the replicas; 0 for at every request.",
+        "Time between two updates of the router's view of the replicas; 0 for an update before "
+        "every request.",
         unit="s",
         least=0,
     )
     reject_long_requests: bool = flag(
-        False, "Count requests beyond --max-model-len as rejected, as a server does."
+        False, "Count requests beyond --max-model-len as rejected instead of refusing the load."
     )
     kv_transfer_bytes_per_s: float = flag(
         25e9,
-        "Rate of keys and values from a prefill server (column transferred_tokens of a trace).",
+        "Bandwidth of KV transfers from a prefill server, for traces with the column "
+        "transferred_tokens.",
         unit="bytes/s",
         above=0,
         shown="25e9",
     )
-    kv_transfer_latency_s: float = flag(0.0, "Delay of each such transfer.", unit="s", least=0)
+    kv_transfer_latency_s: float = flag(
+        0.0, "Delay of each KV transfer from a prefill server.", unit="s", least=0
+    )
     kv_offloading_size: float | None = flag(
         None,
-        "Host memory for keys and values that leave the GPU's cache, of all GPUs of a replica.",
+        "Host memory for KV blocks that are evicted from GPU memory, over all GPUs of a replica.",
         unit="GiB",
         above=0,
         shown="none",
     )
-    kv_offloading_backend: str = flag(NATIVE, "What keeps them there.", allowed=(NATIVE, LMCACHE))
+    kv_offloading_backend: str = flag(
+        NATIVE, "What stores KV blocks in host memory.", allowed=(NATIVE, LMCACHE)
+    )
     kv_transfer_config: str = flag(
-        "", "vLLM's JSON object of a connector, such as OffloadingConnector."
+        "",
+        "KV connector of vLLM as a JSON object, such as OffloadingConnector.",
     )
     host_link_bytes_per_s: float | None = flag(
         None,
-        "Rate of a GPU's link to the host in one direction.",
+        "Bandwidth of the link between a GPU and host memory, in one direction.",
         unit="bytes/s",
         above=0,
         shown="the GPU's PCIe",
     )
     host_link_copy_s: float = flag(
-        COPY_S, "Time of each copy on that link besides its bytes.", unit="s", least=0
+        COPY_S,
+        "Time of each copy between GPU and host memory besides its bytes / bandwidth.",
+        unit="s",
+        least=0,
     )
     host_link_latency_s: float = flag(
-        0.0, "Delay of each transfer on that link.", unit="s", least=0
+        0.0, "Delay of each transfer between GPU and host memory.", unit="s", least=0
     )
     enable_hierarchical_cache: bool = flag(
         False,
-        "Store keys and values in host memory, too (SGLang's HiCache).",
+        "Also store KV pages in host memory (SGLang's HiCache).",
         spelled={SGLANG: "enable_hierarchical_cache"},
         engines=(SGLANG,),
     )
     hicache_ratio: float = flag(
         2.0,
-        "Size of that memory, in sizes of the GPU's KV cache.",
+        "Size of HiCache's host memory as a multiple of the GPU's KV cache.",
         above=0,
         spelled={SGLANG: "hicache_ratio"},
         engines=(SGLANG,),
     )
     hicache_size: int = flag(
         0,
-        "Size of that memory for each GPU, in place of the ratio.",
+        "Size of HiCache's host memory for each GPU, in place of --hicache-ratio.",
         unit="GB",
         least=0,
-        shown="by the ratio",
+        shown="by --hicache-ratio",
         spelled={SGLANG: "hicache_size"},
         engines=(SGLANG,),
     )
     hicache_write_policy: str = flag(
         WRITE_THROUGH,
-        "When a prefix is stored there.",
+        "When HiCache copies a prefix to host memory.",
         allowed=WRITE_POLICIES,
         spelled={SGLANG: "hicache_write_policy"},
         engines=(SGLANG,),
     )
     hicache_io_backend: str = flag(
         KERNEL,
-        "How it is copied: by a kernel, or page by page.",
+        "How HiCache copies KV pages: by a GPU kernel, or page by page (direct).",
         allowed=IO_BACKENDS,
         spelled={SGLANG: "hicache_io_backend"},
         engines=(SGLANG,),
     )
     hicache_mem_layout: str = flag(
         "",
-        "Order of keys and values in that memory: layer_first, page_first, page_first_direct, "
+        "Order of HiCache's KV pages in host memory: layer_first, page_first, page_first_direct, "
         "page_first_kv_split or page_head.",
         shown="the release's",
         allowed=("", *MEM_LAYOUTS),
@@ -172,12 +189,12 @@ class EngineSpec:
     )
     api_server_count: int | None = flag(
         None,
-        "Processes that take requests in and stream tokens.",
+        "Number of API server processes, which take in requests and stream tokens.",
         least=1,
-        shown="data-parallel size",
+        shown="the data-parallel size",
     )
     v1_multiprocessing: bool = flag(
-        True, "Whether the engine has a process of its own (VLLM_ENABLE_V1_MULTIPROCESSING)."
+        True, "Run the engine in a process of its own (VLLM_ENABLE_V1_MULTIPROCESSING)."
     )
 
     def __post_init__(self) -> None:
@@ -188,8 +205,8 @@ class EngineSpec:
 
         if self.router_weights and self.router != PREFIX_AWARE:
             raise PinnError(
-                f"--router-weights are of --router {PREFIX_AWARE}, got --router {self.router}: "
-                "leave one out"
+                f"--router-weights needs --router {PREFIX_AWARE}, got --router "
+                f"{self.router}: leave one out"
             )
         read_weights(self.router_weights)
 

@@ -52,7 +52,7 @@ def named_kernels(name: str) -> str:
     if found is None:
         known = ", ".join(sorted(kernel_names()))
         remedy = "give one of them or leave it out"
-        raise PinnError(f"--moe-backend {name!r} is none of {known}: {remedy}")
+        raise PinnError(f"--moe-backend {name!r} is unknown: known are {known}: {remedy}")
     return found
 
 

@@ -60,7 +60,7 @@ def unknown_flag(engine: str, name: str) -> PinnError:
     """An error that names the nearest flag."""
     close = difflib.get_close_matches(name, sorted(known_flags(engine)), n=1, cutoff=0.5)
     meant = f": did you mean {close[0]}?" if close else ": leave it out"
-    return PinnError(f"{name} is no flag of {engine} that is known here{meant}")
+    return PinnError(f"{name} is not a known flag of {engine}{meant}")
 
 
 # From a launch command to the configuration that it starts, and what of it decides no time.
@@ -99,7 +99,7 @@ class Launch:
     @property
     def lines(self) -> list[str]:
         """Return the three lists for people, without empty ones."""
-        titles = "taken from the command", "no effect here", "not modelled"
+        titles = "taken from the command", "no effect on predictions", "not modelled"
         lists = [self.taken, self.no_effect, self.unmodelled]
         shown = [", ".join(printable(word, 500) for word in words) for words in lists]
         return [f"{title}: {text}" for title, text in zip(titles, shown, strict=True) if text]
@@ -123,7 +123,7 @@ def read_launch(command: str, gpu: GpuSpec | None = None, release: str = "") -> 
     if words.release:
         found.configuration["engine_version"] = words.release
     if "model" not in found.configuration:
-        raise PinnError("--serve: the command names no model: add it")
+        raise PinnError("--serve: the command has no model: add it")
     for name, value in words.variables.items():
         _take_variable(found, name, value, gpu)
     return found
@@ -166,7 +166,7 @@ def _pairs(engine: str, arguments: list[str], only_known: bool) -> Iterator[tupl
         word = rest.pop(0)
         if not word.startswith("-") or word == "-":
             if positional:
-                fault = f"belongs to no flag, and the model is {positional!r:.60}"
+                fault = f"belongs to no flag, and the model is already {positional!r:.60}"
                 raise PinnError(f"--serve: {word!r:.60} {fault}")
             positional = word
             yield "model", word
@@ -260,7 +260,7 @@ def _gathered(engine: str, pairs: Iterable[tuple[str, object]]) -> dict[str, obj
         for parent in parents:
             whole = whole.setdefault(parent, {}) if isinstance(whole, dict) else whole
         if not isinstance(whole, dict):
-            raise PinnError(f"{name}: {base} is no JSON object here, so it has no key {last}")
+            raise PinnError(f"{name}: {base} is not a JSON object, so it has no key {last}")
         whole[last] = _scalar(value)
     return found
 
@@ -306,7 +306,7 @@ def _as_typed(name: str, value: object) -> str:
 
 def _switched(name: str, value: object) -> bool:
     if str(value).lower() not in TRUTH:
-        raise PinnError(f"{name} is on or off, got {value!r:.60}: use true or false")
+        raise PinnError(f"{name} is a switch, got {value!r:.60}: use true or false")
     return TRUTH[str(value).lower()]
 
 

@@ -68,9 +68,10 @@ def words_of(command: str) -> Words:
         first = image + 1  # the image's entry point is the server
     else:
         raise PinnError(
-            "--serve: the command starts no engine that is known here: use 'vllm serve MODEL ...', "
-            "'python -m vllm.entrypoints.openai.api_server --model MODEL ...', "
-            "'python -m sglang.launch_server --model-path MODEL ...' or 'trtllm-serve MODEL ...'"
+            "--serve: the command starts none of the known engines: use 'vllm "
+            "serve MODEL ...', 'python -m vllm.entrypoints.openai.api_server "
+            "--model MODEL ...', 'python -m sglang.launch_server --model-path "
+            "MODEL ...' or 'trtllm-serve MODEL ...'"
         )
     variables = [match for word in words[:first] if (match := _VARIABLE.fullmatch(word))]
     return Words(engine, release, {m[1]: m[2] for m in variables}, _arguments(words[first:]))
@@ -201,7 +202,7 @@ def plain(engine: str, name: str, value: object) -> Read:
         if value not in KV_CACHE_DTYPES:
             return Read(assumed=f"cache format {value}")
     if name == "max_model_len" and str(value).lower() in ("-1", "auto"):
-        return Read(assumed="the longest context that fits: the model's is taken")
+        return Read(assumed="the longest context that fits: the model's maximum is used")
     if name == "speculative_config" and engine != VLLM and str(value).lower() in ("none", ""):
         return NOTHING
     return Read({name: whole_number(value) if isinstance(value, str) else value})
@@ -212,7 +213,7 @@ def _quantization(value: Any, _: str = "") -> Read:
     if form == "none":
         return NOTHING
     if form not in SCHEMES and form not in quantization_words("flag_methods"):
-        return Read(assumed=f"kernels of {value}: taken as the checkpoint's config.json says")
+        return Read(assumed=f"kernels for {value}: those of the format in config.json are used")
     return Read({"precision": form})
 
 
@@ -224,7 +225,7 @@ def _generation(value: object, _: str = "") -> Read:
     named = {"auto": "auto", "model": "auto", "vllm": "vllm", "openai": "vllm"}
     if str(value) in named:
         return Read({"generation_config": named[str(value)]})
-    return Read(assumed=f"sampling settings in {value}: the model's own are taken")
+    return Read(assumed=f"sampling settings in {value}: the model's own are used")
 
 
 def _largest_graph(value: object, _: str = "") -> Read:
@@ -262,8 +263,8 @@ def _overrides(value: object, _: str = "") -> Read:
     """Scaled positions allow a longer context, which the refusals know nothing of."""
     values = _object(value, "--hf-overrides")
     if any("rope" in key or key in ("max_position_embeddings", "rope_type") for key in values):
-        return Read({"force": True}, "positions: --max-model-len is not held against the model's")
-    return Read(assumed=f"changes of the model's config: {', '.join(values)}")
+        return Read({"force": True}, "--max-model-len is not compared with the model's maximum")
+    return Read(assumed=f"overrides of the model's config: {', '.join(values)}")
 
 
 def _rope(value: object, _: str = "") -> Read:

@@ -82,8 +82,10 @@ def release(version: str) -> Release:
     """
     found = _RELEASE.match(version.strip())
     if found is None:
-        remedy = "give the release that the build was made from"
-        raise PinnError(f"--engine-version {version!r} is no release, such as 0.15.1: {remedy}")
+        remedy = "give the release on which the build is based"
+        raise PinnError(
+            f"--engine-version must be a release such as 0.15.1, got {version!r}: {remedy}"
+        )
     return tuple(int(number) for number in found.group(1).split("."))
 
 
@@ -143,7 +145,7 @@ def engine_default(
     for default in _of(engine, flag):
         if default.holds(numbers, gpu, tp, model_type, spread=""):
             return default
-    raise PinnError(f"{engine} {version} has no default for {flag}: give the flag")
+    raise PinnError(f"the default of {flag} in {engine} {version} is unknown: give the flag")
 
 
 @lru_cache(maxsize=4096)
@@ -190,7 +192,7 @@ def unread_notice(engine: str, version: str) -> str | None:
         version: As ``--engine-version``; empty for the release that the table names.
 
     >>> unread_notice("vllm", "99.1")  # doctest: +ELLIPSIS
-    "vLLM 99.1 was not read: ...'s defaults hold"
+    'vLLM 99.1 is unknown: using the defaults of ...'
     """
     oldest = _of(engine, "oldest_engine_version")
     if not version or not oldest:
@@ -199,7 +201,7 @@ def unread_notice(engine: str, version: str) -> str | None:
     if release(ends[0]) <= release(version) <= release(ends[1]):
         return None
     holds = ends[0] if release(version) < release(ends[0]) else ends[1]
-    return f"{_TITLES[engine]} {version} was not read: {holds}'s defaults hold"
+    return f"{_TITLES[engine]} {version} is unknown: using the defaults of {holds}"
 
 
 def _default(row: dict[str, str]) -> Default:

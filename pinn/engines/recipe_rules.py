@@ -172,7 +172,9 @@ def _settle_attention_ranks(found: RecipeFields) -> None:
     if serving.engine == TRTLLM and serving.enable_dp_attention:
         if replicas not in (1, gpus):
             remedy = f"leave the data-parallel size {replicas} out"
-            raise PinnError(f"enable_attention_dp attends on each of {gpus} GPUs: {remedy}")
+            raise PinnError(
+                f"enable_attention_dp runs the attention data parallel on all {gpus} GPUs: {remedy}"
+            )
         replicas = gpus
     if replicas > 1 and not serving.enable_dp_attention:
         fault = f"a data-parallel size of {replicas} without attention data parallelism makes"

@@ -133,7 +133,7 @@ def architecture(d: Deployment) -> Refusal | None:
     found = absences().get((d.serving.engine, "model", d.model.model_type))
     if found is None or not d.serving.engine_version or release_of(d) > release(found["absent"]):
         return None
-    return _absent(d, "architecture", found, "no release that was read has it")
+    return _absent(d, "architecture", found, "no known release supports it")
 
 
 def prediction_layer(d: Deployment) -> Refusal | None:

@@ -32,7 +32,7 @@ class Refusal(NamedTuple):
     @property
     def text(self) -> str:
         """One line for an error."""
-        return f"{self.reason}: {self.remedy}, or --force to time it anyway ({self.source})"
+        return f"{self.reason}: {self.remedy}, or predict it anyway with --force ({self.source})"
 
 
 def refusal(d: Deployment, rule: str, **facts: object) -> Refusal:
@@ -154,12 +154,15 @@ def beyond_a_machine(d: Deployment) -> str:
     recipe, what = d.recipe, "tensor parallelism"
     gpus = recipe.tensor_parallel_size
     if d.model.moe is not None and gpus <= MACHINE_GPUS:
-        gpus, what = gpus * recipe.data_parallel_size, "the exchange of experts' tokens"
+        gpus, what = (
+            gpus * recipe.data_parallel_size,
+            "the exchange of tokens between the GPUs of experts",
+        )
     if gpus <= MACHINE_GPUS:
         return ""
     return (
-        f"{gpus} GPUs for {what} are more than a machine of {d.gpu.name} has: their links are "
-        "timed as if within one"
+        f"{gpus} GPUs for {what} are more than one machine has of {d.gpu.name}: "
+        "communication is timed as if within one machine"
     )
 
 

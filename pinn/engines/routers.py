@@ -50,8 +50,9 @@ def read_weights(text: str) -> dict[str, float]:
         if name not in found or not 0 <= weight < float("inf"):
             known = ", ".join(found)
             raise PinnError(
-                f"--router-weights: got {word!r:.60}, expected a scorer and its weight from 0 up: "
-                f"write prefix-cache=3,queue=2; the scorers are {known}"
+                f"--router-weights: got {word!r:.60}, expected a scorer and its "
+                "weight of 0 or more: write prefix-cache=3,queue=2; the scorers "
+                f"are {known}"
             )
         found[name] = weight
     return found

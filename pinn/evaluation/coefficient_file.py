@@ -75,7 +75,7 @@ def _load_grids(table: pd.DataFrame) -> list[Grid]:
     of_figures = size.groupby(["coefficients", "figure"], sort=False)["size"]
     sums = of_figures.agg(["count", "median", "mean", "max"]).reset_index()
     left = shown.loc[overloaded, "run"].nunique()
-    without = f"; {left} run(s) that failed requests excluded" if left else ""
+    without = f"; {left} run(s) with failed requests excluded" if left else ""
     columns = {"coefficients": "coefficients", "figure": "figure"}
     columns |= {"n": "count", "median": "median:.1f", "mean": "mean:.1f", "worst": "max:.1f"}
     return [loads, frame_grid(sums, columns, f"absolute errors, %{without}", text=2)]

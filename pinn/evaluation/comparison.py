@@ -135,7 +135,7 @@ COLUMNS = (
 
 #: Verdicts. Without predictions of both sides, a side is better only if every held-out part agrees.
 A_BETTER, B_BETTER, TIED, MIXED = "A better", "B better", "tied", "parts disagree"
-OTHER_ROWS = "not comparable: other rows"
+OTHER_ROWS = "not comparable: different rows"
 
 
 @dataclass(frozen=True)
@@ -177,8 +177,9 @@ def compare_errors(a: Scores, b: Scores, draws: int = DRAWS) -> pd.DataFrame:
     common = [key for key in mine if key in other]
     if not common:
         raise PinnError(
-            f"no split and metric in common: A has {_names(mine)}, B has {_names(other)}; give two "
-            "evaluations of the same splits"
+            "the evaluations have no split and metric in common: A has "
+            f"{_names(mine)}, B has {_names(other)}: give two evaluations of the "
+            "same splits"
         )
     rows = []
     for split, metric in common:

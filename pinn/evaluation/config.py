@@ -176,7 +176,7 @@ class ExperimentConfig:
             ("runs.model_configs", self.runs.model_configs),
         ):
             if path is not None and not Path(path).exists():
-                raise PinnError(f"{key}={path}: no such file: give the path of an existing one")
+                raise PinnError(f"{key}={path}: no such file: give the path of an existing file")
         self.trainer.check()
 
 

@@ -33,7 +33,7 @@ from pinn.training.serving_rows import mean_times
 #: Columns that define a line of the table.
 PART = ["engine", "model", "gpu", "precision"]
 METHODS = ("network", "aiconfigurator")
-OTHER_CAMPAIGN = "other campaign, unknown client: TPOT only"
+OTHER_CAMPAIGN = "another measurement campaign with an unknown client: TPOT only"
 
 
 def engine_rows() -> pd.DataFrame:
@@ -96,8 +96,9 @@ def networks(checkpoint: Path | None = None) -> Networks:
         left_out[loaded.metadata["excluded"]["models"][0]] = loaded.network
     if not left_out:
         warnings.warn(
-            f"{path.parent / 'left_out'} has no network that never saw a model: {path.name} "
-            "predicts every row, and may have learned from some of their models",
+            f"{path.parent / 'left_out'} has no networks that were trained "
+            f"without one of the models: every row is predicted by {path.name}, "
+            "which may have been trained on its model",
             stacklevel=2,
         )
     return Networks(load_checkpoint(path).network, left_out)

@@ -185,7 +185,7 @@ def shipped_predictions(
     own = kept[["tpot_measured_s", "ttft_measured_s"]].to_numpy()
     if not np.allclose(measured.to_numpy(), own, rtol=_ROUNDING, atol=0):
         path = checkpoint.with_suffix(".predictions.csv")
-        raise PinnError(f"{path} predicts other measurements than those at hand")
+        raise PinnError(f"{path} has predictions for other measurements than the given ones")
     there, pairs = (pd.MultiIndex.from_frame(of[["split", "method"]]) for of in (made, kept))
     return kept[~pairs.isin(there)]
 
@@ -223,7 +223,7 @@ def _published(name: str, checkpoint: Path) -> pd.DataFrame:
     """Return a table of ``TABLES`` that was published with a checkpoint."""
     path = checkpoint.with_suffix(f".{name}")
     if not path.is_file():
-        raise PinnError(f"no {path}: the checkpoint was published without it")
+        raise PinnError(f"{path} does not exist: the checkpoint was published without it")
     table = pd.read_csv(path, dtype={"stage": str})
     if set(table[CHECKPOINT_COLUMN]) != {files.file_sha256(checkpoint)}:
         raise PinnError(f"{path} belongs to another checkpoint than {checkpoint}: publish both")

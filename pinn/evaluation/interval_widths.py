@@ -36,9 +36,11 @@ class IntervalScore:
 
     def __str__(self) -> str:
         return (
-            f"Intervals, each group's from the others: {100 * self.covered:.0f} % inside; interval "
-            f"score {self.stated:.2f} of the stated constants', {self.constant:.2f} of constants "
-            f"fitted likewise; least covered: {self.worst}, {100 * self.worst_covered:.0f} %."
+            "90 % intervals, fitted for each group to all others: "
+            f"{100 * self.covered:.0f} % of the measurements are inside; interval "
+            "score relative to the checkpoint's constant widths "
+            f"{self.stated:.2f}, to refitted constant widths {self.constant:.2f}; "
+            f"lowest coverage: {self.worst}, {100 * self.worst_covered:.0f} %."
         )
 
 

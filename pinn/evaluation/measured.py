@@ -61,8 +61,8 @@ def read_measured(config: ExperimentConfig) -> Measured:
         )
     else:
         note(
-            "no serving runs: learning from kernels and measured deployments alone (runs.path=FILE "
-            "or PINN_SERVING_RUNS names them)"
+            "no serving runs: training on kernels and measured deployments only "
+            "(runs.path=FILE or PINN_SERVING_RUNS gives their file)"
         )
     return Measured(observations, serving_rows(observations), runs, manifest, report)
 

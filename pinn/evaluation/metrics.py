@@ -165,9 +165,9 @@ def check_checkpoint(table: pd.DataFrame, path: Path) -> None:
     expected = file_sha256(checkpoint)
     if list(named) != [expected]:
         raise PinnError(
-            f"{path} belongs to another checkpoint: it names {got}, expected "
-            f"{expected[:12]}..., the SHA-256 of {checkpoint.name}: run 'python train.py "
-            "+experiment=release', which writes both"
+            f"{path} belongs to another checkpoint: it names {got}, "
+            f"expected {expected[:12]}..., the SHA-256 of {checkpoint.name}: run "
+            "'python train.py +experiment=release', which writes both"
         )
 
 

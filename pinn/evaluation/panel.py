@@ -63,9 +63,11 @@ NOISE_FILE = "training_noise.csv"
 #: Columns of the ledger that come before those of groups.
 LEDGER = ("date", "checkpoint", "what", "panel")
 
-BETTER = "better, and no group is worse beyond its noise"
+BETTER = "better, and no group is worse by more than its noise"
 NOT_BETTER = "not better"
-ADOPTED = "adopted: the error where it stands alone is halved, and the panel no worse"
+ADOPTED = (
+    "adopted: the error of the mechanism's own group is halved, and the scorecard is not worse"
+)
 NOT_ADOPTED = "not adopted"
 
 
@@ -78,7 +80,9 @@ def sum_up(rows: pd.DataFrame) -> pd.DataFrame:
     log = 100 * (rows["predicted_s"] / rows["measured_s"]).map(np.log)
     if not np.isfinite(log).all():
         named = ", ".join(sorted(rows.loc[~np.isfinite(log), "group"].unique()))
-        raise PinnError(f"no finite prediction for every row of {named}: mend or leave them out")
+        raise PinnError(
+            f"some predictions of {named} are not finite: correct these rows or remove them"
+        )
     keys = ["group", "configuration", "metric"]
     inside = 100.0 * (log.abs() <= 100 * rows["half"])
     table = rows.assign(
@@ -216,7 +220,9 @@ def compare_panels(
     both = pd.concat([configuration_scores(a), configuration_scores(b)], axis=1, keys=["a", "b"])
     both = both.dropna()
     if both.empty:
-        raise PinnError("the two panels have no group in common: score both on the same data")
+        raise PinnError(
+            "the two scorecards have no group in common: score both checkpoints on the same data"
+        )
     difference = both["b"] - both["a"]
     groups = both.groupby(level=0)
     of_both = np.sqrt(2) * noise.reindex(list(groups.groups)).fillna(noise.median()).to_numpy()
@@ -247,7 +253,7 @@ def _verdict(table: pd.DataFrame) -> str:
     verdict = BETTER if panel <= 1 - SURE else NOT_BETTER
     is_worse = _rejected(1 - groups["worse"].to_numpy()) & (groups["difference"] > WORSE)
     if worse := groups.loc[is_worse, "group"].tolist():
-        return f"{verdict.partition(',')[0]}; worse beyond its noise: {', '.join(worse)}"
+        return f"{verdict.partition(',')[0]}; worse by more than the noise: {', '.join(worse)}"
     return verdict
 
 
@@ -261,7 +267,7 @@ def _rejected(p: Float[np.ndarray, " n"]) -> Bool[np.ndarray, " n"]:
 def _mechanism_verdict(table: pd.DataFrame, alone: str) -> str:
     mine = table[table["group"] == alone]
     if mine.empty:
-        raise PinnError(f"no group {alone!r}: use one of {', '.join(table['group'][:-1])}")
+        raise PinnError(f"unknown group {alone!r}: use one of {', '.join(table['group'][:-1])}")
     is_halved = bool((mine["b"] <= mine["a"] / 2).all())
     is_worse = table["worse"].to_numpy()[-1] > 1 - LEVEL
     return ADOPTED if is_halved and not is_worse else NOT_ADOPTED

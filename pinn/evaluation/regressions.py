@@ -172,7 +172,9 @@ def _estimator(kind: str, parameters: Mapping[str, object], seed: int) -> Pipeli
         from sklearn.pipeline import make_pipeline
         from sklearn.preprocessing import StandardScaler
     except ImportError as error:
-        raise PinnError("the regressions need it: run 'pip install scikit-learn'") from error
+        raise PinnError(
+            "scikit-learn is needed for the regressions: run 'pip install scikit-learn'"
+        ) from error
     estimators = {
         "ridge": Ridge(),
         "lasso": Lasso(max_iter=20_000),

@@ -141,7 +141,8 @@ def _read_side(path: Path, method: str) -> _Side:
         return _read_folder(path, method)
     if not path.is_file():
         raise PinnError(
-            f"nothing at {path}: give a checkpoint, a coefficient file or an evaluation's folder"
+            f"{path} does not exist: give a checkpoint, a coefficient file or an "
+            "evaluation's folder"
         )
     if path.suffix == ".safetensors":
         surrogate = Surrogate.load(path)
@@ -174,8 +175,7 @@ def _of_method(results: pd.DataFrame, method: str, path: Path) -> pd.DataFrame:
     if found.empty:
         known = "; ".join(sorted(results["method"].unique()))
         raise PinnError(
-            f"{path} has no results of the method {method!r}: name one with --method, known ones "
-            f"are {known}"
+            f"{path} has no results of the method {method!r}: give one of {known} with --method"
         )
     return found
 

@@ -67,7 +67,7 @@ def run_suite(config: ExperimentConfig) -> dict[str, object]:
         tables.print_decisions(pd.read_csv(folder / "decisions.csv"))
         for what, why in skipped.items():
             note(f"{what}: {why}")
-    say(f"All of it: {page}, results.csv and ranking.csv beside it.")
+    say(f"Written: {page}, with results.csv and ranking.csv in the same folder.")
     return summary
 
 
@@ -102,7 +102,7 @@ def _predictions(
             skipped["shipped predictions"] = str(error)
     if left := crossvalidation.missing(slow):
         fits = len({cell.logs for cell in left})
-        skipped["fits"] = f"{fits} are not made yet: pinn evaluate without --fast makes them"
+        skipped["fits"] = f"{fits} do not exist yet: 'pinn evaluate' without --fast makes them"
     return found, skipped
 
 
@@ -157,7 +157,7 @@ def _write_coverage(config: ExperimentConfig, measured: Measured, found: pd.Data
     """
     folder = Path(config.output_dir)
     if not config.kernels.enabled:
-        raise PinnError("intervals rest on kernels: run with kernels=on")
+        raise PinnError("intervals need the kernel surrogates: run with kernels=on")
     if not config.fast:
         surrogates = partial(fitted_surrogates, config.kernels.settings)
         errors = crossvalidation.described_errors(found, measured.observations, surrogates, folder)

@@ -17,9 +17,9 @@ CAPTION = "absolute percentage error; bias is the median signed error; n rows"
 
 #: Explanation of decisions and their columns.
 DECISIONS_CAPTION = (
-    "picks of the deployment with the best predicted throughput per GPU within a TPOT limit; "
-    "throughput lost by measurement, percent, a pick that misses the limit by over 5 % losing all; "
-    "share of such misses; loss for each model"
+    "Deployments picked by the best predicted throughput per GPU within a TPOT "
+    "limit. Loss: percent of the best measured throughput that the pick lacks, "
+    "100 % if it exceeds the limit by over 5 % (missed)."
 )
 
 #: Methods of the overview -> their headings.
@@ -82,7 +82,7 @@ def print_overview(results: pd.DataFrame, ranking: pd.DataFrame) -> None:
         table.add("" if split == last else str(split), str(metric), str(part["n"].max()), *cells)
         last = str(split)
     page().print(table)
-    print("* first, or tied with the first; AIS is AISimulate 0.13, AIC AIConfigurator 0.12")
+    print("* best, or tied with the best; AIS is AISimulate 0.13, AIC AIConfigurator 0.12")
 
 
 def print_results(results: pd.DataFrame, evidence: str = "") -> None:
@@ -92,7 +92,7 @@ def print_results(results: pd.DataFrame, evidence: str = "") -> None:
         results: Table with ``pinn.evaluation.metrics.RESULT_COLUMNS``.
         evidence: Data behind every table, named below each.
     """
-    caption = f"{CAPTION}; rests on {evidence}" if evidence else CAPTION
+    caption = f"{CAPTION}; evaluated on {evidence}" if evidence else CAPTION
     columns = {"held out": "held_out", "method": "method", "n": "n"}
     columns |= {name: f"{name}:.1f" for name in ("median", "mean", "p90", "bias")}
     console = page(WIDEST)

@@ -225,8 +225,9 @@ def _named_loads(files: Sequence[Path]) -> list[Workload]:
     twice = next(taken, None)
     if twice is not None:
         raise PinnError(
-            f"--workload: the name {twice!r} is taken by another load, by a steady one or by that "
-            f"of all loads ({blis_vectors.MIX}), and files are named after loads: rename the file"
+            f"--workload: the name {twice!r} is already used by another load, a steady load or "
+            f"the mix of all loads ({blis_vectors.MIX}), and files are named after loads: rename "
+            "the file"
         )
     return loads
 
@@ -251,7 +252,7 @@ def _write_folder(
     steady = [v for v in vectors if blis_vectors.is_standard(v.load)]
     named = {f"{len(steady)} steady loads": worst} | {v.load: v for v in vectors if v not in steady}
     for name, v in named.items():
-        note = "overloaded: not written" if v.overloaded else f"worst batch {v.worst}"
+        note = "overloaded: no coefficients written" if v.overloaded else f"worst error {v.worst}"
         print(f"  {name:16} {note}")
     return vectors
 
@@ -259,10 +260,10 @@ def _write_folder(
 def _print_errors(found: list[list[blis_vectors.BlisVector]]) -> None:
     mixed = [vectors[-1] for vectors in found]
     picked = [blis_vectors.worst_taken(vectors) for vectors in found]
-    for name, each in (("as run.sh picks", picked), ("one for all loads", mixed)):
+    for name, each in (("picked by run.sh", picked), ("one for all loads", mixed)):
         worst = max(each, key=lambda v: abs(v.worst.error))
         median = 100 * np.median([abs(v.worst.error) for v in each])
         print(
-            f"worst batch, {name}: median over {len(found)} configurations {median:.1f} %,\n"
-            f"  worst {worst.worst}"
+            f"worst step time error of BLIS, coefficients {name}:\n"
+            f"  median over {len(found)} configurations {median:.1f} %, worst {worst.worst}"
         )

@@ -86,27 +86,31 @@ def check_expressible(deployment: Deployment) -> None:
     model, recipe = deployment.model, deployment.recipe
     if not model.is_plain:
         raise PinnError(
-            "BLIS's step time knows attention over keys and values alone, in layers of one shape, "
-            f"and {model.name} has others ({models.mixer_names(model)}): export a table for the "
-            "Go adapter with 'pinn export table'"
+            "BLIS's step time formula covers plain attention in layers of one "
+            f"shape only, and {model.name} has other layers "
+            f"({models.mixer_names(model)}): export a table for the Go adapter "
+            "with 'pinn export table'"
         )
     if recipe.data_parallel_size > 1 and model.moe is None:
         raise PinnError(
-            f"BLIS refuses --dp {recipe.data_parallel_size} for {model.name}: dp > 1 needs routed "
-            "experts. Replicas of a dense model are servers of their own: export "
-            "data_parallel_size 1 and send each simulated server its share of the requests"
+            f"BLIS does not accept --dp {recipe.data_parallel_size} for "
+            f"{model.name}: dp > 1 needs routed experts. Simulate the replicas of "
+            "a dense model as separate servers: export data_parallel_size 1 and "
+            "send each simulated server its share of the requests"
         )
     if recipe.pipeline_parallel_size > 1:
         raise PinnError(
-            f"BLIS has no pipeline stages, and would run the {recipe.pipeline_parallel_size} of "
-            f"{model.name} one after another: export tensor_parallel_size in place of "
-            "pipeline_parallel_size, or take the Go adapter"
+            "BLIS does not simulate pipeline parallelism, and would run the "
+            f"{recipe.pipeline_parallel_size} of {model.name} one after another: "
+            "export tensor_parallel_size instead of pipeline_parallel_size, or "
+            "use the Go adapter"
         )
     if recipe.speculation is not None:
         raise PinnError(
-            f"BLIS decodes one token of a request in a step, and {recipe.speculation.method} "
-            "verifies several: leave speculative_config out, or take 'pinn simulate', or the Go "
-            "package and 'pinn export table'"
+            "BLIS decodes one token per request and step, but "
+            f"{recipe.speculation.method} verifies several: leave "
+            "speculative_config out, or use 'pinn simulate', or the Go package "
+            "with 'pinn export table'"
         )
 
 

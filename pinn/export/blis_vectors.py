@@ -221,7 +221,7 @@ class WorstBatch:
     prompt_tokens: int
 
     def __str__(self) -> str:
-        beside = f" beside a prompt of {self.prompt_tokens}" if self.prompt_tokens else ""
+        beside = f" and a prefill of {self.prompt_tokens} tokens" if self.prompt_tokens else ""
         return f"{100 * self.error:+.1f} % at {self.decodes} decodes{beside}"
 
 

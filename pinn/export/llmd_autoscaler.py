@@ -92,8 +92,8 @@ class Autoscaler:
         """Return what is printed."""
         p = {name: number(value) for name, value in self.parameters.items()}
         return [
-            f"ITL {p['alpha']} + {p['beta']} x batch ms: {self.decode}",
-            f"prefill {p['gamma']} + {p['delta']} x tokens x batch ms: {self.prefill}",
+            f"ITL (ms) = {p['alpha']} + {p['beta']} x batch: {self.decode}",
+            f"prefill (ms) = {p['gamma']} + {p['delta']} x tokens x batch: {self.prefill}",
         ]
 
     @property

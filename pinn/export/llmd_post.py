@@ -23,7 +23,10 @@ def main() -> int:
     url = arguments.url.rstrip("/")
     lines = arguments.entries.read_text(encoding="utf-8").splitlines()
     if not _is_ready(url):
-        print(f"{url}/readyz did not answer 200 within {_START_S} s: is it the training server?")
+        print(
+            f"{url}/readyz did not return status 200 within {_START_S} s: check that "
+            "this is the address of the training server"
+        )
         return 1
     if arguments.flush:
         print("flushed:", _ask(f"{url}/flush", b"")[1])
@@ -43,8 +46,10 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("url", help="address of the training server, such as http://localhost:8000")
-    parser.add_argument("--per-request", type=int, default=1000, help="entries of one request")
-    parser.add_argument("--flush", action="store_true", help="drop the server's entries first")
+    parser.add_argument(
+        "--per-request", type=int, default=1000, help="number of entries in a request"
+    )
+    parser.add_argument("--flush", action="store_true", help="delete the server's entries first")
     beside = Path(__file__).with_name("entries.jsonl")
     parser.add_argument("--entries", type=Path, default=beside, help="file of entries")
     return parser.parse_args()

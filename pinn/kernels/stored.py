@@ -120,7 +120,7 @@ Tensors = Mapping[str, Shaped[np.ndarray, "..."]]
 Structure = Mapping[str, Any]
 #: Version of the files; raised when inputs of a network or the layout of the files change.
 LAYOUT = 4
-_FIT_ANEW = "fit the kernel surrogates anew with 'python scripts/fit_surrogates.py'"
+_FIT_ANEW = "fit the kernel surrogates again with 'python scripts/fit_surrogates.py'"
 
 
 def write(folder: Path, tensors: Tensors, structure: Mapping[str, object]) -> None:

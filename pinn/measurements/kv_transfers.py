@@ -75,13 +75,14 @@ def read_kv_transfers(paths: Sequence[Path]) -> KvTransfers:
         found = _of_events(texts[0], paths[0])
     else:
         raise PinnError(
-            f"{', '.join(map(str, paths))}: give one file of KV events (JSON lines), or metrics "
-            "pages of one server alone"
+            f"{', '.join(map(str, paths))}: give one file of KV events (JSON "
+            "lines), or /metrics pages of one server"
         )
     if not len(found.size):
         raise PinnError(
-            f"{paths[0]} tells of no transfer between GPU and host that ended:\n"
-            f"{found.report.table()}\ngive the KV events of a server with a second tier of KV"
+            f"{paths[0]} has no finished transfer between GPU and host "
+            f"memory:\n{found.report.table()}\ngive the KV events of a server that "
+            "offloads KV blocks to host memory"
         )
     return found
 
@@ -173,7 +174,7 @@ def _of_pages(pages: Sequence[Page], paths: Sequence[Path]) -> KvTransfers:
         for way in _SERIES:
             size, seconds, count = (a - b for a, b in zip(after[way], before[way], strict=True))
             if min(size, seconds, count) < 0:
-                refused["a counter falls: the server was restarted"] += 1
+                refused["a counter decreases: the server was restarted"] += 1
             elif not (count and seconds):
                 refused[f"no {way} in between"] += 1
             else:

@@ -209,8 +209,9 @@ def _lmcache(
     blocks = tokens // recipe.block_tokens if tokens % recipe.block_tokens == 0 else 0
     if blocks < 1:
         raise PinnError(
-            f"LMCache's chunks of {tokens} tokens are no whole number of the GPU's blocks of "
-            f"{recipe.block_tokens} tokens: give lmcache.chunk_size or --block-size"
+            f"LMCache's chunk of {tokens} tokens is not a multiple of the GPU's "
+            f"KV block of {recipe.block_tokens} tokens: give another "
+            "lmcache.chunk_size or --block-size"
         )
     block_bytes = tier_block_bytes(layout)
     version = release(served_release(VLLM, deployment.serving.engine_version))
@@ -239,8 +240,9 @@ def _hicache(deployment: Deployment, spec: EngineSpec, layout: KvLayout) -> Host
         deployment.model
     ):
         raise PinnError(
-            f"HiCache of models with windows or recurrent states, such as {deployment.model.name}, "
-            "is not modelled: leave --enable-hierarchical-cache out"
+            "HiCache is not modelled for models with sliding windows or "
+            f"recurrent states, such as {deployment.model.name}: leave "
+            "--enable-hierarchical-cache out"
         )
     if not recipe.prefix_caching:
         raise PinnError(
@@ -255,9 +257,10 @@ def _hicache(deployment: Deployment, spec: EngineSpec, layout: KvLayout) -> Host
     pages = size // recipe.block_tokens + (version >= _ROUNDS_UP)
     if version < _UNIFIED and pages <= layout.blocks:
         raise PinnError(
-            f"HiCache's host memory holds {pages * recipe.block_tokens:,} tokens and the GPU's "
-            f"cache {layout.blocks * recipe.block_tokens:,}: SGLang {named} stops at start unless "
-            "it is larger (memory_pool_host.py); raise --hicache-ratio or --hicache-size"
+            f"HiCache's host memory holds {pages * recipe.block_tokens:,} tokens "
+            f"and the GPU's cache {layout.blocks * recipe.block_tokens:,}: SGLang "
+            f"{named} does not start unless the host memory is larger "
+            "(memory_pool_host.py); raise --hicache-ratio or --hicache-size"
         )
     layers = sum(group.count for group in deployment.model.layer_groups)
     latent = all(isinstance(kind, LatentAttentionSpec) for kind in kinds)
@@ -295,12 +298,13 @@ def _connector(deployment: Deployment, spec: EngineSpec) -> tuple[str, Mapping[s
         named = served_release(VLLM, deployment.serving.engine_version)
         if connector == LMCACHE_V1 and release(named) >= _PROMPTS:
             raise PinnError(
-                f"--kv-offloading-backend lmcache of vLLM {named} is a server of its own, whose "
-                f"size it does not know: use native, or --kv-transfer-config with {LMCACHE_V1}"
+                f"--kv-offloading-backend lmcache of vLLM {named} is a separate "
+                "server whose size is unknown: use native, or "
+                f"--kv-transfer-config with {LMCACHE_V1}"
             )
     if connector not in (OFFLOADING, LMCACHE_V1):
         raise PinnError(
-            f"--kv-transfer-config names the connector {connector!r}, of which no second tier is "
+            f"--kv-transfer-config has the connector {connector!r}, which is not "
             f"modelled: use {OFFLOADING} or {LMCACHE_V1}"
         )
     extra = config.get("kv_connector_extra_config", {})
@@ -326,9 +330,11 @@ def read_transfer_config(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text or "{}")
     except json.JSONDecodeError as error:
-        raise PinnError(f"--kv-transfer-config is no JSON ({error}): {text!r}") from error
+        raise PinnError(
+            f"--kv-transfer-config must be a JSON object, got {text!r} ({error}): correct it"
+        ) from error
     if not isinstance(found, dict):
-        raise PinnError(f"--kv-transfer-config is no JSON object: {text!r}")
+        raise PinnError(f"--kv-transfer-config must be a JSON object, got {text!r}: correct it")
     return found
 
 
@@ -339,8 +345,8 @@ def _cpu_bytes(spec: EngineSpec, extra: Mapping[str, Any]) -> float:
     size = extra.get("cpu_bytes_to_use")
     if not isinstance(size, int | float) or size <= 0:
         raise PinnError(
-            f"kv_connector_extra_config has cpu_bytes_to_use {size!r}: give its bytes, or "
-            "--kv-offloading-size in GiB"
+            f"kv_connector_extra_config: cpu_bytes_to_use is {size!r}: give a "
+            "positive number of bytes, or --kv-offloading-size in GiB"
         )
     return float(size)
 
@@ -349,14 +355,17 @@ def _chunk_blocks(extra: Mapping[str, Any], block_tokens: int) -> int:
     """Return the GPU's blocks in a chunk: ``block_size`` in tokens, or ``blocks_per_chunk``."""
     if "blocks_per_chunk" in extra:
         if "block_size" in extra:
-            raise PinnError("kv_connector_extra_config: give block_size or blocks_per_chunk")
+            raise PinnError(
+                "kv_connector_extra_config has both block_size and blocks_per_chunk: give one"
+            )
         blocks = int(extra["blocks_per_chunk"])
     else:
         tokens = int(extra.get("block_size", block_tokens))
         blocks = tokens // block_tokens if tokens % block_tokens == 0 else 0
     if blocks < 1:
         raise PinnError(
-            f"kv_connector_extra_config: block_size {extra.get('block_size')} is no multiple of "
-            f"the GPU's blocks of {block_tokens} tokens"
+            f"kv_connector_extra_config: block_size {extra.get('block_size')} is "
+            f"not a multiple of the GPU's KV block of {block_tokens} tokens: give "
+            "another"
         )
     return blocks

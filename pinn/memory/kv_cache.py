@@ -130,8 +130,9 @@ def _too_small(deployment: Deployment, layout: KvLayout, needed: int) -> NoStart
         range(longest), layout.blocks, key=lambda tokens: start_blocks(deployment, layout, tokens)
     )
     return NoStartError(
-        f"one request of --max-model-len {longest} needs {needed} KV cache blocks of {size} tokens "
-        f"({needed * layout.block_bytes / GIB:.2f} GiB), the GPU has room for {layout.blocks}",
+        f"one request of --max-model-len {longest} needs {needed} KV cache blocks "
+        f"of {size} tokens ({needed * layout.block_bytes / GIB:.2f} GiB), the GPU "
+        f"has room for {layout.blocks}",
         f"use --max-model-len {max(fitting - 1, 0)} or less by the estimate, a higher "
         "--gpu-memory-utilization or more GPUs",
     )

@@ -25,7 +25,7 @@ def ledger_grid(found: StartUp) -> Grid:
     for name, size, source in _entries(found):
         shown = logged.get(name, size)
         bar = "#" * min(round(_BAR * max(shown, 0.0) / found.ledger.board), _BAR)
-        beside = f"the log; {size / GIB:.2f} predicted" if name in logged else source
+        beside = f"start-up log; {size / GIB:.2f} predicted" if name in logged else source
         grid.add(name, f"{shown / GIB:.2f}", bar, beside)
     return grid
 
@@ -49,7 +49,7 @@ def _entries(found: StartUp) -> Iterator[tuple[str, float, str]]:
     yield (
         "reserved by CUDA",
         ledger.board - ledger.visible,
-        "totals that CUDA reports",
+        "memory total that CUDA reports",
     )
     outside = ledger.visible - ledger.usable_bytes
     if ledger.share_of == STATIC:
@@ -78,7 +78,7 @@ def _peak_source(found: StartUp) -> str:
     recipe, held = found.deployment.recipe, found.ledger.reserve
     if held.sampler >= held.forward:
         requests = min(recipe.max_requests, recipe.token_budget)
-        return f"sampler peak of {requests:,} requests"
+        return f"peak of the sampler with {requests:,} requests"
     return f"a step of {recipe.token_budget:,} tokens"
 
 
@@ -86,7 +86,7 @@ def _ends(found: StartUp) -> str:
     if found.predicted.byte_ends is None:
         return "nothing is left"
     low, high = (end / GIB for end in found.predicted.byte_ends)
-    return f"remainder; {low:.2f} to {high:.2f} by logs"
+    return f"remainder; interval {low:.2f} to {high:.2f}"
 
 
 def log_grid(found: StartUp) -> Grid:

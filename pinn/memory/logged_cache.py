@@ -39,8 +39,8 @@ def with_log(engine: EngineSpec, deployment: Deployment, log: StartupLog) -> Eng
         return replace(engine, kv_cache_memory_bytes=log.kv_cache)
     else:
         raise PinnError(
-            f"the log of {log.engine} says nothing of the size of the KV cache: give all of its "
-            "start, up to where the server is ready"
+            f"the log of {log.engine} does not state the size of the KV cache: "
+            "give the log of the whole start, until the server is ready"
         )
     # Only vLLM counts the block that is never given out.
     total = blocks if deployment.serving.engine == VLLM else blocks + 1
@@ -52,20 +52,23 @@ def _check(engine: EngineSpec, deployment: Deployment, log: StartupLog) -> None:
     for name in ("num_gpu_blocks_override", "kv_cache_memory_bytes"):
         if getattr(engine, name) is not None:
             option = name.replace("_", "-")
-            raise PinnError(f"--{option} and a log both say how large the KV cache is: give one")
+            raise PinnError(f"--{option} and a log both set the size of the KV cache: give one")
     if log.failure is not None:
         raise PinnError(
-            f"the log is of a start that failed, which says: {log.failure.message}. Give the log "
+            f"the log is of a failed start ({log.failure.message}): give the log "
             "of a server that started"
         )
     if log.engine != serving.engine:
         said = log.engine or "an unknown engine"
-        raise PinnError(f"the log is of {said}, --engine of {serving.engine}: give its own log")
+        raise PinnError(
+            f"the log is of {said}, --engine is {serving.engine}: give a log of that engine"
+        )
     size = log.tensor_parallel_size
     if size not in (None, serving.tensor_parallel_size):
         raise PinnError(
-            f"the log is of --tensor-parallel-size {size}, not of {serving.tensor_parallel_size}: "
-            "give the log of a server like the simulated one"
+            f"the log is of --tensor-parallel-size {size}, not "
+            f"{serving.tensor_parallel_size}: give the log of a server with the "
+            "same flags"
         )
 
 

@@ -117,13 +117,15 @@ class StartUp:
         fit, others = self.fit, " | ".join(self.remedies)
         if fit.is_certain:
             smallest = self.smallest_tensor_parallel_size
-            fewest = f"; the smallest tensor-parallel size that starts is {smallest}"
-            return f"memory: starts, with {self._cache_text()}{fewest if smallest else ''}"
+            fewest = f"; smallest tensor-parallel size that starts: {smallest}"
+            return (
+                f"memory: the engine starts, with {self._cache_text()}{fewest if smallest else ''}"
+            )
         says = "DOES NOT START" if fit.token_ends[1] is None else "MAY NOT START"
-        remedy = f"starts with {others}" if others else "no single flag helps"
+        remedy = f"it starts with {others}" if others else "no change of a single flag helps"
         if len(self.remedies) > 1:
-            remedy = f"starts with any of {others}"
-        return f"memory: {says}; {remedy}: {fit.fault or self._cache_text()}"
+            remedy = f"it starts with any of {others}"
+        return f"memory: the engine {says}; {remedy}: {fit.fault or self._cache_text()}"
 
     def _cache_text(self) -> str:
         (low, high), tokens = self.fit.token_ends, f"{self.fit.kv_tokens:,}"
@@ -158,7 +160,7 @@ def check_starts(deployment: Deployment, engine: EngineSpec) -> None:
     found = StartUp(deployment, engine)
     if not found.fit.is_certain:
         says = str(found).removeprefix("memory: ")
-        raise PinnError(f"{says}. --force counts it all the same")
+        raise PinnError(f"{says}. With --force it is treated as if it started")
 
 
 def _remedies(deployment: Deployment, engine: EngineSpec) -> Iterator[str]:

@@ -118,8 +118,9 @@ def read_startup_log(path: Path) -> StartupLog:
             engines[engine] += 1
     if failure is None and not any(fact.name not in _ASKED for fact in facts):
         raise PinnError(
-            f"{path}: none of {read:,} lines says what vLLM, SGLang or TensorRT-LLM took of GPU "
-            "memory at start: give the log from the server's first line on, at level INFO"
+            f"{path}: none of {read:,} lines states the GPU memory that vLLM, "
+            "SGLang or TensorRT-LLM took at start: give the log from the "
+            "server's first line on, at level INFO"
         )
     if failure is None:
         return _log(facts, engines)

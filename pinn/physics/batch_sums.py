@@ -258,12 +258,12 @@ def beyond_taught(batch: Batch) -> list[str]:
     bounds = (
         ("decodes", decodes, MAX_DECODES),
         ("tokens of context", context, MAX_CONTEXT),
-        ("tokens of a prompt at once", chunk, MAX_CHUNK),
+        ("prefill tokens of a prompt in a step", chunk, MAX_CHUNK),
         ("cached tokens of a prompt", before, MAX_CHUNK),
-        ("cached tokens in all", cached, MAX_CACHED_TOKENS),
+        ("cached tokens in total", cached, MAX_CACHED_TOKENS),
     )
     beyond = [(what, got, most) for what, got, most in bounds if got > most]
-    return [f"{got:,} {what}, learned from were at most {most:,}" for what, got, most in beyond]
+    return [f"{got:,} {what}, in the training data at most {most:,}" for what, got, most in beyond]
 
 
 def sample_batches(

@@ -276,8 +276,9 @@ def step_costs(deployments: Sequence[Deployment]) -> StepCosts:
     """
     if any(d.recipe.speculation is not None for d in deployments):
         raise PinnError(
-            "speculative decoding is not known here: leave --speculative-config out, or time its "
-            "steps with 'pinn coefficients', 'pinn breakdown', 'pinn simulate' or 'pinn plan'"
+            "this command does not support speculative decoding: leave "
+            "--speculative-config out, or use 'pinn coefficients', 'pinn "
+            "breakdown', 'pinn simulate' or 'pinn plan'"
         )
     return model_costs(deployments)
 

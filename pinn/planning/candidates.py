@@ -27,9 +27,9 @@ from pinn.surrogate.coefficient_set import CoefficientSet, read_coefficient_set
 from pinn.surrogate.encoder_time import encoder_time
 
 LAYOUT = (
-    "expected 'gpus_per_machine: 8' and 'grid:' with lists under names of flags; with "
-    "--disaggregate 'pools:' too, with lists of servers, such as 2x tp=4, under 'prefill' and "
-    "'decode'"
+    "expected 'gpus_per_machine: 8' and 'grid:' with a list of values for each "
+    "flag; with --disaggregate also 'pools:' with lists of workers, such as 2x "
+    "tp=4, for 'prefill' and 'decode'"
 )
 
 
@@ -258,7 +258,7 @@ def nearest_fit(space: SearchSpace, workload: Workload) -> str | None:
     if not found:
         return None
     gpus, label = min(found)
-    return f"{label}, {gpus} GPUs a replica"
+    return f"{label}, {gpus} GPUs per replica"
 
 
 def _check_held(deployment: Deployment, workload: Workload, engine: EngineSpec) -> None:
@@ -303,6 +303,6 @@ def _check_used(files: Mapping[Path, CoefficientSet], candidates: Sequence[Candi
         if str(path) not in used:
             what = f"{found.deployment.get('model')} on {found.deployment.get('gpu')}"
             raise PinnError(
-                f"{path} holds coefficients of {what}, which is no candidate: plan for that model "
-                "and GPU, or leave the file out"
+                f"{path} has coefficients of {what}, which is not a candidate: "
+                "plan for that model and GPU, or leave the file out"
             )

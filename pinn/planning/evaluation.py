@@ -137,27 +137,34 @@ def _sized(
     """Return the fewest replicas, or the reason why none will do."""
     candidate = trials.candidate
     if rate.per_s == 0:
-        return Infeasible(candidate.label, "holds 0 requests/s on the whole load")
+        return Infeasible(candidate.label, "meets the SLO at no rate on the whole load")
     if rate.fails_per_s is None:
         sent = len(trials.load.at(rate.per_s))
-        why = f"runs all of the {sent:,} requests at once: its rate takes a longer load to find"
+        why = (
+            f"runs all {sent:,} requests at once: a longer load is needed to find its maximum rate"
+        )
         return Infeasible(candidate.label, why)
     alone = f"{number(rate.per_s)} requests/s"
     size = fleet.fewest_replicas(trials, rate.per_s, problem)
     if size is None:
-        why = "but no fleet of them that can be simulated holds the asked rate"
-        return Infeasible(candidate.label, f"holds {alone} alone, {why}")
+        why = "but no number of replicas that can be simulated meets the SLO at --rate"
+        return Infeasible(
+            candidate.label, f"one replica meets the SLO up to {alone} requests/s, {why}"
+        )
     gpus, may_be = size.replicas * candidate.gpus, problem.max_gpus
     if may_be is not None and gpus > may_be:
-        why = f"needs {gpus} GPUs at {alone} a replica, {may_be} may be"
+        why = f"needs {gpus} GPUs at {alone} requests/s per replica, more than --max-gpus {may_be}"
         return Infeasible(candidate.label, why, gpus)
     return size
 
 
 def _no_fewer(label: str, best: SizedFleet, problem: PlanningProblem) -> str:
     if problem.rate_per_s is None:
-        return f"holds no more than the {number(best.rate.per_s)} requests/s of {label}"
-    return f"needs no fewer than {label}, of which {best.size.replicas} hold the limits"
+        return (
+            f"dominated by {label}: its maximum rate within the SLO is not above "
+            f"{number(best.rate.per_s)} requests/s"
+        )
+    return f"dominated by {label}, of which {best.size.replicas} replicas suffice"
 
 
 @dataclass(frozen=True)

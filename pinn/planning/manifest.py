@@ -89,7 +89,7 @@ class _Plain(yaml.SafeDumper):
 def _notes(plan: Plan, choice: Choice) -> list[str]:
     """Return what the objects are for, and what they leave to the reader."""
     rate = plan.ask.rate_per_s
-    asked = "as many requests as they hold" if rate is None else f"{rate:g} requests/s"
+    asked = "as many requests as meet the SLO" if rate is None else f"{rate:g} requests/s"
     lines = [
         f"{plan.ask.model}: {asked}; {'; '.join(plan.ask.limits)}",
         f"{choice.replicas} x {choice.label}",
@@ -97,13 +97,12 @@ def _notes(plan: Plan, choice: Choice) -> list[str]:
     ]
     if choice.replicas > 1 or choice.pools:
         lines.append(
-            f"The plan's figures are of {choice.router or 'round-robin'} routing. A Service "
-            "spreads connections, not requests: put a gateway that routes so in front."
+            f"The plan assumes {choice.router or 'round-robin'} routing. A "
+            "Service balances connections, not requests: put a gateway with that "
+            "routing in front."
         )
     if choice.pools:
-        lines.append(
-            "A proxy that pairs prefill and decode servers goes in front of both Services."
-        )
+        lines.append("Put a proxy that pairs prefill and decode servers in front of both Services.")
     return lines
 
 
@@ -178,8 +177,8 @@ def _ranked(server: _Server, *, is_leader: bool) -> list[str]:
         address = f"$(LWS_LEADER_ADDRESS):{_RENDEZVOUS_PORT}"
         return [*server.command, *nodes, "--dist-init-addr", address]
     raise PinnError(
-        "trtllm-serve spans machines under mpirun, which no manifest here writes: plan with "
-        "--max-gpus of one machine, or --engine vllm,sglang"
+        "trtllm-serve spans machines by mpirun, for which there is no manifest: "
+        "plan with --max-gpus of one machine, or --engine vllm,sglang"
     )
 
 

@@ -66,7 +66,7 @@ def frontier_figure(plan: Plan) -> Figure:
     ranked.sort(key=lambda each: each[1].user_tokens_per_s or 0.0)
     for place, (rank, point) in enumerate(ranked):
         _mark(ax, point, rank, _BESIDE[place % len(_BESIDE)])
-    ax.set_xlabel("output tokens/s that a user sees (1 / mean TPOT)")
+    ax.set_xlabel("output tokens/s per request (1 / mean TPOT)")
     ax.set_ylabel("output tokens/s per GPU")
     ax.set_xlim(left=0)
     ax.set_ylim(bottom=0)
@@ -125,7 +125,7 @@ def _percentiles(ax: Axes, choice: Choice, metric: str, slo: str) -> None:
                 linewidth=1.8, markersize=4, label=name)  # fmt: skip
     highest = choice.highest_rate.per_s
     end = 1.03 * max(*rates, highest)
-    ax.axvspan(highest, end, color="0.9", zorder=0, label="beyond the highest rate")
+    ax.axvspan(highest, end, color="0.9", zorder=0, label="above the maximum rate")
     ax.set_xlim(0, end)
     ax.axvline(choice.at_rate.rate_per_s, color="0.35", linewidth=1.0, label="planned")
     log_scale(ax)

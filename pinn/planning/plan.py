@@ -21,36 +21,37 @@ class PlanRequest:
     """A load to serve within limits, and what may be rented for it.
 
     Attributes:
-        slo: Limits: 'ttft<=1s, tpot<=40ms for 95 %' asks that so many requests meet all of them;
-            'p99 ttft<=2s', 'mean e2e<=20s', 'p95 itl<=80ms' are on all requests. Separate the two
-            kinds with a semicolon.
-        workload: The load, as of 'pinn simulate'; no closed loop. Or give --input-len and the flags
-            beside it.
-        gpu: Names, or paths of datasheets, separated by commas.
-        rate: Mean requests per second to serve, for as long as the load lasts. Without it, how much
-            each candidate serves, by what a request per second takes.
-        headroom: Share by which the load may exceed the asked rate: 0.2 sizes a fleet for 1.2 x
-            --rate.
-        max_gpus: GPUs to rent at most.
-        configs: Only these candidates: a file as of 'pinn coefficients --configs'.
-        candidates: Flags to combine. [default: conf/plan/candidates.yaml]
-        disaggregate: Also try prefill and decode on servers of their own: pairs of the pools that
-            the file of --candidates lists.
-        coefficients: JSON file of 'pinn calibrate' or 'pinn coefficients', in place of the network
-            for the configuration that it belongs to. Repeatable.
-        top: Rows to examine in full.
-        time_budget: Seconds that the search may take; the best rows so far are its answer, and the
-            same command goes on from there. inf for no limit.
-        cache: Folder of results that the same command goes on from. [default: PINN_CACHE, else the
-            user's cache folder]
-        seed: Of random draws. [default: the file's, else 0]
+        slo: SLO. 'ttft<=1s, tpot<=40ms for 95 %' asks that 95 % of the requests meet both limits;
+            'p99 ttft<=2s', 'mean e2e<=20s' and 'p95 itl<=80ms' are limits on all requests.
+            Separate the two kinds with a semicolon.
+        workload: File of the load, as of 'pinn simulate --workload', but no closed loop. Or
+            describe the load with --input-len, --output-len and the options beside them.
+        gpu: GPUs: names of 'pinn gpus' or paths of datasheets, separated by commas.
+        rate: Mean request rate to serve, in requests/s. Without it, candidates are ranked by the
+            GPUs or cost per request/s.
+        headroom: Share by which the load may exceed --rate: 0.2 sizes a fleet for 1.2 x --rate.
+        max_gpus: Maximum number of GPUs.
+        configs: File of the candidates, as of 'pinn coefficients --configs', instead of
+            --candidates.
+        candidates: YAML file of the flags to combine into candidates. [default:
+            conf/plan/candidates.yaml]
+        disaggregate: Also try disaggregated prefill/decode, with the pools of workers that the
+            file of --candidates lists.
+        coefficients: Coefficient file of 'pinn calibrate' or 'pinn coefficients --json', used
+            instead of the network for its own configuration. Repeatable.
+        top: Number of rows of the table.
+        time_budget: Time limit of the search, in seconds; inf for none. At the limit the best rows
+            so far are printed, and the same command continues from there.
+        cache: Folder that keeps results for a command that continues. [default: the environment
+            variable PINN_CACHE, else the user's cache folder]
+        seed: Seed of random arrival times and lengths. [default: the file's, else 0]
     """
 
     #: Flags of which several values are tried, and their defaults.
     SEVERAL: ClassVar = {
         "engine": "vllm",
-        "quantization": "as its config says",
-        "tensor_parallel_size": "those of the candidates",
+        "quantization": "the checkpoint's",
+        "tensor_parallel_size": "those of --candidates",
     }
 
     slo: str
@@ -91,23 +92,23 @@ _LIKE_ONE_BY_ONE = 0.02
 #: Router -> reason why replicas behind it may sustain more together than one by one, where a lone
 #: replica is sent requests at random.
 _MORE = {
-    LEAST_REQUESTS: "the router evens out what each is sent",
-    ROUND_ROBIN: "taking turns evens out what each is sent",
-    PREFIX_AWARE: "requests meet others with the same prefix, and short queues",
-    RANDOM: "each is sent another part of the load",
+    LEAST_REQUESTS: "the router balances the load",
+    ROUND_ROBIN: "round-robin routing balances the load",
+    PREFIX_AWARE: "requests with the same prefix go to the same replica, and queues are short",
+    RANDOM: "each replica gets another part of the load",
 }
 #: Router -> reason why they may sustain less.
 _LESS = {
-    LEAST_REQUESTS: "requests in flight do not tell how long each will take",
-    ROUND_ROBIN: "turns do not heed how long each request takes",
-    PREFIX_AWARE: "some are sent more than their share, for the sake of their prefixes",
-    RANDOM: "some are sent more than their share by chance",
+    LEAST_REQUESTS: "the number of requests in flight does not tell how long each will take",
+    ROUND_ROBIN: "round-robin routing ignores how long each request takes",
+    PREFIX_AWARE: "some replicas get more than their share because of prefixes",
+    RANDOM: "some replicas get more than their share by chance",
 }
 
 #: Uncertainty that a choice with disaggregated P/D has beyond its interval.
 POOLS_UNSURE = (
-    "its chance counts how far off each kind of server may be; nothing measured says how far off "
-    "two pools together are"
+    "the probability accounts for the prediction error of each kind of worker; "
+    "the error of both together was never measured"
 )
 
 
@@ -195,9 +196,10 @@ class Point:
         if not self.is_burst:
             return ""
         return (
-            f"At this rate the load lasts {number(self.lasts_s)} s, less than {LEAST_ANSWERS} mean "
-            "answers, so there is no verdict: a server that runs on holds less; plan with a longer "
-            "load."
+            f"At this rate the load lasts {number(self.lasts_s)} s, less than "
+            f"{LEAST_ANSWERS} times its mean E2E latency, so no probability is "
+            "given: under a lasting load the maximum rate is lower. Plan with a "
+            "longer load."
         )
 
 
@@ -324,11 +326,13 @@ class Choice:
             return ""
         alone = self.replicas * self.highest_rate.per_s
         gain = self.fleet_rate.per_s / alone - 1
-        beside = f"beside {self.replicas} x {number(self.highest_rate.per_s)} = {number(alone)}"
+        beside = (
+            f"compared with {self.replicas} x {number(self.highest_rate.per_s)} = {number(alone)}"
+        )
         if abs(gain) <= _LIKE_ONE_BY_ONE:
-            return f"{beside} one by one"
+            return f"{beside} separately"
         reason = (_MORE if gain > 0 else _LESS)[self.router]
-        return f"{beside} one by one: {'more' if gain > 0 else 'less'}, because {reason}"
+        return f"{beside} separately: {'more' if gain > 0 else 'less'}, because {reason}"
 
     @property
     def seen(self) -> Point:

@@ -122,7 +122,7 @@ def _configurations(request: PlanRequest, space: SearchSpace, has_engine: bool) 
     """
     if request.configs is not None:
         if request.disaggregate:
-            raise PinnError("--configs names all candidates: leave it or --disaggregate out")
+            raise PinnError("--configs and --disaggregate both set the candidates: give one")
         listed = read_configurations(request.configs)
         rows = [{**given, **row} for row in listed for given in space.given]
         if not has_engine:
@@ -141,8 +141,8 @@ def _fits_nowhere(
         last = f"{misfits[-1].label}: {misfits[-1].reason}"
     else:
         most = "" if space.most_gpus is None else f" within --max-gpus {space.most_gpus}"
-        last = f"the engine starts none of the grid's on {', '.join(space.gpus)}{most}"
+        last = f"the engine starts with none of the candidates on {', '.join(space.gpus)}{most}"
     fit = nearest_fit(space, problem.workload)
     # A misfit that more GPUs would not help names its own remedy.
-    advice = "" if misfits else "; name other GPUs, or combinations with --candidates"
-    return f"no candidate: {last}" + (f"; what fits is {fit}" if fit else advice)
+    advice = "" if misfits else "; give other GPUs, or other combinations with --candidates"
+    return f"no candidate: {last}" + (f"; these would fit: {fit}" if fit else advice)

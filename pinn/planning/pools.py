@@ -134,13 +134,15 @@ def find_pools(
     """
     if tuple(space.engines) != (VLLM,):
         raise PinnError(
-            f"--disaggregate plans pools of {VLLM}, got --engine {','.join(space.engines)}: leave "
-            "one of them out; 'pinn simulate --prefill --decode' serves other engines' pools"
+            f"--disaggregate is for {VLLM} only, got --engine "
+            f"{','.join(space.engines)}: leave one of them out; 'pinn simulate "
+            "--prefill --decode' supports other engines"
         )
     if space.engine.kv_transfer_bytes_per_s != EngineSpec().kv_transfer_bytes_per_s:
         raise PinnError(
-            "--kv-transfer-bytes-per-s with --disaggregate: pools are planned with the GPUs' own "
-            "network ports: leave it out, or give 'pinn simulate' --kv-link-gb-per-s"
+            "--kv-transfer-bytes-per-s cannot be used with --disaggregate, which "
+            "assumes the GPUs' network ports: leave it out, or use 'pinn "
+            "simulate --kv-link-gb-per-s'"
         )
     first, _ = halves(workload)
     listed = read_candidates_file(path).pools
@@ -184,7 +186,7 @@ def _servers(
         count, flags = parse_pool(text, "pools")
         for name in ("gpu", "engine"):
             if name in flags:
-                one = f"both pools of a candidate have one {name}"
+                one = f"both pools of a candidate have the same {name}"
                 raise PinnError(f"pools: {text!r}: {one}: leave it out")
         row = {**shared, **flags}
         for given, deployment, reason in deployments_of([row], space.engine, workload, served):

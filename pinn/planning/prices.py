@@ -136,7 +136,7 @@ def _purchases(pairs: list[tuple[str, float]], years: float | None) -> list[tupl
     if years is None or not 0 < years < math.inf:
         got = "" if years is None else f", got {years:g}"
         fault = f"--purchase-price needs --purchase-years, a positive number of years{got}"
-        raise PinnError(f"{fault}: GPUs are written off over it")
+        raise PinnError(f"{fault}: it is the time over which GPUs are written off")
     return [(name, bought(value, years)) for name, value in pairs]
 
 
@@ -152,7 +152,9 @@ def _from_file(path: Path) -> Iterator[tuple[str, Price]]:
             case [None, float(purchase), float(years)] if is_fine:
                 yield name, bought(purchase, years)
             case _:
-                fault = "expected a positive price per hour, or a purchase price and years"
+                fault = (
+                    "expected a positive price per hour, or a purchase price and a number of years"
+                )
                 raise PinnError(f"{path}: {where}: {fault}: {_LAYOUT}")
 
 

@@ -174,7 +174,7 @@ def check_headroom(request: PlanRequest) -> None:
         PinnError: If no rate is asked.
     """
     if request.headroom and request.rate is None:
-        raise PinnError("--headroom is a share of --rate: give the rate, or leave it out")
+        raise PinnError("--headroom needs --rate: give both, or leave it out")
 
 
 def draw_load(load: Load, rate_per_s: float | None) -> tuple[Load, list[Workload]]:

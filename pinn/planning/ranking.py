@@ -113,8 +113,8 @@ def costs_more(candidate: Candidate, rate_per_s: float, problem: PlanningProblem
     more, what = ("costs", " an hour") if is_price else ("takes", " GPUs")
     per = "" if problem.rate_per_s is not None else " for each request per second"
     return (
-        f"{more} more than the choices: about {number(rate_per_s)} requests/s a replica, so "
-        f"{number(expense)}{what}{per}"
+        f"{more} more than the rows of the table: about {number(rate_per_s)} "
+        f"requests/s per replica, so {number(expense)}{what}{per}"
     )
 
 

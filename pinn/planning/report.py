@@ -34,7 +34,9 @@ _ROWS = 3
 def print_plan(plan: Plan, out: Path | None) -> None:
     """Print the choices, best first, how to start the first one, and the rejected candidates."""
     ask = plan.ask
-    asked = f"{exact(ask.rate_per_s)} requests/s" if ask.rate_per_s else "as much as it holds"
+    asked = (
+        f"{exact(ask.rate_per_s)} requests/s" if ask.rate_per_s else "maximum rate within the SLO"
+    )
     asked += f" and {100 * ask.headroom:g} % more" if ask.headroom else ""
     say(
         f"{ask.model}, {ask.workload}: {asked}, {ask.prompt_tokens:,.0f} prompt and "
@@ -77,15 +79,15 @@ def _columns(plan: Plan) -> dict[Column, Callable[[Choice], str]]:
         Column("GPUs", folds=False): lambda c: str(c.gpus)
     }
     if has_prices:
-        columns[Column("per\nhour", folds=False)] = lambda c: _price(c.cost_per_hour)
+        columns[Column("cost\n/hour", folds=False)] = lambda c: _price(c.cost_per_hour)
     columns[Column(start, True, least=20)] = _start
     if has_prices:
-        columns[Column("10^6\ntokens\nin, out", folds=False)] = _token_costs
+        columns[Column("cost of\n10^6 in,\nout", folds=False)] = _token_costs
     columns[Column("max req/s", folds=False)] = _rate
     for i, outcome in enumerate(plan.choices[0].seen.limits):
         columns[Column(_heading(outcome), folds=False)] = partial(_limit_cell, i)
     if plan.ask.rate_per_s is not None:
-        columns[Column("chance", most=6)] = _chance
+        columns[Column("P(SLO\nmet)", most=6)] = _chance
     if any(choice.coefficients != NETWORK for choice in plan.choices):
         columns[Column("coefficients", True)] = lambda c: c.coefficients
     return columns
@@ -139,7 +141,9 @@ def _notes(plan: Plan, out: Path | None) -> list[str]:
     first = plan.choices[0]
     lines = _how_sure(first)
     if first.fails_first:
-        lines.append(f"Fails first: {first.fails_first} ({first.limited_by}).")
+        lines.append(
+            f"Missed first at higher rates: {first.fails_first} (bottleneck: {first.limited_by})."
+        )
     lines += _memory_limit(first)
     lines += _fleets(plan)
     lines += filter(None, [first.seen.burst_warning])
@@ -151,7 +155,7 @@ def _notes(plan: Plan, out: Path | None) -> list[str]:
     lines += [*_counts(plan), *_unfinished(plan)]
     if out is not None:
         names = ("plan.html", "plan.json", "plan.csv", "manifest.yaml")
-        lines.append(f"All of it: {', '.join(str(out / n) for n in names if (out / n).exists())}")
+        lines.append(f"Written: {', '.join(str(out / n) for n in names if (out / n).exists())}")
     return lines
 
 
@@ -159,19 +163,19 @@ def _counts(plan: Plan) -> list[str]:
     """Return lines with the numbers of choices, candidates and simulations."""
     tried = [each for each in plan.left_out if not each.reason.startswith(NOT_TRIED)]
     misfits, more = sum(not each.simulated for each in tried), len(plan.choices) - len(_shown(plan))
-    beside = f"Choices beside these: {more}, in the page, plan.json and plan.csv of --out."
+    beside = f"{more} further rows are in plan.html, plan.json and plan.csv of --out."
     return [beside] * (more > 0) + [
-        f"{plan.candidates:,} candidates, {plan.simulations:,} simulations, {plan.seconds:.0f} s; "
-        f"rejected {len(tried):,}, {misfits:,} without a simulation."
+        f"Search: {plan.candidates:,} candidates, {plan.simulations:,} "
+        f"simulations, {plan.seconds:.0f} s; {len(tried):,} rejected ({misfits:,} unsimulated)."
     ]
 
 
 #: Router -> words for it.
 _ROUTED = {
-    RANDOM: "Behind a random router (Kubernetes Service)",
-    ROUND_ROBIN: "Behind a router that takes turns",
-    LEAST_REQUESTS: "Behind a router to the replica with the fewest requests",
-    PREFIX_AWARE: "Behind a router by prefixes",
+    RANDOM: "With random routing (Kubernetes Service)",
+    ROUND_ROBIN: "With round-robin routing",
+    LEAST_REQUESTS: "With routing to the replica with the fewest requests",
+    PREFIX_AWARE: "With prefix-aware routing",
 }
 _MEET = "requests within limits"
 
@@ -180,16 +184,20 @@ def _unfinished(plan: Plan) -> list[str]:
     """Return sentences on what an ended search did not try, and how it goes on."""
     if not plan.stopped:
         return []
-    why = "Interrupted" if plan.stopped == INTERRUPT else "Time was over (--time-budget)"
+    why = (
+        "Interrupted"
+        if plan.stopped == INTERRUPT
+        else "The time budget was used up (--time-budget)"
+    )
     left = sum(each.reason.startswith(NOT_EVALUATED) for each in plan.left_out)
     partial = sum(choice.is_partial for choice in plan.choices)
     untried = f"{plan.untried:,} of {plan.candidates:,} candidates were not tried"
     parts = [untried] * (plan.untried > 0)
-    parts += [f"fleets that were sized and not evaluated: {left}"] * (left > 0)
-    parts += [f"{partial} of {len(plan.choices)} rows have no interval and no chance"] * (
+    parts += [f"fleets that were sized but not evaluated: {left}"] * (left > 0)
+    parts += [f"{partial} of {len(plan.choices)} rows have no interval and no probability"] * (
         partial > 0
     )
-    return [f"{why}: {', '.join(parts)}; the same command goes on from here."]
+    return [f"{why}: {', '.join(parts)}; the same command continues from here."]
 
 
 def _fleets(plan: Plan) -> list[str]:
@@ -228,14 +236,17 @@ def _how_sure(choice: Choice) -> list[str]:
     one, all_of_them = choice.highest_rate, choice.fleet_rate
     alone = f"One replica meets the SLO up to {number(one.per_s)} requests/s{_search_bar(one)}"
     if choice.is_partial:
-        unsure = "there was no time for its interval and chance"
+        unsure = "its interval and probability were not computed in time"
         if choice.replicas == 1:
             return [f"{alone}; {unsure}."]
-        most = f"{choice.replicas} replicas together hold {number(all_of_them.per_s)} or more"
+        most = (
+            f"{choice.replicas} replicas together meet it up to "
+            f"{number(all_of_them.per_s)} requests/s or more"
+        )
         return [f"{alone}.", f"{most}; {unsure}."]
     if choice.replicas == 1:
         return [alone + _interval_bar(all_of_them) + "."]
-    together = f"{choice.replicas} replicas under --router {choice.router} meet it up to "
+    together = f"{choice.replicas} replicas with --router {choice.router} meet it up to "
     together += number(all_of_them.per_s) + _search_bar(all_of_them) + _interval_bar(all_of_them)
     return [f"{alone}.", f"{together}; {choice.beside_one_by_one}."]
 
@@ -247,14 +258,15 @@ def _memory_limit(choice: Choice) -> list[str]:
     gib = choice.memory
     ends = f"{gib['kv_cache_low']:.1f} to {gib['kv_cache_high']:.1f}"
     return [
-        f"KV memory limits the rate: {gib['kv_cache']:.1f} GiB per GPU ({ends}) beside "
-        f"{gib['weights']:.1f} GiB of weights; pinn coefficients --memory shows the rest."
+        f"KV memory limits the rate: {gib['kv_cache']:.1f} GiB per GPU ({ends}) "
+        f"beside {gib['weights']:.1f} GiB of weights; 'pinn coefficients "
+        "--memory' shows all parts."
     ]
 
 
 def _search_bar(rate: HighestRate) -> str:
     """Return the rate that fails, and the range over seeds of the load."""
-    words = "" if rate.fails_per_s is None else f", not at {number(rate.fails_per_s)}"
+    words = "" if rate.fails_per_s is None else f" but not at {number(rate.fails_per_s)}"
     if len(rate.seeds_per_s) > 1:
         low, high = map(number, (min(rate.seeds_per_s), max(rate.seeds_per_s)))
         words += f" ({low} to {high} over {len(rate.seeds_per_s)} seeds)"
@@ -263,7 +275,7 @@ def _search_bar(rate: HighestRate) -> str:
 
 def _interval_bar(rate: HighestRate) -> str:
     if rate.interval_per_s is None or rate.level is None:
-        return ", no interval of the prediction"
+        return "; the prediction has no interval"
     low, high = map(number, rate.interval_per_s)
     return f", {100 * rate.level:.0f} % prediction interval {low} to {high}"
 

@@ -232,7 +232,10 @@ def screen(candidates: Sequence[Candidate], problem: PlanningProblem) -> Screeni
         least = min(least, bound)
         reason = _same(candidate, unfilled)
         if bound > 1:
-            reason = f"a request alone on it takes {bound:.2f} times as long as the limits allow"
+            reason = (
+                f"infeasible: on an idle server, a request takes {bound:.2f} times as "
+                "long as the SLO allows"
+            )
         if reason is not None:
             rejected.append(candidate.rejected(reason, simulated=False))
             continue
@@ -335,11 +338,11 @@ def _same(candidate: Candidate, unfilled: Sequence[Candidate]) -> str | None:
     for b in (other.deployment.recipe for other in unfilled):
         alike = (a.token_budget, a.graph_tokens) == (b.token_budget, b.graph_tokens)
         if alike and a.max_requests > b.max_requests:
-            return f"as with {b.max_requests} requests a step, which never run at once"
+            return f"same as with {b.max_requests} requests per step, which never run at once"
     return None
 
 
 def _too_low(rate: float, best: float) -> str:
     if rate == 0 and best == 0:
-        return "holds the limits at no rate"
-    return f"holds less than {number(best)} requests/s, as other limits of the scheduler do"
+        return "meets the SLO at no rate"
+    return f"maximum rate below {number(best)} requests/s, which other scheduler settings reach"

@@ -151,13 +151,13 @@ class Search:
 
     def _status(self) -> str:
         """Return the progress in one line, with the best fleet so far and the time left."""
-        parts = [f"screened {len(self.screened)} of {len(self.groups)} kinds of hardware"]
+        parts = [f"screened {len(self.screened)} of {len(self.groups)} hardware configurations"]
         if fleets := self.fleets:
             candidate, best = next(iter(fleets.values()))
             gpus = best.size.replicas * candidate.gpus
             parts.append(f"best so far {gpus} x {candidate.deployment.gpu.name}")
         if self.rows:
-            parts.append(f"rows {len(self.rows)} of {len(fleets)}")
+            parts.append(f"evaluated {len(self.rows)} of {len(fleets)} rows")
         left_s = self.budget.left_s
         parts += [f"{left_s:.0f} s left"] if left_s < float("inf") else []
         return ", ".join(parts)
@@ -167,7 +167,7 @@ class Search:
         budget, rounds = map(self.budget.until, (_SEARCH_SHARE, _LAST_ROUND_SHARE))
         first, rest = ranking.screening_order(self.groups, self.problem)
         count = sum(map(len, self.groups))
-        _LOG.info("%d candidates on %d kinds of hardware", count, len(self.groups))
+        _LOG.info("%d candidates on %d hardware configurations", count, len(self.groups))
         while True:
             self._screen(first, [i for i in rest if i not in self.screened], budget)
             must, may = ranking.promising(self.fastest, self.problem, top)
@@ -178,7 +178,7 @@ class Search:
             if rounds.is_over or not self.untried:
                 break
         counts = len(self.screened), len(self.groups), len(self.fleets)
-        _LOG.info("screened %d of %d kinds of hardware, sized %d fleets", *counts)
+        _LOG.info("screened %d of %d hardware configurations, sized %d fleets", *counts)
 
     def _screen(self, first: Sequence[int], rest: Sequence[int], budget: TimeBudget) -> None:
         part = budget.next_part(_SCREENING_SHARE)

@@ -118,18 +118,19 @@ def _without(search: Search, gpu: str, misfits: Sequence[RejectedCandidate]) -> 
     nearest = [found for i in own if i in search.sized if (found := search.sized[i].nearest)]
     if nearest:
         best = min(nearest, key=lambda each: each.gpus)
-        return f"the nearest, {best.label}, {best.reason}"
+        return f"the closest is {best.label}: {best.reason}"
     tried = {i: search.screened[i] for i in own if i in search.screened}
     if any(found.kept for found in tried.values()):
-        return "screened; its fleet was not sized in time"
+        return "screened, but its fleet was not sized in time"
     if tried:
         i = min(tried, key=lambda i: tried[i].least_excess)
         excess, label = tried[i].least_excess, search.groups[i][0].label
         if excess > 1:
             return (
-                f"a request alone on {label} takes {excess:.2f} times as long as the limits allow"
+                f"infeasible: on an idle server of {label}, a request takes "
+                f"{excess:.2f} times as long as the SLO allows"
             )
-        return "holds the limits at no rate"
+        return "meets the SLO at no rate"
     if own:
         return _no_time(search)
     unfit = [each for each in misfits if each.gpu == gpu]
@@ -138,7 +139,7 @@ def _without(search: Search, gpu: str, misfits: Sequence[RejectedCandidate]) -> 
     most = (
         "" if search.problem.max_gpus is None else f" within --max-gpus {search.problem.max_gpus}"
     )
-    return f"the engine starts no candidate on it{most}"
+    return f"the engine starts with no candidate on it{most}"
 
 
 def _frontier(search: Search) -> list[FrontierPoint]:
@@ -169,11 +170,12 @@ def _check_any(search: Search) -> None:
     infeasible = [each.nearest for each in search.sized.values() if each.nearest is not None]
     if infeasible:
         best = min(infeasible, key=lambda each: each.gpus)
-        fault = f"no candidate can be rented for {slo!r}: the nearest, {best.label}, {best.reason}"
+        fault = f"no candidate meets {slo!r}: the closest is {best.label}: {best.reason}"
         raise PinnError(f"{fault}{untried}")
     i = min(screened, key=lambda i: screened[i].least_excess)
     excess, label = screened[i].least_excess, search.groups[i][0].label
     raise PinnError(
-        f"no candidate holds {slo!r}: on the nearest, {label}, a request alone takes "
-        f"{excess:.2f} times as long: allow that much, or name faster GPUs or fewer bits{untried}"
+        f"no candidate meets {slo!r}: on an idle server of the closest one, "
+        f"{label}, a request takes {excess:.2f} times as long: relax the SLO by "
+        f"that factor, or give faster GPUs or formats with fewer bits{untried}"
     )

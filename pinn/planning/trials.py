@@ -162,7 +162,7 @@ class Trials:
     def run_of(self, workload: Workload) -> Run:
         """Return the whole run of a given load."""
         run = self._simulate(workload, self.candidate.engine)
-        assert run is not None, "a run that nothing may stop came to no end"
+        assert run is not None, "a simulation without early stop did not end"
         return run
 
     def fleet(

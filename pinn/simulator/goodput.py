@@ -75,9 +75,9 @@ class Goodput:
         share = f"{100 * self.attainment:.1f} % of {self.requests:,} requests meet {self.each}"
         alone = [f"{k.upper()} {100 * v:.1f} %" for k, v in self.attainment_by_metric.items()]
         if len(alone) > 1:
-            share += f" ({', '.join(alone)} alone)"
-        parts = [f"{share}: goodput {self.requests_per_s:.2f} requests/s"] if self.each else []
-        parts += [f"{limit}: it is {written_s(v)}" for limit, v in self.statistics_s.items()]
+            share += f" (each limit alone: {', '.join(alone)})"
+        parts = [f"{share}; goodput {self.requests_per_s:.2f} requests/s"] if self.each else []
+        parts += [f"{limit}: it was {written_s(v)}" for limit, v in self.statistics_s.items()]
         return verdict + "; ".join([*parts, *filter(None, [self.left_behind])])
 
 

@@ -160,8 +160,9 @@ class Link:
     def __post_init__(self) -> None:
         if not self.bytes_per_s > 0:
             raise PinnError(
-                f"the link between the pools needs a positive rate, got {self.bytes_per_s:g} "
-                "bytes/s: give --kv-link-gb-per-s, or inf for transfers that take no time"
+                "the link between prefill and decode workers needs a positive "
+                f"bandwidth, got {self.bytes_per_s:g} bytes/s: give "
+                "--kv-link-gb-per-s, or inf for instant transfers"
             )
 
 
@@ -211,8 +212,9 @@ def simulate_pools(
     _check_alike(prefill.deployment, decode.deployment)
     if (workload.transferred_tokens > 0).any():
         raise PinnError(
-            f"workload {workload.name} has a column transferred_tokens, which stands for prefill "
-            "servers beside it: leave it out, or --prefill and --decode"
+            f"workload {workload.name} has a column transferred_tokens, which "
+            "describes transfers from separate prefill servers: leave it out, or "
+            "--prefill and --decode"
         )
     first, brought = halves(workload)
     decode = replace(decode, engine=decode.engine.without_tier)
@@ -251,8 +253,8 @@ def halves(workload: Workload) -> tuple[Workload, Workload]:
     """
     if not workload.output_tokens.any():
         raise PinnError(
-            f"workload {workload.name} asks for no output, so that decode servers have nothing to "
-            "do: leave prefill and decode together"
+            f"workload {workload.name} has no output tokens, so decode workers "
+            "have nothing to do: leave --prefill and --decode out"
         )
     first = replace(workload, output_tokens=np.ones(len(workload), np.int64))
     return first, replace(workload, transferred_tokens=workload.prompt_tokens)
@@ -268,8 +270,9 @@ def _check_alike(prefill: Deployment, decode: Deployment) -> None:
     ):
         if one != other:
             raise PinnError(
-                f"the prefill pool has the {what} {one}, the decode pool {other}: keys and values "
-                "go from the one to the other as they are, so give both the same"
+                f"the prefill workers have the {what} {one}, the decode workers "
+                f"{other}: the KV cache is transferred unchanged, so give both "
+                "the same"
             )
 
 

@@ -21,7 +21,7 @@ from pinn.simulator.run import Run, write_requests
 from pinn.simulator.statistics import Metrics
 from pinn.specs.serving import VLLM
 
-_NO_INTERVALS = "errors of disaggregated prefill/decode were not measured"
+_NO_INTERVALS = "prediction errors of disaggregated prefill/decode were never measured"
 
 
 @dataclass(frozen=True)
@@ -90,15 +90,14 @@ class PoolsSimulation(Served):
     def assumptions(self) -> list[str]:
         """Return the assumptions about two pools of the engine."""
         return [
-            "a transfer follows the prefill and does not overlap it",
-            "the link of each prefill worker and of each decode worker carries one transfer at a "
-            "time",
-            "the decode server computes the prompt's last token again and gives the first token, "
-            "as with vLLM's NixlConnector"
+            "KV transfers start after the prefill and do not overlap it",
+            "each worker's link carries one transfer at a time",
+            "the decode worker recomputes the last prompt token and generates "
+            "the first token, as with vLLM's NixlConnector"
             if self.decode.deployment.serving.engine == VLLM
-            else "the first token travels beside the keys and values",
-            "a prompt's blocks on the prefill server are free when its step ends",
-            *(["the prefill servers alone have a second tier"] if self._tiered else []),
+            else "the prefill worker generates the first token and sends it with the KV blocks",
+            "the prefill worker frees a prompt's KV blocks when its step ends",
+            *(["only prefill workers offload KV blocks to host memory"] if self._tiered else []),
         ]
 
     @property
@@ -149,8 +148,9 @@ class PoolsSimulation(Served):
             table.add(row, *map(text, self.pools.values(), labels))
         page().print(table)
         moved = (
-            f"{transfer['transfers']:,} prompts, {number(transfer['gigabytes_mean'])} GB each on "
-            f"average, at {transfer['link_bytes_per_s'] / 1e9:g} GB/s a GPU"
+            f"{transfer['transfers']:,} prompts, "
+            f"{number(transfer['gigabytes_mean'])} GB each on average, at "
+            f"{transfer['link_bytes_per_s'] / 1e9:g} GB/s per GPU"
         )
         facts = served_facts(self.run, self.metrics) | {"KV transfer": moved}
         if self._tiered:
@@ -169,13 +169,15 @@ _LATENCIES = LATENCIES | {
 
 
 _POOL_ROWS: Mapping[str, Callable[[Metrics, str], str]] = {
-    "servers": lambda found, label: f"{found['workers']} x {label}",
+    "workers": lambda found, label: f"{found['workers']} x {label}",
     "GPUs": lambda found, _: str(found["gpus"]),
     "busy": lambda found, _: f"{100 * found['busy_share']:.1f} % of the time",
-    "waiting": lambda found, _: f"{found['waiting_mean']:.2f}, at most {found['waiting_max']:,}",
-    "running": lambda found, _: f"at most {found['running_max']:,}",
+    "waiting": lambda found, _: (
+        f"{found['waiting_mean']:.2f} requests, at most {found['waiting_max']:,}"
+    ),
+    "running": lambda found, _: f"at most {found['running_max']:,} requests",
     "KV cache": lambda found, _: (
         f"{100 * found['kv_usage_mean']:.1f} %, at most {100 * found['kv_usage_max']:.1f} %"
     ),
-    "steps": lambda found, _: f"{found['steps']:,} of {found['tokens_per_step']:,.1f} tokens",
+    "steps": lambda found, _: f"{found['steps']:,}, {found['tokens_per_step']:,.1f} tokens each",
 }

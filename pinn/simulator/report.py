@@ -97,7 +97,7 @@ def served_facts(run: Run, found: Mapping[str, float]) -> dict[str, str]:
         if found[f"{how}_requests"]:
             served += f", {found[f'{how}_requests']:,} {how.replace('_', ' ')}"
     if warm := int(run.requests.warmup.sum()):
-        served += f"; {warm:,} before them as a warm-up"
+        served += f"; {warm:,} more as a warm-up before the measurement"
     rates = (
         f"{found['responses_per_sec']:.2f} requests/s, "
         f"{_token_rate(run, found)} over "
@@ -119,24 +119,24 @@ def _token_rate(run: Run, found: Mapping[str, float]) -> str:
 
 def _engine_facts(found: Mapping[str, float]) -> dict[str, str]:
     rows = {
-        "queue": f"{found['waiting_mean']:.2f} waiting on average, {found['waiting_max']:,} at "
-        f"most; {found['running_max']:,} running at most",
+        "queue": f"{found['waiting_mean']:.2f} requests waiting on average, "
+        f"{found['waiting_max']:,} at most; {found['running_max']:,} running at most",
         "preemptions": f"{found['preemption_count']:,} "
         f"({found['recomputed_tokens']:,} tokens recomputed)",
-        "prefix cache": f"{100 * found['cache_hit_rate']:.1f} % of "
+        "prefix cache": f"hits for {100 * found['cache_hit_rate']:.1f} % of "
         f"{found['total_input_tokens']:,} prompt tokens",
         "KV cache": f"{100 * found['kv_usage_mean']:.1f} % in use on average, "
         f"{100 * found['kv_usage_max']:.1f} % at most, of {found['kv_blocks']:,} blocks",
         "steps": f"{found['steps']:,} ({found['prefill_steps']:,} with prefill), "
-        f"{found['requests_per_step']:.1f} requests and {found['tokens_per_step']:.1f} tokens "
-        f"each; busy {100 * found['busy_share']:.1f} % of the time",
+        f"{found['requests_per_step']:.1f} requests and {found['tokens_per_step']:.1f} tokens on "
+        f"average; engine busy {100 * found['busy_share']:.1f} % of the time",
     }
     if "host_hit_rate" in found:
         rows |= tier_facts(found)
     if "drafted_tokens" in found:
         rows["drafts"] = (
-            f"{100 * found['acceptance_rate']:.1f} % of {found['drafted_tokens']:,} tokens "
-            f"accepted; {found['tokens_per_decode']:.2f} tokens of a request per step"
+            f"{100 * found['acceptance_rate']:.1f} % of {found['drafted_tokens']:,} drafted tokens "
+            f"accepted; {found['tokens_per_decode']:.2f} tokens per request and decode step"
         )
     return rows
 
@@ -146,16 +146,16 @@ def tier_facts(found: Mapping[str, float]) -> dict[str, str]:
     gib = {name: found[f"host_{name}_bytes"] / GIB for name in ("loaded", "stored", "evicted")}
     held, size = found["host_resident_bytes"] / GIB, found["host_capacity_bytes"] / GIB
     text = (
-        f"{100 * found['host_hit_rate']:.1f} % of prompt tokens loaded; "
+        f"{100 * found['host_hit_rate']:.1f} % of prompt tokens loaded from host memory; "
         f"{gib['loaded']:,.1f} GiB in {found['host_loads']:,} loads, {gib['stored']:,.1f} GiB in "
         f"{found['host_stores']:,} stores, {gib['evicted']:,.1f} GiB evicted"
     )
     link = (
-        f"{held:,.1f} of {size:,.1f} GiB held; link to it busy "
+        f"{held:,.1f} of {size:,.1f} GiB in use; link to the GPU busy "
         f"{100 * found['host_link_busy_share']:.1f} % of the time"
     )
     if found["host_full_stores"]:
-        link += f"; {found['host_full_stores']:,} stores found no room"
+        link += f"; {found['host_full_stores']:,} stores failed for lack of room"
     return {"host KV": text, "host memory": link}
 
 
@@ -165,10 +165,10 @@ _PRINTED, _MOST = 0.001, 10
 
 def print_sensitivity(found: Sensitivity) -> None:
     """Print the ten coefficients that move a metric most, where by 0.001 % per % at least."""
-    table = Grid.of("coefficient", "+1 % moves it by")
+    table = Grid.of("coefficient", "change")
     shares = [(name, share.elasticity) for name, share in found.coefficients.items()]
     for name, share in sorted(shares, key=lambda pair: -abs(pair[1]))[:_MOST]:
         if abs(share) >= _PRINTED:
             table.add(name, f"{share:+.3f} %")
-    page().print(f"{found.figure} {found.value:,.4g} depends on")
+    page().print(f"{found.figure} is {found.value:,.4g}. Its change if a coefficient grows by 1 %:")
     page().print(table)

@@ -106,7 +106,7 @@ class Served:
         return printed(self.print_report)
 
 
-_ENDS = "Intervals: runs at the bounds of step time and KV cache."
+_ENDS = "90 % intervals: simulations at the bounds of step time and KV cache."
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ class Simulation(Served):
         recipe = self.deployment.recipe
         parts = (
             f"{self.deployment.model.title} on {hardware_label(self.deployment)}",
-            f"{recipe.token_budget:,} tokens and {recipe.max_requests:,} requests a step",
+            f"up to {recipe.token_budget:,} tokens and {recipe.max_requests:,} requests per step",
             self.run.workload.name,
             self.overloaded,
         )
@@ -216,7 +216,9 @@ class Simulation(Served):
         served = self.metrics["completed_requests"] / max(self.metrics["injected_requests"], 1)
         if found.slow_end_unserved > 1 - served:
             share = f"{100 * found.slow_end_unserved:.0f} %"
-            lines.append(f"At the slow end {share} of the requests are not served in time.")
+            lines.append(
+                f"At the slow end of the interval, {share} of the requests are not served in time."
+            )
         return [*lines, str(found.distance["sentence"])]
 
     def _edge_lines(self) -> list[str]:

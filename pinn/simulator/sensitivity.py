@@ -79,8 +79,8 @@ def coefficient_sensitivities(
     base_figure = figure(base)
     if not math.isfinite(base_figure) or base_figure == 0:
         what = f"is {base_figure:g}" if math.isfinite(base_figure) else "does not exist"
-        fault = f"the figure {what} in this run, so no share of it can be told"
-        raise PinnError(f"{fault}: choose another")
+        fault = f"the metric {what} in this run, so its sensitivity is undefined"
+        raise PinnError(f"{fault}: choose another metric")
     in_steps = metric_features.features_spent(latency, base.steps.table)[-1] > 0
     occurs = np.concatenate([in_steps, np.ones(len(REQUEST_FEATURES), bool)])
     values, split = np.concatenate([latency.beta, latency.alpha]), [len(latency.beta)]
@@ -108,7 +108,7 @@ def sensitivity(job: Job, run: Run, figure: str, percentiles: Sequence[float] = 
     """
     known = run_statistics(run, None, percentiles)
     if figure not in known:
-        raise PinnError(f"--sensitivity {figure}: no such figure; known are {', '.join(known)}")
+        raise PinnError(f"--sensitivity {figure}: unknown metric: use one of {', '.join(known)}")
 
     def value(run: Run) -> float:
         return float(run_statistics(run, None, percentiles)[figure])

@@ -79,7 +79,7 @@ def server_table(servers: Sequence[Metrics], names: Sequence[str] = ()) -> Grid:
         names: Names of the servers; their numbers if empty.
     """
     table = Grid.of(
-        "server", "requests", "TTFT (ms)", "p99", "TPOT (ms)", "cached", "KV at most", "busy"
+        "server", "requests", "TTFT (ms)", "p99", "TPOT (ms)", "prefix hits", "max KV", "busy"
     )
     order = list(range(len(servers)))
     if len(servers) > _SHOWN:

@@ -53,8 +53,8 @@ def block_keys(
     check_size(
         float(sizes.sum()) * np.dtype(np.int32).itemsize,
         MOST_ENGINE_BYTES,
-        "bytes of the prompts' block hashes",
-        "send fewer requests or shorter ones, or turn prefix caching off",
+        "bytes of the block hashes of all prompts",
+        "send fewer or shorter requests, or turn prefix caching off",
     )
     first = (np.cumsum(sizes) - sizes)[place]
     keys = np.empty(int(sizes.sum()), np.int32)
@@ -120,33 +120,36 @@ def _check_settings(deployment: Deployment, workload: Workload, engine: EngineSp
     """
     recipe, longest = deployment.recipe, max_model_len(deployment)
     if recipe.schedule == recipes.PREFILL_FIRST and recipe.pipeline_parallel_size > 1:
-        fault = "steps of prompts apart are not modelled with pipeline stages"
+        fault = "separate prefill and decode steps are not modelled with pipeline parallelism"
         raise PinnError(f"{fault}: leave --pipeline-parallel-size out")
     if engine.offloads and (workload.transferred_tokens > 0).any():
         raise PinnError(
-            "keys and values from a prefill server (transferred_tokens) are not modelled together "
-            "with a second tier: leave the column out, or --kv-offloading-size, "
-            "--kv-transfer-config and --enable-hierarchical-cache"
+            "transfers from a prefill server (column transferred_tokens) are not "
+            "modelled together with KV offloading: leave the column out, or "
+            "--kv-offloading-size, --kv-transfer-config and "
+            "--enable-hierarchical-cache"
         )
     if recipe.admission == recipes.NEXT_STEP:
         if not recipe.chunked_prefill and recipe.token_budget < longest:
             raise PinnError(
                 f"--max-num-batched-tokens {recipe.token_budget} is smaller than "
-                f"--max-model-len {longest} and chunked prefill is off: raise the one, lower the "
-                "other, or leave chunked prefill on"
+                f"--max-model-len {longest} and chunked prefill is off: raise "
+                "--max-num-batched-tokens, lower --max-model-len, or leave "
+                "chunked prefill on"
             )
         return
     whole = recipe.admission == recipes.COMPLETION and not recipe.chunked_prefill
     prompt = int(workload.prompt_tokens.max())
     if whole and prompt > recipe.token_budget:
         raise PinnError(
-            f"a prompt of {prompt} tokens exceeds max_num_tokens {recipe.token_budget} and "
-            "chunked prefill is off: raise the one, or give --enable-chunked-prefill"
+            f"a prompt of {prompt} tokens exceeds max_num_tokens "
+            f"{recipe.token_budget} and chunked prefill is off: raise "
+            "max_num_tokens, or give --enable-chunked-prefill"
         )
     if (workload.transferred_tokens > 0).any():
         raise PinnError(
-            "keys and values from a prefill server (transferred_tokens) are modelled with "
-            "--engine vllm alone: leave the column out"
+            "transfers from a prefill server (column transferred_tokens) are "
+            "modelled with --engine vllm only: leave the column out"
         )
 
 

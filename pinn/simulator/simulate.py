@@ -37,8 +37,9 @@ def read_records(state: Engine, latency: LatencyModel) -> RequestRecords:
     stuck = np.flatnonzero(~np.isin(r["status"], list(STATUSES)))
     if len(stuck):
         raise PinnError(
-            f"the engine is stuck: {len(stuck)} requests can never be scheduled, the first is "
-            f"request {stuck[0]}; transferred keys and values fill the KV cache"
+            f"the engine is stuck: {len(stuck)} requests can never be scheduled, "
+            f"the first is request {stuck[0]}; transferred KV blocks fill the KV "
+            "cache"
         )
     completion_s = float(latency.post_decode_fixed_overhead())
     finished, started = r["status"] == FINISHED, r["generated"] > 0
@@ -204,9 +205,9 @@ def _collect(
         idle = 0 if sum(state.counters.progress for state in states) > before else idle + steps
         if status == FULL and idle >= rows // 2:
             raise PinnError(
-                f"the engine is stuck: {idle} steps generated no token; requests preempt each "
-                f"other, because a KV cache of {states[-1].config.blocks} blocks is full of others "
-                "that wait for theirs"
+                f"the engine is stuck: {idle} steps generated no token; requests "
+                "preempt each other, because the KV cache of "
+                f"{states[-1].config.blocks} blocks is too small"
             )
         total += steps
         check_size(total, MOST_STEPS, "steps of the simulation", "simulate a shorter load")
@@ -224,8 +225,8 @@ def _collect(
     if status == BAD_STEP:
         seconds = next((s.counters.bad_step_s for s in states if s.counters.bad_step_s != 0), 0.0)
         raise PinnError(
-            f"the latency model gave a step {seconds} s; it must be positive and finite for every "
-            "batch"
+            f"the latency model returned {seconds} s for a step: step times must "
+            "be positive and finite"
         )
     records = []
     for parts in taken:

@@ -319,12 +319,14 @@ def parse_slo(text: str, *, shareless: bool = False) -> Slo:
             )
         if on_each:
             if each:
-                raise PinnError(f"--slo {text!r} names two shares: put them together, {_EXAMPLE}")
+                raise PinnError(
+                    f"--slo {text!r} has two shares: put the limits together, {_EXAMPLE}"
+                )
             each, share = on_each, float(ending["share"]) / 100 if ending else 0.0
     if not statistics and not each:
-        raise PinnError(f"--slo {text!r} holds no limit: {_EXAMPLE}")
+        raise PinnError(f"--slo {text!r} has no limit: {_EXAMPLE}")
     if share is not None and not (0 < share <= 1 or (shareless and share == 0)):
-        raise PinnError(f"--slo {text!r}: a share is above 0 and at most 100 %")
+        raise PinnError(f"--slo {text!r}: a share must be above 0 and at most 100 %")
     if "itl" in each:
         raise PinnError(
             f"--slo {text!r}: ITL has many values per request: limit their mean with tpot, "
@@ -348,7 +350,7 @@ def _clause(clause: str, text: str) -> StatisticLimit:
         )
     seconds = float(found["value"]) * _UNITS_S[unit]
     if not 0 < seconds < math.inf:
-        raise PinnError(f"--slo {text!r}: {clause.strip()!r} must allow some time")
+        raise PinnError(f"--slo {text!r}: {clause.strip()!r}: the limit must be above 0")
     name = found["before"] or found["after"] or ""
     if name.startswith("p"):
         percent = float(name[1:])

@@ -275,8 +275,8 @@ def left_behind(run: Run) -> str | None:
         return None
     of_stage = f" of stage {worst}" if run.workload.stages > 1 else ""
     most = run.workload.concurrency
-    end = "came, so the figures grow with the length of the load"
-    end = end if most is None else f"was due, with at most {most:,} at a time"
+    end = "arrived, so latencies grow with the length of the load"
+    end = end if most is None else f"was due, with at most {most:,} in flight"
     return (
         f"overloaded: {left:,} of {sent:,} requests{of_stage} still waited when the last one {end}"
     )

@@ -48,9 +48,9 @@ class SteadyState:
 
     def __str__(self) -> str:
         if self.begin_s is None:
-            return "not reached: too few are sent, or those in flight change in number to the end"
+            return "not reached: too few requests, or the number in flight changes until the end"
         return (
-            f"from {self.begin_s:,.1f} s until the last begins at {self.end_s:,.1f} s: "
+            f"from {self.begin_s:,.1f} s to {self.end_s:,.1f} s, the last arrival: "
             f"{self.in_flight:,.1f} requests in flight, {self.output_tokens_per_s:,.0f} output "
             "tokens/s"
         )

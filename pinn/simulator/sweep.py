@@ -118,10 +118,10 @@ class RateSweep:
             times = [fixed(found[key]) for _, key in columns]
             table.add(f"{rate:g}", *speeds, *times, *shares, "yes" if _holds(run) else "no")
         page().print(table)
-        say("Rates in requests/s, latencies in ms.")
+        say("Rates in requests/s; latencies in ms, mean and percentiles.")
         for rate, run in zip(self.rates_per_s, self.runs, strict=True):
             if run.goodput is not None:
-                say(f"At {rate:g}: {run.goodput.sentence}.")
+                say(f"At {rate:g} requests/s: {run.goodput.sentence}.")
 
     def _latencies(
         self, metrics: Sequence[str], percentiles: Sequence[float]

@@ -115,7 +115,7 @@ def parse_batch(text: str) -> Batch:
     batch = sum((_parse_part(part.strip()) for part in text.split("+")), Batch())
     if not len(batch):
         raise PinnError(f"batch {text!r:.60} is empty: give at least one request")
-    remedy = "a step of vLLM holds --max-num-seqs requests, 1,024 by default"
+    remedy = "a step of vLLM has at most --max-num-seqs requests, 1,024 by default"
     check_size(len(batch), documents.MOST_BATCH_REQUESTS, f"batch {text!r:.60}: requests", remedy)
     return batch
 

@@ -84,7 +84,7 @@ def _load_name(name: str, fallback_precision: str | None) -> ModelSpec:
         variant = find_variant(name)
         if variant is not None:
             return _load_variant(name, variant)
-        where = f"not in the catalog nor in the local cache, and {error}"
+        where = f"it is neither in 'pinn models' nor in the local cache, and {error}"
         remedy = model_names.suggestion(name)
         raise PinnError(f"unknown model {name!r}: {where}; {remedy}") from error
     sampling = _sampling(model_names.cached_file(name, model_names.GENERATION_FILE), name)
@@ -136,7 +136,7 @@ def _sampling(file: Path | None, name: str | None) -> Sampling | None:
     else:
         content = documents.read_json(file)
     if not isinstance(content, Mapping):
-        raise PinnError(f"{file}: must hold a JSON object, got {content!r:.60}")
+        raise PinnError(f"{file} must be a JSON object, got {content!r:.60}")
     return sampling_from_generation_config(content, str(file or "data/models/generation.json"))
 
 
@@ -152,7 +152,7 @@ def _as_path(source: str | Path) -> Path | None:
         return path
     text = str(source)
     if path.is_dir() and (isinstance(source, Path) or model_names.find_in_catalog(text) is None):
-        raise PinnError(f"{path}: the folder holds no config.json: give the folder of a model")
+        raise PinnError(f"{path}: the folder has no config.json: give the folder of a model")
     if isinstance(source, Path) or text.endswith(".json") or text[:1] in (".", "/", "~"):
         raise PinnError(f"{path}: no such file: give a config.json, its folder, or a model name")
     return None

@@ -149,7 +149,7 @@ class ConfigFields:
         names, value = keys(*sizes), self.get(*sizes)
         if isinstance(value, list) and value:
             if any(each != value[0] for each in value):
-                error = self.misfit(" or ".join(names), "be the same everywhere", value)
+                error = self.misfit(" or ".join(names), "be the same in all places", value)
                 raise UnknownLayersError(error)
             value = value[0]
         if value is None:
@@ -267,7 +267,7 @@ def read_fields(config: Mapping[str, object], source: str) -> ConfigFields:
         PinnError: If the document or its ``text_config`` is no JSON object.
     """
     if not isinstance(config, Mapping):
-        raise PinnError(f"{source}: a config.json must hold a JSON object, got {config!r:.60}")
+        raise PinnError(f"{source}: a config.json must be a JSON object, got {config!r:.60}")
     nested = [config.get("text_config"), config.get("llm_config")]
     text = next((value for value in nested if value is not None), config)
     if not isinstance(text, Mapping):
@@ -301,9 +301,9 @@ def check_supported(fields: ConfigFields) -> None:
     unsupported = models_file("types.json")["unsupported"].get(fields.model_type)
     kind = unsupported or next((kind for kind, _ in marked_kinds(fields)), None)
     if not fields.is_listed and fields.architecture.endswith("ForMaskedLM"):
-        kind = "attention in both directions"
+        kind = "bidirectional attention"
     if kind is not None:
-        listed = "docs/models.md lists the kinds of layers that are"
+        listed = "see docs/models.md for the supported kinds of layers"
         fault = f"{fields.model_type} has {kind}, which is not supported: {listed}"
         raise UnknownLayersError(fields.error(fault))
 

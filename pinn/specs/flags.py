@@ -100,10 +100,11 @@ class Flag:
 
     @property
     def summary(self) -> str:
-        """The flag's sentence with its unit, where that does not say it, and its default."""
+        """The flag's sentence with its engines, unless all have it, its unit and its default."""
         unit = "" if self.unit in self.help.lower().split() else self.unit
         default = f"default: {self.default_text}" if self.default_text else ""
-        facts = "; ".join(filter(None, (unit, default)))
+        engines = f"{' and '.join(self.engines)} only" if self.engines else ""
+        facts = "; ".join(filter(None, (engines, unit, default)))
         return f"{self.help} [{facts}]" if facts else self.help
 
     def read(self, value: object, name: str = "") -> FlagValue:
@@ -180,7 +181,9 @@ class Flag:
 
 
 #: Beside an engine's own flags: what its engine refuses is timed all the same.
-FORCE = Flag("Time it although its engine refuses it.", False, name="force", kind="bool")
+FORCE = Flag(
+    "Predict a configuration even if the engine would refuse it.", False, name="force", kind="bool"
+)
 
 
 def flag(default: FlagValue, help: str = "", **declaration: Any) -> Any:

@@ -190,8 +190,11 @@ def _peaks(name: str, values: Mapping[str, object], source: str) -> dict[str, fl
     bf16 = _number(name, values, _COMPUTE, source)
     fp8 = _number(name, values, _FP8, source) if any(values.get(key) for key in _FP8) else None
     if bf16 and fp8 and fp8 > _SPARSE_RATIO * bf16:
-        said = f"the FP8 rate is {fp8 / bf16:.1f} times the 16-bit one, which is a sparse figure"
-        warnings.warn(f"{source}: GPU {name}: {said}: taking half", stacklevel=3)
+        said = (
+            f"the FP8 rate is {fp8 / bf16:.1f} times the 16-bit one, which is the "
+            "rate with sparsity"
+        )
+        warnings.warn(f"{source}: GPU {name}: {said}: using half of it", stacklevel=3)
         fp8 /= 2
     found = {"bf16": bf16, "fp8": fp8}
     return {kind: value for kind, value in found.items() if value is not None}
@@ -201,7 +204,7 @@ def _overridden(
     known: GpuSpec, stated: Mapping[str, Any], peaks: Mapping[str, float], source: str
 ) -> GpuSpec:
     read = ", ".join(sorted([*stated, *(f"{kind} rate" for kind in peaks)])) or "nothing"
-    said = f"{read} from {source}; the rest is {known.name}: {known.source}"
+    said = f"{read} from {source}; the rest is that of {known.name}: {known.source}"
     rates = {**known.peak_flop_per_s, **peaks}
     return replace(known, **stated, peak_flop_per_s=rates, source=said)
 
@@ -294,7 +297,9 @@ def _known() -> dict[str, Path]:
         for name in (values.get("name", path.stem), *values.get("aliases", ())):
             other = found.setdefault(_plain(name), path)
             if other != path:
-                raise PinnError(f"{path}: the name {name!r} is in {other.name} too: use another")
+                raise PinnError(
+                    f"{path}: the name {name!r} is already used in {other.name}: use another"
+                )
     return found
 
 
@@ -306,7 +311,7 @@ def _catalogued(path: Path) -> GpuSpec:
 def _load_file(path: Path, entry: str | None) -> GpuSpec:
     values = read_json(path)
     if not isinstance(values, Mapping):
-        raise PinnError(f"{path}: a GPU file must hold a JSON object, got {values!r:.60}")
+        raise PinnError(f"{path}: a GPU file must be a JSON object, got {values!r:.60}")
     if "memory_bandwidth_bytes_per_s" in values or "peak_flop_per_s" in values:
         found = _read_own(values, path)
         refuse_other_vendor(found.name, found.source)
@@ -316,7 +321,7 @@ def _load_file(path: Path, entry: str | None) -> GpuSpec:
         entry = next(iter(nested))
     if entry is None or entry not in nested:
         held = (", ".join(nested) or "no GPU") + (f", not {entry}" if entry else "")
-        raise PinnError(f"{path} holds {held}: choose one with {path}#NAME")
+        raise PinnError(f"{path} has {held}: choose one with {path}#NAME")
     refuse_other_vendor(entry)
     return read_foreign_gpu(entry, nested[entry], find_gpu(entry), str(path))
 

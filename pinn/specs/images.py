@@ -138,7 +138,9 @@ def request_images(
     if not count:
         return None
     if reader is None:
-        fault = f"--images-per-request: what {name} makes of an image is not known"
+        fault = (
+            f"--images-per-request: the number of tokens that {name} has for an image is unknown"
+        )
         raise PinnError(f"{fault}: add the tokens of its images to --input-len")
     of_each = reader.tokens(*pixels), reader.merged_patches(*pixels)
     return RequestImages(count, size, *of_each, first_token)

@@ -79,7 +79,7 @@ def _compressed(fields: ConfigFields, layers: int) -> list[model.CompressedAtten
     by_kind = None if named is None else [rates.get(str(kind), 0) for kind in named]
     ratios = fields.per_layer("compress_ratios", layers) or by_kind or [None]
     if any(ratio not in mixers.COMPRESSION_RATIOS for ratio in ratios):
-        rule = f"give each of {layers} layers one of {mixers.COMPRESSION_RATIOS}"
+        rule = f"give each of the {layers} layers one of {mixers.COMPRESSION_RATIOS}"
         raise fields.misfit("compress_ratios", rule, fields.get("compress_ratios"))
     own, integer = replace(_indexer(fields), ratio=mixers.INDEXED_RATIO), fields.integer
     heads, rank, width = map(integer, ("num_attention_heads", "q_lora_rank", "head_dim"))

@@ -36,7 +36,7 @@ def _package_files() -> list[Path]:
     """The configs that aiconfigurator-core ships; without the package, none and a warning."""
     spec = find_spec("aiconfigurator_core")
     if spec is None or spec.origin is None:
-        missing = "most names of the model catalog are missing"
+        missing = "most names of 'pinn models' are missing"
         warnings.warn(f"aiconfigurator-core is not installed: {missing}", stacklevel=2)
         return []
     found = (Path(spec.origin).parent / "model_configs").glob(f"*{PACKAGE_SUFFIX}")
@@ -215,16 +215,18 @@ def check_name(name: str) -> None:
 
     >>> check_name("TheBloke/Llama-2-7B-Chat-GGUF")
     Traceback (most recent call last):
-    pinn.errors.PinnError: 'TheBloke/Llama-2-7B-Chat-GGUF' names a release for llama.cpp, whose \
-kernels have no times here: give the model it was made of, with --quantization int4 for its size
+    pinn.errors.PinnError: 'TheBloke/Llama-2-7B-Chat-GGUF' is a model in a format of llama.cpp, \
+whose kernels were not measured: give the model from which it was made, with --quantization \
+int4 for its size
     """
     engines = inverted(models_file("name_words.json")["other_engines"])
     words = re.split(r"[-_./:]", name.lower())
     engine = next((engines[word] for word in words if word in engines), None)
     if engine is not None:
         raise PinnError(
-            f"{name!r} names a release for {engine}, whose kernels have no times here: give the "
-            "model it was made of, with --quantization int4 for its size"
+            f"{name!r} is a model in a format of {engine}, whose kernels were not "
+            "measured: give the model from which it was made, with "
+            "--quantization int4 for its size"
         )
 
 
@@ -239,14 +241,16 @@ def check_path(path: Path) -> None:
         return
     if path.suffix == ".gguf" or (is_folder and next(path.glob("*.gguf"), None)):
         raise PinnError(
-            f"{path}: GGUF is llama.cpp's format, whose kernels have no times here: give the "
-            "config.json of the model it was made of, with --quantization int4 for its size"
+            f"{path}: GGUF is llama.cpp's format, whose kernels were not "
+            "measured: give the config.json of the model from which it was made, "
+            "with --quantization int4 for its size"
         )
     adapter = path / _ADAPTER if is_folder else path
     if adapter.name == _ADAPTER and adapter.is_file():
         content = read_json(adapter)
         base = content.get("base_model_name_or_path") if isinstance(content, Mapping) else None
         raise PinnError(
-            f"{adapter}: a LoRA adapter, not a model: give the model that it adapts, "
-            f"{base or 'which it does not name'}; what the adapter adds to a step is not predicted"
+            f"{adapter} is a LoRA adapter, not a model: give the model that it "
+            f"adapts ({base or 'which it does not state'}); the step time of the "
+            "adapter is not predicted"
         )

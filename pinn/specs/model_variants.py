@@ -86,8 +86,8 @@ def _label_for(model: ModelSpec, text: str) -> str | None:
     if any(form.name not in _WIDE for form in vars(model.precisions).values()):
         return None
     if methods[text] is None:
-        fault = f"{model.name} has no quantization config, its weights are of 16 bits"
-        remedy = "give a checkpoint that has one, or a format such as --quantization fp8 or nvfp4"
+        fault = f"{model.name} has no quantization config, so its weights have 16 bits"
+        remedy = "give a model that has one, or a format such as --quantization fp8 or nvfp4"
         raise PinnError(f"--quantization {text}: {fault}: {remedy}")
     return str(methods[text])
 
@@ -213,8 +213,9 @@ class Variant:
         context = f", {model.max_position:,} tokens of context" if self.context_tokens else ""
         weights = f", {_formats(model)}" if self.scheme else ""
         return (
-            f"{name} is not in the catalogue and read by its name: the layers of {self.base}"
-            f"{context}{weights}; give the path of its config.json to be sure"
+            f"{name} is not in 'pinn models', so it is derived from its name: the "
+            f"layers of {self.base}{context}{weights}; give the path of its "
+            "config.json to be sure"
         )
 
     def _quantized(self, model: ModelSpec, scheme: str) -> ModelSpec:

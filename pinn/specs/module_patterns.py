@@ -160,7 +160,7 @@ def _compiled(pattern: str, source: str) -> re.Pattern[str]:
     """An expression that is quick to match: no repeat inside a repeat, and not many of them."""
     if len(_REPEATS.findall(pattern)) > _MOST_REPEATS or _NESTED_REPEATS.search(pattern):
         fault = f"repeats more than {_MOST_REPEATS} parts, or repeats a repeated part"
-        remedy = "write one that is quick to match"
+        remedy = "simplify it"
         raise PinnError(f"{source}: the expression {pattern!r:.80} {fault}: {remedy}")
     try:
         return re.compile(pattern.removeprefix("re:"))

@@ -36,7 +36,8 @@ def refuse_other_vendor(name: str, *texts: str) -> None:
     """
     vendor = next((found for text in (name, *texts) if (found := vendor_of(text))), None)
     if vendor is not None:
-        why = "kernels, engines and all-reduces that predictions rest on were measured on NVIDIA's"
+        why = "predictions are based on measurements of NVIDIA GPUs"
         raise PinnError(
-            f"{name!r:.80}: {vendor} is not supported: {why}; 'pinn gpus' lists the GPUs that are"
+            f"{name!r:.80}: GPUs of {vendor} are not supported, because {why}: "
+            "'pinn gpus' lists supported ones"
         )

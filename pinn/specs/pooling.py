@@ -27,5 +27,5 @@ def check_output(model: ModelSpec, output_tokens: int) -> None:
         PinnError: If a request is to have any.
     """
     if model.pooled and output_tokens > 0:
-        fault = f"{model.name} is served for vectors or scores and generates no tokens"
+        fault = f"{model.name} is served for embeddings or scores and generates no tokens"
         raise PinnError(f"{fault}: give --output-len 0, got {output_tokens:,}")

@@ -61,7 +61,7 @@ class Quantization:
         if sum(others.values()) > _REPORTED_SHARE:
             split = ", ".join(f"{share:.0%} in {name}" for name, share in others.items())
             where, share = f"{self.source}: {kind.replace('_', ' ')}", held[most] / total
-            rule = f"all are counted and timed in {most.name}"
+            rule = f"all of them are treated as {most.name}"
             told = f"{where}: {share:.0%} of the bytes are in {most.name}, {split}: {rule}"
             warnings.warn(told, stacklevel=2)
         return most
@@ -87,7 +87,7 @@ def read_quantization(
     except PinnError as error:
         if fallback is None:
             raise
-        warnings.warn(f"{error}; taking {fallback} for all linear layers", stacklevel=2)
+        warnings.warn(f"{error}; using {fallback} for all linear layers", stacklevel=2)
         named = [(["Linear"], fallback)]
     groups = [(ModulePatterns(t, source), precision(f) if f else None) for t, f in named]
     # A layer's own name goes before the class name "Linear" (find_matched_target in vLLM).

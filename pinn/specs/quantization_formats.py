@@ -119,8 +119,8 @@ def _modelopt(block: Block) -> Named:
         by_algorithm.setdefault(str(own.get("quant_algo") or "").upper(), []).append(name)
     numbers = {match[1] for name in layers if (match := _LAYER.match(name))}
     if len(numbers) == 1:
-        only = f"names layer {min(numbers)} alone: read as an excerpt"
-        rule = "what is named stands for its neighbours and for every layer"
+        only = f"has layer {min(numbers)} only"
+        rule = "its formats are used for all layers"
         warnings.warn(f"{block.source}: quantized_layers {only}, {rule}", stacklevel=2)
         by_algorithm = {
             a: [_LAYER.sub("", name).rpartition(".")[0] or name for name in names]

@@ -48,7 +48,7 @@ class AssumedAcceptance(NamedTuple):
         """For the recipe: an assumption with its spread, or that it has to be given."""
         spread = f"{self.low:g} to {self.high:g}"
         if self.rate is None:
-            return f"give --speculative-acceptance, which is {spread}: {self.source}"
+            return f"give --speculative-acceptance, measured values are {spread}: {self.source}"
         return f"acceptance {self.rate:g} ({spread}): {self.source}"
 
 
@@ -145,8 +145,8 @@ def with_acceptance(asked: Speculation, text: str) -> Speculation:
     if len(given) == 1:
         given *= asked.positions
     if len(given) < asked.positions:
-        fault = f"has {len(given)} positions and {asked.positions} tokens are drafted"
-        remedy = "give as many, or one rate for all"
+        fault = f"has {len(given)} positions, but {asked.positions} tokens are drafted"
+        remedy = "give one rate for each, or one for all"
         raise PinnError(f"--speculative-acceptance {text!r} {fault}: {remedy}")
     return replace(asked, acceptance=given[: asked.positions])
 

@@ -111,7 +111,7 @@ def _anchors(tensors: dict[str, np.ndarray], header: dict[str, Any]) -> np.ndarr
     if anchors.shape != (len(header["anchor_names"]), width):
         raise ValueError(f"anchors have shape {list(anchors.shape)}, expected a row a name")
     if not isinstance(header["metadata"], dict):
-        raise ValueError("its metadata is no JSON object")
+        raise ValueError("its metadata is not a JSON object")
     return anchors
 
 
@@ -129,6 +129,7 @@ def _check_header(header: Any, path: Path) -> None:
             listed = map(str, found) if isinstance(found, list) else ()
             unknown = sorted(set(listed) ^ set(names)) or ["the order"]
             raise PinnError(
-                f"{path} was made for other {part.replace('_', ' ')} (they differ in "
-                f"{', '.join(unknown)}): train a new checkpoint with 'python train.py'"
+                f"{path} has different {part.replace('_', ' ')} from this version "
+                f"(in {', '.join(unknown)}): train a new checkpoint with 'python "
+                "train.py'"
             )

@@ -114,8 +114,9 @@ class CoefficientSet:
         ]
         if differences:
             raise PinnError(
-                f"{where} holds coefficients of another deployment ({'; '.join(differences)}): "
-                "give that deployment, or write the file anew for this one"
+                f"{where} holds coefficients of another deployment "
+                f"({'; '.join(differences)}): give that deployment, or write the "
+                "file again for this one"
             )
 
 
@@ -184,8 +185,8 @@ def read_coefficient_set(path: Path) -> CoefficientSet:
     schema = tree.get("schema", SCHEMA) if isinstance(tree, dict) else None
     if schema is not None and schema != SCHEMA:
         raise PinnError(
-            f"{path} describes {schema!r}, this version reads {SCHEMA!r}: write the file anew with "
-            "'pinn coefficients --json' or 'pinn calibrate'"
+            f"{path} describes {schema!r}, this version reads {SCHEMA!r}: write "
+            "the file again with 'pinn coefficients --json' or 'pinn calibrate'"
         )
     entries = {part: _checked_entries(tree, part, path) for part in REGISTRIES}
     _check_facts(tree, path)
@@ -211,7 +212,7 @@ def _check_facts(tree: dict[str, Any], path: Path) -> None:
     sources = (tree.get("calibration") or {}).get("sources", [])
     listed = isinstance(sources, list) and all(isinstance(s, dict) for s in sources)
     if not listed or not all(isinstance(s.get("path"), str) for s in sources):
-        raise misfit(f"{path}: calibration.sources", "list files with their path", sources)
+        raise misfit(f"{path}: calibration.sources", "give the path of the file", sources)
 
 
 def covariance_entry(covariance: Float[np.ndarray, "n n"]) -> dict[str, object]:
@@ -251,8 +252,9 @@ def _checked_entries(tree: object, part: str, path: Path) -> dict[str, dict[str,
     odd = sorted(set(known) ^ set(registry))
     if odd:
         raise PinnError(
-            f"{path}: {part} and this version's features differ in {', '.join(odd)}: write the "
-            "file anew with 'pinn coefficients --json' or 'pinn calibrate'"
+            f"{path}: {part} and this version's features differ in "
+            f"{', '.join(odd)}: write the file again with 'pinn coefficients "
+            "--json' or 'pinn calibrate'"
         )
     return {name: known[name] for name in registry}
 

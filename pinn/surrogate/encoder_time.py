@@ -125,9 +125,10 @@ def images_notice(images: RequestImages) -> str:
     """Return what images make of a request, and that their encoder's time was not measured."""
     what = "image" if images.count == 1 else "images"
     return (
-        f"each request has {images.count} {what} of {images.size}, {images.tokens:,} tokens each "
-        "if the preprocessor does not resize them; the time of their vision encoder is composed "
-        "of kernels, not measured"
+        f"each request has {images.count} {what} of {images.size}, "
+        f"{images.tokens:,} tokens each if the preprocessor does not resize them; "
+        "the time of the vision encoder is composed of measured kernels; it was "
+        "never measured as a whole"
     )
 
 
@@ -153,13 +154,14 @@ def encoder_time(
         return None
     reader = deployment.model.images
     if reader is None or not reader.encoder.heads:
-        fault = f"the vision encoder of {deployment.model.name} is not known"
+        fault = f"the vision encoder of {deployment.model.name} is unknown"
         raise PinnError(f"--images-per-request: {fault}: count its tokens in --input-len")
     folder = files.find_kernels(None, checkpoint or files.find_checkpoint())
     if folder is None:
         raise PinnError(
-            "--images-per-request: an encoder's time is composed of kernel surrogates, and none "
-            "are found: fit them with 'python train.py kernels=on'"
+            "--images-per-request: the time of a vision encoder is composed of "
+            "kernel surrogates, and there are none: fit them with 'python "
+            "train.py kernels=on'"
         )
     # The JSON file has the hash of the file beside it, so the cache's key covers both.
     ranks = deployment.recipe.tensor_parallel_size

@@ -279,6 +279,6 @@ def _parsed(batch: AnyBatch | Batches) -> Sequence[Batch]:
     for each in listed:
         if not isinstance(each, str | Batch):
             raise PinnError(
-                f"{each!r:.60} is no batch: give text such as '32 decode @ 700', or a Batch"
+                f"a batch must be text such as '32 decode @ 700' or a Batch, got {each!r:.60}"
             )
     return [parse_batch(each) if isinstance(each, str) else each for each in listed]

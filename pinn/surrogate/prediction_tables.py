@@ -27,8 +27,9 @@ _MORE = (
     "--betas (coefficients), --json FILE (everything)."
 )
 _SPECULATIVE = (
-    "Steps draft and verify tokens. No such step was measured: 90 % intervals are those of plain "
-    "steps, and time per token rests on the acceptance above."
+    "Steps include drafting and verification, which were never measured: 90 % "
+    "intervals are those of steps without them, and times per token assume the "
+    "acceptance above."
 )
 #: Number of CUDA graph sizes that are listed before the last one.
 _LISTED = 4
@@ -72,7 +73,7 @@ def html(found: Prediction) -> str:
 
 def _marks_lines(steps: Sequence[StepTime]) -> list[str]:
     """Return a line for each batch that has marks."""
-    return [f"{s.batch} is beyond limits: {'; '.join(s.marks)}." for s in steps if s.marks]
+    return [f"{s.batch}: {'; '.join(s.marks)}." for s in steps if s.marks]
 
 
 def _sentence(clause: str) -> str:
@@ -139,10 +140,10 @@ def _shown(value: object) -> str:
 #: Part of the coefficients -> title, and unit of its multipliers.
 _PARTS = {
     "beta": (
-        "beta: step time = host + the longer of launching and the GPU's work, each beta x feature",
+        "beta: a step's time is host + max(launching, GPU), each the sum of its beta x feature",
         "x datasheet time",
     ),
-    "alpha": ("alpha: time of a request outside the steps", "x step time"),
+    "alpha": ("alpha: times of a request outside the engine's steps", "x step time"),
 }
 
 

@@ -24,21 +24,23 @@ from pinn.training.teacher import Teacher
 
 #: Parts of a step and the content of each, in the order of every table and plot.
 PARTS: dict[str, str] = {
-    "weights": "projections, dense and shared layers, output head with one token: their weights",
-    "matmul_arithmetic": "what further tokens add to them: arithmetic",
-    "experts": "routing, routed experts, gathering and scattering",
-    "decode_attention": "attention of decodes: reading keys and values",
-    "prefill_attention": "attention of prompts",
-    "communication": "all-reduces, exchange between experts, pipeline",
-    "small_kernels": "norms, rotary embedding, quantization; launches in graphs",
-    "sampling": "drawing the next tokens from the logits",
-    "launching": "kernels launched one by one that the GPU waits for",
-    "host": "scheduling, input preparation, work per request",
+    "weights": "matrix multiplications for one token (reading weights): projections, dense, head",
+    "matmul_arithmetic": "arithmetic of these for all further tokens",
+    "experts": "router, routed experts, and moving tokens to and from them",
+    "decode_attention": "attention of decode requests (KV cache reads)",
+    "prefill_attention": "attention of prefills",
+    "communication": "all-reduces, exchange between the GPUs of experts, pipeline transfers",
+    "small_kernels": "norms, rotary embedding, quantization; launches within CUDA graphs",
+    "sampling": "sampling of tokens from logits",
+    "launching": "time that the GPU waits for kernel launches outside CUDA graphs",
+    "host": "CPU: scheduling, input preparation, work per request",
 }
 #: Part of steps under speculative decoding alone, where a draft model runs on the GPU.
-DRAFTING: dict[str, str] = {"drafting": "the draft's layers and head, pass by pass"}
+DRAFTING: dict[str, str] = {"drafting": "layers and head of the draft model, in all its passes"}
 #: Part of steps with the first token of an image.
-ENCODING: dict[str, str] = {"encoder": "vision encoder of images: composed of kernels, unmeasured"}
+ENCODING: dict[str, str] = {
+    "encoder": "vision encoder, composed of measured kernels; never measured as a whole"
+}
 
 #: Matrix multiplications: the time of one token is ``weights``, the rest ``matmul_arithmetic``.
 _GEMM = "gemm"

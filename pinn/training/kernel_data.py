@@ -56,14 +56,15 @@ def fitted_surrogates(settings: KernelSettings, exclude: Exclusion) -> KernelSur
             found = surrogates.metadata.get("excluded")
             if found != exclude.describe():
                 raise PinnError(
-                    f"{folder} holds surrogates fitted without {found}, wanted without "
-                    f"{exclude.describe()}: delete the folder or name another one"
+                    f"{folder} has surrogates that were fitted without {found}, "
+                    f"expected without {exclude.describe()}: delete the folder or "
+                    "give another one"
                 )
             return surrogates
     systems = Path(settings.tables) if settings.tables else None
     if systems is not None and not (systems / "data").is_dir():
         remedy = "run 'make kernel-tables', or name a systems folder in PINN_KERNEL_TABLES"
-        raise PinnError(f"no kernel tables in {systems}: {remedy}")
+        raise PinnError(f"there are no kernel tables in {systems}: {remedy}")
     return surrogates_without(exclude, settings.seed, Path(settings.cache), systems)
 
 

@@ -113,7 +113,7 @@ class StepBreakdowns:
 
     def _show_marks(self, index: int) -> None:
         if self.marks[index]:
-            say(f"{self.steps[index].batch} is beyond limits: {'; '.join(self.marks[index])}.")
+            say(f"{self.steps[index].batch}: {'; '.join(self.marks[index])}.")
 
     def _tables(self) -> list[Grid]:
         firsts = range(0, len(self.steps), _ABREAST)
@@ -220,8 +220,8 @@ def _steps_table(steps: Sequence[Breakdown]) -> Grid:
 
 def _parts_table(step: Breakdown) -> Grid:
     floor = step.floor / MICROSECOND
-    title = f"{step.batch}: where the microseconds go (floor {floor:.0f} us)"
-    holds = Column("what it holds", True)
+    title = f"{step.batch}: time by part (roofline lower bound {floor:.0f} us)"
+    holds = Column("contents", True)
     table = Grid.of("part", "network us", "%", "composed us", "%", holds, caption=title)
     texts = PARTS | DRAFTING | ENCODING | {"step": ""}
     composed = step.composed or {}
@@ -244,7 +244,7 @@ def _cells(values: Sequence[float | None], totals: Sequence[float | None]) -> It
 def _kernels_table(kernels: Sequence[KernelUse]) -> Grid:
     nearest = Column("nearest measured", True)
     headings = ("kernel", "runs", "us each", "us", nearest, "size ratio")
-    table = Grid.of(*headings, caption="measured kernels behind it")
+    table = Grid.of(*headings, caption="kernels of the composed step")
     for use in kernels:
         stretch = stretch_of(use)
         telling = {k: v for k, v in use.sizes.items() if _USUAL.get(k) != v}
@@ -265,12 +265,12 @@ def _rests_on(kernels: Sequence[KernelUse], gpu: str) -> str:
     near = sum(use.total_seconds for use in kernels if _is_near(use, gpu))
     far = max(kernels, key=lambda use: stretch_of(use) or 0.0)
     text = (
-        f"{100 * near / total:.0f} % of the kernels' time is within x {NEAR} of a kernel measured "
-        f"on {gpu} in the same format"
+        f"{100 * near / total:.0f} % of the kernel time is within {NEAR}x of sizes measured on "
+        f"{gpu} in the same number format"
     )
     if (stretch := stretch_of(far)) is None:
         return f"{text}."
-    return f"{text}; the farthest, {far.operator}, differs by a factor of {stretch:.2f}."
+    return f"{text}; farthest: {far.operator}, {stretch:.2f}x."
 
 
 def _is_near(use: KernelUse, gpu: str) -> bool:

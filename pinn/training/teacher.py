@@ -93,9 +93,9 @@ def saved_scalars(values: Mapping[str, Mapping[str, float]]) -> Scalars:
     multipliers, overheads = values.get("multipliers", {}), values.get("overheads", {})
     if set(multipliers) != set(COMPOSED_PARTS) or not set(overheads) <= set(STEP_FEATURES):
         raise PinnError(
-            f"the checkpoint's scalars are of {sorted(multipliers)} and {sorted(overheads)}, "
-            f"expected {', '.join(COMPOSED_PARTS)} and names of step features: train it anew with "
-            "'python train.py kernels=on'"
+            f"the checkpoint's scalars are of {sorted(multipliers)} and "
+            f"{sorted(overheads)}, expected {', '.join(COMPOSED_PARTS)} and names "
+            "of step features: train it again with 'python train.py kernels=on'"
         )
     return Scalars(
         np.array([float(multipliers[name]) for name in COMPOSED_PARTS]),

@@ -177,7 +177,7 @@ PROBLEMS = [
     ("simulate", LLAMA | LOAD | {"rate": 10, "num_prompts": 2_000_000}, 422,
      ["num-prompts", "2000000", "1e+06", "leave it out"]),
     ("simulate_fleet", LLAMA | LOAD | {"rate": 1, "fleet": [1]}, 422, ["fleet", "[1]", "such as"]),
-    ("plan", PLAN | {"workers": 8}, 422, ["workers", "8", "who starts the service"]),
+    ("plan", PLAN | {"workers": 8}, 422, ["workers", "8", "it is set when the service is started"]),
     ("plan", PLAN | {"time_budget": "inf"}, 422, ["time_budget", "300 s", "inf", "give less"]),
     ("plan", LLAMA | LOAD | {"rate": 4}, 422, ["slo"]),
     ("nothing", {}, 404, ["/nothing", "/predict"]),
@@ -388,7 +388,7 @@ def test_a_full_queue_says_when_to_ask_again(environment):  # noqa: ARG001
     app.state.service.close()
     assert response.status_code == 503
     assert response.headers["retry-after"] == "1"
-    assert "ask again in 1 s" in response.json()["detail"]
+    assert "retry in 1 s" in response.json()["detail"]
 
 
 def test_an_error_of_its_own_is_a_problem_too(environment):  # noqa: ARG001

@@ -47,14 +47,14 @@ def test_releases_share_their_step_times():
 @pytest.mark.parametrize("command", COMMANDS)
 def test_an_assumed_acceptance_is_said(run, command):
     said = printed(run, *COMMANDS[command], *DRAFTS)
-    assert "1.58 tokens of a request per step. ASSUMED acceptance 0.38 (0.38 to 0.8)" in said
+    assert "1.58 tokens per request and step. ASSUMED acceptance 0.38 (0.38 to 0.8)" in said
     given = printed(run, *COMMANDS[command], *DRAFTS, "--speculative-acceptance", "0.7")
     assert "ASSUMED" not in given
-    assert "2.53 tokens of a request per step, by the acceptance that was given" in given
+    assert "2.53 tokens per request and step, at the acceptance given" in given
 
 
 def test_a_simulation_asks_for_the_acceptance_of_n_grams(refused):
     drafts = ("--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3}')
     line = refused("simulate", *LLAMA, *LOAD, *drafts)
-    assert "ngram drafts: give --speculative-acceptance, which is 0 to 1" in line
+    assert "ngram drafts: give --speculative-acceptance, measured values are 0 to 1" in line
     assert "random prompts" in line

@@ -74,7 +74,7 @@ def test_a_negative_token_count(refused, batch):
 def test_an_empty_table(refused, tmp_path):
     (tmp_path / "list.csv").touch()
     line = refused("coefficients", "--configs", tmp_path / "list.csv", "--out", tmp_path / "t.csv")
-    assert f"{tmp_path / 'list.csv'} holds no configurations" in line
+    assert f"{tmp_path / 'list.csv'} has no configurations" in line
     assert not (tmp_path / "t.csv").exists()
 
 
@@ -109,7 +109,7 @@ def test_an_unknown_model_names_close_ones(refused, monkeypatch):
         (("coefficients", "--warp"), "--warp"),
         (("coefficients", "--grid", "gpu=H100"), "need --out PATH"),
         (("coefficients", *LLAMA, "--out", "t.csv"), "use --json"),
-        (("coefficients", "--grid", "gpu=H100", "--out", "t.xls"), "name it .csv, .json"),
+        (("coefficients", "--grid", "gpu=H100", "--out", "t.xls"), "ends in .csv, .json"),
         (("export", "table"), "Missing option '--out'"),
     ],
 )

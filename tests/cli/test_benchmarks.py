@@ -63,7 +63,7 @@ def test_pages_ask_for_their_load(refused, coefficients, tmp_path):
     for path, text in zip(paths, metrics_pages(of), strict=True):
         path.write_text(text)
     line = refused("ingest", "benchmarks", *paths, "-o", tmp_path / "run1", *LLAMA)
-    assert "leaves out --concurrency (most requests in flight): give it" in line
+    assert "does not state --concurrency (maximum number of requests in flight): give it" in line
     assert not (tmp_path / "run1").exists()
 
 
@@ -104,7 +104,7 @@ def test_the_log_of_a_start_has_to_match_the_flags(run, refused, coefficients, t
     log.write_text("INFO [kv_cache_utils.py:1087] GPU KV cache size: 1,052,160 tokens\n")
     assert "65,759 KV blocks on each GPU, but " in refused(*calibrate)
     log.write_text("ValueError: No available memory for the cache blocks.")
-    assert "a start that failed, which says: No available memory" in refused(*calibrate)
+    assert "a failed start (No available memory" in refused(*calibrate)
 
 
 def test_only_what_is_better_beyond_noise_is_written(run, coefficients, tmp_path):
@@ -207,7 +207,7 @@ def test_a_launch_command_says_what_was_measured(run, refused, coefficients, tmp
     result = run("ingest", "benchmarks", tmp_path / "c4.json", "-o", out, "--serve", COMMAND,
                  "--gpu", "H100", "--max-num-batched-tokens", 4096)  # fmt: skip
     assert result.exit_code == 0, result.output
-    assert "no effect here: --port 8000" in result.output
+    assert "no effect on predictions: --port 8000" in result.output
     deployment = read_trace_tables(out).deployment()
     serving = deployment.serving
     assert (serving.tensor_parallel_size, serving.max_num_seqs) == (2, 64)
@@ -219,9 +219,9 @@ def test_a_launch_command_says_what_was_measured(run, refused, coefficients, tmp
     assert written["tensor_parallel_size"] == 2
     result = run("calibrate", "--observations", out, "--serve", COMMAND)
     assert result.exit_code == 1
-    assert "names its server already" in result.output
+    assert "has the flags of its server already" in result.output
     line = refused("measure", "--model", "Llama-3.1-8B", "--gpu", "H100", "--serve", COMMAND)
-    assert "measure's --serve takes no launch command" in line
+    assert "is a switch and takes no launch command" in line
 
 
 def test_a_function_takes_the_launch_command_too(coefficients, tmp_path):

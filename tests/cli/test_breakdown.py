@@ -32,11 +32,11 @@ def test_the_account_names_every_part_and_the_kernels_behind_it(run, kernels_fol
     result = run("breakdown", *options, "--explain")
     assert result.exit_code == 0, result.output
     assert max(map(len, result.stdout.splitlines())) <= 100
-    for text in (*PARTS, f"{MIXED}: where the microseconds go", "same shape", "x 1.00"):
+    for text in (*PARTS, f"{MIXED}: time by part", "same shape", "x 1.00"):
         assert text in result.stdout
-    assert "measured kernels behind it" in result.stdout
-    assert "overheads: their priors" in result.stdout
-    rests_on = "of the kernels' time is within x 1.1 of a kernel measured on H100-SXM"
+    assert "kernels of the composed step" in result.stdout
+    assert "overheads: assumed ones" in result.stdout
+    rests_on = "of the kernel time is within 1.1x of sizes measured on H100-SXM"
     for printed in (result.stdout, run("breakdown", *options).stdout):
         assert rests_on in " ".join(printed.split())
 
@@ -106,7 +106,7 @@ def test_plots_are_pictures_with_and_without_kernels(run, tmp_path, monkeypatch,
 
 
 def test_what_cannot_be_used_is_refused_in_one_line(refused, tmp_path):
-    assert "name it .png" in refused("breakdown", *LLAMA, "--plot", tmp_path / "a.txt")
+    assert "ends in .png" in refused("breakdown", *LLAMA, "--plot", tmp_path / "a.txt")
     assert "no kernel surrogates at" in refused("breakdown", *LLAMA, "--kernels", tmp_path)
     assert "cannot read batch part" in refused("breakdown", *LLAMA, "--batch", "many")
 

@@ -40,7 +40,7 @@ def test_the_first_screen_answers_in_24_lines_of_80_columns(run):
     assert max(len(line.rstrip()) for line in lines) <= 80
     said = " ".join(result.stdout.split())
     for text in (
-        "vllm 0.33.0, not measured: trained on releases", "memory: starts, with a KV cache of",
+        "vllm 0.33.0, not measured: trained on releases", "memory: the engine starts, with",
         "1 decode @ 700",
         "256 decode @ 2000", "tokens/s", "The nearest measured deployment is", "--recipe",
     ):  # fmt: skip

@@ -138,10 +138,10 @@ def test_a_file_and_a_checkpoint(run, checkpoints, tmp_path):
 
 
 def test_what_cannot_be_compared_is_refused(refused, evaluation, checkpoint_path, tmp_path):
-    assert "nothing at" in refused("compare", tmp_path / "none", evaluation)
+    assert "does not exist: give a checkpoint" in refused("compare", tmp_path / "none", evaluation)
     text = tmp_path / "x.txt"
     text.write_text("")
     assert "expected a checkpoint" in refused("compare", text, evaluation)
-    assert "name one with --method" in refused("compare", evaluation, evaluation, "--method", "x")
+    assert "with --method" in refused("compare", evaluation, evaluation, "--method", "x")
     line = refused("compare", evaluation, checkpoint_path)
     assert "leave-one-model-out" in line

@@ -124,7 +124,7 @@ def test_the_suite_writes_tables_and_a_page(suite, tmp_path, monkeypatch):
     assert list(here.iterdir()) == []
     folder = tmp_path / "suite"
     summary = json.loads((folder / "evaluation.json").read_text())
-    screen, where = result.stdout.split("All of it:")
+    screen, where = result.stdout.split("Written:")
     assert str(folder / "report.html") in where
     lines = screen.splitlines()
     assert len(lines) <= 20

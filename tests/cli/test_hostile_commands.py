@@ -26,9 +26,9 @@ def file(tmp_path):
 
 def test_a_negative_seed_and_an_empty_file_of_runs(refused, file):
     load = file("load.yaml", PLAIN)
-    assert "from 0 on" in refused("simulate", *LLAMA, "--workload", load, "--seed", -1)
+    assert "of 0 or more" in refused("simulate", *LLAMA, "--workload", load, "--seed", -1)
     runs = file("runs.csv", "")
-    assert "no CSV table" in refused("evaluate", "serving-runs", runs)
+    assert "not a CSV table" in refused("evaluate", "serving-runs", runs)
     assert "--seed" in refused("evaluate", "serving-runs", runs, "--seed", -1)
 
 
@@ -52,16 +52,16 @@ def test_an_overloaded_simulation_says_so_first(run, file, tmp_path):
     heavy = PLAIN | {"prompt_tokens": 4000, "stages": [{"rate": 400, "duration": 1}]}
     out = tmp_path / "run.json"
     result = run("simulate", *LLAMA, "--workload", file("heavy.yaml", heavy), "--json", out)
-    assert " a step, heavy, overloaded: " in heading(result)
+    assert " per step, heavy, overloaded: " in heading(result)
     assert json.loads(out.read_text())["overloaded"].startswith("overloaded: ")
     result = run("simulate", *LLAMA, "--workload", file("light.yaml", PLAIN), "--json", out)
-    assert " a step, light vllm 0.33.0, not measured: " in heading(result)
+    assert " per step, light vllm 0.33.0, not measured: " in heading(result)
     assert json.loads(out.read_text())["overloaded"] is None
 
 
 def test_no_folder_is_made_for_a_mistyped_path(refused, tmp_path):
     line = refused("coefficients", *LLAMA, "--json", tmp_path / "reslts" / "x.json")
-    assert f"there is no folder {tmp_path / 'reslts'}: create it" in line
+    assert f"the folder {tmp_path / 'reslts'} does not exist: create it" in line
     assert list(tmp_path.iterdir()) == []
 
 
@@ -69,16 +69,16 @@ def test_no_folder_is_made_for_a_mistyped_path(refused, tmp_path):
 def test_an_output_never_overwrites_an_input(refused, file, given):
     path = file("config.json", CONFIG)
     line = refused("coefficients", "--model", path.parent / given, "--gpu", "H100", "--json", path)
-    assert "would overwrite what --model names" in line
+    assert "would overwrite the file of --model" in line
     assert json.loads(path.read_text()) == CONFIG
 
 
 @pytest.mark.parametrize("folder", [".", "", "/"])
 def test_a_folder_is_no_file_to_write(refused, folder):
-    assert "that is a folder: name a file" in refused("gpus", "--json", folder)
+    assert "is a folder: give a file" in refused("gpus", "--json", folder)
 
 
 def test_two_outputs_have_two_names(refused, tmp_path, file):
     both = ("--requests", tmp_path / "x", "--json", tmp_path / "x")
     line = refused("simulate", *LLAMA, "--workload", file("load.yaml", PLAIN), *both)
-    assert "would overwrite what" in line
+    assert "would overwrite the file of" in line

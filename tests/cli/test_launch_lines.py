@@ -74,7 +74,7 @@ def test_every_flag_is_in_one_of_three_lists():
         "--enable-dbo", "--kv-transfer-config", "VLLM_SOMETHING=1",
     ]  # fmt: skip
     assert [line.split(":")[0] for line in found.lines] == [
-        "taken from the command", "no effect here", "not modelled",
+        "taken from the command", "no effect on predictions", "not modelled",
     ]  # fmt: skip
 
 
@@ -86,17 +86,17 @@ def test_every_flag_is_in_one_of_three_lists():
             "python -m sglang.launch_server --model-path a --chunk-prefill-size 1",
             "--chunked-prefill",
         ),
-        ("vllm serve --port 8000", "names no model"),
+        ("vllm serve --port 8000", "has no model"),
         ("vllm serve Qwen/Qwen3-8B --max-num-seqs", "--max-num-seqs needs a value"),
         ("vllm serve 'Qwen/Qwen3-8B", "check its quotes"),
-        ("llama-server -m model.gguf", "starts no engine that is known"),
+        ("llama-server -m model.gguf", "starts none of the known engines"),
         ("vllm serve Qwen/Qwen3-8B --compilation-config '{'", "JSON"),
         ("vllm serve Qwen/Qwen3-8B --hf-overrides 3", "must be a JSON object"),
         ("python -m sglang.launch_server --model-path a --chunked-prefill-size x", "cannot read"),
-        ("vllm serve Qwen/Qwen3-8B --no-tensor-parallel-size 3", "no flag of vllm"),
-        ("vllm serve Qwen/Qwen3-8B --config.a 2", "no flag of vllm"),
-        ("python -m sglang.launch_server --model Qwen/Qwen3-8B -O1", "no flag of sglang"),
-        ("vllm serve Qwen/Qwen3-8B --enforce-eager.a=1", "no flag of vllm"),
+        ("vllm serve Qwen/Qwen3-8B --no-tensor-parallel-size 3", "not a known flag of vllm"),
+        ("vllm serve Qwen/Qwen3-8B --config.a 2", "not a known flag of vllm"),
+        ("python -m sglang.launch_server --model Qwen/Qwen3-8B -O1", "not a known flag of sglang"),
+        ("vllm serve Qwen/Qwen3-8B --enforce-eager.a=1", "not a known flag of vllm"),
         ("vllm serve Qwen/Qwen3-8B -cc.cudagraph_mode=FULL -cc.cudagraph_mode.x=1", "JSON object"),
         ("vllm serve Qwen/Qwen3-8B -cc [1] -cc.x=1", "JSON object"),
         ("vllm serve Qwen/Qwen3-8B --seed --port 3", "--seed needs a value"),

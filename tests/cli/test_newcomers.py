@@ -24,7 +24,7 @@ def test_a_name_that_no_model_has(refused):
 def test_gpus_takes_part_of_a_name(run):
     lines = run("gpus", "h100").stdout.splitlines()
     assert [line.split()[0] for line in lines[:4]] == ["gpu", "H100-NVL", "H100-PCIe", "H100-SXM"]
-    assert lines[4].startswith("bf16, fp8, fp4: dense TFLOP/s")
+    assert lines[4].startswith("GiB, TB/s: memory size and bandwidth")
 
 
 @pytest.mark.parametrize("text", ["64 decodes @ 1k", "64 Decode @ 1K", "64 decode @1000"])
@@ -74,7 +74,7 @@ def test_a_number_is_no_batch():
     code = "import pinn; pinn.predict('meta-llama/Llama-3.1-8B', 'H100').step_time(32)"
     command = [sys.executable, "-c", code]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert "PinnError: 32 " in found.stderr
+    assert "or a Batch, got 32" in found.stderr
 
 
 def test_a_prediction_at_the_prompt_fits_a_screen():

@@ -68,8 +68,8 @@ def panel(run, checkpoint, *more):
 def test_intervals_are_judged_without_being_changed(run, rows, stated, tmp_path):
     before = calibration_path(stated).read_bytes()
     printed = panel(run, stated, "--out", tmp_path / "panel.csv")
-    assert "Intervals, each group's from the others:" in printed
-    assert "% inside; interval score" in printed
+    assert "90 % intervals, fitted for each group to all others:" in printed
+    assert "% of the measurements are inside; interval score" in printed
     assert calibration_path(stated).read_bytes() == before
     scored = interval_rows(stated, rows)
     inside = 100 * (scored["error"].abs() <= scored["nested"]).mean()

@@ -19,7 +19,7 @@ def test_a_pasted_command_is_the_configuration(run, tmp_path):
     serving = json.loads((tmp_path / "a.json").read_text())["serving"]
     assert (serving["tensor_parallel_size"], serving["max_model_len"]) == (2, 8000)
     assert serving["max_num_seqs"] == 64
-    for text in ("no effect here: --port 8000", "not modelled: --enable-dbo"):
+    for text in ("no effect on predictions: --port 8000", "not modelled: --enable-dbo"):
         assert text in result.output
 
 
@@ -35,7 +35,7 @@ def test_an_engines_other_flags_are_named(run, tmp_path):
                  "compressed-tensors", "--max_num_seqs", 32, "--kv-cache-dtype", "bfloat16",
                  "--json", tmp_path / "a.json")  # fmt: skip
     assert result.exit_code == 0, result.output
-    assert "no effect here: --dtype half, --trust-remote-code" in result.output
+    assert "no effect on predictions: --dtype half, --trust-remote-code" in result.output
     serving = json.loads((tmp_path / "a.json").read_text())["serving"]
     assert (serving["max_num_seqs"], serving["kv_cache_dtype"]) == (32, "bf16")
 
@@ -58,7 +58,7 @@ def test_engine_and_release_beside_the_command_are_its_own(run, tmp_path):
 
 def test_a_release_that_was_not_read_is_named_each_time():
     for _ in range(2):
-        with pytest.warns(UserWarning, match="vLLM 9.9.9 was not read"):
+        with pytest.warns(UserWarning, match="vLLM 9.9.9 is unknown: using"):
             pinn.predict("Qwen/Qwen3-8B", "H100", engine_version="9.9.9")
 
 
@@ -108,8 +108,8 @@ def test_a_method_in_a_command_needs_a_quantized_checkpoint(run):
     for words in (("--serve", command), ("--model", "Qwen/Qwen3-8B", "-q", "modelopt")):
         result = run("coefficients", *words, "--gpu", "H100")
         assert result.exit_code == 1
-        assert "give a checkpoint that has one" in " ".join(result.output.split())
-    with pytest.raises(PinnError, match="give a checkpoint that has one"):
+        assert "give a model that has one" in " ".join(result.output.split())
+    with pytest.raises(PinnError, match="give a model that has one"):
         pinn.predict("Qwen/Qwen3-8B", "H100", quantization="modelopt")
 
 

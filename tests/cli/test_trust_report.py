@@ -69,7 +69,7 @@ def test_a_model_with_layers_that_no_training_server_ran_says_so(run_trusted, mo
     flags = ("--gpu", "H100", "--tensor-parallel-size", 4)
     result = run_trusted("coefficients", "--model", model, *flags)
     assert result.exit_code == 0, result.output
-    sentence = "ran layers like some of this model's: expect larger errors"
+    sentence = "were not measured in any server: expect larger errors"
     assert (sentence in " ".join(result.stdout.split())) == says
 
 
@@ -80,7 +80,7 @@ def test_inputs_of_an_unseen_giant_beyond_the_training_range_are_named(run_trust
     assert result.exit_code == 0, result.output
     distance = json.loads(out.read_text())["distance"]
     farthest = next(iter(distance["outside_training_range"]))
-    named = f"Inputs beyond the training range, in standard deviations: {farthest} ("
+    named = f"Features outside the training range, in standard deviations: {farthest} ("
     assert named in distance["sentence"]
 
 
@@ -169,7 +169,7 @@ def test_a_simulation_of_a_giant_says_that_nothing_like_it_was_measured(run_trus
                  "--tensor-parallel-size", 8, "--workload", workload)  # fmt: skip
     assert result.exit_code == 0, result.output
     assert "16-bit dense weights" in result.stdout
-    assert "Inputs beyond the training range" in result.stdout
+    assert "Features outside the training range" in result.stdout
 
 
 def test_a_simulation_without_intervals_says_so(run_trusted, trusted, workload, tmp_path):

@@ -215,7 +215,7 @@ def test_a_point_that_ran_data_parallel(looked_up):
     ("change", "reason"),
     [
         ({"concurrency": float("nan")}, "no number of clients"),
-        ({"concurrency": 3.0}, "no configuration of such a point"),
+        ({"concurrency": 3.0}, "no configuration matches the measurement"),
         ({"source": "measured=2026-04-22T00:00:00.000Z; vllm/vllm-openai:v0.20.0"},
          "no configuration of its image"),
         ({"source": "measured=2026-03-22T00:00:00.000Z"}, "no configuration at its time"),

@@ -45,7 +45,7 @@ def test_a_folder_stands_for_its_only_csv(tmp_path):
     write_csv(tmp_path, {})
     assert len(read_measured_runs(tmp_path)[0]) == 1
     (tmp_path / "other.csv").write_text("a\n")
-    with pytest.raises(PinnError, match="holds 2 CSV files"):
+    with pytest.raises(PinnError, match="has 2 CSV files"):
         read_measured_runs(tmp_path)
 
 

@@ -34,7 +34,7 @@ def test_splits_do_not_depend_on_the_order_of_rows(rows):
 
 def test_errors(rows):
     one = rows[rows["model"] == rows["model"].iloc[0]]
-    with pytest.raises(PinnError, match="cannot leave one model out"):
+    with pytest.raises(PinnError, match="cannot hold one model out"):
         splits.leave_one_out("model", one)
     with pytest.raises(PinnError, match="trained on and tested on"):
         splits.Split("s", (), ("a", "b"), ("b",))

@@ -113,7 +113,9 @@ def test_a_figure_that_nobody_simulates_is_refused(sets):
 
 def test_a_folder_that_is_not_there_is_named(sets, tmp_path):
     sets([DECODES])
-    with pytest.raises(PinnError, match=r"no folder .*/elsewhere: name one of public"):
+    with pytest.raises(
+        PinnError, match=r"the folder .*/elsewhere does not exist: give a folder of public"
+    ):
         public.read_public_steps([tmp_path / "elsewhere"])
 
 

@@ -50,7 +50,7 @@ def test_a_run_carries_its_release_or_the_one_it_was_taken_to_have(tmp_path):
     """A later default of the engine changes nothing about what was measured before."""
     rows, report = read_rows(tmp_path, {}, {"run": "b", "engine_version": "0.19.0"})
     assert rows["engine_version"].tolist() == [ASSUMED_RELEASE, "0.19.0"]
-    assert report.noted == {"release not stated: assumed vLLM 0.15.1": 1}
+    assert report.noted == {"the release is not stated: assuming vLLM 0.15.1": 1}
     assert run_deployment(rows.iloc[1]).serving.engine_version == "0.19.0"
 
 
@@ -64,7 +64,7 @@ def test_unknown_names_raise(tmp_path):
         read_rows(tmp_path, {"workload": "chat"})
     with pytest.raises(PinnError, match=r"unknown GPU\(s\) MI300"):
         read_rows(tmp_path, {"gpu": "MI300"})
-    with pytest.raises(PinnError, match="names no model: fill its cell in column model"):
+    with pytest.raises(PinnError, match="has no model: fill in the column model"):
         read_rows(tmp_path, {"model": None})
     with pytest.raises(PinnError, match="no serving runs at"):
         read_serving_runs(tmp_path / "none.csv")

@@ -114,7 +114,7 @@ def test_a_row_has_the_flags_of_the_script_of_its_time(tmp_path):
     ]
     assert [key.split("|")[-1] for key in rows["series"]] == ["ep2", "ep1", "ep1"]
     assert {k: n for k, n in report.noted.items() if n} == {
-        "known": 2, "unknown": 1, "unknown: no configuration of such a point": 1
+        "known": 2, "unknown": 1, "unknown: no configuration matches the measurement": 1
     }  # fmt: skip
 
 

@@ -94,7 +94,7 @@ def test_what_falls_half_of_the_time_is_not_better():
 
 @pytest.mark.parametrize(
     ("worse_by", "verdict"),
-    [(1.5, "better; worse beyond its noise: deployments: b"), (0.9, BETTER)],
+    [(1.5, "better; worse by more than the noise: deployments: b"), (0.9, BETTER)],
 )
 def test_a_better_mean_excuses_a_group_that_is_a_little_worse_alone(worse_by, verdict):
     before = panel(rows(), rows("deployments: b"))
@@ -129,7 +129,7 @@ def test_a_mechanism_halves_the_error_where_it_stands_alone(alone, elsewhere, ve
         error=np.where(mine, alone * before["error"], before["error"] + elsewhere)
     )
     assert compare_panels(before, after, QUIET, "deployments: b")[1] == verdict
-    with pytest.raises(PinnError, match="no group 'c': use one of deployments: a"):
+    with pytest.raises(PinnError, match="unknown group 'c': use one of deployments: a"):
         compare_panels(before, after, QUIET, "c")
 
 
@@ -185,7 +185,7 @@ def test_the_shipped_noise_is_of_the_groups_of_the_shipped_panel():
 
 def test_missing_predictions_and_other_groups_are_refused():
     broken = rows().assign(predicted_s=np.nan)
-    with pytest.raises(PinnError, match="no finite prediction for every row of deployments: a"):
+    with pytest.raises(PinnError, match="some predictions of deployments: a are not finite"):
         sum_up(broken)
     with pytest.raises(PinnError, match="no group in common"):
         compare_panels(panel(rows()), panel(rows(f"{HELD_OUT_RUNS}: b")), QUIET)
@@ -215,13 +215,13 @@ def test_old_names_of_groups_are_read_with_a_note(tmp_path):
     path = tmp_path / "panel.csv"
     table = panel(rows("judges: b"), rows("vLLM steps, half taught: c"))
     table.to_csv(path, index=False)
-    with pytest.warns(UserWarning, match="is called '.*' now") as said:
+    with pytest.warns(UserWarning, match="is now called '.*'") as said:
         found = read_panel(path)
     assert set(found["group"]) == {f"{HELD_OUT_RUNS}: b", "vLLM steps, half held out: c"}
     assert len(said) == 2
     ledger = tmp_path / "ledger.csv"
     ledger.write_text("date,panel,judges: b\n2026-11-26,9,5\n")
-    with pytest.warns(UserWarning, match="'judges' is called 'held-out serving runs' now"):
+    with pytest.warns(UserWarning, match="'judges' is now called 'held-out serving runs'"):
         assert read_ledger(ledger).columns.tolist() == ["date", "panel", f"{HELD_OUT_RUNS}: b"]
 
 

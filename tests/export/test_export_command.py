@@ -64,7 +64,7 @@ def test_loads_whose_files_would_have_one_name_are_refused(run, tmp_path):
         loads = [part for name in names for part in ("--workload", tmp_path / name)]
         code, text = run("blis", "--configs", GRID, *loads, "--out", tmp_path / "out")
         assert code == 1, text
-        assert "is taken by another load" in text
+        assert "is already used by another load" in text
         assert not (tmp_path / "out").exists()
 
 
@@ -74,9 +74,9 @@ def test_blis_files_of_a_load(run, tmp_path):
     out = tmp_path / "out"
     code, text = run("blis", "--configs", GRID, "--workload", load, "--out", out)
     assert code == 0, text
-    assert "worst batch, as run.sh picks: median over 2 configurations" in text
-    assert re.search(r"\d+ steady loads +worst batch [+-][\d.]+ % at \d+ decodes", text)
-    assert re.search(r"my-chat +worst batch", text)
+    assert "coefficients picked by run.sh:\n  median over 2 configurations" in text
+    assert re.search(r"\d+ steady loads +worst error [+-][\d.]+ % at \d+ decodes", text)
+    assert re.search(r"my-chat +worst error", text)
     names = {str(p.relative_to(out)) for p in out.rglob("*") if p.is_file()}
     folders = [f"00{i}_Meta-Llama-3.1-8B_H{i}00-SXM_tp1" for i in (1, 2)]
     files = ("coefficients.yaml", "config.json", "hardware.json", "loads.csv", "pick.awk", "run.sh")
@@ -110,10 +110,10 @@ def test_inputs_of_the_graphs_give_what_they_say(run, tmp_path):
     _, beta = coefficients.run(None, {name: rows[name] for name in ("descriptors", "rates")})
     _, step_us = step_time.run(None, {"features": rows["features"], "beta": beta})
     assert step_us.tolist() == [found["step_time_us"]]
-    assert f"the graphs give {found['step_time_us']} us" in text
+    assert f"the graphs predict {found['step_time_us']} us" in text
     code, text = run("onnx", "--out", tmp_path, "--inputs", path, "--configs", GRID)
     assert code == 1
-    assert "for one configuration, and --configs gives 2" in text
+    assert "needs one configuration, --configs gives 2" in text
 
 
 def test_what_cannot_be_served_is_said(run, tmp_path):
@@ -127,8 +127,8 @@ def test_what_cannot_be_served_is_said(run, tmp_path):
     ("flag", "reason"),
     [
         ("data_parallel_size=2", "dp > 1 needs routed experts"),
-        ("pipeline_parallel_size=2", "no pipeline stages"),
-        ("engine=sglang speculative_config=NGRAM", "one token of a request in a step"),
+        ("pipeline_parallel_size=2", "does not simulate pipeline parallelism"),
+        ("engine=sglang speculative_config=NGRAM", "one token per request and step"),
     ],
 )
 def test_what_blis_refuses_is_refused_or_left_out(run, tmp_path, flag, reason):
@@ -145,4 +145,4 @@ def test_what_blis_refuses_is_refused_or_left_out(run, tmp_path, flag, reason):
 def test_an_unknown_table_format_is_refused(run, tmp_path):
     code, text = run("table", "--configs", GRID, "--out", tmp_path / "table.xml")
     assert code == 1
-    assert "name it .json, .csv or .parquet" in " ".join(text.split())
+    assert "ends in .json, .csv or .parquet" in " ".join(text.split())

@@ -50,7 +50,7 @@ def test_without_an_engine_it_says_so_in_a_line(tmp_path):
     words = [sys.executable, "-S", str(file), "--model", "m", "--out", str(tmp_path / "steps")]
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 1
-    assert done.stderr.startswith("measure: error: no vLLM in this Python")
+    assert done.stderr.startswith("measure: error: vLLM is not installed in this Python")
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "steps" / STEPS_FILE).exists()
 
@@ -82,7 +82,7 @@ def test_steps_are_timed_and_counted(is_async, monkeypatch, tmp_path, capsys):
     [
         ({"release": "0.14.1"}, "vLLM 0.14.1 is older than 0.15"),
         ({"fails": "CUDA out of memory. Tried to"}, "the model does not fit"),
-        ({"fails": "Free memory on device (1/80 GiB)"}, "something else uses the card"),
+        ({"fails": "Free memory on device (1/80 GiB)"}, "another process uses the GPU"),
         ({"data_parallel_size": 2}, "without --data-parallel-size"),
     ],
 )

@@ -128,7 +128,7 @@ def test_what_was_measured_stays_when_the_disk_is_full(llama_8b_h100, tmp_path):
     steps = read_measured_steps(tmp_path / "steps")
     assert len(steps) >= 2
     refused = steps.report.refused
-    assert refused["a cell is missing or no number"] == 1
+    assert refused["a cell is missing or not a number"] == 1
 
 
 def test_it_ends_at_its_time_and_when_asked(llama_8b_h100, tmp_path):

@@ -145,7 +145,7 @@ def test_a_failed_start_says_why(read, text, engine, numbers):
     message = said.pop("message")
     assert message in text
     assert said == numbers
-    with pytest.raises(PinnError, match="start that failed, which says: ") as refused:
+    with pytest.raises(PinnError, match=r"of a failed start \(") as refused:
         with_log(EngineSpec(), llama(), found)
     assert message in str(refused.value)
 
@@ -163,7 +163,9 @@ def test_a_later_start_counts_and_a_failure_while_serving_does_not(read):
 
 @pytest.mark.parametrize("text", ["", "step,seconds\n1,0.02\n", "non-default args: {'tp_size': 8}"])
 def test_a_file_without_memory_is_refused(read, text):
-    with pytest.raises(PinnError, match="says what vLLM, SGLang or TensorRT-LLM took"):
+    with pytest.raises(
+        PinnError, match="states the GPU memory that vLLM, SGLang or TensorRT-LLM took"
+    ):
         read(text)
 
 
@@ -196,10 +198,10 @@ def test_a_simulated_server_has_the_logged_cache(read, text, server, blocks):
 
 
 REFUSED = [
-    ({"engine": "sglang", "engine_version": ""}, {}, "the log is of vllm, --engine of sglang"),
-    ({"tensor_parallel_size": 2}, {}, "of --tensor-parallel-size 1, not of 2"),
-    ({}, {"num_gpu_blocks_override": 99}, "--num-gpu-blocks-override and a log both say"),
-    ({}, {"kv_cache_memory_bytes": 1e9}, "--kv-cache-memory-bytes and a log both say"),
+    ({"engine": "sglang", "engine_version": ""}, {}, "the log is of vllm, --engine is sglang"),
+    ({"tensor_parallel_size": 2}, {}, "of --tensor-parallel-size 1, not 2"),
+    ({}, {"num_gpu_blocks_override": 99}, "--num-gpu-blocks-override and a log both set"),
+    ({}, {"kv_cache_memory_bytes": 1e9}, "--kv-cache-memory-bytes and a log both set"),
 ]
 
 
@@ -212,7 +214,7 @@ def test_a_log_of_another_server_is_refused(read, flags, settings, said):
 
 def test_a_log_that_stops_before_the_cache_is_refused(read):
     log = read("INFO [gpu_model_runner.py:5354] Model loading took 15.0 GiB memory and 4.1 seconds")
-    with pytest.raises(PinnError, match="says nothing of the size of the KV cache"):
+    with pytest.raises(PinnError, match="does not state the size of the KV cache"):
         with_log(EngineSpec(), llama(), log)
 
 
@@ -221,7 +223,7 @@ def test_a_cache_that_the_flags_do_not_explain_is_found(read):
     (found,) = check_memory_log(read(texts.VLLM_0_31), server)
     assert "28,780 KV blocks on each GPU" in found
     (found,) = check_memory_log(read(texts.VLLM_0_31), llama(gpu_memory_utilization=0.5))
-    assert found.endswith("0.92, the flags mean 0.5: --gpu-memory-utilization 0.92?")
+    assert found.endswith("0.92, the flags are 0.5: did you mean --gpu-memory-utilization 0.92?")
 
 
 def test_simulate_takes_a_log(checkpoint_path, tmp_path, monkeypatch):
@@ -236,4 +238,4 @@ def test_simulate_takes_a_log(checkpoint_path, tmp_path, monkeypatch):
     assert json.loads(out.read_text())["serving"]["num_gpu_blocks_override"] == 28781
     apart = [*served, "--gpu", "H100", "--prefill", "1x tp=1", "--decode", "1x tp=1"]
     result = CliRunner().invoke(app, apart)
-    assert "--memory-log with --prefill and --decode: it is of one server" in result.output
+    assert "--memory-log with --prefill and --decode: it is for a single server" in result.output

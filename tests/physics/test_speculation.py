@@ -62,7 +62,7 @@ def test_without_speculation_features_are_the_plain_ones(deployment, work):
 
 def test_costs_alone_refuse_a_deployment_that_drafts():
     deployment = make_deployment({"model": "meta-llama/Llama-3.1-8B", "gpu": "H100"})
-    with pytest.raises(PinnError, match="speculative decoding is not known here"):
+    with pytest.raises(PinnError, match="does not support speculative decoding"):
         step_costs([drafting(deployment, "ngram", 2)])
 
 
@@ -118,5 +118,5 @@ def test_blis_refuses_it_with_a_reason():
             "speculative_config": '{"method": "ngram", "num_speculative_tokens": 2}',
         }
     )  # fmt: skip
-    with pytest.raises(PinnError, match="BLIS decodes one token of a request in a step"):
+    with pytest.raises(PinnError, match="BLIS decodes one token per request and step"):
         check_expressible(own)

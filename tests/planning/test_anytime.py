@@ -87,7 +87,7 @@ def test_every_gpu_that_was_asked_has_its_best_row_or_a_reason(whole):
         assert each.rank == rank
     (without,) = (each for each in whole.by_gpu if each.rank is None)
     assert without.gpu == "T4"
-    assert "times as long as the limits allow" in without.reason
+    assert "times as long as the SLO allows" in without.reason
     costs = [choice.cost_per_hour for choice in whole.choices]
     priced = [cost for cost in costs if cost is not None]
     assert costs == sorted(priced) + [None] * (len(costs) - len(priced))

@@ -318,8 +318,8 @@ def test_what_it_cannot_show_is_refused_with_the_way_out(tmp_path):
         (["--pipeline-parallel-size", "2"], "pipeline parallelism"),
         (["--tensor-parallel-size", "3"], "no server starts"),
         (["--tensor-parallel-size", "x"], "must be a whole number"),
-        (["--gpu", ","], "--gpu names none"),
-        (["--model", " "], "--model names none"),
+        (["--gpu", ","], "--gpu is missing"),
+        (["--model", " "], "--model is missing"),
         (["--gpu", "H9000"], "H9000"),
     ):
         found = CliRunner().invoke(app, [*asked, *more])

@@ -73,8 +73,9 @@ def test_a_load_of_few_answers_has_no_verdict(tmp_path):
     plan, printed = planned(tmp_path, "p99 ttft<=2s", *words)
     first = plan.choices[0]
     assert (first.chance, first.safe) == (None, None)
-    assert "lasts 2.00 s, less than 10 mean answers, so there is no verdict" in " ".join(
-        printed.split()
+    assert (
+        "lasts 2.00 s, less than 10 times its mean E2E latency, so no probability is given"
+        in " ".join(printed.split())
     )
     assert "safe" not in printed
     # A burst does not show that fewer replicas suffice than dividing the rate suggests.

@@ -76,7 +76,7 @@ def test_a_replica_on_one_machine_is_a_pod_of_a_deployment():
     assert "&id" not in manifest(plan)
     routing = plan.choices[0].router
     assert routing
-    assert f"# The plan's figures are of {routing} routing." in manifest(plan)
+    assert f"# The plan assumes {routing} routing." in manifest(plan)
 
 
 def test_sglang_listens_for_the_service():

@@ -91,7 +91,7 @@ def test_it_needs_no_other_file(text):
 
 def test_it_says_what_to_rent_and_how_to_start_it(text):
     assert "Rent 12 × H200-SXM as 3 replicas of 4 GPUs, 38.40 per hour" in text
-    assert "The chance that the limits are held is 97 %" in text
+    assert "The probability that the SLO is met is 97 %" in text
     for choice in plan().choices:
         assert html.escape(choice.label) in text
         assert choice.serve_command in text
@@ -113,7 +113,7 @@ def test_two_pools_are_called_what_they_are(tmp_path):
 
 @pytest.mark.parametrize(
     ("share", "said"),
-    [(1.0, " one by one"), (1.2, "more, because the router"), (0.8, "less, because requests in")],
+    [(1.0, " separately"), (1.2, "more, because the router"), (0.8, "less, because the number of")],
 )
 def test_a_fleet_s_rate_stands_beside_its_replicas_and_why_they_differ(
     share, said, tmp_path, capsys
@@ -127,7 +127,7 @@ def test_a_fleet_s_rate_stands_beside_its_replicas_and_why_they_differ(
     page = write_page(shown, tmp_path).read_text(encoding="utf-8")
     for text in (page, capsys.readouterr().out):
         words = " ".join(text.replace("\xa0", " ").split())
-        assert f"beside {first.replicas} x {first.highest_rate.per_s:#.3g}" in words
+        assert f"compared with {first.replicas} x {first.highest_rate.per_s:#.3g}" in words
         assert said in words
         assert ("because" in words) == (share != 1.0)
 
@@ -160,9 +160,9 @@ def test_what_was_not_asked_is_not_shown(given, tmp_path):
     shown = re.findall(r'<button type="button">([^<]+)</button>', text)
     has_choices = given.get("has_choices", True)
     assert ("Cost/h" in shown) == (given.get("has_prices", True) and has_choices)
-    assert ("Chance" in shown) == (given.get("rate_per_s", 12) is not None and has_choices)
+    assert ("P(SLO)" in shown) == (given.get("rate_per_s", 12) is not None and has_choices)
     assert "None" not in re.sub(r"<[^>]*>|None of 84 candidates", "", text)
-    assert ("None of 84 candidates serves this" in text) == (not has_choices)
+    assert ("None of 84 candidates meets the SLO" in text) == (not has_choices)
 
 
 def test_it_imports_no_torch():
@@ -223,7 +223,7 @@ def test_every_figure_of_a_choice_is_in_the_window(width, tmp_path):
         names, region, whole = tab.value(SEEN)
     finally:
         tab.close()
-    assert names == ["GPUs", "Replicas", "Cost/h", "Per million", "Max req/s", "Used", "Chance",
+    assert names == ["GPUs", "Replicas", "Cost/h", "Per million", "Max req/s", "Used", "P(SLO)",
                      "p99 E2E", "95 %", "Limited by"]  # fmt: skip
     assert region <= 0
     assert whole <= 0

@@ -107,7 +107,7 @@ def test_a_row_says_what_its_fleet_holds(plan, folder):
             assert re.search(rf" {rate} .*\n.* {low}-{high} ", printed)
     first = plan.choices[0]
     said = " ".join(printed.split())
-    assert first.replicas == 1 or f"{first.replicas} replicas under --router least-requests" in said
+    assert first.replicas == 1 or f"{first.replicas} replicas with --router least-requests" in said
     assert first.beside_one_by_one in said
 
 
@@ -179,7 +179,7 @@ def test_without_a_rate_or_prices_gpus_are_compared(folder, caplog):
     assert found.exit_code == 0, found.output
     plan = read_plan(folder / "b" / "plan.json")
     kinds = len({each.label.partition(",")[0] for each in (*plan.choices, *plan.left_out)})
-    said = f"screened {kinds} of {kinds} kinds of hardware, sized {len(plan.choices)} fleets"
+    said = f"screened {kinds} of {kinds} hardware configurations, sized {len(plan.choices)} fleets"
     assert said in caplog.text
     each = [choice.highest_rate.per_s / choice.gpus for choice in plan.choices]
     assert each == sorted(each, reverse=True)
@@ -222,16 +222,16 @@ def test_engines_are_candidates_where_asked_for(folder):
     [
         (
             ["--gpu", "H100", "--slo", "ttft<=1ms for 95 %"],
-            r"alone takes .* times as long",
+            r"a request takes .* times as long",
         ),
         (
             ["--gpu", "H100", "--slo", SLO, "--rate", "500", "--max-gpus", "2"],
-            r"nearest, H100-SXM TP 1 .*, needs \d+ GPUs at .* requests/s a replica, 2 may be",
+            r"closest is H100-SXM TP 1 .*: needs \d+ GPUs .* per replica, more than --max-gpus 2",
         ),
         (["--gpu", "H1000", "--slo", SLO], "unknown GPU 'H1000'"),
         (["--gpu", "H100", "--slo", SLO, "--rate", "-1"], "--rate must be positive"),
         (["--gpu", "H100", "--slo", SLO, "--rate", "1e6"], r"1e\+06 requests/s for its 20 s"),
-        (["--gpu", "H100", "--slo", SLO, "--input-len", "9"], "--input-len both say what is sent"),
+        (["--gpu", "H100", "--slo", SLO, "--input-len", "9"], "--input-len both describe the load"),
         (["--gpu", "H100", "--slo", SLO, "--time-budget", "0"], "--time-budget must be positive"),
         (["--gpu", "H100", "--slo", SLO, "--purchase-price", "H100=9"], "needs --purchase-years"),
         (["--gpu", "H100", "--slo", SLO, "--price", "H100"], "cannot read 'H100'"),
@@ -248,7 +248,7 @@ def test_a_model_that_fits_nowhere_is_told_what_would_do(folder):
     arguments = ["--model", "meta-llama/Llama-3.3-70B-Instruct", "--gpu", "L40S", "--slo", SLO]
     error = str(planned(folder, *arguments).exception)
     assert "meta-llama/Llama-3.3-70B-Instruct does not fit: its weights take" in error
-    assert "what fits is L40S TP 8" in error
+    assert "these would fit: L40S TP 8" in error
 
 
 def test_a_load_without_end_is_refused(folder):

@@ -142,7 +142,7 @@ def test_table_page_and_csv_say_what_is_apart(apart, plan, folder):
     # A cell of the table is folded: the row's metrics are between its lines.
     assert re.search(r"(?: |.*\n *)".join(map(re.escape, apart.label.split())), printed)
     for text in (page, " ".join(printed.split())):
-        assert "nothing measured says how far off two pools together are" in text
+        assert "the error of both together was never measured" in text
     with (folder / "out" / "plan.csv").open() as file:
         rows = list(csv.DictReader(file))
     got = [(row["prefill"], row["decode"]) for row in rows]
@@ -208,12 +208,12 @@ def test_the_shipped_pools_are_deployments():
 @pytest.mark.parametrize(
     ("more", "grid", "says"),
     [
-        (["--engine", "vllm,sglang"], POOLS, "plans pools of vllm"),
-        (["--configs", "rows.csv"], POOLS, "--configs names all candidates"),
-        (["--kv-transfer-bytes-per-s", "1e9"], POOLS, "own network ports"),
+        (["--engine", "vllm,sglang"], POOLS, "is for vllm only"),
+        (["--configs", "rows.csv"], POOLS, "--configs and --disaggregate both set the candidates"),
+        (["--kv-transfer-bytes-per-s", "1e9"], POOLS, "which assumes the GPUs' network ports"),
         ([], "", "needs pools to combine"),
-        ([], "pools: {prefill: 1x tp=1, decode: [1x tp=1]}", "lists of servers"),
-        ([], "pools: {prefill: [1x gpu=H200], decode: [1x tp=1]}", "have one gpu"),
+        ([], "pools: {prefill: 1x tp=1, decode: [1x tp=1]}", "lists of workers"),
+        ([], "pools: {prefill: [1x gpu=H200], decode: [1x tp=1]}", "have the same gpu"),
         ([], "pools: {prefill: [0x tp=1], decode: [1x tp=1]}", "has no servers"),
     ],
 )

@@ -64,7 +64,7 @@ def test_costs_have_the_same_digits(uneven, tmp_path, capsys):
 
 
 def test_a_load_that_is_over_before_a_server_is_full_is_named(uneven, tmp_path, capsys):
-    said = "the load lasts 83.3 s, less than 10 mean answers"
+    said = "the load lasts 83.3 s, less than 10 times its mean E2E latency"
     for made, is_burst in ((uneven, True), (plan(), False)):
         print_plan(made, None)
         assert (said in capsys.readouterr().out) == is_burst
@@ -105,8 +105,8 @@ def test_a_missed_limit_is_named_and_what_fails_first(capsys):
     printed = capsys.readouterr().out
     assert re.search(r"\bMISSED +met\b", printed)
     assert "with the fewest requests: p99 E2E 31 s (MISSED)" in " ".join(printed.split())
-    heading = "Fails first: 95 % of the requests: TTFT <= 1 s and TPOT <= 40 ms"
+    heading = "Missed first at higher rates: 95 % of the requests: TTFT <= 1 s and TPOT <= 40 ms"
     assert heading in " ".join(printed.split())
-    assert "(decode bandwidth)" in " ".join(printed.split())
+    assert "(bottleneck: decode bandwidth)" in " ".join(printed.split())
     for line in ("p99 E2E", "<= 30 s", "95 % of:"):
         assert line in printed.split("Recommended")[0]

@@ -210,16 +210,16 @@ def test_conversations_are_left_out_whole():
     kept = thinned(whole, part.order < 90)
     sizes = np.bincount(kept.conversations)
     assert sizes.tolist() == [6] * 15
-    with pytest.raises(PinnError, match="without the one before"):
+    with pytest.raises(PinnError, match="needs the turn before it"):
         thinned(whole, np.arange(len(whole)) != 1)
 
 
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ({"think_time": 3}, "--think-time is of conversations: give --turns too"),
+        ({"think_time": 3}, "--think-time is for conversations: give --turns, too"),
         ({"turns": 2, "tool_delay": 3}, "need tool calls"),
-        ({"turns": 2, "tool_calls": 1}, "tokens of their results"),
+        ({"turns": 2, "tool_calls": 1}, "tool calls need results"),
         ({"turns": 10**6, "tool_calls": 10, "tool_len": 5}, "at most 1,000,000"),
     ],
 )

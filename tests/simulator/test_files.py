@@ -257,8 +257,8 @@ def test_a_plain_open_loop_with_shared_prompts(tmp_path):
             "between 0 and prompt_tokens, 9",
         ),
         ("{prompt_tokens: 9, output_tokens: 1, rates: 3}", "rates.*known keys are"),
-        ("{trace_version: 2, time_unit: ms}", "time_unit is 'ms'"),
-        ("{trace_version: 2}", "found 0 CSV files"),
+        ("{trace_version: 2, time_unit: ms}", "time_unit must be microseconds, got 'ms'"),
+        ("{trace_version: 2}", "there are 0 CSV files"),
     ],
 )
 def test_bad_yaml_is_refused_with_the_place(tmp_path, text, message):
@@ -269,7 +269,7 @@ def test_bad_yaml_is_refused_with_the_place(tmp_path, text, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("arrival_s,prompt_tokens,output_tokens\n", "0 requests"),
+        ("arrival_s,prompt_tokens,output_tokens\n", "no requests"),
         ("when,prompt_tokens,output_tokens\n1,2,3\n", "arrival_s or arrival_ms or arrival_time_us"),
         ("arrival_s,tokens,output_tokens\n1,2,3\n", "the prompt length is missing"),
         ("arrival_s,prompt_tokens,output_tokens\n1,2,x\n", "line 2: output_tokens is 'x'"),

@@ -253,18 +253,21 @@ def test_a_server_that_failed_starts_with_an_empty_cache():
     ("document", "said"),
     [
         ([], "expected kinds"),
-        ({"kind": []}, "a fleet has no 'kind'"),
+        ({"kind": []}, "a fleet: unknown key 'kind'"),
         ({"kinds": []}, "kinds is empty"),
         ({"failures": [{"server": 0}]}, "at_s is missing"),
         ({"failures": [{"at_s": "soon", "server": 0}]}, "at_s must be a number"),
         ({"failures": [{"at_s": -1, "server": 0}]}, "0 or more"),
         ({"failures": [{"at_s": 1, "server": 0, "down_s": np.inf}]}, "longer than the load"),
-        ({"autoscaler": {"by": "luck"}}, "write rate or latency"),
+        ({"autoscaler": {"by": "luck"}}, "by must be rate or latency"),
         ({"autoscaler": {"by": "rate"}}, "target is missing"),
         ({"autoscaler": {"by": "latency"}}, "slo is missing"),
-        ({"autoscaler": {"by": "rate", "target": 1, "least": 4, "most": 2}}, "no more than"),
-        ({"autoscaler": {"by": "rate", "target": 1, "kind": 1}}, "the first is 0"),
-        ({"in_flight": "drop"}, "write resend or lose"),
+        (
+            {"autoscaler": {"by": "rate", "target": 1, "least": 4, "most": 2}},
+            "least must be from 1 to most",
+        ),
+        ({"autoscaler": {"by": "rate", "target": 1, "kind": 1}}, "count from 0"),
+        ({"in_flight": "drop"}, "must be resend or lose"),
         ({"start_up_s": -1}, "0 or more"),
         ({"start_up_s": "long"}, "start_up_s must be a number"),
     ],
@@ -275,7 +278,7 @@ def test_what_no_fleet_can_be_is_refused(document, said):
 
 
 def test_what_cannot_be_simulated_is_refused():
-    with pytest.raises(PinnError, match="server 7 of 2"):
+    with pytest.raises(PinnError, match="server is 7, but there are 2"):
         simulate_fleet([kind(2)], FleetSpec(failures=(Failure(0.1, 7),)), some_load())
     stuck = (Failure(0.001, 0, 1e9),)
     found = simulate_fleet([kind(1)], FleetSpec(failures=stuck), some_load())

@@ -108,7 +108,7 @@ def test_a_sweep_answers_with_the_highest_rate(coefficients, tmp_path):
     assert [run["slo"]["met"] for run in written["runs"]] == [True, True, False]
     assert (tmp_path / "a.png").stat().st_size > 10_000
     one = CliRunner().invoke(app, [*words, "--rate", "4", "--json", str(tmp_path / "b.json")])
-    assert one.output.startswith("SLO met: 100.0 % of 60 requests meet TTFT <= 1 s: goodput")
+    assert one.output.startswith("SLO met: 100.0 % of 60 requests meet TTFT <= 1 s; goodput")
     alone_at_4 = json.loads((tmp_path / "b.json").read_text())
     assert alone_at_4["e2e_mean_ms"] == written["runs"][1]["e2e_mean_ms"]
 
@@ -128,7 +128,7 @@ def test_python_has_the_same_arguments(coefficients):
     assert [run.figures["injected_requests"] for run in found.runs] == [20, 20]
     assert "ttft_p99.9_ms" in found.runs[0].figures
     assert found.highest_rate_per_s == 8.5
-    with pytest.raises(PinnError, match=r"names 2 rates: give one, or pinn\.sweep"):
+    with pytest.raises(PinnError, match=r"\(2 rates\): give one, or pinn\.sweep"):
         pinn.simulate(rate=[1, 2], **given)
 
 
@@ -136,8 +136,8 @@ def test_python_has_the_same_arguments(coefficients):
     ("words", "says"),
     [
         (["--rate", "1,x"], "--rate must be requests/s such as 8, or 1,2,4,8"),
-        (["--rate", "1,2", "--sensitivity", "e2e_mean_ms"], "--sensitivity is of one run"),
-        (["--rate", "1", "--plot", "a.png"], "--plot draws several rates"),
+        (["--rate", "1,2", "--sensitivity", "e2e_mean_ms"], "--sensitivity is for a single rate"),
+        (["--rate", "1", "--plot", "a.png"], "--plot needs several rates"),
         (["--rate", "1", "--slo", "speed<=1s"], "unknown metric"),
         (["--rate", "1", "--goodput", "ttft:1000", "tpot"], "unexpected argument 'tpot'"),
         (["--rate", "1", "ttft:1000"], "unexpected argument 'ttft:1000'"),

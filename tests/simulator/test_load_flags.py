@@ -95,7 +95,7 @@ def test_a_rate_lasts_as_long_as_it_is_told_and_may_be_capped():
     [
         ({"input_len": 9}, 1.0, "--output-len is missing"),
         ({"output_len": 9}, 1.0, "--input-len is missing"),
-        ({"input_len": 9, "output_len": 9}, None, "nothing says when requests are sent"),
+        ({"input_len": 9, "output_len": 9}, None, "the load has no arrival times"),
         ({"input_len": 9, "output_len": 9, "concurrency": 2, "duration": 5}, None, "needs --rate"),
         ({"input_len": 9, "output_len": 9, "concurrency": 2}, 0.0, "--rate must be positive"),
         ({"input_len": 9, "output_len": 9, "num_prompts": 2, "duration": 5}, 1.0, "one of them"),
@@ -110,9 +110,9 @@ def test_flags_that_make_no_load_are_refused_with_the_remedy(flags, rate, says):
 
 
 def test_a_file_and_flags_are_not_mixed(tmp_path):
-    with pytest.raises(PinnError, match="--range-ratio both say what is sent: leave one"):
+    with pytest.raises(PinnError, match="--range-ratio both describe the load: leave one"):
         asked_load(tmp_path / "load.yaml", {"range_ratio": 0.5}, None)
-    with pytest.raises(PinnError, match="nothing says what is sent: give --input-len"):
+    with pytest.raises(PinnError, match="the load is missing: give --input-len"):
         asked_load(None, {"max_num_seqs": 4}, None)
 
 

@@ -237,8 +237,11 @@ def _llama_70b(**serving):
         (lambda: _serve([8], [1], data_parallel_routing="random"), "least_loaded, round_robin"),
         (lambda: _serve([8], [1], long_prefill_token_threshold=-1), "got -1"),
         (lambda: _serve([8], [1], kv_transfer_bytes_per_s=0.0), "must be positive, got 0.0"),
-        (lambda: _serve([8], [1], recorder=Recorder(step_s=0.0)), "gave a step 0.0 s"),
-        (lambda: _serve([8], [1], recorder=Recorder(step_s=float("nan"))), "gave a step nan s"),
+        (lambda: _serve([8], [1], recorder=Recorder(step_s=0.0)), "returned 0.0 s for a step"),
+        (
+            lambda: _serve([8], [1], recorder=Recorder(step_s=float("nan"))),
+            "returned nan s for a step",
+        ),
         (lambda: _serve([8], [1], recorder=object()), "lacks step_time, queueing_time, output_"),
         (lambda: _serve([8], [1], compiled=True), "only a LinearLatency runs compiled"),
     ],

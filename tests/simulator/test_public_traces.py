@@ -124,7 +124,7 @@ def test_texts_of_conversations_are_turns_that_wait(tmp_path):
     assert load.follows.tolist() == [-1, 0, -1]
     assert load.shared_tokens.tolist() == [0, 30, 0]
     assert load.reading.refused == {"without an answer to a prompt": 1}
-    assert "4 bytes of text are a token" in str(load.reading)
+    assert "one token for 4 bytes of text" in str(load.reading)
     open_loop = load_workload(path, 1, 2.0)
     assert mean_rate_per_s(open_loop) == pytest.approx(2.0)
     lines = write(tmp_path, "\n".join(map(json.dumps, SHAREGPT)), "share.jsonl")
@@ -140,7 +140,7 @@ def test_flags_beside_a_file_say_who_sends_it(tmp_path):
     assert sent.offset_s[1] > 0
     with pytest.raises(PinnError, match="give --rate 8, or --concurrency 64"):
         asked_load(path, {}, None)[0].draw()
-    with pytest.raises(PinnError, match="no conversations, to which --think-time belongs"):
+    with pytest.raises(PinnError, match="no conversations: leave --think-time out"):
         asked_load(write(tmp_path, AZURE_2023, "a.csv"), {"think_time": 1.0}, None)[0].draw()
 
 
@@ -153,7 +153,7 @@ def test_rounds_of_a_trace_wait_where_it_names_the_pause(tmp_path):
     assert load.follows.tolist() == [-1, 0, 1, -1]
     assert load.offset_s.tolist() == [0.0, 2.5, 0.5, 1.0]
     assert load.shared_tokens.tolist() == [0, 110, 137, 0]
-    with pytest.raises(PinnError, match="line 3: think_time_s has no round before it"):
+    with pytest.raises(PinnError, match="line 3: think_time_s needs an earlier turn"):
         load_workload(write(tmp_path, text.replace("b,11,50,5,", "b,11,50,5,1"), "u.csv"))
     with pytest.raises(PinnError, match="line 4: arrival_s is missing"):
         load_workload(write(tmp_path, text.replace("7,2.5", "7,"), "v.csv"))
@@ -164,7 +164,7 @@ def test_rounds_of_a_trace_wait_where_it_names_the_pause(tmp_path):
     [
         ("when,prompt_tokens,output_tokens", "arrival_s or arrival_ms .* got when, prompt_tokens"),
         ("arrival_s,input_len,output_tokens,prompt_len", "may be input_len or prompt_len: rename"),
-        ("timestamp,input_length,output_length", "timestamp is '1', which names no unit"),
+        ("timestamp,input_length,output_length", "timestamp is '1', whose unit is unknown"),
         ("arrival_s,words,output_tokens", "the prompt length is missing: .* got arrival_s, words"),
     ],
 )
@@ -235,8 +235,8 @@ def test_prompts_share_as_much_as_is_hit(rate, seed, clients):
 
 def test_a_hit_rate_that_cannot_be_is_refused(tmp_path):
     few = LoadFlags(input_len=1000, output_len=9, num_prompts=4, prefix_hit_rate=0.9)
-    with pytest.raises(PinnError, match=r"--prefix-hit-rate 0\.9 is out of reach"):
+    with pytest.raises(PinnError, match=r"--prefix-hit-rate 0\.9 is too high"):
         few.draw(4.0, 0)
     path = write(tmp_path, MOONCAKE, "m.jsonl")
-    with pytest.raises(PinnError, match="says which prompts begin alike"):
+    with pytest.raises(PinnError, match="states which prompts share prefixes"):
         asked_load(path, {"prefix_hit_rate": 0.5}, None)[0].draw()

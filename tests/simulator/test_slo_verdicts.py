@@ -51,7 +51,7 @@ def test_gaps_that_are_short_while_requests_wait_meet_no_slo(coefficients):
     run = play(load([4] * 99, [30] * 99, np.arange(99.0))).run
     found = goodput(run, limited("p99 tpot<=2s"))
     assert (found.statistics_s["p99 TPOT <= 2 s"], found.met) == (1.0, False)
-    assert found.sentence.startswith("SLO missed: p99 TPOT <= 2 s: it is 1 s; overloaded: ")
+    assert found.sentence.startswith("SLO missed: p99 TPOT <= 2 s: it was 1 s; overloaded: ")
     assert goodput(run, limited("p99 tpot<=2s; p99 ttft<=999s")).met
     words = ["--num-prompts", "60", "--max-num-seqs", "4", "--slo", "p99 tpot<=10s"]
     swept = simulated(coefficients, *words, "--rate", "1,4,900")
@@ -68,7 +68,7 @@ def test_requests_that_are_not_served_exceed_limits_on_gaps():
     slo = limited("p50 itl<=2s")
     found = goodput(run, slo)
     assert (found.met, found.statistics_s) == (False, {"p50 ITL <= 2 s": np.inf})
-    assert found.sentence == "SLO missed: p50 ITL <= 2 s: it is infinite"
+    assert found.sentence == "SLO missed: p50 ITL <= 2 s: it was infinite"
     none_served = play(load([4], [9], timeout_s=[0.5])).run
     assert goodput(none_served, slo).met is False
     assert planned(slo).excess_of(run) == np.inf
@@ -133,8 +133,8 @@ def test_a_rate_with_clients_at_most_may_be_too_high():
         play(load(prompts, outputs, gap * np.arange(60), concurrency=2)).run for gap in (0.1, 2.0)
     )
     assert overload(fast) == (
-        "overloaded: 56 of 60 requests still waited when the last one was due, with at most 2 at a "
-        "time"
+        "overloaded: 56 of 60 requests still waited when the last one was due, with at most 2 in "
+        "flight"
     )
     assert overload(slow) is None
     assert overload(play(load(prompts, outputs, concurrency=2)).run) is None
@@ -144,7 +144,7 @@ def test_a_steady_state_takes_more_than_a_few_requests():
     few, enough = (
         steady_states(play(load([4] * n, [3] * n, np.arange(float(n)))).run) for n in (49, 50)
     )
-    assert str(few[0]).startswith("not reached: too few are sent")
+    assert str(few[0]).startswith("not reached: too few requests")
     assert enough[0].begin_s is not None
 
 
@@ -174,7 +174,7 @@ def test_json_has_no_infinity(coefficients):
     ("given", "says"),
     [
         ({"rate": None}, "the rates of a sweep are missing"),
-        ({"rate": [1, 2], "sensitivity": "e2e_mean_ms"}, "--sensitivity is of one run"),
+        ({"rate": [1, 2], "sensitivity": "e2e_mean_ms"}, "--sensitivity is for a single rate"),
         ({"rate": [1], "num_warmups": -1}, "--num-warmups must not be negative, got -1"),
         ({"rate": [1], "warmup_s": -2.0}, "--warmup-s must not be negative, got -2.0"),
     ],

@@ -299,16 +299,16 @@ def test_a_launch_line_names_the_tier():
     ("flags", "version", "fault"),
     [
         ({"kv_offloading_size": 1.0}, "0.10.2", "has no OffloadingConnector"),
-        ({"kv_transfer_config": "{"}, "0.33.0", "is no JSON"),
+        ({"kv_transfer_config": "{"}, "0.33.0", "must be a JSON object"),
         ({"kv_transfer_config": '{"kv_connector": "NixlConnector"}'}, "0.33.0", "NixlConnector"),
         (tier(4, eviction_policy="arc"), "0.15.1", "stops at the first store"),
         (tier(4, eviction_policy="mru"), "0.33.0", "use one of lru, arc"),
-        (tier(4, block_size=6), "0.33.0", "no multiple"),
+        (tier(4, block_size=6), "0.33.0", "not a multiple"),
         (tier(4, sync_load_budget_bytes=5), "0.33.0", "sync_load_budget_bytes"),
         (
             {"kv_offloading_size": 1.0, "kv_offloading_backend": "lmcache"},
             "0.33.0",
-            "a server of its own",
+            "a separate server",
         ),
     ],
 )

@@ -250,8 +250,8 @@ def test_another_mode_or_engine_is_refused():
 @pytest.mark.parametrize(
     ("version", "notice"),
     [
-        ("9.9.9", "vLLM 9.9.9 was not read: 0.33.0's defaults hold"),
-        ("0.9.1", "vLLM 0.9.1 was not read: 0.10.2's defaults hold"),
+        ("9.9.9", "vLLM 9.9.9 is unknown: using the defaults of 0.33.0"),
+        ("0.9.1", "vLLM 0.9.1 is unknown: using the defaults of 0.10.2"),
         ("0.18.2", None),
         ("", None),
     ],
@@ -259,7 +259,7 @@ def test_another_mode_or_engine_is_refused():
 def test_a_release_that_was_not_read_is_named(version, notice):
     assert unread_notice("vllm", version) == notice
     if version == "9.9.9":
-        with pytest.warns(UserWarning, match="was not read"):
+        with pytest.warns(UserWarning, match="is unknown: using"):
             newest = deployed(version, "B200").recipe
         assert newest == deployed("0.33.0", "B200").recipe
 

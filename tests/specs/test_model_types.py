@@ -180,5 +180,5 @@ def test_tied_embeddings(parse, changes, tied):
 
 @pytest.mark.parametrize("value", [[], "text"])
 def test_a_config_that_is_no_object_is_refused(value):
-    with pytest.raises(PinnError, match="must hold a JSON object"):
+    with pytest.raises(PinnError, match="must be a JSON object"):
         model_from_config(value, "test")

@@ -18,7 +18,7 @@ def _offline(monkeypatch):
 
 
 def read(name):
-    with pytest.warns(UserWarning, match="not in the catalogue and read by its name"):
+    with pytest.warns(UserWarning, match="not in 'pinn models', so it is derived from its name"):
         return load_model(name)
 
 
@@ -105,7 +105,9 @@ def test_no_rule_makes_a_model_of_an_unknown_size(name):
     ],
 )
 def test_releases_for_other_engines_are_refused_by_name(name, engine):
-    with pytest.raises(PinnError, match=f"a release for .*{engine}.*give the model it was made of"):
+    with pytest.raises(
+        PinnError, match=f"in a format of .*{engine}.*give the model from which it was"
+    ):
         load_model(name)
 
 
@@ -118,13 +120,15 @@ def test_folders_of_gguf_files_and_adapters_are_refused(tmp_path):
     adapter = tmp_path / "adapter_config.json"
     adapter.write_text(json.dumps({"base_model_name_or_path": "Qwen/Qwen3-8B"}))
     for path in (tmp_path, adapter):
-        with pytest.raises(PinnError, match=r"a LoRA adapter, .*give the model .* Qwen/Qwen3-8B"):
+        with pytest.raises(PinnError, match=r"a LoRA adapter, .*give the model .*Qwen/Qwen3-8B"):
             load_model(path)
 
 
 def test_a_multimodal_model_says_what_is_left_out():
-    with pytest.warns(UserWarning, match="times are of the text model, without its vision encoder"):
+    with pytest.warns(
+        UserWarning, match="times are those of the text model, without its vision encoder"
+    ):
         make_deployment(canonical({"model": "Qwen/Qwen3-VL-4B-Instruct", "gpu": "H100"}))
-    with pytest.warns(UserWarning, match="times are of the text model, without its encoders"):
+    with pytest.warns(UserWarning, match="times are those of the text model, without its encoders"):
         make_deployment(canonical({"model": "Llama-3.2-11B-Vision-Instruct", "gpu": "H100"}))
     assert load_model("Qwen/Qwen3-4B").left_out == ""

@@ -94,7 +94,7 @@ def test_matrices_beside_the_layers_are_counted():
         ({"model_type": "minicpm3"}, "unlike transformers: keys of its latent attention"),
         ({"model_type": "recurrent_gemma"}, "rg_lru"),
         ({"model_type": "nobody_knows"}, "does not know 'nobody_knows' either"),
-        ({"model_type": "lfm2", "num_hidden_layers": 10**9}, "at most 1,000 are read"),
+        ({"model_type": "lfm2", "num_hidden_layers": 10**9}, "at most 1,000 are accepted"),
     ],
 )
 def test_what_is_not_recognized_is_refused_by_name(config, reason):

@@ -130,7 +130,7 @@ def test_formats_of_linear_layers(parse, quantization, expected):
 def test_unknown_schemes_raise_or_fall_back_with_a_warning(config, parse, quantization):
     with pytest.raises(PinnError, match=r"config.json: unknown quantization .*known ones.*fp8"):
         parse(quantization_config=quantization)
-    with pytest.warns(UserWarning, match="taking int4_wo for all linear layers"):
+    with pytest.warns(UserWarning, match="using int4_wo for all linear layers"):
         model = load_model(config(quantization_config=quantization), fallback_precision="int4_wo")
     assert names(model)["attention"] == "int4_wo"
 
@@ -251,7 +251,7 @@ def test_matrices_that_are_not_named_keep_the_models_format(parse):
 
 
 def test_a_list_of_one_layer_is_an_excerpt(parse):
-    with pytest.warns(UserWarning, match="names layer 0 alone: read as an excerpt"):
+    with pytest.warns(UserWarning, match="has layer 0 only"):
         model = parse(quantization_config=mixed([0], FP8_ATTENTION | NVFP4_MLP))
     assert (names(model)["attention"], names(model)["dense_ffn"]) == ("fp8_static", "nvfp4")
 

@@ -109,7 +109,7 @@ def test_without_that_file_the_config_itself_may_ask(parse):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[]", "must hold a JSON object"),
+        ("[]", "must be a JSON object"),
         ("{", "malformed JSON"),
         ('{"top_p": 7}', "top_p must lie"),
     ],

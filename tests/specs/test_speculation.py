@@ -90,7 +90,9 @@ def test_an_assumed_acceptance_is_a_measured_one():
     found = deployed(speculative_config=config)
     assert found.recipe.speculation.tokens_per_step == pytest.approx(1 + 0.38 + 0.38**2 + 0.38**3)
     line = acceptance_line(found)
-    assert line.startswith("Speculation: eagle3, 3 drafted tokens, 1.58 tokens of a request per")
+    assert line.startswith(
+        "Speculative decoding: eagle3, 3 drafted tokens, 1.58 tokens per request"
+    )
     assert "ASSUMED acceptance 0.38 (0.38 to 0.8)" in line
     given = acceptance_line(deployed(speculative_config=config, speculative_acceptance="0.7"))
     assert "ASSUMED" not in given
@@ -101,7 +103,7 @@ def test_n_grams_need_an_acceptance():
     config = {"method": "ngram", "num_speculative_tokens": 3}
     unknown = deployed(speculative_config=config)
     assert "ASSUMED" not in acceptance_line(unknown)
-    assert "give --speculative-acceptance, which is 0 to 1" in acceptance_line(unknown)
+    assert "give --speculative-acceptance, measured values are 0 to 1" in acceptance_line(unknown)
     assert unknown.recipe.described()["speculation"]["value"]["tokens_per_step"] is None
     with pytest.raises(PinnError, match=r"ngram drafts: give --speculative-acceptance"):
         unknown.recipe.speculation.tokens_per_step  # noqa: B018

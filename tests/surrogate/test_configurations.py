@@ -107,7 +107,7 @@ def test_a_grid_that_cannot_be_read_is_refused(text):
 
 
 def test_an_axis_without_values_is_refused():
-    with pytest.raises(PinnError, match="no values under gpu"):
+    with pytest.raises(PinnError, match="no values for gpu"):
         expand_grid({"gpu": []})
 
 
@@ -119,7 +119,7 @@ def test_impossible_points_of_a_grid_can_be_left_out():
     assert [c["tensor_parallel_size"] for c in kept] == [1, 2]
     assert [d.serving.tensor_parallel_size for d in deployments] == [1, 2]
     assert len(reasons) == 1
-    with pytest.raises(PinnError, match="no configuration is left of 1, first reason"):
+    with pytest.raises(PinnError, match="all 1 configurations were skipped, first reason"):
         make_deployments(grid[1:2], skip_invalid=True)
 
 
@@ -163,18 +163,18 @@ def test_sampling_settings_may_be_a_mapping(tmp_path):
     ("name", "content", "message"),
     [
         ("none.csv", None, "cannot be read"),
-        ("empty.csv", "", "holds no configurations"),
-        ("header.csv", "model,gpu\n", "holds no configurations"),
-        ("ragged.csv", "model,gpu\nLlama-3.1-8B\n", "line 2: 1 values under 2 columns"),
+        ("empty.csv", "", "has no configurations"),
+        ("header.csv", "model,gpu\n", "has no configurations"),
+        ("ragged.csv", "model,gpu\nLlama-3.1-8B\n", "line 2: 1 values for 2 columns"),
         ("key.csv", "model,speed\nLlama-3.1-8B,9\n", "line 2: unknown configuration key 'speed'"),
         ("type.csv", "model,block_size\nx,big\n", "line 2: block_size must be a whole number"),
-        ("empty.yaml", "", "holds no configurations"),
+        ("empty.yaml", "", "has no configurations"),
         ("broken.yaml", "a: [1,\n b", "malformed YAML"),
         ("text.yaml", "hello", "expected a list of configurations"),
         ("entries.yaml", "- 3\n", "entry 1 must map keys to values"),
         ("broken.json", "[1,", "malformed JSON"),
-        ("list.txt", "", "cannot tell its format"),
-        ("binary.csv", b"\xff\xfe\x00", "no UTF-8 text"),
+        ("list.txt", "", "unknown format"),
+        ("binary.csv", b"\xff\xfe\x00", "not UTF-8 text"),
     ],
 )
 def test_a_bad_file_is_refused_in_one_line_that_names_it(tmp_path, name, content, message):

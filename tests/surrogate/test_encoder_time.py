@@ -87,13 +87,13 @@ def test_the_interval_says_that_nothing_was_measured():
     low, high = found.ends
     assert high / low == pytest.approx(math.exp(4 * 0.329))
     assert found.to_json()["measured"] is False
-    assert "not measured" in found.sentence
+    assert "never measured as a whole" in found.sentence
     assert found.scaled(math.log(2)).seconds(3) == pytest.approx(2 * found.seconds(3))
 
 
 def test_a_text_model_has_no_images():
     served = Deployment(load_model("Qwen/Qwen3-8B"), load_gpu("H100"), ServingSpec())
-    with pytest.raises(PinnError, match="makes of an image is not known"):
+    with pytest.raises(PinnError, match="has for an image is unknown"):
         asked_encoder(served, 1, "64x64")
     assert encoder_time(served, None) is None
 
@@ -101,7 +101,7 @@ def test_a_text_model_has_no_images():
 def test_an_encoder_without_heads_cannot_be_timed():
     of = replace(MODEL.images, encoder=replace(MODEL.images.encoder, heads=0))
     served = Deployment(replace(MODEL, images=of), load_gpu("H100"), ServingSpec())
-    with pytest.raises(PinnError, match=r"vision encoder of .* is not known"):
+    with pytest.raises(PinnError, match=r"vision encoder of .* is unknown"):
         encoder_time(served, request_images(of, VL, 1, "64x64"))
 
 

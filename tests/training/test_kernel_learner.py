@@ -103,7 +103,7 @@ def test_surrogates_fitted_without_something_else_are_refused(
     exclude = Exclusion(gpus=("H100-SXM",))
     h100_kernels.save(tmp_path / exclude.slug())
     settings = replace(kernel_learner.kernels, released=str(tmp_path))
-    with pytest.raises(PinnError, match=r"fitted without .*, wanted without .*H100-SXM"):
+    with pytest.raises(PinnError, match=r"fitted without .*, expected without .*H100-SXM"):
         fitted_surrogates(settings, exclude)
 
 

@@ -73,10 +73,10 @@ def compute(name: str, content: bytes, limits: Limits) -> Answer:
             fault = f"{error.filename or 'a file'}: {error.strerror or error}: give a readable file"
             return Answer(422, problem(422, fault))
         except MemoryError:
-            return Answer(422, problem(422, "there is not enough memory: give a smaller input"))
+            return Answer(422, problem(422, "not enough memory: send a smaller request"))
         except Exception:
             logging.getLogger("pinn").exception("%s failed", name)
-            fault = "an error of the service's own, whose log has it: please report it"
+            fault = "internal error, recorded in the service's log: please report it"
             return Answer(500, problem(500, fault))
     said = (printable(each.message, _WARNING_CHARACTERS) for each in caught)
     told = tuple(dict.fromkeys(said))[:_MOST_WARNINGS]
@@ -88,7 +88,7 @@ def _computed(name: str, content: bytes, limits: Limits) -> tuple[bytes, frozens
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError:
-        raise PinnError("body: it is no UTF-8 text: send a JSON object in UTF-8") from None
+        raise PinnError("body is not UTF-8 text: send a JSON object in UTF-8") from None
     body = parse_json(text, "body")
     if not isinstance(body, dict):
         example = '{"model": "Llama-3.1-8B", "gpu": "H100"}'

@@ -95,15 +95,18 @@ class Service:
                 return Response(status_code=GONE)
             answer = job.result()
         except QueueFullError:
-            fault = f"{self.lanes[name].waiting} requests wait for a process already"
+            fault = f"{self.lanes[name].waiting} requests are waiting for a process already"
             seconds = str(_RETRY_S[name])
-            return refusal(503, f"{fault}: ask again in {seconds} s", {"Retry-After": seconds})
+            return refusal(503, f"{fault}: retry in {seconds} s", {"Retry-After": seconds})
         except TooSlowError:
-            fault = f"the answer takes longer than {self.limits.timeout_s:g} s"
-            return refusal(504, f"{fault}: ask for less, or start the service with --timeout")
+            fault = f"computing the answer took longer than {self.limits.timeout_s:g} s"
+            return refusal(
+                504,
+                f"{fault}: send a smaller request, or start the service with a longer --timeout",
+            )
         except ProcessEndedError:
-            fault = "the process that computed the answer ended, as where memory runs out"
-            return refusal(500, f"{fault}: ask for less")
+            fault = "the process that computed the answer ended, probably for lack of memory"
+            return refusal(500, f"{fault}: send a smaller request")
         finally:
             job.cancel()
             gone.cancel()
@@ -197,7 +200,7 @@ def make_app(settings: Settings, started: Callable[[], object] = lambda: None) -
 
     @app.exception_handler(Exception)
     async def failed(_: Request, _error: Exception) -> Response:
-        return refusal(500, "an error of the service's own, whose log has it: please report it")
+        return refusal(500, "internal error, recorded in the service's log: please report it")
 
     return app
 

@@ -64,7 +64,7 @@ class Endpoint:
         for name in self.withheld:
             if name in given:
                 told = f"{name} must not be given, got {given[name]!r:.60}"
-                raise PinnError(f"{told}: who starts the service decides it")
+                raise PinnError(f"{told}: it is set when the service is started")
         for name, argument in self.arguments.items():
             if argument.default is argument.empty and name not in given:
                 raise PinnError(f"{name} is missing: give it")
@@ -77,8 +77,8 @@ def _check_exists(name: str, value: object) -> None:
     """Refuse the path of an argument where there is no such file."""
     for each in value if isinstance(value, list) else [value]:
         if isinstance(each, str) and not given_path(each).exists():
-            fault = f"{name} must be a file of the service's machine, got {each!r:.200}"
-            raise PinnError(f"{fault}: give the path of one that is there")
+            fault = f"{name} must be a file on the service's machine, got {each!r:.200}"
+            raise PinnError(f"{fault}: give the path of an existing file")
 
 
 def _document(result: object) -> bytes:
@@ -143,4 +143,6 @@ def check_time_budget(body: Mapping[str, Any], timeout_s: float) -> None:
             return  # refused where it is read
         if not seconds < timeout_s:
             fault = f"time_budget must be below the service's timeout of {timeout_s:g} s"
-            raise PinnError(f"{fault}, got {seconds:g}: give less, or start it with --timeout")
+            raise PinnError(
+                f"{fault}, got {seconds:g}: give less, or start the service with a longer --timeout"
+            )

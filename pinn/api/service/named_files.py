@@ -49,9 +49,10 @@ def check_no_files(texts: frozenset[str] | None) -> None:
     """
     if texts is None:
         raise PinnError(
-            "an argument may name a file (a path, a launch command, JSON in a text, or a model "
-            "that 'pinn models' does not list), and this service reads none: give names and "
-            "values, or start it with --files"
+            "an argument may name a file (a path, a launch command, JSON as "
+            "text, or a model that 'pinn models' does not list), and this "
+            "service reads no files: give names and values, or start the service "
+            "with --files"
         )
 
 

@@ -14,10 +14,10 @@ from pinn.api.service.endpoints import Endpoint
 #: Status -> when a request gets it.
 REFUSALS = {
     413: "The body is too large.",
-    415: "The body is not called JSON.",
-    422: "An argument is missing, unknown or has a bad value, or nothing meets what is asked.",
-    500: "The service failed.",
-    503: "Too many requests wait; Retry-After says when to ask again.",
+    415: "The Content-Type of the body is not application/json.",
+    422: "An argument is missing, unknown or invalid, or no result meets the request.",
+    500: "Internal error of the service.",
+    503: "Too many requests are waiting; Retry-After has the seconds until a retry.",
     504: "The answer takes longer than the service's timeout.",
 }
 

@@ -115,8 +115,9 @@ def systems_folder() -> Path:
     spec = find_spec("aiconfigurator_core")
     if spec is None or spec.origin is None:
         raise PinnError(
-            "no measured kernels: package aiconfigurator-core is not installed; "
-            "run 'pip install aiconfigurator-core==0.12.0' or pass the path of its systems folder"
+            "the package aiconfigurator-core with measured kernels is not "
+            "installed: run 'pip install aiconfigurator-core==0.12.0', or give "
+            "the path of its systems folder"
         )
     return Path(spec.origin).parent / "systems"
 

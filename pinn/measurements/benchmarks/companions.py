@@ -48,5 +48,5 @@ def result_files(paths: Iterable[Path]) -> list[Path]:
         elif path.is_file():
             found.append(path)
         else:
-            raise PinnError(f"no file or folder at {path}: give the files that a benchmark wrote")
+            raise PinnError(f"no file or folder at {path}: give the result files of a benchmark")
     return found

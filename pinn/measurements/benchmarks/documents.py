@@ -102,7 +102,7 @@ def _json_fault(error: PinnError) -> NotUsable:
     cause = error.__cause__
     if not isinstance(cause, ValueError):
         return NotUsable(error)
-    return NotUsable("invalid JSON: cut off?", getattr(cause, "lineno", None))
+    return NotUsable("invalid JSON, perhaps cut off", getattr(cause, "lineno", None))
 
 
 # Figures of foreign files in SI units, and the shapes that tools share.
@@ -148,7 +148,7 @@ def streamed(figures: dict[str, float]) -> dict[str, float]:
         NotUsable: If there is none.
     """
     if not any(name.startswith("ttft") for name in figures):
-        raise NotUsable("no time to first token: the run did not stream")
+        raise NotUsable("no time to first token, because the run did not stream")
     return figures
 
 

@@ -78,7 +78,7 @@ def _sending(strategy: Tree) -> tuple[int | None, float | None, str]:
         return strategy.count("streams", "max_concurrency") or None, None, "poisson"
     if kind in ("constant", "poisson"):
         return None, strategy.number("rate"), kind
-    raise NotUsable(f"load of the kind {kind!r} is not known")
+    raise NotUsable(f"a load of the unknown kind {kind!r}")
 
 
 def _prefix(point: Tree) -> tuple[int, int, int] | None:

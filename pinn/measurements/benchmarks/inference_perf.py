@@ -32,7 +32,7 @@ def read_inference_perf(document: Document, reading: Reading) -> BenchmarkRun:
     report, folder, given = document.first, document.path.parent, reading.given
     stages = folder.glob("stage_*_lifecycle_metrics.json")
     if document.path.name == "summary_lifecycle_metrics.json" and any(stages):
-        raise NotUsable("the summary of stages that have reports of their own")
+        raise NotUsable("a summary of stages whose reports are read themselves")
     summary, successes = report.at("load_summary"), report.at("successes")
     sent, failed = summary.count("count"), report.at("failures").count("count")
     if sent <= failed:

@@ -19,8 +19,9 @@ PROMPTS_PER_CONCURRENCY = 10
 LABEL_SCHEMES = {"fp4": "nvfp4", "fp8": "fp8", "int4": "int4", "bf16": "bf16"}
 
 _ASSUMED = (
-    f"{PROMPTS_PER_CONCURRENCY} prompts per unit of concurrency, lengths uniform between "
-    f"{LENGTH_RANGE[0]:g} and {LENGTH_RANGE[1]:g} x isl and osl, prefix cache off: as its CI runs"
+    f"{PROMPTS_PER_CONCURRENCY} prompts per unit of concurrency, lengths uniform "
+    f"between {LENGTH_RANGE[0]:g} and {LENGTH_RANGE[1]:g} x isl and osl, prefix "
+    "cache off, as in InferenceX's CI runs"
 )
 
 
@@ -35,7 +36,7 @@ def read_inferencex(values: Tree, reading: Reading) -> BenchmarkRun:
         NotUsable: If prefill and decode ran apart, or attention data-parallel over some GPUs.
     """
     if values.is_true("disagg"):
-        raise NotUsable("prefill and decode on servers of their own")
+        raise NotUsable("disaggregated prefill/decode")
     concurrency = values.count("conc")
     figures = documents.client_statistics(values, "e2el", 1.0)
     tokens = (values.count("tp") or 1) * (values.number("output_tput_per_gpu") or 0.0)
@@ -58,7 +59,7 @@ def _server(values: Tree) -> StatedServer:
     }
     if values.is_true("dp_attention"):
         if engine != TRTLLM:
-            raise NotUsable("data-parallel attention over a number of GPUs that it does not state")
+            raise NotUsable("data-parallel attention over an unstated number of GPUs")
         flags["enable_dp_attention"] = True
     if (experts := values.count("ep")) > 1:
         others = engine in (SGLANG, TRTLLM)

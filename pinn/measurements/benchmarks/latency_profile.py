@@ -70,5 +70,5 @@ def _server(values: Tree) -> StatedServer:
     spoken = named.text("model_server", "backend")
     server = StatedServer(named.text("model", "model_id"), engine=spoken)
     if spoken and "engine" not in server.all_flags:
-        raise NotUsable(f"served by {spoken}, whose schedule is not simulated")
+        raise NotUsable(f"served by {spoken}, whose scheduler is not simulated")
     return server

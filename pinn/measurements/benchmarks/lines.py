@@ -61,7 +61,7 @@ def json_lines(text: str) -> Lines:
             found.keep(number, parse_json(line, "line"))
         except PinnError as error:
             is_malformed = isinstance(error.__cause__, ValueError)
-            found.skip(number, "malformed JSON: cut off?" if is_malformed else str(error))
+            found.skip(number, "malformed JSON, perhaps cut off" if is_malformed else str(error))
     return found
 
 
@@ -85,7 +85,7 @@ def csv_rows(text: str) -> Lines:
     try:
         for cells in rows:
             if cells and len(cells) != len(names):
-                found.skip(rows.line_num, f"{len(cells)} values under {len(names)} columns")
+                found.skip(rows.line_num, f"{len(cells)} values for {len(names)} columns")
             elif cells:
                 pairs = zip(names, map(_cell, cells), strict=True)
                 found.keep(rows.line_num, {n: cell for n, cell in pairs if cell is not None})

@@ -107,14 +107,16 @@ def read_metrics_pages(pages: Sequence[str], reading: Reading) -> BenchmarkRun:
     delta = {k: v - before.sums.get(k, 0.0) for k, v in after.sums.items()}
     counts = {k: v for k, v in delta.items() if k.endswith(("_count", "_sum", "_total"))}
     if min(counts.values(), default=0.0) < 0:
-        raise NotUsable("a counter falls: the server was restarted, or the scrapes are exchanged")
+        raise NotUsable(
+            "a counter decreases: the server was restarted, or the scrapes are in the wrong order"
+        )
     served = int(counts.get("e2e_request_latency_seconds_count", 0.0))
     served = served or int(counts.get("time_to_first_token_seconds_count", 0.0))
     if not served:
         when = "between the scrapes" if earlier else "since the server's start"
         raise NotUsable(f"no request was served {when}")
     given = reading.given
-    reading.assumed.append("latencies begin when the server's front end has the request")
+    reading.assumed.append("latencies start when the request reaches the server's front end")
     prompt = _mean(counts, ("request_prompt_tokens",), "prompt_tokens_total", served)
     output = _mean(counts, ("request_generation_tokens",), "generation_tokens_total", served)
     prompt = reading.needed("prompt_tokens", prompt)
@@ -143,10 +145,10 @@ def _at_start(page: Page, reading: Reading) -> Page:
     given = reading.given
     if given.duration is None and given.concurrency is None and given.request_rate is None:
         raise NotUsable(
-            "a metrics page without a second scrape: give the earlier one too, or --duration (of "
-            "the load, where it is all that the server has served)"
+            "a /metrics page without a second scrape: give the earlier one, too, "
+            "or --duration of the load, if the server has served nothing else"
         )
-    reading.assumed.append("all that the server counted since its start is of this load")
+    reading.assumed.append("all that the server counted since its start belongs to this load")
     return Page(started_s=page.started_s)
 
 
@@ -169,8 +171,8 @@ def _prefix(
     if reading.given.prompt_groups is not None or hits < _HITS:
         return None
     reading.assumed.append(
-        f"the {hits:.0%} of prompt tokens found in the prefix cache are a beginning that all "
-        "prompts share (--prompt-groups)"
+        f"the {hits:.0%} of prompt tokens that hit the prefix cache are a prefix "
+        "that all prompts share (--prompt-groups)"
     )
     return 1, served, round(hits * prompt)
 
@@ -229,8 +231,9 @@ def measured_acceptance(text: str, where: str) -> tuple[float, ...]:
     drafts, drafted = sums.get("drafts", 0.0), sums.get("draft_tokens", 0.0)
     if not drafted and not drafts:
         raise PinnError(
-            f"{where}: no vllm:spec_decode counter above 0: give a metrics page of a server that "
-            "speculates, or --speculative-acceptance as a rate"
+            f"{where}: no vllm:spec_decode counter above 0: give a /metrics page "
+            "of a server with speculative decoding, or --speculative-acceptance "
+            "as a number"
         )
     if not positions or not drafts:
         return (_share(sums.get("accepted_tokens", 0.0), drafted),)

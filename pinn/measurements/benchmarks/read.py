@@ -87,7 +87,7 @@ READERS = (
     ),
     Reader("request spans of vLLM", vllm_log.is_request_spans, vllm_log.read_request_spans, _whole),
     Reader(
-        "what vllm bench serve and sglang.bench_serving print",
+        "printed output of vllm bench serve and sglang.bench_serving",
         console.is_console,
         console.read_console,
         console.console_points,
@@ -128,7 +128,7 @@ class _Found:
             self.refuse(str(reason), f"{place}, line {line}" if line else place)
         except (AttributeError, TypeError, ValueError, LookupError, ArithmeticError) as error:
             met = printable(error, 60) or type(error).__name__
-            self.refuse(f"a value that {tool} does not write there ({met})", place)
+            self.refuse(f"a value that {tool} does not write in this place ({met})", place)
 
     def report(self, source: str, digest: str) -> ReadReport:
         """Return the counts."""
@@ -213,7 +213,7 @@ def _read_document(document: Document, found: _Found) -> None:
 def _read_pages(pages: list[Document], found: _Found) -> None:
     """Read pairs of pages, or the only one."""
     if len(pages) > 1 and len(pages) % 2:
-        found.refuse("a metrics page without a second scrape", str(pages.pop().path))
+        found.refuse("a /metrics page without a second scrape", str(pages.pop().path))
     for at in range(0, len(pages), 2):
         scrapes = pages[at : at + 2]
         name = " to ".join(str(page.path) for page in scrapes)

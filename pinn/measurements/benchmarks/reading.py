@@ -27,24 +27,31 @@ _SAME = 0.02
 class GivenLoad:
     """Options for what files leave out; one that contradicts a file is refused."""
 
-    PANEL: ClassVar[str] = "Load, where a file does not say it"
+    PANEL: ClassVar[str] = "Load of benchmark files that do not record it"
 
-    concurrency: int | None = flag(None, "Most requests in flight.", least=1)
-    request_rate: float | None = flag(None, "Requests sent per second.", unit="1/s", above=0)
-    num_prompts: int | None = flag(None, "Requests sent.", least=1)
+    concurrency: int | None = flag(None, "Maximum number of requests in flight.", least=1)
+    request_rate: float | None = flag(
+        None, "Rate at which requests were sent.", unit="1/s", above=0
+    )
+    num_prompts: int | None = flag(None, "Number of requests sent.", least=1)
     prompt_tokens: float | None = flag(None, "Mean prompt length.", unit="tokens", least=1)
     output_tokens: float | None = flag(None, "Mean output length.", unit="tokens", least=1)
     length_range: str = flag(
         "",
-        "Lengths were uniform between these shares of the nominal ones, such as 0.8,1.",
+        "Range of the lengths as shares of the nominal ones, such as 0.8,1; uniform between them.",
         shown="all equal",
     )
     duration: float | None = flag(
-        None, "Time between two scrapes, or from the server's start.", unit="s", above=0
+        None,
+        "Time between two scrapes of /metrics, or from the server's start to one scrape.",
+        unit="s",
+        above=0,
     )
-    prompt_groups: int | None = flag(None, "Groups of prompts that repeat.", least=1)
-    prompts_per_group: int = flag(1, "Different prompts in a group.", least=1)
-    shared_tokens: int = flag(0, "Tokens that the prompts of a group share.", least=0)
+    prompt_groups: int | None = flag(None, "Number of groups of repeated prompts.", least=1)
+    prompts_per_group: int = flag(1, "Number of different prompts in a group.", least=1)
+    shared_tokens: int = flag(
+        0, "Number of tokens that all prompts of a group begin with.", least=0
+    )
 
     def __post_init__(self) -> None:
         check_flags(self)
@@ -107,8 +114,8 @@ class Reading:
         if abs(given - stated) > _SAME * abs(stated):
             option = _FLAGS[name].option
             raise NotUsable(
-                f"says {stated:g}, {option} {given:g}: leave {option} out, or read files of other "
-                "loads by themselves"
+                f"states {stated:g}, {option} is {given:g}: leave {option} out, "
+                "or read files of other loads separately"
             )
         return stated
 
@@ -129,7 +136,7 @@ class Reading:
         """
         found = self.or_stated(name, stated)
         if found is None:
-            raise NotUsable(f"leaves out {_described(name)}: give it")
+            raise NotUsable(f"does not state {_described(name)}: give it")
         return found
 
     def stated_lengths(
@@ -155,14 +162,14 @@ class Reading:
         rate, limit = self.or_stated("request_rate", rate), self.concurrency(concurrency)
         if rate is None and limit is None:
             either = f"{_described('concurrency')} and {_FLAGS['request_rate'].option}"
-            raise NotUsable(f"leaves out {either}: give one")
+            raise NotUsable(f"does not state {either}: give one")
         return limit, rate
 
     def lengths(self, mean: float) -> Lengths:
         """Lengths of a mean; how they spread is the user's or assumed."""
         low, high = self.given.length_shares()
         if low == high:
-            equal = "all lengths equal their mean (--length-range)"
+            equal = "all lengths are equal to the mean (--length-range)"
             if equal not in self.assumed:
                 self.assumed.append(equal)
             return Lengths(mean)
@@ -175,7 +182,7 @@ class Reading:
         if stated:
             return SharedPrefix(*stated)
         if given.prompt_groups is None:
-            self.assumed.append("no two prompts begin alike (--prompt-groups)")
+            self.assumed.append("no two prompts share a prefix (--prompt-groups)")
             return None
         return SharedPrefix(given.prompt_groups, given.prompts_per_group, given.shared_tokens)
 

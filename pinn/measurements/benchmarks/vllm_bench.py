@@ -101,7 +101,7 @@ def client_load(file: ClientFile, sent: int, reading: Reading) -> Load:
     if file.completed < 1:
         raise NotUsable("no request was served")
     if file.backend in _UNKNOWN:
-        raise NotUsable(f"served by {file.backend}, whose schedule is not simulated")
+        raise NotUsable(f"served by {file.backend}, whose scheduler is not simulated")
     rate = None if file.request_rate in (None, float("inf")) else file.request_rate
     served = [i for i, n in enumerate(file.output_lens) if n > 0]
     detailed = bool(served) and len(file.input_lens) == len(file.output_lens)
@@ -249,7 +249,7 @@ def sglang_server(info: Tree) -> StatedServer:
         NotUsable: If prefill and decode ran apart.
     """
     if (info.text("disaggregation_mode") or "null") != "null":
-        raise NotUsable("prefill and decode on servers of their own")
+        raise NotUsable("disaggregated prefill/decode")
     flags: dict[str, FlagValue] = {
         f.name: f.read(value)
         for f in flags_of(ServingSpec)

@@ -142,13 +142,13 @@ def read_vllm_log(log: Document, reading: Reading) -> BenchmarkRun:
     requests = int(prefills.sum() - full.sum())
     decoded = int(busy["decode_tokens"].sum())
     if requests < 1 or decoded < 1:
-        raise NotUsable("no prompt or no token between its first and last iteration")
+        raise NotUsable("no prompt or no token between the first and last iteration")
     given = reading.given
     concurrency = given.concurrency
     if given.request_rate is None and concurrency is None:
         concurrency = int((busy["prefill_requests"] + busy["decode_requests"]).max())
-        reading.assumed.append(f"a closed loop of the {concurrency} requests of its largest batch "
-                               "(--concurrency, --request-rate)")  # fmt: skip
+        reading.assumed.append(f"a closed loop of {concurrency} requests, the largest batch of "
+            "the log (--concurrency, --request-rate)")  # fmt: skip
     prompt = reading.needed("prompt_tokens", busy["prefill_tokens"].sum() / requests)
     output = reading.needed("output_tokens", 1 + decoded / requests)
     sides = reading.lengths(prompt), reading.lengths(output)
@@ -163,8 +163,8 @@ def _gap_s(busy: pd.DataFrame, assumed: list[str]) -> float:
     logged = busy["logged_s"].to_numpy(float)
     span = np.nanmax(logged) - np.nanmin(logged) if np.isfinite(logged).any() else 0.0
     if span < _MIN_SPAN_S:
-        assumed.append("the elapsed time of an iteration is its cycle: asynchronous scheduling "
-                       "makes it shorter")  # fmt: skip
+        assumed.append("the logged time of an iteration is the time to the next one; with "
+            "asynchronous scheduling it is shorter")  # fmt: skip
         return float(decodes @ busy["elapsed_s"].to_numpy(float) / decodes.sum())
     # Whole seconds between the first and the last tick; the parts of seconds outside are unknown.
     inner = (logged > np.nanmin(logged)) & (logged < np.nanmax(logged))
@@ -254,7 +254,7 @@ def read_request_spans(document: Document, reading: Reading) -> BenchmarkRun:
         raise NotUsable(f"spans of {len(models)} models: {', '.join(sorted(models))}")
     whole.sort(key=lambda s: s.start_ns)
     begin = whole[0].start_ns
-    reading.assumed.append("latencies begin when the server's engine has the request")
+    reading.assumed.append("latencies start when the request reaches the engine")
     limit, rate = reading.given.concurrency, reading.given.request_rate
     offsets = tuple((s.start_ns - begin) * NANOSECOND for s in whole) if limit is None else ()
     prompt = Lengths.listed(tuple(max(int(s.numbers["prompt"]), 1) for s in whole))

@@ -141,7 +141,7 @@ def find(row: Row) -> Found:
     )  # fmt: skip
     facts = launch_facts().get(key, ())
     if not facts:
-        return Found(None, UNKNOWN, "no configuration of such a point")
+        return Found(None, UNKNOWN, "no configuration matches the measurement")
     image, time = _IMAGE.search(row["source"]), _TIME.search(row["source"])
     named = image.group(1).replace("#", "/") if image else ""
     when = time.group(1) if time else ""

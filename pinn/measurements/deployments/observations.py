@@ -78,16 +78,16 @@ def validate(rows: pd.DataFrame, what: str = "the observations") -> pd.DataFrame
     missing = [name for name in COLUMNS if name not in rows.columns]
     if missing:
         raise PinnError(
-            f"{what} lack the column(s) {', '.join(missing)}: write them anew with this version"
+            f"{what} lack the column(s) {', '.join(missing)}: write them again with this version"
         )
     if rows.empty:
-        raise PinnError(f"{what} are empty: check the reader's report for what was refused")
+        raise PinnError(f"{what} are empty: see the reader's report for the reasons")
     rows = rows[list(COLUMNS)].reset_index(drop=True)
     for name, kind in COLUMNS.items():
         rows[name] = _checked(rows[name], kind, f"{what}: {name}")
     twice = rows.loc[rows["row_id"].duplicated(), "row_id"]
     if not twice.empty:
-        raise PinnError(f"{what} name {len(twice)} row(s) twice, first {twice.iloc[0]!r}")
+        raise PinnError(f"{what} have {len(twice)} row(s) twice, first {twice.iloc[0]!r}")
     return rows
 
 
@@ -126,8 +126,9 @@ def read_observations(path: Path) -> pd.DataFrame:
     digest = file_sha256(path)
     if digest != manifest.table_sha256:
         raise PinnError(
-            f"{path} is not the table that its manifest describes (sha256 {digest[:12]}..., "
-            f"expected {manifest.table_sha256[:12]}...): it was changed or cut off; write it anew"
+            f"{path} is not the table that its manifest describes (sha256 "
+            f"{digest[:12]}..., expected {manifest.table_sha256[:12]}...): it was "
+            "changed or cut off: write it again"
         )
     try:
         rows = pd.read_parquet(path)
@@ -144,7 +145,9 @@ def read_manifest(path: Path) -> Manifest:
     """
     manifest = manifest_path(path)
     if not manifest.is_file():
-        raise PinnError(f"no manifest {manifest} beside {path.name}: write the observations anew")
+        raise PinnError(
+            f"{manifest} does not exist beside {path.name}: write the observations again"
+        )
     try:
         values = read_json(manifest)
         report = ReadReport.from_json(values.pop("report"))

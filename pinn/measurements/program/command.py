@@ -71,7 +71,7 @@ def main(argv: list[str] | None = None, start: Start = VllmEngine) -> int:
     try:
         return _measure(given, flags, start, asked)
     except KeyboardInterrupt:
-        return _fail("stopped before the engine was ready: nothing was measured")
+        return _fail("stopped before the engine was ready: no steps were measured")
     except MeasuringError as error:
         return _fail(str(error))
     finally:
@@ -82,12 +82,14 @@ def _measure(given: argparse.Namespace, flags: list[str], start: Start, asked: _
     facts = {"model": given.model, "gpu": given.gpu, "flags": flags, **machine_facts()}
     busy = busy_card(facts["cards"])
     if busy and not given.force:
-        raise MeasuringError(f"{busy}: end what uses it, or go on with --force")
+        raise MeasuringError(
+            f"{busy}: stop the processes that use it, or measure anyway with --force"
+        )
     begun = time.time()
     try:
         table = Table(given.out, {"schema": "pinn measured steps 1", "begun": begun, **facts})
     except FileExistsError as error:
-        held = f"{given.out} holds {STEPS_FILE} already"
+        held = f"{given.out} already has {STEPS_FILE}"
         raise MeasuringError(f"{held}: give another folder") from error
     except OSError as error:
         raise MeasuringError(f"{given.out}: {error.strerror or error}") from error
@@ -102,8 +104,8 @@ def _measure(given: argparse.Namespace, flags: list[str], start: Start, asked: _
         asked.waits()
         table.describe({"start_s": time.time() - begun, **engine.facts})
         if engine.facts.get("engine_is_newer_than_known"):
-            _say(f"vLLM {engine.facts['engine_version']} is newer than those whose source was "
-                 "read; it has what is needed")  # fmt: skip
+            _say(f"vLLM {engine.facts['engine_version']} is newer than the tested "
+                "releases; everything that the measurement needs is there")  # fmt: skip
         session = Session(engine, 60.0 * given.minutes, asked)
         found = measure_all(session, _wanted(engine.limits), table, _say)
         table.describe({"measured_s": 60.0 * given.minutes - session.left, **found._asdict()})
@@ -136,30 +138,34 @@ def _serve(given: argparse.Namespace, flags: list[str], asked: _Asked) -> None:
 
 def _report(found: Outcome, out: str) -> int:
     good = found.ended in ("the time is over", "asked to stop", "all batches are measured")
-    _say(f"{found.ended}: {found.batches} batches, {found.known} of them with a median known to "
-         f"1 %; {found.steps} steps, {found.cold} cold ones dropped")  # fmt: skip
+    _say(f"{found.ended}: {found.batches} batches, {found.known} of them with a median "
+        f"precise to 1 %; {found.steps} steps, {found.cold} warm-up steps dropped")  # fmt: skip
     if found.steps and found.stalls > STALLED * found.steps:
-        _say(f"the host stalls: {found.stalls} of {found.steps} steps took more than {FAR:g} times "
-             f"their median, the worst {found.worst:.1f} times")  # fmt: skip
+        _say(f"the CPU delays steps: {found.stalls} of {found.steps} steps took more "
+            f"than {FAR:g} times their median, at worst {found.worst:.1f} times")  # fmt: skip
     if not found.steps:
         return _fail("nothing was measured")
     _say(f"wrote {os.path.join(out, STEPS_FILE)}; next: pinn calibrate --steps {out}")
-    return 0 if good else _fail(f"{found.ended}; what was measured before is kept")
+    return 0 if good else _fail(f"{found.ended}; earlier measurements are kept")
 
 
 def _arguments(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(
         description="Measure whole steps of an engine on this machine.",
-        epilog="All other flags are the engine's own, as of vllm serve.",
+        epilog="All other flags are passed to the engine, as by 'vllm serve'.",
         allow_abbrev=False,
     )
-    parser.add_argument("--model", required=True, help="Folder with a config.json, or a name.")
-    parser.add_argument("--gpu", default="", help="The card's name for pinn calibrate.")
+    parser.add_argument(
+        "--model", required=True, help="Folder with a config.json, or a Hugging Face name."
+    )
+    parser.add_argument("--gpu", default="", help="Name of the GPU for 'pinn calibrate'.")
     parser.add_argument("--out", default="steps", help="Folder to write.")
     parser.add_argument("--minutes", type=float, default=10.0, help="Of measuring.")
-    parser.add_argument("--serve", action="store_true", help="Load a server first.")
+    parser.add_argument(
+        "--serve", action="store_true", help="Also start a server and load it, before the steps."
+    )
     parser.add_argument("--port", type=int, default=0, help="Of that server.")
-    parser.add_argument("--force", action="store_true", help="Measure on a card in use.")
+    parser.add_argument("--force", action="store_true", help="Measure even if the GPU is in use.")
     given, flags = parser.parse_known_args(argv)
     if not any(flag.split("=")[0].replace("_", "-") == "--load-format" for flag in flags):
         flags += ["--load-format", "dummy"]

@@ -23,11 +23,11 @@ OLDEST, NEWEST = (0, 15), (0, 33)
 
 #: Words of an engine's error -> what to do about it.
 _REMEDIES = {
-    "out of memory": "the model does not fit: more GPUs (-tp), a smaller format or model",
-    "No available memory for the cache": "the model leaves no room for a KV cache: more GPUs "
-    "(-tp), a smaller format, or --gpu-memory-utilization",
-    "KV cache is needed": "a smaller --max-model-len",
-    "Free memory on device": "something else uses the card: end it, or lower "
+    "out of memory": "the model does not fit: use more GPUs (-tp), fewer bits, or a smaller model",
+    "No available memory for the cache": "there is no room for a KV cache: use more GPUs "
+    "(-tp), fewer bits, or a higher --gpu-memory-utilization",
+    "KV cache is needed": "use a smaller --max-model-len",
+    "Free memory on device": "another process uses the GPU: stop it, or lower "
     "--gpu-memory-utilization",
 }
 
@@ -55,7 +55,9 @@ class VllmEngine:
             from vllm.utils.argparse_utils import FlexibleArgumentParser
             from vllm.v1.engine.llm_engine import LLMEngine
         except ImportError as error:
-            raise MeasuringError(f"vLLM {release} lacks what is needed here: {error}") from error
+            raise MeasuringError(
+                f"vLLM {release} cannot be measured, because a part is missing: {error}"
+            ) from error
         given = EngineArgs.add_cli_args(FlexibleArgumentParser()).parse_args(arguments)
         try:
             # The server's own defaults of both limits, which another context has not.
@@ -160,12 +162,12 @@ class VllmEngine:
     def _check(config: Any) -> None:
         if getattr(config, "speculative_config", None) is not None:
             raise MeasuringError(
-                "steps of speculative decoding are not measured: leave --speculative-config out"
+                "steps with speculative decoding cannot be measured: leave --speculative-config out"
             )
         if config.parallel_config.data_parallel_size > 1:
             raise MeasuringError(
-                "ranks of data parallelism wait for each other: measure one rank, without "
-                "--data-parallel-size"
+                "data-parallel ranks wait for each other: measure one rank, "
+                "without --data-parallel-size"
             )
 
 
@@ -179,7 +181,8 @@ def _release() -> str:
         import vllm
     except ImportError as error:
         raise MeasuringError(
-            f"no vLLM in this Python ({error}): run it with the engine's own interpreter"
+            f"vLLM is not installed in this Python ({error}): run the program "
+            "with the Python of vLLM"
         ) from error
     release = str(getattr(vllm, "__version__", "unknown"))
     if (_numbers(release) or OLDEST) < OLDEST:

@@ -130,7 +130,7 @@ def _run(command: list[str], path: str, end: float, is_asked: IsAsked) -> str:
                 with suppress(subprocess.TimeoutExpired):
                     client.wait(0.5)
             if client.poll() is None:
-                return "not finished in its time, skipped"
+                return "not finished within its time limit, skipped"
         finally:
             client.kill()
             client.wait()
@@ -152,7 +152,7 @@ def _free_port(port: int) -> int:
             probe.bind((_ADDRESS, port))
         except OSError as error:
             taken = f"port {port} of {_ADDRESS} is taken ({error.strerror})"
-            raise MeasuringError(f"{taken}: give another --port, or none for a free one") from error
+            raise MeasuringError(f"{taken}: give another --port, or 0 for a free one") from error
         return int(probe.getsockname()[1])
 
 
@@ -160,7 +160,7 @@ def _wait(server: Any, address: str, log: str, is_asked: IsAsked) -> None:
     end = time.monotonic() + _START
     while time.monotonic() < end:
         if is_asked():
-            raise MeasuringError("asked to stop while the server started")
+            raise MeasuringError("interrupted while the server started")
         if server.poll() is not None:
             with open(log, encoding="utf-8", errors="replace") as file:
                 last = [line.strip() for line in file if line.strip()][-1:]

@@ -193,7 +193,7 @@ class Session:
                 return count
             still = 0 if found else still + 1
             if still > 100 or count > 20000:
-                raise MeasuringError("the engine does not come to the wanted batch")
+                raise MeasuringError("the engine did not run the requested batch")
 
     def _turn(self) -> list[Step]:
         if self._is_asked():
@@ -203,7 +203,7 @@ class Session:
         found = self.engine.step()
         if any(step.preempted for step in found):
             self.release()
-            raise MeasuringError("a request lost its place: the KV cache is full")
+            raise MeasuringError("a request was preempted, because the KV cache is full")
         return found
 
     def release(self) -> None:
@@ -250,7 +250,7 @@ def measure_all(
             with suppress(Exception):  # the next batch says what is wrong
                 session.release()
             if misses >= 3:
-                stop = f"three batches could not be made: {error}"
+                stop = f"three batches could not be run: {error}"
         except Exception as error:
             stop = f"the engine failed at {batch}: {type(error).__name__}: {error}"[:400]
         rows = session.rows

@@ -82,8 +82,9 @@ def check_file(path: Path, remedy: str) -> None:
             if data - hole > MOST_LINE_BYTES:
                 rest = f"tail -c +{data + 1}" if data < size else f"head -c {hole}"
                 raise PinnError(
-                    f"{path}: {data - hole:,} bytes from byte {hole:,} on were never written, a "
-                    f"line has at most {MOST_LINE_BYTES:,}: give what was written, with '{rest}'"
+                    f"{path}: {data - hole:,} bytes from byte {hole:,} on are "
+                    f"empty, and a line has at most {MOST_LINE_BYTES:,} bytes: "
+                    f"give the rest of the file, by '{rest}'"
                 )
 
 
@@ -300,7 +301,7 @@ def read_steps(path: Path) -> RawRun:
         name = next((n for n in each_field.names if n in table.column_names), None)
         if name is None and each_field.required:
             held = ", ".join(table.column_names)
-            raise PinnError(f"{path} lacks the column {each_field.names[0]!r}; it has {held}")
+            raise PinnError(f"{path} lacks the column {each_field.names[0]!r}: it has {held}")
         wanted = RAW_SCHEMAS[STEPS].field(each_field.column).type
         try:
             column = pa.nulls(table.num_rows, wanted) if name is None else table[name].cast(wanted)

@@ -106,7 +106,7 @@ def csv_of(path: Path) -> Path:
         return path
     found = sorted(path.glob("*.csv"))
     if len(found) != 1:
-        raise PinnError(f"{path} holds {len(found)} CSV files: name the one of the serving runs")
+        raise PinnError(f"{path} has {len(found)} CSV files: give the one of the serving runs")
     return found[0]
 
 

@@ -129,7 +129,9 @@ def _present(kind: str, folders: Sequence[Path]) -> Iterator[tuple[About, Path]]
     """Return what is known of each set of a kind, and its file."""
     for folder in folders:
         if not folder.is_dir():
-            raise PinnError(f"no folder {folder}: name one of public measurements")
+            raise PinnError(
+                f"the folder {folder} does not exist: give a folder of public measurements"
+            )
     sets = yaml.safe_load((data_folder("public") / "sets.yaml").read_text())[kind]
     for about in sets:
         paths = (folder / about["file"] for folder in folders)

@@ -110,8 +110,9 @@ def workload(name: str, workloads: Mapping[str, Workload] = WORKLOADS) -> Worklo
     """
     if name not in workloads:
         raise PinnError(
-            f"unknown workload {name!r}: known ones are {', '.join(workloads)}; or give the path "
-            "of a workload file, as of 'pinn simulate', from the CSV's folder on"
+            f"unknown workload {name!r}: known ones are {', '.join(workloads)}; "
+            "or give the path of a workload file, as of 'pinn simulate "
+            "--workload', relative to the folder of the CSV file"
         )
     return workloads[name]
 
@@ -156,7 +157,7 @@ def read_serving_runs(
     rows = _canonical(rows, model_configs, workloads)
     unnamed = rows["engine_version"] == ""
     rows.loc[unnamed, "engine_version"] = ASSUMED_RELEASE
-    assumed = f"release not stated: assumed vLLM {ASSUMED_RELEASE}"
+    assumed = f"the release is not stated: assuming vLLM {ASSUMED_RELEASE}"
     noted = {assumed: int(unnamed.sum())} if unnamed.any() else {}
     return rows, ReadReport(path.name, "", file_sha256(path), len(raw), len(rows), refused, noted)
 
@@ -194,7 +195,7 @@ def _usable(
     rules = {
         "a latency is missing or not positive": ~usable,
         "TTFT, ITL and E2E disagree by more than 1 %": off > 0.01,
-        "load is not that of the named workload": ~pd.Series(as_sent, raw.index, dtype=bool),
+        "the load differs from that of the workload": ~pd.Series(as_sent, raw.index, dtype=bool),
         "run and stage occur twice": raw.duplicated(["run", "stage"]),
     }
     refused: dict[str, int] = {}
@@ -231,7 +232,7 @@ def _canonical(
         raise PinnError(f"unknown GPU(s) {', '.join(unknown)}: known ones are {', '.join(GPUS)}")
     nameless = raw.loc[raw["model"].isna(), "run"]
     if len(nameless):
-        raise PinnError(f"run {nameless.iloc[0]} names no model: fill its cell in column model")
+        raise PinnError(f"run {nameless.iloc[0]} has no model: fill in the column model")
     rows = raw[list(_KEPT)].reset_index(drop=True)
     rows.insert(0, "row_id", rows["run"] + "/" + rows["stage"])
     rows.insert(4, "config", [model_config(name, model_configs) for name in rows["model"]])

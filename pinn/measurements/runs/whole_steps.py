@@ -113,11 +113,16 @@ def read_whole_steps(
 def read_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
     """A table, packed or not, with at least these columns."""
     if not path.is_file():
-        raise PinnError(f"no whole steps at {path}: give the path of the table, runs.csv beside it")
+        raise PinnError(
+            f"no measured steps at {path}: give the path of the table, with runs.csv "
+            "in the same folder"
+        )
     try:
         table = pd.read_csv(path)
     except (ValueError, OSError, EOFError) as error:
-        raise PinnError(f"{path} is no CSV table ({error}): give a table of whole steps") from error
+        raise PinnError(
+            f"{path} is not a CSV table ({error}): give a table of measured steps"
+        ) from error
     missing = [name for name in columns if name not in table]
     if missing:
         raise PinnError(f"{path} lacks the column(s) {', '.join(missing)}")
@@ -130,7 +135,9 @@ def _deployment(
     """Return the deployment that a run served; None where its model's layers are not read."""
     name = str(row["model"])
     if str(row["run"]) not in runs.index:
-        raise PinnError(f"{RUNS_FILE} has no line for the run {row['run']}: add its flags")
+        raise PinnError(
+            f"{RUNS_FILE} has no line for the run {row['run']}: add one with the flags of the run"
+        )
     flags = runs.loc[str(row["run"])].to_dict()
     serving = ServingSpec(
         engine_version=str(flags["vllm"]),

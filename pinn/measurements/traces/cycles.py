@@ -347,8 +347,9 @@ def _floats(table: pa.Table, name: str) -> np.ndarray:
 #: What columns that are known to be something else really hold.
 MEANINGS = {
     "reported_duration_s": (
-        "step.duration_us is the time of the scheduler's schedule() call, not of the step: it ends "
-        "before the model runs. The step time is the cycle from one step's start to the next's."
+        "step.duration_us is the time of the scheduler's schedule() call, not of "
+        "the step: it ends before the model runs. The step time is the time from "
+        "one step's start to the next one's."
     )
 }
 
@@ -379,9 +380,9 @@ def check_target(
     explanation = "" if rows else "it has no values"
     if ratio < 1:
         explanation = (
-            f"its median of {median * 1e3:.3g} ms lies below the physical floor of "
-            f"{floor_median * 1e3:.3g} ms ({below} of {rows} rows are below their own): reading "
-            "the weights alone takes longer"
+            f"its median of {median * 1000.0:.3g} ms is below the roofline lower "
+            f"bound of {floor_median * 1000.0:.3g} ms ({below} of {rows} rows are "
+            "below their own bound): reading the weights takes longer"
         )
         explanation += f". {MEANINGS[column]}" if column in MEANINGS else ""
     return {

@@ -106,7 +106,9 @@ def benchmark_target(
     for run in runs:
         stated = {**run.server.all_flags, **stated}
     flags = _of_engine(stated, flags or {}) | dict(flags or {})
-    return Target.of(model, gpu, flags, f"{runs[0].name} does not say what served it")
+    return Target.of(
+        model, gpu, flags, f"{runs[0].name} does not state the model and the GPU of the server"
+    )
 
 
 def _of_engine(
@@ -145,8 +147,8 @@ def ingest_vllm(
         if not any(table.num_rows for table in run.tables.values()):
             lines = run.reports["lines"]
             raise PinnError(
-                f"{traces} holds no events of the instrumented vLLM: {lines.read} lines read, "
-                f"refused {dict(lines.refused)}"
+                f"{traces} has no events of the instrumented vLLM: {lines.read} "
+                f"lines were read, refused {dict(lines.refused)}"
             )
         _write_run(folder, run, target, deployment)
     return trace_tables.read_trace_tables(out)
@@ -303,7 +305,7 @@ def _write_run(
     tables = {name: write(name, table.batches(), table.schema) for name, table in made.items()}
     if not any(table["rows"] for table in tables.values()):  # they would replace good ones
         read = (f"{r.read} {name} (refused {r.refused})" for name, r in run.reports.items())
-        fault = "holds no step and no request that can be used"
+        fault = "has no usable step and no usable request"
         raise PinnError(f"{run.source} {fault}: {', '.join(read)}")
     tables["cycles"] = write("cycles", cycle_rows.to_batches(BATCH_ROWS), cycle_rows.schema)
     reports = run.reports | {table.report.source: table.report for table in made.values()}

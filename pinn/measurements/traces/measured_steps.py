@@ -117,7 +117,12 @@ class MeasuredSteps:
             **{name: value for name, value in settings.items() if value},
             **flags,
         }
-        return Target.of(model, gpu, given, f"{self.name} does not say what was measured")
+        return Target.of(
+            model,
+            gpu,
+            given,
+            f"{self.name} does not state the model and the GPU that were measured",
+        )
 
     def engine(self, flags: Mapping[str, FlagValue]) -> EngineSpec:
         """Return scheduler settings: the user's, else those that the engine logged."""
@@ -176,7 +181,10 @@ def _facts(file: Path) -> Tree:
     limits, cards = told.get("limits") or {}, told.get("cards") or []
     fits = isinstance(facts, dict) and isinstance(limits, dict) and isinstance(cards, list)
     if not fits or not all(isinstance(card, dict) for card in cards):
-        raise PinnError(f"{file} is not as 'pinn measure' writes it: move it away, or mend it")
+        raise PinnError(
+            f"{file} is not a file that 'pinn measure' wrote: move it to another "
+            "folder, or correct it"
+        )
     return Tree(facts)
 
 
@@ -199,7 +207,7 @@ def _grouped(table: StepTable, file: Path, facts: Tree) -> MeasuredSteps:
     version, digest = facts.text("engine_version"), file_sha256(file)
     report = ReadReport(file.name, version, digest, table.read, accepted, refused)
     if not accepted:
-        raise PinnError(f"{file} has no batch whose median is known:\n{report.table()}")
+        raise PinnError(f"{file} has no batch with enough steps for a median:\n{report.table()}")
     rows = _counts(table, kept.mask)
     batch, latency = batch[kept.mask], latency[kept.mask]
     usual_ms = _medians(latency, batch, len(table.alike))

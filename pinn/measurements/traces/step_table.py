@@ -28,11 +28,11 @@ ALIKE = COUNTS[:4]
 _BATCH, _COLD = "batch", "is_cold"
 #: Columns that tell one server from others: they may hold one value.
 _SERVERS = {
-    "run": "{file} has steps of {count} runs: give one server's alone",
-    "dp_rank": "{file} has steps of several data-parallel ranks: give one rank's alone",
+    "run": "{file} has steps of {count} runs: give those of one server",
+    "dp_rank": "{file} has steps of several data-parallel ranks: give those of one rank",
 }
 _REMEDY = "give a folder that 'pinn measure' wrote"
-_MISSING = "a cell is missing or no number"
+_MISSING = "a cell is missing or not a number"
 
 #: Bytes of a table that are read at a time.
 _PIECE_BYTES = 2**22
@@ -94,7 +94,7 @@ def _check_text(file: Path) -> None:
                 decoder.decode(piece)
             decoder.decode(b"", final=True)
         except UnicodeDecodeError as error:
-            raise PinnError(f"{file}: it is no UTF-8 text: {_REMEDY}") from error
+            raise PinnError(f"{file} is not UTF-8 text: {_REMEDY}") from error
 
 
 def _header(file: Path) -> list[str]:
@@ -108,7 +108,7 @@ def _header(file: Path) -> list[str]:
     if twice := [name for name, count in Counter(names).items() if name and count > 1]:
         raise PinnError(f"{file}: the column {twice[0]!r} occurs twice: leave one out")
     if len(names) > MOST_COLUMNS:
-        raise PinnError(f"{file} has {len(names):,} columns, at most {MOST_COLUMNS:,} are read")
+        raise PinnError(f"{file} has {len(names):,} columns: give at most {MOST_COLUMNS:,}")
     return names
 
 
@@ -232,7 +232,7 @@ def _refuse_faulty(numbers: pd.DataFrame, kept: KeptRows) -> None:
     refuse("no request", numbers[["num_prefill_requests", "num_decode_requests"]].sum(axis=1) < 1)
     prompts, tokens, cached, decodes, context = (numbers[name] for name in COUNTS)
     beside = ((prompts == 0) & (tokens + cached > 0)) | ((decodes == 0) & (context > 0))
-    refuse("tokens of no request, or a prompt without any", beside | (prompts > tokens))
+    refuse("tokens without a request, or a prompt without tokens", beside | (prompts > tokens))
     if _COLD in numbers:
         refuse("cold", numbers[_COLD] > 0)
 

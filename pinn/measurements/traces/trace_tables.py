@@ -31,7 +31,7 @@ from pinn.specs.serving import ServingSpec
 SCHEMA = "pinn trace tables 1"
 MANIFEST = "manifest.json"
 
-_UNNAMED = "what was served is not named"
+_UNNAMED = "the model and the GPU are not stated"
 
 
 @contextmanager
@@ -42,10 +42,10 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
         PinnError: If ``folder`` is the current one, or holds something else than trace tables.
     """
     if not folder.name:
-        raise PinnError(f"{folder} cannot be replaced as a whole: give a new folder")
+        raise PinnError(f"{folder} cannot be replaced: give a new folder")
     is_taken = folder.exists() and not (folder / MANIFEST).is_file()
     if is_taken and (not folder.is_dir() or any(folder.iterdir())):
-        raise PinnError(f"{folder} exists and holds no trace tables: give another folder")
+        raise PinnError(f"{folder} exists and does not have trace tables: give another folder")
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
@@ -151,7 +151,7 @@ class TraceTables:
         try:
             table = pq.read_table(path, columns=columns)
         except (OSError, pa.ArrowInvalid) as error:
-            raise PinnError(f"{path} cannot be read: {error}; ingest the traces anew") from error
+            raise PinnError(f"{path} cannot be read ({error}): ingest the traces again") from error
         if table.num_rows != entry["rows"]:
             raise PinnError(f"{path} has {table.num_rows} rows, its manifest {entry['rows']}")
         return table
@@ -184,11 +184,13 @@ class TraceTables:
         """
         entry = self.manifest.get("deployment")
         if not entry:
-            raise PinnError(f"{self.folder} names no model and GPU: ingest with --model and --gpu")
+            raise PinnError(
+                f"{self.folder} has no model and GPU: ingest again with --model and --gpu"
+            )
         try:
             target = Target(**entry | {"serving": ServingSpec(**entry.get("serving", {}))})
         except TypeError as error:
-            bad = f"{self.folder}/manifest.json names no usable deployment ({error})"
+            bad = f"{self.folder}/manifest.json has no usable deployment ({error})"
             raise PinnError(f"{bad}: ingest again") from error
         return target.deployment()
 
@@ -205,10 +207,10 @@ def read_trace_tables(folder: Path) -> TraceTables:
     try:
         manifest = read_json(path)
     except PinnError as error:
-        raise PinnError(f"{error}; ingest the traces anew") from error
+        raise PinnError(f"{error}: ingest the traces again") from error
     if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
         found = manifest.get("schema") if isinstance(manifest, dict) else manifest
-        raise PinnError(f"{path} describes {found!r}, this version reads {SCHEMA!r}: ingest anew")
+        raise PinnError(f"{path} describes {found!r}, this version reads {SCHEMA!r}: ingest again")
     return TraceTables(folder, manifest)
 
 
@@ -231,16 +233,17 @@ def cleaning_tables(manifest: Mapping[str, Any]) -> str:
     if segments := manifest.get("segments", []):
         ambiguous = sum(bool(s["is_ambiguous"]) for s in segments)
         parts.append(
-            f"servers and segments\n{len(manifest['servers']):8d}  servers\n"
-            f"{len(segments):8d}  segments (one process on one clock)\n"
-            f"{ambiguous:8d}  of them hold two servers that cannot be told apart"
+            f"servers and segments\n{len(manifest['servers']):8d}  "
+            f"servers\n{len(segments):8d}  segments (one process on one "
+            f"clock)\n{ambiguous:8d}  of them mix two servers that cannot be "
+            "separated"
         )
     parts.append(_counts("intervals from one step's start to the next", manifest["intervals"]))
     if manifest["medians_by_decodes"]:
         parts.append(_medians(manifest["medians_by_decodes"]))
     if manifest["request_issues"]:
         parts.append(_counts("requests by issue", manifest["request_issues"]))
-    unchecked = "targets\n  not checked against the floor: give --model and --gpu"
+    unchecked = "targets\n  not compared with the roofline lower bound: give --model and --gpu"
     targets = [_target(check) for check in manifest["targets"].values()] or [unchecked]
     return "\n\n".join(parts + targets)
 
@@ -254,18 +257,21 @@ def _medians(rows: Sequence[Mapping[str, float]]) -> str:
     known = [row for row in rows if row["cycles"] >= MIN_CYCLES] or rows
     places = np.unique(np.linspace(0, len(known) - 1, MAX_MEDIANS).round().astype(int))
     lines = [
-        f"{row['median_step_s'] * _MS:8.2f}  ms at {row['decode_requests']:.0f} decodes, "
-        f"{row['cycles']:.0f} cycles"
+        (
+            f"{row['median_step_s'] * _MS:8.2f}  ms at {row['decode_requests']:.0f} "
+            f"decode requests, {row['cycles']:.0f} intervals"
+        )
         for row in (known[place] for place in places)
     ]
-    return "\n".join(["median single cycle by decodes at its start (some of them)", *lines])
+    return "\n".join(["median interval of one step, by its decode requests (a selection)", *lines])
 
 
 def _target(check: Mapping[str, float]) -> str:
     verdict = "accepted" if check["is_target"] else "REFUSED"
     text = (
-        f"{check['column']}: {verdict} as a target of beta\n"
-        f"{check['rows']:8d}  rows, median {check['median_s'] * _MS:.3g} ms, floor "
-        f"{check['floor_median_s'] * _MS:.3g} ms, {check['below_floor']} below their floor"
+        f"{check['column']}: {verdict} as training target for step "
+        f"times\n{check['rows']:8d}  rows, median {check['median_s'] * _MS:.3g} "
+        f"ms, lower bound {check['floor_median_s'] * _MS:.3g} ms, "
+        f"{check['below_floor']} below their bound"
     )
     return f"{text}\n          {check['explanation']}" if check["explanation"] else text

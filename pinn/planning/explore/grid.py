@@ -170,8 +170,8 @@ def _check_supported(deployment: Deployment) -> None:
     wrong = [name for name, found in unsupported.items() if found]
     if wrong:
         raise PinnError(
-            f"the page shows vLLM servers of one pipeline stage without drafts, got "
-            f"{', '.join(wrong)}: use 'pinn simulate'"
+            "the page supports only vLLM without pipeline parallelism and "
+            f"speculative decoding, got {', '.join(wrong)}: use 'pinn simulate'"
         )
 
 

@@ -136,9 +136,9 @@ def explore_page(
     """
     names = list(dict.fromkeys(filter(None, map(str.strip, gpus))))
     if not model.strip():
-        raise PinnError("--model names none: 'pinn models' lists them")
+        raise PinnError("--model is missing: 'pinn models' lists known names")
     if not names:
-        raise PinnError("--gpu names none: give names separated by commas, such as H100,H200")
+        raise PinnError("--gpu is missing: give names separated by commas, such as H100,H200")
     used, of_all = find_checkpoint(checkpoint), dict(flags)
     sizes, formats = of_all.pop("tensor_parallel_size", None), of_all.pop("precision", None)
     if isinstance(formats, str):

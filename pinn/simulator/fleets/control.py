@@ -95,7 +95,8 @@ class Control:
         for failure in self.spec.failures:
             if not 0 <= failure.server < len(self.servers):
                 raise PinnError(
-                    f"failures: server {failure.server} of {len(self.servers)}: the first is 0"
+                    f"failures: server is {failure.server}, but there are "
+                    f"{len(self.servers)} servers: count from 0"
                 )
             heapq.heappush(self.events, (failure.at_s, _FAIL, failure.server, -1))
         if self.scaling is not None:
@@ -113,8 +114,8 @@ class Control:
                 return DONE
             if not self.events:
                 raise PinnError(
-                    f"{held:,} requests wait for a server, and none is ever started: let failures "
-                    "leave one, or give an autoscaler"
+                    f"{held:,} requests wait for a server, but none is left and "
+                    "none is started: reduce failures, or add an autoscaler"
                 )
             while self.events and self.events[0][0] == until_s:
                 self._act(*heapq.heappop(self.events))

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 #: Rows of the table over time, and spans of the picture.
 _PERIODS, _BINS = 12, 144
 _HOUR_S = 3600.0
-_NO_INTERVALS = "errors of whole fleets were not measured"
+_NO_INTERVALS = "prediction errors of whole fleets were never measured"
 
 
 @dataclass(frozen=True)
@@ -178,10 +178,10 @@ class FleetSimulation(Served):
     @property
     def assumptions(self) -> list[str]:
         """Assumptions about a fleet, in words."""
-        found = ["one router, which takes no time"]
+        found = ["there is one router, and routing takes no time"]
         if self.spec.failures:
             found.append(
-                "requests in flight on a failing server are resent at once and start anew"
+                "requests in flight on a failing server are resent at once and start again"
                 if self.spec.in_flight == RESEND
                 else "requests in flight on a failing server are lost"
             )
@@ -220,9 +220,7 @@ class FleetSimulation(Served):
             f"{self._most} at most"
         )
         if self.spec.failures:
-            facts["failures"] = (
-                f"{self.found.resent:,} requests sent again, {self.found.lost:,} lost"
-            )
+            facts["failures"] = f"{self.found.resent:,} requests resent, {self.found.lost:,} lost"
         table = Grid.of("", "", text=2)
         for name, text in facts.items():
             table.add(name, text)

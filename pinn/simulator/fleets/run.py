@@ -124,8 +124,8 @@ def _models(latencies: Sequence[LinearLatency], engines: Sequence[Engine]) -> tu
     models = tuple(latency.compile(apart, shares) for latency in latencies)
     if len({model.dtype for model in models}) > 1:
         raise PinnError(
-            "kinds that draft tokens and kinds that do not cannot be simulated together: give all "
-            "the same --speculative-config"
+            "kinds of servers with and without speculative decoding cannot be "
+            "simulated together: give all the same --speculative-config"
         )
     return models
 

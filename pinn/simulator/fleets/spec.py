@@ -69,15 +69,17 @@ class Autoscaler:
 
     def __post_init__(self) -> None:
         if self.by not in (RATE, LATENCY):
-            raise PinnError(f"autoscaler: by {self.by!r} is unknown: write rate or latency")
+            raise PinnError(f"autoscaler: by must be rate or latency, got {self.by!r}")
         if self.by == RATE and not (self.target or 0) > 0:
-            raise PinnError("autoscaler by rate: target is missing: requests/s of a server")
+            raise PinnError(
+                "autoscaler by rate: target is missing: give it in requests/s per server"
+            )
         if self.by == LATENCY and not self.limits_s:
             raise PinnError("autoscaler by latency: slo is missing: write 'ttft<=1s, tpot<=50ms'")
         if not 1 <= self.least <= self.most:
             raise PinnError(
-                f"autoscaler: least {self.least} and most {self.most} servers: the fewest are 1, "
-                "and no more than the most"
+                "autoscaler: least must be from 1 to most, got "
+                f"least {self.least} and most {self.most}"
             )
         for name in ("margin", "interval_s", "window_s"):
             if not getattr(self, name) > 0:
@@ -115,11 +117,13 @@ class FleetSpec:
 
     def __post_init__(self) -> None:
         if self.in_flight not in (RESEND, LOSE):
-            raise PinnError(f"in_flight {self.in_flight!r} is unknown: write resend or lose")
+            raise PinnError(f"in_flight must be resend or lose, got {self.in_flight!r}")
         if not 0 <= self.start_up_s < np.inf:
             raise PinnError(f"start_up_s must be 0 or more, got {self.start_up_s}")
         if not self.kinds:
-            raise PinnError("kinds is empty: list what each kind of server differs in, or leave it")
+            raise PinnError(
+                "kinds is empty: list the flags of each kind of server, or leave it out"
+            )
         for failure in self.failures:
             if not (0 <= failure.at_s < np.inf and 0 <= failure.down_s < np.inf):
                 raise PinnError(
@@ -128,7 +132,8 @@ class FleetSpec:
                 )
         if self.autoscaler and not 0 <= self.autoscaler.kind < len(self.kinds):
             raise PinnError(
-                f"autoscaler: kind {self.autoscaler.kind} of {len(self.kinds)}: the first is 0"
+                f"autoscaler: kind is {self.autoscaler.kind}, but there are "
+                f"{len(self.kinds)} kinds: count from 0"
             )
 
 
@@ -172,7 +177,7 @@ def _check_keys(given: Mapping[Any, Any], kind: type, what: str) -> None:
     known = [f.name for f in fields(kind)]
     unknown = [str(key) for key in given if key not in known]
     if unknown:
-        raise PinnError(f"{what} has no {unknown[0]!r:.40}: it has {', '.join(known)}")
+        raise PinnError(f"{what}: unknown key {unknown[0]!r:.40}: use {', '.join(known)}")
 
 
 def _list(given: Mapping[str, Any], name: str) -> list[Any]:
@@ -184,7 +189,7 @@ def _list(given: Mapping[str, Any], name: str) -> list[Any]:
 
 def _mapping(value: object, what: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise PinnError(f"{what}: expected keys and values, got {value!r:.60}")
+        raise PinnError(f"{what} must map keys to values, got {value!r:.60}")
     return value
 
 

@@ -60,7 +60,7 @@ def check_requests(count: float, where: str = "a workload") -> None:
     Raises:
         PinnError: If there are more than ``MOST_REQUESTS``.
     """
-    check_size(count, MOST_REQUESTS, f"{where}: requests", "send fewer, or for a shorter time")
+    check_size(count, MOST_REQUESTS, f"{where}: requests", "lower the rate or the duration")
 
 
 def random_draws(seed: int) -> np.random.Generator:
@@ -70,7 +70,7 @@ def random_draws(seed: int) -> np.random.Generator:
         PinnError: If the seed is negative.
     """
     if not 0 <= seed <= MOST_SEED:
-        raise PinnError(f"the seed must be a whole number from 0 on, got {written(seed)}")
+        raise PinnError(f"the seed must be a whole number of 0 or more, got {written(seed)}")
     return np.random.default_rng(seed)
 
 
@@ -255,7 +255,7 @@ def draw_lengths(
     lengths = draw(parameters, count, rng)
     low, high = parameters.get("min", 1.0), parameters.get("max", np.inf)
     if not 1 <= high >= low:
-        raise PinnError(f"lengths between {low} and {high}: there are none")
+        raise PinnError(f"lengths between {low} and {high}: there is no such length")
     whole = np.maximum(np.rint(np.clip(lengths, low, high)), 1)
     check_size(float(whole.max(initial=1)), MOST_REQUEST_TOKENS, "tokens of a request", _SHORTER)
     return whole.astype(np.int64)
@@ -274,7 +274,7 @@ def _check_parameters(
         check_size(value, _MOST.get(name, math.inf), where, "")
     if distribution == "uniform" and parameters["max"] < parameters["min"]:
         raise PinnError(
-            f"lengths between {parameters['min']} and {parameters['max']}: there are none"
+            f"lengths between {parameters['min']} and {parameters['max']}: there is no such length"
         )
 
 

@@ -173,9 +173,9 @@ def _sent(
 _REMEDY = "remove it, or give the load as a CSV trace"
 #: Keys of BLIS's that ask for what is not simulated here, at whatever depth.
 _UNSERVED = {
-    "servegen_data": "its files hold the load",
+    "servegen_data": "the load is in files of its own",
     "cohorts": "write their members as clients",
-    "multimodal": "images, audio and video are not simulated; write their tokens as text",
+    "multimodal": "images, audio and video are not simulated: count their tokens as prompt tokens",
     "multi_turn": "write turns, turn_tokens and think_time_s in a plain YAML",
     "enable_multi_turn_chat": "write turns and think_time_s in a plain YAML",
     "think_time_us": "write turns and think_time_s in a plain YAML",
@@ -241,12 +241,12 @@ def read_blis_spec(
     spec = check(_Spec, values, path, _REMEDY)
     rng = arrivals.random_draws(spec.seed if seed is None else seed)
     if (spec.inference_perf is None) == (not spec.clients):
-        raise PinnError(f"{path}: give clients or inference_perf, one of the two")
+        raise PinnError(f"{path}: give either clients or inference_perf")
     if spec.inference_perf is not None:
         return _merged(_stage_clients(spec.inference_perf, path, rate_per_s, rng), spec, path)
     if spec.clients[0].concurrency is not None:
         if len(spec.clients) > 1 or spec.num_requests is None:
-            fault = "concurrency is simulated for a single client with num_requests"
+            fault = "concurrency is supported for a single client with num_requests only"
             raise PinnError(f"{path}: {fault}")
         arrival = np.zeros(spec.num_requests)
         return _merged([_sent(spec.clients[0], _ALWAYS, arrival, 0, rng)], spec, path)
@@ -275,7 +275,9 @@ def _merged(parts: list[Requests], spec: _Spec, path: Path) -> workload.Workload
     order = np.argsort(columns[0], kind="stable")[: spec.num_requests]
     arrival, prompt, output, group, prefix, timeout = (column[order] for column in columns)
     if len(arrival) == 0:
-        raise PinnError(f"{path}: no request arrives: raise the rate or the horizon")
+        raise PinnError(
+            f"{path}: no request arrives within the horizon: raise the rate or the horizon"
+        )
     sharing = workload.share_prompts(group, prefix)
     at_once = spec.clients[0].concurrency if spec.clients else None
     return workload.Workload(

@@ -50,9 +50,9 @@ class ConversationShape:
     def __post_init__(self) -> None:
         tools = self.tool_tokens > 0 or self.tool_delay_s > 0
         if tools and self.tool_calls == 0:
-            raise PinnError("results or delays of tools need tool calls: say how many a turn has")
+            raise PinnError("tool results or delays need tool calls: give their number per turn")
         if self.tool_calls > 0 and self.tool_tokens < 1:
-            raise PinnError("tool calls need the tokens of their results: at least 1")
+            raise PinnError("tool calls need results: give at least 1 token for each")
 
     @property
     def requests(self) -> int:
@@ -68,8 +68,8 @@ class ConversationShape:
         arrivals.check_requests(self.requests, "a conversation")
         if requests < self.requests:
             raise PinnError(
-                f"{requests:,} requests are less than one conversation, which has "
-                f"{self.requests:,}: send more, or give it fewer turns"
+                f"{requests:,} requests are fewer than the {self.requests:,} of "
+                "one conversation: send more requests, or give fewer turns"
             )
         return requests // self.requests
 
@@ -91,7 +91,7 @@ def converse(
         rng: Source of the pauses.
     """
     count, each = len(offset_s), shape.requests
-    arrivals.check_requests(count * each, "conversations x their requests")
+    arrivals.check_requests(count * each, "conversations x requests of each")
     call = np.arange(each) % (1 + shape.tool_calls)  # 0 where the user types
     new, pause_s = np.empty((count, each), np.int64), np.zeros((count, each))
     new[:, call == 0] = draw(shape.turn_tokens, count * shape.turns).reshape(count, -1)

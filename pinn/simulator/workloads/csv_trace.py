@@ -151,7 +151,9 @@ class _Columns:
             for name, place in places:
                 self._cells[name].append(cells[place])
         if not self._lines:
-            raise PinnError(f"{path}: it has 0 requests; it needs a header line and at least one")
+            raise PinnError(
+                f"{path} has no requests: it needs a header line and at least one request"
+            )
 
     def __len__(self) -> int:
         return len(self._lines)
@@ -173,7 +175,7 @@ class _Columns:
         names = [n for n in self.names if {_plain(n), _unit(n)[0]} & set(OTHER_NAMES[role])]
         if len(names) > 1:
             fault = f"{role} may be {' or '.join(names)}"
-            raise PinnError(f"{self.path}: {fault}: rename the one that is meant {own[0]}")
+            raise PinnError(f"{self.path}: {fault}: rename the right one to {own[0]}")
         return names[0] if names else None
 
     def _seconds(self, name: str) -> list[str]:
@@ -187,8 +189,8 @@ class _Columns:
             unit = 1.0
         if unit is None:
             raise PinnError(
-                f"{self.path}: {name} is {first!r:.40}, which names no unit: call the column "
-                "arrival_s, arrival_ms or arrival_time_us"
+                f"{self.path}: {name} is {first!r:.40}, whose unit is unknown: "
+                "rename the column to arrival_s, arrival_ms or arrival_time_us"
             )
         return [_scaled(cell, unit) for cell in cells]
 
@@ -257,8 +259,8 @@ class _Columns:
             if waits[i]:
                 found[i] = latest.get(session, -1) if session >= 0 else -1
             latest[session] = i
-        remedy = "leave it empty in the first round, and give session_id"
-        self.refuse(waits & (found < 0), lambda _: f"think_time_s has no round before it: {remedy}")
+        remedy = "leave it empty in the first turn, and give session_id"
+        self.refuse(waits & (found < 0), lambda _: f"think_time_s needs an earlier turn: {remedy}")
         return found
 
     def _number(self, i: int, text: str, name: str, default: float | None) -> float:
@@ -266,7 +268,7 @@ class _Columns:
             return float(default)
         if math.isfinite(value := _number(text)):
             return value
-        fault = f"is {text!r:.60}, no finite number" if text else "is missing"
+        fault = f"is {text!r:.60}, not a finite number" if text else "is missing"
         raise PinnError(f"{self.path}, line {self._lines[i]}: {name} {fault}")
 
 
@@ -283,7 +285,7 @@ def _own_names(path: Path, names: Sequence[str]) -> list[str]:
     ]
     for name in _READ:
         if found.count(name) > 1:
-            raise PinnError(f"{path}: two columns are {name}: rename the one that is not meant")
+            raise PinnError(f"{path}: two columns are named {name}: rename the wrong one")
     return found
 
 
@@ -325,7 +327,7 @@ def _timeouts(columns: _Columns, arrival: np.ndarray) -> np.ndarray:
     columns.refuse(patience < 0, lambda i: f"timeout_s is {patience[i]:g}: {remedy}")
     deadline = columns.numbers("deadline_us", 0.0) * MICROSECOND
     patience = np.where(deadline > 0, deadline - arrival, patience)
-    fault = "deadline_us lies before the arrival: it counts on the same clock"
+    fault = "deadline_us is before the arrival: both must be on the same clock"
     columns.refuse((deadline > 0) & (patience <= 0), lambda _: fault)
     return np.where(patience > 0, patience, np.inf)
 

@@ -28,7 +28,8 @@ def with_hit_rate(workload: Workload, hit_rate: float) -> Workload:
     """
     if (workload.shares_with >= 0).any():
         raise PinnError(
-            f"workload {workload.name} says which prompts begin alike: leave --prefix-hit-rate out"
+            f"workload {workload.name} states which prompts share prefixes, so "
+            "its hit rate is simulated: leave --prefix-hit-rate out"
         )
     n = len(workload)
     most = _BEGINNINGS if workload.concurrency is None else workload.concurrency
@@ -40,8 +41,8 @@ def with_hit_rate(workload: Workload, hit_rate: float) -> Workload:
     if most_shared.sum() < wanted:
         reached = f"{most_shared.sum() / prompt.sum():.3f}"
         raise PinnError(
-            f"workload {workload.name}: --prefix-hit-rate {hit_rate:g} is out of reach, its "
-            f"{n:,} prompts can share {reached}: send more, or ask for less"
+            f"workload {workload.name}: --prefix-hit-rate {hit_rate:g} is too high, its "
+            f"{n:,} prompts can share at most {reached}: send more requests, or give a lower rate"
         )
     low, high = 0.0, 1.0
     for _ in range(_HALVINGS):

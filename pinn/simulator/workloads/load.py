@@ -116,11 +116,14 @@ def _recorded(
 def _beside(header: Path, time_unit: str) -> Path:
     """Return the CSV of a TraceV2 header: it has its name, or is the only CSV beside it."""
     if time_unit.lower() not in ("us", "microsecond", "microseconds"):
-        raise PinnError(f"{header}: time_unit is {time_unit!r}, expected microseconds")
+        raise PinnError(f"{header}: time_unit must be microseconds, got {time_unit!r}")
     same = header.with_suffix(".csv")
     beside = [same] if same.is_file() else sorted(header.parent.glob("*.csv"))
     if len(beside) != 1:
-        raise PinnError(f"{header}: expected its requests in {same}, found {len(beside)} CSV files")
+        raise PinnError(
+            f"{header}: its requests are expected in {same}, which does not exist, "
+            f"and there are {len(beside)} CSV files beside it: give one"
+        )
     return beside[0]
 
 
@@ -136,78 +139,93 @@ _LENGTHS = "--input-len 1024 --output-len 256"
 class LoadFlags:
     """A load of requests alike, in flags; ``--rate`` belongs to the commands."""
 
-    PANEL: ClassVar[str] = "The load, in place of --workload; as 'vllm bench serve' spells it too"
+    PANEL: ClassVar[str] = "Load without --workload; options of 'vllm bench serve' are read, too"
 
     input_len: int | None = flag(
         None,
-        "Prompt tokens of a request, without --prefix-len.",
+        "Prompt tokens of each request, without --prefix-len.",
         least=1,
         spelled={_BENCH: "random_input_len"},
     )
     output_len: int | None = flag(
         None,
-        "Tokens that a request generates; 0 for embeddings, scores and classes.",
+        "Output tokens of each request; 0 for embeddings, scores and classes.",
         least=0,
         spelled={_BENCH: "random_output_len"},
     )
     concurrency: int | None = flag(
         None,
-        "Requests in flight at most; without --rate clients send the next one when one ends.",
+        "Maximum number of requests in flight. Without --rate the load is a closed loop: a new "
+        "request is sent when one ends.",
         least=1,
         spelled={_BENCH: "max_concurrency"},
     )
     num_prompts: int | None = flag(
-        None, "Requests in all.", least=1, most=MOST_REQUESTS, shown="1000, or rate x duration"
+        None,
+        "Number of requests.",
+        least=1,
+        most=MOST_REQUESTS,
+        shown="1000, or rate x duration",
     )
     duration: float | None = flag(
-        None, "How long requests are sent at --rate.", unit="s", above=0, most=MOST_SECONDS
+        None, "Time for which requests are sent at --rate.", unit="s", above=0, most=MOST_SECONDS
     )
     range_ratio: float = flag(
         0.0,
-        "Lengths are uniform from (1 - this) to (1 + this) times the given ones.",
+        "Spread r of the lengths: uniform from (1 - r) to (1 + r) times the given length.",
         least=0,
         most=0.999999,
         spelled={_BENCH: "random_range_ratio"},
     )
     prefix_len: int = flag(
         0,
-        "Further prompt tokens, which all requests share, such as a system prompt.",
+        "Further prompt tokens that all requests share at the start, such as a system prompt.",
         least=0,
         spelled={_BENCH: "random_prefix_len"},
     )
     images_per_request: int = flag(
-        0, "Images of a request, whose tokens are part of its prompt.", least=0, most=1000
+        0,
+        "Number of images in each request. Their tokens count as prompt tokens.",
+        least=0,
+        most=1000,
     )
     image_size: str = flag("1024x1024", "Size of each image.", unit="pixels")
     turns: int | None = flag(
         None,
-        "Prompts of a conversation: each waits for the answer before and repeats all that was "
-        "said; --concurrency then counts conversations.",
+        "Number of turns of a conversation. Each turn waits for the previous answer, and its "
+        "prompt repeats the conversation so far. --concurrency then counts conversations.",
         least=1,
         most=MOST_REQUESTS,
         spelled={"sglang": "gsp_num_turns"},
     )
     turn_len: int | None = flag(
-        None, "New prompt tokens of each later turn.", least=1, shown="as --input-len"
+        None, "New prompt tokens of each turn after the first.", least=1, shown="as --input-len"
     )
     think_time: float = flag(
         0.0,
-        "Mean time between an answer and the next prompt of a conversation; exponential.",
+        "Mean time between an answer and the next turn, exponentially distributed.",
         unit="s",
         least=0,
         most=MOST_SECONDS,
     )
     tool_calls: int = flag(
-        0, "Calls of a tool in each turn: each is an answer, a delay and a further prompt.", least=0
+        0,
+        "Number of tool calls in each turn. Each call is an answer, the tool's delay and a "
+        "further prompt.",
+        least=0,
     )
-    tool_len: int | None = flag(None, "Prompt tokens that a tool's result adds.", least=1)
+    tool_len: int | None = flag(None, "Prompt tokens of a tool's result.", least=1)
     tool_delay: float = flag(
-        0.0, "Mean time that a tool takes; exponential.", unit="s", least=0, most=MOST_SECONDS
+        0.0,
+        "Mean time of a tool call, exponentially distributed.",
+        unit="s",
+        least=0,
+        most=MOST_SECONDS,
     )
     prefix_hit_rate: float | None = flag(
         None,
-        "Share of prompt tokens that the prefix cache is known to hit, where nothing says which "
-        "prompts begin alike.",
+        "Share of prompt tokens that hit the prefix cache, 0 to 1. For loads that do not say "
+        "which prompts begin alike.",
         least=0,
         most=0.999,
     )
@@ -242,7 +260,7 @@ class LoadFlags:
             raise PinnError(f"{missing} is missing: give {_LENGTHS}, or --workload FILE")
         if rate_per_s is None and self.concurrency is None:
             remedy = "give --concurrency 64, or --rate 8 --duration 600, or --workload FILE"
-            raise PinnError(f"nothing says when requests are sent: {remedy}")
+            raise PinnError(f"the load has no arrival times: {remedy}")
         check_size(self.prefix_len, MOST_REQUEST_TOKENS, "--prefix-len", "shorten it")
         shape = self._shape()
         each = shape.requests if shape else 1
@@ -273,15 +291,14 @@ class LoadFlags:
         if self.think_time:
             if not later.any():
                 raise PinnError(
-                    f"workload {sent.name} has no conversations, to which --think-time belongs: "
-                    "leave it out"
+                    f"workload {sent.name} has no conversations: leave --think-time out"
                 )
             pauses_s = arrivals.random_draws(seed).exponential(self.think_time, len(sent))
             sent = replace(sent, offset_s=np.where(later, pauses_s, sent.offset_s))
         if not sent.timed and sent.concurrency is None:
             raise PinnError(
-                f"workload {sent.name} does not say when its conversations begin: give --rate 8, "
-                "or --concurrency 64 for so many at a time"
+                f"workload {sent.name} has no start times of conversations: give "
+                "--rate 8, or --concurrency 64 for 64 conversations at a time"
             )
         return with_hit_rate(sent, self.prefix_hit_rate) if self.prefix_hit_rate else sent
 
@@ -319,9 +336,12 @@ class LoadFlags:
             return None
         if self.turns is None:
             option = f"--{given[0].replace('_', '-')}"
-            raise PinnError(f"{option} is of conversations: give --turns too, or leave it out")
+            raise PinnError(f"{option} is for conversations: give --turns, too, or leave it out")
         if self.images_per_request:
-            fault = "--images-per-request with --turns: which prompts have images is not asked"
+            fault = (
+                "--images-per-request cannot be used with --turns, because it is "
+                "unknown which turns have images"
+            )
             raise PinnError(f"{fault}: add their tokens to --input-len")
         first = self.input_len or 0
         return ConversationShape(
@@ -347,9 +367,11 @@ class LoadFlags:
         if self.duration is None:
             return self.num_prompts or _NUM_PROMPTS
         if self.num_prompts is not None:
-            raise PinnError("--num-prompts and --duration both end the load: give one of them")
+            raise PinnError(
+                "--num-prompts and --duration both set the length of the load: give one of them"
+            )
         if math.isinf(rate_per_s):
-            raise PinnError("--duration needs --rate; a load without one ends by --num-prompts")
+            raise PinnError("--duration needs --rate: give it, or --num-prompts instead")
         sent = rate_per_s * self.duration
         arrivals.check_requests(sent, f"--rate {rate_per_s:g} for --duration {self.duration:g} s")
         return max(int(sent + 1e-9), 1)
@@ -448,11 +470,11 @@ def asked_load(
     given, rest = flags_apart(LoadFlags, flags)
     if path is not None and (instead := [name for name in given if name not in _BESIDE_FILE]):
         both = f"--workload {path} and --{instead[0].replace('_', '-')}"
-        raise PinnError(f"{both} both say what is sent: leave one of them out")
+        raise PinnError(f"{both} both describe the load: leave one of them out")
     if path is None and not given:
         when = "--concurrency 64, or with --rate 8" if closed else "--rate 8"
         remedy = f"give {_LENGTHS} with {when} --duration 600, or --workload FILE"
-        raise PinnError(f"nothing says what is sent: {remedy}")
+        raise PinnError(f"the load is missing: {remedy}")
     own = LoadFlags(**given)
     return Load(path, own, seed, _images(own, model)), rest
 
@@ -466,6 +488,9 @@ def _images(flags: LoadFlags, model: str | Path | None) -> RequestImages | None:
     if not flags.images_per_request:
         return None
     if model is None:
-        raise PinnError("--images-per-request: the tokens of an image depend on it: give --model")
+        raise PinnError(
+            "--images-per-request needs --model, because the tokens of an image "
+            "depend on it: give it"
+        )
     found, count = load_model(model), flags.images_per_request
     return request_images(found.images, found.name, count, flags.image_size, flags.prefix_len)

@@ -33,7 +33,7 @@ from pinn.units import MILLISECOND
 _HASHED_TOKENS = 512
 #: Bytes of UTF-8 that count as a token: OpenAI's rule of thumb of four English characters.
 _TOKEN_BYTES = 4
-_NOTE = f"Lengths are estimated: {_TOKEN_BYTES} bytes of text are a token"
+_NOTE = f"Lengths are estimated, with one token for {_TOKEN_BYTES} bytes of text"
 #: Keys of a conversation and of its messages; who speaks, and who is the model.
 _LISTS, _SPEAKERS, _TEXTS = ("conversations", "messages", "conversation"), ("from", "role"), (
     "value", "content",
@@ -158,7 +158,7 @@ def _mooncake_fault(entry: Any) -> str | None:
             return f"with {name} below 1 or above {MOST_REQUEST_TOKENS:,}"
     ids = entry.get("hash_ids") or []
     if not isinstance(ids, list) or any(not isinstance(each, int) for each in ids):
-        return "with other than numbers in hash_ids"
+        return "with entries of hash_ids that are not numbers"
     return None
 
 

@@ -29,8 +29,9 @@ def mean_rate_per_s(workload: Workload) -> float:
     span_s = float(due[-1] - due[0])
     if not span_s > 0:
         raise PinnError(
-            f"workload {workload.name}: its {len(workload)} requests are all sent at one moment, "
-            "which is no rate: give at least two that are sent apart"
+            f"workload {workload.name}: its {len(workload)} requests are all sent "
+            "at the same time, so there is no rate: give at least two arrival "
+            "times"
         )
     return (len(due) - 1) / span_s * (len(workload) / len(due))
 
@@ -121,7 +122,7 @@ def thinned(workload: Workload, kept: Bool[np.ndarray, " n"]) -> Workload:
         donor, shared = _shared_among(donor, shared, kept)
     place, before = np.cumsum(kept) - 1, workload.follows
     if (kept & (before >= 0) & ~kept[np.maximum(before, 0)]).any():
-        raise PinnError(f"workload {workload.name}: a turn cannot be kept without the one before")
+        raise PinnError(f"workload {workload.name}: a turn needs the turn before it")
     donor, before = (np.where(o >= 0, place[np.maximum(o, 0)], -1)[kept] for o in (donor, before))
     left, stage = np.unique(workload.stage[kept], return_inverse=True)
     columns: dict[str, Any] = {name: getattr(workload, name)[kept] for name in COLUMNS}

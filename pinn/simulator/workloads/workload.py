@@ -142,7 +142,7 @@ class Workload:
         object.__setattr__(self, "name", printable(self.name))
         n = len(self.prompt_tokens)
         if n == 0:
-            raise self._fault("it has 0 requests; it needs at least 1")
+            raise self._fault("it has no requests: give at least one")
         for name, (default, _, _) in COLUMNS.items():
             given = np.asarray(getattr(self, name), dtype=type(default))
             column = given if len(given) else np.full(n, default)
@@ -243,14 +243,16 @@ class Workload:
             raise self._fault(f"{fault}, which is not before it in the same stage")
         twice = later[np.bincount(before, minlength=1)[before] > 1] if len(later) else later
         if len(twice):
-            raise self._fault(f"two requests follow request {self.follows[twice[0]]}: let one")
+            raise self._fault(f"two requests follow request {self.follows[twice[0]]}: only one may")
 
     def _check_starts(self) -> None:
         """A request that is due before one that is sent earlier would be sent in the past."""
         if self.stages_wait:
             return
         if (given := len(self.stage_starts_s)) != self.stages:
-            raise self._fault(f"{self.stages} stages need as many stage_starts_s, got {given}")
+            raise self._fault(
+                f"{self.stages} stages need {self.stages} stage_starts_s, got {given}"
+            )
         due = np.array(self.stage_starts_s)[self.stage] + self.offset_s
         starts = np.flatnonzero(self.starts)
         early = np.flatnonzero(np.diff(due[starts]) < 0)

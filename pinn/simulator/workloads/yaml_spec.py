@@ -153,7 +153,9 @@ def read_plain_spec(
     lengths = spec.prompt_tokens, spec.output_tokens
     if spec.concurrency is not None:
         if spec.requests is None or spec.stages is not None:
-            raise PinnError(f"{path}: a closed loop needs concurrency and requests, and no stages")
+            raise PinnError(
+                f"{path}: a closed loop needs concurrency and requests, and must not have stages"
+            )
         if spec.turns is not None:
             return _conversations(spec, None, sent)
         return closed_loop(
@@ -224,13 +226,15 @@ def _check_lengths(spec: _Spec, path: Path) -> None:
         )
     for name in ("shared_tokens", "prompts_per_group"):
         if spec.groups is None and spec.turns is None and name in spec.model_fields_set:
-            raise PinnError(f"{path}: {name} needs groups: give both or neither")
+            raise PinnError(f"{path}: {name} needs groups: give both, or leave it out")
     if spec.turns is not None and "prompts_per_group" in spec.model_fields_set:
-        remedy = "leave it out, conversations of a group share shared_tokens"
-        raise PinnError(f"{path}: prompts_per_group is of single prompts: {remedy}")
+        remedy = "leave it out; the conversations of a group share shared_tokens"
+        raise PinnError(f"{path}: prompts_per_group is for prompts without turns: {remedy}")
     for name in _OF_TURNS:
         if spec.turns is None and name in spec.model_fields_set:
-            raise PinnError(f"{path}: {name} is of conversations: give turns too, or leave it out")
+            raise PinnError(
+                f"{path}: {name} is for conversations: give turns, too, or leave it out"
+            )
 
 
 # inference-perf's YAML: the profile that a user writes, or the config that the tool ran.

@@ -61,8 +61,8 @@ def fit_half_widths(errors: pd.DataFrame, level: float = LEVEL) -> dict[str, Hal
     models = errors["shape"].nunique()
     if models < 2:
         raise PinnError(
-            f"intervals need errors of at least 2 held-out models, got {models}: run an experiment "
-            "that leaves models out"
+            f"intervals need errors of at least 2 held-out models, got {models}: "
+            "run an experiment that holds models out"
         )
     step = errors.assign(tpot=errors["tpot"] / errors["tpot_gain"])
     return {metric: _fit(step, metric, level) for metric in intervals.METRICS}

@@ -17,7 +17,7 @@ from pinn.specs.batch import parse_batch
 from pinn.surrogate.coefficients import NAMES
 from pinn.surrogate.uncertainty.kinds import KindErrors
 from pinn.surrogate.uncertainty.quantiles import LEVEL, ErrorLaw
-from pinn.surrogate.uncertainty.widths import TRAITS, Widths
+from pinn.surrogate.uncertainty.widths import TRAITS, Widths, trait_words
 
 # Intervals are kept in a small JSON file beside the checkpoint that they belong to.
 
@@ -98,7 +98,9 @@ class StatedIntervals:
     def wider_for(self, deployment: Deployment, gpu_known: bool) -> str:
         """Return a sentence on the traits that widen a deployment's intervals; empty for none."""
         found = self.widths.reasons(deployment, gpu_known)
-        named = ", ".join(f"{factor:.1f}x for {name}" for name, factor in found.items())
+        named = ", ".join(
+            f"{factor:.1f}x for {trait_words(name)}" for name, factor in found.items()
+        )
         return f"Intervals are widened: {named}." if named else ""
 
     def error_law(self, metric: str) -> ErrorLaw:
@@ -149,7 +151,7 @@ def read_calibration(checkpoint: Path) -> StatedIntervals:
     """
     path = calibration_path(checkpoint)
     if not path.is_file():
-        raise PinnError(f"no intervals at {path}: an experiment that leaves models out writes them")
+        raise PinnError(f"no intervals at {path}: an experiment that holds models out writes them")
     tree = documents.read_json(path)
     try:
         if (
@@ -158,7 +160,7 @@ def read_calibration(checkpoint: Path) -> StatedIntervals:
             or set(tree["half_widths"]) != set(METRICS)
             or not set(tree["widths"]["traits"]) <= set(TRAITS)
         ):
-            raise PinnError(f"{path} is of another version: calibrate the checkpoint anew")
+            raise PinnError(f"{path} is of another version: calibrate the checkpoint again")
         if tree["checkpoint_sha256"] != files.file_sha256(checkpoint):
             other = f"{path} belongs to another checkpoint than {checkpoint}"
             raise PinnError(f"{other}: calibrate this one")
@@ -175,7 +177,7 @@ def read_calibration(checkpoint: Path) -> StatedIntervals:
             Widths(**tree["widths"]),
         )
     except (KeyError, TypeError, AttributeError) as error:
-        raise PinnError(f"{path} is damaged ({error}): calibrate the checkpoint anew") from error
+        raise PinnError(f"{path} is damaged ({error}): calibrate the checkpoint again") from error
 
 
 def step_half_width(half_widths: Mapping[str, float], batch: str) -> float:

@@ -76,7 +76,7 @@ def _distance(checkpoint: Path, deployment: Deployment) -> tuple[JsonObject, dic
     outside = located.outside_names(0)
     if located.nearest[0] < 0:
         nearest, away = None, None
-        text = "The checkpoint names no measured deployments, so the distance is unknown."
+        text = "The checkpoint does not name its measured deployments, so the distance is unknown."
     else:
         nearest, away = space.names[located.nearest[0]], float(located.distance[0])
         text = _distance_words(nearest, away, span, outside)
@@ -96,7 +96,7 @@ def _distance_words(
     if span:
         text += f" Models held out in the evaluation lay {span[0]:.1f} to {span[1]:.1f} away."
     if not outside:
-        return f"{text} Every input lies inside the training range."
+        return f"{text} Every feature lies inside the training range."
     return f"{text} Outside the training range: {named_inputs(outside)}."
 
 
@@ -106,8 +106,9 @@ def _far(stated: StatedIntervals, distance: float) -> list[str]:
     if distance <= farthest:
         return []
     return [
-        f"its kernel sizes and GPU are within {math.exp(distance):.2f}x of measured ones, those of "
-        f"held-out data within {math.exp(farthest):.2f}x"
+        f"outside the evaluated range: its kernel sizes and GPU are within "
+        f"{math.exp(distance):.2f}x of measured ones, those of held-out data within "
+        f"{math.exp(farthest):.2f}x"
     ]
 
 
@@ -117,7 +118,7 @@ def _far(stated: StatedIntervals, distance: float) -> list[str]:
 _NAMED = 4
 
 _UNSERVED = (
-    "No server in the training data ran layers like some of this model's: expect larger errors."
+    "Some of this model's kinds of layers were not measured in any server: expect larger errors."
 )
 
 
@@ -145,7 +146,7 @@ def describe_trust(
         sentences.append(_UNSERVED)
     if outside:
         inputs = named_inputs(outside)
-        sentences.append(f"Inputs beyond the training range, in standard deviations: {inputs}.")
+        sentences.append(f"Features outside the training range, in standard deviations: {inputs}.")
     return {
         "kind": kind_of(situation.deployment.model),
         "place": place_of(situation),
@@ -163,10 +164,10 @@ def _shown(situation: Situation, calibration: StatedIntervals) -> str:
     models = "1 model" if found.models == 1 else f"{found.models} models"
     errors = f"median APE {100 * found.median:.0f} %, P90 {100 * found.p90:.0f} %."
     if (found.kind, found.place) == (kind, place):
-        over = f"held-out step times of {kind} on {place}"
+        over = f"held-out step times of models with {kind} on {place}"
         return f"Over {over} ({found.rows:,} rows, {models}): {errors}"
     return (
-        f"No held-out measurement is of {kind} on {place}. "
+        f"There are no held-out measurements of models with {kind} on {place}. "
         f"Over {found.words} ({found.rows:,} rows, {models}): {errors}"
     )
 
@@ -177,7 +178,8 @@ def _stretch_words(situation: Situation, farthest: float, beyond: bool) -> str:
     if not beyond:
         return f"K{text}."
     return (
-        f"Outside the data: k{text}, those of held-out data within {math.exp(farthest):.2f}x: "
+        f"Outside the evaluated range: k{text}, those of held-out data within "
+        f"{math.exp(farthest):.2f}x: "
         "expect larger errors."
     )
 

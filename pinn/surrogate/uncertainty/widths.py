@@ -22,8 +22,23 @@ TRAITS: dict[str, Callable[[Deployment, bool], float]] = {
     "experts spread over ranks": lambda d, _: float(d.recipe.expert_parallel_size > 1),
 }
 
+#: Trait -> its definition, where its name does not give it.
+_DEFINED = {
+    "narrow layers": f"hidden size below {WIDE_LAYER:,.0f}",
+    "experts spread over ranks": "expert parallelism",
+}
+
 #: Least factor of a trait that is named as a reason for wider intervals.
 _WORTH_SAYING = 1.1
+
+
+def trait_words(name: str) -> str:
+    """Return a trait's name, with its definition where it needs one.
+
+    >>> trait_words("narrow layers")
+    'narrow layers (hidden size below 4,096)'
+    """
+    return f"{name} ({_DEFINED[name]})" if name in _DEFINED else name
 
 
 @dataclass(frozen=True)

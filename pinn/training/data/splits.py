@@ -57,7 +57,7 @@ def leave_one_out(column: str, rows: pd.DataFrame) -> list[Split]:
     values = rows[column].astype(str)
     names = sorted(values.unique())
     if len(names) < 2:
-        raise PinnError(f"cannot leave one {column} out: the rows hold {len(names)} of them")
+        raise PinnError(f"cannot hold one {column} out: the rows have {len(names)} of them")
     return [_split(rows, f"{column}={n}", values != n, values == n, (n,)) for n in names]
 
 

@@ -142,7 +142,7 @@ def test_the_protocol_tells_the_engine_where_it_is_its_own(backend, engine, clos
     run = one([tmp_path / "f.json"])
     assert benchmark_target([run], gpu="H100").serving.engine == engine
     (tmp_path / "f.json").write_text(json.dumps(vllm_bench(closed) | {"backend": "lmdeploy"}))
-    with pytest.raises(PinnError, match="served by lmdeploy, whose schedule is not simulated"):
+    with pytest.raises(PinnError, match="served by lmdeploy, whose scheduler is not simulated"):
         read_benchmarks([tmp_path / "f.json"])
 
 
@@ -175,9 +175,9 @@ def test_points_of_a_file_are_counted_one_by_one(closed, tmp_path):
     assert [run.name for run in runs] == [f"{tmp_path / 'g.json'}#1"]
     assert report.read == 6
     assert dict(report.refused) == {
-        "invalid JSON: cut off?": 1,
+        "invalid JSON, perhaps cut off": 1,
         "empty file": 1,
-        "load of the kind 'trace replay' is not known": 1,
+        "a load of the unknown kind 'trace replay'": 1,
         "no request was served": 1,
         "written by no known tool": 1,
     }
@@ -188,7 +188,7 @@ def test_points_of_a_file_are_counted_one_by_one(closed, tmp_path):
     [("metrics pages", "--concurrency"), ("aiperf csv", "--concurrency")],
 )
 def test_what_a_file_leaves_out_is_asked_for(kind, words, closed, tmp_path):
-    with pytest.raises(PinnError, match=f"leaves out {words}"):
+    with pytest.raises(PinnError, match=f"does not state {words}"):
         read_benchmarks(write(closed, kind, tmp_path / "run"))
 
 
@@ -226,7 +226,7 @@ def test_a_rate_that_the_user_gives_takes_the_place_of_a_concurrency(closed, tmp
 
 
 def test_what_a_file_says_otherwise_is_refused(closed, tmp_path):
-    with pytest.raises(PinnError, match="says 16, --concurrency 8: leave --concurrency out"):
+    with pytest.raises(PinnError, match="states 16, --concurrency is 8: leave --concurrency out"):
         read_benchmarks(write(closed, "vllm bench", tmp_path), GivenLoad(concurrency=8))
 
 
@@ -244,7 +244,7 @@ def test_what_is_assumed_is_said_until_the_user_says_it(closed, tmp_path):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda a, b: (b, a), "a counter falls"),
+        (lambda a, b: (b, a), "a counter decreases"),
         (lambda a, _: (a, a), "no request was served between the scrapes"),
         (lambda a, b: (a, b.replace("e+09", "e+08")), "restarted between the scrapes"),
         (lambda a, b: (a, b.replace("Meta-Llama-3.1-8B", "other")), "of 2 models"),

@@ -52,10 +52,10 @@ def test_lines_that_are_no_json_are_left_out_and_named(closed, tmp_path):
     path.write_text(f"max_prefill:8192,is_dp:False\n{line}\n\n{line[:-9]}\n{line}\n")
     runs, report = read_benchmarks([path])
     assert [run.name for run in runs] == [f"{path}#1", f"{path}#2"]
-    assert dict(report.refused) == {"no JSON object": 1, "malformed JSON: cut off?": 1}
+    assert dict(report.refused) == {"no JSON object": 1, "malformed JSON, perhaps cut off": 1}
     assert dict(report.places) == {
         "no JSON object": (f"{path}, line 1",),
-        "malformed JSON: cut off?": (f"{path}, line 4",),
+        "malformed JSON, perhaps cut off": (f"{path}, line 4",),
     }
     assert f"       1  refused: no JSON object ({path}, line 1)\n" in report.table()
 
@@ -103,7 +103,7 @@ def test_a_json_file_that_was_cut_off_is_named_with_its_line(closed, tmp_path):
     path = tmp_path / "cut.json"
     path.write_text(json.dumps(vllm_bench(closed), indent=1)[:-40])
     lines = path.read_text().count("\n") + 1
-    with pytest.raises(PinnError, match=f"cut.json, line {lines}: invalid JSON: cut off"):
+    with pytest.raises(PinnError, match=f"cut.json, line {lines}: invalid JSON, perhaps cut off"):
         read_benchmarks([path])
 
 
@@ -114,12 +114,15 @@ def test_a_folder_goes_on_after_a_file_that_lacks_a_flag(closed, tmp_path):
     runs, report = read_benchmarks([tmp_path])
     assert [run.load.concurrency for run in runs] == [closed.load.concurrency, 3]
     (reason,) = report.refused
-    assert "leaves out --concurrency (most requests in flight) and --request-rate" in reason
+    assert (
+        "does not state --concurrency (maximum number of requests in flight) and --request-rate"
+        in reason
+    )
     assert report.places[reason] == (str(tmp_path / "a.json"),)
     runs, report = read_benchmarks([tmp_path], GivenLoad(concurrency=16))
     assert [run.load.concurrency for run in runs] == [16, 16]
     (reason,) = report.refused
-    assert "says 3, --concurrency 16: leave --concurrency out" in reason
+    assert "states 3, --concurrency is 16: leave --concurrency out" in reason
 
 
 def test_what_tools_write_beside_their_results_is_passed_over(closed, tmp_path):
@@ -147,7 +150,7 @@ def test_the_summary_of_stages_is_passed_over_in_their_folder(closed, tmp_path):
     (stage,) = (path for path in inside.rglob("stage_*_lifecycle_metrics.json"))
     (stage.parent / "summary_lifecycle_metrics.json").write_text(stage.read_text())
     assert read_benchmarks([inside])[1].refused == {}
-    with pytest.raises(PinnError, match="the summary of stages that have reports of their own"):
+    with pytest.raises(PinnError, match="a summary of stages whose reports are read themselves"):
         read_benchmarks([stage.parent / "summary_lifecycle_metrics.json"])
 
 
@@ -168,13 +171,13 @@ def test_one_metrics_page_counts_from_the_servers_start(closed, tmp_path):
     paths = [tmp_path / "start.txt", tmp_path / "now.txt"]
     for path, text in zip(paths, metrics_pages(closed, (0.0, 0.0)), strict=True):
         path.write_text(text)
-    with pytest.raises(PinnError, match="without a second scrape: give the earlier one too, or"):
+    with pytest.raises(PinnError, match="without a second scrape: give the earlier one, too, or"):
         read_benchmarks(paths[1:])
     (between,), _ = read_benchmarks(paths, GivenLoad(duration=20.0))
     (run,), _ = read_benchmarks(paths[1:], GivenLoad(duration=20.0))
     assert (run.figures, run.load, run.server) == (between.figures, between.load, between.server)
     assert run.load.rate_per_s == pytest.approx(closed.load.requests / 20.0)
-    assert "all that the server counted since its start is of this load" in run.assumed
+    assert "all that the server counted since its start belongs to this load" in run.assumed
     with pytest.raises(PinnError, match=r"start.txt: no request was served since the server's"):
         read_benchmarks(paths[:1], GivenLoad(duration=20.0))
 
@@ -235,7 +238,7 @@ def test_sglangs_printed_table_names_its_backend(closed, tmp_path):
 def test_other_engines_of_the_latency_profile_are_refused(closed, tmp_path):
     path = tmp_path / "lpg.json"
     path.write_text(latency_profile(closed).replace('"vllm"', '"jetstream"'))
-    with pytest.raises(PinnError, match="served by jetstream, whose schedule is not simulated"):
+    with pytest.raises(PinnError, match="served by jetstream, whose scheduler is not simulated"):
         read_benchmarks([path], GivenLoad(concurrency=16))
 
 

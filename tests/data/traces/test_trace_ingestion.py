@@ -141,13 +141,13 @@ def test_a_failed_ingestion_leaves_the_old_tables(tmp_path: Path) -> None:
     before = (out / "manifest.json").read_bytes()
     bad = tmp_path / "bad.json"
     bad.write_text("nothing\n")
-    with pytest.raises(PinnError, match="holds no events"):
+    with pytest.raises(PinnError, match="has no events"):
         ingest_vllm(bad, out)
     assert (out / "manifest.json").read_bytes() == before
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("precious")
-    with pytest.raises(PinnError, match="holds no trace tables"):
+    with pytest.raises(PinnError, match="does not have trace tables"):
         ingest_vllm(tmp_path / "traces.json", tmp_path / "mine")
 
 
@@ -155,11 +155,11 @@ def test_tables_that_were_cut_off_are_refused(tmp_path: Path) -> None:
     out = tmp_path / "out"
     ingest_vllm(write(tmp_path, requests=30), out)
     (out / "steps.parquet").write_bytes(b"PAR1")
-    with pytest.raises(PinnError, match="ingest the traces anew"):
+    with pytest.raises(PinnError, match="ingest the traces again"):
         _ = read_trace_tables(out).steps
     with pytest.raises(PinnError, match="no trace tables in"):
         read_trace_tables(tmp_path / "none")
-    with pytest.raises(PinnError, match="names no model"):
+    with pytest.raises(PinnError, match="has no model"):
         read_trace_tables(out).deployment()
 
 

@@ -93,8 +93,8 @@ def test_work_within_work_is_named_as_its_part():
 
 def test_how_long_work_goes_on(monkeypatch):
     monkeypatch.setattr(progress.time, "monotonic", lambda: 100.0)
-    assert still(1, 4, 80.0) == "about 60 s still"
-    assert still(1, 4, -100.0) == "about 10 min still"
+    assert still(1, 4, 80.0) == "about 60 s left"
+    assert still(1, 4, -100.0) == "about 10 min left"
     assert still(4, 4, 0.0) == "the last one"
 
 

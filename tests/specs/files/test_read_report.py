@@ -6,7 +6,7 @@ from pinn.errors import PinnError
 
 def test_counts_must_add_up():
     ReadReport("a", "1", "", read=5, accepted=3, refused={"x": 1, "y": 1})
-    with pytest.raises(PinnError, match="5 rows read, but 3 accepted and 1 refused"):
+    with pytest.raises(PinnError, match="5 rows were read, but 3 accepted and 1 refused"):
         ReadReport("a", "1", "", read=5, accepted=3, refused={"x": 1})
 
 

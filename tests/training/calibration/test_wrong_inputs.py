@@ -99,7 +99,7 @@ WRONG_STEPS = {
     "an fp8 cache": ({}, unchanged, {"kv_cache_dtype": "fp8"}, "they fit --kv-cache-dtype auto"),
     "blocks of 32": ({}, unchanged, {"block_size": 32}, "--block-size 16"),
     "less memory": ({}, unchanged, {"gpu_memory_utilization": 0.7}, "--gpu-memory-utilization 0.9"),
-    "few seats": ({}, unchanged, {"max_num_seqs": 4}, "requests at once, --max-num-seqs 4"),
+    "few seats": ({}, unchanged, {"max_num_seqs": 4}, "run at once, --max-num-seqs is 4: did you"),
     "no seats": ({}, unchanged, {"max_num_seqs": 0}, "--max-num-seqs must be a positive"),
     "a small budget": ({}, unchanged, {"max_num_batched_tokens": 256},
                        "--max-num-batched-tokens 256"),
@@ -109,14 +109,14 @@ WRONG_STEPS = {
                    "--max-num-seqs 8?"),
     "two models in one file": ({}, two_models, {}, "blocks in one file"),
     "two servers of one size": ({}, two_speeds, {}, "2 processes in one file"),
-    "1 % of rows with 2e9 tokens": ({}, absurd, {}, "no step holds so many"),
-    "KV usage in percent": ({}, percent, {}, "is it in percent?"),
-    "no rows": ({}, lambda table: table.iloc[:0], {}, "holds no step"),
+    "1 % of rows with 2e9 tokens": ({}, absurd, {}, "no step has so many tokens"),
+    "KV usage in percent": ({}, percent, {}, "if it is in percent"),
+    "no rows": ({}, lambda table: table.iloc[:0], {}, "has no usable step"),
     "negative counts": ({}, scaled("batch.num_decode_reqs", -1), {"max_num_seqs": 128},
                         "a count is negative or absurd"),
     "times in us": ({}, scaled("step.ts_start_ns", 1e-3), {}, "another unit than ns"),
     "times in ms": ({}, scaled("step.ts_start_ns", 1e-6), {}, "another unit than ns"),
-    "times in ps": ({}, scaled("step.ts_start_ns", 1e3), {}, "a unit"),
+    "times in ps": ({}, scaled("step.ts_start_ns", 1e3), {}, "the unit of the file's times"),
     "a clock that runs back": ({}, backwards, {}, "it has no values"),
     "a clock that stands still": ({}, still, {}, "the clock stands still"),
     "steps renumbered after sampling": ({}, renumbered, {}, "as long as predicted"),
@@ -152,8 +152,8 @@ def test_the_flag_goes_before_the_floor(tmp_path):
     ("flags", "span", "words"),
     [
         ({"enable_prefix_caching": False}, "codellama/CodeLlama-34b-Instruct-hf",
-         "--no-enable-prefix-caching: leave it out"),
-        ({}, "meta-llama/Llama-3.1-8B", "the file is of meta-llama/Llama-3.1-8B"),
+         "leave --no-enable-prefix-caching out"),
+        ({}, "meta-llama/Llama-3.1-8B", "the file is of the model meta-llama/Llama-3.1-8B"),
         ({"max_model_len": 256}, "codellama/CodeLlama-34b-Instruct-hf", "--max-model-len 256"),
     ],
 )  # fmt: skip
@@ -176,7 +176,7 @@ def test_requests_that_do_not_match_are_named(flags, span, words, tmp_path):
 
 def test_a_file_without_rows_leaves_good_tables_alone(tmp_path):
     rows = len(ingested(traced(), tmp_path).steps)
-    with pytest.raises(PinnError, match="holds no step"):
+    with pytest.raises(PinnError, match="has no usable step"):
         ingested(traced().iloc[:0], tmp_path)
     assert len(read_trace_tables(tmp_path / "tables").steps) == rows
 
@@ -209,10 +209,10 @@ def loaded(run, **load):
 WRONG_RUNS = {
     "TP 4 for the file's 2": (
         lambda r: [stated(r, flags={"tensor_parallel_size": 2})], {"tensor_parallel_size": 4},
-        "the file says --tensor-parallel-size 2"),
+        "the file states --tensor-parallel-size 2"),
     "vLLM for SGLang": (
         lambda r: [stated(r, engine="sglang 0.5.9", flags={"enable_dp_attention": False})],
-        {"engine": "vllm"}, "the file says --engine sglang, the flags vllm"),
+        {"engine": "vllm"}, "the file states --engine sglang, the flags are vllm"),
     "two engines": (lambda r: [stated(r, engine="vllm"), stated(r, engine="trt 1.2.0")], {},
                     "files of 2 --engine"),
     "another GPU": (lambda r: [r], {"gpu": "L40S"}, "the file is of H100-SXM"),
@@ -226,13 +226,13 @@ WRONG_RUNS = {
                    stated(r, flags={"tensor_parallel_size": 2})], {}, "files of 2 --tensor"),
     "two KV caches": (lambda r: [stated(r, kv_tokens=400_000), stated(r, kv_tokens=500_000)], {},
                       "KV caches of 400,000 and 500,000"),
-    "the same file twice": (lambda r: [r, replace(r, name="copy")], {}, "once more"),
+    "the same file twice": (lambda r: [r, replace(r, name="copy")], {}, "is the same run as"),
     "a fifth failed": (lambda r: [replace(r, failed=40)], {}, "requests failed"),
     "drafted tokens": (lambda r: [stated(r, speculative=True)], {}, "speculative"),
     "milliseconds for seconds": (
-        lambda r: [figures(r, ttft=1e3, tpot=1e3, itl_=1e3, e2e_=1e3)], {}, "another unit"),
+        lambda r: [figures(r, ttft=1e3, tpot=1e3, itl_=1e3, e2e_=1e3)], {}, "check its unit"),
     "seconds for milliseconds": (
-        lambda r: [figures(r, ttft=1e-3, tpot=1e-3, itl_=1e-3, e2e_=1e-3)], {}, "another unit"),
+        lambda r: [figures(r, ttft=1e-3, tpot=1e-3, itl_=1e-3, e2e_=1e-3)], {}, "check its unit"),
     "half the time a token": (lambda r: [figures(r, tpot=0.5)], {}, "check --output-tokens"),
     "a stop at the end token": (
         lambda r: [loaded(r, output=Lengths(200.0))], {}, "check --output-tokens"),
@@ -242,7 +242,7 @@ WRONG_RUNS = {
     "a rate below what was served": (
         lambda r: [loaded(r, concurrency=None, rate_per_s=1.0)], {}, "--request-rate"),
     "percentiles that fall": (lambda r: [replace(r, figures=r.figures | {"ttft_p99_s": 1e-3})], {},
-                              "percentiles of TTFT fall"),
+                              "percentiles of TTFT are smaller"),
     "prompts from the cache": (
         lambda r: [replace(r, load=replace(r.load, prompt=Lengths(8000.0)),
                            figures={"ttft_mean_s": 0.02})], {}, "prompts repeat"),
@@ -312,7 +312,7 @@ def test_there_are_forty_right_ones():
 
 def test_force_goes_on_and_says_what_is_wrong(run):
     findings = check_runs([replace(run, failed=40)], model=LLAMA, gpu="H100")
-    with pytest.raises(PinnError, match="go on with --force"):
+    with pytest.raises(PinnError, match="use --force"):
         refuse(findings)
     assert refuse(findings, force=True) == findings
 
