@@ -26,7 +26,7 @@ def test_two_seeds_draw_eighty_pieces_once(known):
 
 
 def test_pieces_show_what_readers_of_their_places_see(known):
-    drawn = next(p for p in known if p.before.startswith("def draw("))
+    drawn = next(p for p in known if p.before.startswith("def draw(seed"))
     assert drawn.text == draw_prose.draw.__doc__
     assert any(p.kind == "error" and "{path}: " in p.text for p in known)
     assert all(p.text.strip() for p in known)
