@@ -1,4 +1,4 @@
-"""The interface between a simulator and whatever predicts seconds."""
+"""The interface of latency models, which predict seconds for a simulator."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ from pinn.specs.batch import Batch
 
 @runtime_checkable
 class LatencyModel(Protocol):
-    """Seconds for everything that takes time; none may be negative or infinite."""
+    """Seconds of everything that takes time; no method may return a negative or infinite value."""
 
     def step_time(self, batch: Batch) -> float:
-        """One busy-loop step of a batch; positive."""
+        """Return the seconds of one engine step for a batch; positive."""
 
     def queueing_time(self, prompt_tokens: float) -> float:
-        """The API server's work on a request, until it is in the engine's input queue."""
+        """Return the API server's seconds on a request until it enters the engine's input queue."""
 
     def output_token_processing_time(self) -> float:
-        """The API server's work on each token that it streams."""
+        """Return the API server's seconds for each token that it streams."""
 
     def scheduling_processing_time(self, prompt_tokens: float) -> float:
-        """Once per request between queue and first token, beyond its waiting and its steps."""
+        """Return a request's delay between queue and first token, beyond waiting and steps."""
 
     def preemption_processing_time(self, prompt_tokens: float) -> float:
-        """Per preemption, beside the recomputation."""
+        """Return the seconds of one preemption, without the recomputation."""
 
     def post_decode_fixed_overhead(self) -> float:
-        """Once when a request completes."""
+        """Return the seconds after the last token of a request."""
