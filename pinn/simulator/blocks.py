@@ -118,7 +118,7 @@ def extra_blocks_for(engine: Engine, tokens: int) -> int:
 
 
 def take_block(engine: Engine, replica: int) -> int:
-    """Allocate the least recently freed block and drop its cached content (``get_new_blocks``)."""
+    """Allocate and return the least recently freed block, and drop its cached content."""
     block = engine.cache[replica, 0].after
     unlink_block(engine, replica, block)
     forget_key(engine, replica, block)

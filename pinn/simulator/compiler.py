@@ -78,9 +78,9 @@ def _compile(jitted: Any, lock: Path | None, types: tuple[Any, ...]) -> None:
             gc.enable()
 
 
-#: : Decorator for functions that only compiled functions call.
+#: Decorator for functions that only compiled functions call.
 _INNER: Any = {"nogil": True, "error_model": "numpy"}
-#: : Decorator for functions that compiled functions call; Python calls the plain function.
+#: Decorator for functions that compiled functions call; Python calls the plain function.
 inner = register_jitable(**_INNER)
 
 

@@ -263,7 +263,7 @@ ARRAYS = {
     if hasattr(hint, "__metadata__")
 }
 
-#: : Dtype of the engine's record: settings, counters and addresses of arrays.
+#: Dtype of the engine's record: settings, counters and addresses of arrays.
 ENGINE = np.dtype(
     [
         ("config", record_dtype(Config)),
@@ -283,7 +283,7 @@ def offsets(record: np.dtype[Any]) -> dict[str, int]:
 #: Fields of a replica that count chunks of a second tier.
 TIER_COUNTS = ("stored_chunks", "evicted_chunks", "full_stores")
 _STEP_ROWS = 1 << 16
-#: : Arrays that are written row by row before they are read. Clearing them would take as long as a
+#: Arrays that are written row by row before they are read. Clearing them would take as long as a
 #: short run.
 _RECORDED = {"steps", "gaps", "transfers"}
 
@@ -339,14 +339,14 @@ def new_engine(
     return engine
 
 
-#: : Nodes of a radix tree beside those of blocks: none, the root, and a spare one for splits.
+#: Nodes of a radix tree beside those of blocks: none, the root, and a spare one for splits.
 _NODES_BESIDE = 3
-#: : Most transfers in flight; with more nothing is stored.
+#: Most transfers in flight; with more nothing is stored.
 _MOST_JOBS = 1 << 16
 
 
 def _size_tier(config: Any) -> None:
-    """Return the lengths of a second tier's arrays; each is 1 without a second tier."""
+    """Set the lengths of a second tier's arrays; each is 1 without a second tier."""
     on, by_job, by_node = config.tier > 0, config.tier == BY_JOB, config.tier == BY_NODE
     chunks = 0 if by_node else config.tier_chunks * (3 if config.tier_arc else 1)
     config.n_tier = LISTS + chunks

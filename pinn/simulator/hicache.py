@@ -13,7 +13,7 @@ from pinn.simulator.engine import Engine
 from pinn.simulator.radix_tree import GPU, HOST, ROOT
 from pinn.simulator.state import DONE, LOAD, MOVING, STORE
 
-#: : Shortest hit in host memory that is loaded, in tokens (``load_back_threshold``); shorter hits
+#: Shortest hit in host memory that is loaded, in tokens (``load_back_threshold``); shorter hits
 #: are recomputed.
 LEAST_LOADED = 10
 
@@ -50,7 +50,7 @@ def _stored_up_to(engine: Engine, replica: int, n: int) -> bool:
 
 
 def _store(engine: Engine, replica: int, r: int, n: int, locks: bool) -> bool:
-    """Plan to store a node in host memory, if there is or can be room (``write_backup``)."""
+    """Plan to store a node in host memory (``write_backup``); return whether there is room."""
     config, state, node = engine.config, engine.replicas[replica], engine.nodes[replica, n]
     missing = node.blocks - state.host_free
     if missing > 0:
@@ -91,7 +91,7 @@ def _evict_host(engine: Engine, replica: int, wanted: int) -> None:
 
 
 def _drop_doubles(engine: Engine, replica: int, wanted: int) -> int:
-    """Drop host copies of nodes that are also on the GPU and will stay there."""
+    """Drop host copies of nodes that also stay on the GPU; return the number of freed blocks."""
     dropped = 0
     for spares in range(1, -1, -1):
         n = engine.replicas[replica].doubles

@@ -27,7 +27,7 @@ from pinn.surrogate.step_features import STEP_FEATURES
 # ``pinn.surrogate.request_features`` is what defines them; a test compares the two.
 
 
-#: : Values that request features are made of, by the last part of their names in the registry.
+#: Values that request features are made of, by the last part of their names in the registry.
 REQUEST_VALUES = ("constant", "prompt_token")
 
 ARRIVAL, SCHEDULE, FIRST_TOKEN, OUTPUT_TOKEN, COMPLETION, PREEMPTION = range(len(PHASES))
@@ -169,7 +169,7 @@ def schedule_apart_if(
     schedule_apart(engine, replica)
 
 
-#: : Phase of a request -> method of the latency model that is asked when it begins.
+#: Phase of a request -> method of the latency model that is asked when it begins.
 _METHODS = {
     ARRIVAL: "queueing_time",
     SCHEDULE: "scheduling_processing_time",
@@ -248,7 +248,7 @@ def speculative_seconds(
 
 # Vision encoder time in compiled code; ``pinn.surrogate.encoder_time`` defines it.
 
-#: : Function without the runtime type checks, which compiled code cannot run.
+#: Function without the runtime type checks, which compiled code cannot run.
 _images_begun = inner(unwrap(images_begun))
 _step_seconds = inner(unwrap(step_encoder_seconds))
 

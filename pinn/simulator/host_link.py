@@ -48,7 +48,7 @@ def add_job(
 
 
 def fence_ended(engine: Engine, replica: int, r: int) -> None:
-    """Return whether a finished request still stores from blocks that others may reuse."""
+    """Protect blocks from which a finished request still stores, since others may reuse them."""
     request, state = engine.requests[r], engine.replicas[replica]
     if engine.config.tier != BY_JOB or request.tier_row < 0:
         return

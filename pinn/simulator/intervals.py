@@ -23,7 +23,7 @@ from pinn.surrogate.encoder_time import HALF_WIDTH
 #: Log change of the step time by which gains are measured, either way.
 NUDGE = math.log(1.1)
 
-#: : Means of a run by metric name, in any unit of time.
+#: Means of a run by metric name, in any unit of time.
 Figures = dict[str, float]
 
 
@@ -121,9 +121,9 @@ def gains(job: Job, figures: Callable[[Run], Figures], value: Figures) -> Figure
     return {name: max(float(np.log(slow[name] / fast[name])) / (2 * NUDGE), 0.0) for name in value}
 
 
-#: : Statistic -> latencies that have intervals.
+#: Statistic -> latencies that have intervals.
 _TAILS = {"mean": ("e2e", "ttft", "tpot", "itl", "step"), "p99": ("e2e", "ttft", "tpot", "itl")}
-#: : Metrics that are rates: they fall when times rise.
+#: Metrics that are rates: they fall when times rise.
 _RATES = ("responses_per_sec", "tokens_per_sec")
 _UNSERVED = "unserved"
 

@@ -141,13 +141,13 @@ class LinearLatency:
 # Latency models written in Python, for the uncompiled loop.
 
 _NEEDED = ("step_time", "queueing_time", "output_token_processing_time")
-#: : Methods that only some simulators' interfaces have, which take 0 s if missing.
+#: Methods that only some simulators' interfaces have, which take 0 s if missing.
 _OPTIONAL = (
     "scheduling_processing_time",
     "preemption_processing_time",
     "post_decode_fixed_overhead",
 )
-#: : Methods for ranks that share experts, which are optional.
+#: Methods for ranks that share experts, which are optional.
 _OF_RANKS = ("own_step_time", "shared_step_time")
 
 

@@ -7,9 +7,9 @@ from pinn.simulator.fleets.spec import RATE, Autoscaler
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.batch import Batch
 
-#: : Iterations of the fixed-point search for the requests that run at a rate.
+#: Iterations of the fixed-point search for the requests that run at a rate.
 _ROUNDS = 200
-#: : Steps from a request's arrival to the step that takes it. A request misses the running step
+#: Steps from a request's arrival to the step that takes it. A request misses the running step
 #: and, with asynchronous scheduling, the next one too.
 _STEPS_BEFORE = 1.5
 

@@ -25,9 +25,9 @@ from pinn.simulator.state import (
     UNSENT,
 )
 
-#: : Status of a server: off, starting, serving, draining, or failed.
+#: Status of a server: off, starting, serving, draining, or failed.
 OFF, STARTING, READY, DRAINING, DOWN = range(5)
-#: : Kinds of events; those of one moment happen in this order.
+#: Kinds of events; those of one moment happen in this order.
 _READY, _FAIL, _RESTART, _TICK = range(4)
 
 

@@ -30,7 +30,7 @@ from pinn.simulator.statistics import Metrics
 if TYPE_CHECKING:
     import pandas as pd
 
-#: : Rows of the table over time, and time spans of the plot.
+#: Rows of the table over time, and time spans of the plot.
 _PERIODS, _BINS = 12, 144
 _HOUR_S = 3600.0
 _NO_INTERVALS = "errors of whole fleets were not measured"
