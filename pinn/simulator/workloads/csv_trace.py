@@ -167,7 +167,7 @@ class _Columns:
         return self._drop(foreign)
 
     def _other(self, role: str, own: Sequence[str]) -> str | None:
-        """Return the column that replaces a missing one of this project's names; None if not missing."""
+        """Return the column that replaces a missing one; None if it is not missing."""
         if any(name in self.names for name in own):
             return None
         names = [n for n in self.names if {_plain(n), _unit(n)[0]} & set(OTHER_NAMES[role])]
