@@ -136,7 +136,8 @@ KERNEL_TOKENS = 16
 #: Tokens between checkpoints of states within a prompt, of which a block is a multiple, too (vllm
 #: 0.33.0 v1/attention/backends/gdn_attn.py: FLASHINFER_GDN_CHECKPOINT_ALIGNMENT).
 _CHECKPOINT_TOKENS = {"gated_delta": 64}
-#: Tokens of a block of DeepSeek-V4's keys in vLLM, for any ``--block-size`` (deepseek_v4/nvidia/flashmla.py).
+#: Tokens of a block of DeepSeek-V4's keys in vLLM, for any ``--block-size``
+#: (deepseek_v4/nvidia/flashmla.py: get_supported_kernel_block_sizes).
 COMPRESSED_BLOCK = 256
 
 _NOT_MODELLED = "prefixes of states, which vLLM finds at the ends of blocks, are not modelled: "
