@@ -339,7 +339,7 @@ def _base_precision(fields: ConfigFields) -> Precision:
 def quantization_of(
     fields: ConfigFields, separate: Mapping[str, object] | None, fallback: str | None = None
 ) -> Quantization | None:
-    """Return the quantization in the config, at the root or in the language part, or else beside it.
+    """Return the quantization in the config (root or language part), or else that beside it.
 
     Raises:
         PinnError: If the scheme is unknown and there is no fallback.
