@@ -192,7 +192,7 @@ def _with_phase(after: Prior, found: Posterior, at: Int[np.ndarray, " k"]) -> Pr
 
 
 def _judged(phase: str, seconds: Rows, design: Design, prior: Prior, found: Posterior) -> Verdict:
-    """Return the change in the mean error of later requests in a phase."""
+    """Return the change in mean error over later requests of a phase."""
     scale = max(float(np.mean(np.abs(seconds))), _LEAST_S)
     errors = [(design @ c.mean - seconds) / scale for c in (prior, found)]
     return judge(f"{LATER_REQUESTS}, {phase}", *errors)

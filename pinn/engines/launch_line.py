@@ -143,7 +143,7 @@ def read_arguments(
         only_known: Whether to skip unknown flags, for commands that an engine has accepted.
 
     Raises:
-        PinnError: As :func:`read_launch` does.
+        PinnError: Under the conditions of :func:`read_launch`.
     """
     found = Launch(engine, release)
     known, pairs = known_flags(engine), list(_pairs(engine, arguments, only_known))

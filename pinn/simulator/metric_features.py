@@ -197,9 +197,9 @@ class MeanSteps:
         sums: Batch sums of each group's mean batch, fields of shape ``[groups]``; those of the
             slowest data-parallel rank.
         shared: Batch sums of the shared experts' work, per rank.
-        tpot_share: Weight of each group in the mean TPOT: ``tpot_share @ values`` averages a value
+        tpot_share: Weight of each group for mean TPOT: ``tpot_share @ values`` averages a value
             per step over the ITL gaps.
-        ttft_share: Weight of each group in the mean TTFT, averaged over requests.
+        ttft_share: Weight of each group for mean TTFT, averaged over requests.
     """
 
     sums: batch_sums.BatchSums

@@ -193,7 +193,7 @@ def asked_of_trtllm(config: str) -> Speculation:
     """Return the settings of TensorRT-LLM's ``speculative_config`` (``llmapi/llm_args.py``).
 
     Raises:
-        PinnError: As :func:`asked_of_vllm` does.
+        PinnError: Under the conditions of :func:`asked_of_vllm`.
     """
     values = _asked("trtllm", config, '{"decoding_type": "MTP", "num_nextn_predict_layers": 2}')
     kind = _text(values, "decoding_type")

@@ -44,7 +44,7 @@ def import_own(target: Path | str, source: Path | str) -> ReadReport:
         The counts of rows read, refused and accepted.
 
     Raises:
-        PinnError: As :func:`read_own` does.
+        PinnError: Under the conditions of :func:`read_own`.
     """
     rows, report = read_own(Path(source))
     write_observations(rows, Path(target), report)

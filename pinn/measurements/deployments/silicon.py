@@ -80,7 +80,7 @@ def read_sample(
         The observations, and the counts of rows read and refused.
 
     Raises:
-        PinnError: As :func:`read_silicon` does.
+        PinnError: Under the conditions of :func:`read_silicon`.
     """
     path, version = sample_file(path)
     raw = read_csv(path)
@@ -163,7 +163,7 @@ def canonical(rows: pd.DataFrame) -> pd.DataFrame:
     """Return decoded and filtered rows as they ran, under the catalog's names.
 
     Raises:
-        PinnError: As :func:`named` does.
+        PinnError: Under the conditions of :func:`named`.
     """
     rows = named(rows)
     rows["precision"] = [
