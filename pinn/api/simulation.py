@@ -134,7 +134,7 @@ def sweep(
 
 
 def _servers_request(given: dict[str, object]) -> tuple[dict[str, object], ServersRequest]:
-    """Split off the arguments of two pools, and return the others and these as a request."""
+    """Remove the arguments of pools and fleets from ``given``, and return these."""
     named = {f.name: given.pop(f.name, None) for f in fields(ServersRequest)}
     return named, read_request(ServersRequest, named)[0]
 

@@ -15,19 +15,19 @@ from pinn.measurements.runs.measured_runs import FIGURES
 #: Unit of every error in the tables.
 CAPTION = "absolute percentage error; bias is the median signed error; n rows"
 
-#: Explanation of decisions and their columns.
+#: Explanation of the table of decisions and its columns.
 DECISIONS_CAPTION = (
     "picks of the deployment with the best predicted throughput per GPU within a TPOT limit; "
     "throughput lost by measurement, percent, a pick that misses the limit by over 5 % losing all; "
     "share of such misses; loss for each model"
 )
 
-#: Methods of the overview -> their headings.
+#: Methods of the overview table -> their headings.
 _KNOWN = {
     "network": "pinn", "aisimulate": "AIS", "aiconfigurator": "AIC", "roofline": "roofline",
 }  # fmt: skip
 
-#: Groups whose rows are also printed by held-out model; the saved table has this for every group.
+#: Groups that are also printed by held-out model; the saved table has this for every group.
 DETAILED = ("expert-parallel",)
 
 

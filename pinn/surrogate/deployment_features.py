@@ -31,9 +31,10 @@ from pinn.specs.model import Sampling
 from pinn.specs.precision import ACTIVATION_BYTES
 from pinn.surrogate.step_features import STEP_FEATURES, step_features
 
-#: Places of features that count once a step, however many passes it has.
+#: Indices of features that count once per step, however many passes it has.
 ONCE = tuple(list(STEP_FEATURES).index(name) for name in ("step", "request"))
-#: Far beyond any step: an engine with CUDA graphs is taken to run every draft pass as one.
+#: CUDA graph size beyond any step: an engine with graphs is assumed to run every draft pass as
+#: one.
 _ALWAYS_A_GRAPH = 1e18
 
 

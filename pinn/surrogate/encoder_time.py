@@ -26,11 +26,11 @@ from pinn.specs.precision import precision
 from pinn.surrogate.step_features import STEP_FEATURES, step_features
 
 #: Log half-width of the 90 % interval of an encoder's time: 1.645 times the spread of the widest
-#: prior of a like kernel, that of prompts' attention (0.4, ``data/features/step_features.csv``).
+#: prior of a similar kernel, prefill attention (0.4, ``data/features/step_features.csv``).
 HALF_WIDTH = 1.645 * 0.4
-#: Images of a step from which the time of each further one is taken.
+#: Images of a step from which the time of each further image is computed.
 _MANY = 8
-#: Overheads that an encoder has none of (scheduling), or beside its kernels' time (launches).
+#: Overheads that encoders do not have (scheduling), or have separately from kernels (launches).
 _APART = ("step", "request", "launched_layer")
 
 

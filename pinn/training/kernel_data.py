@@ -96,7 +96,7 @@ def training_deployments(settings: KernelSettings, exclude: Exclusion) -> list[D
     return synthetic + catalog_deployments(settings.catalog, gpus, settings.seed + 2, allowed)
 
 
-#: Offset of the seed of validation deployments and batches, which no training uses.
+#: Offset of the seed of validation deployments and batches, which is used nowhere else.
 _VALIDATION_SEED = 1_000_000
 
 

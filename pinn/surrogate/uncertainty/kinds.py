@@ -19,7 +19,8 @@ from pinn.surrogate.uncertainty.distance import KernelDistance, gpu_is_known, lo
 
 # Kinds of predictions in words, and the errors of held-out rows of each kind.
 
-#: Largest share of a step's kernel time measured on other GPUs where a GPU's kernels are measured.
+#: Largest share of a step's kernel time measured on other GPUs at which a GPU's kernels count as
+#: measured.
 _ELSEWHERE = 0.5
 
 MEASURED = "a measured GPU"
@@ -28,7 +29,7 @@ UNSERVED = "a GPU without serving data"
 
 UNMEASURED = "a GPU without such kernels or serving data"
 
-#: Value in place of a kind or a place: all of them.
+#: Stands for all kinds or all places.
 ANY = "any"
 
 

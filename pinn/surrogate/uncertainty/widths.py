@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pinn.engines.deployment import Deployment
 from pinn.specs.serving import VLLM
 
-#: Width of a layer from which launch time hardly shows in a step. An assumption.
+#: Layer width from which on launch time hardly affects a step. An assumption.
 WIDE_LAYER = 4096.0
 
 #: Trait in words -> its amount in a deployment, on a GPU whose serving data are in the training
@@ -22,16 +22,17 @@ TRAITS: dict[str, Callable[[Deployment, bool], float]] = {
     "experts spread over ranks": lambda d, _: float(d.recipe.expert_parallel_size > 1),
 }
 
-#: Least factor of a trait that is named as a reason for wider intervals.
+#: Smallest factor of a trait that is named as a reason for wider intervals.
 _WORTH_SAYING = 1.1
 
 
 @dataclass(frozen=True)
 class Widths:
-    """Factors of half-widths by trait; 1 for a deployment without traits.
+    """Factors by which traits of a deployment widen its intervals.
 
     Attributes:
-        traits: Name in ``TRAITS`` -> logarithm of the factor of one unit of it.
+        traits: Name of a trait in ``TRAITS`` -> log of the factor by which one unit of the trait
+            widens intervals.
     """
 
     traits: Mapping[str, float] = field(default_factory=dict)
