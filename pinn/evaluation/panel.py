@@ -58,7 +58,7 @@ _ALIKE = {"held-out serving runs": "serving runs"}
 #: Columns of a summarized scorecard. ``error`` and ``bias`` are means in percent of the absolute
 #: and of the signed logs; ``inside`` is the percentage of rows inside their intervals.
 COLUMNS = ("group", "configuration", "metric", "rows", "error", "bias", "inside")
-#: Suffix of the file beside the shipped checkpoint with ``training_noise``, columns ``group`` and
+#: File beside the shipped checkpoint with ``training_noise``: columns ``group`` and
 #: ``score``.
 NOISE_FILE = "training_noise.csv"
 #: Columns of the ledger before those of groups.

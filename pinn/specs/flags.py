@@ -137,7 +137,8 @@ class Flag:
         """Refuse a value that the flag cannot have.
 
         Raises:
-            PinnError: With the value, what is expected, and the remedy.
+            PinnError: If the flag cannot have the value; the message has what is expected, and the
+                remedy.
         """
         if value is None and self.optional:
             return
@@ -158,7 +159,7 @@ class Flag:
             raise self._refusal(self._range(), value)
 
     def _range(self) -> str:
-        """Return the limits of a number in words."""
+        """Return the limits of a number as text."""
         low = self.least if self.above is None else self.above
         if self.most is not None:
             if low is None:
@@ -179,22 +180,22 @@ class Flag:
         return PinnError(f"{name or self.option} must {rule}, got {got}: {remedy}")
 
 
-#: Beside an engine's own flags: what its engine refuses is timed all the same.
+#: Flag of every engine: whether to skip the compatibility checks.
 FORCE = Flag("Time it although its engine refuses it.", False, name="force", kind="bool")
 
 
 def flag(default: FlagValue, help: str = "", **declaration: Any) -> Any:
     """Declare a flag as a field of a dataclass; see :class:`Flag` for the keywords.
 
-    Without ``help`` it is an engine's own flag, whose line of ``data/engines/flags.csv`` has the
-    words: ``help``, ``shown``, ``unit``, ``remedy`` and ``spelled``.
+    Without ``help`` the flag is an engine's own. Its row of ``data/engines/flags.csv`` has
+    ``help``, ``shown``, ``unit``, ``remedy`` and ``spelled``.
     """
     return field(default=default, metadata={_KEY: Flag(help, default, **declaration)})
 
 
 @cache
 def flags_of(specification: type) -> tuple[Flag, ...]:
-    """The flags that a dataclass declares, in their order."""
+    """Return the flags that a dataclass declares, in order."""
     declared = [each for each in fields(specification) if _KEY in each.metadata]
     return tuple(_named(each.name, str(each.type), each.metadata[_KEY]) for each in declared)
 
@@ -207,7 +208,7 @@ def _named(name: str, annotation: str, found: Flag) -> Flag:
 
 @cache
 def _words() -> dict[str, dict[str, Any]]:
-    """Fields of :class:`Flag` by the name of an engine's own flag."""
+    """Return the fields of :class:`Flag` for each of an engine's own flags, by name."""
     found: dict[str, dict[str, Any]] = {}
     for row in read_rows(data_folder("engines") / "flags.csv"):
         spelled = {engine: row[engine] for engine in ("sglang", "trtllm") if row[engine]}

@@ -58,7 +58,7 @@ def _published_generation() -> dict[str, dict[str, object]]:
 
 
 def published_generation(name: str) -> dict[str, object] | None:
-    """Sampling settings of the generation_config.json published with a model; None if unknown.
+    """Return the sampling settings published with a model's generation_config.json, or None.
 
     >>> published_generation("Qwen/Qwen3-8B")["top_k"]
     20
