@@ -32,11 +32,11 @@ from pinn.training.data import engine_deployments, silicon
 
 # Reader of the measured P/D deployments of ``silicon_sample.csv``.
 #
-# The same public benchmark as in :mod:`pinn.training.data.engine_deployments` runs them behind
-# NVIDIA Dynamo, and a row is read as the same closed loop; its concurrency is that of all servers
-# together. Only the database dump names the number of servers, so only its rows can be simulated.
-# Releases are Dynamo's in many rows, so engines get the defaults of the table's own release.
-# Speculation (MTP) shares images with plain runs and is marked nowhere: rows may hide it.
+# They are of the public benchmark of :mod:`pinn.training.data.engine_deployments`, behind NVIDIA
+# Dynamo. A row is read as the same closed loop, with the concurrency of all servers together. Only
+# the database dump states the number of servers, so only its rows can be simulated. Releases are
+# Dynamo's in many rows, so engines get the defaults of the table's own release. Speculation (MTP)
+# shares images with plain runs and is not marked, so some rows may have it.
 
 POOLS = ("prefill", "decode")
 
@@ -184,16 +184,17 @@ def _spreads_experts(row: pd.Series, pool: str) -> bool:
 
 # Measured P/D deployments: predicted decode TPOT and TTFT.
 #
-# Thousands of clients on dozens of GPUs make a simulation of all rows long, so a row is worked
-# out in its steady state, by the laws of closed queueing networks (Denning and Buzen, "The
-# operational analysis of queueing network models", 1978). ``C`` clients send at the rate
+# With thousands of clients on dozens of GPUs, simulations of all rows would take long. A row is
+# therefore computed in its steady state, by the laws of closed queueing networks (Denning and
+# Buzen, "The operational analysis of queueing network models", 1978). ``C`` clients send at the
+# rate
 #
 #     X = min(C / (prefill + n x step(B)),  prompts per second that the prefill pool computes)
 #
-# where ``n`` is the number of output tokens and ``B = X x n x step(B) / ranks`` what each decode
-# rank has running (Little's law). TPOT is ``step(B)``; a client waits ``C / X - n x step(B)``
-# for its first token, but for the first of its requests, which is sent with all others' at once
-# and waits for half of them on average. Ignored: transfers and the API server.
+# where ``n`` is the number of output tokens and ``B = X x n x step(B) / ranks`` the number of
+# requests on each decode rank (Little's law). TPOT is ``step(B)``. A client waits ``C / X - n x
+# step(B)`` for its first token, except for its first request: all first requests are sent at once,
+# so each waits for half of them on average. Transfers and the API server are ignored.
 
 #: Mean length relative to the nominal one.
 _LENGTH = sum(LENGTH_RANGE) / 2

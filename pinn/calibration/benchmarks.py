@@ -31,10 +31,10 @@ from pinn.surrogate.step_features import STEP_FEATURES
 # Metrics of benchmarks as rows that are linear in the coefficients, from simulations of their
 # loads.
 #
-# For the batches of a simulation, a mean latency is the sum of what each coefficient adds to it.
-# In a closed loop those batches hardly change with the coefficients; where requests come at a
-# rate, slower steps gather larger batches, so that a figure moves ``gain`` times as far. The
-# gain is measured: the load once more with every time longer.
+# For fixed batches, a mean latency is a sum of one term per coefficient. In a closed loop the
+# batches hardly change with the coefficients. In an open loop slower steps also make larger
+# batches, so that a metric changes ``gain`` times as much. One more simulation with all times
+# longer measures the gain.
 
 #: Metrics to fit, by the latency that they measure; the first one that a file has is used.
 #: Further percentiles add little, and an E2E latency is a TTFT plus ITLs.

@@ -20,9 +20,9 @@ from pinn.surrogate.step_features import overlapped, step_features
 
 # Intervals between step starts as rows that are linear in beta.
 #
-# A step waits for the longer of launching and the GPU's work. Every fit leaves the choice to the
-# coefficients before it: the shorter one's features are 0 (``overlapped``), and a step takes
-# beta . features before and after.
+# A step waits for the longer of launching and the GPU's work. Every fit decides by the coefficients
+# before it which one that is, and sets the features of the other to 0 (``overlapped``). A step then
+# takes beta . features both before and after the fit.
 
 #: Fewest and most steps of the windows for calibration and evaluation. Shorter windows are mostly
 #: noise, longer ones average over changing batches. Assumptions, around the ten steps between
@@ -226,9 +226,8 @@ def _summary(error: np.ndarray) -> tuple[float, float, float]:
 
 # Held-out evaluation: whether a calibration improves predictions beyond noise.
 #
-# Errors tell how far predictions are off, and how probable the measurements are under them tells
-# also whether their intervals say so: what was predicted well and is now known better is better
-# too.
+# Errors measure predictions, and likelihoods also measure their intervals: a value that was
+# predicted well and now has a narrower interval counts as better, too.
 
 #: Most blocks of neighbouring measurements for standard errors, since neighbours share noise.
 _BLOCKS = 20

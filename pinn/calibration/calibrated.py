@@ -157,9 +157,9 @@ def _records(table: pd.DataFrame) -> list[dict[Hashable, object]]:
 
 # Beta of a server, calibrated to whole steps that ``pinn measure`` timed.
 #
-# Each batch is one row: the median of its repeats. Its noise is the median's own standard error and
-# what no coefficient explains, whose scale is the one that makes the rows most probable under the
-# prior (evidence: type-II maximum likelihood).
+# Each batch is one row: the median of its repeats. Its noise is the standard error of the median
+# plus an error that no coefficient explains. The scale of the latter maximizes the evidence of the
+# rows under the prior (type-II maximum likelihood).
 
 #: Candidate scales of the error that no coefficient explains, relative.
 _SCALES = np.array([0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.2])

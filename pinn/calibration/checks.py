@@ -29,9 +29,9 @@ from pinn.surrogate.step_features import step_features, step_time
 # Checks before a fit: each finding is a sentence with what was got, what was expected, and the
 # likely mistake, such as a flag that would explain the data.
 #
-# A fit to the wrong server looks fine: its constants take up the difference. So what can be
-# known beforehand is checked beforehand: the size of the KV cache, budget and seats, one model
-# and one server a file, the physical floor, units, clocks, and figures against each other.
+# A fit to the wrong server looks fine, since its constants absorb the difference. Checks therefore
+# precede the fit: the size of the KV cache, token budget and request limit, a single model and
+# server per file, the roofline lower bound, units, clocks, and the consistency of metrics.
 
 
 #: Function that returns the coefficients of a deployment, or of an alternative one.

@@ -65,22 +65,22 @@ def _bare(source: str) -> str:
 # Design: the order in which to measure batches. The next one narrows the target loads most for its
 # time.
 #
-# Under a Gaussian prior the covariance after a measurement does not depend on what was measured,
-# so the whole order is known beforehand. With S the covariance of the coefficients, u what they
-# add to a batch's step over its time and v what they add to an asked figure over the figure, the
-# covariance of two batches' relative times is
+# Under a Gaussian prior the covariance after a measurement does not depend on the measured value,
+# so the order can be planned. Let S be the covariance of the coefficients, u the relative
+# derivatives of a batch's step time and v those of a target metric. The relative times of two
+# batches have the covariance
 #
 #     C = u S u' + m^2 exp(-d^2 / 2),
 #
-# the second term what no coefficient explains, which batches share the more the less d the
-# logarithms of their sizes differ: or else the cheapest step would be measured over and over by
-# another name. A measurement of relative noise s changes the variance of the figure from v S v
-# to
+# where the second term is the error that no coefficient explains. Batches share it the more, the
+# smaller the difference d of the logarithms of their sizes. Without it, variants of the cheapest
+# step would be measured repeatedly. A measurement of relative noise s changes the variance of the
+# metric from v S v to
 #
 #     v S v - (v S u)^2 / (C + s^2),
 #
-# and the rest like it. Greedily, the next batch is the one with the largest mean over the
-# figures of log(before / after), divided by its seconds.
+# and likewise for other variances. The design is greedy: the next batch has the largest mean over
+# the metrics of log(before / after), divided by its seconds.
 
 #: Relative noise of a measured median, to which batches are repeated; and relative scale of the
 #: error that no coefficient explains, an assumption.

@@ -30,8 +30,9 @@ TIME_NOISE, TTFT_NOISE = 0.03, 0.09
 
 # Posterior of the coefficients: Laplace's approximation around the most probable ones.
 #
-# Every measurement is linear in the coefficients c, given its batches: x . c + offset seconds, with
-# relative errors r = (x . c + offset) / seconds - 1. ``pinn.measurements.estimate`` minimizes.
+# For given batches, every measurement is linear in the coefficients c: x . c + offset seconds, with
+# relative errors r = (x . c + offset) / seconds - 1. ``pinn.measurements.estimate`` minimizes
+# these.
 
 #: Degrees of freedom of Student's t for residuals of unknown scale, since stalls and partly
 #: observed windows deviate by factors. Chosen among 1, 3 and Huber's weights on the 20 % of the
@@ -180,9 +181,9 @@ def posterior_evidence(
 
 # Parameters that a calibration determines: calibration factors and sums of coefficients.
 #
-# Single coefficients are seldom determined, since their features grow together at the loads that
-# were seen. What a step costs at once, per request and per token of context is, and what a
-# request of the usual length costs outside its steps.
+# Single coefficients are seldom constrained, since their features grow together at the measured
+# loads. Their sums are: the cost of a step, of a request in it and of a context token, and the time
+# of a request outside its steps.
 
 #: Tokens by which the context of a step's requests is changed, to find the cost of a token.
 _MORE_TOKENS = 64.0

@@ -22,8 +22,8 @@ from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE
 
 # Calibration factors: each scales a group of coefficients.
 #
-# What one server has of its own (host, clocks, kernels of its version, links) moves the
-# coefficients of a group together, so that a few measurements say something of all of them.
+# Properties of one server (host, clocks, kernels of its version, links) change the coefficients of
+# a group together, so that a few measurements constrain all of them.
 
 #: Relative standard deviation of each calibration factor. Chosen for the 90 % intervals on other
 #: rows of measured deployments (scripts/score_calibration.py); none below 0.35, since a user's
@@ -52,11 +52,10 @@ def membership() -> Float[np.ndarray, "coefficients scalars"]:
 #
 #     C0 = M diag(s^2) M' + diag(own^2),
 #
-# with M the membership in scalars (``pinn.calibration.prior``), s how far each may be
-# off and ``own`` how far each coefficient may be off beside its scalar. That alone would allow
-# step times that the checkpoint does not: it knows the sum better than its parts. So C0 is told
-# that steps of known features hold to within their own standard deviations h, independent of
-# each other:
+# with M the membership in calibration factors, s their relative spreads and ``own`` the relative
+# spread of each coefficient beside its factor. This alone would allow step times that the
+# checkpoint excludes: it knows the sum better than its parts. C0 is therefore conditioned on steps
+# with known features, whose times are known to within independent standard deviations h:
 #
 #     C = C0 - C0 J' (J C0 J' + diag(h^2))^-1 J C0,      J = what each coefficient adds to a step
 

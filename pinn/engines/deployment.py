@@ -124,11 +124,10 @@ def eagle_layer(target: ModelSpec) -> ModelSpec:
 
 # Effects of recurrent states on a recipe: larger blocks in vLLM, and no prefix caching.
 #
-# vLLM keeps states in the blocks of the one pool that keys and values lie in, so it enlarges a
-# block until a layer's keys and values take as much as a layer's state, and a request holds one
-# block per group of such layers. A state stands for one exact prefix; engines find common ones
-# only where a state was kept. vLLM does so from 0.28 on, at the ends of blocks; that is not
-# modelled.
+# vLLM keeps states in the pool of blocks that also has keys and values. It enlarges a block until a
+# layer's keys and values take as much as a layer's state, and a request has one block per group of
+# such layers. A state belongs to one exact prefix, so engines find shared prefixes only where a
+# state was kept. vLLM keeps states at the ends of blocks from 0.28 on, which is not modelled.
 
 #: Tokens of which a block is a multiple for attention kernels: 16 for FlashAttention. For MLA
 #: kernels ``latent_state_block`` of the defaults' table has the number.

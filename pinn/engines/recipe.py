@@ -17,8 +17,8 @@ from pinn.units import GIB
 
 # Defaults of the engines, by engine, version, GPU, tensor parallelism and model.
 #
-# ``data/engines/defaults.csv`` holds every default once, a source in each line. The first line
-# that fits counts; an empty cell fits everything.
+# ``data/engines/defaults.csv`` has every default once, with its source. The first row that fits
+# applies; an empty cell fits everything.
 
 #: Numbers of a version.
 Release = tuple[int, ...]
@@ -345,7 +345,7 @@ def vllm_rules(release: Release) -> tuple[SchedulerRules, str]:
 
 # Resolved settings: an engine's flags and defaults as physical quantities.
 #
-# Costs, features and simulator read a recipe; none of them asks which engine it is.
+# Costs, features and the simulator read a recipe, and are independent of the engine.
 
 #: Kinds of schedules: prompts and decodes in shared steps, or prompts in separate steps.
 FUSED, PREFILL_FIRST = "fused", "prefill_first"

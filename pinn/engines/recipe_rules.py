@@ -75,8 +75,8 @@ def why_not_overlapped(serving: ServingSpec, method: str) -> Origin | None:
 
 # Resolution of an engine's flags. Only this module and the engines' own know which engine it is.
 #
-# Flags that are not given come from the table of defaults (``pinn.engines.recipe``); what
-# no flag sets, such as the kind of schedule, stands in the engine's own file with its source.
+# Flags that are not given have the defaults of a table (``pinn.engines.recipe``). Settings without
+# a flag, such as the kind of schedule, are in the engine's own file with their source.
 
 
 def effective_recipe(serving: ServingSpec, gpu: GpuSpec, model_type: str = "") -> EffectiveRecipe:

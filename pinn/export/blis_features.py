@@ -13,7 +13,7 @@ from pinn.export.blis_model import BlisModel
 from pinn.physics.batch_sums import BatchSums
 from pinn.simulator import run, state
 
-# BLIS's eleven basis functions, as its Go code computes them, its simplifications included.
+# BLIS's eleven basis functions as in its Go code, with its simplifications.
 #
 # The dispatch of experts is that of BLIS's default back end; others multiply it by top-k.
 

@@ -146,8 +146,8 @@ def blis_model(deployment: Deployment) -> BlisModel:
 
 # Files of a deployment for BLIS: config.json, the hardware file and flags of the KV cache.
 #
-# All keys that BLIS reads are written, so that it does not have to guess, and no others. Its step
-# time takes shapes and bytes from here, and the exported coefficients belong to these numbers.
+# All keys that BLIS reads are written, and no others, so that it does not have to guess. Its step
+# time uses these shapes and bytes, on which the exported coefficients depend.
 
 #: Parts of a model's name from which BLIS takes bytes per weight if the config does not state them.
 _FORMAT_IN_NAME = re.compile(r"(?:^|[./_-])(?:w\d+a16|fp8)(?:$|[./_-])", re.IGNORECASE)

@@ -47,8 +47,8 @@ def _dense_width(model: ModelSpec) -> int:
 
 # Kernels that are removed from the training data for a held-out model or GPU.
 #
-# A held-out model's own kernels, at any tensor-parallel size, and near copies of them must not
-# be trained on. Its prediction is only honest if it was interpolated from other shapes.
+# A held-out model's own kernels at any tensor-parallel size, and near copies of them, must not be
+# trained on. Otherwise its prediction would not be interpolated from other shapes.
 
 TENSOR_PARALLEL_SIZES = (1, 2, 4, 8)
 #: Relative tolerance of both widths of a multiplication, an assumption like ``TOLERANCE``.

@@ -317,7 +317,7 @@ class OperatorSurrogate:
         return operators.monotone(values.reshape(-1, *grid))
 
 
-# Routed experts by kernels that the engine would not pick by itself.
+# Routed experts by kernels that the engine does not select by default.
 #
 # Their time is that of the engine's own kernel (:class:`pinn.kernels.gemm_attention_moe.Moe`) plus
 # a sum of times that grow with the work. Its weights, never below 0, are fitted per chip and kernel

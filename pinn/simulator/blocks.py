@@ -99,8 +99,8 @@ def _put(event: Event, moment_s: float, r: int) -> None:
 # The pool of KV cache blocks: allocation, prefix cache, eviction.
 #
 # Mirrors ``vllm/v1/core/block_pool.py`` and ``FullAttentionManager`` of
-# ``single_type_kv_cache_manager.py``. A block's hash is an integer key here, equal where vLLM's
-# chained hashes would be equal. Models with windowed layers hold further, unkeyed blocks per
+# ``single_type_kv_cache_manager.py``. A block's hash is an integer key here; keys are equal if
+# vLLM's chained hashes would be. Models with windowed layers have further blocks without keys per
 # request; their prefix hits follow the full-attention group alone.
 
 

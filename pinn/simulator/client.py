@@ -22,8 +22,8 @@ from pinn.simulator.state import (
 
 # Numbering: which replicas step together, and which API servers belong to a copy.
 #
-# Replicas are numbered copy by copy. Those of one copy step together where they share experts,
-# each on its own otherwise, so a group never reaches beyond its copy.
+# Replicas are numbered copy by copy. The replicas of a copy step together if they share experts;
+# otherwise each is a group of its own.
 
 
 def group_of(engine: Engine, replica: int) -> int:
@@ -58,13 +58,12 @@ def server_of(engine: Engine, r: int) -> Server:
     return engine.servers[first_server(engine, engine.requests[r].replica) + turn]
 
 
-# API servers: processes that take requests in and stream tokens out, one thing after another.
+# API servers: processes that take requests in and stream tokens out, one task at a time.
 #
-# Mirrors what ``vllm/entrypoints/openai/api_server.py`` and ``vllm/v1/engine/async_llm.py`` do
-# in one process under one interpreter lock: parse and tokenize each request
-# (``AsyncLLM.add_request``), and handle the tokens of each step that the engine's process
-# reports (``output_handler``). While it is busy with one thing the others wait, in order of
-# their arrival. Requests are spread over several processes (``--api-server-count``) in turn; the
+# Mirrors ``vllm/entrypoints/openai/api_server.py`` and ``vllm/v1/engine/async_llm.py``, which run
+# in one process under one interpreter lock. Tasks are to parse and tokenize a request
+# (``AsyncLLM.add_request``), and to handle the tokens of a step (``output_handler``). They run in
+# order of arrival. Requests are spread over several processes (``--api-server-count``) in turn; the
 # operating system's own choice is not modelled.
 
 
@@ -104,14 +103,14 @@ def _begin(server: Server, now: float) -> None:
     server.came_s = now
 
 
-# Prompts that wait for others while decodes go on, so that one step takes them together.
+# Prompts that wait for other prompts during decodes, so that one step takes several.
 #
-# Mirrors ``tensorrt_llm/_torch/pyexecutor/py_executor.py``, from memory:
-# ``_waiting_requests``, and ``_balance_adp_requests`` where attention is data parallel; and
-# ``sglang/srt/managers/prefill_delayer.py`` of 0.5.23 where ranks disagree, without its
-# watermark of the cache and its waits for a free batch or a longer queue. A prompt
-# that waits for blocks of the cache counts as one that could run here; there it does not. Ranks
-# of a dense model do not keep step here, so that none waits for another.
+# Mirrors ``tensorrt_llm/_torch/pyexecutor/py_executor.py``, from memory: ``_waiting_requests``, and
+# ``_balance_adp_requests`` under attention data parallelism. Also mirrors
+# ``sglang/srt/managers/prefill_delayer.py`` of 0.5.23 for ranks that disagree, without its cache
+# watermark and its waits for a free batch or a longer queue. Unlike there, a prompt that waits for
+# KV blocks counts as runnable. Ranks of a dense model are not in lockstep, so none waits for
+# another.
 
 
 def prompts_wait(engine: Engine, group: int) -> bool:
@@ -176,10 +175,10 @@ def _step_tokens(engine: Engine, replica: int) -> int:
 
 # Speculative decoding: how many of the verified draft tokens a request keeps.
 #
-# ``vllm/v1/core/sched/scheduler.py: Scheduler.update_from_output``: tokens are accepted up to
-# the first that the model would not have said, and those after it count as never computed.
-# Whether one is accepted is drawn with a number that belongs to the request and to its place in
-# the output, whatever the deployment: runs that are compared draw the same numbers.
+# Tokens are accepted up to the first that the model would not generate; later ones count as not
+# computed (``vllm/v1/core/sched/scheduler.py: Scheduler.update_from_output``). The random number of
+# each acceptance depends on the request and the position in its output only, so that compared runs
+# use the same numbers.
 
 
 def verified_tokens(engine: Engine, r: int, sampled: int) -> int:

@@ -24,7 +24,7 @@ from pinn.surrogate.step_features import STEP_FEATURES
 
 # Request features for compiled code: one request, plain numbers.
 #
-# ``pinn.surrogate.request_features`` is what defines them; a test compares the two.
+# ``pinn.surrogate.request_features`` defines them; a test compares the two.
 
 
 #: Values that request features are made of, by the last part of their names in the registry.
@@ -58,9 +58,9 @@ def request_coefficients(
 
 # The step features in compiled code: one batch, plain numbers.
 #
-# ``pinn.surrogate.step_features`` defines them, and ``step_formulas`` has them again. A test
-# compares the two for random batches and models, and ``step_coefficients`` refuses a registry
-# with a name that is missing there.
+# ``pinn.surrogate.step_features`` defines them, and ``step_formulas`` repeats them. A test compares
+# the two for random batches and models. ``step_coefficients`` refuses a registry with a feature
+# that is missing here.
 
 
 def step_coefficients(beta: Float[np.ndarray, " features"]) -> Float[np.ndarray, " values"]:

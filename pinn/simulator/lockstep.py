@@ -64,9 +64,9 @@ def _eager_share(config: Config, prompt_tokens: float, decodes: float, tokens: f
 
 # Prompts that are held back while other requests decode (``--prefill-schedule-interval``).
 #
-# ``vllm/v1/core/sched/scheduler.py: Scheduler.schedule`` and ``vllm/v1/engine/core.py:
-# DPEngineCoreProc._should_throttle_prefills`` of 0.24.0 to 0.33.0: ranks in lockstep count steps
-# together, an engine by itself those since its last prompts.
+# Sources: ``vllm/v1/core/sched/scheduler.py: Scheduler.schedule`` and ``vllm/v1/engine/core.py:
+# DPEngineCoreProc._should_throttle_prefills`` of 0.24.0 to 0.33.0. Ranks in lockstep count steps
+# together; a single engine counts the steps since its last prompts.
 
 
 def holds_prompts(engine: Engine, replica: int) -> bool:

@@ -27,11 +27,11 @@ from pinn.simulator.state import (
 # The clock of an engine: requests are sent, batches start and batches end.
 #
 # Mirrors the busy loop of ``vllm/v1/engine/core.py``: drain the input queue, ``step`` or
-# ``step_with_batch_queue``, hand out outputs. With asynchronous scheduling (the default) up to
-# two batches are in flight: batch n + 1 is scheduled when batch n - 1 has ended and batch n
-# starts, so a request that arrives during batch n runs in batch n + 2 and waits 2.5 steps for
-# its first token on average. Without it, or with pipeline stages, the queue holds one batch, or
-# one per stage, and one more where decodes are staggered (``max_concurrent_batches``,
+# ``step_with_batch_queue``, hand out outputs. With asynchronous scheduling (the default) up to two
+# batches are in flight: batch n + 1 is scheduled when batch n - 1 has ended and batch n starts. A
+# request that arrives during batch n therefore runs in batch n + 2 and waits 2.5 steps for its
+# first token on average. Without asynchronous scheduling the queue has one batch; with pipeline
+# stages it has one per stage, and one more with staggered decodes (``max_concurrent_batches``,
 # ``pinn.engines.recipe``).
 
 DONE, FULL, BAD_STEP, PAUSED = range(4)

@@ -91,9 +91,9 @@ def _read(run: Run, figure: str) -> tuple[Float[np.ndarray, " requests"], int | 
 
 # Step features summed over steps and over requests, for a refit of beta to a run.
 #
-# Given the batches, everything that a run's clients measure is linear in beta: a request's time
-# from the engine's input queue to its first token is the sum of the steps in between, the one in
-# flight at its arrival counted by the share that was left of it.
+# For given batches, all metrics of clients are linear in beta. A request's time from the engine's
+# input queue to its first token is the sum of the steps in between, with the step in flight at its
+# arrival weighted by its remaining share.
 
 _CHUNK_STEPS = 1 << 15
 
@@ -183,10 +183,9 @@ def _integral(
 # The steps behind a run's mean TPOT and TTFT, each with its share of the mean.
 #
 # ``mean TPOT = sum(tpot_share x step time)`` and ``mean TTFT = sum(ttft_share x step time)``,
-# the API server's work aside: both are sums of steps, so they are linear in beta for the batches
-# of the run. The API server adds to a TTFT; from a TPOT it takes what it adds to the first token
-# beyond what it adds to the last, over the gaps. What a formula other than beta says of the same
-# steps goes into the same sums.
+# without the API server's work. Both are linear in beta for the batches of the run. The API
+# server's work adds to TTFT; for TPOT the difference of its work on the last and the first token
+# counts, divided by the gaps. Other formulas of step times can replace beta in these sums.
 
 
 @dataclass(frozen=True)

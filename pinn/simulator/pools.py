@@ -106,19 +106,19 @@ def read_transfers(behind: Engine, token_bytes: float) -> Transfers:
 
 # Disaggregated prefill/decode: each request passes through both pools of servers.
 #
-# As vLLM does it with a connector that pulls (``NixlConnector``) behind a proxy
-# (``tests/v1/kv_connector/nixl_integration/toy_proxy_server.py``): the proxy asks a prefill
-# server for one token, then a decode server for the whole answer. That one takes the prompt's
-# keys and values from the prefill server, computes the prompt's last token again and with it the
-# first token that the client sees.
+# The protocol is that of vLLM with a connector that pulls (``NixlConnector``) behind a proxy
+# (``tests/v1/kv_connector/nixl_integration/toy_proxy_server.py``). The proxy asks a prefill server
+# for one token, then a decode server for the whole answer. The decode server fetches the prompt's
+# keys and values from the prefill server, and computes the last prompt token again, which gives the
+# client's first token.
 #
-# A second tier is the prefill servers' (in vLLM by MultiConnector, beside the connector between the
-# pools): they have the prompts that come again. Decode servers have none.
+# A second KV tier belongs to the prefill servers (in vLLM by MultiConnector, beside the connector
+# between the pools), since they see repeated prompts. Decode servers have none.
 #
-# Assumed: the transfer follows the prefill and does not overlap it; the link of a prefill worker
-# and that of a decode worker each carry one transfer at a time; a prompt's blocks are free on
-# the prefill server when its step ends. SGLang and TensorRT-LLM hand the first token over beside
-# the keys and values, so theirs is seen one decode step before.
+# Assumptions: a transfer follows the prefill without overlap; the links of a prefill worker and of
+# a decode worker each carry one transfer at a time; a prompt's blocks are free on the prefill
+# server when its step ends. SGLang and TensorRT-LLM transfer the first token with the keys and
+# values, so their first token is seen one decode step earlier.
 
 
 @dataclass(frozen=True)

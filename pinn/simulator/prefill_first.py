@@ -17,7 +17,7 @@ from pinn.simulator.state import BY_NODE, RUNNING, Guess, Records, Request
 # Decode steps of engines that schedule prompts separately, and retraction under memory pressure.
 #
 # Mirrors ``sglang/srt/managers/scheduler.py: update_running_batch`` and ``schedule_batch.py:
-# retract_decode`` of 0.5.9, and of 0.5.23 where ``foresees`` is set.
+# retract_decode`` of 0.5.9, and of 0.5.23 if ``foresees`` is set.
 
 #: ``SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR``, ``_DECAY_STEPS`` and ``SGLANG_RETRACT_DECODE_STEPS``.
 LEAST_EXPECTED, DECAY_STEPS, RETRACT_STEPS = 0.14, 600, 20

@@ -170,9 +170,9 @@ def _quantized_kinds(model: ModelSpec, target: Precision) -> frozenset[str]:
 
 # Names outside the catalog that denote a known model in another release or format.
 #
-# ``Qwen/Qwen3-30B-A3B-Instruct-2507-FP8`` is Qwen3-30B-A3B with a longer context, its weights in
-# fp8. Words are taken off the end of a name until a known one is left: dated and chat releases
-# have the shapes of their base, and a format in a name is that of the weights.
+# ``Qwen/Qwen3-30B-A3B-Instruct-2507-FP8`` is Qwen3-30B-A3B with a longer context and fp8 weights.
+# Words are removed from the end of a name until it is known: dated and chat releases have the
+# shapes of their base, and a format in a name is that of the weights.
 
 _DATE = re.compile(r"\d{4}")
 

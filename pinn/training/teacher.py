@@ -112,8 +112,8 @@ def prior_scalars() -> Scalars:
 
 # Groups of parts of a step that share no feature, so that each group can be fitted separately.
 #
-# A whole step does not tell which feature its time belongs to. In a long prompt of a
-# mixture-of-experts model, experts that move activations and attention that grows with tokens look
+# The time of a whole step does not show to which feature it belongs. In a long prompt of a
+# mixture-of-experts model, moving activations for experts and attention that grows with tokens look
 # alike. A network that confused them had errors of 60 % on models with much of the one and little
 # of the other (LOG.md).
 

@@ -48,9 +48,8 @@ def engine_flags(spelled: str) -> dict[str, str]:
 
 # One measured point of a serving benchmark of any tool: ``BenchmarkRun``.
 #
-# Readers turn every file into this type, in SI units; ``benchmarks.loads`` makes of
-# its load a workload for the simulator and the same figures of a simulated run, so that both sides
-# of a comparison are counted alike:
+# Readers convert every file into this type, in SI units. ``benchmarks.loads`` converts its load
+# into a workload for the simulator, and computes the same metrics of a simulated run:
 #
 #     runs, report = read_benchmarks(paths, given)           pinn.measurements.benchmarks.read
 #     target = benchmark_target(runs, model, gpu, flags)     pinn.measurements.traces.ingestion

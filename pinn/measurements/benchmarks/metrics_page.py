@@ -16,11 +16,11 @@ from pinn.specs.flags import FlagValue
 
 # Metrics pages of vLLM and SGLang: differences between two scrapes.
 #
-# Sums and counts of histograms are subtracted. TTFT there begins at the front end's arrival; ITL
-# is per output of the engine. Names by version: ``time_per_output_token_seconds`` is an ITL
-# (vLLM up to 0.11), ``inter_token_latency_seconds`` the same from 0.10.2 on, and
-# ``request_time_per_output_token_seconds`` (from 0.11 on) the TPOT. ``cache_config_info`` tells
-# the KV cache. GPU, parallelism and what was sent stand nowhere.
+# Sums and counts of histograms are subtracted. TTFT there begins at the arrival at the front end;
+# ITL is per output of the engine. Names by version: ``time_per_output_token_seconds`` is an ITL
+# (vLLM up to 0.11), as is ``inter_token_latency_seconds`` from 0.10.2 on;
+# ``request_time_per_output_token_seconds`` (from 0.11 on) is the TPOT. ``cache_config_info`` has
+# the size of the KV cache. GPU, parallelism and load are not on the page.
 
 _SERIES = re.compile(r"^(vllm|sglang):(\w+)(?:\{(.*)\})?\s+(\S+)", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -198,9 +198,9 @@ def _server(page: Page) -> StatedServer:
 
 # Measured acceptance rates of draft tokens: counters of vLLM's metrics page.
 #
-# ``spec_decode_num_drafts``, ``spec_decode_num_accepted_tokens_per_pos`` and, where a page has
-# no positions, ``spec_decode_num_draft_tokens`` and ``spec_decode_num_accepted_tokens`` (vLLM
-# 0.15.1 ``vllm/v1/spec_decode/metrics.py``), since the server was started.
+# The counters are ``spec_decode_num_drafts``, ``spec_decode_num_accepted_tokens_per_pos`` and, for
+# a page without positions, ``spec_decode_num_draft_tokens`` and ``spec_decode_num_accepted_tokens``
+# (vLLM 0.15.1 ``vllm/v1/spec_decode/metrics.py``). They count from the start of the server.
 
 
 def measured_acceptance(text: str, where: str) -> tuple[float, ...]:

@@ -16,12 +16,11 @@ from pinn.specs.flags import Flag, FlagValue, flags_of, given_flags
 from pinn.specs.serving import SGLANG, VLLM, ServingSpec
 from pinn.units import MILLISECOND
 
-# ``vllm bench serve --save-result``: one JSON object a run.
+# ``vllm bench serve --save-result``: one JSON object per run.
 #
-# Layout read in the sources of vLLM 0.6.6 to 0.33 (``vllm/benchmarks/serve.py``,
-# ``benchmarks/benchmark_serving.py``). TPOT is (E2E - TTFT) / (output - 1) of each request; ITL
-# are the gaps between chunks. Neither lengths asked for nor prefixes, seeds or engine flags are
-# stored.
+# Format as in the sources of vLLM 0.6.6 to 0.33 (``vllm/benchmarks/serve.py``,
+# ``benchmarks/benchmark_serving.py``). TPOT is (E2E - TTFT) / (output - 1) of each request; ITLs
+# are the gaps between chunks. Requested lengths, prefixes, seeds and engine flags are not stored.
 
 #: Protocols of servers that are not supported.
 _UNKNOWN = {"deepspeed-mii", "gserver", "llama.cpp", "lmdeploy", "scalellm", "tgi", "truss"}
@@ -165,11 +164,11 @@ def _other_engine(spoken: str) -> str:
     return spoken if StatedServer(engine=spoken).all_flags.get("engine", VLLM) != VLLM else ""
 
 
-# ``python -m sglang.bench_serving --output-file``: one JSON object appended a run.
+# ``python -m sglang.bench_serving --output-file``: one JSON object per run, appended.
 #
-# Layout read in the sources of SGLang 0.4.1 to 0.5.23. From 0.5.8 on ``server_info`` holds the
-# server's resolved flags. Random lengths are uniform in [r L, L] with r = 0 by default, so that
-# their mean is half of what was asked for; the stored totals tell.
+# Format as in the sources of SGLang 0.4.1 to 0.5.23. From 0.5.8 on ``server_info`` has the server's
+# resolved flags. Random lengths are uniform in [r L, L] with r = 0 by default, so that their mean
+# is half of the requested length; the stored totals show it.
 
 #: Factor on ``schedule_conservativeness`` in SGLang under attention data parallelism, which also
 #: divides the chunk among its ranks (0.5.9 server_args.py: _handle_data_parallelism). Both are

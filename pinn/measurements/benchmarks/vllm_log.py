@@ -30,10 +30,10 @@ from pinn.units import MILLISECOND, NANOSECOND
 
 # Lines of stock vLLM with ``--enable-logging-iteration-details``.
 #
-# Such a line names an iteration, its context (prefill) and generation (decode) requests and tokens,
-# and its elapsed time: ``Iteration(12): 1 context requests, 512 context tokens, 32 generation
-# requests, 32 generation tokens, iteration elapsed time: 15.20 ms``. The elapsed time covers the
-# model's execution in one step, not the busy-loop cycle.
+# A line has the number of an iteration, its context (prefill) and generation (decode) requests and
+# tokens, and its elapsed time: ``Iteration(12): 1 context requests, 512 context tokens, 32
+# generation requests, 32 generation tokens, iteration elapsed time: 15.20 ms``. The elapsed time
+# covers the model's execution in one step, not the busy-loop cycle.
 
 # Patterns allow no more digits than an integer column can have.
 _MARK = re.compile(r"\bIteration\s*\(\s*(-?\d{1,15})\s*\)", re.IGNORECASE)
@@ -106,9 +106,9 @@ def _logged_s(line: str) -> float | None:
 
 # vLLM's log with ``--enable-logging-iteration-details``: batches, and the flags at the start.
 #
-# A line's elapsed time is the wait for the result: with asynchronous scheduling (the default
-# from 0.14 on) it is neither the model's time nor the cycle. The cycle is read off the times
-# before the lines, which are whole seconds, where the log is long enough.
+# A line's elapsed time is the wait for the result. With asynchronous scheduling (the default from
+# 0.14 on) it is neither the model's time nor the cycle. In a long log the cycle follows from the
+# times before the lines, which are whole seconds.
 
 _ITERATION = re.compile(r"\bIteration\s*\(\s*\d+\s*\)")
 _ARGS = re.compile(r"non-default args: (\{.*\})")
@@ -201,9 +201,9 @@ def log_server(text: str) -> StatedServer:
 
 # Request spans of stock vLLM (``--otlp-traces-endpoint``): OTLP-JSON, one export per line.
 #
-# Each span ``llm_request`` carries its request's tokens and latencies as attributes
-# (``vllm/tracing.py: SpanAttributes``); nothing is known of steps. TTFT and E2E begin at the
-# engine's arrival time. Arrivals are the starts of the spans.
+# Each span ``llm_request`` has its request's tokens and latencies as attributes (``vllm/tracing.py:
+# SpanAttributes``), but no data on steps. TTFT and E2E begin at the engine's arrival time. Arrivals
+# are the starts of the spans.
 
 _SPAN = "llm_request"
 #: Attribute of a span -> name of the value.

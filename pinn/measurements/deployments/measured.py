@@ -100,9 +100,9 @@ def _run(config: str, name: str, gpu: str, flags: Flags) -> Deployment:
 
 # Load of a row of measured deployments: the closed loop of its benchmark.
 #
-# Clients keep the stated number of requests in flight, all of them sent at once in the
-# beginning. Warm-up requests that a benchmark sends before have ended by then and leave nothing
-# behind but, with a prefix cache, one prompt, so they are dropped.
+# Clients keep the stated number of requests in flight, all of them sent at once in the beginning.
+# Warm-up requests have ended by then and are dropped; with a prefix cache they leave one cached
+# prompt.
 
 #: Assumed share of memory of SGLang and TensorRT-LLM if it is unknown.
 _ROOMY_SHARE = 0.97

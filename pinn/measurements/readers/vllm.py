@@ -120,7 +120,7 @@ def _skip_line(file: BinaryIO, end: int) -> int:
 # Reader of traces.json, the OpenTelemetry file of an instrumented vLLM, into raw tables on disk.
 #
 # The file is streamed: stretches of it are parsed one after another or by several processes, and
-# what comes out is spooled as Arrow files, so memory does not grow with the file.
+# the tables are spooled as Arrow files, so memory does not grow with the file.
 
 
 def _event_schema(table: str) -> pa.Schema:

@@ -146,9 +146,9 @@ def sent_workload(load: serving_runs.Workload, seed: int = 0) -> Workload:
 
 # Runs of inference-perf: a folder with its config and one report per load stage.
 #
-# ``exp-config.yaml`` (model, tensor_parallelism, max_num_batched_tokens, max_num_seqs,
-# max_model_len, and any other flag of vLLM by its name) says what served it; the GPU stands
-# nowhere and has to be given.
+# ``exp-config.yaml`` describes the server: model, tensor_parallelism, max_num_batched_tokens,
+# max_num_seqs, max_model_len, and any other flag of vLLM by its name. The GPU is in no file and has
+# to be given.
 
 _SERVER, _CONFIG = Path("exp-config.yaml"), Path("results") / "config.yaml"
 _REMEDY = "give the folder that inference-perf wrote"

@@ -16,7 +16,7 @@ from pinn.units import MILLISECOND
 
 # Reader of measured serving runs: an open-loop load on one vLLM server, per stage and overall.
 #
-# The file is the user's (a CSV of one row per run and stage); nothing of it is shipped here.
+# The file is a user's CSV with one row per run and stage; the project contains none.
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from pinn.physics.batch_sums import BatchSums, uniform_sums
 
 # Batch of each step, rebuilt from the journeys of requests.
 #
-# A request resides in the batch from the step that schedules it until it ends or is preempted:
-# first its prompt, in one or more chunks, then one token per step. The journey gives both ends,
-# so every step in between is known, sampled or not, if all requests of the server were written.
+# A request is in the batch from the step that schedules it until it ends or is preempted: first its
+# prompt, in one or more chunks, then one token per step. Its journey has both ends. If all requests
+# of the server were written, every step in between is therefore known, sampled or not.
 
 #: Most steps by which outputs of a step are handled late, as their events' step numbers show.
 OUTPUT_LAGS = (0, 1, 2)
@@ -254,9 +254,9 @@ def _filled(
 
 # Batches of steps from the best available data, as sums for step features.
 #
-# An interval between two steps is a weighted list of batches: each of its steps where all are
-# known, else its two ends at half its steps each. Features of an interval are the weighted sum
-# of the features of its batches, so they stay linear in the coefficients.
+# An interval between two steps is a weighted list of batches: each of its steps if all are known,
+# else its two ends with half of its steps each. Features of an interval are the weighted sum over
+# these batches, so they stay linear in the coefficients.
 
 #: Share of agreement with the summaries above which no other lag of outputs is tried. An
 #: assumption: a wrong lag agrees only if nothing begins or ends.

@@ -341,9 +341,9 @@ def _floats(table: pa.Table, name: str) -> np.ndarray:
 
 # Checks of candidate step times against the roofline lower bound.
 #
-# No step is faster than max(FLOPs / peak, bytes to read / bandwidth) of its batch. A column
-# whose median lies below the floor does not hold step times, whatever it is called; coefficients
-# fitted to it would promise hardware that does not exist.
+# No step is faster than max(FLOPs / peak, bytes to read / bandwidth) of its batch. A column whose
+# median is below this bound does not have step times, whatever its name. Coefficients fitted to it
+# would promise impossible hardware.
 
 #: Column that is known to have other times -> their meaning.
 MEANINGS = {

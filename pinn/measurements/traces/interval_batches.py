@@ -17,14 +17,14 @@ from pinn.physics.batch_sums import BatchSums
 # Steps that are scheduled ahead of their run, recognized from summaries alone.
 #
 # With asynchronous scheduling, vLLM's default, step j is scheduled while step j - 1 still runs.
-# Two things follow for summaries:
+# This has two consequences for summaries:
 #
-# - The scheduler comes to step j + 1 when step j - 1 has ended, so that the time from the start
-#   of step j to that of step j + 1 is the run of step j - 1.
-# - A request whose prompt ended in step j - 1 has no output yet when step j is scheduled, so that
-#   step j counts it as a prefill of one token again: an *echo*. In truth it decodes there.
+# - The scheduler handles step j + 1 when step j - 1 has ended. The time from the start of step j
+#   to that of step j + 1 is therefore the duration of step j - 1.
+# - A request whose prompt ended in step j - 1 has no output yet when step j is scheduled. Step j
+#   therefore counts it again as a prefill of one token, an *echo*, although it decodes there.
 #
-# Echoes thus tell of the prefills of the step before, but for their tokens.
+# Echoes thus reveal the number of prefills of the previous step, but not their tokens.
 
 #: Fewest pairs of consecutive sampled steps, the first with one prefill of several tokens, for a
 #: conclusion, and share of them that must be followed by an echo. A prompt of many chunks has only
@@ -122,9 +122,9 @@ def temporal_split(cycles: pd.DataFrame) -> list[Int[np.ndarray, " part"]]:
 
 # Batches of selected intervals, as weighted sums for a linear fit.
 #
-# Where steps are scheduled ahead of their run (see ``is_ahead``), an interval of which only
-# summaries are known ran the batches one step earlier: a single cycle that of the step before,
-# from its own summary if that was sampled too, a window those before its ends as well as its
+# If steps are scheduled ahead of their run (see ``is_ahead``), an interval known only from
+# summaries ran the batches of one step earlier. A single cycle ran the batch of the step before,
+# known from its own summary if sampled; a window ran batches before its ends as well as at its
 # ends.
 
 

@@ -17,9 +17,9 @@ from pinn.units import MICROSECOND, NANOSECOND
 
 # Segments: stretches of one server process on one clock, in which step numbers and time both grow.
 #
-# A file may hold several servers, a server may be restarted (its step numbers begin anew) and
-# its host rebooted (its monotonic clock begins anew). Intervals between steps mean something
-# only inside one segment.
+# A file may have several servers. A server may restart, which resets its step numbers, and its host
+# may reboot, which resets its monotonic clock. Intervals between steps are valid only inside one
+# segment.
 
 #: Smallest change, in seconds, of epoch minus monotonic time that means another clock: an
 #: assumption. Within one boot the difference is constant.

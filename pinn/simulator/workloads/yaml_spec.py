@@ -236,10 +236,10 @@ def _check_lengths(spec: _Spec, path: Path) -> None:
 
 # inference-perf's YAML: the profile that a user writes, or the config that the tool ran.
 #
-# The tool ignores keys that it does not know, and so does this reader: a profile that says
+# The tool ignores unknown keys, and so does this reader: a profile with
 # ``num_unique_system_prompts`` runs with the tool's default of 10 groups of 10 prompts. Both
-# ``constant`` and ``poisson`` load draw exponential gaps; a stage sends rate x duration requests
-# and ends when the last one has, and ``interval`` seconds later the next one begins.
+# ``constant`` and ``poisson`` loads draw exponential gaps. A stage sends rate x duration requests
+# and ends when the last one has ended; the next stage begins ``interval`` seconds later.
 
 _REMEDY = "see inference-perf's documentation of this key"
 

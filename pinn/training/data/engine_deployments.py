@@ -18,9 +18,9 @@ from pinn.training.data import silicon
 #
 # The rules are like those of :mod:`pinn.training.data.silicon`. They apply to rows whose layout is
 # from ``decode_engines`` of :mod:`pinn.measurements.deployments.silicon` and whose flags are from
-# :mod:`pinn.measurements.deployments.launch_facts`. None depends on a model's predictions.
-# The file does not mark multi-token prediction (MTP). Launch scripts tell of it. Where scripts with
-# and without MTP fit rows, rows of the same point that ran without it tell (twins).
+# :mod:`pinn.measurements.deployments.launch_facts`. None depends on a model's predictions. The file
+# does not mark multi-token prediction (MTP), but launch scripts do. If scripts with and without MTP
+# fit a row, rows of the same point without it (twins) decide.
 
 _ROW = ["engine", "model", "gpu", "precision"]
 _LENGTHS = ["prompt_tokens", "output_tokens"]
