@@ -36,7 +36,7 @@ TAIL_LINES = 1024
 WARM_TOKENS, WARM_DECODES = 4096, 16
 CONV_WIDTH = 4
 DECODES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-#: Sequences, and tokens of each.
+#: Batches of prompts to time: (number of sequences, tokens per sequence).
 PROMPTS = (
     *((1, tokens) for tokens in (32, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)),
     *((4, tokens) for tokens in (128, 512, 2048)),

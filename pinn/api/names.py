@@ -30,7 +30,7 @@ class KnownModels:
     names: tuple[str, ...]
 
     def mixers(self) -> dict[str, str]:
-        """Return each model's kinds of layers, in words."""
+        """Return each model's kinds of layers as text."""
         return {name: model.mixer_names(catalog.load_model(name)) for name in self.names}
 
     def show(self, mixers: bool = False) -> None:

@@ -43,7 +43,7 @@ class MetricError:
     """The median absolute relative error of a metric before and after a calibration.
 
     Attributes:
-        metric: Name for people, such as ``TTFT``.
+        metric: Display name, such as ``TTFT``.
         key: First word of the metric's name, by which likely causes are found.
         count: Number of measurements.
         before: Error before the calibration.

@@ -113,7 +113,7 @@ def _most_running(latency: LinearLatency, tokens: float) -> float:
 def _steady_rates(
     latency: LinearLatency, prompt: float, output: float
 ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
-    """Return mean requests in flight, requests per second that keep so many, and prompts' share.
+    """Return mean requests in flight, the request rate that keeps that number, and prompts' share.
 
     Counts and rates are of all replicas. The last number is the share of the time that steps take
     for prompts.

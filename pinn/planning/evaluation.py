@@ -45,7 +45,7 @@ class Infeasible:
 
     Attributes:
         label: Name of the candidate.
-        reason: Reason in words.
+        reason: Reason as text.
         gpus: Number of GPUs of a fleet that meets the SLO; infinite where none does.
     """
 

@@ -34,7 +34,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function at its first call, or load what an earlier process compiled.
 
     It releases the interpreter lock, so that threads run simulations side by side. Without a
-    writable cache folder every process compiles anew.
+    writable cache folder every process compiles again.
     """
     jit = partial(numba.njit, nogil=True, error_model="numpy")
     folder = _folder(function)

@@ -91,7 +91,7 @@ def _stage_table(run: Run) -> Grid:
 
 
 def served_facts(run: Run, found: Mapping[str, float]) -> dict[str, str]:
-    """Return how many requests were served, and how fast, in words."""
+    """Return how many requests were served, and how fast, as text."""
     served = f"{found['completed_requests']:,} of {found['injected_requests']:,} served"
     for how in ("timed_out", "rejected"):
         if found[f"{how}_requests"]:

@@ -65,7 +65,7 @@ def block_keys(
 def _find_places(
     place: np.ndarray, sizes: np.ndarray, full: np.ndarray, donors: np.ndarray, shared: np.ndarray
 ) -> None:
-    """Number the arrays of keys by the first request in each; note the keys of each."""
+    """Set the array of keys that each request uses, named by its first request, and its size."""
     ends = np.ones(len(full), np.bool_)  # whether the last key of a request's array is its own
     for r in range(len(full)):
         d = donors[r]

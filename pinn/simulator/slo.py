@@ -62,7 +62,7 @@ class StatisticLimit:
 
     @property
     def bound(self) -> str:
-        """Return the largest allowed value for people."""
+        """Return the largest allowed value as text with its unit."""
         return f"<= {written_s(self.seconds)}"
 
     def __str__(self) -> str:
@@ -135,7 +135,7 @@ class LimitOutcome:
 
     @property
     def value(self) -> str:
-        """Return the value for people."""
+        """Return the value as text with its unit."""
         if self.share is not None:
             return f"{100 * self.share:.1f} %"
         return "-" if self.seconds is None else written_s(self.seconds)
@@ -359,7 +359,7 @@ def _clause(clause: str, text: str) -> StatisticLimit:
 
 
 def written_s(seconds: float) -> str:
-    """Return a time for people.
+    """Return a time in s as text with its unit.
 
     >>> [written_s(s) for s in (0.04, 1.0, 90.0, 1118.2, math.inf, math.nan)]
     ['40 ms', '1 s', '90 s', '1118 s', 'infinite', '-']

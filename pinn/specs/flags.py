@@ -32,7 +32,7 @@ class Flag:
     Attributes:
         help: Sentence on the setting.
         default: Value if the flag is not given.
-        shown: The default in words, if the value is not self-explanatory.
+        shown: The default as text, if the value is not self-explanatory.
         unit: Unit of the number; empty without one.
         least: Smallest number.
         above: Exclusive lower bound, in place of ``least``.

@@ -209,7 +209,7 @@ class Variant:
         return found if found == model else replace(found, name=name)
 
     def note(self, name: str, model: ModelSpec) -> str:
-        """Return the interpretation of the name in words, with the remedy if it is wrong."""
+        """Return the interpretation of the name as text, with the remedy if it is wrong."""
         context = f", {model.max_position:,} tokens of context" if self.context_tokens else ""
         weights = f", {_formats(model)}" if self.scheme else ""
         return (

@@ -84,7 +84,7 @@ def speculative_costs(deployment: Deployment) -> SpeculativeCosts | None:
 
 
 def _with_queries(costs: StepCosts, queries: int, rows: int) -> StepCosts:
-    """Return costs with so many queries of a request per key, and so many rows of it in a graph."""
+    """Return costs with ``queries`` queries per key of a request and ``rows`` rows in a graph."""
     return replace(
         costs,
         decode_pair_s=costs.decode_pair_s * queries,
@@ -113,7 +113,7 @@ def draft_pass_costs(deployment: Deployment) -> StepCosts:
 
 
 def drafted_sums(sums: BatchSums, tokens: int, rows: str) -> BatchSums:
-    """Return sums of a pass in which each decode comes with so many drafted tokens.
+    """Return sums of a pass in which each decode comes with a number of drafted tokens.
 
     Args:
         sums: Sums of the batches without drafted tokens.

@@ -51,7 +51,7 @@ class EncoderTime:
     floor_s: float
 
     def seconds(self, count: int) -> float:
-        """Return the seconds that so many images take in one step; 0 without any."""
+        """Return the seconds that a number of images takes in one step; 0 without images."""
         return step_encoder_seconds(count, self.first_s, self.further_s)
 
     def begun_in(self, batch: Batch) -> int:
@@ -92,7 +92,7 @@ class EncoderTime:
 
     @property
     def sentence(self) -> str:
-        """Return what images add, and that nobody measured it."""
+        """Return as text the time that images add, and that it is unmeasured."""
         low, high = (1000 * self.first_s * end for end in self.ends)
         return (
             f"{images_notice(self.images)}: {1000 * self.first_s:.3g} ms ({low:.3g} to {high:.3g}) "

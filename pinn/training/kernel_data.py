@@ -21,7 +21,7 @@ class KernelSettings:
 
     Attributes:
         released: Folder of fitted surrogates that come with the project, one sub-folder per
-            exclusion; None fits them anew.
+            exclusion; None fits them again.
         cache: Folder of cached surrogates and composed steps.
         gpus: Names of the GPUs that steps are composed for.
         synthetic: Number of synthetic deployments.

@@ -25,7 +25,7 @@ class Keys:
     names: tuple[str, ...]
 
     def __call__(self, document: Document) -> str:
-        """Return the keys in words where a document has all of them."""
+        """Return the keys as text where a document has all of them."""
         return "" if self.lacking(document) else f"the keys {', '.join(self.names)}"
 
     def lacking(self, document: Document) -> list[str]:

@@ -46,7 +46,7 @@ from pinn.specs.serving import ServingSpec
 
 BENCHMARKS = "benchmarks"
 
-#: Columns for people, one row per run; the last column has the whole run as JSON.
+#: Columns for display, one row per run; the last column has the whole run as JSON.
 BENCHMARK_SCHEMA = pa.schema(
     {
         **dict.fromkeys(("name", "tool"), pa.string()),

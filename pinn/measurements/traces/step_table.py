@@ -238,7 +238,7 @@ def _refuse_faulty(numbers: pd.DataFrame, kept: KeptRows) -> None:
 
 
 def _group_numbers(rows: np.ndarray) -> np.ndarray:
-    """Number the distinct rows, in the order in which they come."""
+    """Return each row's number among the distinct rows, in order of first appearance."""
     groups = np.zeros(len(rows), np.int64)
     for column in rows.T:
         codes, values = pd.factorize(column)

@@ -13,7 +13,7 @@ from pinn.specs.serving import VLLM
 #: Layer width from which on launch time hardly affects a step. An assumption.
 WIDE_LAYER = 4096.0
 
-#: Trait in words -> its amount in a deployment, on a GPU whose serving data are in the training
+#: Name of a trait -> its amount in a deployment, on a GPU whose serving data are in the training
 #: data or not. Traits were chosen for their meaning before they were fitted.
 TRAITS: dict[str, Callable[[Deployment, bool], float]] = {
     "an engine other than vLLM": lambda d, _: float(d.serving.engine != VLLM),
