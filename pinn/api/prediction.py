@@ -138,7 +138,7 @@ def _prediction(
 
 
 def _with_names(found: CoefficientSet, configuration: Mapping[str, object]) -> CoefficientSet:
-    """Return the coefficient set with the user's names of model, GPU and format."""
+    """Return the coefficient set with the model, GPU and format named as the user named them."""
     names = {k: configuration[k] for k in NAMED if k in configuration}
     return replace(found, deployment=found.deployment | {"named": names})
 

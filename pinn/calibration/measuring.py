@@ -159,7 +159,7 @@ def deployment_limits(deployment: Deployment) -> Limits:
 
 
 def batch_features(deployment: Deployment, batches: Sequence[Wanted], beta: Beta) -> Features:
-    """Return step features of batches, with overlap by beta."""
+    """Return step features of batches; ``beta`` sets the overlap of launches and kernels."""
     columns = np.array(batches, dtype=float).reshape(len(batches), len(Wanted._fields)).T
     names = ("decode_requests", "decode_context", "prefill_requests", "prefill_tokens",
              "prefill_cached")  # fmt: skip

@@ -194,7 +194,7 @@ def with_correlation(results: pd.DataFrame, predictions: pd.DataFrame) -> pd.Dat
 
 
 def _agreement(metric: str, predicted: np.ndarray, measured: np.ndarray) -> tuple[float, float]:
-    """Return Pearson r, and the number of inversions where they are counted."""
+    """Return Pearson r, and the number of inversions (NaN except for p99 E2E)."""
     known = ~np.isnan(measured)
     predicted, measured = predicted[known], measured[known]
     varies = len(measured) > 1 and np.ptp(predicted) > 0 and np.ptp(measured) > 0

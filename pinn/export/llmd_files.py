@@ -39,7 +39,7 @@ class SeedSettings:
     """Settings of the seeds of all configurations.
 
     Attributes:
-        checkpoint: File of the network, beside which its intervals are.
+        checkpoint: File of the network; its intervals are in the same folder.
         coefficients: Coefficient files in place of the network.
         entries: Number of training entries of a configuration.
         seed: Seed of the random draws.

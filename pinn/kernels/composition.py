@@ -421,7 +421,7 @@ _LEAST_HEADS = 64
 
 
 def _state_calls(phase: Phase, deployment: Deployment, batches: UniformBatches) -> Calls:
-    """Yield reads and writes of recurrent states in decodes, or scans of prompts."""
+    """Yield the kernel calls of recurrent layers: state updates of decodes, or scans of prompts."""
     requests, tokens, _ = phase.rows(batches)
     for group in deployment.model.layer_groups:
         mixer = group.attention

@@ -257,7 +257,7 @@ class _Certainty:
         together: Highest rate of all replicas together, with its interval.
         seeds_per_s: Highest rates of one replica with several seeds of the load.
         chance: Probability of meeting the SLO.
-        safe: Whether it is met at the lower bound.
+        safe: Whether the SLO is met at the lower bound.
         is_unknown: Whether time ran out before any of these were estimated.
     """
 

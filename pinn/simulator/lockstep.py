@@ -24,7 +24,7 @@ _PROMPTS, _DECODES, _PROMPT_TOKENS = range(3)
 
 
 def share_work(engine: Engine, group: int) -> None:
-    """Set the experts' work in a group's step, per rank: the mean over the padded ranks."""
+    """Set the work of the experts per rank in a group's step: the mean over the padded ranks."""
     config, shared = engine.config, engine.groups[group].shared
     ranks, largest, most, eager = 0, first_of(engine, group), -1.0, 0.0
     for i in range(3):

@@ -88,7 +88,7 @@ def note_leaf(engine: Engine, replica: int, n: int) -> None:
 
 
 def touch(engine: Engine, replica: int, n: int) -> None:
-    """Mark a node as used now."""
+    """Mark a node of the prefix tree as most recently used."""
     state, node = engine.replicas[replica], engine.nodes[replica, n]
     state.ticks += 1
     node.used = state.ticks

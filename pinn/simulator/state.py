@@ -143,7 +143,7 @@ class Request:
     tier_stores: I1  # whether it has stored anything
     tier_frees: I1  # whether a later step frees its row
     prefilling: I1  # whether its prompt is being computed or loaded
-    tier_turn: I8  # number of the scheduling in which it was new
+    tier_turn: I8  # number of the scheduling step in which the request was new
     tier_rank: I8
     loaded_tokens: I8
     stored_tokens: I8

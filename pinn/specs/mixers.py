@@ -15,7 +15,7 @@ from pinn.specs.precision import ACTIVATION_BYTES
 GATED_DELTA, KDA, LIGHTNING = "gated_delta", "kda", "lightning"
 MAMBA1, MAMBA2 = "mamba1", "mamba2"
 CONVOLUTION, RECURRENCE = "convolution", "recurrence"
-#: Mixers that work channel by channel: only the values pass their convolution.
+#: Mixers that process each channel separately; only the values pass their convolution.
 _BY_CHANNEL = (MAMBA1, CONVOLUTION, RECURRENCE)
 
 #: Chunk length of a scan in tokens: 64 in flash-linear-attention's kernels, 256 in Lightning

@@ -87,7 +87,7 @@ class Speculation:
 
     Attributes:
         method: One of ``METHODS``.
-        tokens: Draft tokens of each request that a step verifies, beside its next token.
+        tokens: Draft tokens of each request that a step verifies in addition to its next token.
         passes: Passes through the draft's layers in a step; 0 if drafting needs no GPU.
         branches: Draft branches of a request that each pass after the first extends (a tree's
             top-k).

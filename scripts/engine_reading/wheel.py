@@ -84,7 +84,7 @@ class EngineSource:
         return value
 
     def constant(self, place: str) -> Any:
-        """Return a value; the source text if it is a name."""
+        """Return the value of a module's constant; its source text if the value is a name."""
         return literal(self.value(place))
 
 

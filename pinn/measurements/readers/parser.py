@@ -107,7 +107,7 @@ class Shape:
         return pa.RecordBatch.from_arrays([columns[name] for name in ordered], ordered)
 
     def _extras(self, rows: list[int]) -> pa.Array:
-        """Return attributes without a column, as JSON text."""
+        """Return, per row, the attributes that have no column of their own, as JSON text."""
         if not self._extra:
             return pa.nulls(len(rows), pa.string())
         texts = (

@@ -331,7 +331,7 @@ def _idle_until(requests: pa.Table, start: np.ndarray) -> np.ndarray:
     gaps = np.flatnonzero(begin[1:] > end[:-1])
     gap_begin, gap_end = end[gaps], begin[gaps + 1]
     following = np.append(start[1:], start[-1:])
-    # A gap overlaps if it begins before the next start and ends after this one.
+    # A gap counts for a step if it begins before the next step and ends after this one starts.
     return np.searchsorted(gap_begin, following) > np.searchsorted(gap_end, start, side="right")
 
 

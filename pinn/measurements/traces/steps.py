@@ -72,7 +72,7 @@ def find_segments(server: Whole, step_id: Whole, start_ns: Whole, wall_ns: Whole
 
 
 def _clock_groups(server: np.ndarray, start_ns: np.ndarray, wall_ns: np.ndarray) -> np.ndarray:
-    """Return a number of each row's monotonic clock: equal for rows of one server and one boot of its host.
+    """Return the number of each row's monotonic clock: one per server and boot of its host.
 
     Within one boot, epoch minus monotonic time is constant except for clock drift.
     """

@@ -32,7 +32,7 @@ from pinn.specs.modules.weights import (
 if TYPE_CHECKING:
     from torch import nn
 
-#: Width relative to the stream below which two matrices are a gate, not a feed-forward network.
+#: Width, relative to the hidden size, below which two matrices are a gate rather than an FFN.
 _NARROW = 0.5
 _MOST_NAMED = 3
 
