@@ -55,7 +55,7 @@ def cells(
         methods: Methods to compare.
         folder: Folder of cells and training logs.
         fingerprint: Digest of everything a cell depends on beside its own split and method. Cells
-            of another fingerprint are computed again.
+            of another fingerprint are recomputed.
     """
     return [
         _cell(kind, split, method, folder, fingerprint)

@@ -2,7 +2,7 @@
 
 A held-out model is in no training data: neither its kernels, its measured deployments and its
 serving runs, nor those of its near copies. A held-out GPU's deployments and runs are in no training
-data either. Its kernels are left out only where the fold says so.
+data either. Its kernels are excluded only where the fold says so.
 """
 
 import json
