@@ -6,7 +6,7 @@ Data flows one way through the sub-packages, and imports follow it:
           <- measurements <- training <- calibration <- planning <- export <- evaluation
           <- api <- cli
 
-What the commands do, in Python (imported when it is first used):
+The functions of the commands are in Python under these names, and are imported on first use:
 
 >>> import pinn
 >>> p = pinn.predict(model="Qwen/Qwen3-30B-A3B", gpu="H100", tensor_parallel_size=2)

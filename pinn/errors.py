@@ -1,9 +1,9 @@
-"""The error type that users see as one line, warnings, and text that is safe to show."""
+"""The error type that users see as one line, warnings, and text that is safe to print."""
 
 import sys
 import warnings
 
-#: Longest error message and longest name of a file that are shown whole.
+#: Most characters of an error message, and of a file name in it.
 _MESSAGE_CHARACTERS = 2000
 NAME_CHARACTERS = 200
 
@@ -11,9 +11,9 @@ NAME_CHARACTERS = 200
 class PinnError(ValueError):
     """Bad input or a broken file.
 
-    The message names what was got, what was expected and the remedy, in one line: the command
-    line prints it as it is and exits with a code other than 0. What input may have put into it
-    cannot move the cursor or break the line.
+    The message names what was got, what was expected and the remedy, in one line: the command line
+    prints it as it is and exits with a code other than 0. Control characters from input are
+    escaped.
     """
 
     def __init__(self, message: object = "") -> None:
@@ -21,19 +21,19 @@ class PinnError(ValueError):
 
 
 class RefusedError(PinnError):
-    """A deployment that its engine refuses, with the reason and where the engine says so."""
+    """Error of a deployment that its engine refuses, with the reason and its source."""
 
 
 class UnknownLayersError(PinnError):
-    """A config.json whose layers its keys do not tell, or tell to be of an unknown kind."""
+    """Error of a config.json whose layers are not determined by its keys, or of an unknown kind."""
 
 
 class TooLargeError(PinnError):
-    """A size beyond a limit of ``pinn.common.documents``."""
+    """Error of a size beyond a limit of ``pinn.common.documents``."""
 
 
 def warn_user(text: str) -> None:
-    """Warn at the line outside this package that called it."""
+    """Issue a warning, attributed to the line outside this package that made the call."""
     frame, level = sys._getframe(1), 2
     while frame.f_back and f"{frame.f_globals.get('__name__')}.".startswith("pinn."):
         frame, level = frame.f_back, level + 1
@@ -45,7 +45,7 @@ def printable(text: object, most: int = NAME_CHARACTERS) -> str:
 
     Args:
         text: Object to print, such as a name from a file.
-        most: Characters kept; the middle of a longer text becomes ``...``.
+        most: Most characters; the middle of a longer text becomes ``...``.
 
     >>> printable("a\x1b[2Jb\n")
     'a\\x1b[2Jb\\n'

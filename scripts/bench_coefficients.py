@@ -43,7 +43,7 @@ BATCHES = ("32 decode @ 700", "1 prefill 512 @ 0 + 16 decode @ 600")
 
 
 def write_list(path: Path, count: int) -> None:
-    """Distinct valid configurations over models of every kind and all GPUs, as CSV."""
+    """Write distinct valid configurations over models of every kind and all GPUs, as CSV."""
     given = (
         {name: value for name, value in zip(FLAGS, values, strict=True) if value != ""}
         for values in product(*FLAGS.values())
@@ -54,7 +54,7 @@ def write_list(path: Path, count: int) -> None:
 
 
 def forget() -> None:
-    """Empty every cache of the package, as a fresh process finds them."""
+    """Clear every cache of the package, as in a fresh process."""
     modules = [module for name, module in sys.modules.items() if name.split(".")[0] == "pinn"]
     for value in (value for module in modules for value in vars(module).values()):
         if hasattr(value, "cache_clear"):
@@ -71,7 +71,7 @@ def main(checkpoint: Path | None = None, count: int = 10_000) -> None:
             write_table(made, target)
 
     def seconds(target: Path) -> float:
-        """From the list to the written table, with every cache of configurations cold."""
+        """Return the seconds from the list to the written table, with cold caches."""
         forget()
         return timed(lambda: table(read_configurations(source), target))[1]
 

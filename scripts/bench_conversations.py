@@ -1,11 +1,12 @@
-"""How long conversations take to simulate, in which memory, beside the same requests without them.
+"""Measure time and memory of simulating conversations, and of equal requests without them.
 
     python scripts/bench_conversations.py [--tier-gib 2000]
 
 10,000 conversations of 8 turns, each of 12,000 new tokens and 60 of an answer: 80,000 requests of
-up to 96,480 tokens, at 1 request/s on Llama-3.1-8B and one B200 with prefix caching, and the same
-requests at the same times with all prompts different and without it. With ``--tier-gib`` vLLM's
-OffloadingConnector keeps what leaves the GPU in so much host memory. The last line is JSON.
+up to 96,480 tokens, at 1 request/s on Llama-3.1-8B and one B200 with prefix caching, and then the
+same requests at the same times, but with unique prompts and without prefix caching. With
+``--tier-gib`` vLLM's OffloadingConnector keeps evicted blocks in host memory of that size. The last
+line is JSON.
 """
 
 import json
@@ -36,7 +37,7 @@ BARS = {"times_as_long": 8.0, "peak_gib": 2.0}
 
 
 def without_prefixes(workload: Workload, run: Run) -> Workload:
-    """Return the same requests at the times when they were sent, each prompt unlike the others."""
+    """Return the same requests at the times when they were sent, with unique prompts."""
     r = run.requests
     order = np.argsort(r.arrival_s, kind="stable")
     return Workload(
@@ -62,7 +63,7 @@ def main(
     load = flags.draw(rate, 0)
     small = replace(flags, num_prompts=80)
     engine = EngineSpec(kv_offloading_size=tier_gib or None)
-    simulate(deployment, small.draw(rate, 0), latency, engine)  # compiles
+    simulate(deployment, small.draw(rate, 0), latency, engine)  # compile before timing
     run, wall_s, cpu_s = timed(lambda: simulate(deployment, load, latency, engine))
     # ru_maxrss is in KiB on Linux, in bytes on macOS.
     unit = 1 if sys.platform == "darwin" else 1024

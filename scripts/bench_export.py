@@ -1,12 +1,12 @@
-"""Time what a simulator step may cost: the ONNX graphs with onnxruntime, and the Go package.
+"""Time the cost of a simulator step: ONNX graphs with onnxruntime, and the Go package.
 
     python scripts/bench_export.py [--layouts 12] [--seconds 0.3] [--runs 3000]
 
 Prints onnxruntime's time on one thread for both graphs (one configuration, 128 batches), then what
 'go test -bench' of the Go adapter says: processor time of its step and of BLIS's eleven-term
-formula, asked in turn about the same 128 requests. Where the linker places a loop decides how long
-it takes, so the benchmark is linked several times with its functions in random order. The last
-line is one JSON document.
+formula for the same 128 requests in turn. The place of a loop in the binary affects its time, so
+the benchmark is linked several times with its functions in random order. The last line is one JSON
+document.
 """
 
 import json
@@ -35,7 +35,7 @@ BATCHES = 128
 
 
 def time_onnx(runs: int) -> float:
-    """Median microseconds of both graphs."""
+    """Return the median microseconds of both graphs."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     with tempfile.TemporaryDirectory() as folder:
@@ -56,9 +56,9 @@ def time_onnx(runs: int) -> float:
 
 
 def time_go(layouts: int, seconds: float) -> dict[str, list[dict[str, float]]]:
-    """Nanoseconds of the adapter and of BLIS's formula by model, of each layout.
+    """Return nanoseconds of the adapter and of BLIS's formula by model, for each layout.
 
-    Empty without a Go toolchain.
+    The result is empty without a Go toolchain.
     """
     go = shutil.which("go", path=str(Path(sys.executable).parent)) or shutil.which("go")
     if go is None:

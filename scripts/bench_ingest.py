@@ -1,11 +1,11 @@
-"""Prints how fast traces are parsed against Python's json module, on one core and on two.
+"""Compare the speed of parsing traces with Python's json module, on one core and on two.
 
     python scripts/bench_ingest.py --mib 1024
 
-The file is written by the project's own trace writer: steps sampled at 10 %, every journey. What
-json does is the least that any reader has to: load each line, visit each attribute and convert its
-value. Every job runs in a process of its own; imports are not timed, starting workers is. The last
-line of the output is one JSON document.
+The file is written by the project's own trace writer: steps sampled at 10 %, every journey. The
+json job does the minimum of any reader: load each line, visit each attribute and convert its value.
+Every job runs in its own process. The time includes starting workers, but no imports. The last line
+of the output is one JSON document.
 """
 
 import json
@@ -22,15 +22,15 @@ from timing import timed
 
 _SPAN_ID = re.compile(r'("(?:spanId|parentSpanId)":")[0-9a-f]{4}')
 _MIB = 2**20
-# The engine that makes the traces is that of the tests.
+# The traces are written by the synthetic engine of the tests.
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
-#: Job -> cores it may use.
+#: Job -> number of cores.
 JOBS = {"json": 1, "pinn_1": 1, "pinn_2": 2}
 _CONVERTED = {"intValue": int, "doubleValue": float, "stringValue": str, "boolValue": bool}
 
 
 def make_file(path: Path, mib: int) -> None:
-    """Write about ``mib`` MiB of traces: copies of one run, each as a server of its own."""
+    """Write about ``mib`` MiB of traces: copies of one run, each as a separate server."""
     from synthetic_engine import Arrival, EngineLimits, run_engine
     from trace_writer import WriterOptions, trace_lines
 
@@ -71,13 +71,13 @@ def run_job(name: str, path: Path) -> None:
     else:
         from pinn.measurements.readers.vllm import parse_file
 
-        # Raw tables, which are dropped.
+        # Raw tables, which are discarded.
         _, wall, cpu = timed(lambda: [None for _ in parse_file(path, JOBS[name])])
     print(wall, cpu)
 
 
 def throughput(path: Path, repeats: int) -> dict[str, float]:
-    """Time the jobs, each in a fresh process, in turns so that all meet the same machine."""
+    """Time the jobs in turns, each in a fresh process, so that all see the same machine load."""
     times: dict[str, list[list[float]]] = {name: [] for name in JOBS}
     for _ in range(repeats):
         for name, found in times.items():

@@ -1,9 +1,9 @@
-"""How long a plan takes: candidates of a 70B model under 10,000 requests.
+"""Time a plan: candidates of a 70B model under 10,000 requests.
 
 python scripts/bench_plan.py [--workers 2] [--load-s 833] [--candidates FILE]
 
 Prints wall clock, processor seconds of all processes, and the most memory that they held. The first
-run after a change compiles and remembers; take the second.
+run after a change compiles and fills caches; use the second.
 """
 
 import json

@@ -1,12 +1,11 @@
-"""Ask a real `pinn serve` as many clients would.
+"""Load test of a real `pinn serve` with many clients.
 
     python scripts/bench_serve.py [--seconds 60] [--clients 100] [--workers 2] [--new-share 0.002]
 
-Starts a server on a free port of the loopback address. Clients then ask for predictions, each at
-once after its last answer; a share of the requests was never asked before. Prints requests, errors,
-and the memory of the server with its processes before and after; then p50 and p99 of one client's
-predictions that are kept, and of 1,000 new candidates in one request. The last line is one JSON
-document.
+Starts a server on a free port of the loopback address. Clients send requests for predictions in a
+closed loop; a share of the requests is new, the others are cached. Prints requests, errors, and the
+memory of the server with its processes before and after; then p50 and p99 of one client's cached
+predictions, and of 1,000 new candidates in one request. The last line is one JSON document.
 """
 
 import asyncio
@@ -27,10 +26,10 @@ from timing import PINN, resident_bytes
 
 MODELS = ("meta-llama/Llama-3.1-8B", "Qwen/Qwen3-30B-A3B", "meta-llama/Llama-3.1-70B")
 GPUS = ("H100", "H200", "B200", "A100")
-#: Predictions that all clients ask for again and again.
+#: Number of predictions that all clients request repeatedly.
 USUAL = [{"model": model, "gpu": gpu} for model in MODELS[:2] for gpu in GPUS]
 CANDIDATES = 1000
-#: Seconds of load before memory is looked at first.
+#: Seconds of load before the first reading of memory.
 SETTLING_S = 5.0
 
 
@@ -48,7 +47,7 @@ class Load:
 
 
 def bodies(new_share: float) -> Iterator[dict[str, object]]:
-    """Yield arguments of predictions, some of which nobody asked for before."""
+    """Yield arguments of predictions, a share of which is new."""
     draw = random.Random(0)
     for number in itertools.count(1):
         usual = draw.choice(USUAL)
@@ -60,7 +59,7 @@ def bodies(new_share: float) -> Iterator[dict[str, object]]:
 
 
 def candidates(number: int) -> dict[str, object]:
-    """Return a request of 1,000 configurations that no other number has."""
+    """Return a request of 1,000 configurations that is unique to a number."""
     axes = itertools.product(MODELS, GPUS, (1, 2, 4, 8), range(21))
     rows = [
         {"model": m, "gpu": g, "tensor_parallel_size": tp, "max_num_seqs": 1000 * (n + 1) + number}
@@ -110,7 +109,7 @@ async def ask(url: str, load: Load, asked: Iterator[dict[str, object]], until_s:
 async def ask_at_once(
     url: str, clients: int, seconds: float, asked: Iterator[dict[str, object]]
 ) -> Load:
-    """Return what all clients together saw."""
+    """Return the results of all clients together."""
     load, until_s = Load(), time.perf_counter() + seconds
     await asyncio.gather(*(ask(url, load, asked, until_s) for _ in range(clients)))
     return load
@@ -141,7 +140,7 @@ def served(workers: int) -> Iterator[tuple[str, int]]:
 
 
 def milliseconds(seconds: list[float]) -> dict[str, float]:
-    """Return the median and the 99th percentile, and how many there are."""
+    """Return the median and the 99th percentile in ms, and the number of values."""
     p50, p99 = (float(np.percentile(seconds, q)) * 1e3 for q in (50, 99))
     return {"requests": len(seconds), "p50_ms": p50, "p99_ms": p99}
 

@@ -1,11 +1,11 @@
-"""How fast the simulator is: one run, forty runs on two cores, and the command from the shell.
+"""Time the simulator: one run, forty runs on two cores, and the command from the shell.
 
     python scripts/bench_simulator.py            # all of it
     python scripts/bench_simulator.py --no-shell # without the two shell starts
 
 The load is 16,800 requests over 1,200 s (8 req/s x 600 s, then 20 req/s x 600 s; 10 groups of 10
-prompts of 547 tokens, 248 output tokens) on Llama-2-7B and one H100. Processor times are stretched
-less by a busy machine than wall times. The last line is JSON.
+prompts of 547 tokens, 248 output tokens) on Llama-2-7B and one H100. Processor times depend less on
+other programs than wall times. The last line is JSON.
 """
 
 import json
@@ -70,7 +70,7 @@ def time_runs() -> dict[str, float]:
 
 
 def time_shell() -> dict[str, float]:
-    """``pinn simulate`` in a new process, first without and then with what it compiled."""
+    """Return the seconds of ``pinn simulate`` in a new process, without and with compiled code."""
     flags = f"--model {MODEL} --gpu H100 --max-num-seqs 128 --max-num-batched-tokens 2048"
     with tempfile.TemporaryDirectory() as folder:
         load, coefficients = Path(folder, "load.yaml"), Path(folder, "coefficients.json")

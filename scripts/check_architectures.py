@@ -3,11 +3,11 @@
     PYTHONPATH=.:tests python scripts/check_architectures.py          # what is wrong or refused
     PYTHONPATH=.:tests python scripts/check_architectures.py --all    # and what is read
 
-Needs an environment with ``transformers``, ``torch`` and ``platformdirs``. Each
-architecture is built on the meta device, without weights, from its default configuration and from a
-smaller one, in which embeddings hide less. Encoders and encoder-decoders are skipped. Of a
-multimodal model, the text part is compared: decoder, embeddings and output head. What its keys do
-not tell is read off its modules. Exits with 1 if a count differs by more than 1 %.
+Needs an environment with ``transformers``, ``torch`` and ``platformdirs``. Each architecture is
+built on the meta device, without weights, from its default configuration and from a smaller one, in
+which embeddings hide less. Encoders and encoder-decoders are skipped. Of a multimodal model, the
+text part is compared: decoder, embeddings and output head. Sizes without keys are read from its
+modules. Exits with 1 if a count differs by more than 1 %.
 """
 
 import argparse
@@ -31,7 +31,7 @@ READ, WRONG, REFUSED, UNBUILT = "read", "wrong", "refused", "not built"
 OFF_MODULES = "read off modules"
 _ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 _EXPERTS = {"n_routed_experts": 16, "num_experts_per_tok": 2, "n_shared_experts": 1}
-#: Sizes that a default configuration leaves out, though its model needs them.
+#: Required sizes that a default configuration lacks.
 SIZES: dict[str, dict[str, Any]] = {
     "deepseek_v2": {"num_experts_per_tok": 6},
     "glm4_moe": {"head_dim": 128},
@@ -54,7 +54,7 @@ SIZES: dict[str, dict[str, Any]] = {
         "rope_parameters": {"full_attention": _ROPE, "sliding_attention": _ROPE}
     },
 }
-#: What a default configuration of a multimodal model needs beside its text part.
+#: Required keys of a multimodal model's default configuration, beside its text part.
 BESIDE: dict[str, dict[str, Any]] = {
     "aya_vision": {"vision_config": {"model_type": "siglip_vision_model"}},
     "emu3": {"pad_token_id": 0, "vocabulary_map": {"<image>": 5}},
@@ -64,9 +64,9 @@ BESIDE: dict[str, dict[str, Any]] = {
         "downsample_rate": "1/2",
     },
 }
-#: Decoders of an encoder beside them, which no other sign tells from those that stand alone.
+#: Decoders of encoder-decoder models, which have no other mark.
 HALVES = frozenset({"trocr", "bert-generation"})
-#: Nested configurations of a text model's own parts.
+#: Keys of nested configurations of a text model's own parts.
 _OWN_PARTS = frozenset({"attn_config", "ffn_config"})
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
 
@@ -78,7 +78,7 @@ class Result(NamedTuple):
         kind: ``causal`` or ``multimodal text parts``.
         model_type: The architecture.
         status: ``read``, ``read off modules``, ``wrong``, ``refused`` or ``not built``.
-        text: Relative differences, or the reason.
+        text: Relative differences of parameter counts, or the reason.
     """
 
     kind: str
@@ -120,7 +120,7 @@ def smaller(config: Mapping[str, Any]) -> dict[str, Any]:
             text.update(lists, **{key: min(layers, 8)})
     for key in ("vocab_size", "unpadded_vocab_size"):
         text.update({key: 1024} if isinstance(text.get(key), int) else {})
-    text.pop("hybrid_layer_ids", None)  # Zamba2 finds them by its list of layers
+    text.pop("hybrid_layer_ids", None)  # Zamba2 derives these layers from its list of layers
     tokens = [key for key in text if key.endswith("_token_id") and text is found]
     text.update({key: 0 for key in tokens if isinstance(text[key], int)})
     return found
@@ -142,7 +142,7 @@ def true_parameters(config: Any, name: str, kind: str) -> int:
 
 
 def _size(name: str, parameter: Any, config: Any) -> int:
-    """Return a parameter's elements, without those of experts that compute nothing.
+    """Return a parameter's elements, without experts that compute nothing.
 
     transformers 5.24 allocates half of LongCat-Flash's (modeling_longcat_flash.py); checkpoints
     have none.
@@ -157,7 +157,7 @@ def configurations(model_type: str) -> Iterator[Any]:
     """Yield the default configuration of an architecture and a smaller one, if its class takes it.
 
     Raises:
-        Exception: If not even the default one can be built.
+        Exception: If the default configuration cannot be built.
     """
     from transformers.models.auto import configuration_auto
 
@@ -168,12 +168,12 @@ def configurations(model_type: str) -> Iterator[Any]:
     text |= SIZES.get(text["model_type"], {})
     text |= {} if tied is None else {"tie_word_embeddings": tied}
     yield cls.from_dict(dict(values))
-    with contextlib.suppress(Exception):  # a smaller one that its own class refuses
+    with contextlib.suppress(Exception):  # a smaller configuration may be invalid
         yield cls.from_dict(smaller(values))
 
 
 def read(config: Mapping[str, Any], name: str) -> tuple[ModelSpec, str]:
-    """Read a configuration by its keys, else off the modules that transformers builds for it."""
+    """Read a configuration by its keys, or else from the modules that transformers builds."""
     try:
         return model_from_config(config, name), READ
     except UnknownLayersError as refusal:
@@ -187,13 +187,13 @@ def compare(kind: str, model_type: str, name: str, *, quick: bool = False) -> Re
     Args:
         kind: ``causal`` or ``multimodal text parts``.
         model_type: The architecture.
-        name: Its class in transformers.
-        quick: Whether the smaller configuration is enough, where there is one.
+        name: Class of the architecture in transformers.
+        quick: Whether to compare only the smaller configuration, if there is one.
     """
     differences, unbuilt, ways = [], "no configuration can be built", set()
     try:
         built = [*configurations(model_type)][-1 if quick else 0 :]
-    except Exception as error:  # its own code fails, or needs more packages
+    except Exception as error:  # the model's code fails, or needs more packages
         return Result(kind, model_type, UNBUILT, str(error).strip().split("\n")[0])
     for config in built:
         try:
@@ -204,7 +204,7 @@ def compare(kind: str, model_type: str, name: str, *, quick: bool = False) -> Re
         try:
             true = true_parameters(config, name, kind)
             differences.append(count_parameters(found).total / true - 1)
-        except Exception as error:  # as above
+        except Exception as error:  # the model's code fails, or needs more packages
             unbuilt = str(error)
     if not differences:
         return Result(kind, model_type, UNBUILT, unbuilt.strip().split("\n")[0])
@@ -214,7 +214,7 @@ def compare(kind: str, model_type: str, name: str, *, quick: bool = False) -> Re
 
 
 def check(*, quick: bool = False) -> list[Result]:
-    """Compare every decoder; quickly with smaller configurations alone."""
+    """Compare every decoder; with ``quick`` only in smaller configurations."""
     import transformers
 
     transformers.logging.set_verbosity_error()

@@ -1,9 +1,9 @@
-"""Plans of small random questions beside brute force: every rate of a fine ladder simulated.
+"""Compare plans of small random questions with brute force over a fine ladder of rates.
 
 python scripts/check_plan.py [--cases 30] [--first 0]
 
 For each case (model, GPUs, load, limits) prints the choice of 'pinn plan' and that of brute force,
-and how far their highest rates lie apart; the last line is a JSON document.
+and the distance of their highest rates; the last line is a JSON document.
 """
 
 import argparse
@@ -39,16 +39,16 @@ from pinn.simulator.workloads.load import Load, LoadFlags
 from pinn.simulator.workloads.rates import at_rate
 from pinn.simulator.workloads.workload import PromptGroups, open_loop, shared_prefix
 
-#: Rates of the ladder are whole powers of this; far from the crossing, every so many-th of them.
+#: Ratio of neighbouring rates of the ladder, and coarser steps far from the crossing.
 RUNG, FAR = 1.002, 48
-#: Where the ladder ends, as a multiple of the rate at which all of a replica's time is used.
+#: End of the ladder as a multiple of the rate at which a replica is fully used.
 MOST = 1000.0
 MODELS = ("meta-llama/Llama-3.1-8B", "Qwen/Qwen3-32B", "Qwen/Qwen3-30B-A3B")
 GPUS = ("H100", "H200", "L40S", "A100-SXM-80GB")
 
 
 def question(seed: int) -> tuple[PlanningProblem, list[Candidate]]:
-    """A random question with a handful of candidates."""
+    """Return a random question with a handful of candidates."""
     rng = np.random.default_rng(seed)
     prompt, output = int(rng.choice([128, 512, 2048])), int(rng.choice([32, 128]))
     stages = [Stage(1.0, float(rng.integers(200, 400)))]
@@ -93,15 +93,14 @@ def choice(problem: PlanningProblem, candidates: list[Candidate]) -> Choice:
 
 
 class Highest(NamedTuple):
-    """The highest rates of a ladder.
+    """Highest rates of a ladder that meet the limits.
 
     Attributes:
-        per_s: The one that the fewest rates of the ladder contradict: those below it that fail and
-            those above it that hold. Of a few hundred requests percentiles jump from one rate to
-            the next; the highest of all that hold would be a matter of how many were tried.
-            Infinite where a load is so short that all of it at once is held.
-        first_fails_after: The highest below the first that fails.
-        holds: The highest of all that hold.
+        per_s: Pass/fail threshold that the fewest rates of the ladder contradict. Percentiles of a
+            few hundred requests scatter from rate to rate, so the highest passing rate would depend
+            on the number of tries. Infinite if the whole load passes at once.
+        first_fails_after: Highest rate below the first that fails.
+        holds: Highest rate that passes.
     """
 
     per_s: float
@@ -110,7 +109,7 @@ class Highest(NamedTuple):
 
 
 def highest(candidate: Candidate, problem: PlanningProblem) -> Highest | None:
-    """The highest rates of a ladder; None where no rate holds."""
+    """Return the highest rates of a ladder; None if no rate passes."""
     trials = Trials(candidate, problem.replica_load(), problem.slo)
     most, _ = guessed_rates_per_s(problem.workload, candidate.latency, candidate.engine, None)
     bottom, top = (math.floor(math.log(share * most) / math.log(RUNG)) for share in (0.05, 10))
@@ -129,7 +128,7 @@ def highest(candidate: Candidate, problem: PlanningProblem) -> Highest | None:
         return None
     if all(held.values()):
         return Highest(math.inf, math.inf, math.inf)
-    # Every rate, down to so many in a row that hold, and up to so many that fail.
+    # Go down until several rates in a row pass, and up until several fail.
     first = rung = min(rung for rung, is_held in held.items() if not is_held)
     while rung >= max(first - FAR, bottom):
         first = first if holds(rung) else rung
@@ -150,10 +149,10 @@ def highest(candidate: Candidate, problem: PlanningProblem) -> Highest | None:
 def fleet(
     candidate: Candidate, problem: PlanningProblem, rate_per_s: float, least: float
 ) -> int | None:
-    """The fewest replicas that hold the asked rate, tried one by one.
+    """Return the fewest replicas that pass at the required rate, tried one by one.
 
-    Where the load is over before servers are full, no fewer than divide the rate. None where not
-    as many hold as can be simulated together, or as cost less than the least.
+    For loads that end before servers are full, the number starts at the rate divided by a
+    replica's. None if no fleet passes that can be simulated or is cheaper than ``least``.
     """
     trials = Trials(candidate, problem.replica_load(), problem.slo)
     divided = problem.rate_per_s / rate_per_s - 1e-9
@@ -178,7 +177,7 @@ def price(candidate: Candidate, replicas: int, problem: PlanningProblem) -> floa
 
 
 def compared(seed: int) -> dict | None:
-    """One case; None where no candidate or no fleet holds the limits."""
+    """Return the comparison for one seed; None if no candidate or fleet meets the limits."""
     problem, candidates = question(seed)
     found, costs = {}, {}
     for candidate in sorted(candidates, key=lambda c: price(c, 1, problem)):

@@ -1,12 +1,12 @@
-"""Plans of ten questions in the default time, beside those of ten times as much.
+"""Compare plans of ten questions in the default time with plans in ten times as much.
 
 python scripts/check_plan_questions.py [--only 1,7] [--cpu-seconds 110] [--times 10] [--seeds 3]
 
 Time is the processor's, of one process, so that other programs on the machine do not matter: 110 s
-are the default budget of 60 s on two cores, less the start of the workers. For each question prints
-which of the asked GPUs have a row or a reason, how much more the first row costs than that of the
-longer search, and the worst excess over a limit when the first row's fleet is simulated with other
-seeds. The last line is a JSON document of all.
+are the default budget of 60 s on two cores, less the start of the workers. For each question it
+prints which GPUs have a row or a reason, the extra cost of the first row relative to the longer
+search, and the worst excess over a limit when the first row's fleet is simulated with other seeds.
+The last line is a JSON document of all.
 """
 
 import argparse
@@ -33,9 +33,9 @@ from pinn.simulator.workloads.load import LoadFlags
 from pinn.specs.serving import ServingSpec
 
 QUESTIONS = Path(__file__).with_name("plan_questions.yaml")
-#: Seeds of the loads that a plan draws are 0 and 1001 to 1004.
+#: Seeds for the check; plans use the seeds 0 and 1001 to 1004.
 FIRST_SEED = 71
-#: Most excess over a limit with other seeds, and most cost above the longer search's.
+#: Largest excess over a limit with other seeds, and largest cost relative to the longer search.
 MOST_EXCESS, MOST_COST = 0.03, 0.10
 
 
@@ -75,7 +75,7 @@ def excess(choice: Choice, slo: str, seeds: Sequence[int]) -> float:
 
 
 def answered(question: Mapping[str, object], asked: argparse.Namespace) -> dict[str, object]:
-    """Return how the plan of a question compares with that of a longer search."""
+    """Return the comparison of a question's plan with that of a longer search."""
     with tempfile.TemporaryDirectory() as folder:
         short = planned(question, asked.cpu_seconds, Path(folder))
         print(f"  {short.choices[0].label}, {short.untried} untried", file=sys.stderr, flush=True)

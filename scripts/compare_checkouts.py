@@ -1,8 +1,8 @@
-"""Whether two checkouts say the same: ``python scripts/compare_checkouts.py BEFORE AFTER``.
+"""Compare the outputs of two checkouts: ``python scripts/compare_checkouts.py BEFORE AFTER``.
 
-Runs the same commands in both with the same checkpoint and compares every number of what they
-write, to a relative 1e-9, and every text. ``renames.csv`` beside this script says what is called
-otherwise since the release before: keys of files, and modules.
+Runs the same commands in both with the same checkpoint. It compares every number of their output,
+to a relative 1e-9, and every text. ``renames.csv`` beside this script lists keys of files and
+modules that were renamed since the last release.
 """
 
 import csv
@@ -19,7 +19,7 @@ from typing import Any
 import typer
 
 RENAMES = Path(__file__).with_name("renames.csv")
-#: Where the command line of a checkout is, newest first.
+#: Places of a checkout's command line, newest first.
 COMMAND_LINES = ("pinn.cli.main", "pinn.interface.commands.main")
 LOAD = "prompt_tokens: 512\noutput_tokens: 64\nstages: [{rate: 8, duration: 60}]\n"
 CLOSED = "prompt_tokens: 1024\noutput_tokens: 128\nconcurrency: 64\nrequests: 640\n"
@@ -50,12 +50,12 @@ COMMANDS = (
     "kernels errors",
 )
 TOLERANCE = 1e-9
-#: Keys that say by which release and how fast, not what.
+#: Keys with the release or timings, which are not compared.
 ABOUT = ("simulated_by", "exporter", "seconds")
 
 
 def outputs(checkout: Path, checkpoint: Path, out: Path) -> dict[str, Any]:
-    """File -> contents of all that the commands write and print."""
+    """Return file -> content of all that the commands write and print."""
     out.mkdir(parents=True)
     (out / "load.yaml").write_text(LOAD)
     (out / "closed.yaml").write_text(CLOSED)
@@ -69,7 +69,7 @@ def outputs(checkout: Path, checkpoint: Path, out: Path) -> dict[str, Any]:
             raise SystemExit(f"{checkout}: pinn {command} failed: {done.stderr}")
         found[f"printed by {command.split()[0]} {command.split()[-1]}"] = done.stdout.split()
     found |= {path.name: json.loads(path.read_text()) for path in sorted(out.rglob("*.json"))}
-    # Before 0.2 rejected candidates stood in the order in which workers ended.
+    # Before 0.2 rejected candidates were in the order in which workers ended.
     found["plan.json"]["left_out"].sort(key=json.dumps)
     for path in out.glob("*.csv"):
         found[path.name] = list(csv.reader(path.read_text().splitlines()))
@@ -81,7 +81,7 @@ def _is_module(checkout: Path, name: str) -> bool:
 
 
 def renamed(value: Any, names: dict[str, str]) -> Any:
-    """Return nested values with keys as they are called now, without those of ``ABOUT``."""
+    """Return nested values under current names of keys, without those of ``ABOUT``."""
     if isinstance(value, dict):
         kept = {key: each for key, each in value.items() if key not in ABOUT}
         return {names.get(key, key): renamed(each, names) for key, each in kept.items()}
@@ -89,7 +89,7 @@ def renamed(value: Any, names: dict[str, str]) -> Any:
 
 
 def leaves(value: Any, where: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Every number and text of nested values, and what holds them, with the keys on the way."""
+    """Yield every number and text of nested values, with its container and path of keys."""
     if not isinstance(value, dict | list):
         yield where, value
         return
@@ -99,7 +99,7 @@ def leaves(value: Any, where: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any,
 
 
 def differences(before: Any, after: Any) -> list[str]:
-    """Every place where two nested values differ."""
+    """Return every difference of two nested values."""
     known, now = dict(leaves(before)), dict(leaves(after))
     found = dict.fromkeys(known.keys() ^ now.keys(), " on one side only")
     for where, value in known.items():
@@ -111,7 +111,7 @@ def differences(before: Any, after: Any) -> list[str]:
 def _same(before: Any, after: Any) -> bool:
     try:
         return math.isclose(float(before), float(after), rel_tol=TOLERANCE)
-    except (TypeError, ValueError):  # not both are numbers
+    except (TypeError, ValueError):  # at least one is no number
         return bool(before == after)
 
 

@@ -1,4 +1,4 @@
-"""Writes ``data/engines/measured.csv``: which releases were measured, and how much of each.
+"""Write ``data/engines/measured.csv``: the measured releases, and counts of their rows.
 
 python scripts/count_measured.py data/engines
 """
@@ -16,15 +16,15 @@ from pinn.training.data.splits import deployment_keys
 
 
 def measured_releases(rows: pd.DataFrame) -> pd.DataFrame:
-    """How much was measured, by engine and release.
+    """Return counts of measurements by engine and release.
 
     Args:
-        rows: As :func:`pinn.training.data.engine_deployments.read_every_engine` gives them.
+        rows: Rows of :func:`pinn.training.data.engine_deployments.read_every_engine`.
 
     Returns:
-        A line per engine, with the release ``ALL``, and per release: ``rows``, ``configurations``
-        (model, GPU, format and parallel sizes), ``points`` (of these, at lengths and a
-        concurrency), names of ``models`` and ``gpus``, and days ``since`` and ``until``.
+        A row per engine, with the release ``ALL``, and one per release: ``rows``,
+        ``configurations`` (model, GPU, format and parallel sizes), ``points`` (of these, at lengths
+        and a concurrency), names of ``models`` and ``gpus``, and days ``since`` and ``until``.
     """
     keys = deployment_keys(rows)
     at = rows[["prompt_tokens", "output_tokens", "concurrency"]].astype(str).agg("|".join, axis=1)
@@ -49,7 +49,7 @@ def measured_releases(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def main(folder: Path) -> None:
-    """Read everything and write the table."""
+    """Read all measurements and write the table."""
     write_frame(measured_releases(read_every_engine()[0]), folder / MEASURED_FILE)
 
 

@@ -1,7 +1,7 @@
 """Draw docs/images/architecture.svg from the imports: ``python scripts/draw_architecture.py``.
 
-Packages stand in the order of ``pinn.__doc__``; an arc on the left is what one imports of another,
-the wider the more imports.
+Packages are in the order of ``pinn.__doc__``. An arc on the left means that one package imports
+another; its width grows with the number of imports.
 """
 
 import ast
@@ -21,7 +21,7 @@ ORDER = re.findall(r"\w+", str(pinn.__doc__).split("\n\n")[2])
 
 
 def imports() -> Counter[tuple[str, str]]:
-    """(importing package, imported package) -> modules that do so."""
+    """Return (importing package, imported package) -> number of importing modules."""
     found: Counter[tuple[str, str]] = Counter()
     for package in ORDER:
         for path in (ROOT / package).rglob("*.py"):
@@ -35,7 +35,7 @@ def imports() -> Counter[tuple[str, str]]:
 
 
 def holds(package: str) -> str:
-    """The first line of the package's docstring."""
+    """Return the first line of the package's docstring."""
     text = ast.get_docstring(ast.parse((ROOT / package / "__init__.py").read_text()))
     return str(text).splitlines()[0]
 

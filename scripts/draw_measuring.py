@@ -1,9 +1,9 @@
-"""Pictures of ``docs/measure.md``: a calibration before and after, and how the design narrows.
+"""Draw the plots of ``docs/measure.md``: a calibration before and after, and the design's effect.
 
     python scripts/draw_measuring.py STEPS docs/images
 
-``STEPS`` is a folder of ``pinn measure``. The narrowing is simulated on the first deployments of
-``scripts/score_measuring.py``, with noise of 1 % a step.
+``STEPS`` is a folder of ``pinn measure``. The narrowing of intervals is simulated on the first
+deployments of ``scripts/score_measuring.py``, with noise of 1 % per step.
 """
 
 import sys
@@ -19,12 +19,12 @@ from pinn.api.calibration import calibrate
 from pinn.calibration.calibrated import StepCalibration
 from pinn.common.plots import MARKERS, new_figure, png
 
-#: Minutes at which intervals are looked at, and deployments whose median is drawn.
+#: Minutes at which intervals are evaluated, and number of deployments for the median.
 _MINUTES, _DEPLOYMENTS = (0.25, 0.5, 1.0, 2.0, 3.0, 5.0), 6
 
 
 def before_and_after(found: StepCalibration) -> Figure:
-    """Predicted over measured times of every batch."""
+    """Return a plot of predicted over measured times of every batch."""
     figure, axes = new_figure(3.4)
     axis, measured = axes[0, 0], found.steps.seconds
     axis.axhspan(-5, 5, color="0.93")
@@ -41,7 +41,7 @@ def before_and_after(found: StepCalibration) -> Figure:
 
 
 def narrowing() -> Figure:
-    """Width of asked intervals over what it was, by simulated minutes; medians."""
+    """Return a plot of the median relative width of target intervals by simulated minutes."""
     with tempfile.TemporaryDirectory() as folder:
         tables = [
             score(*one, 0.01, seed, Path(folder), minutes=_MINUTES)
@@ -59,7 +59,7 @@ def narrowing() -> Figure:
 
 
 def main() -> None:
-    """Write both."""
+    """Write both plots."""
     if len(sys.argv) != 3:
         sys.exit(str(__doc__))
     steps, target = map(Path, sys.argv[1:])

@@ -1,9 +1,10 @@
-"""Fit the constants of ``pinn/physics/costs.py`` to the sampler that was timed.
+"""Fit the sampler constants of ``pinn/physics/costs.py`` to measured times.
 
     python scripts/fit_sampler.py
 
 Every group of kernels takes ``launch_s + vocabulary x logit_s + slowdown x requests x vocabulary x
-logit_bytes / bandwidth``; groups add up, and no term is negative. Relative errors count.
+logit_bytes / bandwidth``; groups add up, and no term is negative. The fit minimizes relative
+errors.
 """
 
 from pathlib import Path
@@ -18,24 +19,24 @@ from pinn.specs.gpu import load_gpu
 TIMED = Path(__file__).parents[1] / "data/kernels/sampler_h100_sxm.csv"
 GPU = "H100-SXM"
 GROUPS = ("TAKEN", "DRAWN", "MASS", "COUNT_BESIDE_MASS", "COUNT", "RATIO", "PENALIZED")
-#: What a request asks for -> group of kernels beside those that take the likeliest token.
+#: Setting of a request -> group of kernels beside those that take the likeliest token.
 ASKED = {
     "draw": "DRAWN", "top-p": "MASS", "top-k": "COUNT", "min-p": "RATIO", "penalties": "PENALIZED",
 }  # fmt: skip
 
-#: Of launch_s, logit_s and slowdown, so that the least squares are well scaled.
+#: Scales of launch_s, logit_s and slowdown, for a well-conditioned least-squares problem.
 _UNITS = np.array([1e-5, 1e-10, 1.0])
 
 
 def groups(settings: str) -> set[str]:
-    """Groups of kernels of a row's settings."""
+    """Return the groups of kernels of a row's settings."""
     found = {"TAKEN", *(ASKED[name] for name in settings.split() if name != "greedy")}
     both = {"COUNT", "MASS"} <= found
     return found - {"COUNT"} | {"COUNT_BESIDE_MASS"} if both else found
 
 
 def fit(timed: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray]:
-    """Launch, logit seconds and slowdown of each group, and the relative error of each row."""
+    """Return launch, logit time and slowdown of each group, and each row's relative error."""
     bandwidth = load_gpu(GPU).memory_bandwidth_bytes_per_s
     seconds, logits, requests = timed[["seconds", "vocabulary", "requests"]].to_numpy().T
     terms = np.zeros((len(timed), len(GROUPS), 3))

@@ -1,10 +1,10 @@
-"""Fit the kernel surrogates that come with the project: of all kernels, and without each model.
+"""Fit the released kernel surrogates: to all kernels, and without each model.
 
     python scripts/fit_surrogates.py
 
-Writes ``checkpoints/kernels/<exclusion>`` from the installed kernel tables. The models are those
-that the measured deployments hold; with their fits at hand a leave-one-model-out run is quick.
-Surrogates of other exclusions are fitted when a run needs them and kept in its cache.
+Writes ``checkpoints/kernels/<exclusion>`` from the installed kernel tables. The models are those of
+the measured deployments. With these fits a leave-one-model-out run is quick. Surrogates of other
+exclusions are fitted when a run needs them and kept in its cache.
 """
 
 import shutil
@@ -27,7 +27,7 @@ def exclusions() -> list[Exclusion]:
 
 
 def main(out: Path = Path("checkpoints/kernels"), cache: str = "cache") -> None:
-    """Fit, and copy what was fitted; fits are kept by digest in the cache."""
+    """Fit surrogates and copy them; fits are cached by digest."""
     torch.set_num_threads(1)
     settings = KernelSettings(released=None, cache=cache)
     for exclusion in exclusions():

@@ -1,11 +1,11 @@
-"""Write data/engines/launch_facts.csv from a table of what the public benchmark's scripts passed.
+"""Write data/engines/launch_facts.csv from a table of flags in the public benchmark's scripts.
 
 python scripts/import_launch_facts.py SOURCE
 
 SOURCE is a CSV (also .csv.gz) with one line per configuration, point and interval of equal flags,
-made from the history of SemiAnalysisAI/InferenceX. Kept is what decides a step, the schedule or
-the client's load, and where it stands there; lines that are equal in it are one, with a list of
-points. ``pinn.measurements.deployments.launch_facts`` reads the result.
+made from the history of SemiAnalysisAI/InferenceX. Columns that affect a step, the schedule or the
+client's load are kept, with their source. Rows that are equal in these are merged into one with a
+list of points. ``pinn.measurements.deployments.launch_facts`` reads the result.
 """
 
 import re
@@ -28,12 +28,12 @@ _MODELS = {
     "DeepSeek-R1": "deepseek-ai/DeepSeek-R1",
     "Qwen3.5-397B-A17B": "Qwen/Qwen3.5-397B-A17B",
 }
-#: Environment variables that set nothing a step or the schedule has.
+#: Environment variables without effect on steps and schedule.
 _IDLE = ("NCCL_", "PYTHONUNBUFFERED", "PYTORCH_CUDA_ALLOC_CONF", "TRITON_ROOT", "TLLM_OVERRIDE")
 
 
 def compact(source: pd.DataFrame) -> pd.DataFrame:
-    """The source's lines in the project's columns, equal ones merged."""
+    """Return the source's rows in the project's columns, with equal ones merged."""
     lines = pd.concat([_renamed(source), *_branch_runs(_renamed(source))], ignore_index=True)
     lines = _joined_in_time(lines)
     about = [c for c in COLUMNS if c != "points"]
@@ -45,13 +45,13 @@ def compact(source: pd.DataFrame) -> pd.DataFrame:
     return table.sort_values(order, kind="stable", ignore_index=True)
 
 
-#: Of the file that is written.
+#: Columns of the file that is written.
 COLUMNS = (
     "engine", "model", "checkpoint", "gpu", "precision", "drafts", "image", "since", "until",
     "own_change", "borrowed", "points", *FLAGS, "script", "commit",
 )  # fmt: skip
 
-#: Column -> the source's column and a pattern in it: its group is the value, else ``yes``.
+#: Column -> the source's column and a pattern in it, whose group is the value, else ``yes``.
 _PATTERNS = {
     "own_change": ("change_of", "^this configuration$"),
     "enable_dp_attention": ("dp_attention_passed", "^true$"),
@@ -99,10 +99,10 @@ def _renamed(source: pd.DataFrame) -> pd.DataFrame:
 
 
 def _branch_runs(lines: pd.DataFrame) -> list[pd.DataFrame]:
-    """Runs of branches that the benchmark's default branch does not hold.
+    """Return runs of branches that are not in the benchmark's default branch.
 
-    MiniMax's commit beb6a6b18 has the script of the merge bddbf4031; no branch holds Kimi's for
-    B300, so B200's of that day stands in for it.
+    MiniMax's commit beb6a6b18 has the script of the merge bddbf4031. No branch has Kimi's script
+    for B300, so B200's of that day is used.
     """
     lines, merge = lines[lines["gpu"] == "b200_sxm"], "2026-04-03T16:31Z"
     of_minimax = lines["model"] == _MODELS["MiniMax-M2.5"]
@@ -119,7 +119,7 @@ def _branch_runs(lines: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def _joined_in_time(lines: pd.DataFrame) -> pd.DataFrame:
-    """Lines that follow each other and differ in nothing else are one; the first's commit stays."""
+    """Return rows with equal consecutive intervals merged, under the first commit."""
     same = [c for c in lines.columns if c not in ("since", "until", "commit", "own_change")]
     lines = lines.dropna(subset=same)
     of_one = lines.groupby(same, sort=False).ngroup().rename("of_one")
@@ -130,7 +130,7 @@ def _joined_in_time(lines: pd.DataFrame) -> pd.DataFrame:
 
 
 def _point(line: pd.Series) -> str:
-    """``isl/osl/tp/ep/dp:concurrencies`` as the benchmark's configuration labels it."""
+    """Return a point's label ``isl/osl/tp/ep/dp:concurrencies``, as in the benchmark."""
     data = "dp" if line["dp_attn_label"] == "true" else ""
     spread = line["ep_label"] if line["ep_label"] != "1" else ""
     clients = " ".join(line["concurrency"].split())
@@ -138,7 +138,7 @@ def _point(line: pd.Series) -> str:
 
 
 def _longest(line: pd.Series) -> str:
-    """Beyond prompt and output as ``+200``, where it is one of the margins of the workflows."""
+    """Return the margin beyond prompt and output as ``+200``, if the workflows have it."""
     if not line["max_model_len"]:
         return ""
     margin = int(line["max_model_len"]) - int(line["isl"]) - int(line["osl"])
@@ -159,14 +159,14 @@ def _prompts(text: str) -> str:
 
 
 def _balance(text: str) -> str:
-    """``timeout_iters`` of a balanced attention data parallelism; ``default`` where not passed."""
+    """Return ``timeout_iters`` of attention data parallelism; ``default`` if not passed."""
     if "enable_balance=True" not in text:
         return ""
     return _said(r"\btimeout_iters=(\d+)", text) or "default"
 
 
 def _drafts(text: str) -> str:
-    """``METHOD tokens``."""
+    """Return ``METHOD tokens`` of speculative decoding."""
     if not text:
         return ""
     if layers := _said(r'"num_nextn_predict_layers": (\d+)', text):

@@ -1,15 +1,15 @@
-"""Inner folds of the scalars' fit: a second model held out, composed steps scored on it.
+"""Inner folds of the calibration factors' fit: a second model held out, scored by composed steps.
 
     python scripts/inner_folds.py gpt-oss [--second Kimi] [run_fit.operator_spread=0.2 ...]
     python scripts/inner_folds.py gpt-oss kernels=newer
 
-What a recipe assumes (a rule of the physics, a prior, a launch script's flags) is chosen here, so
-that no held-out model of the results has a say in its own fold. The first model is out of
-everything: its kernels, its measured deployments, its serving runs. Of the others one at a time is
-held out of the fit of scalars and alpha, whose steps then predict all that was measured of it:
-deployments, serving runs (``PINN_SERVING_RUNS``) and whole steps (``PINN_WHOLE_STEPS``), without a
-network. The second model's own kernels stay in, so these errors are lower than those of a held-out
-model; they compare recipes, no more. They are summed up as the panel's are. About five minutes.
+Assumptions of a recipe (a rule of the physics, a prior, a launch script's flags) are chosen here,
+so that no held-out model of the results affects its own fold. The first model is held out of
+everything: kernels, measured deployments and serving runs. Of the others one at a time is held out
+of the fit of calibration factors and alpha. Composed steps then predict its deployments, serving
+runs (``PINN_SERVING_RUNS``) and whole steps (``PINN_WHOLE_STEPS``), without a network. The second
+model's own kernels stay in, so these errors are too low and only compare recipes. They are
+aggregated like the scorecard. It takes about five minutes.
 """
 
 import os
@@ -42,13 +42,13 @@ from pinn.training.run_scalars import RunFit, RunFitSettings
 from pinn.training.serving_rows import ServingRows, simulate_rows
 from pinn.training.teacher import Teacher
 
-#: Columns of what is printed.
+#: Columns that are printed.
 SHOWN = ["group", "configurations", "rows", "tpot", "ttft", "score"]
 
 
 @dataclass(frozen=True)
 class Measurements:
-    """All that was measured; runs teach, too, whole steps only judge."""
+    """All measurements; whole steps are used for evaluation only."""
 
     rows: ServingRows
     runs: Sequence[MeasuredRun] = ()
@@ -67,7 +67,7 @@ class Measurements:
 def main(
     first: str, overrides: Annotated[list[str] | None, typer.Argument()] = None, second: str = ""
 ) -> None:
-    """Print every second model's score, and that of all, under settings as train.py takes them."""
+    """Print the score of each second model and of all, under settings as train.py takes them."""
     config = typed(compose_config(overrides or []))
     measured = read_measured(config)
     path = os.environ.get("PINN_WHOLE_STEPS")
@@ -90,14 +90,14 @@ def inner_folds(
     first: ModelSpec,
     second: str = "",
 ) -> Iterator[tuple[ModelSpec, pd.DataFrame]]:
-    """Each second model with what its fold says of it, columns ``panel_rows.ROW_COLUMNS``.
+    """Yield each second model with the predictions of its fold, columns ``panel_rows.ROW_COLUMNS``.
 
     Args:
-        kernels: Without the first.
-        settings: How scalars and alpha are fitted.
+        kernels: Kernel surrogates without the first model.
+        settings: Settings of the fit of calibration factors and alpha.
         measured: All measurements.
         first: Model that is held out of everything.
-        second: Part of the names of those held out of the fit; all others by default.
+        second: Part of the names of second models; all others by default.
     """
     rows = without_model(measured.rows, first)
     measured = Measurements(rows, measured.runs, measured.steps)
@@ -109,7 +109,7 @@ def inner_folds(
 
 
 def _seconds(measured: Measurements, first: ModelSpec, second: str) -> list[ModelSpec]:
-    """Models to leave out, of near copies one; never a near copy of the first."""
+    """Return the models to hold out, one of each set of near copies, none like the first."""
     others = (one.deployment for one in (*measured.runs, *measured.steps))
     models = {d.model.name: d.model for d in (*measured.rows.deployments, *others)}
     found: list[ModelSpec] = []
@@ -123,7 +123,7 @@ def _seconds(measured: Measurements, first: ModelSpec, second: str) -> list[Mode
 
 @dataclass(frozen=True)
 class Composed:
-    """Predictions of composed steps, without a network; what is held out is the fold's matter."""
+    """Predictions by composed steps, without a network; the fold decides what is held out."""
 
     teacher: Teacher
     fit: RunFit

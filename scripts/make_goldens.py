@@ -1,7 +1,7 @@
-"""Write the golden vectors of the Go package and the results on its pages anew: ``make goldens``.
+"""Rewrite the golden vectors of the Go package and the results on its pages: ``make goldens``.
 
-They come from the checkpoint in the repository, so this has to run after every change of it, of a
-feature registry or of the datasheet costs.
+They depend on the checkpoint in the repository, so this has to run after a change of the
+checkpoint, of a feature registry or of the datasheet costs.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Run docs/python.ipynb and keep what it prints and draws: ``python scripts/make_notebook.py``.
+"""Run docs/python.ipynb and store its output: ``python scripts/make_notebook.py``.
 
 Building the docs writes the notebook as a page of the site.
 """
@@ -13,15 +13,15 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOK = ROOT / "docs" / "python.ipynb"
-#: Of the pages that building the docs makes.
+#: Folder of pages that building the docs makes.
 PAGE = ROOT / "docs" / "reference" / "notebook.md"
 
 
 def run_cells(notebook: dict[str, Any]) -> None:
-    """Run every cell of code in one namespace and put what it gives into the notebook.
+    """Run every code cell in one namespace and store its output in the notebook.
 
     Raises:
-        Exception: What a cell raises.
+        Exception: Any error of a cell.
     """
     import matplotlib
 
@@ -59,7 +59,7 @@ def _outputs(source: str, names: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def write_page() -> None:
-    """Write the notebook, as it lies there, as a Markdown page with its pictures beside it."""
+    """Write the notebook, without running it, as a Markdown page with its pictures."""
     parts = []
     for number, cell in enumerate(json.loads(NOTEBOOK.read_text())["cells"]):
         source = "".join(cell["source"])

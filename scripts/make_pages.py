@@ -1,4 +1,4 @@
-"""Write the page of commands and the page to play with; building the docs runs it."""
+"""Write the page of commands and the interactive page; building the docs runs this script."""
 
 import os
 from pathlib import Path

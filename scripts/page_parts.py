@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def write_part(pages: Iterable[Path], name: str, part: str) -> None:
-    """Put a part between its marks, on every page that has them."""
+    """Write a part between its marks, on every page that has them."""
     begin, end = f"<!-- begin {name} -->\n", "<!-- end -->"
     found = [page for page in pages if begin in page.read_text()]
     if not found:

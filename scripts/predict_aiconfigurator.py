@@ -1,8 +1,8 @@
-"""Asks the estimator AIConfigurator 0.12 for every observation of ``silicon_sample.csv`` scored.
+"""Predict every scored observation of ``silicon_sample.csv`` with AIConfigurator 0.12.
 
     python scripts/predict_aiconfigurator.py data/peers
 
-It needs the extra ``peers``; what it wrote is read by ``pinn.training.data.released``.
+It needs the extra ``peers``. ``pinn.training.data.released`` reads the result.
 """
 
 import importlib.metadata
@@ -26,14 +26,7 @@ from pinn.units import MILLISECOND
 PACKAGE, VERSION = "aiconfigurator", "0.12.0"
 COLUMNS = ("row_id", "ttft_s", "tpot_s", "recipe", "reason")
 
-#: Ways to state a deployment, tried in this order until one has an answer.
-#:
-#: - ``adapter``: the formats that the package's own adapter takes for records of this benchmark.
-#: - ``fp8_gemm``: the checkpoint's own formats, but its block-scaled fp8 GEMMs at the table of
-#:   per-tensor ones; the block-scaled table holds launch times of some 0.2 ms per GEMM.
-#: - ``checkpoint``: the checkpoint's own formats.
-#:
-#: Later ones are needed where the database lacks the kernels of the earlier ones.
+#: Descriptions of a deployment, tried in this order until one has an answer.
 RECIPES = ("adapter", "fp8_gemm", "checkpoint")
 
 _MODELS = {
@@ -46,7 +39,7 @@ _MODELS = {
     "Qwen/Qwen3-32B": "Qwen/Qwen3-32B",
     "Qwen/Qwen3-235B-A22B-FP8": "Qwen/Qwen3-235B-A22B-FP8",
 }
-#: Checkpoints whose config states the formats; the others are quantized by argument.
+#: Checkpoints whose config states the formats; for others an argument does.
 _CHECKPOINTS = {
     ("openai/gpt-oss-120b", "mxfp4"): "openai/gpt-oss-120b",
     ("openai/gpt-oss-120b", "mxfp4_mxfp8"): "openai/gpt-oss-120b",
@@ -64,10 +57,10 @@ _ADAPTER_FORMATS = {
 
 
 def predict(observations: pd.DataFrame) -> pd.DataFrame:
-    """Predict the mean TTFT and TPOT of observations, in their order: ``COLUMNS``.
+    """Predict the mean TTFT and TPOT of observations, in order: ``COLUMNS``.
 
     Raises:
-        PinnError: If the package is missing or of another version.
+        PinnError: If the package is missing or has another version.
     """
     need_peer(PACKAGE, VERSION)
     for name in (PACKAGE, f"{PACKAGE}_core"):
@@ -77,16 +70,16 @@ def predict(observations: pd.DataFrame) -> pd.DataFrame:
 
 
 def is_installed(package: str = PACKAGE, version: str = VERSION) -> bool:
-    """Whether the package is there in the version that the predictions belong to."""
+    """Return whether the package is installed in the version of the predictions."""
     is_there = importlib.util.find_spec(package) is not None
     return is_there and importlib.metadata.version(package) == version
 
 
 def need_peer(package: str, version: str) -> None:
-    """Refuse to go on without a peer's package.
+    """Check that a peer's package is installed.
 
     Raises:
-        PinnError: If it is missing or of another version.
+        PinnError: If the package is missing or has another version.
     """
     if not is_installed(package, version):
         named = f"{package}=={version}"
@@ -94,14 +87,14 @@ def need_peer(package: str, version: str) -> None:
 
 
 def request(row: pd.Series, recipe: str) -> dict[str, object] | None:
-    """Arguments of the package's ``cli_estimate`` for an observation.
+    """Return arguments of the package's ``cli_estimate`` for an observation.
 
     Args:
-        row: An observation.
+        row: Observation to predict.
         recipe: One of :data:`RECIPES`.
 
     Returns:
-        The arguments; None where the recipe says nothing else than an earlier one.
+        The arguments; None if the recipe equals an earlier one for this row.
 
     Raises:
         PinnError: If the model or the recipe is unknown.
@@ -142,7 +135,7 @@ def request(row: pd.Series, recipe: str) -> dict[str, object] | None:
 
 
 def _predict_row(row: pd.Series) -> tuple[str, float, float, str, str]:
-    """The first answer of a recipe, or the last one's reason for giving none."""
+    """Return the first answer of a recipe, or the reason of the last one for giving none."""
     from aiconfigurator.cli.api import cli_estimate
 
     reason = "no recipe"
@@ -153,7 +146,7 @@ def _predict_row(row: pd.Series) -> tuple[str, float, float, str, str]:
         version = _database_version(arguments["system_name"], arguments["backend_name"])
         try:
             answer = cli_estimate(**arguments, backend_version=version)
-        except Exception as error:  # the package raises many kinds for a lack of data or memory
+        except Exception as error:  # many kinds, for missing data or memory
             reason = kind_of_failure(error)
             continue
         ttft_s, tpot_s = answer.ttft * MILLISECOND, answer.tpot * MILLISECOND
@@ -162,7 +155,7 @@ def _predict_row(row: pd.Series) -> tuple[str, float, float, str, str]:
 
 
 def kind_of_failure(error: Exception) -> str:
-    """The error's kind of failure, without the paths of this machine and the details of the row."""
+    """Return the kind of an error, without local paths and details of the row."""
     text = re.sub(r"\s+", " ", str(error))
     if text.startswith("OOM"):
         return "does not fit in GPU memory by the peer's count"
@@ -171,7 +164,7 @@ def kind_of_failure(error: Exception) -> str:
 
 @cache
 def _database_version(system: str, engine: str) -> str:
-    """Newest tables of an engine on a GPU; looking them up takes a second, so once."""
+    """Return the newest tables of an engine on a GPU; cached, since the look-up takes a second."""
     from aiconfigurator.sdk.perf_database import get_latest_database_version
 
     version = get_latest_database_version(system=system, backend=engine)
@@ -181,7 +174,7 @@ def _database_version(system: str, engine: str) -> str:
 
 
 def main(folder: Path) -> None:
-    """Predict every row that is scored anew and write the file."""
+    """Predict every scored row and write the file."""
     readers = (read_silicon, read_engines, read_other_campaign)
     rows = predict(pd.concat([reader()[0] for reader in readers], ignore_index=True))
     write_frame(rows, folder / PEERS[PACKAGE], float_format="%.6g")

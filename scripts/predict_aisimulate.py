@@ -1,12 +1,12 @@
-"""Asks AISimulate, AIConfigurator's successor, for every vLLM row of ``silicon_sample.csv``.
+"""Predict every vLLM row of ``silicon_sample.csv`` with AISimulate, AIConfigurator's successor.
 
     python scripts/predict_aisimulate.py data/peers
 
-It simulates the benchmark behind a row, as this project does: the same requests in a closed loop,
-on steps composed of the package's own kernels (``op_level``; its newest tables that are complete,
-vLLM 0.24.0), under the flags of the row's launch script. It needs the version named below, with
-``pip install --pre`` in an environment of its own, beside this project; what it wrote is read by
-``pinn.training.data.released``. Twenty minutes.
+It simulates the benchmark of a row as this project does: the same requests in a closed loop, with
+steps composed of the package's own kernels (``op_level``; its newest complete tables, vLLM 0.24.0),
+under the flags of the row's launch script. It needs the version named below, by ``pip install
+--pre`` in a separate environment with this project. ``pinn.training.data.released`` reads the
+result. It takes twenty minutes.
 """
 
 from concurrent.futures import ProcessPoolExecutor
@@ -27,25 +27,24 @@ from pinn.training.data.silicon import read_silicon
 from pinn.units import MILLISECOND
 
 PACKAGE, VERSION = "aisimulate", "0.13.0.dev202610270000000085"
-#: Tokens that one number of a trace stands for, by the package's default; equal numbers would be
-#: shared prompts.
+#: Tokens per hash of a trace, the package's default; equal hashes would be shared prompts.
 TRACE_BLOCK = 512
-#: Seats of a server that names none: vLLM's own default on these GPUs (data/engines/defaults.csv).
+#: Default ``max_num_seqs``: vLLM's own on these GPUs (data/engines/defaults.csv).
 SEATS = 1024
 
 
 def predict(observations: pd.DataFrame) -> list[tuple[str, float, float, str, str]]:
-    """The mean TTFT and TPOT of each observation, in their order: ``COLUMNS``.
+    """Return the mean TTFT and TPOT of each observation, in order: ``COLUMNS``.
 
     Raises:
-        PinnError: If the package is missing or of another version.
+        PinnError: If the package is missing or has another version.
     """
     need_peer(PACKAGE, VERSION)
     return [_predict_row(row) for _, row in observations.iterrows()]
 
 
 def trace(load: Workload) -> str:
-    """The requests of a closed loop in Mooncake's form, a line of JSON each; none share a token."""
+    """Return the requests of a closed loop as Mooncake's JSON lines, without shared tokens."""
     blocks = count()
     prompts, outputs = load.prompt_tokens, load.output_tokens
     ids = [list(islice(blocks, ceil(tokens / TRACE_BLOCK))) for tokens in prompts]
@@ -54,15 +53,15 @@ def trace(load: Workload) -> str:
 
 
 def config(row: pd.Series, recipe: str, requests: Path) -> dict[str, object] | None:
-    """The package's ``CorePredictionConfig`` for an observation, as a recipe states it.
+    """Return the package's ``CorePredictionConfig`` for an observation and a recipe.
 
     Args:
-        row: An observation.
+        row: Observation to predict.
         recipe: One of ``predict_aiconfigurator.RECIPES``.
-        requests: File of its :func:`trace`.
+        requests: File with its :func:`trace`.
 
     Returns:
-        The configuration; None where the recipe says nothing else than an earlier one.
+        The configuration; None if the recipe equals an earlier one for this row.
     """
     asked = request(row, recipe)
     if asked is None:
@@ -76,7 +75,7 @@ def config(row: pd.Series, recipe: str, requests: Path) -> dict[str, object] | N
             "model": asked["model_path"],
             "hardware": asked["system_name"],
             "backend": asked["backend_name"],
-            "backend_version": "current",  # the newest release whose kernels were all timed
+            "backend_version": "current",  # newest release with complete kernel tables
             "estimation_mode": "op_level",
             "workers": {"aggregated": _worker(row, asked)},
         },
@@ -84,7 +83,7 @@ def config(row: pd.Series, recipe: str, requests: Path) -> dict[str, object] | N
 
 
 def _worker(row: pd.Series, asked: dict[str, object]) -> dict[str, object]:
-    """Return how the server was started; the package's own default fills each gap of its script."""
+    """Return the server's settings; the package's defaults replace those that the script lacks."""
     names = {
         "tp_size": "tensor", "attention_dp_size": "attention_data",
         "moe_tp_size": "moe_tensor", "moe_ep_size": "moe_expert",
@@ -103,7 +102,7 @@ def _worker(row: pd.Series, asked: dict[str, object]) -> dict[str, object]:
 
 
 def _predict_row(row: pd.Series) -> tuple[str, float, float, str, str]:
-    """The first answer of a recipe, or the last one's reason for giving none."""
+    """Return the first answer of a recipe, or the reason of the last one for giving none."""
     from aisimulate.config.cli import CorePredictionConfig
     from aisimulate.predict import PredictionExecutionError, run_prediction
     from aisimulate.runner import EngineReplayRunnerFactory
@@ -119,7 +118,7 @@ def _predict_row(row: pd.Series) -> tuple[str, float, float, str, str]:
             checked = CorePredictionConfig.model_validate(stated)
             try:
                 found = run_prediction(checked, stack="engine", runner_factory=factory).summary
-            except PredictionExecutionError as error:  # a lack of kernels or of memory
+            except PredictionExecutionError as error:  # missing kernels or memory
                 why = kind_of_failure(error)
                 continue
             ttft_s, tpot_s = (found[f"mean_{name}_ms"] * MILLISECOND for name in ("ttft", "tpot"))
@@ -128,7 +127,7 @@ def _predict_row(row: pd.Series) -> tuple[str, float, float, str, str]:
 
 
 def main(folder: Path) -> None:
-    """Predict every row that is scored anew, on all cores, and write the file."""
+    """Predict every scored row on all cores and write the file."""
     rows = read_silicon()[0]
     parts = [part for _, part in rows.groupby(["gpu", "model", "precision"])]
     with ProcessPoolExecutor() as pool:

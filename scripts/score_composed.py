@@ -1,13 +1,13 @@
-"""The panel of composed steps: what a recipe says of every group without training a network.
+"""Score a recipe on the scorecard by composed steps, without training a network.
 
     python scripts/score_composed.py composed.csv [run_fit.rounds=3 ...]
     python scripts/score_composed.py new.csv --against composed.csv --alone "fresh prompts: ..."
 
-A mechanism of a step is decided here, before a network learns it. Each measured model is held out
-as in a training's folds: its kernels, its deployments and its serving runs. What nothing was fitted
-to is predicted by the fit to everything. Serving runs that teach are no group here. Variables name
-the data: ``PINN_SERVING_RUNS``, ``PINN_HELD_OUT_RUNS``, ``PINN_WHOLE_STEPS`` and
-``PINN_PUBLIC_MEASUREMENTS``. About ten minutes on two cores.
+Mechanisms of a step are chosen by this script, before a network is trained on them. Each measured
+model is held out as in the folds of a training: its kernels, deployments and serving runs. Data
+that is never fitted is predicted by the fit to everything. Serving runs for training are no group
+here. Variables name the data: ``PINN_SERVING_RUNS``, ``PINN_HELD_OUT_RUNS``, ``PINN_WHOLE_STEPS``
+and ``PINN_PUBLIC_MEASUREMENTS``. It takes about ten minutes on two cores.
 """
 
 import os
@@ -40,13 +40,13 @@ from pinn.training.teacher import Teacher
 
 @dataclass(frozen=True)
 class Folds:
-    """Composed steps by what never saw a model."""
+    """Composed steps by fits that held out each model."""
 
     whole: Composed
     without: tuple[tuple[ModelSpec, Composed], ...]
 
     def latencies(self, deployments: Sequence[Deployment]) -> list[LinearLatency]:
-        """Return each deployment's coefficients by what never saw its model."""
+        """Return each deployment's coefficients by the fit that held out its model."""
         chosen = [self._of(one.model) for one in deployments]
         found: dict[int, LinearLatency] = {}
         for of in (self.whole, *(fold for _, fold in self.without)):
@@ -60,7 +60,7 @@ class Folds:
 
 
 def learn(overrides: Sequence[str]) -> Folds:
-    """Fit the scalars of each fold, and those of everything, as train.py would."""
+    """Fit the calibration factors of each fold, and of everything, as train.py would."""
     config = typed(compose_config(list(overrides)))
     measured = read_measured(config)
     models = {d.model.name: d.model for d in measured.rows.deployments}
@@ -82,7 +82,7 @@ def main(
     against: Path | None = None,
     alone: str | None = None,
 ) -> None:
-    """Write the panel, and print it or how it compares."""
+    """Write the scorecard, and print it or its comparison with another."""
     paths = {
         name: [Path(path) for path in old_names.variable(name).split(os.pathsep) if path]
         for name in ("PINN_HELD_OUT_RUNS", "PINN_WHOLE_STEPS", "PINN_PUBLIC_MEASUREMENTS")
@@ -94,7 +94,7 @@ def main(
     if against is None:
         print(panel.panel_grid(panel.group_scores(found)).markdown())
         return
-    noise = pd.Series(0.0, found["group"].unique())  # no network, no random start
+    noise = pd.Series(0.0, found["group"].unique())  # no network, so no random start
     table, verdict = panel.compare_panels(panel.read_panel(against), found, noise, alone)
     print(f"{panel.panel_grid(table).markdown()}\n\nB is {verdict}.")
 

@@ -1,4 +1,4 @@
-"""Scores measured deployments with disaggregated prefill/decode, in their steady state.
+"""Score measured deployments with disaggregated prefill/decode, in their steady state.
 
     python scripts/score_disaggregated.py
     python scripts/score_disaggregated.py --every 8 --out pools.csv
@@ -30,49 +30,48 @@ from pinn.specs.catalog import load_model
 from pinn.specs.serving import DEEPEP, SGLANG, TRTLLM
 from pinn.training.data import engine_deployments, silicon
 
-# Reads the measured P/D deployments of ``silicon_sample.csv``.
+# Reader of the measured P/D deployments of ``silicon_sample.csv``.
 #
-# The same public benchmark as in :mod:`pinn.training.data.engine_deployments` runs them behind
-# NVIDIA Dynamo, and a row is read as the same closed loop; its concurrency is that of all servers
-# together. Only the database dump names the number of servers, so only its rows can be simulated.
-# Releases are Dynamo's in many rows, so engines get the defaults of the table's own release.
-# Speculation (MTP) shares images with plain runs and is marked nowhere: rows may hide it.
+# They are of the public benchmark of :mod:`pinn.training.data.engine_deployments`, behind NVIDIA
+# Dynamo. A row is read as the same closed loop, with the concurrency of all servers together. Only
+# the database dump states the number of servers, so only its rows can be simulated. Releases are
+# Dynamo's in many rows, so engines get the defaults of the table's own release. Speculation (MTP)
+# shares images with plain runs and is not marked, so some rows may have it.
 
 POOLS = ("prefill", "decode")
 
-#: Rows of a matrix that share a scale in block formats: a share of an expert holds whole blocks.
+#: Rows of a matrix that share a scale in block formats; a slice of an expert has whole blocks.
 _BLOCK = 128
-#: GPUs whose SGLang scripts leave the KV cache as the model has it; others pass fp8.
+#: GPUs whose SGLang scripts keep the model's KV cache format; others pass fp8.
 _PLAIN_CACHE = ("h100_sxm", "h200_sxm")
-#: Ranks of a machine; SGLang's servers of more are taken to exchange tokens by DeepEP, which
-#: ``--moe-a2a-backend`` of the wide-EP recipes of 2025 and 2026 names (not read again).
+#: GPUs of one machine. SGLang's servers on more are assumed to exchange tokens by DeepEP, as
+#: ``--moe-a2a-backend`` of the wide-EP recipes of 2025 and 2026 says (not read again).
 _MACHINE_RANKS = 8
-#: ``--chunked-prefill-size`` of SGLang's aggregated scripts (``data/engines/launch_facts.csv``);
-#: the budget of others, as of vLLM's servers, is their default.
+#: ``--chunked-prefill-size`` of SGLang's aggregated scripts (``data/engines/launch_facts.csv``).
+#: Others have their engine's default budget, like vLLM's servers.
 _CHUNKS = {
     ("nvfp4", "b200_sxm"): 16384,
     ("fp8_block", "b200_sxm"): 32768,
     ("fp8_block", "h200_sxm"): 32768,
 }
 _USUAL_TOKENS = 8192
-#: Rows whose requests waited for memory are no part of it, so any share will do that holds the
-#: others.
+#: Share of memory, large enough for all requests, since rows that waited for memory are excluded.
 _MEMORY_SHARE = 0.97
-#: TensorRT-LLM's default ``max_num_tokens``, and what its scripts round a budget up to and have to
-#: spare: with no room for a prompt beside all decodes some would starve.
+#: TensorRT-LLM's default ``max_num_tokens``, and the multiple and margin of its scripts' budgets:
+#: without room for a prompt beside all decodes some would starve.
 _TRTLLM_TOKENS, _SPARE_TOKENS = 8192, 64
-#: ``--max-model-len`` beyond prompt and output, as the benchmark's workflow adds it up.
+#: ``--max-model-len`` beyond prompt and output, as the benchmark's workflow computes it.
 _MODEL_LEN_MARGIN = 200
 
 _LAYOUT = ("tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size", "num_workers")
 
 
 def without_workers(rows: pd.DataFrame) -> pd.Series:
-    """Rows of dumps that do not say how many servers each pool has: their batch is unknown."""
+    """Return a mask of rows without the number of servers of each pool, whose batch is unknown."""
     return rows[[f"{pool}_num_workers" for pool in POOLS]].isna().any(axis=1)
 
 
-#: The rules in the order in which they are applied.
+#: Rules of refusal in order of application.
 DISAGGREGATED_FILTERS = {
     "file of another campaign (harrli)": silicon.from_other_campaign,
     "copy of a measurement in another dump": engine_deployments.copy_of_a_row,
@@ -81,13 +80,13 @@ DISAGGREGATED_FILTERS = {
 
 
 class MeasuredPools(NamedTuple):
-    """One row as something that can be simulated.
+    """One row, ready for simulation.
 
     Attributes:
-        prefill: A prefill server.
-        prefill_workers: How many there are.
-        decode: A decode server.
-        decode_workers: How many there are.
+        prefill: Deployment of a prefill server.
+        prefill_workers: Number of prefill servers.
+        decode: Deployment of a decode server.
+        decode_workers: Number of decode servers.
     """
 
     prefill: Deployment
@@ -97,7 +96,7 @@ class MeasuredPools(NamedTuple):
 
 
 def read_disaggregated() -> tuple[pd.DataFrame, ReadReport]:
-    """Read the rows whose pools are known.
+    """Read the rows with known pools.
 
     Returns:
         One row per load in SI units: ``row_id``, ``model``, ``gpu``, ``precision``, ``engine``,
@@ -122,17 +121,17 @@ def read_disaggregated() -> tuple[pd.DataFrame, ReadReport]:
 
 
 def measured_pools(row: pd.Series) -> MeasuredPools:
-    """The pools of a row of :func:`read_disaggregated`."""
+    """Return the pools of a row of :func:`read_disaggregated`."""
     prefill, decode = ((_server(row, pool), int(row[f"{pool}_num_workers"])) for pool in POOLS)
     return MeasuredPools(*prefill, *decode)
 
 
 def _server(row: pd.Series, pool: str) -> Deployment:
-    """One server of a pool, flags as the aggregated scripts of its engine pass them.
+    """Return one server of a pool, with the flags of its engine's aggregated scripts.
 
-    A decode server's graphs are for its own share of the clients at least. A prefill server of
-    TensorRT-LLM has the engine's default budget: what the aggregated scripts pass is made for
-    decodes and one prompt together.
+    A decode server's graphs cover at least its share of the clients. A prefill server of
+    TensorRT-LLM has the engine's default budget, since the aggregated scripts' budget is for
+    decodes with one prompt.
     """
     tp, dp = int(row[f"{pool}_tp_size"]), int(row[f"{pool}_attention_dp_size"])
     share = -(-int(row["concurrency"]) // (int(row["decode_num_workers"]) * dp))
@@ -172,7 +171,7 @@ def _server(row: pd.Series, pool: str) -> Deployment:
 
 
 def _spreads_experts(row: pd.Series, pool: str) -> bool:
-    """Whether experts are whole on their GPUs: as stored, or where a share would cut a block.
+    """Return whether experts are whole on their GPUs: as stored, or if a slice would cut a block.
 
     SGLang's rows with attention data parallelism over 32 GPUs are stored as 32 shares of each
     expert, whose widths of 2048 leave half a block to each.
@@ -183,20 +182,21 @@ def _spreads_experts(row: pd.Series, pool: str) -> bool:
     return moe is not None and moe.width / row[f"{pool}_moe_tp_size"] % _BLOCK != 0
 
 
-# Measured P/D deployments: decode TPOT, and TTFT, of the networks.
+# Measured P/D deployments: predicted decode TPOT and TTFT.
 #
-# Thousands of clients on dozens of GPUs make a simulation of all rows long, so a row is worked
-# out in its steady state, by the laws of closed queueing networks (Denning and Buzen, "The
-# operational analysis of queueing network models", 1978). ``C`` clients send at the rate
+# With thousands of clients on dozens of GPUs, simulations of all rows would take long. A row is
+# therefore computed in its steady state, by the laws of closed queueing networks (Denning and
+# Buzen, "The operational analysis of queueing network models", 1978). ``C`` clients send at the
+# rate
 #
 #     X = min(C / (prefill + n x step(B)),  prompts per second that the prefill pool computes)
 #
-# where ``n`` is the number of output tokens and ``B = X x n x step(B) / ranks`` what each decode
-# rank has running (Little's law). TPOT is ``step(B)``; a client waits ``C / X - n x step(B)``
-# for its first token, but for the first of its requests, which is sent with all others' at once
-# and waits for half of them on average. Ignored: transfers and the API server.
+# where ``n`` is the number of output tokens and ``B = X x n x step(B) / ranks`` the number of
+# requests on each decode rank (Little's law). TPOT is ``step(B)``. A client waits ``C / X - n x
+# step(B)`` for its first token, except for its first request: all first requests are sent at once,
+# so each waits for half of them on average. Transfers and the API server are ignored.
 
-#: Of nominal lengths, on average.
+#: Mean length relative to the nominal one.
 _LENGTH = sum(LENGTH_RANGE) / 2
 _HALVINGS = 40
 
@@ -207,7 +207,7 @@ class SteadyState(NamedTuple):
     Attributes:
         tpot_s: Time per output token.
         ttft_s: Time to first token.
-        batch: Requests on each decode rank.
+        batch: Mean number of requests on each decode rank.
     """
 
     tpot_s: float
@@ -216,11 +216,11 @@ class SteadyState(NamedTuple):
 
 
 def score_pools(rows: pd.DataFrame, of: HeldOut) -> pd.DataFrame:
-    """Rows with ``network_tpot_s`` and ``network_ttft_s``; nothing is fitted to them.
+    """Return rows with ``network_tpot_s`` and ``network_ttft_s``; nothing is fitted to them.
 
     Args:
         rows: Rows from :func:`read_disaggregated`.
-        of: What predicts them.
+        of: Predictor of coefficients.
     """
     states = []
     for _, row in rows.iterrows():
@@ -246,15 +246,15 @@ def steady_state(
     prompt_tokens: float,
     output_tokens: float,
 ) -> SteadyState:
-    """Solve for the batch by halving: with more on each rank steps are longer and clients slower.
+    """Solve for the batch by bisection: a larger batch makes steps longer and clients slower.
 
     Args:
-        pools: The servers.
+        pools: Servers of both pools.
         prefill: Coefficients of a prefill server.
         decode: Flags of a decode server.
-        clients: In the closed loop.
-        prompt_tokens: Mean.
-        output_tokens: Mean.
+        clients: Number of clients in the closed loop.
+        prompt_tokens: Mean prompt length.
+        output_tokens: Mean output length.
     """
     ranks = pools.decode_workers * pools.decode.recipe.data_parallel_size
     prompt_s, prompts_per_s = _prefill_pool(pools, prefill, prompt_tokens)
@@ -281,9 +281,9 @@ def steady_state(
 def _prefill_pool(
     pools: MeasuredPools, latency: LinearLatency, prompt_tokens: float
 ) -> tuple[float, float]:
-    """Seconds of a lone prompt, and prompts per second of all servers when they are busy.
+    """Return the seconds of a lone prompt, and the prompts per second of all busy servers.
 
-    A busy step holds as many prompts as the token budget, a long prompt several steps' worth.
+    A busy step fills the token budget with prompts; a long prompt takes several steps.
     """
     recipe = pools.prefill.recipe
     together = max(recipe.token_budget // prompt_tokens, 1.0)
@@ -295,7 +295,7 @@ def _prefill_pool(
 
 
 def _prompt_seconds(latency: LinearLatency, requests: float, tokens: float) -> float:
-    """A step of whole prompts, or the sum of the steps that a prompt beyond the budget takes."""
+    """Return the seconds of a step of whole prompts, or of all steps of a longer prompt."""
     budget = latency.deployment.recipe.token_budget
     cuts = np.arange(0.0, tokens, budget)
     chunks = {"prefill_tokens": np.minimum(tokens - cuts, budget), "prefill_cached": cuts}
@@ -303,13 +303,13 @@ def _prompt_seconds(latency: LinearLatency, requests: float, tokens: float) -> f
 
 
 def _decode_seconds(latency: LinearLatency, batch: float, context: float) -> float:
-    """A decode step; no fewer than one request runs in a step."""
+    """Return the seconds of a decode step with at least one request."""
     requests = np.array([max(batch, 1.0)])
     return step_seconds(latency, decode_requests=requests, decode_context=context).item()
 
 
 def pools_table(scores: pd.DataFrame) -> str:
-    """Errors as Markdown: a line for all, each engine, and each kind of its decode servers."""
+    """Return errors as Markdown: for all rows, each engine, and each kind of decode server."""
     by = ["engine", "model", "gpu", "decode"]
     kinds = scores.assign(decode=np.where(scores["decode_attention_dp_size"] > 1, "DP", "TP"))
     engines = kinds.assign(model="all", gpu="all", decode="all")
@@ -325,7 +325,7 @@ def pools_table(scores: pd.DataFrame) -> str:
 
 
 def main(every: int = 1, checkpoint: Path | None = None, out: Path | None = None) -> None:
-    """Print what was refused and the table, of one row of so many."""
+    """Print the refused rows and the table, for every n-th row."""
     rows, report = read_disaggregated()
     for reason, count in report.refused.items():
         print(f"{count:6,}  {reason}")

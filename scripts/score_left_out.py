@@ -1,10 +1,10 @@
-"""Score the networks with a held-out model on the measured vLLM rows as they are labelled now.
+"""Score the networks with a held-out model on the measured vLLM rows, with current labels.
 
 python scripts/score_left_out.py
 
-Simulates every row with the network of ``checkpoints/left_out`` that never saw its model, writes
+Simulates every row with the network of ``checkpoints/left_out`` that held out its model, writes
 ``predictions.csv`` there and prints errors by model: median / mean absolute error (median bias) in
-%. No network learns.
+%. No network is trained.
 """
 
 from pinn.common.files import find_checkpoint

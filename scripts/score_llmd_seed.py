@@ -28,8 +28,8 @@ from xgboost import XGBRegressor
 
 import pinn
 
-#: Deployment of the traces: two replicas, one GPU each, without prefix caching. Their release of
-#: vLLM is not known.
+#: Deployment of the traces: two replicas with one GPU each, without prefix caching. Their vLLM
+#: release is unknown.
 DEPLOYMENT = {
     "model": "Qwen/Qwen3-32B", "gpu": "H200", "max_model_len": 16384,
     "enable_prefix_caching": False,
@@ -41,8 +41,8 @@ FEATURES = [
     "num_tokens_generated", "prefix_cache_score", "prefill_tokens_in_flight",
     "decode_tokens_in_flight",
 ]  # fmt: skip
-#: The predictor's model types and objectives, with each library's own settings. LightGBM's trees
-#: are scikit-learn's histogram ones, whose settings are LightGBM's.
+#: The predictor's model types and objectives, with each library's own settings. LightGBM is
+#: replaced by scikit-learn's histogram trees with LightGBM's settings.
 LEARNERS: dict[str, Callable[[], Any]] = {
     "xgboost, mean": lambda: XGBRegressor(n_jobs=1),
     "xgboost, quantile": lambda: XGBRegressor(
@@ -53,7 +53,7 @@ LEARNERS: dict[str, Callable[[], Any]] = {
     "bayesian ridge": lambda: make_pipeline(StandardScaler(), BayesianRidge()),
 }
 QUANTILE = 0.9
-#: Recorded rows that are added to a seed.
+#: Number of recorded rows that are added to a seed.
 FIRST = 100
 PROMPTS, RUNNING = [0, 100, 1000, 4000, 7000, 13_000], [0, 2, 4, 8, 16, 32]
 
@@ -72,7 +72,7 @@ def predicted(learner: str, metric: str, rows: pd.DataFrame, asked: pd.DataFrame
 
 
 def evaluated(trace: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return the rows to score on: later ones, with the metric, where nothing waits."""
+    """Return the rows to score: later ones, with the metric, in which no request waits."""
     later = trace[FIRST:]
     return later[(later[f"actual_{metric}_ms"] > 0) & (later["num_request_waiting"] == 0)]
 
@@ -80,7 +80,7 @@ def evaluated(trace: pd.DataFrame, metric: str) -> pd.DataFrame:
 def scores(
     seed: pd.DataFrame, traces: dict[str, pd.DataFrame], learners: list[str]
 ) -> pd.DataFrame:
-    """Return median APE, quantile loss and coverage of each learner, by what it was fitted to."""
+    """Return median APE, quantile loss and coverage of each learner, by its training data."""
     found = []
     for name, trace in traces.items():
         first = trace[:FIRST]

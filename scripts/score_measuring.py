@@ -1,9 +1,8 @@
 """Score the design of ``pinn measure`` on simulated engines: python scripts/score_measuring.py.
 
-Each engine takes the times of a checkpoint whose coefficients were drawn from the prior of its own
-deployment. Its steps are measured in simulated time in the design's order, along a grid and at
-random, fitted after three, five and ten minutes, and the loads that were asked are predicted. The
-last line is one JSON document.
+The coefficients of each engine are drawn from the prior of its deployment. Its steps are measured
+in simulated time in the design's order, along a grid and at random. They are fitted after three,
+five and ten minutes, and the target loads are predicted. The last line is one JSON document.
 """
 
 import json
@@ -42,7 +41,7 @@ GPUS = ("A100", "H100", "H200", "B200", "L40S", "A10")
 
 
 def deployments(count: int) -> dict[str, Deployment]:
-    """The first so many of models on GPUs, each on as few GPUs as it fits with room for a cache."""
+    """Return the first deployments, each on the fewest GPUs with room for a KV cache."""
     found: dict[str, Deployment] = {}
     for gpu, model in product(GPUS, MODELS):
         for size in (1, 2, 4, 8):
@@ -56,7 +55,7 @@ def deployments(count: int) -> dict[str, Deployment]:
 
 
 def drawn(prior: Prior, seed: int) -> np.ndarray:
-    """Coefficients drawn from a prior; one below its bound is put there."""
+    """Return coefficients drawn from a prior, clipped to their bounds."""
     spread = np.sqrt(np.diag(prior.covariance))
     scale = np.where(spread > 0, spread, 1.0)
     values, vectors = np.linalg.eigh(prior.covariance / np.outer(scale, scale))
@@ -66,7 +65,7 @@ def drawn(prior: Prior, seed: int) -> np.ndarray:
 
 
 def asked_loads(seed: int) -> list[AskedLoad]:
-    """Four loads that somebody may ask for."""
+    """Return four target loads."""
     draw = random.Random(seed)
     several = (1, draw.choice((4, 8, 16)), draw.choice((32, 64)), draw.choice((128, 192, 256)))
     return [
@@ -77,7 +76,7 @@ def asked_loads(seed: int) -> list[AskedLoad]:
 
 def orders(arm: str, deployment: Deployment, prior: Prior, limits: Limits, seed: int
            ) -> Iterable[Wanted]:  # fmt: skip
-    """Return the batches an arm measures, in order."""
+    """Return the batches that an arm measures, in order."""
     if arm == "grid":
         return own_order(limits)
     if arm == "random":
@@ -90,7 +89,7 @@ def orders(arm: str, deployment: Deployment, prior: Prior, limits: Limits, seed:
 
 def score(label: str, deployment: Deployment, noise: float, seed: int, folder: Path,
           minutes: Iterable[float] = MINUTES) -> pd.DataFrame:  # fmt: skip
-    """Errors and intervals of the asked figures by arm and minutes."""
+    """Return errors and intervals of the target metrics by arm and minutes."""
     start = Start(None, None, None)
     prior = start.prior(deployment, start.coefficients(deployment))
     truth, limits = drawn(prior, seed), measuring.deployment_limits(deployment)
@@ -124,7 +123,7 @@ def score(label: str, deployment: Deployment, noise: float, seed: int, folder: P
 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
-    """Per noise, minutes and arm: errors, width and coverage, in % and shares."""
+    """Return errors, width and coverage by noise, minutes and arm, in % and shares."""
     each = rows.groupby(["noise", "minutes", "arm", "deployment"])
     means = each[["error", "covered", "before"]].mean()
     means = means.assign(width=each["width"].median(), batches=each["batches"].max())
@@ -145,7 +144,7 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def main(count: int = 40, noises: tuple[float, float] = (0.01, 0.05)) -> None:
-    """Print the table of so many deployments, then its rows as JSON."""
+    """Print the table of several deployments, then its rows as JSON."""
     with tempfile.TemporaryDirectory() as folder:
         each = product(enumerate(deployments(count).items()), noises)
         tables = [score(*one, noise, seed, Path(folder)) for (seed, one), noise in each]

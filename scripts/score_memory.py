@@ -1,10 +1,10 @@
-"""Compare the memory that servers logged at start with what is predicted.
+"""Compare the memory that servers logged at start with predictions.
 
     python scripts/score_memory.py CASES.csv            # compare
     python scripts/score_memory.py CASES.csv --write    # and write data/engines/memory_errors.csv
 
 Prints a row for each start-up and part, in GiB on one GPU, then the errors of releases from 0.10.2
-on: KV memory relative to what the server may use, tokens and weights relative to what was logged.
+on: KV memory relative to the server's usable memory, tokens and weights relative to logged values.
 Columns of the table: ``case``, ``engine``, ``release``, ``pinn_model``, ``gpu``,
 ``tensor_parallel``, flags by their names, and ``weights_gib``, ``kv_gib``, ``kv_tokens``,
 ``starts`` as logged.
@@ -28,7 +28,7 @@ from pinn.memory.ledger import OTHER, kinds_of, memory_ledger
 from pinn.specs.serving import SGLANG, VLLM
 from pinn.units import GIB
 
-#: Columns of the table -> flags.
+#: Column of the table -> flag.
 FLAGS = {
     "tensor_parallel": "tensor_parallel_size",
     "pipeline_parallel": "pipeline_parallel_size",
@@ -43,7 +43,7 @@ FLAGS = {
 }
 WHOLE = {"tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "max_model_len",
          "max_num_seqs", "max_num_batched_tokens", "block_size"}  # fmt: skip
-#: The first release that is scored.
+#: First release that is scored.
 SINCE = "0.10.2"
 
 
@@ -71,7 +71,7 @@ def deployment_of(case: "pd.Series[Any]") -> Deployment:
 
 
 def scored(case: "pd.Series[Any]") -> dict[str, Any]:
-    """Return the figures of a start-up, logged and predicted."""
+    """Return the logged and predicted values of a start-up."""
     found = {
         "case": case["case"], "engine": case["engine"], "release": case["release"],
         "model": case["pinn_model"], "gpu": case["gpu"], "tp": case["tensor_parallel"],
@@ -96,13 +96,13 @@ def scored(case: "pd.Series[Any]") -> dict[str, Any]:
 
 
 def half_widths(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the largest error of each kind, at least what 90 % of vLLM's stay below.
+    """Return the largest error of each kind in percent, at least the P90 of vLLM's errors.
 
-    In percent of visible memory.
+    Errors are relative to visible memory.
     """
     errors = 100 * ((rows["kv"] - rows["kv_logged"]) / rows["visible"]).abs()
     vllm = errors[rows["engine"] == VLLM].sort_values()
-    # Of n errors and one to come, the new one lies below this with a probability of 90 %.
+    # Of n errors and a new one, the new one is below this value with a probability of 90 %.
     least = vllm.iloc[min(math.ceil(0.9 * (len(vllm) + 1)), len(vllm)) - 1]
     found = {OTHER: (len(errors), errors.max())}
     for kind in sorted({kind for kinds in rows["kinds"] for kind in kinds}):

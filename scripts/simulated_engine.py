@@ -1,7 +1,7 @@
-"""An engine in simulated time whose steps take what coefficients say: for tests and scores.
+"""A simulated engine whose steps take times from coefficients, for tests and scores.
 
-It schedules as vLLM does with chunked prefill: decodes first, then prompts while tokens and places
-last; a prompt that begins like an earlier one is computed from there on.
+It schedules as vLLM does with chunked prefill: decodes first, then prompts up to the token and
+request limits. A prompt that shares a prefix with an earlier one is computed only after the prefix.
 """
 
 from dataclasses import dataclass, field
@@ -15,16 +15,16 @@ from pinn.engines.deployment import Deployment
 from pinn.measurements.program.batches import Limits, Wanted
 from pinn.measurements.program.table import Step
 
-#: Tokens between contexts whose times are worked out; between them a time is a line.
+#: Context tokens between computed step times, which are interpolated linearly.
 _GRID = 256
 
-#: Seconds between two steps in which nothing runs.
+#: Seconds between two steps without work.
 _IDLE_S = 1e-4
 
 
 @dataclass
 class _Decodes:
-    """Requests that generate, all of one context."""
+    """Decodes that share one context length."""
 
     names: list[str]
     context: int
@@ -44,11 +44,11 @@ class SimulatedEngine:
     """Engine for :class:`pinn.measurements.program.session.Session`, simulated.
 
     Attributes:
-        deployment: What runs.
-        beta: Coefficients of its steps.
-        limits: What it can hold.
+        deployment: Deployment of the engine.
+        beta: Coefficients of the engine's steps.
+        limits: Limits of the engine.
         noise: Relative standard deviation of a step's time.
-        random: Draws the noise.
+        random: Random generator of the noise.
     """
 
     deployment: Deployment
@@ -64,18 +64,18 @@ class SimulatedEngine:
     _times: dict[tuple[int, ...], float] = field(default_factory=dict)
 
     def clock(self) -> float:
-        """Simulated seconds."""
+        """Return the simulated time in seconds."""
         return self._now
 
     def submit(self, prompt: list[int], outputs: int) -> str:
-        """Add a request; its name."""
+        """Add a request and return its name."""
         self._count += 1
         name = str(self._count)
         self._prompts.append(_Prompt(name, prompt, outputs, self._shared(prompt)))
         return name
 
     def drop(self, names: list[str] | None = None) -> None:
-        """Take requests out; without names all."""
+        """Abort requests by name, or all."""
         if names is None:
             self._prompts, self._decodes = [], []
             return
@@ -112,7 +112,7 @@ class SimulatedEngine:
         return [step]
 
     def _advance(self, chunks: list[tuple[_Prompt, int]]) -> None:
-        """Prompts that are done have their first token, and begin to generate."""
+        """Finish prompts that are computed, so that they begin to generate."""
         fresh: dict[tuple[int, int], list[str]] = {}
         for prompt, new in chunks:
             prompt.done += new
@@ -125,14 +125,14 @@ class SimulatedEngine:
         self._decodes += [_Decodes(names, *key) for key, names in fresh.items()]
 
     def _shared(self, prompt: list[int]) -> int:
-        """Tokens of a prompt that are in the cache, in whole blocks, never all of it."""
+        """Return the cached tokens of a prompt, in whole blocks, but never all of them."""
         block = self.limits.block
         other = self._known.get(tuple(prompt[:block])) if self.limits.shares else None
         alike = [*map(eq, prompt[:-1], other or ()), False]
         return alike.index(False) // block * block
 
     def _seconds(self, decodes: int, context: int, prompts: int, tokens: int, cached: int) -> float:
-        """Seconds of a batch, on a line between two contexts."""
+        """Return the seconds of a batch, interpolated between two contexts."""
         place = context / decodes / _GRID if decodes else 0.0
         low = int(place)
         near, far = (

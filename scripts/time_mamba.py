@@ -1,12 +1,12 @@
-"""Time vLLM's Mamba-2 kernels on a CUDA GPU: writes the table that their fits rest on.
+"""Time vLLM's Mamba-2 kernels on a CUDA GPU and write the table for their fits.
 
     python scripts/time_mamba.py data/kernels/mamba2_h100_sxm.csv [--kernels FOLDER]
 
 The kernels are those of an installed vLLM or of its wheel unpacked into ``FOLDER`` (0.15.1:
 ``vllm/model_executor/layers/mamba/ops``); they are Triton, so nothing is built. They run as
-``mamba_mixer2.py`` calls them, in a CUDA graph, so that the host's launches do not count. Each call
-of a graph takes the states of another layer, as in a model: a state is not in the cache when its
-turn comes. A row is the median of the graph's replays.
+``mamba_mixer2.py`` calls them, in a CUDA graph, which excludes launches by the host. Each call of a
+graph uses the states of another layer, as in a model, so that states are not in the cache. A row is
+the median of the graph's replays.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from torch import Tensor
 
 DEVICE = "cuda"
 REPLAYS, MOST_CALLS = 10, 32
-#: Bytes that one graph's states take at least: four times an H100's cache of 50 MB.
+#: Smallest total size of one graph's states in bytes: four times an H100's cache of 50 MB.
 STATE_POOL_BYTES = 200e6
-#: Requests that convolutions keep the tails of; kernels are compiled for their number.
+#: Requests whose convolution tails are kept; kernels are compiled for their number.
 TAIL_LINES = 1024
-#: Prompts and decodes that need every variant of the kernels, and little memory.
+#: Prompts and decodes that need every variant of the kernels, with little memory.
 WARM_TOKENS, WARM_DECODES = 4096, 16
 CONV_WIDTH = 4
 DECODES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-#: Sequences and tokens of each.
+#: Batches of prompts to time: (number of sequences, tokens per sequence).
 PROMPTS = (
     *((1, tokens) for tokens in (32, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)),
     *((4, tokens) for tokens in (128, 512, 2048)),
@@ -50,7 +50,7 @@ Calls = list[Callable[[], object]]
 
 
 class Shape(NamedTuple):
-    """Mamba-2's heads on one GPU; ``state`` is the format that scans write states in."""
+    """Mamba-2's heads on one GPU; ``state`` is the format in which scans write states."""
 
     nheads: int
     n_groups: int
@@ -60,12 +60,12 @@ class Shape(NamedTuple):
     state: torch.dtype = BF16
 
     def on(self, tensor_parallel_size: int) -> Shape:
-        """On one of so many GPUs; vLLM replicates a group that cannot be cut (mamba_utils.py)."""
+        """Return the shape on one of several GPUs; indivisible groups are replicated."""
         heads, groups = self.nheads // tensor_parallel_size, self.n_groups // tensor_parallel_size
         return self._replace(nheads=heads, n_groups=max(groups, 1))
 
 
-#: From each model's config.json.
+#: Shapes from each model's config.json.
 MODELS = {
     "Nemotron-H-8B, Nemotron-3-Super": Shape(128, 8, 64, 128, 128, FP32),
     "Nemotron-H-56B": Shape(256, 8, 64, 256, 128),
@@ -80,13 +80,13 @@ MODELS = {
 
 
 def shapes() -> list[Shape]:
-    """Every model's at every tensor parallelism, each once."""
+    """Return the distinct shapes of every model at every tensor-parallel size."""
     cut = (model.on(tp) for model, tp in product(MODELS.values(), TENSOR_PARALLEL))
     return list(dict.fromkeys(cut))
 
 
 def operators(folder: Path | None) -> SimpleNamespace:
-    """The operators, of an installed vLLM or of a folder that holds its Python files."""
+    """Return the operators of an installed vLLM, or of a folder with its Python files."""
     if folder is not None:
         _stand_in("vllm.triton_utils", triton=triton, tl=tl, HAS_TRITON=True)
         _stand_in("vllm._custom_ops")
@@ -105,13 +105,13 @@ def operators(folder: Path | None) -> SimpleNamespace:
 
 
 def _stand_in(name: str, **members: object) -> None:
-    """A package whose ``__init__`` does not run: it would import all of vLLM."""
+    """Install an empty package in place of one whose ``__init__`` would import all of vLLM."""
     sys.modules[name] = ModuleType(name)
     vars(sys.modules[name]).update(members)
 
 
 class Layer:
-    """Weights of one shape's mixer, and the operators over them."""
+    """Weights of one shape's mixer, with its operators."""
 
     def __init__(self, shape: Shape, ops: SimpleNamespace) -> None:
         self.shape, self.ops, s = shape, ops, shape
@@ -124,7 +124,7 @@ class Layer:
         self.bias = torch.rand(self.channels, device=DEVICE, dtype=BF16)
 
     def decode(self, batch: int, state: torch.dtype) -> dict[str, Calls]:
-        """Update and convolution of one token of ``batch`` requests, a call per layer's states."""
+        """Return update and convolution of one token of ``batch`` requests, per layer's states."""
         s = self.shape
         per_layer = batch * s.nheads * s.head_dim * s.d_state * state.itemsize
         layers = min(max(int(STATE_POOL_BYTES / per_layer), 1), MOST_CALLS)
@@ -149,7 +149,7 @@ class Layer:
         }
 
     def prefill(self, sequences: int, tokens: int) -> dict[str, Calls]:
-        """Scan and convolution of prompts of ``tokens`` tokens each, from their start."""
+        """Return scan and convolution of whole prompts of ``tokens`` tokens each."""
         s, total = self.shape, sequences * tokens
         mixed, values, step, keys, queries = self._inputs(total)
         states = torch.zeros((sequences, *self.state), device=DEVICE, dtype=s.state)
@@ -176,12 +176,12 @@ class Layer:
         return {"scan": [scan], "convolution": [convolution]}
 
     def _inputs(self, tokens: int) -> tuple[Tensor, ...]:
-        """One projection's output as the mixer splits it: strided views."""
+        """Return one projection's output as the mixer splits it: strided views."""
         s = self.shape
         inner, key = s.nheads * s.head_dim, s.n_groups * s.d_state
         whole = torch.randn(tokens, inner + self.channels + s.nheads, device=DEVICE, dtype=BF16)
         mixed = whole[:, inner : inner + self.channels]
-        # The convolution leaves channels side by side, apart from gate and step.
+        # The convolution's output has adjacent channels, separate from gate and step.
         values, keys, queries = mixed.clone().split([inner, key, key], dim=-1)
         return (
             mixed,
@@ -197,12 +197,12 @@ class Layer:
 
 
 def _scattered(lines: int, batch: int) -> tuple[Tensor, ...]:
-    """Lines of a pool in random order, ``batch`` at a time."""
+    """Return lines of a pool in random order, ``batch`` at a time."""
     return torch.randperm(lines, device=DEVICE).int().split(batch)
 
 
 def chunked(sequences: int, tokens: int, chunk: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Starts of the chunks, each sequence's last, and each chunk's sequence (mamba2_attn.py)."""
+    """Return chunk starts, each sequence's last chunk, and each chunk's sequence."""
     owner, number = _cut(sequences, tokens, chunk)
     starts, each = owner * tokens + number * chunk, len(owner) // sequences
     last = torch.arange(1, sequences + 1) * each - 1
@@ -211,14 +211,14 @@ def chunked(sequences: int, tokens: int, chunk: int) -> tuple[Tensor, Tensor, Te
 
 
 def _cut(sequences: int, tokens: int, size: int) -> tuple[Tensor, Tensor]:
-    """Sequence of each part of so many tokens, and the part's number in it."""
+    """Return the sequence of each part of ``size`` tokens, and the part's number within it."""
     each = -(-tokens // size)
     numbers = torch.arange(each).repeat(sequences)
     return torch.arange(sequences).repeat_interleave(each), numbers
 
 
 def _convolution_blocks(sequences: int, tokens: int) -> SimpleNamespace:
-    """Which eight tokens each program takes (vllm/v1/attention/backends/utils.py)."""
+    """Return the eight tokens of each program (vllm/v1/attention/backends/utils.py)."""
     owner, number = _cut(sequences, tokens, 8)
     blocks = {"tot": len(owner), "mlist": owner, "mlist_len": len(owner), "offsetlist": None}
     names = ("batch_ptr", "token_chunk_offset_ptr")
@@ -227,7 +227,7 @@ def _convolution_blocks(sequences: int, tokens: int) -> SimpleNamespace:
 
 
 def seconds(calls: Calls) -> float:
-    """Median time of a call, from a graph of all of them."""
+    """Return the median time of a call, from a graph of all calls."""
     for call in calls[:2]:
         call()
     torch.cuda.synchronize()
@@ -247,9 +247,9 @@ def seconds(calls: Calls) -> float:
 
 
 def points(layer: Layer, warm: bool = False) -> Iterator[tuple[dict[str, object], Calls]]:
-    """Return the columns of a shape's row, and the calls to time."""
+    """Yield the columns of a row, and the calls to time."""
     shape = {**layer.shape._asdict(), "state": layer.shape.state.itemsize}
-    # The first prompt is the one that Triton tunes the kernels with.
+    # Triton tunes the kernels with the first prompt.
     for sequences, tokens in sorted(PROMPTS, key=lambda prompt: prompt != (1, 2048)):
         if warm and sequences * tokens > WARM_TOKENS:
             continue
@@ -265,7 +265,7 @@ def points(layer: Layer, warm: bool = False) -> Iterator[tuple[dict[str, object]
 
 
 def main(file: Path, kernels: Path | None = None, part: str = "0/1", warm: bool = False) -> None:
-    """Time every shape; ``--part 3/16 --warm`` only compiles every 16th, to do so side by side."""
+    """Time every shape; ``--part 3/16 --warm`` only compiles every 16th shape."""
     if not torch.cuda.is_available():
         sys.exit("error: no CUDA GPU here: kernels are timed on the GPU that they are for")
     first, step = map(int, part.split("/"))

@@ -1,4 +1,4 @@
-"""Wall and processor seconds, and memory, of what the benchmarks run."""
+"""Wall and processor seconds, and memory, of benchmarked code."""
 
 import re
 import resource
@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import TypeVar
 
 Answer = TypeVar("Answer")
-#: The command ``pinn`` as a process of its own.
+#: Command ``pinn`` as a separate process.
 PINN = (sys.executable, "-m", "pinn.cli.main")
 
 
-#: Whose processor time counts: this process and those that it waited for, or those alone.
+#: Processes whose time counts: this one and its finished children, or the children alone.
 CHILDREN = (resource.RUSAGE_CHILDREN,)
 ALL = (resource.RUSAGE_SELF, *CHILDREN)
 
 
 def timed(run: Callable[[], Answer], whose: Sequence[int] = ALL) -> tuple[Answer, float, float]:
-    """A call's answer, wall and processor seconds."""
+    """Return a call's answer, wall and processor seconds."""
     before, start = _processor_s(whose), time.perf_counter()
     answer = run()
     return answer, time.perf_counter() - start, _processor_s(whose) - before
@@ -32,7 +32,7 @@ def _processor_s(whose: Sequence[int]) -> float:
 
 
 def most_memory_bytes(command: Sequence[str]) -> int:
-    """Run a command; the most memory that it and its children held, shared pages by their share."""
+    """Run a command and return the peak memory of it and its children (proportional set size)."""
     process = subprocess.Popen(command)
     most = 0
     while process.poll() is None:
@@ -44,12 +44,12 @@ def most_memory_bytes(command: Sequence[str]) -> int:
 
 
 def resident_bytes(pid: int) -> int:
-    """Memory that a process and its descendants hold, shared pages by their share."""
+    """Return the memory of a process and its descendants (proportional set size)."""
     return sum(map(_resident_bytes, _family(pid)))
 
 
 def _family(pid: int) -> list[int]:
-    """A process and its descendants."""
+    """Return a process and its descendants."""
     pids = [pid]
     for parent in pids:
         try:

@@ -1,10 +1,9 @@
-"""How far a recipe's panel moves when it is trained again: ``checkpoints/training_noise.csv``.
+"""Write ``checkpoints/training_noise.csv``: the scatter of a recipe's scores over trainings.
 
-From the ledger's lines of checkpoints of one recipe, by the starts of their SHA-256 (of a
-checkpoint with several lines the first counts). Another seed is ``seed=2`` beside
-``kernels.settings.seed=0``, which keeps the synthetic models the same. A group that came later has
-the noise of those trainings that scored it, by later lines (the first and the fourth again, whose
-other vLLM groups score the same)::
+The checkpoints of one recipe are named by the starts of their SHA-256 in the ledger; the first row
+of each counts. Another seed is ``seed=2`` with ``kernels.settings.seed=0``, which keeps the
+synthetic models unchanged. A group that was added later has the noise of the trainings that scored
+it, from later rows::
 
     python scripts/training_noise.py e15fcd 551d3a 90fdba 9c5fb9
     python scripts/training_noise.py --later 03f022 8749cb
@@ -22,7 +21,7 @@ def main(checkpoints: list[str], later: bool = False) -> None:
     """Write the deviations of the recipe's groups over its trainings.
 
     Options:
-        later: Keep what is written, and add the groups that it lacks.
+        later: Keep existing groups, and add missing ones.
     """
     beside = find_checkpoint().parent
     lines = read_ledger(beside / "ledger.csv").drop_duplicates("checkpoint")

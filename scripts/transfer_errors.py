@@ -1,11 +1,11 @@
-"""How well the network repeats its teacher, and betas a composed step, where neither was trained.
+"""Print errors of the network against its teacher, and of betas against composed steps.
 
     python scripts/transfer_errors.py --synthetic 400
     python scripts/transfer_errors.py --catalog
 
-Draws synthetic deployments that training did not, or takes every catalogued model on the fewest of
-each GPU that hold its weights; composes steps of measured kernels for them, in batches that
-training did not draw, and prints absolute relative errors of whole steps:
+Deployments are synthetic ones that training did not draw, or every model of the catalog on the
+fewest GPUs of each kind that fit its weights. Their steps are composed of measured kernels, in
+batches that training did not draw. The script prints absolute relative errors of whole steps:
 
 - basis: betas projected for each deployment, against the composed step;
 - network: the checkpoint's betas, against the teacher's (projected betas and scalars);
@@ -34,12 +34,12 @@ from pinn.training.kernel_data import KernelSettings, fitted_surrogates
 from pinn.training.synthetic import TAUGHT_RELEASES, catalog_models, started, synthetic_deployments
 from pinn.training.teacher import features_of_batches, projected_parts, saved_scalars
 
-#: Deployments and batches of training are drawn with small seeds.
+#: Seed of deployments and batches; training uses small seeds.
 SEED = 1_000_003
 
 
 def catalogued(gpus: Sequence[str]) -> list[Deployment]:
-    """Every model whose steps are composed, by itself on the fewest of each GPU, where any do."""
+    """Return every supported model of the catalog, on the fewest GPUs of each kind that fit it."""
     found = []
     for model, gpu in product(catalog_models(), map(load_gpu, gpus)):
         for ranks in (1, 2, 4, 8):
@@ -53,7 +53,7 @@ def catalogued(gpus: Sequence[str]) -> list[Deployment]:
 def errors(
     checkpoint_path: Path, released: Path, deployments: Sequence[Deployment]
 ) -> pd.DataFrame:
-    """Median, mean and 90 % quantile in percent, one row per comparison."""
+    """Return median, mean and 90 % quantile in percent, one row per comparison."""
     checkpoint = load_checkpoint(checkpoint_path)
     scalars = saved_scalars(checkpoint.metadata["scalars"])
     settings = KernelSettings(released=str(released), cache="cache")
@@ -83,7 +83,7 @@ def main(
     catalog: bool = False,
     gpus: str = "H100-SXM H200-SXM B200-SXM",
 ) -> None:
-    """Print the table: of so many synthetic deployments, or of every known model instead."""
+    """Print the table for synthetic deployments, or for every known model."""
     torch.set_num_threads(1)
     names = gpus.split()
     drawn = () if catalog else synthetic_deployments(synthetic, list(map(load_gpu, names)), SEED)

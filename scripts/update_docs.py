@@ -1,11 +1,11 @@
-"""Write the printed parts of README.md and docs anew: ``python scripts/update_docs.py``.
+"""Rewrite the generated parts of README.md and docs: ``python scripts/update_docs.py``.
 
-Each part lies between ``<!-- begin NAME -->`` and ``<!-- end -->`` and is what a command prints
-with the checkpoint in the repository, or a table of a registry. The part on calibration needs the
-public step summaries: it stays as it is where PINN_STEPS_DIR does not name their folder.
-``--scores`` also writes what the checkpoint scores on other engines' rows, on prefill and decode
-apart, on speculation and on decisions, in three minutes more; ``--plans`` types the plans of
-docs/plan.md again, in as many. The picture of the site's first page is drawn anew too.
+Each part is between ``<!-- begin NAME -->`` and ``<!-- end -->``: the output of a command with the
+checkpoint in the repository, or a table of a registry. The part on calibration needs the public
+step summaries and stays unchanged unless PINN_STEPS_DIR names their folder. ``--scores`` also
+writes the scores on other engines' rows, on P/D, on speculation and on decisions, which takes three
+minutes more. ``--plans`` reruns the plans of docs/plan.md, which takes as long. The picture of the
+site's first page is also drawn.
 """
 
 import contextlib
@@ -69,7 +69,7 @@ SERVED = "--model codellama/CodeLlama-34b-Instruct-hf --gpu H100 --tensor-parall
 
 
 def run(command: str, columns: int = WIDTH) -> str:
-    """Return the output of a ``pinn`` command on a terminal of so many columns."""
+    """Return the output of a ``pinn`` command on a terminal of a width."""
     env = {"PINN_CHECKPOINT": str(CHECKPOINTS / "pinn.safetensors"), "COLUMNS": str(columns)}
     result = CliRunner().invoke(app, shlex.split(command)[1:], env=env)
     if result.exit_code:
@@ -78,7 +78,7 @@ def run(command: str, columns: int = WIDTH) -> str:
 
 
 def table(text: int, rows: Iterable[Iterable[str]], *headings: str) -> str:
-    """Rows in Markdown; so many columns have text."""
+    """Return rows as a Markdown table; the first ``text`` columns have text."""
     grid = Grid.of(*headings, text=text)
     for row in rows:
         grid.add(*row)
@@ -86,7 +86,7 @@ def table(text: int, rows: Iterable[Iterable[str]], *headings: str) -> str:
 
 
 def held_out() -> str:
-    """Return a row per kind of held-out data: this project, and peers where they can predict."""
+    """Return a row per kind of held-out data: this project, and peers that can predict it."""
     results = pd.read_csv(CHECKPOINTS / "pinn.results.csv").query("held_out == 'all'")
     found = results.set_index(["split", "metric", "method"]).sort_index()
     shown = []
@@ -135,7 +135,7 @@ _SHOWN = (
 
 
 def folded(command: str) -> str:
-    """A command, continued before an option where its line is full."""
+    """Return a command, continued on the next line before an option that does not fit."""
     lines = [command]
     while len(lines[-1]) > WIDTH - 6:
         cut = lines[-1].rindex(" --", 0, WIDTH - 6)
@@ -144,7 +144,7 @@ def folded(command: str) -> str:
 
 
 def shown(command: str) -> str:
-    """A command and what it prints."""
+    """Return a command and its output."""
     return f"```\n$ {folded(command)}\n{run(command)}\n```"
 
 
@@ -156,7 +156,7 @@ def run_on(load: str, command: str, columns: int = WIDTH) -> str:
 
 
 def simulation() -> str:
-    """A workload, the command that serves it and what that prints, coefficients cut to a few."""
+    """Return a workload, the command that serves it and its output, with few coefficients."""
     printed = run_on(LOAD, SIMULATE).splitlines()
     lines = [part for line in printed for part in wrap(line, WIDTH, break_on_hyphens=False)]
     table = next(i for i, line in enumerate(lines) if "coefficient" in line)
@@ -165,7 +165,7 @@ def simulation() -> str:
 
 
 def intervals() -> str:
-    """Return nested coverage of the checkpoint's intervals, every held-out model and GPU shown."""
+    """Return nested coverage of the checkpoint's intervals, for every held-out model and GPU."""
     found = read_calibration(CHECKPOINTS / "pinn.safetensors")
     cells: dict[tuple[str, str, str], list[str]] = {}
     for row in found.coverage:
@@ -176,7 +176,7 @@ def intervals() -> str:
 
 
 def serving_runs() -> str:
-    """Every stage of the serving runs: measured, and errors without and with its model."""
+    """Return every stage of the serving runs: measured values and errors."""
     path = CHECKPOINTS / "pinn.serving_runs.csv"
     runs = pd.read_csv(path, dtype={"stage": str})
     runs["method"] = old_names.current_texts(runs["method"], old_names.METHODS, path.name)
@@ -210,7 +210,7 @@ def alpha() -> str:
 
 
 def calibration(steps: Path) -> str:
-    """Errors after calibrations to the public steps: to windows, then to single steps."""
+    """Return errors after calibrations to the public steps: to windows, then to single steps."""
     path = next(steps.glob("*codellama*.parquet"))
     rows = ["| fitted to | evaluated on | median APE (%) before | after |", "|---|---|---:|---:|"]
     with tempfile.TemporaryDirectory() as name:
@@ -224,7 +224,7 @@ def calibration(steps: Path) -> str:
 
 
 def _last_errors(path: Path, kind: str) -> str:
-    """A row of a calibration's errors on the last 20 % of time."""
+    """Return a row with a calibration's errors on the last 20 % of time."""
     found = json.loads(path.read_text())["calibration"]
     rows = [r for r in found["errors"] if (r["part"], r["kind"]) == (TEST, kind)]
     median = {row["coefficients"]: f"{100 * row['median']:.2f}" for row in rows}
@@ -284,7 +284,7 @@ if "PINN_STEPS_DIR" in os.environ:
     PARTS["calibration"] = lambda: calibration(Path(os.environ["PINN_STEPS_DIR"]))
 
 
-#: What takes minutes; counts that stand above the tables do not hang on the checkpoint.
+#: Parts that take minutes; counts above their tables do not depend on the checkpoint.
 SCORES: dict[str, Callable[[], str]] = {
     "engines": lambda: printed_from(
         "measured deployments, model held out", "pinn evaluate engines"
@@ -294,19 +294,19 @@ SCORES: dict[str, Callable[[], str]] = {
     "decisions": decisions,
 }
 
-#: A plan on a page: its load, the command, and what that printed.
+#: Pattern of a plan on a page: its load, the command, and the output.
 _PLAN = re.compile(r"\$ cat load\.yaml\n(.*?)\n\n(\$ pinn plan .*?[^\\]\n).*?```", re.S)
 
 
 def typed_plan(block: re.Match[str]) -> str:
-    """A plan typed again, with the load that it shows."""
+    """Return a plan run again, with the load that it shows."""
     load, typed = block.groups()
     printed = run_on(load, typed.replace("\\\n", "").removeprefix("$ "), columns=200)
     return f"$ cat load.yaml\n{load}\n\n{typed}{printed}\n```"
 
 
 def main(scores: bool = False, plans: bool = False) -> None:
-    """Make the parts, then write each into its page."""
+    """Compute the parts, then write each into its page."""
     made = {name: make() for name, make in (PARTS | (SCORES if scores else {})).items()}
     for name, part in made.items():
         write_part(PAGES, name, part)

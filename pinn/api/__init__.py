@@ -1,4 +1,4 @@
-"""The commands as functions: ``import pinn`` finds them here when they are first used.
+"""The commands as functions: ``import pinn`` finds them here on first use.
 
-Commands call them, or what they call; arguments have the names of the options.
+Commands call these functions or parts of them. Arguments have the names of the options.
 """

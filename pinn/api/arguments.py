@@ -1,4 +1,4 @@
-"""Requests of commands, flags of engines and launch commands as arguments of a function."""
+"""Keyword arguments of functions from requests, engine flags and launch commands."""
 
 import difflib
 import inspect
@@ -24,7 +24,7 @@ from pinn.specs.serving import VLLM, ServingSpec
 _Function = TypeVar("_Function", bound=Callable[..., object])
 _Request = TypeVar("_Request")
 _TYPES = {"int": int, "float": float, "bool": bool, "str": str}
-#: Of a server, beside the flags of the specifications.
+#: Flags of a server, beside those of the specifications.
 FORMAT = Flag(
     "Number format of the weights: bf16, fp16, fp8, fp8_static (static activation scales), "
     "fp8_block, mxfp8, int8, int4, mxfp4, mxfp4_mxfp8 (8-bit activations), nvfp4 (or fp4) or "
@@ -37,17 +37,17 @@ FORMAT = Flag(
 _SERVE = Flag(
     "Launch command with model and flags; options given beside it override its flags.", name="serve"
 )
-#: An option's name in the help of a command.
+#: Pattern of an option's name in the help of a command.
 _OPTION = re.compile(r"--([a-z][a-z-]*)")
 
 
 def declared_flags(specifications: Sequence[type], *requests: type) -> dict[str, Flag]:
-    """Return the flags of specifications by name, of a server the format too.
+    """Return the flags of specifications by name; for servers the format, too.
 
     Args:
         specifications: Dataclasses that declare flags.
-        requests: Requests beside them; ``SEVERAL`` of one has the flags that take several values,
-            with their defaults in words.
+        requests: Further requests; their ``SEVERAL`` has the flags that take several values, with
+            their defaults as text.
     """
     listed = [FORMAT] * (ServingSpec in specifications)
     listed += [flag for each in specifications for flag in flags_of(each)]
@@ -64,15 +64,15 @@ def with_arguments(
     deploys: bool = False,
     serves: bool = False,
 ) -> Callable[[_Function], _Function]:
-    """Give a function that takes ``**given`` every argument in its signature and its help.
+    """Add arguments to the signature and the help of a function that takes ``**given``.
 
     Args:
         specifications: Dataclasses that declare flags.
-        request: One or several of the command of the same name; what the function declares itself
-            is skipped.
-        deploys: Whether it times deployments that nobody measured: it takes ``serve`` and
-            ``force``, too.
-        serves: Whether it is about one server: it takes ``serve``, too.
+        request: Requests of the command of the same name; arguments that the function declares are
+            skipped.
+        deploys: Whether the function predicts deployments, so that it takes ``serve`` and
+            ``force``.
+        serves: Whether the function is about one server, so that it takes ``serve``.
     """
     requests = request if isinstance(request, tuple) else (request,)
     declared = declared_flags(specifications, *requests)
@@ -105,20 +105,21 @@ def _in_python(option: re.Match[str]) -> str:
 def read_request(
     request: type[_Request], given: Mapping[str, object], *specifications: type, **own: object
 ) -> tuple[_Request, dict[str, Any]]:
-    """Return the request of a command, and the flags beside it, from arguments.
+    """Return the request of a command, and the other flags, from keyword arguments.
 
-    ``serve`` stands for the model and the flags of its command, where no argument gives them;
-    what is not modelled of them is said in a warning. ``quantization`` is called ``precision``.
+    ``serve`` supplies the model and the flags of its command, unless arguments give them; a warning
+    names flags that are not modelled. ``quantization`` is returned as ``precision``.
 
     Args:
         request: Class of the request.
-        given: Arguments of the request and flags of the specifications; None stands for one that
-            is not given. Paths may be text.
+        given: Arguments of the request and flags of the specifications; None means not given. Paths
+            may be text.
         specifications: Dataclasses that declare flags.
-        own: Arguments that the function declares itself, those of other requests too.
+        own: Arguments that the function declares itself, or that belong to other requests.
 
     Raises:
-        PinnError: If a name is unknown, with the nearest one, or a value is not of its type.
+        PinnError: If a name is unknown (the message has the nearest one), or a value has another
+            type.
     """
     hints = get_type_hints(request, include_extras=True)
     declared = declared_flags(specifications, request)
@@ -148,7 +149,8 @@ def _by_name(
     """Return arguments that are not None under their own names.
 
     Raises:
-        PinnError: If a name is unknown, with the nearest one, or an argument has two.
+        PinnError: If a name is unknown (the message has the nearest one), or an argument is given
+            under two names.
     """
     old = old_names.old_arguments(hints)
     names = old | {other: name for other, name in OTHER_NAMES.items() if name in hints}
@@ -171,10 +173,10 @@ def _by_name(
 
 
 def _typed(name: str, hint: Any, value: object) -> object:
-    """Return a value of a request's field in its type: a path for text, text for a path.
+    """Return the value of a request's field in its type; text and paths are converted.
 
     Raises:
-        PinnError: If it is of another type, or out of the field's limits.
+        PinnError: If the value has another type, or is out of the field's limits.
     """
     hint, *limits = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     (kind,) = [each for each in get_args(hint) or (hint,) if each is not NoneType]
@@ -186,7 +188,7 @@ def _typed(name: str, hint: Any, value: object) -> object:
             raise PinnError(f"{name} must be a path, got {value!r:.60}: give it as text")
         return given_path(Path(value))
     flag = replace(*(limits or [Flag()]), name=name, kind=kind.__name__)
-    if kind is float and not limits:  # it may be infinite
+    if kind is float and not limits:  # an unlimited float may be infinite
         return flag.read(value, name)
     return checked_flag(flag, value, name)
 
@@ -199,21 +201,21 @@ def read_flags(
     *,
     by_name: bool = False,
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return flags in their types, with those of a launch command that are not given beside it.
+    """Return typed flags, including those of a launch command that are not given otherwise.
 
     Args:
         given: Flags, and the launch command as ``serve``.
-        declared: Flag by name.
-        gpu: Names of GPUs with commas between them, for what a launch command asks of them.
-        words: Flags of the engine that are none here.
-        by_name: Whether errors call a flag by its name, as in Python; else by its option.
+        declared: Flags by name.
+        gpu: Comma-separated names of GPUs, on which the meaning of a launch command depends.
+        words: Flags of the engine that pinn does not know.
+        by_name: Whether errors name a flag as in Python; else as an option.
 
     Returns:
         The flags, with ``precision`` for ``quantization`` and the ``model`` of the command; and
-        lines that say what was taken of the command and what was not.
+        lines on which parts of the command were used.
 
     Raises:
-        PinnError: If a value is not one that its flag can have, or the command cannot be read.
+        PinnError: If a flag has a bad value, or the command cannot be read.
     """
     given = dict(given)
     command = str(given.pop(_SERVE.name, "")) or None
@@ -242,7 +244,7 @@ def _nearest(name: str, known: Collection[str]) -> str:
     return f"did you mean {close[0]}?" if close else f"use {', '.join(sorted(known))}"
 
 
-#: Keys of a configuration beside flags.
+#: Keys of a configuration other than flags.
 _KEYS = frozenset({"model", "force"})
 
 
@@ -253,18 +255,18 @@ def launched(
     gpu: str | None,
     fields: Collection[str],
 ) -> tuple[dict[str, object], list[str]]:
-    """Settings of a command, and further words of an engine.
+    """Return the settings of a launch command, and of further engine flags.
 
     Args:
-        command: Command as of ``--serve``; None for none.
-        words: Flags of the engine that are no options here.
-        given: Flags beside them; ``engine`` and ``engine_version`` say whose words they are, where
-            there is no command or its image names none.
-        gpu: Names of GPUs with commas between them; None where none is given.
-        fields: Flags that have a meaning where this is asked.
+        command: Launch command, as for ``--serve``; None without one.
+        words: Flags of the engine that are no options of the command.
+        given: Other flags; ``engine`` and ``engine_version`` apply to ``words`` if there is no
+            command, or if its image names no release.
+        gpu: Comma-separated names of GPUs; None without any.
+        fields: Flags that apply to the calling function.
 
     Returns:
-        The configuration, and lines that say what was taken and what was not.
+        The configuration, and lines on which parts of the command were used.
 
     Raises:
         PinnError: As :func:`read_launch`, or if the command starts another engine than is given.
@@ -295,6 +297,6 @@ def launched(
 
 
 def _strictest(gpu: str | None) -> GpuSpec | None:
-    """The GPU that takes least of what a command asks for: one that is no 10.x, if there is one."""
+    """Return the GPU with the fewest features: one without compute capability 10.x, if any."""
     gpus = map(load_gpu, comma_separated(gpu or ""))
     return min(gpus, key=lambda g: 10 <= g.compute_capability < 11, default=None)

@@ -20,7 +20,7 @@ from pinn.training.step_breakdowns import StepBreakdowns
 if TYPE_CHECKING:
     from pinn.training.teacher import Teacher
 
-#: Batches that are broken down where no others are asked for.
+#: Default batches of a breakdown.
 _EXAMPLES = ("64 decode @ 2000", "1 prefill 2048 @ 0 + 64 decode @ 2000")
 
 
@@ -55,7 +55,7 @@ def breakdown(
 def _teacher(
     folder: Path | None, checkpoint: Path, metadata: Mapping[str, Any]
 ) -> tuple[Teacher | None, dict[str, str]]:
-    """Kernels and scalars, and in words where they come from or why they are missing."""
+    """Return kernels and calibration factors, and a sentence on their source or absence."""
     from pinn.kernels.surrogates import KernelSurrogates
     from pinn.training.teacher import Teacher, prior_scalars, saved_scalars
 
@@ -80,6 +80,6 @@ def _teacher(
 
 
 def _shown(path: Path) -> str:
-    """The path from the working directory, where it lies below that."""
+    """Return the path relative to the working directory, if it is below that."""
     whole, here = path.absolute(), Path.cwd()
     return str(whole.relative_to(here) if whole.is_relative_to(here) else path)

@@ -1,4 +1,4 @@
-"""Coefficients fitted to a server of one's own."""
+"""Calibration of coefficients to a user's own server."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -76,7 +76,7 @@ def calibrate(
 
 
 def _with_link(found: fitting.Fit, paths: Sequence[Path], start: Start) -> fitting.Fit:
-    """The fit with the link to host memory that transfers of keys and values tell of."""
+    """Return the fit with the link to host memory, fitted to measured KV transfers."""
     measured = read_kv_transfers(paths)
     start.notes += skipped_lines(measured.report.refused)
     layout = empty_layout(found.found.deployment)
@@ -89,7 +89,7 @@ def _with_link(found: fitting.Fit, paths: Sequence[Path], start: Start) -> fitti
 def _fit_traces(
     folder: Path, asked: CalibrationRequest, start: Start, flags: Mapping[str, object]
 ) -> fitting.Fit:
-    """The fit to whatever an ingested folder holds: traces, steps or benchmarks."""
+    """Return the fit to the content of an ingested folder: traces, steps or benchmarks."""
     engine, server = flags_apart(EngineSpec, flags)
     if server or asked.model or asked.gpu:
         raise PinnError(
@@ -113,7 +113,7 @@ def _fit_traces(
 def _fit_benchmarks(
     asked: CalibrationRequest, start: Start, flags: Mapping[str, object]
 ) -> fitting.Fit:
-    """The fit to files of benchmarks, of the server that ``--append`` knows or that is given."""
+    """Return the fit to benchmark files, of the server in ``--append`` or of the given one."""
     engine, flags = flags_apart(EngineSpec, flags)
     given = _earlier(asked.append) | named(asked.model, asked.gpu) | flags
     model, gpu = given.pop("model", None), given.pop("gpu", None)
@@ -129,7 +129,7 @@ def _fit_benchmarks(
 def _fit_steps(
     steps: Path, asked: CalibrationRequest, start: Start, flags: Mapping[str, object]
 ) -> fitting.Fit:
-    """The fit to measured steps, and to benchmarks that were made beside them."""
+    """Return the fit to measured steps, and to benchmarks beside them."""
     engine, flags = flags_apart(EngineSpec, flags)
     measured = read_measured_steps(steps)
     start.notes += skipped_lines(measured.report.refused)
@@ -139,7 +139,7 @@ def _fit_steps(
     _note_release(deployment, start.notes)
     runs = _read_runs(measured.serving, load, start) if measured.serving else []
     spec = measured.engine(engine)
-    if asked.memory_log is not None:  # goes before the cache that steps were measured with
+    if asked.memory_log is not None:  # overrides the KV cache of the measured steps
         spec = replace(spec, num_gpu_blocks_override=engine.get("num_gpu_blocks_override"))
     spec = _with_memory_log(spec, deployment, asked, start)
     return fitting.fit_measured_steps(measured, deployment, names, start, runs, spec)
@@ -148,7 +148,7 @@ def _fit_steps(
 def _with_memory_log(
     engine: EngineSpec, deployment: Deployment, asked: CalibrationRequest, start: Start
 ) -> EngineSpec:
-    """The engine with the cache that its log tells of, once that matches the deployment."""
+    """Return engine settings with the logged KV cache, after a check against the deployment."""
     if asked.memory_log is None:
         return engine
     log = read_startup_log(asked.memory_log)
@@ -159,7 +159,7 @@ def _with_memory_log(
 
 
 def _earlier(file: Path | None) -> dict[str, Any]:
-    """Model, GPU and flags of an earlier calibration; nothing without one."""
+    """Return model, GPU and flags of an earlier calibration; empty without one."""
     if file is None:
         return {}
     found = read_coefficient_set(file).configuration()
@@ -169,7 +169,7 @@ def _earlier(file: Path | None) -> dict[str, Any]:
 
 
 def _note_release(deployment: Deployment, notes: list[str]) -> None:
-    """Say which release's defaults stand for one that no file and no flag names."""
+    """Note which release's defaults are assumed if no file and no flag names a release."""
     serving = deployment.serving
     if not serving.engine_version:
         assumed = f"{serving.engine} {reference_version(serving.engine).value}"

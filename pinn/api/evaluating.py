@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A finished suite; its tables and page lie in its folder.
+    """A finished run of the evaluation suite, with its folder of tables and page.
 
     Attributes:
         folder: Folder of results.csv, ranking.csv, decisions.csv and report.html.
@@ -37,7 +37,7 @@ class Evaluation:
     summary: Mapping[str, Any]
 
     def table(self, name: str = "results") -> pd.DataFrame:
-        """Return ``results``, ``ranking`` or ``decisions``."""
+        """Return a table: ``results``, ``ranking`` or ``decisions``."""
         return read_frame(self.folder / f"{name}.csv", "use results, ranking or decisions")
 
     def __str__(self) -> str:
@@ -61,7 +61,7 @@ def evaluate(**given: object) -> Evaluation:
     from pinn.evaluation.config import compose_config, typed
 
     asked, _ = read_request(requests.SuiteRequest, given)
-    # A look writes nothing where it is taken.
+    # A quick look does not write into the working directory.
     place = [f"output_dir='{cache_folder() / 'evaluate'}'"] if asked.fast else []
     fast = f"fast={str(asked.fast).lower()}"
     try:
@@ -200,13 +200,13 @@ def evaluate_panel(**given: object) -> ScoreTable:
         else scoring.read_panel(asked.against, "write it with 'pinn evaluate panel --out'")
     )
     if asked.widths:
-        read_calibration(path)  # refused before anything is simulated
+        read_calibration(path)  # fails before anything is simulated
     if asked.steps is not None and learned_steps(path, asked.steps):
         warn_user(f"{asked.steps} is training data of {path}, so it is excluded from the scorecard")
     rows = panel_rows(path, asked.held_out_runs or (), asked.steps, asked.public or ())
     try:
         scored = interval_widths.interval_rows(path, rows)
-    except PinnError:  # no intervals
+    except PinnError:  # the checkpoint has no intervals
         scored = None
     found = scoring.sum_up(rows.assign(half=math.nan if scored is None else scored["nested"]))
     scores = scoring.group_scores(found)

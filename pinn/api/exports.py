@@ -26,7 +26,7 @@ class Written:
     """Files that an export wrote.
 
     Attributes:
-        path: The file or folder.
+        path: Path of the file or folder.
         lines: Content of the file, and reasons for what was skipped, in words.
     """
 
@@ -114,7 +114,7 @@ def export_llm_d(
 
 
 def _folders(out: str | Path, lines: Sequence[str], said: str) -> Written:
-    """Return what a function wrote that prints a line per folder."""
+    """Return the files of a function that prints a line per folder."""
     return Written(Path(out), (*lines, *said.splitlines()))
 
 
@@ -153,7 +153,7 @@ def export_onnx(out: str | Path, **given: object) -> Written:
 def _configured(
     configurations: AnyConfigurations | None, how: TableRequest | BlisRequest | LlmDRequest
 ) -> tuple[Configured, list[str]]:
-    """Return configurations with coefficients, and a line for each reason to leave some out."""
+    """Return configurations with coefficients, and a line for each skipped one."""
     from pinn.export.configured import from_checkpoint, with_coefficient_files
 
     rows = _rows(configurations, how.coefficients)
@@ -164,7 +164,7 @@ def _configured(
 
 
 def _rows(configurations: AnyConfigurations | None, files: Sequence[Path] | None) -> list[Values]:
-    """Return configurations in any form; without them, those that coefficient files belong to."""
+    """Return configurations in any form; without them, those of the coefficient files."""
     from pinn.surrogate.coefficient_set import read_coefficient_set
 
     if configurations is not None:

@@ -1,4 +1,4 @@
-"""A server's traces, steps and benchmark files as tables on disk."""
+"""Ingestion of a server's traces, steps and benchmark files into tables on disk."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Ingested:
 
     Attributes:
         folder: Folder of the tables, for ``pinn.calibrate(observations=...)``.
-        report: What was read, accepted and refused, as the command prints it.
-        left_out: Files of benchmarks, runs and lines of them that could not be read.
+        report: Counts of data read, accepted and refused, as the command prints them.
+        left_out: Number of benchmark files, runs and lines that could not be read.
     """
 
     folder: Path

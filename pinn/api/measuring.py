@@ -1,4 +1,4 @@
-"""Programs that measure whole steps of a server."""
+"""Programs that measure whole steps of a server, and their results."""
 
 import subprocess
 import tempfile
@@ -28,12 +28,13 @@ from pinn.specs.serving import ServingSpec
 
 @dataclass(frozen=True)
 class MeasuringProgram:
-    """A program that measures; one file that needs the engine and its Python alone.
+    """A measuring program: one file that needs only the engine and its Python.
 
     Attributes:
-        arguments: Arguments of the engine, which the program is given.
-        order: Batches in order, each with its worth; empty for an order of its own.
-        notes: What users should know of the order.
+        arguments: Arguments of the engine that the program contains.
+        order: Batches in order, each with its information gain; empty for the program's default
+            order.
+        notes: Notes on the order for the user.
     """
 
     arguments: tuple[str, ...]
@@ -41,21 +42,22 @@ class MeasuringProgram:
     notes: tuple[str, ...]
 
     def text(self, more: Sequence[str] = ()) -> str:
-        """Return the program.
+        """Return the text of the program.
 
         Args:
-            more: Arguments that it has by itself.
+            more: Further arguments that the program contains.
         """
         return measuring_script([*self.arguments, *more], self.order)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Steps that were measured, or the program that measures them.
+    """Measured steps, or the program that measures them.
 
     Attributes:
-        path: Folder of the table of steps, for ``pinn.calibrate(steps=...)``; or the program.
-        notes: What users should know of the batches' order.
+        path: Folder of the table of steps, for ``pinn.calibrate(steps=...)``; or path of the
+            program.
+        notes: Notes on the order of the batches for the user.
         is_program: Whether only the program was written.
         exit_status: Exit status of the program; 0 once everything was measured.
     """
@@ -66,7 +68,7 @@ class Measured:
     exit_status: int = 0
 
     def __str__(self) -> str:
-        """Return what ``pinn measure`` says at its end."""
+        """Return what ``pinn measure`` prints at its end."""
         last = (
             f"wrote {self.path}: run it with the Python of vLLM on the GPU machine, "
             "then give the folder that it writes (--out) to 'pinn calibrate --steps'"
@@ -116,7 +118,7 @@ def measure(
 
 
 def _run(command: list[str]) -> int:
-    """Run the program to its end; SIGINT and SIGTERM are its own to deal with."""
+    """Run the program to its end; it handles SIGINT and SIGTERM itself."""
     try:
         program = subprocess.Popen(command)
     except OSError as error:
@@ -131,14 +133,15 @@ def measuring_program(
     """Choose batches for a server, and write the program that measures them.
 
     Args:
-        wanted: What is measured, and for how long.
+        wanted: Settings of the measurement, such as its duration.
         flags: Flags of the server, and ``precision``.
         words: Further arguments of vLLM.
 
     Raises:
-        PinnError: If it is not measured, is mistyped, or does not fit, unless forced.
+        PinnError: If the engine cannot be measured, a flag is mistyped, or the model does not fit,
+            unless forced.
     """
-    # What is mistyped is said before a machine with a GPU is looked for.
+    # Mistyped flags are reported before looking for a GPU.
     if wanted.gpu is not None:
         load_gpu(wanted.gpu)
     find_checkpoint(wanted.checkpoint)
@@ -153,11 +156,11 @@ def measuring_program(
 
 
 def _check(flags: Mapping[str, Any]) -> None:
-    """Refuse what is not measured.
+    """Refuse deployments that cannot be measured.
 
     Raises:
-        PinnError: If another engine, a release before those that are known, ranks of data
-            parallelism or drafts are asked for.
+        PinnError: If the flags ask for another engine, an older release, data parallelism or
+            speculative decoding.
     """
     asked = serving.ServingSpec(**{k: v for k, v in flags.items() if k != "precision"})
     if asked.engine != serving.VLLM:
@@ -182,10 +185,10 @@ def _check(flags: Mapping[str, Any]) -> None:
 
 
 def engine_arguments(flags: Mapping[str, Any]) -> list[str]:
-    """Flags as vLLM takes them.
+    """Return flags as vLLM takes them.
 
     Raises:
-        PinnError: If weights would have to be of a format that vLLM makes of none.
+        PinnError: If vLLM cannot convert weights to the format.
     """
     precision = flags.get("precision")
     if precision not in (None, *ON_THE_FLY, *quantization_words("flag_methods")):
@@ -200,7 +203,7 @@ def engine_arguments(flags: Mapping[str, Any]) -> list[str]:
 def _design(
     wanted: MeasureRequest, model: str, flags: Mapping[str, Any], notes: list[str]
 ) -> list[tuple[str, float]]:
-    """Batches in order with their worth; none, and a note why, where pinn does not know enough.
+    """Return batches in order with their information gains; empty with a note if unknown.
 
     Raises:
         PinnError: If the model does not fit, unless forced.

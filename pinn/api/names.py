@@ -30,7 +30,7 @@ class KnownModels:
     names: tuple[str, ...]
 
     def mixers(self) -> dict[str, str]:
-        """Return each model's kinds of layers, in words."""
+        """Return each model's kinds of layers as text."""
         return {name: model.mixer_names(catalog.load_model(name)) for name in self.names}
 
     def show(self, mixers: bool = False) -> None:
@@ -71,7 +71,7 @@ def models(contains: str = "", **given: object) -> KnownModels:
     return KnownModels(tuple(names))
 
 
-#: Explanation of the columns of a table of GPUs.
+#: Explanation of the columns of the table of GPUs.
 _COLUMNS = (
     "GiB, TB/s: memory size and bandwidth. bf16, fp8, fp4: dense TFLOP/s. link: "
     "between GPUs, one direction. measured: kinds of training data on this GPU; "

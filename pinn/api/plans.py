@@ -31,13 +31,13 @@ class PlannedFleet:
     """A plan with its table and files.
 
     Attributes:
-        plan: Choices for a load, best first, and all else that plan.json has.
+        plan: Plan with its choices, best first; the content of plan.json.
     """
 
     plan: Plan
 
     def table(self) -> pd.DataFrame:
-        """A row per choice, in SI units, with every flag: what plan.csv holds."""
+        """Return a row per choice, in SI units, with every flag: the content of plan.csv."""
         import pandas as pd
 
         return pd.DataFrame(choice_rows(self.plan))

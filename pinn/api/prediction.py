@@ -1,4 +1,4 @@
-"""Coefficients, step times and intervals: of one configuration, or of many as one table."""
+"""Coefficients, step times and intervals of one configuration, or of many as a table."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
     from pinn.engines.configurations import Configuration
 
-    #: A table, its rows, a grid (lists per key, or as typed), or a file of either.
+    #: A table, its rows, a grid (lists per key, or as text), or a file of either.
     AnyConfigurations = pd.DataFrame | Iterable[Configuration] | Configuration | str | Path
 
-#: Batches that a prediction shows where no others are asked for.
+#: Default batches of a prediction.
 EXAMPLES = (
     "1 decode @ 700",
     "32 decode @ 700",
@@ -52,7 +52,7 @@ EXAMPLES = (
     "1 prefill 2048 @ 0",
     "1 prefill 512 @ 0 + 16 decode @ 600",
 )
-#: The same of a model that generates no tokens.
+#: Default batches for a model that generates no tokens.
 POOLED_EXAMPLES = ("1 prefill 512 @ 0", "16 prefill 512 @ 0")
 
 
@@ -109,8 +109,9 @@ def network_prediction(
 
     Args:
         checkpoint: Trained network.
-        deployment: What it predicts.
-        configuration: The same as the user wrote it; its names stay in the JSON.
+        deployment: Deployment to predict.
+        configuration: Configuration of the deployment as the user wrote it; its names stay in the
+            JSON.
     """
     network = Surrogate.load(checkpoint)
     found = CoefficientSet(
@@ -121,7 +122,7 @@ def network_prediction(
 
 
 def file_prediction(found: CoefficientSet, deployment: Deployment) -> Prediction:
-    """Return the prediction of coefficients of a file, with its posterior's intervals if any."""
+    """Return the prediction of a file's coefficients, with its posterior's intervals if any."""
     if found.covariance is None:
         return _prediction(found, deployment, lambda _: file_evidence(found))
     from pinn.calibration.posterior import posterior_evidence
@@ -137,7 +138,7 @@ def _prediction(
 
 
 def _with_names(found: CoefficientSet, configuration: Mapping[str, object]) -> CoefficientSet:
-    """Return the set with what the user called model, GPU and format."""
+    """Return the coefficient set with the model, GPU and format named as the user named them."""
     names = {k: configuration[k] for k in NAMED if k in configuration}
     return replace(found, deployment=found.deployment | {"named": names})
 
@@ -195,7 +196,7 @@ def _texts(batch: object) -> list[str]:
     """Return one or several batches as a list.
 
     Raises:
-        PinnError: If they are no texts.
+        PinnError: If a batch is no text.
     """
     listed = [batch] if isinstance(batch, str) else batch
     if not isinstance(listed, Sequence) or not all(isinstance(each, str) for each in listed):
@@ -205,7 +206,7 @@ def _texts(batch: object) -> list[str]:
 
 
 def configuration_rows(configurations: AnyConfigurations) -> list[Values]:
-    """Configurations in any of the forms that :func:`predict_many` takes, one by one."""
+    """Return configurations as a list, from any of the forms that :func:`predict_many` takes."""
     import pandas as pd
 
     if isinstance(configurations, str | Path):

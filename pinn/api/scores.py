@@ -159,7 +159,7 @@ def _measured_grid(found: pd.DataFrame) -> Grid:
 
 
 def _measured_screen(found: pd.DataFrame) -> Grid:
-    """Return the same for a terminal: a line for each model and GPU of a release."""
+    """Return the measurements for a terminal: a line for each model and GPU of a release."""
     grid = _measured_grid(found.rename(columns={"configurations": "setups"}))
     rows = [Row([cell.replace(" ", "\n") for cell in row.cells]) for row in grid.rows]
     columns = [replace(column, folds=False) for column in grid.columns]

@@ -10,7 +10,7 @@ from pinn.common.files import CHECKPOINT_VARIABLE, find_checkpoint
 from pinn.common.progress import status
 from pinn.errors import PinnError, warn_user
 
-#: Packages of the service, as an error names them.
+#: Packages of the service, as errors name them.
 _PACKAGES = "fastapi uvicorn prometheus-client"
 
 

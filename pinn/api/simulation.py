@@ -1,4 +1,4 @@
-"""A workload served in simulated time."""
+"""Simulation of a workload on one server, two pools or a fleet."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from pinn.units import GIGA
 if TYPE_CHECKING:
     import pandas as pd
 
-    #: A file, the content of a plain one, or requests; None where flags say it.
+    #: A file, the content of a plain specification, or requests; None for a load from flags.
     AnyWorkload = (
         str | Path | Mapping[str, Json] | Sequence[Mapping[str, Json]] | pd.DataFrame | None
     )
@@ -134,7 +134,7 @@ def sweep(
 
 
 def _servers_request(given: dict[str, object]) -> tuple[dict[str, object], ServersRequest]:
-    """Take the arguments of two pools out of all that are given, by name and as a request."""
+    """Remove the arguments of pools and fleets from ``given``, and return these."""
     named = {f.name: given.pop(f.name, None) for f in fields(ServersRequest)}
     return named, read_request(ServersRequest, named)[0]
 
@@ -142,10 +142,10 @@ def _servers_request(given: dict[str, object]) -> tuple[dict[str, object], Serve
 def swept_rates(
     asked: SimulationRequest, servers: ServersRequest, flags: Mapping[str, FlagValue]
 ) -> RateSweep:
-    """Serve a load at each of the rates that are asked for.
+    """Serve a load at each of the requested rates.
 
     Raises:
-        PinnError: If there is none, or a sensitivity is asked for.
+        PinnError: If there is no rate, or a sensitivity is requested.
     """
     if asked.sensitivity is not None:
         raise PinnError(
@@ -163,7 +163,7 @@ def served(
     flags: Mapping[str, FlagValue],
     rate_per_s: float | None = None,
 ) -> Simulation | PoolsSimulation | FleetSimulation:
-    """Serve a load at one rate, on two pools or a fleet where they are asked for."""
+    """Serve a load at one rate, on one server, two pools or a fleet."""
     if servers == ServersRequest():
         return simulated(asked, flags, rate_per_s)
     if servers.fleet is not None and servers == ServersRequest(fleet=servers.fleet):
@@ -172,7 +172,7 @@ def served(
 
 
 def _one_rate(asked: SimulationRequest, remedy: str) -> list[float]:
-    """Return the asked rate as a list; an empty one without."""
+    """Return the requested rate as a list; empty without a rate."""
     rates = read_rates(asked.rate)
     if len(rates) > 1:
         raise PinnError(
@@ -182,10 +182,10 @@ def _one_rate(asked: SimulationRequest, remedy: str) -> list[float]:
 
 
 def read_rates(text: str | None) -> list[float]:
-    """Return the rates that a text names; none for None.
+    """Return the rates in a text; an empty list for None.
 
     Raises:
-        PinnError: If one is no number.
+        PinnError: If a rate is no number.
     """
     if text is None:
         return []
@@ -202,7 +202,7 @@ def read_rates(text: str | None) -> list[float]:
 def simulated(
     asked: SimulationRequest, flags: Mapping[str, FlagValue], rate_per_s: float | None = None
 ) -> Simulation:
-    """Serve a load at one rate; its own for None."""
+    """Serve a load at one rate, or at its own rate for None."""
     load, flags = asked_load(asked.workload, flags, asked.seed, model=asked.model)
     job = simulation_job(asked, load, flags, rate_per_s)
     reported = _reported(asked, job.workload)
@@ -233,7 +233,7 @@ def simulation_job(
     flags: Mapping[str, FlagValue],
     rate_per_s: float | None = None,
 ) -> Job:
-    """Return what is simulated; flags go before the request."""
+    """Return the job to simulate; flags override the request."""
     of_engine, others = flags_apart(EngineSpec, flags)
     file, known, link = asked.coefficients, {}, {}
     if file is not None:
@@ -260,7 +260,7 @@ def simulation_job(
 
 
 def _about(job: Job, load: Load, asked: SimulationRequest, rate_per_s: float | None) -> JsonObject:
-    """Return what was simulated and with what, so that the figures can be had again."""
+    """Return a description of the simulation with which its metrics can be reproduced."""
     facts = deployment_facts(job.deployment)
     facts["serving"] |= asdict(job.engine or EngineSpec())
     serving = job.deployment.serving
@@ -279,7 +279,7 @@ def _about(job: Job, load: Load, asked: SimulationRequest, rate_per_s: float | N
 
 
 def network_intervals(run: Run, job: Job, checkpoint: Path) -> Intervals:
-    """Return intervals of a run's metrics by what held-out data showed, or why there are none."""
+    """Return intervals of a run's metrics from held-out errors, or the reason for none."""
     if not run.requests.finished.any():
         return Intervals(missing="no request was served")
     try:
@@ -296,7 +296,7 @@ def network_intervals(run: Run, job: Job, checkpoint: Path) -> Intervals:
 
 
 def posterior_intervals(run: Run, job: Job, found: CoefficientSet) -> Intervals | None:
-    """Return intervals of a run's metrics by a file's posterior; None where it has none."""
+    """Return intervals of a run's metrics by a file's posterior; None without one."""
     if found.covariance is None or not run.requests.finished.any():
         return None
     prompt = "1 prefill 2048 @ 0"
@@ -307,7 +307,7 @@ def posterior_intervals(run: Run, job: Job, found: CoefficientSet) -> Intervals 
     return simulated_intervals(job, run, (step, ttft), LEVEL, {"sentence": sentence})
 
 
-#: Options that say something of one engine -> what to do instead.
+#: Options that apply only to a single engine -> alternative.
 _OF_ONE_ENGINE = {
     "replicas": "write the number of servers in each pool, such as --prefill '2x tp=4'",
     "kv_transfer_bytes_per_s": "give --kv-link-gb-per-s",
@@ -416,7 +416,7 @@ def simulated_fleet(
     flags: Mapping[str, FlagValue],
     rate_per_s: float | None = None,
 ) -> FleetSimulation:
-    """Serve a load on a fleet at one rate; its own for None."""
+    """Serve a load on a fleet at one rate, or at its own rate for None."""
     load, flags = asked_load(asked.workload, flags, asked.seed, model=asked.model)
     if asked.sensitivity is not None:
         raise PinnError("--sensitivity is for a single deployment: leave it out, or --fleet")
@@ -443,7 +443,7 @@ def _kind_job(
     flags: Mapping[str, FlagValue],
     rate_per_s: float | None,
 ) -> Job:
-    """Return what a kind of servers of a fleet would serve alone."""
+    """Return the job of one kind of a fleet's servers, as if it served alone."""
     named = {str(name).replace("-", "_"): value for name, value in kind.items()}
     of_engine, others = flags_apart(EngineSpec, named)
     own = canonical(others, "kinds: ")
@@ -456,7 +456,7 @@ def _requests_table(workload: object) -> pd.DataFrame:
     """Return the requests of a load, a table or a list of mappings, as a table.
 
     Raises:
-        PinnError: If they are something else.
+        PinnError: If they have another type.
     """
     import pandas as pd
 
@@ -472,7 +472,7 @@ def _requests_table(workload: object) -> pd.DataFrame:
 
 @contextlib.contextmanager
 def workload_file(workload: AnyWorkload) -> Iterator[Path | None]:
-    """Return the file of a workload; written for the time being where it is none."""
+    """Yield the path of the workload's file; other workloads are written to a temporary file."""
     if workload is None or isinstance(workload, str | Path):
         yield None if workload is None else Path(workload)
         return
@@ -486,6 +486,6 @@ def workload_file(workload: AnyWorkload) -> Iterator[Path | None]:
         try:
             yield path
         except PinnError as error:
-            # Nobody wrote that file.
+            # The temporary file is not the user's.
             said = str(error).replace(str(path), "workload").replace(folder, "workload")
             raise type(error)(said) from None

@@ -1,19 +1,17 @@
-"""Alpha of a server: the posterior after its requests' journeys.
+"""Calibration of alpha: its posterior from the request journeys of a server.
 
-A phase's measured time is linear in its alphas, in the waits that a simulation makes itself and,
-for the first token, in beta:
+A phase's measured time is linear in its alphas, in waits that a simulation reproduces by itself
+and, for the first token, in beta:
 
     seconds = alpha . features + share x step in flight + beta . the prompt's own steps + noise
 
-The shares of the step in flight are fitted beside the alphas, so that no constant takes up a wait,
-but not kept: a simulation would count them twice. For the same reason the wait for capacity is left
-out, by fitting ``queue_to_schedule`` to requests that met no queue.
+The shares of the step in flight are fitted together with the alphas, so that no constant absorbs a
+wait. They are then dropped, since a simulation would count them twice. For the same reason
+``queue_to_schedule`` is fitted only to requests that met no queue.
 
-What is left of a step is anything up to its length, noise of a known size: step / sqrt(12).
-Beyond that residuals have Tukey's weights, since stalls of a server are no property of a request.
-Without a term for the step in flight and its noise, waits for long steps would look like stalls,
-and the mean wait come out at half of what it is. Beta is not moved by journeys; how far it may be
-off is part of alpha's error.
+The remainder of a step in flight is uniform, with standard deviation step / sqrt(12). Residuals
+beyond this noise get Tukey's weights, since stalls of a server are no property of a request.
+Journeys do not change beta; its uncertainty is part of alpha's error.
 """
 
 from dataclasses import dataclass
@@ -29,27 +27,28 @@ from pinn.calibration.requests import MIN_REQUESTS, PHASES, RequestRows
 from pinn.surrogate.request_features import REQUEST_FEATURES, phase_mask
 from pinn.surrogate.step_features import STEP_FEATURES
 
-#: Share of the step in flight that a request waits before the queue: anything from 0 to 1, so a
-#: half give or take 1 / sqrt(12).
+#: Share of the step in flight that a request waits before the queue: uniform from 0 to 1, so 1/2
+#: with standard deviation 1 / sqrt(12).
 _WAIT, _WAIT_SPREAD = 0.5, 12**-0.5
-#: How far the share of a step may be off that passes before the first token's own steps: an
-#: assumption. It is 0, or 1 where steps are scheduled ahead of their run.
+#: Standard deviation of the share of a step that passes before the first token's own steps: an
+#: assumption. The share is 0, or 1 if steps are scheduled ahead.
 _SHARE_SPREAD = 0.1
-#: Median of the square of normal noise over its variance; standard deviations from which a residual
-#: counts nothing (Tukey's biweight, 95 % efficient for normal noise), and what stands for nothing.
+#: Median of the square of normal noise over its variance; residual in standard deviations that
+#: gets weight 0 (Tukey's biweight, 95 % efficient for normal noise); and a number that stands for
+#: zero.
 _MEDIAN_SQUARE, _BEYOND, _NONE = 0.455, 4.685, 1e-6
-#: Begin of the name of a verdict on a phase of requests beside their steps.
+#: Prefix of the names of verdicts on phases of requests outside their steps.
 LATER_REQUESTS = "later requests"
-#: Least noise: what the clocks of journeys resolve.
+#: Smallest noise, in seconds: the clock resolution of journeys.
 _LEAST_S = 1e-6
-#: Standard deviations beyond which a prior was wrong about an alpha.
+#: Standard deviations by which an alpha must differ from its prior for the prior to be widened.
 _FAR = 2.0
-#: Rounds of weights and noise (numerical), and stretches of time to tell how far neighbours share
-#: their residuals: an assumption.
+#: Iterations of weights and noise; and time spans for the correlation of neighbouring residuals,
+#: an assumption.
 _ROUNDS, _BLOCKS = 8, 20
 
 _BETA = len(STEP_FEATURES)
-#: Phase -> how far the share of the step in flight may be off that it holds.
+#: Phase -> standard deviation of the share of the step in flight that it includes.
 _SHARES = {"arrival_to_queue": _WAIT_SPREAD, "schedule_to_first_token": _SHARE_SPREAD}
 
 Rows = Float[np.ndarray, " requests"]
@@ -58,16 +57,16 @@ Design = Float[np.ndarray, "requests coefficients"]
 
 @dataclass(frozen=True)
 class AlphaCalibration:
-    """A calibrated alpha.
+    """Calibration of alpha.
 
     Attributes:
-        prior: Coefficients before the journeys, beta as the steps taught it.
-        posterior: Coefficients after them.
-        taught: Which alphas the requests taught.
-        waits: Phase -> share of the step in flight that was fitted beside alpha.
-        errors: Per phase, the errors of :func:`phase_errors`.
-        verdicts: Before and after on later time, a phase each that was kept.
-        worse: The same of phases that keep what was before, since they got worse.
+        prior: Coefficients before the fit to journeys, with beta calibrated to steps.
+        posterior: Coefficients after the fit to journeys.
+        taught: Whether each alpha was fitted to requests.
+        waits: Phase -> share of the step in flight that was fitted together with alpha.
+        errors: Errors of each phase, see :func:`phase_errors`.
+        verdicts: Change in held-out error (later time) of each phase whose fit was kept.
+        worse: Change in held-out error of each phase whose fit was dropped because it got worse.
     """
 
     prior: Prior
@@ -80,14 +79,14 @@ class AlphaCalibration:
 
 
 def calibrate_alpha(rows: RequestRows, before: Prior) -> AlphaCalibration:
-    """Fit alpha phase by phase to the requests of the first 60 % of time.
+    """Fit alpha phase by phase to the requests of the first 60 % of a run's time.
 
-    A phase with fewer than ``MIN_REQUESTS`` of them keeps what was before, and so does one whose
-    later requests are then predicted worse.
+    A phase keeps its prior if it has fewer than ``MIN_REQUESTS`` requests, or if the fit predicts
+    later requests worse.
 
     Args:
         rows: Whole requests of a run.
-        before: Coefficients before the journeys, beta as the steps taught it.
+        before: Coefficients before the fit, with beta calibrated to steps.
     """
     after, taught, waits = before, np.zeros(len(REQUEST_FEATURES), dtype=bool), _prior_waits(rows)
     verdicts, worse = list[Verdict](), list[Verdict]()
@@ -114,14 +113,14 @@ def calibrate_alpha(rows: RequestRows, before: Prior) -> AlphaCalibration:
 
 
 def _prior_waits(rows: RequestRows) -> dict[str, float]:
-    """Shares of the step in flight that each phase is expected to hold."""
+    """Return the expected share of the step in flight that each phase includes."""
     ahead = float(rows.is_ahead.any())
     expected = {"arrival_to_queue": _WAIT, "schedule_to_first_token": ahead}
     return {phase: expected.get(phase, 0.0) for phase in PHASES}
 
 
 def _waited_s(rows: RequestRows, phase: str) -> Rows:
-    """The step of which a phase holds a share; 0 where it holds none."""
+    """Return the seconds of the step of which a phase includes a share; 0 if it includes none."""
     return rows.waits.get(phase, np.zeros(len(rows)))
 
 
@@ -140,16 +139,16 @@ def _measured(
 
 
 def _noise_floor(rows: RequestRows, phase: str) -> Rows:
-    """Standard deviation of what is left of the step in flight."""
+    """Return the standard deviation of the remainder of the step in flight."""
     in_flight = _waited_s(rows, phase) * (phase == "arrival_to_queue")
     return np.maximum(in_flight / np.sqrt(12), _LEAST_S)
 
 
 def _of_phase(before: Prior, phase: str, share: float) -> Prior:
-    """The prior with, last, the share of the step in flight that a phase may hold.
+    """Return the prior of a phase's alphas, followed by its share of the step in flight.
 
-    Each alpha has its own error: that all of a server's err together is no more than likely, and
-    as a prior it would let what a phase knows well decide what it knows less of.
+    Errors of alphas are independent: a common error of all alphas is not certain, and would let a
+    well-known alpha determine a poorly known one.
     """
     variance = np.append(np.diag(before.covariance), _SHARES.get(phase, 0.0) ** 2)
     covariance = np.diag(variance)
@@ -158,7 +157,7 @@ def _of_phase(before: Prior, phase: str, share: float) -> Prior:
 
 
 def _fit(prior: Prior, design: Design, seconds: Rows, floor: Rows) -> Posterior:
-    """The posterior under noise whose scale and outliers the residuals tell."""
+    """Return the posterior under noise whose scale and outliers are estimated from residuals."""
     one, weight = np.ones(len(seconds)), np.ones(len(seconds))
     wide, residual = prior, seconds - design @ prior.mean
     for _ in range(_ROUNDS):
@@ -173,9 +172,9 @@ def _fit(prior: Prior, design: Design, seconds: Rows, floor: Rows) -> Posterior:
 
 
 def _widened(prior: Prior, mean: np.ndarray, design: Design) -> Prior:
-    """The prior with more variance of each alpha that the journeys put far from it.
+    """Return the prior with more variance for alphas that the journeys contradict.
 
-    Else a prior that was wrong would hold it back, and what is left would go to others.
+    Otherwise a wrong prior would bias that alpha, and the others would absorb the rest.
     """
     move = mean - prior.mean
     far = np.abs(move) > _FAR * np.sqrt(np.diag(prior.covariance))
@@ -184,7 +183,7 @@ def _widened(prior: Prior, mean: np.ndarray, design: Design) -> Prior:
 
 
 def _with_phase(after: Prior, found: Posterior, at: Int[np.ndarray, " k"]) -> Prior:
-    """Coefficients with those of a phase, which journeys see apart from all others."""
+    """Return coefficients with those of one phase replaced."""
     mean, covariance = after.mean.copy(), after.covariance.copy()
     mean[at] = found.mean[at]
     covariance[at, :] = covariance[:, at] = 0.0
@@ -193,7 +192,7 @@ def _with_phase(after: Prior, found: Posterior, at: Int[np.ndarray, " k"]) -> Pr
 
 
 def _judged(phase: str, seconds: Rows, design: Design, prior: Prior, found: Posterior) -> Verdict:
-    """Errors of later requests in the phase's mean time, before and after."""
+    """Return the change in mean error over later requests of a phase."""
     scale = max(float(np.mean(np.abs(seconds))), _LEAST_S)
     errors = [(design @ c.mean - seconds) / scale for c in (prior, found)]
     return judge(f"{LATER_REQUESTS}, {phase}", *errors)
@@ -205,13 +204,13 @@ def phase_errors(
     calibrated: Float[np.ndarray, " features"],
     waits: dict[str, float],
 ) -> pd.DataFrame:
-    """Errors of each phase on the last 20 % of time, in seconds.
+    """Return the errors of each phase on the last 20 % of time, in seconds.
 
     Args:
         rows: Whole requests of a run.
-        before: Coefficients before the journeys.
-        calibrated: Alpha after them.
-        waits: Phase -> share of the step in flight that was fitted beside it.
+        before: Coefficients before the fit to journeys.
+        calibrated: Alpha after the fit to journeys.
+        waits: Phase -> share of the step in flight that was fitted together with alpha.
 
     Returns:
         Columns ``phase``, ``method`` (before, calibrated), ``n``, ``median_s`` (measured) and

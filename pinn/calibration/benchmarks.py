@@ -1,4 +1,4 @@
-"""Coefficients fitted to figures of benchmarks."""
+"""Calibration to benchmark results: coefficients fitted to metrics of simulated loads."""
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -28,27 +28,28 @@ from pinn.simulator.simulate import measured_job, simulate_many
 from pinn.simulator.workloads.workload import Workload
 from pinn.surrogate.step_features import STEP_FEATURES
 
-# Figures of benchmarks as rows that are linear in the coefficients, by simulating their loads.
+# Metrics of benchmarks as rows that are linear in the coefficients, from simulations of their
+# loads.
 #
-# For the batches of a simulation, a mean latency is the sum of what each coefficient adds to it.
-# In a closed loop those batches hardly change with the coefficients; where requests come at a
-# rate, slower steps gather larger batches, so that a figure moves ``gain`` times as far. The
-# gain is measured: the load once more with every time longer.
+# For fixed batches, a mean latency is a sum of one term per coefficient. In a closed loop the
+# batches hardly change with the coefficients. In an open loop slower steps also make larger
+# batches, so that a metric changes ``gain`` times as much. One more simulation with all times
+# longer measures the gain.
 
-#: Figures to fit, by what they tell: the first that a file has. Further percentiles say little
-#: more, and an E2E is a TTFT and the times between its tokens.
+#: Metrics to fit, by the latency that they measure; the first one that a file has is used.
+#: Further percentiles add little, and an E2E latency is a TTFT plus ITLs.
 _FIRST = ("ttft_mean_s", "ttft_p50_s")
 _BETWEEN = ("tpot_mean_s", "itl_mean_s", "tpot_p50_s", "itl_p50_s")
 _WHOLE = ("e2e_mean_s", "e2e_p50_s")
 _RATES = ("output_tokens_per_s", "requests_per_s")
 
-#: Factor on all times by which gains are measured, and the largest that is believed: near
-#: saturation a figure says little of the steps.
+#: Factor on all times by which gains are measured, and the largest gain that is accepted: near
+#: saturation a metric says little about steps.
 _NUDGE, _MOST_GAIN = 1.05, 4.0
 
 _ALL = slice(None)
 
-#: How many times a load is drawn anew to see how much that matters: an assumption.
+#: Number of random draws of a load to estimate its sampling noise: an assumption.
 _DRAWS = 5
 
 Runs = Sequence[BenchmarkRun]
@@ -57,15 +58,15 @@ Vector = Float[np.ndarray, " coefficients"]
 
 @dataclass(frozen=True)
 class FigureRows:
-    """``n`` figures of runs, near the coefficients that they were simulated with.
+    """``n`` metrics of runs, linearized at the coefficients of their simulation.
 
     Attributes:
         names: Names of the metrics.
-        run: Which run each belongs to.
-        measured: Seconds, or per second.
+        run: Index of the run of each metric.
+        measured: Measured values, in seconds or per second.
         simulated: Simulated values of the metrics.
-        features: Change of each with each coefficient.
-        noise: Relative standard deviation of each.
+        features: Derivative of each metric with respect to each coefficient.
+        noise: Relative standard deviation of each metric.
     """
 
     names: tuple[str, ...]
@@ -80,7 +81,7 @@ def fitted_figures(run: BenchmarkRun) -> list[str]:
     """Return the names of the metrics of a run that are fitted.
 
     Raises:
-        PinnError: If it has none that could be.
+        PinnError: If the run has no metric that can be fitted.
     """
     kinds = [next((n for n in kind if n in run.figures), None) for kind in (_FIRST, _BETWEEN)]
     found = [name for name in kinds if name]
@@ -106,7 +107,7 @@ def simulated_rows(
     names = [fitted_figures(run) for run in runs]
 
     def served(run: BenchmarkRun, names: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """A run's figures, and how far they follow each coefficient."""
+        """Return a run's metrics, and their gain with respect to all times."""
         job = measured_job(deployment, benchmark_workload(run), near, engine)
         simulated = job.run()
         values = _values(simulated, names)
@@ -115,7 +116,7 @@ def simulated_rows(
         sign = np.array([-1.0 if name in _RATES else 1.0 for name in names])
         shares = sign[:, None] * added / added.sum(axis=1, keepdims=True)
         if run.load.rate_per_s is None and not run.load.offsets_s:
-            return values, shares  # in a closed loop they follow all times alike
+            return values, shares  # in a closed loop metrics are proportional to all times
         gain = np.abs(np.log(_values(replace(job, latency=far).run(), names) / values))
         gain = np.nan_to_num(gain / np.log(_NUDGE), nan=_MOST_GAIN)
         return values, shares * np.minimum(gain, _MOST_GAIN)[:, None]
@@ -153,10 +154,10 @@ def _values(run: Run, names: list[str]) -> np.ndarray:
 def noise_of_draws(
     runs: Runs, deployment: Deployment, coefficients: Vector, engine: EngineSpec | None = None
 ) -> Float[np.ndarray, " n"]:
-    """Relative standard deviation of each figure between two draws of its run's load.
+    """Return the relative standard deviation of each metric between two draws of its load.
 
-    Of lengths and gaps files mostly tell the distribution, so that what is simulated is another
-    draw than what was measured. 0 where a load leaves nothing to draw.
+    Files mostly give distributions of lengths and gaps, so the simulated load is another draw than
+    the measured one. The result is 0 for a load without random draws.
     """
     latency, found = _latency(deployment, coefficients), []
     for run in runs:
@@ -177,29 +178,30 @@ def _are_equal(one: Workload, other: Workload) -> bool:
 
 
 def _behind(figure: str) -> str:
-    """The latency whose steps a figure is made of."""
+    """Return the latency from which a metric is computed."""
     if figure in _RATES:
         return "e2e_mean_s"
     return "itl_mean_s" if figure.startswith(("tpot", "itl")) else figure
 
 
-# Coefficients fitted to benchmarks: their loads are simulated until batches and fit agree.
+# Coefficients fitted to benchmarks: their loads are simulated until batches and coefficients agree.
 
-#: Most simulations of every load; figures that change by less end the rounds; never half a refit.
+#: Most simulations of each load; metrics that change by less than this end the rounds; smallest
+#: share of a refit's change that is applied.
 _ROUNDS = estimate.Rounds(most=7, tolerance=0.005, whole=7, by_largest=True)
 
 
 @dataclass(frozen=True)
 class BenchmarkCalibration(ServerCalibration):
-    """A server calibrated to its benchmarks.
+    """Calibration of a server to its benchmarks.
 
     Attributes:
-        errors: ``run``, ``load``, ``figure``, ``measured``, ``before`` and ``after``, one row for
-            each figure that was fitted.
-        held_out: The same columns; ``after`` is predicted from the other loads. Empty after a
+        errors: Columns ``run``, ``load``, ``figure``, ``measured``, ``before`` and ``after``, one
+            row for each fitted metric.
+        held_out: Columns of ``errors``; ``after`` is predicted from the other loads. Empty for a
             single load.
-        left_alone: Figures that got worse on held-out loads while others improved, to which
-            nothing was fitted.
+        left_alone: Metrics that were not fitted, because their held-out error grew while that of
+            others fell.
     """
 
     errors: pd.DataFrame
@@ -210,19 +212,19 @@ class BenchmarkCalibration(ServerCalibration):
 def calibrate_to_benchmarks(
     runs: Runs, deployment: Deployment, prior: Prior, engine: EngineSpec | None = None
 ) -> BenchmarkCalibration:
-    """Fit the coefficients to runs, and judge them by leaving each load out.
+    """Fit the coefficients to runs, and evaluate the fit on each load held out.
 
-    Where some metrics improve on held-out loads and others get worse, the fit is to those alone
-    that do not get worse.
+    If some metrics improve on held-out loads and others get worse, only the former are fitted.
 
     Args:
-        runs: Runs of one server.
+        runs: Benchmark runs of one server.
         deployment: The server.
-        prior: Coefficients before.
-        engine: How it schedules; None for the engine's defaults.
+        prior: Coefficients before the calibration.
+        engine: Scheduler settings of the server; None for the engine's defaults.
 
     Raises:
-        PinnError: If a run has no figure to fit, or the simulated server serves none of it.
+        PinnError: If a run has no metric to fit, or the simulated server serves none of its
+            requests.
     """
     found = _calibrate(runs, deployment, prior, engine)
     worse = _worse_figures(found.held_out)
@@ -239,7 +241,7 @@ def calibrate_to_benchmarks(
 
 
 def _worse_figures(held_out: pd.DataFrame) -> tuple[str, ...]:
-    """Return the figures that got worse on held-out loads where others got better."""
+    """Return metrics that got worse on held-out loads while others improved."""
     words = {
         str(figure): judge(
             "", *((rows[side] / rows["measured"] - 1).to_numpy() for side in ("before", "after"))
@@ -251,7 +253,7 @@ def _worse_figures(held_out: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _without(figures: Mapping[str, float], worse: Collection[str]) -> dict[str, float]:
-    """Return figures of other latencies than those, which no other percentile stands in for."""
+    """Return metrics of latencies other than the given ones."""
     kinds = {name.partition("_")[0] for name in worse}
     kinds |= {"e2e"} if kinds & {"ttft", "tpot", "itl"} else set()
     rates = _RATES if kinds else ()
@@ -288,12 +290,12 @@ def _calibrate(
 
 @dataclass(frozen=True)
 class _Simulation:
-    """Benchmarks, simulated and fitted to in turn; an ``estimate.Simulation`` of coefficients.
+    """Benchmark loads that are simulated and fitted in turn, as an ``estimate.Simulation``.
 
     Attributes:
-        served: Figures of the runs' simulations by ``coefficients``.
-        prior: Coefficients before.
-        noise: Relative standard deviation of each figure.
+        served: Function that returns the runs' simulated metrics for ``coefficients``.
+        prior: Coefficients before the calibration.
+        noise: Relative standard deviation of each metric.
     """
 
     served: Callable[..., FigureRows]
@@ -301,7 +303,7 @@ class _Simulation:
     noise: Float[np.ndarray, " n"]
 
     def simulate(self, coefficients: Vector) -> FigureRows:
-        """Return the figures of a simulation."""
+        """Return the metrics of a simulation."""
         return replace(self.served(coefficients=coefficients), noise=self.noise)
 
     def refit(self, rows: FigureRows, at: Vector) -> Vector:
@@ -309,7 +311,7 @@ class _Simulation:
         return fit_rows(self.prior, rows, at).mean
 
     def misfit(self, rows: FigureRows, at: Vector) -> float:
-        """Return -2 log of the posterior's density by simulated figures, up to a constant."""
+        """Return -2 log of the posterior density given simulated metrics, up to a constant."""
         away = (rows.simulated / rows.measured - 1) / self.noise
         return float(away @ away) + self.prior.distance_squared(at)
 
@@ -317,7 +319,7 @@ class _Simulation:
 def fit_rows(
     prior: Prior, rows: FigureRows, at: Vector, keep: Bool[np.ndarray, " figures"] | slice = _ALL
 ) -> Posterior:
-    """Fit figures that were simulated with the coefficients ``at``; those to ``keep``, or all."""
+    """Fit coefficients to the metrics ``keep``, or all, simulated at the coefficients ``at``."""
     features = rows.features[keep]
     offset = rows.simulated[keep] - features @ at
     return posterior.fit_posterior(prior, features, rows.measured[keep], rows.noise[keep], offset)
@@ -326,7 +328,7 @@ def fit_rows(
 def _left_out(
     runs: Runs, served: Callable[..., FigureRows], prior: Prior, rows: FigureRows
 ) -> tuple[list[Verdict], Float[np.ndarray, " n"]]:
-    """Return verdicts and figures of each load from the other loads; none where there is one."""
+    """Return verdicts and metrics of each load predicted from the others; empty for one load."""
     of_row = np.array([run.load.text for run in runs])[rows.run]
     each_load = list(dict.fromkeys(of_row))
     if len(each_load) < 2:
@@ -339,7 +341,7 @@ def _left_out(
         simulated[out] = found.simulated
         spread[out] = np.hypot(fitted.deviation(found.features) / found.simulated, rows.noise[out])
     before = np.hypot(prior.deviation(rows.features) / rows.simulated, rows.noise)
-    # Figures of one load are neighbours; those that are noisy count less.
+    # Metrics of one load are correlated neighbours; noisy ones get less weight.
     order = np.concatenate([np.flatnonzero(of_row == load) for load in each_load])
     ratios = [each[order] / rows.measured[order] for each in (rows.simulated, simulated)]
     spreads, weight = [before[order], spread[order]], TIME_NOISE / rows.noise[order]
@@ -347,7 +349,7 @@ def _left_out(
 
 
 def _mean_step(runs: Runs) -> tuple[float, float]:
-    """Requests and context of a typical decode step, by Little's law."""
+    """Return requests and context of a typical decode step, by Little's law."""
     requests, context = [], []
     for run in runs:
         load = run.load

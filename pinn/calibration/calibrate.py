@@ -1,4 +1,4 @@
-"""Beta fitted to step times of a trace, and whether it is better than before."""
+"""Calibration of beta to the step times of a trace, and its held-out error."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,15 +18,15 @@ from pinn.physics.batch_sums import BatchSums
 from pinn.physics.costs import step_costs
 from pinn.surrogate.step_features import overlapped, step_features
 
-# Good intervals of a run as rows that are linear in beta.
+# Intervals between step starts as rows that are linear in beta.
 #
-# A step waits for the longer of launching and the GPU's work. Every fit leaves the choice to the
-# coefficients before it: the shorter one's features are 0 (``overlapped``), and a step takes
-# beta . features before and after.
+# A step waits for the longer of launching and the GPU's work. Every fit decides by the coefficients
+# before it which one that is, and sets the features of the other to 0 (``overlapped``). A step then
+# takes beta . features both before and after the fit.
 
-#: Steps of the windows for calibration and evaluation: shorter ones are mostly noise of a few
-#: steps, of longer ones the ends say little. Assumptions, around the ten steps between samples of
-#: the public run.
+#: Fewest and most steps of the windows for calibration and evaluation. Shorter windows are mostly
+#: noise, longer ones average over changing batches. Assumptions, around the ten steps between
+#: samples of the public run.
 WINDOW_STEPS = (5, 15)
 
 PARTS = CALIBRATION, VALIDATION, TEST = "first 60 %", "next 20 %", "last 20 %"
@@ -34,15 +34,15 @@ PARTS = CALIBRATION, VALIDATION, TEST = "first 60 %", "next 20 %", "last 20 %"
 
 @dataclass(frozen=True)
 class Intervals:
-    """``n`` intervals between starts of steps, each as its mean step.
+    """``n`` intervals between starts of steps, each represented by its mean step.
 
     Attributes:
-        features: Mean step features, overlapped by the coefficients before a calibration.
+        features: Mean step features, with overlap by the coefficients before calibration.
         seconds: Mean seconds per step.
-        steps: Steps of each; 1 for a single cycle.
-        row: Row of the cycle table.
-        part: Index into ``PARTS``: where in the run's time it lies.
-        sums: Mean batch sums.
+        steps: Number of steps of each interval; 1 for a single cycle.
+        row: Row of each interval in the cycle table.
+        part: Index into ``PARTS`` of each interval, by the run's time.
+        sums: Mean batch sums of each interval.
     """
 
     features: Float[np.ndarray, "n step_features"]
@@ -56,34 +56,35 @@ class Intervals:
         return len(self.seconds)
 
     def take(self, index: Shaped[np.ndarray, " index"]) -> "Intervals":
-        """The intervals at ``index``, a mask or row numbers."""
+        """Return the intervals at ``index``, a mask or row numbers."""
         kept = {name: column[index] for name, column in vars(self).items() if name != "sums"}
         return Intervals(sums=each_sum(lambda values: values[index], self.sums), **kept)
 
     def of_part(self, name: str) -> "Intervals":
-        """The intervals of one part of the run's time."""
+        """Return the intervals of one part of the run's time."""
         return self.take(self.part == PARTS.index(name))
 
     @property
     def is_single(self) -> Bool[np.ndarray, " n"]:
-        """Whether each is a single cycle."""
+        """Return whether each interval is a single cycle."""
         return self.steps == 1
 
     @property
     def is_window(self) -> Bool[np.ndarray, " n"]:
-        """Whether each is a window of :data:`WINDOW_STEPS` steps."""
+        """Return whether each interval is a window of :data:`WINDOW_STEPS` steps."""
         return (self.steps >= WINDOW_STEPS[0]) & (self.steps <= WINDOW_STEPS[1])
 
 
 def read_intervals(
     traces: TraceTables, deployment: Deployment, beta: Float[np.ndarray, " step_features"]
 ) -> Intervals:
-    """The single cycles and windows of a run, split by time (60/20/20).
+    """Return the single cycles and windows of a run, split by time (60/20/20).
 
     Args:
         traces: Canonical tables.
-        deployment: What they were measured on.
-        beta: Its coefficients before, by which launching and the GPU's work overlap.
+        deployment: Deployment that was measured.
+        beta: Its coefficients before calibration, which determine the overlap of launching and GPU
+            work.
 
     Raises:
         PinnError: If the tables hold no steps, their step time was refused as a target, or no
@@ -103,7 +104,7 @@ def read_intervals(
     features = overlapped(step_features(step_costs([deployment]), batches.sums), beta)
 
     def mean(values: np.ndarray) -> np.ndarray:
-        """Mean over an interval's steps of what its batches have."""
+        """Return the mean over each interval's steps of a value per step."""
         return np.bincount(batches.owner, batches.weight * values, minlength=len(steps)) / steps
 
     return Intervals(
@@ -133,7 +134,7 @@ def _check_target(traces: TraceTables) -> None:
         )
 
 
-# Beta of a server, calibrated to its own step times.
+# Beta of a server, calibrated to measured step times.
 
 #: Kinds of intervals to calibrate on.
 KINDS = ("windows", "singles", "both")
@@ -145,7 +146,7 @@ class BetaSettings:
 
     Attributes:
         kind: Intervals to use: ``windows`` of 5 to 15 steps, ``singles`` or ``both``.
-        budget: How many of them, chosen at random; None for all.
+        budget: Number of intervals, chosen at random; None for all.
         seed: Seed of the choice.
     """
 
@@ -155,10 +156,10 @@ class BetaSettings:
 
 
 def candidates(intervals: Intervals, kind: str) -> Intervals:
-    """The intervals of the first 60 % of time that may be calibrated on.
+    """Return the intervals of one kind in the first 60 % of time.
 
     Raises:
-        PinnError: If the kind is unknown or there are none of it.
+        PinnError: If the kind is unknown or has no intervals.
     """
     if kind not in KINDS:
         raise PinnError(f"unknown kind of intervals {kind!r}: use one of {', '.join(KINDS)}")
@@ -176,7 +177,7 @@ def candidates(intervals: Intervals, kind: str) -> Intervals:
 
 
 def chosen(intervals: Intervals, settings: BetaSettings) -> Intervals:
-    """The intervals to calibrate on: as many as the budget allows, in order of time.
+    """Return the intervals for calibration: as many as the budget allows, in order of time.
 
     Raises:
         PinnError: If there are none, or the budget is not positive.
@@ -190,18 +191,18 @@ def chosen(intervals: Intervals, settings: BetaSettings) -> Intervals:
 
 
 def calibrate_to(used: Intervals, prior: Prior) -> Posterior:
-    """Fit to all given intervals; alpha stays what it was."""
+    """Return the posterior of beta after a fit to intervals; alpha stays unchanged."""
     return fit_posterior(prior, all_features(used.features), used.seconds)
 
 
 def error_table(
     intervals: Intervals, betas: dict[str, Float[np.ndarray, " features"]]
 ) -> pd.DataFrame:
-    """Relative errors of mean step times by part of the run's time and kind of interval.
+    """Return relative errors of mean step times, by part of the run and kind of interval.
 
     Args:
         intervals: Intervals of a run.
-        betas: Name -> coefficients, such as before and after.
+        betas: Name -> beta, such as before and after calibration.
 
     Returns:
         Columns ``part``, ``kind``, ``n``, ``coefficients``, ``median``, ``mean``, ``bias`` (median
@@ -220,30 +221,28 @@ def error_table(
 
 
 def _summary(error: np.ndarray) -> tuple[float, float, float]:
-    """Median and mean absolute error, and the median signed error; NaN of none."""
+    """Return the median and mean absolute error and the median signed error; NaN without errors."""
     if not len(error):
         return np.nan, np.nan, np.nan
     size = np.abs(error)
     return float(np.median(size)), float(size.mean()), float(np.median(error))
 
 
-# Is a calibration better than what was before, on what it has not seen, beyond noise?
+# Held-out evaluation: whether a calibration improves predictions beyond noise.
 #
-# Errors tell how far predictions are off, and how probable the measurements are under them tells
-# also whether their intervals say so: what was predicted well and is now known better is better
-# too.
+# Errors measure predictions, and likelihoods also measure their intervals: a value that was
+# predicted well and now has a narrower interval counts as better, too.
 
-#: Neighbours in time share their noise: standard errors are over so many blocks at most.
+#: Most blocks of neighbouring measurements for standard errors, since neighbours share noise.
 _BLOCKS = 20
 
-#: Degrees of freedom of the Student's t that weighs measurements: a single one that is far
-#: off does not decide.
+#: Degrees of freedom of Student's t for measurements, so that a single outlier does not decide.
 _DEGREES = 5.0
 
 Errors = Float[np.ndarray, " n"]
 
 
-#: Errors that differ by less differ by the rounding of a fit that has nothing to change.
+#: Smallest difference of errors that is more than rounding.
 _ROUNDING = 1e-6
 
 
@@ -253,12 +252,12 @@ class Verdict:
 
     Attributes:
         where: Held-out data, by name.
-        count: How many measurements that are.
-        gain: Fall of the mean error; where probabilities are compared, the mean log of how many
-            times as probable a measurement is after as before.
-        standard_error: Of the gain; NaN where one measurement cannot tell.
-        before: Mean absolute relative error before; None where probabilities are compared.
-        after: Error after the calibration.
+        count: Number of held-out measurements.
+        gain: Decrease of the mean error; for likelihoods, the mean log likelihood ratio of after to
+            before.
+        standard_error: Standard error of the gain; NaN for a single measurement.
+        before: Mean absolute relative error before the calibration; None for likelihoods.
+        after: Mean absolute relative error after the calibration; None for likelihoods.
     """
 
     where: str
@@ -270,19 +269,19 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """``better`` or ``worse`` by more than one standard error, else ``no better``."""
+        """Return ``better`` or ``worse`` if by more than one standard error, else ``no better``."""
         if not abs(self.gain) > float(np.nan_to_num(self.standard_error)) + _ROUNDING:
             return "no better"
         return "better" if self.gain > 0 else "worse"
 
     @property
     def is_worse(self) -> bool:
-        """Worse by more than one standard error."""
+        """Return whether it is worse by more than one standard error."""
         return self.word == "worse"
 
     @property
     def figures(self) -> list[str]:
-        """Before, after, and the standard error, for people."""
+        """Return the errors before and after, and the standard error, as text."""
         if self.before is None or self.after is None:
             factor = float(np.exp(self.gain))
             return ["", f"likelihood ratio {factor:.2f}", f"{factor * self.standard_error:.2f}"]
@@ -316,12 +315,12 @@ def judge_likelihood(
 def judgements(
     where: str, ratios: Sequence[Errors], spreads: Sequence[Errors], weight: Errors | float = 1.0
 ) -> list[Verdict]:
-    """Both of the same measurements.
+    """Return verdicts on errors and on likelihoods of the same measurements.
 
     Args:
         where: Held-out data, by name.
-        ratios: Predicted over measured, before and after.
-        spreads: Relative standard deviations of the predictions, before and after.
+        ratios: Predicted over measured values, before and after calibration.
+        spreads: Relative standard deviations of the predictions, before and after calibration.
         weight: Weight of each relative error.
     """
     errors = [(ratio - 1) * weight for ratio in ratios]
@@ -335,12 +334,12 @@ def _log_density(z: Errors) -> Errors:
 
 
 def _standard_error(gain: Errors) -> float:
-    """Standard error of the mean, by blocks of neighbours."""
+    """Return the standard error of the mean, from means of blocks of neighbours."""
     blocks = [block.mean() for block in np.array_split(gain, min(_BLOCKS, len(gain)))]
     return float(np.std(blocks, ddof=1) / np.sqrt(len(blocks))) if len(blocks) > 1 else np.nan
 
 
 def is_kept(verdicts: Sequence[Verdict]) -> bool:
-    """True if any held-out score improved and none got worse."""
+    """Return whether any held-out score improved and none got worse."""
     words = {verdict.word for verdict in verdicts}
     return "better" in words and "worse" not in words

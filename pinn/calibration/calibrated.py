@@ -1,4 +1,4 @@
-"""A calibrated server: from its traces, or from whole steps that were timed."""
+"""Calibrations of a server to its traces, or to measured whole steps."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import asdict, dataclass
@@ -23,22 +23,22 @@ from pinn.surrogate.coefficient_set import CoefficientSet, deployment_facts
 from pinn.surrogate.coefficients import Coefficients
 from pinn.surrogate.step_features import STEP_FEATURES, overlapped, step_features
 
-#: Ratio of the mean requests of two halves of a run from which they count as two loads, and fewest
-#: intervals in each: assumptions.
+#: Ratio of the mean requests of two halves of a run from which on they count as two loads, and
+#: fewest intervals of each half: assumptions.
 _TWO_LOADS, _LEAST = 1.5, 20
 
 
 @dataclass(frozen=True)
 class ServerCalibration:
-    """A calibrated server, whatever of it was measured.
+    """Calibration of a server, from any kind of measurement.
 
     Attributes:
         deployment: The server.
-        prior: Coefficients before.
-        posterior: Coefficients after.
-        quantities: What the measurements determine.
-        verdicts: Held-out error before and after.
-        facts: What a file says of the measurements, and of the fit to them.
+        prior: Coefficients before the calibration.
+        posterior: Coefficients after the calibration.
+        quantities: Parameters with their values before and after, and their standard errors.
+        verdicts: Changes in held-out error.
+        facts: Description of measurements and fit, for the coefficient file.
     """
 
     deployment: Deployment
@@ -51,11 +51,11 @@ class ServerCalibration:
     def coefficient_set(
         self, named: dict[str, str], taught: Bool[np.ndarray, " request_features"]
     ) -> CoefficientSet:
-        """The result as a file's content.
+        """Return the result as the content of a coefficient file.
 
         Args:
             named: Model, GPU and format as the user named them.
-            taught: Whether data taught each alpha.
+            taught: Whether each alpha was fitted to data.
         """
         facts = self.facts | {
             "quantities": [asdict(quantity) for quantity in self.quantities],
@@ -69,12 +69,12 @@ class ServerCalibration:
 
 @dataclass(frozen=True)
 class Calibration(ServerCalibration):
-    """A server calibrated to its traces.
+    """Calibration of a server to its traces.
 
     Attributes:
-        beta: What was found for steps; its noise is of each interval that was fitted to.
-        alpha: What was found for requests.
-        errors: Before and after, of :func:`pinn.calibration.calibrate.error_table`.
+        beta: Posterior from steps; its noise has one entry for each fitted interval.
+        alpha: Calibration of alpha to requests; None without journeys.
+        errors: Errors before and after, see :func:`pinn.calibration.calibrate.error_table`.
     """
 
     beta: Posterior
@@ -89,12 +89,12 @@ def run_calibration(
 
     Args:
         traces: Canonical tables.
-        deployment: What was traced.
-        prior: Coefficients of the deployment before.
-        settings: How.
+        deployment: Deployment that was traced.
+        prior: Coefficients of the deployment before the calibration.
+        settings: Settings of the calibration of beta.
 
     Raises:
-        PinnError: If the tables hold nothing to calibrate on.
+        PinnError: If the tables have no data for a calibration.
     """
     intervals = calibrate.read_intervals(traces, deployment, prior.beta)
     used = calibrate.chosen(intervals, settings)
@@ -122,14 +122,14 @@ def run_calibration(
 
 
 def _later(intervals: Intervals, prior: Prior, beta: Posterior) -> list[Verdict]:
-    """Before and after on all that came after the intervals that were fitted to."""
+    """Return changes in error on all data after the fitted intervals."""
     usual = intervals.is_window | intervals.is_single
     later = intervals.take((intervals.part > 0) & usual)
     return [_judged("later time", later, prior, beta)] if len(later) else []
 
 
 def _other_loads(intervals: Intervals, prior: Prior, settings: BetaSettings) -> list[Verdict]:
-    """Fit to the lower half of the loads and evaluate on the upper, and the reverse."""
+    """Fit to the lower half of the loads and evaluate on the upper half, and vice versa."""
     pool = calibrate.candidates(intervals, settings.kind)
     requests = pool.sums.requests
     is_upper = requests > np.median(requests)
@@ -157,20 +157,20 @@ def _records(table: pd.DataFrame) -> list[dict[Hashable, object]]:
 
 # Beta of a server, calibrated to whole steps that ``pinn measure`` timed.
 #
-# Each batch is one row: the median of its repeats. Its noise is the median's own standard error and
-# what no coefficient explains, whose scale is the one that makes the rows most probable under the
-# prior (evidence: type-II maximum likelihood).
+# Each batch is one row: the median of its repeats. Its noise is the standard error of the median
+# plus an error that no coefficient explains. The scale of the latter maximizes the evidence of the
+# rows under the prior (type-II maximum likelihood).
 
-#: Scales of what no coefficient explains that are tried, relative.
+#: Candidate scales of the error that no coefficient explains, relative.
 _SCALES = np.array([0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.2])
 
-#: Parts of the batches that are held out in turn.
+#: Number of parts of the batches, each of which is held out in turn.
 _PARTS = 5
 
-#: Flags that set the size of the KV cache, which then says nothing of the others.
+#: Flags that set the size of the KV cache; with them, the size does not check other flags.
 _CACHE_SIZES = {"--kv-cache-memory-bytes", "--num-gpu-blocks-override"}
 
-#: Standard deviations from which a row counts nothing (Tukey's biweight, 95 % efficient).
+#: Residual in standard deviations that gets weight 0 (Tukey's biweight, 95 % efficient).
 _BEYOND = 4.685
 
 Rows = Float[np.ndarray, " batches"]
@@ -178,16 +178,16 @@ Rows = Float[np.ndarray, " batches"]
 
 @dataclass(frozen=True)
 class StepCalibration(ServerCalibration):
-    """A server calibrated to measured steps; alpha stays what it was.
+    """Calibration of a server to measured steps; alpha stays unchanged.
 
     Attributes:
-        steps: What was measured.
+        steps: Measured steps.
     """
 
     steps: MeasuredSteps
 
     def predictions(self) -> tuple[Rows, Rows]:
-        """Seconds of each batch before and after."""
+        """Return the predicted seconds of each batch, before and after the calibration."""
         features = measured_features(self.steps, self.deployment, self.prior.beta)
         return features @ self.prior.mean, features @ self.posterior.mean
 
@@ -195,7 +195,7 @@ class StepCalibration(ServerCalibration):
 def measured_features(
     steps: MeasuredSteps, deployment: Deployment, beta: Float[np.ndarray, " step_features"]
 ) -> Float[np.ndarray, "batches coefficients"]:
-    """Return the seconds that each coefficient adds to the batches' steps, overlaps taken off."""
+    """Return the seconds that each coefficient adds to the batches' steps, with overlap."""
     sums = steps.sums(deployment.model.window_tokens)
     return all_features(overlapped(step_features(step_costs([deployment]), sums), beta))
 
@@ -203,16 +203,16 @@ def measured_features(
 def fit_steps(
     prior: Prior, features: Float[np.ndarray, "batches coefficients"], seconds: Rows, error: Rows
 ) -> tuple[Posterior, float]:
-    """Fit to medians.
+    """Fit coefficients to median step times.
 
     Args:
-        prior: Before.
-        features: Features of each batch.
-        seconds: Median of each.
+        prior: Coefficients before the fit.
+        features: Step features of each batch.
+        seconds: Median step time of each batch.
         error: Relative standard error of each median.
 
     Returns:
-        The posterior, and the scale of what it does not explain.
+        The posterior, and the relative scale of the unexplained error.
     """
     weight = np.ones(len(seconds))
     for _ in range(2):
@@ -227,7 +227,7 @@ def fit_steps(
 def _unexplained(
     prior: Prior, features: Float[np.ndarray, "batches coefficients"], seconds: Rows, error: Rows
 ) -> float:
-    """The scale under which the rows are most probable."""
+    """Return the scale of unexplained error that maximizes the likelihood of the rows."""
     relative = features / seconds[:, None]
     residual = relative @ prior.mean - 1
     spread = relative @ prior.covariance @ relative.T
@@ -240,7 +240,7 @@ def _unexplained(
 
 
 def calibrate_steps(steps: MeasuredSteps, deployment: Deployment, prior: Prior) -> StepCalibration:
-    """Fit, and judge by leaving out a fifth of the batches in turn."""
+    """Fit to measured steps, and evaluate with each fifth of the batches held out in turn."""
     features = measured_features(steps, deployment, prior.beta)
     fitted, scale = fit_steps(prior, features, steps.seconds, steps.error)
     held = steps.rows[["num_decode_requests", "sum_decode_kv_tokens"]].mean()

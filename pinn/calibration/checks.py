@@ -1,4 +1,4 @@
-"""Whether measurements are of the server that they are said to be of."""
+"""Checks of whether measurements belong to the deployment that the user named."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -26,15 +26,15 @@ from pinn.specs.model_variants import with_precision
 from pinn.surrogate.coefficients import Coefficients
 from pinn.surrogate.step_features import step_features, step_time
 
-# Does a file match the flags? Findings before a fit, each a sentence of what was got, what was
-# expected, and the likely mistake: a flag that would explain it, or what to look at.
+# Checks before a fit: each finding is a sentence with what was got, what was expected, and the
+# likely mistake, such as a flag that would explain the data.
 #
-# A fit to the wrong server looks fine: its constants take up the difference. So what can be
-# known beforehand is checked beforehand: the size of the KV cache, budget and seats, one model
-# and one server a file, the physical floor, units, clocks, and figures against each other.
+# A fit to the wrong server looks fine, since its constants absorb the difference. Checks therefore
+# precede the fit: the size of the KV cache, token budget and request limit, a single model and
+# server per file, the roofline lower bound, units, clocks, and the consistency of metrics.
 
 
-#: Coefficients of a deployment, or of another that might have run.
+#: Function that returns the coefficients of a deployment, or of an alternative one.
 CoefficientsOf = Callable[[Deployment], Coefficients]
 
 
@@ -42,12 +42,12 @@ def refuse(findings: Sequence[str], force: bool = False) -> Sequence[str]:
     """Stop before a fit to files that do not match their flags.
 
     Args:
-        findings: Of :func:`~pinn.calibration.checks.check_traces` or
+        findings: Findings of :func:`~pinn.calibration.checks.check_traces` or
             :func:`~pinn.calibration.checks_benchmarks.check_benchmarks`.
-        force: Go on all the same.
+        force: Whether to continue despite findings.
 
     Returns:
-        The findings, to be printed where the fit goes on.
+        The findings, to be printed if the fit continues.
 
     Raises:
         PinnError: If there are any and ``force`` is not given.
@@ -58,9 +58,9 @@ def refuse(findings: Sequence[str], force: bool = False) -> Sequence[str]:
     return findings
 
 
-# What the size of a KV cache and the speed of a server say about its flags.
+# Checks of flags by the size of the KV cache and the speed of the server.
 
-#: Flag -> values that are tried as an explanation.
+#: Flag -> alternative values that may explain a mismatch.
 _VALUES = {
     "tensor_parallel_size": (1, 2, 4, 8, 16),
     "pipeline_parallel_size": (1, 2, 4),
@@ -70,24 +70,26 @@ _VALUES = {
     "precision": ("bf16", "fp8", "nvfp4", "int4"),
 }
 
-#: Share by which a count of KV blocks may differ, and share of the GPU's memory on top: what
-#: vLLM measures at start (activations, CUDA graphs of some versions) is estimated here.
+#: Relative tolerance of the number of KV blocks, and additional tolerance as a share of GPU
+#: memory: memory that vLLM measures at start (activations, CUDA graphs of some versions) is
+#: estimated here.
 _KV_SHARE, _MEMORY_SHARE = 0.08, 0.03
-#: Logs repeat shares with two digits or more.
+#: Decimal digits to which logs round shares.
 _SAME_SHARE = 0.005
 
-#: Measured over predicted times beyond this factor are a mistake whatever the cause, since no
-#: held-out model was wrong by half as much; from the smaller one on if a single flag explains it.
+#: Factors of measured over predicted times. Beyond the larger one there is a mistake, since no
+#: held-out model had half of that error. Beyond the smaller one there is a mistake if a single flag
+#: explains it.
 FAR, OFF = 2.0, 1.5
 
-#: A flag explains a time if it brings the prediction this near.
+#: Largest remaining factor for which a changed flag explains a time.
 _EXPLAINED = 1.2
 
 
 def alternatives(
     deployment: Deployment, flags: tuple[str, ...]
 ) -> Iterator[tuple[str, Deployment]]:
-    """The deployment with one flag changed, and the flag as typed.
+    """Yield the flag as typed, and the deployment with that flag changed.
 
     Args:
         deployment: The deployment as the user gave it.
@@ -113,7 +115,7 @@ def _changed(deployment: Deployment, name: str, value: FlagValue) -> Deployment:
 
 
 def check_kv_blocks(blocks: int, deployment: Deployment) -> Iterator[str]:
-    """A server's KV blocks against the memory model.
+    """Compare a server's number of KV blocks with the memory model.
 
     Args:
         blocks: Number of KV blocks that the server states.
@@ -135,7 +137,7 @@ def check_kv_blocks(blocks: int, deployment: Deployment) -> Iterator[str]:
             f"{text}: no single flag explains it: check that --model is the model that was served"
         )
         return
-    # The number of GPUs goes first: that is what people mistake.
+    # The number of GPUs is checked first, as the most frequent mistake.
     shown = [option for _, option in sorted(near, key=lambda pair: pair[0])[:2]]
     parallel = [o for _, o in near if o.startswith("--tensor-parallel-size")]
     shown = list(dict.fromkeys(parallel[:1] + shown))
@@ -143,14 +145,14 @@ def check_kv_blocks(blocks: int, deployment: Deployment) -> Iterator[str]:
 
 
 def check_memory_log(log: StartupLog, deployment: Deployment) -> Iterator[str]:
-    """The KV cache of a start's log against the memory model.
+    """Compare the KV cache in a start-up log with the memory model.
 
     Args:
         log: Log of the measured server.
         deployment: The deployment as the user gave it.
 
     Raises:
-        PinnError: If the log is of another server, or of a start that failed.
+        PinnError: If the log belongs to another server or to a failed start.
     """
     blocks = logged_blocks(deployment, log)
     share, taken = log.memory_share, deployment.recipe.memory_share
@@ -164,9 +166,9 @@ def check_memory_log(log: StartupLog, deployment: Deployment) -> Iterator[str]:
 
 
 def _blocks_and_room(deployment: Deployment) -> tuple[int | None, float]:
-    """KV blocks by the memory model, None where nothing fits, and by how many it may be off."""
+    """Return KV blocks by the memory model, None if nothing fits, and their tolerance."""
     try:
-        # The longest request that the cache must hold is no matter here.
+        # The check of the longest request is skipped here.
         serving = replace(deployment.serving, max_model_len=1)
         layout = kv_layout(replace(deployment, serving=serving), EngineSpec())
     except PinnError:
@@ -210,22 +212,22 @@ def check_speed(
         yield f"{text}: check --model, --gpu, --tensor-parallel-size and --quantization"
 
 
-# Do traces match the flags they were ingested with?
+# Checks of traces against the flags with which they were ingested.
 
-#: Rows of a step table that may be odd without a finding: a share, one bad line of a sampler.
+#: Share of odd rows in a step table that is tolerated, such as bad lines of a sampler.
 _STRAY = 1e-3
 
-#: Speeds of two parts of a file that differ by more than this factor are of two servers.
+#: Ratio of the speeds of two parts of a file from which on they belong to two servers.
 _TWO_SERVERS = 1.3
 
-#: Steps that must show a limit before it is believed, and distinct numbers of decodes in them.
+#: Fewest steps at a limit before it counts as one, and fewest distinct decode counts among them.
 _AT_LIMIT, _MIXES = 20, 3
 
-#: Steps that take less than this share of their floor have times in another unit: no flag changes
-#: the floor by so much.
+#: Steps below this share of their roofline lower bound have times in another unit: no flag
+#: changes the bound by as much.
 _OTHER_UNIT = 0.02
 
-#: A step with so many times the token budget holds no token count.
+#: Multiple of the token budget beyond which a number is not a step's token count.
 _ABSURD = 100
 
 
@@ -240,7 +242,7 @@ def check_traces(
         coefficients_of: Coefficients before calibration, for alternatives too.
 
     Raises:
-        PinnError: If all fits so far and no interval is left to judge the speed by.
+        PinnError: If there are no mismatches and no interval to evaluate the speed.
     """
     steps = traces.steps
     found = [
@@ -277,10 +279,10 @@ def _of_several(text: str) -> str:
 
 
 def other_model(name: str, deployment: Deployment) -> Iterator[str]:
-    """Whether a name that a file gives is that of a model of other shapes; unknown names are not.
+    """Yield a finding if a model name in a file belongs to a model of other shapes.
 
     Args:
-        name: Model name as the file has it.
+        name: Model name in the file; unknown names give no finding.
         deployment: The deployment as the user gave it.
     """
     if find_in_catalog(name) is None:
@@ -383,7 +385,7 @@ def _clock(traces: TraceTables) -> Iterator[str]:
 
 
 def _refused(traces: TraceTables) -> Iterator[str]:
-    """Return a note on steps with impossible counts, which reading the traces dropped."""
+    """Yield a note on steps with impossible counts, which the reader dropped."""
     report = (traces.manifest.get("reports") or {}).get("steps") or {}
     reason = "a count is negative or absurd"
     odd = int((report.get("refused") or {}).get(reason, 0))
@@ -393,7 +395,7 @@ def _refused(traces: TraceTables) -> Iterator[str]:
 
 
 def _below_floor(traces: TraceTables) -> Iterator[str]:
-    """Step times that were refused as a target, since most are impossible."""
+    """Yield a finding if step times were refused because most are impossible."""
     check = (traces.manifest.get("targets") or {}).get("step_s") or {}
     if check.get("is_target", True) or not check["rows"]:
         return
@@ -406,7 +408,7 @@ def _below_floor(traces: TraceTables) -> Iterator[str]:
 
 
 def _two_servers(traces: TraceTables, intervals: Intervals, base: Coefficients) -> Iterator[str]:
-    """Segments (processes) whose steps are slower than others' by a factor at the same load."""
+    """Yield a finding if some segments (processes) are slower than others at the same load."""
     segment = traces.steps["segment"].to_numpy()[intervals.row]
     ratio = intervals.seconds / (intervals.features @ base.beta[0])
     segments, steps = np.unique(segment, return_counts=True)

@@ -1,4 +1,4 @@
-"""Do benchmark files match the flags, and do their figures match each other?"""
+"""Checks of benchmark files against the flags, and of their metrics against each other."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -18,23 +18,24 @@ from pinn.simulator.simulate import measured_job
 from pinn.specs.gpu import find_gpu
 from pinn.specs.serving import VLLM, ServingSpec
 
-#: Share of failed requests above which latencies are of something else than the load stated.
+#: Largest share of failed requests at which latencies still describe the stated load.
 _FAILED = 0.05
 
-#: Shares by which figures of one file may contradict each other: clients round, cut tails and
-#: average differently.
+#: Tolerances of contradictions between metrics of one file: clients round, cut tails and average
+#: differently.
 _TOKENS, _LATENCY, _IN_FLIGHT = 0.2, 0.25, 0.15
 
-#: A closed loop that keeps fewer than this share of its requests in flight is bound elsewhere.
+#: Smallest share of a closed loop's requests that must be in flight; with fewer something else
+#: limits it.
 _IDLE = 0.5
 
-#: Plausible seconds of a latency; beyond them a unit was mistaken.
+#: Plausible range of a latency in seconds; values outside have another unit.
 _PLAUSIBLE_S = {"ttft": (3e-4, 3600.0), "tpot": (1e-4, 5.0), "itl": (1e-5, 5.0),
                 "e2e": (1e-3, 36000.0)}  # fmt: skip
 
 Runs = Sequence[BenchmarkRun]
 
-#: Runs that are simulated for the speed: more say no more.
+#: Most runs that are simulated for the check of speed.
 _SIMULATED = 3
 
 
@@ -78,7 +79,7 @@ def _one_server(runs: Runs) -> Iterator[str]:
 
 
 def _stated(runs: Runs, deployment: Deployment) -> list[str]:
-    """Files against the user's flags; each contradiction once."""
+    """Return contradictions between files and the user's flags, each once."""
     found: dict[str, str] = {}
     for run in runs:
         server = run.server
@@ -98,7 +99,7 @@ def _stated(runs: Runs, deployment: Deployment) -> list[str]:
 
 
 def _stated_flags(server: StatedServer, serving: ServingSpec) -> dict[str, str]:
-    """Flags of a file against the user's; of another engine's, the engine alone."""
+    """Return the flags in a file that contradict the user's; for another engine, that alone."""
     stated = server.all_flags
     if stated.get("engine", serving.engine) != serving.engine:
         stated = {"engine": stated["engine"]}
@@ -112,7 +113,7 @@ def _stated_flags(server: StatedServer, serving: ServingSpec) -> dict[str, str]:
 
 
 def _of_run(run: BenchmarkRun, deployment: Deployment) -> list[str]:
-    """Each text begins with the run's name."""
+    """Return the findings of a run, each preceded by the run's name."""
     found = [*_served_otherwise(run), *_units(run)]
     if not found:
         found = [*_consistent(run), *_in_flight(run), *_floor(run, deployment)]
@@ -131,13 +132,13 @@ def _served_otherwise(run: BenchmarkRun) -> Iterator[str]:
 
 
 def _units(run: BenchmarkRun) -> Iterator[str]:
-    """The first latency that is in another unit, or whose percentiles fall."""
+    """Yield a finding for the first latency with another unit or with decreasing percentiles."""
     for name, value in run.figures.items():
         latency, statistic = name.split("_")[:2]
         if latency not in _PLAUSIBLE_S:
             continue
         low, high = _PLAUSIBLE_S[latency]
-        # Chunks that arrive together have gaps of microseconds, so only means of gaps count.
+        # Only means of gaps are checked: chunks that arrive together have gaps of microseconds.
         if not low <= value <= high and (latency != "itl" or statistic == "mean"):
             yield f"{name} is {value:.3g} s: check its unit"
             return
@@ -153,7 +154,7 @@ def _units(run: BenchmarkRun) -> Iterator[str]:
 
 
 def _consistent(run: BenchmarkRun) -> Iterator[str]:
-    """The first two figures that contradict each other."""
+    """Yield a finding for the first two metrics that contradict each other."""
     figures, output = run.figures, run.load.output.mean
     expected, e2e = _e2e_s(run), figures.get("e2e_mean_s")
     requests, tokens = figures.get("requests_per_s"), figures.get("output_tokens_per_s")
@@ -179,7 +180,7 @@ def _e2e_s(run: BenchmarkRun) -> float | None:
 
 
 def _in_flight(run: BenchmarkRun) -> Iterator[str]:
-    """Little's law: throughput x latency is the number of requests in flight."""
+    """Yield a finding if throughput x latency is not the number of requests in flight."""
     figures, load = run.figures, run.load
     e2e = figures.get("e2e_mean_s") or _e2e_s(run)
     rate = figures.get("requests_per_s")
@@ -195,7 +196,7 @@ def _in_flight(run: BenchmarkRun) -> Iterator[str]:
 
 
 def _floor(run: BenchmarkRun, deployment: Deployment) -> Iterator[str]:
-    """No token comes faster than the weights are read, no first token than its arithmetic."""
+    """Yield a finding if tokens arrive faster than the roofline lower bound allows."""
     costs, window, one = step_costs([deployment]), deployment.model.window_tokens, np.ones(1)
     decodes = uniform_sums(decode_requests=one, decode_context=one, window=window)
     decode = float(floor_seconds(costs, decodes)[0])

@@ -1,4 +1,4 @@
-"""A fit to whatever was measured."""
+"""Calibration of a deployment to any kind of measurement."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -25,18 +25,18 @@ from pinn.simulator.simulate import map_runs, measured_job
 from pinn.surrogate.coefficient_set import CoefficientSet
 from pinn.surrogate.coefficients import Coefficients
 
-# Any coefficients on any ingested run: steps of traces, or loads of benchmarks simulated.
+# Evaluation of any coefficients on an ingested run: steps of traces, or simulated benchmark loads.
 
 Named = Mapping[str, Coefficients]
 
 
 def score_steps(traces: TraceTables, deployment: Deployment, coefficients: Named) -> pd.DataFrame:
-    """Errors of mean step times, of :func:`pinn.calibration.calibrate.error_table`.
+    """Return errors of mean step times, see :func:`pinn.calibration.calibrate.error_table`.
 
     Args:
         traces: Canonical tables with steps.
-        deployment: What was traced.
-        coefficients: Name -> those of the deployment.
+        deployment: Deployment that was traced.
+        coefficients: Name -> coefficients of the deployment.
 
     Raises:
         PinnError: If the tables have no step that can be evaluated.
@@ -52,12 +52,12 @@ def score_steps(traces: TraceTables, deployment: Deployment, coefficients: Named
 def score_benchmarks(
     runs: Runs, deployment: Deployment, coefficients: Named, engine: EngineSpec | None = None
 ) -> pd.DataFrame:
-    """Simulate each load and compare what its clients saw.
+    """Simulate each load and compare the metrics that its clients measured.
 
     Returns:
-        One row per run, figure and coefficients: ``coefficients``, ``run``, ``load``,
-        ``failed_share``, ``figure``,
-        ``measured``, ``predicted`` (seconds or per second) and ``error_percent``.
+        One row per run, metric and coefficients: ``coefficients``, ``run``, ``load``,
+        ``failed_share``, ``figure``, ``measured``, ``predicted`` (seconds or per second) and
+        ``error_percent``.
     """
     rows = []
     for name, found in coefficients.items():
@@ -73,10 +73,10 @@ def score_benchmarks(
 
 
 def benchmark_runs(traces: TraceTables) -> list[BenchmarkRun]:
-    """The benchmark runs of an ingested folder.
+    """Return the benchmark runs of an ingested folder.
 
     Raises:
-        PinnError: If it holds neither those nor steps.
+        PinnError: If the folder has neither benchmark runs nor steps.
     """
     if BENCHMARKS not in traces.manifest["tables"]:
         held = ", ".join(f"{e['rows']} {name}" for name, e in traces.manifest["tables"].items())
@@ -88,7 +88,7 @@ def benchmark_runs(traces: TraceTables) -> list[BenchmarkRun]:
     return read_benchmark_table(traces)
 
 
-# A fit to one server's measurements: checked, fitted and evaluated.
+# Calibration to one server's measurements: checks, fit and evaluation.
 
 Names = dict[str, str]
 AnyCalibration = calibrated.Calibration | calibrated.StepCalibration | BenchmarkCalibration
@@ -99,10 +99,10 @@ class Fit:
     """Result of a calibration.
 
     Attributes:
-        found: The fit itself.
-        coefficients: What ``pinn calibrate`` writes.
+        found: Calibration of the server.
+        coefficients: Coefficients that ``pinn calibrate`` writes.
         kept: Whether held-out error improved.
-        first: What was fitted before it, to measured steps of the same server; None for nothing.
+        first: Preceding fit to measured steps of the same server; None without one.
     """
 
     found: AnyCalibration
@@ -114,7 +114,7 @@ class Fit:
 def _checked(
     start: Start, deployment: Deployment, check: Callable[..., list[str]]
 ) -> tuple[CoefficientSet, Prior]:
-    """Prior and measurements of a fit, once they match the deployment or are forced to."""
+    """Return prior and coefficients of a fit, once measurements match or are forced."""
     before = start.coefficients(deployment)
     findings = check(deployment, start.of_network(deployment, before))
     start.notes += [f"WARNING: {text}" for text in refuse(findings, start.force)]
@@ -124,17 +124,17 @@ def _checked(
 def fit_benchmarks(
     runs: Runs, deployment: Deployment, named: Names, start: Start, engine: EngineSpec | None = None
 ) -> Fit:
-    """Fit to figures of benchmarks.
+    """Fit to metrics of benchmarks.
 
     Args:
-        runs: The benchmarks.
-        deployment: What they ran on.
-        named: Model, GPU and format as the user called them.
-        start: What the fit starts from.
-        engine: How it schedules; None for the engine's defaults.
+        runs: Benchmark runs of one server.
+        deployment: Deployment that was measured.
+        named: Model, GPU and format as the user named them.
+        start: Prior of the fit.
+        engine: Scheduler settings of the server; None for the engine's defaults.
 
     Raises:
-        PinnError: If they do not match, unless forced, or cannot be fitted.
+        PinnError: If measurements do not match the deployment, unless forced, or cannot be fitted.
     """
     before, prior = _checked(start, deployment, partial(check_benchmarks, runs))
     return _fit(calibrate_to_benchmarks(runs, deployment, prior, engine), named, before)
@@ -163,10 +163,10 @@ def fit_measured_steps(
     runs: Runs = (),
     engine: EngineSpec | None = None,
 ) -> Fit:
-    """Fit to whole steps that were measured, then to what a server of them was seen to do.
+    """Fit to measured whole steps, then to serving runs of the same server.
 
-    The served fit is kept if its error on held-out loads is below that of the steps alone. Else the
-    fit of the steps is kept. Arguments and errors as of :func:`fit_benchmarks`.
+    The fit to runs is kept if its error on held-out loads is below that of the fit to steps.
+    Otherwise the fit to steps is kept. Arguments and errors as of :func:`fit_benchmarks`.
     """
     before, prior = _checked(start, deployment, partial(calibrated.check_steps, steps))
     first = _fit(calibrated.calibrate_steps(steps, deployment, prior), named, before)

@@ -1,4 +1,4 @@
-"""Held-out errors of a calibration by metric, in a user's words, and warnings of large ones."""
+"""Held-out errors of a calibration by metric, and warnings of large ones."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from pinn.calibration.benchmarks import BenchmarkCalibration
 from pinn.calibration.calibrate import judge
 from pinn.calibration.calibrated import ServerCalibration
 
-#: A median error beyond this is a warning: far outside the 90 % intervals of any metric on held-out
-#: servers (docs/evaluation.md), so that something else than coefficients is wrong. An assumption.
+#: Median error beyond which a metric gets a warning. It is far outside the 90 % intervals of any
+#: metric on held-out servers (docs/evaluation.md). An assumption.
 STILL_OFF = 0.25
 
-#: What makes each metric of a benchmark differ while the engine's steps are right: what the load
-#: and the flags hide, and the remedy. Of a metric's first word.
+#: First word of a metric's name -> likely causes of a large error while step times are right,
+#: with the remedy.
 _CAUSES = {
     "ttft": (
         "a server at or beyond saturation, where the queue dominates (leave such loads out)",
@@ -43,13 +43,14 @@ class MetricError:
     """The median absolute relative error of a metric before and after a calibration.
 
     Attributes:
-        metric: Name for people, such as ``TTFT``.
-        key: First word of the metric's name, which has the likely causes.
-        count: How many measurements.
-        before: Error before.
-        after: Error after.
-        is_held_out: Whether each measurement was held out; else the calibration was fitted to it.
-        word: ``better``, ``worse`` or ``no better``, or that it was left alone.
+        metric: Display name, such as ``TTFT``.
+        key: First word of the metric's name, by which likely causes are found.
+        count: Number of measurements.
+        before: Error before the calibration.
+        after: Error after the calibration.
+        is_held_out: Whether the measurements were held out; else the calibration was fitted to
+            them.
+        word: ``better``, ``worse`` or ``no better``, or a note that the metric was not fitted.
     """
 
     metric: str
@@ -62,7 +63,7 @@ class MetricError:
 
     @property
     def warning(self) -> str | None:
-        """Warning with the remaining error and its likely causes; None for a small error."""
+        """Return a warning with the remaining error and likely causes; None for a small error."""
         if not self.after > STILL_OFF:
             return None
         where = "held-out" if self.is_held_out else "fitted"
@@ -72,9 +73,10 @@ class MetricError:
 
 
 def metric_errors(found: ServerCalibration) -> list[MetricError]:
-    """Return the errors of each metric; of traces, those of step times.
+    """Return the errors of each metric; for traces, those of step times.
 
-    Phases of a request beside its steps are milliseconds or less, whose relative errors say little.
+    Phases outside the steps are omitted: they take milliseconds or less, and their relative errors
+    say little.
     """
     if isinstance(found, BenchmarkCalibration):
         return list(_of_benchmarks(found))

@@ -1,4 +1,4 @@
-"""The link to host memory, from measured transfers of keys and values over it."""
+"""Bandwidth and latency of the link to host memory, from measured KV transfers."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from pinn.common import JsonObject
 from pinn.errors import PinnError
 from pinn.measurements.kv_transfers import KvTransfers
 
-#: Level of the intervals, and transfers from which on there are any.
+#: Coverage of the intervals, and fewest transfers for which there are intervals.
 _LEVEL, _LEAST = 0.9, 4
 
 
 @dataclass(frozen=True)
 class HostLink:
-    """Bandwidth and latency of the link to host memory, copies included.
+    """Bandwidth and latency of the link to host memory, including copies.
 
     Attributes:
         bytes_per_s: Bandwidth of one GPU's link.
-        bytes_per_s_interval: Lower and upper bound; None where too few transfers were measured.
+        bytes_per_s_interval: Lower and upper bound of the bandwidth; None with too few transfers.
         latency_s: Fixed latency of one transfer.
-        latency_s_interval: Lower and upper bound; None where too few transfers were measured.
+        latency_s_interval: Lower and upper bound of the latency; None with too few transfers.
         transfers: Number of transfers that the fit used.
-        gigabytes: Total size of these transfers, 1e9 bytes.
+        gigabytes: Total size of these transfers, in units of 1e9 bytes.
     """
 
     bytes_per_s: float
@@ -37,7 +37,7 @@ class HostLink:
 
     @property
     def sentence(self) -> str:
-        """Return the link in words."""
+        """Return a sentence on the link."""
         text = f"link to host memory: {self.bytes_per_s / 1e9:.3g} GB/s"
         if self.bytes_per_s_interval:
             low, high = (each / 1e9 for each in self.bytes_per_s_interval)
@@ -46,7 +46,7 @@ class HostLink:
         return f"{text}, from {self.transfers:,} transfers of {self.gigabytes:.3g} GB"
 
     def to_json(self) -> JsonObject:
-        """Return it for a coefficient set."""
+        """Return the link as JSON for a coefficient file."""
         intervals = (self.bytes_per_s_interval, self.latency_s_interval)
         lists = [None if each is None else list(each) for each in intervals]
         names = ("bytes_per_s_interval", "latency_s_interval")
@@ -54,23 +54,23 @@ class HostLink:
 
 
 def fit_host_link(measured: KvTransfers, block_bytes: float) -> HostLink:
-    """Fit the seconds of transfers: a latency for each and a time for each byte.
+    """Fit the seconds of transfers by a fixed latency and a bandwidth.
 
-    Transfers of one size alone, or few of them, determine the rate without a latency.
+    With few transfers, or with a single size, only the bandwidth is fitted.
 
     Args:
-        measured: Transfers.
-        block_bytes: Bytes of a block of the GPU's cache on one GPU, for sizes in blocks.
+        measured: Measured transfers.
+        block_bytes: Bytes of a KV block on one GPU, to convert sizes in blocks.
 
     Raises:
-        PinnError: If longer transfers do not carry more bytes.
+        PinnError: If longer transfers do not have more bytes.
     """
     size = measured.size if measured.in_bytes else measured.size * block_bytes
     columns = np.column_stack([measured.count, size])
     spread = np.linalg.matrix_rank(columns / np.abs(columns).max(0)) > 1
     known = len(size) >= _LEAST and spread
     used = columns if known else columns[:, 1:]
-    # Relative errors: a transfer's time scatters with its length.
+    # Relative errors are minimized: the scatter of a transfer's time grows with the time.
     weights = 1.0 / measured.seconds
     scale = np.abs(used * weights[:, None]).max(0)
     design = used * weights[:, None] / scale

@@ -1,4 +1,4 @@
-"""Choice of batches to measure, and the program that measures them as one file."""
+"""Choice of batches to measure, and the measuring program as a single file."""
 
 import ast
 from collections.abc import Sequence
@@ -20,17 +20,18 @@ from pinn.physics.batch_sums import uniform_sums
 from pinn.physics.costs import step_costs
 from pinn.surrogate.step_features import STEP_FEATURES, overlapped, step_features
 
-# The measuring program as one file, which needs the standard library and the engine alone.
+# The measuring program as one file, which needs only the standard library and the engine.
 
 
 def measuring_script(
     arguments: Sequence[str] = (), design: Sequence[tuple[str, float]] = ()
 ) -> str:
-    """The program's text.
+    """Return the text of the measuring program.
 
     Args:
-        arguments: That come before those of its command line.
-        design: Batches in order, each with its worth; without any it has an order of its own.
+        arguments: Arguments that precede those of its command line.
+        design: Batches in order, each with its information gain; if empty, the program uses its own
+            order.
     """
     folder = resources.files("pinn.measurements.program")
     parts = [_bare((folder / f"{name}.py").read_text(encoding="utf-8")) for name in MODULES]
@@ -50,7 +51,7 @@ from __future__ import annotations'''
 
 
 def _bare(source: str) -> str:
-    """A module without what a part of one file cannot have: imports of its own package."""
+    """Return a module's source without imports of its own package."""
     lines = source.splitlines()
     for node in ast.parse(source).body:
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith(
@@ -61,33 +62,34 @@ def _bare(source: str) -> str:
     return "\n".join(lines).rstrip()
 
 
-# Which batches to measure, in order: the next one narrows the asked loads most for its time.
+# Design: the order in which to measure batches. The next one narrows the target loads most for its
+# time.
 #
-# Under a Gaussian prior the covariance after a measurement does not depend on what was measured,
-# so the whole order is known beforehand. With S the covariance of the coefficients, u what they
-# add to a batch's step over its time and v what they add to an asked figure over the figure, the
-# covariance of two batches' relative times is
+# Under a Gaussian prior the covariance after a measurement does not depend on the measured value,
+# so the order can be planned. Let S be the covariance of the coefficients, u the relative
+# derivatives of a batch's step time and v those of a target metric. The relative times of two
+# batches have the covariance
 #
 #     C = u S u' + m^2 exp(-d^2 / 2),
 #
-# the second term what no coefficient explains, which batches share the more the less d the
-# logarithms of their sizes differ: or else the cheapest step would be measured over and over by
-# another name. A measurement of relative noise s changes the variance of the figure from v S v
-# to
+# where the second term is the error that no coefficient explains. Batches share it the more, the
+# smaller the difference d of the logarithms of their sizes. Without it, variants of the cheapest
+# step would be measured repeatedly. A measurement of relative noise s changes the variance of the
+# metric from v S v to
 #
 #     v S v - (v S u)^2 / (C + s^2),
 #
-# and the rest like it. Greedily, the next batch is the one with the largest mean over the
-# figures of log(before / after), divided by its seconds.
+# and likewise for other variances. The design is greedy: the next batch has the largest mean over
+# the metrics of log(before / after), divided by its seconds.
 
-#: Relative noise of a measured median, which is repeated until then; and scale of what no
-#: coefficient explains of a step, an assumption.
+#: Relative noise of a measured median, to which batches are repeated; and relative scale of the
+#: error that no coefficient explains, an assumption.
 NOISE, UNEXPLAINED = KNOWN, 0.02
 
-#: Seconds that making a batch and taking it apart cost beside its steps: an assumption.
+#: Seconds to set up and remove a batch, beside its steps: an assumption.
 _OVERHEAD_S = 0.02
 
-#: Least relative variance of a figure: numerical.
+#: Smallest relative variance of a metric, for numerical stability.
 _LEAST_VARIANCE = 1e-8
 
 _CONTEXTS = (250, 500, 1000, 2000, 4000, 8000, 16000, 30000)
@@ -102,7 +104,7 @@ Beta = Float[np.ndarray, " step_features"]
 
 @dataclass(frozen=True)
 class AskedLoad:
-    """A closed loop whose latencies are wanted.
+    """A closed loop whose latencies are to be predicted.
 
     Attributes:
         clients: Requests in flight.
@@ -119,7 +121,7 @@ class AskedLoad:
         """Read ``CLIENTSxPROMPTxOUTPUT``.
 
         Raises:
-            PinnError: If it is none.
+            PinnError: If the text is not such a load.
         """
         parts = text.lower().split("x")
         if len(parts) != 3 or not all(p.isdecimal() and 0 < int(p) < 10**7 for p in parts):
@@ -128,7 +130,7 @@ class AskedLoad:
         return AskedLoad(*map(int, parts))
 
     def batches(self, limits: Limits) -> tuple[Wanted, Wanted]:
-        """Its usual step, and one with a prompt, or as much of it as fits."""
+        """Return its typical decode step, and a step with a prompt or as much of it as fits."""
         clients = min(self.clients, limits.max_num_seqs)
         context = self.prompt + self.output // 2
         chunk = min(self.prompt, max(limits.budget - clients + 1, 1))
@@ -136,12 +138,12 @@ class AskedLoad:
         return Wanted(clients, context), with_prompt
 
 
-#: What is asked where nobody says.
+#: Default target loads.
 USUAL_LOADS = tuple(AskedLoad(n, 1000, 200) for n in (1, 16, 64, 256))
 
 
 def deployment_limits(deployment: Deployment) -> Limits:
-    """Limits of a deployment's engine, as far as pinn knows them beforehand.
+    """Return the limits of a deployment's engine that are known before measuring.
 
     Raises:
         PinnError: If the model does not fit.
@@ -157,7 +159,7 @@ def deployment_limits(deployment: Deployment) -> Limits:
 
 
 def batch_features(deployment: Deployment, batches: Sequence[Wanted], beta: Beta) -> Features:
-    """Step features of batches, overlapped by beta."""
+    """Return step features of batches; ``beta`` sets the overlap of launches and kernels."""
     columns = np.array(batches, dtype=float).reshape(len(batches), len(Wanted._fields)).T
     names = ("decode_requests", "decode_context", "prefill_requests", "prefill_tokens",
              "prefill_cached")  # fmt: skip
@@ -171,9 +173,9 @@ def load_features(
 ) -> Float[np.ndarray, "figures step_features"]:
     """Return the seconds each coefficient adds to TPOT and TTFT of each load, in this order.
 
-    In a closed loop of equal requests in no step, each sees the prompt of every other once while it
-    generates: TPOT is a step of decodes and, over the tokens of an output, what the others' prompts
-    add to steps. TTFT is half a step that runs already and the prompt's own steps.
+    In a closed loop of equal, unsynchronized requests, each meets every other request's prompt once
+    while it generates. TPOT is a decode step plus the prompts' additional step time, divided by the
+    output tokens. TTFT is half a running step plus the prompt's own steps.
     """
     rows = []
     for load in loads:
@@ -186,9 +188,9 @@ def load_features(
 
 
 def all_batches(limits: Limits, loads: Sequence[AskedLoad] = ()) -> list[Wanted]:
-    """Everything that a design may choose from: what the engine can run as one step.
+    """Return all candidate batches of a design: those that the engine can run as one step.
 
-    The loads' own steps are among it.
+    They include typical steps of the loads.
     """
     edge = limits.captured or 512
     decodes = (*(2**i for i in range(11)), 3, 6, 12, 24, 48, 96, 192, 384)
@@ -206,17 +208,17 @@ def all_batches(limits: Limits, loads: Sequence[AskedLoad] = ()) -> list[Wanted]
 def design(
     deployment: Deployment, prior: Prior, minutes: float, loads: Sequence[AskedLoad] = USUAL_LOADS
 ) -> list[tuple[Wanted, float]]:
-    """The batches after the short list in order, each with its worth.
+    """Return the batches to measure after the short list, in order, with their information gains.
 
     Args:
-        deployment: To be measured.
-        prior: Its coefficients before.
-        minutes: That there are; three times as many are planned, since the engine may be faster.
-        loads: Whose latencies are wanted.
+        deployment: Deployment to be measured.
+        prior: Its coefficients before measuring.
+        minutes: Available time; three times as much is planned, since the engine may be faster.
+        loads: Loads whose latencies are to be predicted.
 
     Returns:
-        Batches and how much each narrows the intervals of the loads' figures, in log units, mean of
-        the figures.
+        Batches, each with the mean log factor by which it narrows the intervals of the loads'
+        metrics.
     """
     limits = deployment_limits(deployment)
     beta = prior.mean[: len(STEP_FEATURES)]
@@ -264,7 +266,7 @@ def _likeness(batches: Sequence[Wanted]) -> Float[np.ndarray, "batches batches"]
 
 
 def _costs(batches: Sequence[Wanted], seconds: Rows, held: Wanted, per_token: float) -> Rows:
-    """Return the seconds to measure each batch: its prompts, without those held, and its steps."""
+    """Return the seconds to measure each batch: its uncached prompts and its steps."""
     kept = [held.decodes if b.context == held.context else 0 for b in batches]
     tokens = np.array([max(b.decodes - k, 0) * b.context + b.cached
                        for b, k in zip(batches, kept, strict=True)])  # fmt: skip

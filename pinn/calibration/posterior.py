@@ -1,4 +1,4 @@
-"""The posterior of a calibration: intervals, and which parameters are constrained."""
+"""Posterior of a calibration: intervals, and which parameters are constrained."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,27 +21,28 @@ from pinn.surrogate.uncertainty.distance import REFERENCE_BATCH
 from pinn.surrogate.uncertainty.intervals import around
 from pinn.surrogate.uncertainty.quantiles import LEVEL, NORMAL_QUANTILE
 
-# How far figures of a benchmark are from any coefficients; apart, as it needs no simulator.
+# Model error of benchmark metrics; a separate constant, since it needs no simulator.
 
-#: Relative standard deviation of what the coefficients cannot explain of a figure: those whose 90 %
-#: intervals do best on other rows of measured deployments (scripts/score_calibration.py).
+#: Relative standard deviation of the error of a metric that coefficients cannot explain. Chosen
+#: for the 90 % intervals on other rows of measured deployments (scripts/score_calibration.py).
 TIME_NOISE, TTFT_NOISE = 0.03, 0.09
 
 
-# Coefficients after measurements: Laplace's approximation around the most probable ones.
+# Posterior of the coefficients: Laplace's approximation around the most probable ones.
 #
-# Every measurement is linear in the coefficients c, given its batches: x . c + offset seconds, with
-# relative errors r = (x . c + offset) / seconds - 1. ``pinn.measurements.estimate`` minimizes.
+# For given batches, every measurement is linear in the coefficients c: x . c + offset seconds, with
+# relative errors r = (x . c + offset) / seconds - 1. ``pinn.measurements.estimate`` minimizes
+# these.
 
-#: Degrees of freedom of Student's t for residuals whose scale is unknown: stalls and windows of
-#: which only the ends are known miss by factors. Chosen on the 20 % of the public run's time
-#: between calibration and test among 1, 3 and Huber's weights.
+#: Degrees of freedom of Student's t for residuals of unknown scale, since stalls and partly
+#: observed windows deviate by factors. Chosen among 1, 3 and Huber's weights on the 20 % of the
+#: public run's time between calibration and test.
 _DEGREES = 1.0
-#: Scale of the noise before any residual, and how many residuals that counts as: assumptions.
+#: Prior scale of the noise, and the number of residuals that the prior counts as: assumptions.
 _NOISE, _NOISE_ROWS = 0.02, 5.0
-#: Up to how many times the median a row may say something of the coefficients and count in full.
+#: Largest multiple of the median leverage at which a row keeps full weight.
 _USUAL = 1.5
-#: Rounds of weights and scale: numerical.
+#: Iterations of weights and scale.
 _ROUNDS = 12
 
 Vector = Float[np.ndarray, " coefficients"]
@@ -52,10 +53,10 @@ Alphas = Bool[np.ndarray, " request_features"]
 
 @dataclass(frozen=True)
 class Posterior(Prior):
-    """Coefficients after a calibration: the prior of the next one.
+    """Coefficients after a calibration, which are the prior of the next one.
 
     Attributes:
-        noise: Relative scale of a measurement's noise, of each row.
+        noise: Relative scale of the noise of each row.
     """
 
     noise: Rows
@@ -71,12 +72,12 @@ def fit_posterior(
     """Fit coefficients to measurements.
 
     Args:
-        prior: Before them.
+        prior: Coefficients before the fit.
         features: Features of each measurement.
-        seconds: Measured.
-        noise: Relative standard deviation of each, normal; None to learn a common scale of
-            Student's t from the residuals.
-        offset: What each holds beside features x coefficients.
+        seconds: Measured seconds.
+        noise: Relative standard deviation of each measurement's normal noise; None to estimate one
+            scale of Student's t from the residuals.
+        offset: Seconds of each measurement beside features x coefficients.
     """
     matrix = features / seconds[:, None]
     target = (seconds - offset) / seconds
@@ -98,7 +99,7 @@ def fit_posterior(
 
 
 class _Student:
-    """Student's t with a scale that the residuals tell: EM of Lange, Little and Taylor (1989)."""
+    """Student's t with a scale estimated from residuals, by EM (Lange, Little and Taylor 1989)."""
 
     def __init__(self, matrix: Design, target: Rows, trust: Rows) -> None:
         self.matrix, self.target, self.trust = matrix, target, trust
@@ -106,7 +107,7 @@ class _Student:
         self._is_first = True
 
     def rows_at(self, coefficients: Vector) -> estimate.LinearRows:
-        """Return rows weighted by their residuals; in the first round by their leverage alone."""
+        """Return rows weighted by their residuals; at first only by their leverage."""
         if not self._is_first:
             self.update(coefficients)
         self._is_first = False
@@ -121,26 +122,26 @@ class _Student:
 
 
 def _trust(matrix: Float[np.ndarray, "rows free"], root: Float[np.ndarray, "free free"]) -> Rows:
-    """Weights of rows, less for those with unusual leverage (Mallows' weights).
+    """Return weights that are lower for rows with unusual leverage (Mallows' weights).
 
-    Residuals do not show them, since the fit follows them; and a window that holds much of what
-    others hold little is also the one whose batches are known least.
+    Residuals do not reveal such rows, since the fit follows them. An unusual window is also one
+    whose batches are known least.
     """
     said = np.linalg.norm(np.linalg.solve(root.T, matrix.T), axis=0)
     return np.minimum(1.0, _USUAL * np.median(said) / np.maximum(said, np.finfo(float).tiny)) ** 2
 
 
-# Intervals of a calibrated server: its posterior, and what no coefficient explains.
+# Intervals of a calibrated server: its posterior, and the error that no coefficient explains.
 
 
 def posterior_step_half_widths(
     found: CoefficientSet, deployment: Deployment, batches: Sequence[str]
 ) -> Float[np.ndarray, " batches"]:
-    """Log half-widths of steps by a file's posterior.
+    """Return log half-widths of step times by the posterior in a coefficient file.
 
     Args:
-        found: With a covariance.
-        deployment: What the steps run on.
+        found: Coefficients with a covariance.
+        deployment: Deployment that runs the steps.
         batches: Batches as written on the command line.
     """
     parsed = [parse_batch(text) for text in batches]
@@ -154,13 +155,14 @@ def posterior_step_half_widths(
 def posterior_evidence(
     found: CoefficientSet, deployment: Deployment, batches: Sequence[str]
 ) -> Evidence:
-    """The evidence for coefficients with a covariance.
+    """Return the evidence for coefficients with a covariance.
 
-    A coefficient without variance has no interval, and none lies below what the datasheet allows.
+    A coefficient without variance has no interval. No interval reaches below the roofline lower
+    bound.
 
     Args:
         found: Calibrated coefficients.
-        deployment: What they belong to.
+        deployment: Deployment of the coefficients.
         batches: Batches to time, as written on the command line.
     """
     known = prior_of_set(found)
@@ -177,13 +179,13 @@ def posterior_evidence(
     )
 
 
-# What a calibration determines: scalars and combinations of coefficients, with their errors.
+# Parameters that a calibration determines: calibration factors and sums of coefficients.
 #
-# Single coefficients are seldom determined, since their features grow together at the loads that
-# were seen. What a step costs at once, per request and per token of context is, and what a
-# request of the usual length costs outside its steps.
+# Single coefficients are seldom constrained, since their features grow together at the measured
+# loads. Their sums are: the cost of a step, of a request in it and of a context token, and the time
+# of a request outside its steps.
 
-#: Tokens by which the context of a step's requests is changed to see what one costs.
+#: Tokens by which the context of a step's requests is changed, to find the cost of a token.
 _MORE_TOKENS = 64.0
 
 CoefficientRows = Float[np.ndarray, "n coefficients"]
@@ -191,15 +193,16 @@ CoefficientRows = Float[np.ndarray, "n coefficients"]
 
 @dataclass(frozen=True)
 class Quantity:
-    """Something that coefficients add up to, before and after.
+    """A parameter, which is a sum of coefficients, before and after a calibration.
 
     Attributes:
-        name: What it is.
-        unit: Of its values: ``x`` for a factor on what was before, else seconds per something.
+        name: Name of the parameter.
+        unit: Unit of its values: ``x`` for a factor on the value before, else seconds per
+            something.
         before: Value before the calibration.
-        before_error: Its standard error then.
-        after: Value after.
-        after_error: Its standard error.
+        before_error: Standard error of the value before.
+        after: Value after the calibration.
+        after_error: Standard error of the value after.
     """
 
     name: str
@@ -211,23 +214,23 @@ class Quantity:
 
     @property
     def is_determined(self) -> bool:
-        """Whether it is known to within a tenth."""
+        """Return whether the parameter is known to within a tenth."""
         return bool(self.after_error < 0.1 * self.after)
 
     @property
     def drift(self) -> float:
-        """Change since the earlier calibration, in its standard errors."""
+        """Return the change since the earlier calibration, in its standard errors."""
         return (self.after - self.before) / self.before_error if self.before_error else 0.0
 
 
 def scalar_quantities(
     prior: Prior, posterior: Posterior, features: CoefficientRows
 ) -> list[Quantity]:
-    """Return the factor on what each scalar's coefficients add to the measurements, if any is seen.
+    """Return the change of each calibration factor that the measurements constrain.
 
     Args:
-        prior: Before.
-        posterior: After.
+        prior: Coefficients before the calibration.
+        posterior: Coefficients after the calibration.
         features: All features of the measurements.
     """
     found = []
@@ -244,15 +247,15 @@ def step_quantities(
 ) -> list[Quantity]:
     """Return the seconds of a step of decodes: constant, per request and per token of context.
 
-    The mean step says whether steps wait for launching or for the GPU's work; what they do not wait
-    for is not included.
+    The mean step decides whether steps wait for launching or for the GPU; only that part is
+    included.
 
     Args:
-        deployment: What was measured.
-        prior: Before.
-        posterior: After.
-        requests: Decodes of the mean step.
-        context: Mean tokens that they have.
+        deployment: Deployment that was measured.
+        prior: Coefficients before the calibration.
+        posterior: Coefficients after the calibration.
+        requests: Number of decodes of the mean step.
+        context: Mean context of these decodes, in tokens.
     """
     requests, context = max(requests, 1.0), max(context, 1.0)
     sums = uniform_sums(
@@ -274,13 +277,13 @@ def step_quantities(
 def request_quantities(
     prior: Prior, posterior: Prior, prompt_tokens: float, taught: Alphas
 ) -> list[Quantity]:
-    """Return the seconds of a request outside its steps, by phase; only phases that were measured.
+    """Return the seconds of a request outside its steps, by measured phase.
 
     Args:
-        prior: Before.
-        posterior: After.
+        prior: Coefficients before the calibration.
+        posterior: Coefficients after the calibration.
         prompt_tokens: Mean length of the prompts.
-        taught: Which alphas requests taught.
+        taught: Whether each alpha was fitted to requests.
     """
     seen = np.append(np.zeros(len(STEP_FEATURES), bool), taught)
     found = []
@@ -296,13 +299,13 @@ def request_quantities(
 def _quantities(
     parts: Sequence[tuple[str, str]], vectors: CoefficientRows, prior: Prior, posterior: Prior
 ) -> list[Quantity]:
-    """Products of vectors and coefficients before and after, by their names and units."""
+    """Return parameters: products of vectors with coefficients before and after."""
     columns = [e for c in (prior, posterior) for e in (vectors @ c.mean, c.deviation(vectors))]
     rows = zip(parts, *columns, strict=True)
     return [Quantity(*part, *map(float, values)) for part, *values in rows]
 
 
-#: Quantity of a request and its unit -> its alphas; a second one is per token of the prompt.
+#: Parameter of a request and its unit -> its alphas; a second one is per prompt token.
 _REQUEST_PARTS = {
     ("a request, until it is queued", "s"):
         ("arrival_to_queue.constant", "arrival_to_queue.prompt_token"),
@@ -313,7 +316,7 @@ _REQUEST_PARTS = {
     ("its completion", "s"): ("completion.constant",),
 }  # fmt: skip
 
-#: Quantity of a step of decodes and its unit.
+#: Parameters of a decode step and their units.
 _STEP_PARTS = (
     ("a decode step, fixed part", "s"),
     ("each request in it", "s/request"),

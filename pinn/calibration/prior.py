@@ -1,4 +1,4 @@
-"""Coefficients before a server is measured, and what they are uncertain of."""
+"""Prior of a calibration: coefficients before a server is measured, with their uncertainty."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,21 +20,21 @@ from pinn.surrogate.uncertainty.distance import gpu_is_known
 from pinn.surrogate.uncertainty.intervals import read_calibration, step_half_width
 from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE
 
-# The handful of scalars that a calibration moves: each scales a group of coefficients.
+# Calibration factors: each scales a group of coefficients.
 #
-# What one server has of its own (host, clocks, kernels of its version, links) moves the
-# coefficients of a group together, so that a few measurements say something of all of them.
+# Properties of one server (host, clocks, kernels of its version, links) change the coefficients of
+# a group together, so that a few measurements constrain all of them.
 
-#: Relative standard deviation of each scalar: those whose 90 % intervals do best on other rows of
-#: measured deployments (scripts/score_calibration.py); none below 0.35, since a server of one's own
-#: may well be 30 % off.
+#: Relative standard deviation of each calibration factor. Chosen for the 90 % intervals on other
+#: rows of measured deployments (scripts/score_calibration.py); none below 0.35, since a user's
+#: server may well deviate by 30 %.
 SCALAR_SPREADS = {
     "step constant": 0.35, "requests": 1.0, "bytes": 0.5, "arithmetic": 1.4,
     "attention": 0.35, "communication": 0.35, "prefill": 1.4, "arrival": 0.35,
 }  # fmt: skip
 
 _SCALAR_OF = {f"beta.{name}": feature.scalar for name, feature in STEP_FEATURES.items()}
-#: Scalar -> the coefficients that it scales; ``arrival`` scales all of alpha.
+#: Calibration factor -> the coefficients that it scales; ``arrival`` scales all of alpha.
 SCALARS: dict[str, tuple[str, ...]] = {
     scalar: tuple(name for name in NAMES if _SCALAR_OF.get(name, "arrival") == scalar)
     for scalar in SCALAR_SPREADS
@@ -42,30 +42,29 @@ SCALARS: dict[str, tuple[str, ...]] = {
 
 
 def membership() -> Float[np.ndarray, "coefficients scalars"]:
-    """1 where a scalar scales a coefficient, else 0; each coefficient has one scalar."""
+    """Return a matrix with 1 where a factor scales a coefficient, else 0; one factor each."""
     return np.array([[name in group for group in SCALARS.values()] for name in NAMES], float)
 
 
-# What is known of a server's coefficients before it is measured, as a Gaussian.
+# Prior uncertainty of a server's coefficients, as a Gaussian.
 #
 # Relative offsets o of the coefficients have the covariance
 #
 #     C0 = M diag(s^2) M' + diag(own^2),
 #
-# with M the membership in scalars (``pinn.calibration.prior``), s how far each may be
-# off and ``own`` how far each coefficient may be off beside its scalar. That alone would allow
-# step times that the checkpoint does not: it knows the sum better than its parts. So C0 is told
-# that steps of known features hold to within their own standard deviations h, independent of
-# each other:
+# with M the membership in calibration factors, s their relative spreads and ``own`` the relative
+# spread of each coefficient beside its factor. This alone would allow step times that the
+# checkpoint excludes: it knows the sum better than its parts. C0 is therefore conditioned on steps
+# with known features, whose times are known to within independent standard deviations h:
 #
 #     C = C0 - C0 J' (J C0 J' + diag(h^2))^-1 J C0,      J = what each coefficient adds to a step
 
-#: What a server adds to the steps of an engine that runs by itself, relative: to every step, since
-#: front end and clients take of the same machine, and to what a step and a request cost the host,
-#: which takes requests in and hands tokens out between steps. Assumptions.
+#: Relative spread of what a server adds to the steps of an engine that runs without one: to every
+#: step, since front end and clients share the machine, and to the host's cost of a step and of a
+#: request. Assumptions.
 SERVED_FACTOR, SERVED_SPREADS = 0.2, {"step constant": 1.0, "requests": 1.0}
 
-#: Prior spread of a single coefficient where no checkpoint tells: an assumption.
+#: Prior spread of a single coefficient without a checkpoint: an assumption.
 COEFFICIENT_SPREAD = 0.5
 
 Vector = Float[np.ndarray, " coefficients"]
@@ -77,29 +76,29 @@ class Prior(Gaussian):
 
     @property
     def beta(self) -> Float[np.ndarray, " step_features"]:
-        """Coefficients of steps."""
+        """Return the coefficients of steps."""
         return self.mean[: len(STEP_FEATURES)]
 
     @property
     def alpha(self) -> Float[np.ndarray, " request_features"]:
-        """Coefficients of requests."""
+        """Return the coefficients of requests."""
         return self.mean[len(STEP_FEATURES) : len(NAMES)]
 
     def spread(self, features: Float[np.ndarray, "n coefficients"]) -> Float[np.ndarray, " n"]:
-        """Relative standard deviation of features . coefficients; 0 where they add up to 0."""
+        """Return the relative standard deviation of features . coefficients; 0 for a sum of 0."""
         value = features @ self.mean
         return self.deviation(features) / np.where(value > 0, value, np.inf)
 
     def deviation(self, features: Float[np.ndarray, "n coefficients"]) -> Float[np.ndarray, " n"]:
-        """Standard deviation of features . coefficients."""
+        """Return the standard deviation of features . coefficients."""
         variance = np.einsum("ij,jk,ik->i", features, self.covariance, features)
         return np.sqrt(np.maximum(variance, 0.0))
 
     @property
     def lower(self) -> Vector:
-        """Smallest coefficients: those of the registry, or the mean where it lies below.
+        """Return lower bounds of coefficients: those of the registry, or the mean if it is lower.
 
-        What is fitted beside them, after them, is not negative.
+        Additional fitted parameters follow the coefficients and have the bound 0.
         """
         bounds = [f.lower_bound for f in STEP_FEATURES.values()]
         return np.minimum(np.pad(bounds, (0, len(self.mean) - len(bounds))), self.mean)
@@ -108,17 +107,17 @@ class Prior(Gaussian):
 def all_features(
     features: Float[np.ndarray, "n step_features"],
 ) -> Float[np.ndarray, "n coefficients"]:
-    """Step features among those of all coefficients: a step holds nothing of alpha."""
+    """Return step features as features of all coefficients, with 0 for those of alpha."""
     return np.pad(features, ((0, 0), (0, len(NAMES) - len(STEP_FEATURES))))
 
 
 @dataclass(frozen=True)
 class KnownSteps:
-    """Steps whose times are known to within something.
+    """Steps whose times are known to within a spread.
 
     Attributes:
-        features: Step features of each, overlapped.
-        spread: Relative standard deviation of each one's time.
+        features: Step features of each step, with overlap.
+        spread: Relative standard deviation of each step's time.
     """
 
     features: Float[np.ndarray, "steps step_features"]
@@ -131,7 +130,7 @@ def assumed_prior(
     known: KnownSteps | None = None,
     scalar_spreads: Mapping[str, float] = SCALAR_SPREADS,
 ) -> Prior:
-    """A prior of coefficients, their own relative spreads and what is known of whole steps."""
+    """Return a prior from coefficients, their own relative spreads and known whole steps."""
     members = membership() * [scalar_spreads[name] for name in SCALARS]
     relative = members @ members.T + np.diag(np.broadcast_to(own, len(NAMES)) ** 2)
     if known is not None:
@@ -144,7 +143,7 @@ def assumed_prior(
 
 
 def served_prior(steps: Prior) -> Prior:
-    """Prior of a server whose engine's steps were measured by themselves."""
+    """Return the prior of a server from steps of its engine that were measured without it."""
     split = len(STEP_FEATURES)
     factor = np.where(np.arange(len(NAMES)) < split, SERVED_FACTOR, 0.0)
     added = membership() * [SERVED_SPREADS.get(name, 0.0) for name in SCALARS]
@@ -153,10 +152,10 @@ def served_prior(steps: Prior) -> Prior:
 
 
 def prior_of_set(found: CoefficientSet, remedy: str = "take the network's intervals") -> Prior:
-    """The posterior that a file holds, as the prior of what comes next.
+    """Return the posterior in a coefficient file as the prior of the next calibration.
 
     Raises:
-        PinnError: With the remedy, if it holds none.
+        PinnError: If the file has no posterior; the message includes the remedy.
     """
     if found.covariance is None:
         lacking = (
@@ -166,21 +165,22 @@ def prior_of_set(found: CoefficientSet, remedy: str = "take the network's interv
     return Prior(found.coefficients.values[0], found.covariance)
 
 
-# A checkpoint's own uncertainty as the prior of a calibration.
+# Uncertainty of a checkpoint as the prior of a calibration.
 
-#: Steps whose intervals the prior keeps: decodes, which TPOT taught, and a prompt, which TTFT did.
+#: Steps whose intervals the prior keeps: decodes, as trained on TPOT, and a prompt, as trained on
+#: TTFT.
 STEPS = ("32 decode @ 700", "1 prefill 2048 @ 0")
 
 
 def checkpoint_prior(
     checkpoint: Path, deployment: Deployment, coefficients: Coefficients
 ) -> tuple[Prior, str | None]:
-    """The prior of a deployment's coefficients, and why it is an assumption where it is one.
+    """Return the prior of a deployment's coefficients, and a note if it is an assumption.
 
     Args:
-        checkpoint: The network; its intervals lie beside it.
-        deployment: What is calibrated.
-        coefficients: Its coefficients before.
+        checkpoint: Checkpoint of the network, with its intervals beside it.
+        deployment: Deployment to calibrate.
+        coefficients: Its coefficients before the calibration.
     """
     mean = coefficients.values[0]
     try:
@@ -196,19 +196,19 @@ def checkpoint_prior(
     return assumed_prior(mean, own, KnownSteps(features, np.array(half) / NORMAL_QUANTILE)), None
 
 
-# What a calibration starts from.
+# Start of a calibration.
 
 
 class Start:
-    """A posterior to go on from, coefficients of a file, or a checkpoint.
+    """Start of a calibration: an earlier posterior, coefficients of a file, or a checkpoint.
 
     Attributes:
         append: File of an earlier calibration, whose posterior is the prior; None for none.
         base: File of other coefficients; None for none.
-        checkpoint: Trained network; None for the usual one.
-        force: Whether a fit goes on although what was measured does not match the flags.
-        notes: What people should know of the fit, in order; whoever finds something adds it.
-        left_out: Files of benchmarks, runs and lines of them that could not be read.
+        checkpoint: Trained network; None for the default one.
+        force: Whether to fit although the measurements do not match the flags.
+        notes: Notes on the fit for the user, in order.
+        left_out: Number of benchmark files, runs and lines that could not be read.
 
     Raises:
         PinnError: If both files are given.
@@ -224,7 +224,7 @@ class Start:
         self.left_out = 0
 
     def coefficients(self, deployment: Deployment) -> CoefficientSet:
-        """The coefficients before."""
+        """Return the coefficients before the calibration."""
         if file := self.append or self.base:
             found = read_coefficient_set(file)
             found.check_deployment(deployment, str(file))
@@ -236,7 +236,7 @@ class Start:
     def of_network(
         self, deployment: Deployment, start: CoefficientSet
     ) -> Callable[[Deployment], Coefficients]:
-        """Return a function that gives the coefficients of this or another deployment."""
+        """Return a function that gives the network's coefficients of any deployment."""
         return lambda other: (
             start.coefficients if other == deployment else self._surrogate().coefficients([other])
         )

@@ -18,7 +18,7 @@ from pinn.surrogate.request_features import REQUEST_FEATURES, RequestFeature
 from pinn.surrogate.step_features import STEP_FEATURES, StepFeature
 from pinn.units import MICROSECOND, MILLISECOND
 
-#: Rows of a screen, of each of its tables; --details has all.
+#: Most rows of each table on one screen; --details shows all.
 _ERRORS, _QUANTITIES, _NOTES, _VERDICTS = 3, 3, 2, 5
 
 
@@ -189,7 +189,7 @@ def _detail_tables(found: AnyCalibration) -> list[Grid]:
     return tables
 
 
-# On one screen: errors before and after, and what is known now.
+# One screen: errors before and after, and the parameters.
 
 
 def _error_table(found: AnyCalibration, details: bool) -> Grid:
@@ -224,7 +224,7 @@ def _typical(errors: np.ndarray | pd.Series) -> str:
 def _judged(
     verdicts: Sequence[calibrate.Verdict], details: bool, heading: str = "MAPE on held-out data"
 ) -> Grid:
-    """Return errors, or likelihood ratios of the measurements; what is worse first."""
+    """Return errors, or likelihood ratios of the measurements, with the worst first."""
     more = ["difference +-"] * details
     table = Grid.of(heading, "n", "before", "after", *more, Column("", True))
     worse_first = sorted(verdicts, key=lambda each: not each.is_worse)
@@ -234,7 +234,7 @@ def _judged(
     return table
 
 
-# In full.
+# All details.
 
 
 def _offsets(
@@ -271,11 +271,11 @@ def _requests(errors: pd.DataFrame) -> Grid:
 
 
 def _quantities(quantities: Sequence[posterior.Quantity], appended: bool, heading: str) -> Grid:
-    """Return each parameter as measured, with its standard error; drift where it goes on."""
+    """Return each parameter with its standard error, and its drift if a calibration continues."""
     unknown = not all(q.is_determined for q in quantities)
     more = [*[""] * unknown, *["drift in errors"] * appended]
     table = Grid.of(Column(heading, True), "before", "after", "unit", *more)
-    if appended:  # one column more has to fit a terminal
+    if appended:  # one more column has to fit the terminal
         table = replace(table, gap=1)
     for q in quantities:
         scale, unit = (1.0, "x") if q.unit == "x" else (MICROSECOND, f"u{q.unit}")
@@ -309,7 +309,7 @@ def _steps(found: calibrated.StepCalibration) -> Grid:
 
 
 def _few(found: AnyCalibration) -> str:
-    """Return which data was too small to hold any of it out."""
+    """Return which data was too small to hold part of it out."""
     if isinstance(found, calibrated.StepCalibration):
         return (
             f"{len(found.steps)} batches are too few to hold some out for "

@@ -1,4 +1,4 @@
-"""Time of requests outside the steps, from their journeys: alpha is calibrated to it.
+"""Times of requests outside the steps, from their journeys, to which alpha is calibrated.
 
 ===========================  =======================================================================
 phase                        measured
@@ -10,15 +10,12 @@ phase                        measured
 ``completion``               FINISHED to DEPARTED
 ===========================  =======================================================================
 
-The steps that work on a prompt take beta x features of their batches, so beta comes first, and a
-request one of whose batches is not known teaches nothing there. (Times between sampled steps would
-not do: in a window, a step with a prompt counts as an average one.) The mean step of the decodes is
-read off the starts of steps; those not sampled lie on straight lines between the others.
+The steps of a prompt take beta x features of their batches, so beta is calibrated first. A request
+with an unknown batch is not used in that phase. The mean step of the decodes comes from the starts
+of steps, interpolated linearly between sampled ones.
 
-The engine drains its input queue between steps, so ARRIVED to QUEUED holds what is left of the step
-in flight beside the API server's work: of the one before the next to be scheduled, or before that
-where steps are scheduled ahead of their run. Its time takes the place of the state's, which may be
-long ago. An idle engine makes nobody wait.
+The engine drains its input queue between steps. ARRIVED to QUEUED therefore includes the rest of
+the step in flight beside the API server's work. An idle engine causes no wait.
 """
 
 from dataclasses import dataclass
@@ -38,21 +35,21 @@ from pinn.surrogate.step_features import STEP_FEATURES, overlapped, step_feature
 PHASES = ("arrival_to_queue", "queue_to_schedule", "schedule_to_first_token", "output_token",
           "completion")  # fmt: skip
 
-#: Fewer whole requests than this teach nothing: an assumption, some for each of up to ten alphas.
+#: Fewest whole requests for a fit, some for each of up to ten alphas: an assumption.
 MIN_REQUESTS = 20
 
-#: Where the state before a request is older than this, its features are unknown: an assumption, a
-#: few hundred steps, in which a queue can come and go.
+#: Largest age of the state before a request, in seconds; features from an older state are
+#: unknown. An assumption: a few hundred steps, in which a queue can build up and drain.
 MAX_STATE_AGE_S = 5.0
 
-#: More chunks of one prompt than this are a fault of the traces.
+#: Most chunks of one prompt; more are a fault of the traces.
 MAX_CHUNKS = 1000
 
 _PROMPT = list(REQUEST_FEATURES).index("arrival_to_queue.prompt_token")
 
-#: Share of a step by which the engine must have been at work before a request was queued, and the
-#: most of a step that passes before one that did not wait for capacity is scheduled: assumptions,
-#: far from 0 and 1.
+#: Share of a step for which the engine must have been busy before a request was queued, and
+#: largest share of a step before a request without queueing is scheduled: assumptions, far from 0
+#: and 1.
 _AT_WORK, _AT_ONCE = 0.1, 0.5
 
 Rows = Float[np.ndarray, " requests"]
@@ -64,13 +61,13 @@ class RequestRows:
 
     Attributes:
         features: Request features, in the order of the registry.
-        waits: Phase -> seconds of a step of which the phase holds a share: the one in flight at the
-            arrival, 0 if none ran, and one before the first token.
-        own_steps: Step features of the steps that work on the prompt, overlapped by beta; 0 where
+        waits: Phase -> seconds of the step of which the phase includes a share: the one in flight
+            at the arrival, 0 if none ran, or the one before the first token.
+        own_steps: Step features of the steps that compute the prompt, with overlap by beta; 0 if
             unknown.
-        targets: Phase -> seconds; NaN where a moment is missing or nothing can be learned.
-        part: Index into ``PARTS``: where in the run's time it arrived.
-        met_queue: Whether the next step that was scheduled went without it.
+        targets: Phase -> measured seconds; NaN if a time is missing or not usable.
+        part: Index into ``PARTS`` of each request, by the run's time at its arrival.
+        met_queue: Whether the next scheduled step did not include the request.
         is_ahead: Whether steps were scheduled ahead of their run.
     """
 
@@ -87,18 +84,18 @@ class RequestRows:
 
     @property
     def mean_prompt_tokens(self) -> float:
-        """Mean length of the prompts; 0 without requests."""
+        """Return the mean prompt length in tokens; 0 without requests."""
         return float(self.features[:, _PROMPT].mean()) if len(self) else 0.0
 
 
 def read_requests(
     traces: TraceTables, deployment: Deployment, beta: Float[np.ndarray, " step_features"]
 ) -> RequestRows:
-    """The whole requests of a run that met a known state.
+    """Return the whole requests of a run that arrived in a known state.
 
     Args:
         traces: Canonical tables.
-        deployment: What they were measured on.
+        deployment: Deployment that was measured.
         beta: Its step coefficients, calibrated.
     """
     everyone = table = traces.requests.to_pandas()
@@ -123,7 +120,7 @@ def read_requests(
 
 
 class _Steps:
-    """Steps that requests met, as far as their batches are known."""
+    """Steps that requests met, with their batches where known."""
 
     def __init__(
         self,
@@ -137,7 +134,7 @@ class _Steps:
         self.batches = IntervalBatches(traces, deployment)
 
     def of_prompts(self, table: pd.DataFrame) -> Float[np.ndarray, "requests step_features"]:
-        """Features of the steps that work on each prompt; NaN where a batch is not known."""
+        """Return features of the steps that compute each prompt; NaN if a batch is unknown."""
         begun = _numbers(table, "scheduled_step")
         cached = np.nan_to_num(table["cached_tokens"].to_numpy(float))
         uncached = table["prompt_tokens"].to_numpy(float) - cached
@@ -154,7 +151,7 @@ class _Steps:
         return total
 
     def in_flight_s(self, table: pd.DataFrame, everyone: pd.DataFrame, ahead: np.ndarray) -> Rows:
-        """Seconds of the step during which each request came; 0 if none ran, NaN if unknown."""
+        """Return the seconds of the step in flight at each arrival: 0 if idle, NaN if unknown."""
         seconds, at = np.full(len(table), np.nan), _next_step(table)
         usable = np.flatnonzero(at >= 2)
         if not len(usable):
@@ -170,7 +167,7 @@ class _Steps:
     def _features(
         self, segment: np.ndarray, step: np.ndarray
     ) -> tuple[Float[np.ndarray, "steps step_features"], Float[np.ndarray, " steps"]]:
-        """Overlapped features and decodes of steps; NaN where their batch is not known."""
+        """Return overlapped features and decodes of steps; NaN if their batch is unknown."""
         sums, known = self.batches.at(segment, step)
         waited_for = overlapped(step_features(self.costs, sums), self.beta)
         features = np.where(known[:, None], waited_for, np.nan)
@@ -178,15 +175,15 @@ class _Steps:
 
 
 def _numbers(table: pd.DataFrame, name: str) -> Rows:
-    """A column, NaN where it is missing."""
+    """Return a column as numbers, NaN where it is missing."""
     return table[name].to_numpy(float, na_value=np.nan)
 
 
 def _next_step(table: pd.DataFrame) -> Rows:
-    """The step that is scheduled after each request was queued; NaN where none tells.
+    """Return the step that was scheduled next after each request was queued; NaN if unknown.
 
-    Events number their steps from the scheduler's counter, which may be one behind between two
-    steps: requests that were scheduled at once tell by how much.
+    Events number steps by the scheduler's counter, which may be one behind between two steps.
+    Requests that were scheduled at once reveal the offset.
     """
     queued, scheduled = _numbers(table, "queued_step"), _numbers(table, "scheduled_step")
     wait = _numbers(table, "queue_to_schedule_s")
@@ -196,7 +193,7 @@ def _next_step(table: pd.DataFrame) -> Rows:
 
 
 def _met_queue(table: pd.DataFrame) -> Bool[np.ndarray, " requests"]:
-    """Whether steps went by until there was room; by the depth of the queue where none tells."""
+    """Return whether steps passed before a request found room, by queue depth if not recorded."""
     next_step = _next_step(table)
     waited = _numbers(table, "scheduled_step") != next_step
     deep = _numbers(table, "state_waiting_depth") > 0
@@ -206,7 +203,7 @@ def _met_queue(table: pd.DataFrame) -> Bool[np.ndarray, " requests"]:
 def _is_at_work(
     everyone: pd.DataFrame, server: np.ndarray, at_s: np.ndarray
 ) -> Bool[np.ndarray, " moments"]:
-    """Whether a server had requests at a moment, as far as their journeys are there."""
+    """Return whether a server had requests at each moment, as far as journeys show."""
     found = np.zeros(len(at_s), dtype=bool)
     for number, of_server in everyone.groupby("server"):
         mine, whole = server == number, of_server.dropna(subset=["queued_s", "finished_s"])
@@ -228,7 +225,7 @@ def _targets(table: pd.DataFrame, steps: pd.DataFrame, own_s: Rows) -> dict[str,
 
 
 def _start_s(steps: pd.DataFrame, segment: np.ndarray, step: Rows) -> Rows:
-    """When steps began; NaN beyond the sampled ones of their segment."""
+    """Return when steps began; NaN outside the sampled steps of their segment."""
     found = np.full(len(step), np.nan)
     for number, of_segment in steps.groupby("segment"):
         mine = segment == number
@@ -238,7 +235,7 @@ def _start_s(steps: pd.DataFrame, segment: np.ndarray, step: Rows) -> Rows:
 
 
 def _parts(table: pd.DataFrame) -> np.ndarray:
-    """60/20/20 by arrival, as a share of each segment's span."""
+    """Return 60/20/20 parts by arrival, relative to each segment's time span."""
     arrived = table["arrived_s"].fillna(table["queued_s"])
     groups = arrived.groupby(table["segment"])
     begin, end = groups.transform("min"), groups.transform("max")

@@ -1,4 +1,4 @@
-"""Commands imported when they run, their help, and errors of one line."""
+"""Command groups that import commands when they run, print full help, and errors in one line."""
 
 import importlib
 import inspect
@@ -22,16 +22,16 @@ from pinn.engines import launch_line, launch_values
 from pinn.errors import PinnError, printable
 from pinn.specs.serving import VLLM
 
-# Help of a command in plain text: Typer's own cuts long option names at 80 columns.
+# Help of a command in plain text, since Typer's own cuts long option names at 80 columns.
 
-#: Tells the formatter to keep the lines of a paragraph.
+#: Mark that makes the formatter keep the lines of a paragraph.
 _VERBATIM = "\b\n"
-#: An option's name in a text, and what its dashes are while lines are broken.
+#: Pattern of an option's name, and replacement of its dashes while lines are wrapped.
 _OPTION = re.compile(r"--?[a-z][\w-]+")
 _UNBROKEN = "\u2011"
-#: Longest sentence of a list of commands.
+#: Most characters of a sentence in a list of commands.
 _SENTENCE = 300
-#: The values of an option that may be repeated.
+#: Pattern of the value of an option that may be repeated.
 _EACH = re.compile(r"<list\[(.+)\]>")
 
 
@@ -42,12 +42,12 @@ class PlainHelpCommand(TyperCommand):
         super().__init__(*arguments, **(settings | {"rich_markup_mode": None}))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse; where a launch command may stand, flags of an engine may be among the options."""
+        """Parse arguments, including an engine's own flags if a launch command is allowed."""
         parameters = self.get_params(ctx)
         own = {name for p in parameters for name in (*p.opts, *p.secondary_opts)}
         args = old_names.current_options(args, own)
         for parameter in parameters:
-            if isinstance(parameter.envvar, list):  # with its old names
+            if isinstance(parameter.envvar, list):  # also under its old names
                 old_names.variable(parameter.envvar[0])
         if any(parameter.name == "engine_words" for parameter in parameters):
             args, foreign = foreign_words(args, own)
@@ -55,7 +55,7 @@ class PlainHelpCommand(TyperCommand):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> object:
-        """Run, once every output has a place of its own."""
+        """Run the command after a check that every output has its own destination."""
         given = [
             (max(parameter.opts, key=len), ctx.params[parameter.name])
             for parameter in self.get_params(ctx)
@@ -69,18 +69,18 @@ class PlainHelpCommand(TyperCommand):
             return super().invoke(ctx)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Help whose lines never end within the name of an option."""
+        """Write help whose lines never break within the name of an option."""
         super().format_help(ctx, formatter)
         formatter.buffer[:] = [text.replace(_UNBROKEN, "-") for text in formatter.buffer]
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
-        """The docstring; indented paragraphs are examples and keep their lines."""
+        """Write the docstring; indented paragraphs are examples and keep their lines."""
         text, self.help = self.help, _with_examples(self.help or "")
         super().format_help_text(ctx, formatter)
         self.help = text
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Arguments, options, then the options of each panel."""
+        """Write arguments, options, then the options of each panel."""
         panels: dict[str, list[tuple[str, str]]] = defaultdict(list)
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
@@ -96,20 +96,20 @@ class PlainHelpCommand(TyperCommand):
 
 
 def _engine_of(arguments: list[str]) -> str:
-    """The engine whose flags may be among a command's options."""
+    """Return the engine whose flags may be among a command's options."""
     for i, word in enumerate(arguments):
         name, equals, value = word.partition("=")
         value = value if equals else "".join(arguments[i + 1 : i + 2])
         if name == "--engine":
             return value.split(",")[0]
         if name == "--serve":
-            with suppress(PinnError):  # said where the command is read
+            with suppress(PinnError):  # reported where the command is read
                 return launch_values.words_of(value).engine
     return VLLM
 
 
 def foreign_words(arguments: list[str], own: Collection[str]) -> tuple[list[str], list[str]]:
-    """Arguments of a command here, and flags of an engine among them that it does not have.
+    """Return the command's own arguments, and the engine flags that are no options of it.
 
     A flag with underscores that is an option with dashes becomes that option.
     """
@@ -144,10 +144,10 @@ def _is_flag(word: str) -> bool:
 
 
 class PlainHelpGroup(TyperGroup):
-    """A group whose list of commands says each one's sentence to its end."""
+    """A group whose list of commands shows each sentence in full."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Commands in their order."""
+        """Write the commands in order."""
         listed = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         rows = [(n, c.get_short_help_str(_SENTENCE)) for n, c in listed if c and not c.hidden]
         with formatter.section("Commands"):
@@ -159,7 +159,7 @@ def _source(ctx: Any, parameter: Any) -> str:
 
 
 def _short(parameter: Any, record: tuple[str, str]) -> tuple[str, str]:
-    """The help of an option under its own name; the other spellings follow what it does."""
+    """Return an option's name and its help, with other spellings at the end."""
     metavar = _EACH.sub(lambda found: f"<{found[1].lower()}>", record[0])
     record = (metavar.replace(" range>", ">"), record[1])
     long = [name for name in parameter.opts if name.startswith("--")]
@@ -177,7 +177,7 @@ def _short(parameter: Any, record: tuple[str, str]) -> tuple[str, str]:
 
 
 def _with_examples(text: str) -> str:
-    """The paragraphs; indented ones keep their lines, commands that go on end as a shell wants."""
+    """Return paragraphs with examples on separate lines; long commands continue as in a shell."""
     paragraphs = inspect.cleandoc(text).replace("Example: ", "Example:\n  ").split("\n\n")
     return "\n\n".join(_VERBATIM + _continued(p) if "\n  " in f"\n{p}" else p for p in paragraphs)
 
@@ -187,9 +187,9 @@ def _continued(paragraph: str) -> str:
     return paragraph.replace("\n    ", " \\\n    ") if is_typed else paragraph
 
 
-# A command group that imports a subcommand only when it runs, and fails in one line.
+# A command group that imports a subcommand only when it runs, and prints errors in one line.
 
-#: An error's message is as long as this at most, with what the command line adds.
+#: Most characters of an error message, with the additions of the command line.
 _ERROR_CHARACTERS = 3000
 
 
@@ -212,7 +212,7 @@ class Subcommand:
         if application is None:
             application = typer.Typer()
             application.command()(getattr(module, self.name))
-        application._add_completion = False  # the whole command has it once
+        application._add_completion = False  # the whole command has completion once
         application.rich_markup_mode = None
         application.info.cls = PlainHelpGroup
         for command in application.registered_commands:
@@ -223,7 +223,7 @@ class Subcommand:
 
 
 class CommandGroup(PlainHelpGroup):
-    """Subclasses list their subcommands; the list alone answers ``--help`` and completion."""
+    """A group with a list of subcommands, which alone answers ``--help`` and completion."""
 
     subcommands: ClassVar[tuple[Subcommand, ...]] = ()
 
@@ -234,7 +234,7 @@ class CommandGroup(PlainHelpGroup):
             self.add_command(TyperCommand(name, help=command.help))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the real command in place of its line in the list; old names are read."""
+        """Return the real command for its entry in the list; old names are accepted."""
         word, *more = args
         if (current := old_names.COMMANDS.get(word)) in self._known:
             old_names.note(word, str(current))
@@ -243,7 +243,7 @@ class CommandGroup(PlainHelpGroup):
         return name, None if listed is None else self._known[str(listed.name)].load(), rest
 
     def main(self, *arguments: Any, standalone_mode: bool = True, **extra: Any) -> object:
-        """Run; what the user can correct is said in one line on stderr."""
+        """Run the command; print errors that the user can correct in one line on stderr."""
         warnings.showwarning = _show_warning
         try:
             with shown("pinn", sys.stderr):
@@ -264,12 +264,12 @@ class CommandGroup(PlainHelpGroup):
         return sys.exit(result if isinstance(result, int) else 0) if standalone_mode else result
 
 
-#: Options of commands that time images.
+#: Options of commands that include images.
 _OF_IMAGES = ("--images-per-request", "--image-size")
 
 
 def _usage(error: Any) -> str:
-    """Return the error in the arguments, and where the right ones are explained."""
+    """Return the error in the arguments, with a pointer to the help."""
     context = getattr(error, "ctx", None)
     message = " ".join(error.format_message().split()).rstrip(".")
     if getattr(error, "option_name", None) in _OF_IMAGES:

@@ -1,4 +1,4 @@
-"""Options of commands: a docstring's, those of a request of the API, and flags of engines."""
+"""Options of commands: from docstrings, from fields of API requests, and from engine flags."""
 
 import inspect
 import shlex
@@ -20,7 +20,7 @@ from pinn.specs.flags import FORCE, Flag, flags_of
 
 
 def output(*suffixes: str, names: Sequence[str] = (), help: str | None = None) -> OptionInfo:
-    """An option that names a file to write, with the suffixes of the formats that it may have.
+    """Return an option for a file to write, with the suffixes of its formats.
 
     With one suffix the name may have none; with none it names a folder.
     """
@@ -38,11 +38,11 @@ JsonPath = Annotated[Path | None, output(".json", names=("--json",), help=_JSON_
 Details = Annotated[
     bool, typer.Option("--details", help="Print all details instead of one screen.")
 ]
-#: Described by :data:`pinn.api.requests.SHARED`.
+#: Description of the option in :data:`pinn.api.requests.SHARED`.
 Checkpoint = Path | None
 
 _TRACES = "Fit to traces"
-#: Spellings and headings of arguments whose name and type do not give them.
+#: Spellings and headings of arguments that do not follow from their name and type.
 _SPELLED: dict[str, OptionInfo | ArgumentInfo] = {
     "rate": typer.Option("--rate", "--request-rate"),
     "SimulationRequest.slo": typer.Option("--slo", "--goodput"),
@@ -79,7 +79,7 @@ _SPELLED: dict[str, OptionInfo | ArgumentInfo] = {
 
 
 def asked(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command its arguments, and the fields of those that are requests, as options.
+    """Add arguments to a command: its own, and fields of requests as options.
 
     The docstring's Options, at its end, and the requests' Attributes are their help, ``PANEL`` is
     the heading of a request's; each may be ``Annotated`` with what else Typer needs of an option.
@@ -136,7 +136,7 @@ def _described(
     if get_origin(hint) is Annotated:
         hint, own = get_args(hint)
         spelled, limits = (spelled, own) if isinstance(own, Flag) else (own, limits)
-    # A switch, too, has no --no- unless it is spelled so.
+    # Switches have no --no- form unless it is spelled out.
     option = copy(spelled) if spelled else typer.Option(f"--{name.replace('_', '-')}")
     option.min, option.max = limits.least, limits.most
     option.help = option.help or helps.get(name)
@@ -144,7 +144,7 @@ def _described(
     return Annotated[hint, option]
 
 
-# Flags of engines as options; one that is not given keeps the engine's default.
+# Flags of engines as options; a flag that is not given keeps the engine's default.
 
 _PANEL = "Engine, as vLLM or the chosen engine spells the flags"
 
@@ -154,7 +154,7 @@ def _text_option(name: str, *spellings: str, **settings: Any) -> inspect.Paramet
     return _named(name, Annotated[str | None, option])
 
 
-#: A launch command, and words of an engine among the options.
+#: Options for a launch command, and for engine flags among the options.
 _LAUNCH = (
     _text_option(
         "serve",
@@ -171,7 +171,7 @@ _LAUNCH = (
 def engine_flags(
     *specifications: type, deploys: bool = False, serves: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command every flag of specifications as an option; of a server the format too.
+    """Add every flag of specifications to a command as an option; for servers the format, too.
 
     The command gets those that were given as its argument ``flags``: field (or ``precision``) to
     value. A specification's ``PANEL`` is their heading in the help. Flags of which a request takes
@@ -222,12 +222,12 @@ def engine_flags(
     return decorate
 
 
-#: Longest list of values, in characters, that stands beside an option's name.
+#: Most characters of a list of values beside an option's name.
 _WIDEST = 50
 
 
 def _flag_option(flag: Flag, panel: str) -> inspect.Parameter:
-    """A flag as Typer takes options; the flag itself reads its text, so that errors are its own."""
+    """Return a flag as a Typer option; the flag parses the text, so that errors are its own."""
     switch = flag.kind == "bool"
     values = "|".join(filter(None, flag.allowed))
     wanted = values if 0 < len(values) <= _WIDEST else flag.kind

@@ -17,22 +17,22 @@ from pinn.errors import PinnError
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Exit status where files were read and the rest written, but something of them was skipped.
+#: Exit status if files were read and results written, but parts of files were skipped.
 PARTLY_READ = 3
 
-# Where commands write: a folder that is there, and never over what they read.
+# Checks of output paths: the folder exists, and no input is overwritten.
 
 #: Options that name a file or folder to write.
 OUTPUTS = frozenset({"--json", "--plot", "--requests", "--timeline", "--manifest", "--out"})
-#: Formats of tables and pictures, which a file's name tells.
+#: Suffixes of the formats of tables and pictures.
 TABLES = (".csv", ".json", ".parquet")
 PICTURES = (".png", ".svg", ".pdf")
-#: Files that an input folder is read for.
+#: Suffixes of the files that are read from an input folder.
 _READ_IN_FOLDERS = ("config.json", "generation_config.json", "hf_quant_config.json")
 
 
 def check_outputs(given: Sequence[tuple[str, object]]) -> None:
-    """Refuse outputs that have no folder or would replace an input, before anything runs.
+    """Refuse outputs without an existing folder, or that would replace an input.
 
     Args:
         given: Option (or argument) and value, of all that were given; values that are no paths do
@@ -59,12 +59,12 @@ def check_outputs(given: Sequence[tuple[str, object]]) -> None:
 
 
 def is_standard_output(path: Path) -> bool:
-    """Whether a path is the ``-`` that stands for standard output."""
+    """Return whether a path is ``-``, which means standard output."""
     return str(path) == "-"
 
 
 def check_suffix(path: Path, suffixes: Sequence[str], what: str) -> None:
-    """Refuse a file whose format its name does not tell.
+    """Refuse a file whose suffix is not that of a supported format.
 
     Args:
         path: To be written; devices are of any format.
@@ -87,7 +87,7 @@ def _paths(value: object) -> Iterator[Path]:
 
 
 def _is_same(output: Path, other: Path, is_output: bool) -> bool:
-    """Whether two paths are one file, or the output is a file that an input folder is read for."""
+    """Return whether two paths are one file, or the output is a file of an input folder."""
     try:
         if is_output or not (output.exists() and other.exists()):
             return is_output and output.resolve() == other.resolve()
@@ -97,14 +97,14 @@ def _is_same(output: Path, other: Path, is_output: bool) -> bool:
         return False
 
 
-# A command's answer as JSON: in a file, or alone on standard output.
+# Result of a command as JSON: in a file, or alone on standard output.
 
 _STANDARD_OUTPUT: ContextVar[TextIO | None] = ContextVar("standard output", default=None)
 
 
 @contextmanager
 def only_json() -> Iterator[None]:
-    """Swallow what a command prints for people, so that JSON stands alone on standard output."""
+    """Suppress text output, so that only JSON is on standard output."""
     before = _STANDARD_OUTPUT.set(sys.stdout)
     try:
         with redirect_stdout(io.StringIO()):
@@ -114,7 +114,7 @@ def only_json() -> Iterator[None]:
 
 
 def write_csv(table: pd.DataFrame, path: Path | None, **written: object) -> None:
-    """Write a table as CSV where ``--out`` says; None writes nothing."""
+    """Write a table as CSV to the path of ``--out``; None writes nothing."""
     from pinn.common.tables import write_frame
 
     if path is not None:
@@ -122,7 +122,7 @@ def write_csv(table: pd.DataFrame, path: Path | None, **written: object) -> None
 
 
 def write_json(document: object, path: Path | None) -> None:
-    """Write a document where ``--json`` says: a file that appears whole, standard output for ``-``.
+    """Write a document to the path of ``--json``: atomically to a file, or to standard output.
 
     Args:
         document: Value made of JSON types.

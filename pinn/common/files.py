@@ -142,7 +142,7 @@ def find_kernels(given: Path | None, checkpoint: Path) -> Path | None:
     return next((place for place in places if (place / _FILE).is_file()), None)
 
 
-# Folder of cached results, and atomic writing, so that nobody reads half of a file.
+# Folder of cached results, and atomic writing, so that no process reads half of a file.
 
 
 def cache_folder() -> Path:

@@ -1,4 +1,4 @@
-"""Numbers for people."""
+"""Numbers as text for display."""
 
 import math
 

@@ -73,7 +73,7 @@ def status(text: Callable[[], str]) -> Iterator[None]:
 
 
 def still(done: int, total: int, since_s: float) -> str:
-    """Return the remaining time of work in equal parts, in words.
+    """Return the remaining time of work in equal parts, as text.
 
     Args:
         done: Number of finished parts.

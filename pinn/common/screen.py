@@ -1,4 +1,4 @@
-"""Output for people: tables, and lines of 80 columns in a terminal."""
+"""Output for a terminal: tables, and lines of 80 columns in a terminal."""
 
 from __future__ import annotations
 

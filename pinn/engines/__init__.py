@@ -1,1 +1,1 @@
-"""An engine's own decisions about its flags: defaults, kernels, schedule, memory, refusals."""
+"""Rules of the engines: defaults, kernels, schedule, memory and compatibility checks."""

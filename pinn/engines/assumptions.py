@@ -1,4 +1,4 @@
-"""Assumptions of a prediction that nobody stated: the release's measurements, the acceptance."""
+"""Assumptions of a prediction that the user did not state: release and acceptance rate."""
 
 from pinn.common.numbers import number
 from pinn.engines.deployment import Deployment
@@ -6,12 +6,12 @@ from pinn.engines.recipe import ASSUMED, measured_line
 
 
 def release_line(deployment: Deployment) -> str:
-    """Return the releases that step times are trained on, as :func:`measured_line` does."""
+    """Return a sentence on the releases that step times are trained on."""
     return measured_line(deployment.serving.engine, deployment.serving.engine_version)
 
 
 def acceptance_line(deployment: Deployment) -> str | None:
-    """Return what speculation is taken to gain, and whether that is assumed; None without it."""
+    """Return a sentence on the assumed speculative acceptance; None without speculation."""
     recipe = deployment.recipe
     found = recipe.speculation
     if found is None:
@@ -27,6 +27,6 @@ def acceptance_line(deployment: Deployment) -> str | None:
 
 
 def assumption_lines(deployment: Deployment) -> list[str]:
-    """Return both lines, those that there are."""
+    """Return the sentences on the release and, if any, on the acceptance."""
     lines = [release_line(deployment), acceptance_line(deployment)]
     return [line for line in lines if line is not None]

@@ -1,4 +1,4 @@
-"""Configurations by name and flag: one, a list, a grid, a pool of servers."""
+"""Configurations by name and flag: single ones, lists, grids, and pools of servers."""
 
 import itertools
 import math
@@ -24,9 +24,9 @@ from pinn.specs.serving import ServingSpec
 
 # Configurations by name and flag, one or many, as deployments.
 
-#: A configuration as the user writes it: flag -> value, text or not.
+#: Configuration as the user writes it: flag -> value, as text or typed.
 Configuration = Mapping[str, object]
-#: A configuration as :func:`canonical` gives it.
+#: Configuration as :func:`canonical` returns it.
 Values = dict[str, FlagValue]
 
 _FLAGS = {**FLAGS, FORCE.name: FORCE}
@@ -36,11 +36,11 @@ _SPELLINGS |= {
     for flag in FLAGS.values()
     for text in (*flag.other_names, *(short.removeprefix("-") for short in flag.shorts))
 }
-#: Names of switches that are the other way round.
+#: Switches with the opposite meaning of the flag that they set.
 _REVERSED = {text for flag in FLAGS.values() for text in flag.reversed_names}
 _ALIASES = {"quantization": "precision", "-q": "precision", "q": "precision"}
 
-#: Every key a configuration may have: vLLM's flags with underscores, and what is served on what.
+#: Every key of a configuration: vLLM's flags with underscores, model, GPU and formats.
 KEYS = ("model", "gpu", "precision", *_FLAGS)
 
 
@@ -50,7 +50,7 @@ def canonical(configuration: Configuration, where: str = "") -> Values:
     Args:
         configuration: Keys as in ``KEYS`` or as another engine spells them, with dashes or
             underscores, or short as ``-tp`` or ``tp``; ``quantization`` means ``precision``.
-        where: What an error puts first, such as a file and a row.
+        where: Prefix of error messages, such as a file and a row.
 
     Raises:
         PinnError: If a key is unknown or a value is not of its flag's type.
@@ -77,7 +77,7 @@ def _read(name: str, value: object, where: str) -> FlagValue:
 
 @lru_cache(maxsize=65536)
 def _cell(name: str, text: str) -> FlagValue:
-    """A text in its type, which a column holds many times; None where it is not of that type."""
+    """Return a text in the type of a flag; None if it does not have that type."""
     try:
         return _read(name, text, "")
     except PinnError:
@@ -108,13 +108,13 @@ def _spelled(text: str) -> str:
 
 
 def make_deployment(configuration: Configuration) -> Deployment:
-    """The deployment of one configuration; flags not given have the engine's defaults.
+    """Return the deployment of one configuration; missing flags have the engine's defaults.
 
     Args:
         configuration: A configuration from :func:`canonical`.
 
     Raises:
-        PinnError: If model or GPU are missing or unknown, or the parts do not fit together.
+        PinnError: If model or GPU are missing or unknown, or flags are not compatible.
     """
     for name in ("model", "gpu"):
         if name not in configuration:
@@ -166,7 +166,7 @@ def _model(name: str, precision: str | None) -> ModelSpec:
 
 
 def _warn_of_stand_ins(model: ModelSpec) -> None:
-    """Name the formats whose kernels no table times, and those that stand in."""
+    """Warn of formats without measured kernels, and name those whose kernels are used instead."""
     stand_ins = {form.name: form.timed_as for form in vars(model.precisions).values()}
     for form, timed_as in stand_ins.items():
         if timed_as:
@@ -178,9 +178,9 @@ _gpu = lru_cache(maxsize=1024)(load_gpu)
 
 
 def forget_files() -> None:
-    """Clear what was read from models' and GPUs' files.
+    """Clear cached files of models and GPUs.
 
-    A process that outlives them reads them anew then, and warns about a model as at first.
+    A long-lived process then reads them again, and repeats warnings about models.
     """
     forget_models()
     for cached in (_model, _gpu, draft_of):
@@ -193,7 +193,7 @@ def _serving(flags: tuple[tuple[str, Any], ...]) -> ServingSpec:
 
 
 def expand_grid(axes: Configuration, where: str = "") -> list[Values]:
-    """Every combination of the values listed under each key; a single value stands for a list.
+    """Return every combination of the values under each key; a single value is a list of one.
 
     Raises:
         PinnError: If a key is unknown, a value has the wrong type or a list is empty.
@@ -215,10 +215,10 @@ def expand_grid(axes: Configuration, where: str = "") -> list[Values]:
 
 
 def check_configurations(count: int, where: str = "") -> None:
-    """Refuse a list or grid of more than ``MOST_CONFIGURATIONS`` before it is made.
+    """Check that a list or grid has at most ``MOST_CONFIGURATIONS``, before it is built.
 
     Raises:
-        PinnError: If there are more.
+        PinnError: If there are more configurations.
     """
     documents.check_size(count, documents.MOST_CONFIGURATIONS, f"{where}configurations", "split it")
 
@@ -248,17 +248,17 @@ def parse_grid(text: str) -> list[Values]:
 def make_deployments(
     configurations: Iterable[Mapping[str, FlagValue]], skip_invalid: bool = False
 ) -> tuple[list[Values], list[Deployment], list[str]]:
-    """Deployments of many configurations.
+    """Return the deployments of many configurations.
 
     Args:
         configurations: Configurations from :func:`canonical`.
-        skip_invalid: Leave out what does not fit together, which a grid can hardly avoid.
+        skip_invalid: Whether to skip incompatible configurations, which most grids contain.
 
     Returns:
         The configurations kept, their deployments, and the reasons why the others were dropped.
 
     Raises:
-        PinnError: If one does not fit together and is not to be skipped, or none is left.
+        PinnError: If a configuration is incompatible and not to be skipped, or none is left.
     """
     kept, deployments, reasons = [], [], []
     for number, configuration in enumerate(configurations, 1):
@@ -287,7 +287,7 @@ def read_configurations(path: Path) -> list[Values]:
     """Read a file of configurations.
 
     A CSV file has one column per key and one row per configuration. A YAML or JSON file holds a
-    list of them, or a grid: lists per key, whose every combination is meant.
+    list of configurations, or a grid: a list of values per key, for every combination.
 
     Raises:
         PinnError: If the file is missing, malformed or empty, or has an unknown key or a value of
@@ -302,7 +302,7 @@ def read_configurations(path: Path) -> list[Values]:
 
 
 def typed_configurations(typed: str | Path) -> list[Values]:
-    """Configurations of a file by its name, or of a grid as typed."""
+    """Return the configurations of a file by its name, or of a grid as typed."""
     path = files.given_path(typed)
     grid = "=" in str(typed) and not path.is_file()
     return parse_grid(str(typed)) if grid else read_configurations(path)
@@ -335,14 +335,14 @@ def _from_tree(path: Path) -> list[Values]:
 
 
 def _named(tree: Configuration, where: str) -> Configuration:
-    """The mapping, if all its keys are text; YAML allows others."""
+    """Return the mapping if all its keys are text; YAML allows others."""
     other = [key for key in tree if not isinstance(key, str)]
     if other:
         raise PinnError(f"{where}a key must be text, such as gpu, got {other[0]!r:.60}")
     return tree
 
 
-# A pool of servers as it is written: ``2x tp=4 ep``.
+# A pool of servers as text: ``2x tp=4 ep``.
 
 _WORKERS = re.compile(r"(\d+)x")
 _SHORTS = {short.lstrip("-"): name for name, flag in FLAGS.items() for short in flag.shorts}
@@ -350,19 +350,20 @@ _LAYOUT = "write the number of servers and flags of each, such as '2x tp=4 ep'"
 
 
 def parse_pool(text: str, option: str) -> tuple[int, Values]:
-    """Read a pool.
+    """Parse a pool of servers.
 
     Args:
         text: The number of servers with an x (1 without one), and the settings of each of them:
             flags as ``name=value``, or ``name`` for a switch, in short (``tp``) or in full, and
             ``gpu`` and ``precision``.
-        option: What errors name, such as ``--prefill``.
+        option: Option that errors name, such as ``--prefill``.
 
     Returns:
-        Servers, and flags as :func:`pinn.engines.configurations.canonical` gives them.
+        The number of servers, and flags as :func:`pinn.engines.configurations.canonical` returns
+        them.
 
     Raises:
-        PinnError: If it cannot be read, names no server, or has an unknown flag or value.
+        PinnError: If the text cannot be read, names no server, or has an unknown flag or value.
 
     >>> parse_pool("2x tp=4 ep", "--prefill")
     (2, {'tensor_parallel_size': 4, 'enable_expert_parallel': True})
@@ -392,7 +393,7 @@ def parse_pool(text: str, option: str) -> tuple[int, Values]:
 
 
 def pool_text(workers: int, flags: Mapping[str, FlagValue]) -> str:
-    """The shortest text that :func:`parse_pool` reads so.
+    """Return the shortest text that :func:`parse_pool` reads as this pool.
 
     >>> pool_text(2, {"tensor_parallel_size": 4, "enable_expert_parallel": True})
     '2x tp=4 ep'

@@ -1,4 +1,4 @@
-"""A model on a GPU under an engine's flags: all that decides its step times."""
+"""A deployment: a model on a GPU under an engine's flags, which determine its step times."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from pinn.specs.precision import ACTIVATION_BYTES, Precision, precision
 from pinn.specs.serving import VLLM, ServingSpec
 from pinn.specs.speculation import DRAFT_MODEL, EAGLE3, MTP, Speculation
 
-# The layers that draft: of a model's own prediction head, of EAGLE, or of a smaller model.
+# Draft layers: a model's own prediction layer, EAGLE's layer, or a smaller model.
 
 #: Vocabulary of EAGLE-3's drafts (``draft_vocab_size`` of those published for Llama 3).
 EAGLE3_VOCABULARY = 32_000
@@ -43,11 +43,11 @@ class Draft:
     """One pass of the draft model.
 
     Attributes:
-        model: Its layers and head, as a model.
-        joined: Hidden states beside each other that a projection joins to one: the token's
-            embedding and what the layers above have said; 0 without one. Its weights have 16 bits
-            and every GPU holds them all.
-        shares_head: Whether head and embedding are the target's.
+        model: Layers and head of the draft, as a model.
+        joined: Number of hidden states that a projection maps to one: the token's embedding and the
+            target's outputs; 0 without a projection. Its weights have 16 bits and are replicated on
+            every GPU.
+        shares_head: Whether the draft uses the target's head and embedding.
     """
 
     model: ModelSpec
@@ -56,18 +56,18 @@ class Draft:
 
     @property
     def projection_weights(self) -> int:
-        """Weights of the projection."""
+        """Return the number of weights of the projection."""
         return self.joined * self.model.hidden_size**2
 
 
 @lru_cache(maxsize=1024)
 def draft_of(target: ModelSpec, speculation: Speculation) -> Draft | None:
-    """The draft of a model; None where nothing drafts on the GPU.
+    """Return the draft of a model; None if no model drafts on the GPU.
 
     A multi-token-prediction layer is one more layer like the model's last (DeepSeek-V3, arXiv
     2412.19437, section 2.2), EAGLE one dense layer (arXiv 2401.15077) of 16 bits, and EAGLE-3's
-    sees three of the target's layers (arXiv 2503.01840). Where EAGLE's config.json is not at hand,
-    its layer has the target's attention and as wide a feed-forward part as a token passes there.
+    sees three of the target's layers (arXiv 2503.01840). Without EAGLE's config.json its layer is
+    assumed to have the target's attention, and a feed-forward part as wide as a token uses there.
 
     Raises:
         PinnError: If a draft model is not found.
@@ -90,14 +90,14 @@ def _layers(target: ModelSpec, group: LayerGroup, name: str) -> ModelSpec:
 
 
 def _published(draft: str) -> ModelSpec | None:
-    """The draft's own config.json, where it is a file or in the catalog."""
+    """Return the draft model if its config.json is a file or in the catalog; else None."""
     if draft and (files.given_path(draft).exists() or find_in_catalog(draft) is not None):
         return load_model(draft)
     return None
 
 
 def _attention_group(target: ModelSpec) -> LayerGroup:
-    """The last layers with attention over keys and a network: what drafts beside other mixers."""
+    """Return the last layers with attention over keys and a feed-forward part."""
     usual = [g for g in target.layer_groups if isinstance(g.attention, Attention) and g.ffn]
     if not usual:
         fault = (
@@ -109,12 +109,12 @@ def _attention_group(target: ModelSpec) -> LayerGroup:
 
 
 def prediction_layer(target: ModelSpec) -> ModelSpec:
-    """A layer more like the model's last."""
+    """Return one more layer like the model's last, as a model."""
     return _layers(target, replace(_attention_group(target), count=1), f"{target.name} MTP")
 
 
 def eagle_layer(target: ModelSpec) -> ModelSpec:
-    """One dense layer of 16 bits with the model's attention."""
+    """Return one dense 16-bit layer with the model's attention, as a model."""
     last = _attention_group(target)
     assert isinstance(last.attention, Attention)
     attention = replace(last.attention, window_tokens=None)
@@ -125,21 +125,20 @@ def eagle_layer(target: ModelSpec) -> ModelSpec:
     return replace(layer, precisions=models.WeightPrecisions())
 
 
-# What recurrent states change of a recipe: larger blocks in vLLM, and no prefix caching.
+# Effects of recurrent states on a recipe: larger blocks in vLLM, and no prefix caching.
 #
-# vLLM keeps states in the blocks of the one pool that keys and values lie in, so it enlarges a
-# block until a layer's keys and values take as much as a layer's state, and a request holds one
-# block per group of such layers. A state stands for one exact prefix; engines find common ones
-# only where a state was kept. vLLM does so from 0.28 on, at the ends of blocks; that is not
-# modelled.
+# vLLM keeps states in the pool of blocks that also has keys and values. It enlarges a block until a
+# layer's keys and values take as much as a layer's state, and a request has one block per group of
+# such layers. A state belongs to one exact prefix, so engines find shared prefixes only where a
+# state was kept. vLLM keeps states at the ends of blocks from 0.28 on, which is not modelled.
 
-#: A block holds a multiple of what attention kernels take at once: FlashAttention 16 tokens. MLA
-#: kernels take what ``latent_state_block`` of the defaults' table says.
+#: Tokens of which a block is a multiple for attention kernels: 16 for FlashAttention. For MLA
+#: kernels ``latent_state_block`` of the defaults' table has the number.
 KERNEL_TOKENS = 16
-#: A multiple of what a kernel's states amid a prompt lie apart, too (vllm 0.33.0
-#: v1/attention/backends/gdn_attn.py: FLASHINFER_GDN_CHECKPOINT_ALIGNMENT).
+#: Tokens between checkpoints of states within a prompt, of which a block is a multiple, too (vllm
+#: 0.33.0 v1/attention/backends/gdn_attn.py: FLASHINFER_GDN_CHECKPOINT_ALIGNMENT).
 _CHECKPOINT_TOKENS = {"gated_delta": 64}
-#: Tokens of a block of DeepSeek-V4's keys in vLLM, whatever the flag says
+#: Tokens of a block of DeepSeek-V4's keys in vLLM, for any ``--block-size``
 #: (deepseek_v4/nvidia/flashmla.py: get_supported_kernel_block_sizes).
 COMPRESSED_BLOCK = 256
 
@@ -148,14 +147,14 @@ _OTHERS = "prefixes of states are not modelled"
 
 
 def with_states(recipe: EffectiveRecipe, d: Deployment) -> EffectiveRecipe:
-    """The recipe of a model that has recurrent states; any other's as it is.
+    """Return the recipe with the effects of recurrent states; unchanged for other models.
 
-    States of vLLM lie in the blocks, of which a model without keys and values has one of the
-    longest context; other engines keep a pool of their own.
+    vLLM keeps states in KV blocks; a model without keys and values has one block of the longest
+    context. Other engines keep states in a separate pool.
 
     Args:
-        recipe: By flags and defaults.
-        d: What it is of.
+        recipe: Recipe from flags and defaults.
+        d: Deployment of the recipe.
     """
     states = [g.attention for g in d.model.layer_groups if isinstance(g.attention, LinearMixerSpec)]
     if not states:
@@ -200,9 +199,10 @@ def _with_compressed_keys(recipe: EffectiveRecipe, d: Deployment) -> EffectiveRe
 
 
 def _with_whole_prompts(recipe: EffectiveRecipe, d: Deployment) -> EffectiveRecipe:
-    """The recipe of a model whose tokens attend to what follows: no part of a prompt stands alone.
+    """Return the recipe without chunked prefill and prefix caching for bidirectional models.
 
-    vllm 0.33.0 config/model.py: is_chunked_prefill_supported, is_prefix_caching_supported.
+    Tokens of these models attend to later ones, so a part of a prompt cannot be computed alone.
+    Source: vllm 0.33.0 config/model.py: is_chunked_prefill_supported, is_prefix_caching_supported.
     """
     if not d.model.bidirectional:
         return recipe
@@ -221,7 +221,7 @@ def _with_page_sizes(recipe: EffectiveRecipe, d: Deployment) -> EffectiveRecipe:
 
 
 def page_ratios(model: ModelSpec, tp: int) -> tuple[int, int]:
-    """Return how many times as many tokens a block of full attention has, and one of a window.
+    """Return the tokens of a block of full attention, and of a window, in units of the smallest.
 
     Pages have one size: layers that keep fewer bytes of a token keep more tokens in one, if that is
     a multiple (kv_cache_utils.py: unify_kv_cache_spec_page_size), and pad it if not.
@@ -242,7 +242,7 @@ def cached_attention(model: ModelSpec) -> Iterator[Attention]:
 
 
 def keeps_state_ends(d: Deployment) -> bool:
-    """Whether states at the ends of blocks are kept for prefixes: two blocks a request, not one.
+    """Return whether states at block ends are kept for prefixes, which takes two blocks.
 
     ``mamba_cache_mode`` "align", from 0.28 on unless prefix caching is off (models/config.py:
     MambaModelConfig; v1/kv_cache_interface.py: MambaSpec.max_memory_usage_bytes).
@@ -254,13 +254,13 @@ def keeps_state_ends(d: Deployment) -> bool:
 
 
 def cached_width(mixer: Attention, tensor_parallel_size: int) -> float:
-    """Elements of a token's keys and values in one layer on one GPU; MLA's are not divided."""
+    """Return the cached elements of a token in one layer on one GPU; MLA's are replicated."""
     if isinstance(mixer, LatentAttentionSpec):
         return float(mixer.kv_width)
     return max(mixer.kv_heads // tensor_parallel_size, 1) * mixer.pair_width
 
 
-# A model on GPUs under an engine configuration: the unit that coefficients belong to.
+# A model on GPUs under an engine configuration, to which coefficients belong.
 
 
 @dataclass(frozen=True)
@@ -268,13 +268,13 @@ class Deployment:
     """A checked (model, GPU, serving configuration) triple.
 
     Attributes:
-        model: What is served.
-        gpu: On what.
-        serving: The engine and its flags.
-        force: Whether it is timed although its engine refuses it (``pinn.engines.refusals``).
+        model: Served model.
+        gpu: GPU that serves it.
+        serving: Engine and its flags.
+        force: Whether to skip the compatibility checks (``pinn.engines.refusals``).
 
     Raises:
-        RefusedError: If the engine refuses it, unless forced.
+        RefusedError: If the engine refuses the flags, unless forced.
         PinnError: If there are no experts to spread, too many replicas, fewer layers than pipeline
             stages or fewer heads than GPUs, or the GPU has no kernels for mxfp4 experts with mxfp8
             activations.
@@ -297,7 +297,7 @@ class Deployment:
 
     @property
     def longest_context(self) -> int:
-        """Tokens of the longest context that is served."""
+        """Return the longest context that is served, in tokens."""
         return self.serving.max_model_len or self.model.max_position
 
     @cached_property
@@ -340,11 +340,11 @@ class Deployment:
 
     @property
     def kv_cache_precision(self) -> Precision:
-        """Format of the KV cache: the flag's, or the checkpoint's where the flag is ``auto``."""
+        """Return the format of the KV cache: the flag's, or the checkpoint's if it is ``auto``."""
         return self.kv_precision(self.recipe)
 
     def kv_precision(self, recipe: EffectiveRecipe) -> Precision:
-        """Format of keys and values under a recipe."""
+        """Return the format of keys and values under a recipe."""
         flag = recipe.kv_cache_dtype
         if flag == "auto":
             return self.model.kv_cache_precision
@@ -352,7 +352,7 @@ class Deployment:
 
     @property
     def decode_attention_time(self) -> float:
-        """Time of the engine's decode attention, relative to that of the kernels that vLLM runs."""
+        """Return the engine's decode attention time relative to the kernels that vLLM runs."""
         if self.recipe.decode_kernels == kernel_choice.AUTO or not self._is_hopper:
             return 1.0
         wide = self.kv_cache_precision.bytes_per_weight >= ACTIVATION_BYTES
@@ -364,7 +364,7 @@ class Deployment:
 
     @property
     def expert_kernels(self) -> str:
-        """Kernels of the experts where they differ from those timed as ``AUTO``; else ``AUTO``.
+        """Return the kernels of the experts; ``AUTO`` for those that were timed as the default.
 
         Of block-scaled fp8, ``AUTO`` is Triton's kernel on Hopper, CUTLASS's where whole experts
         are spread there, and TensorRT-LLM's on data-centre Blackwell (tables of vLLM 0.24.0). So
@@ -386,14 +386,14 @@ class Deployment:
 
     @property
     def expert_kernel_format(self) -> Precision:
-        """The format whose kernels multiply the experts: theirs, unless Marlin expands them."""
+        """Return the format whose kernels multiply the experts; Marlin's if it expands them."""
         if self.expert_kernels == MARLIN:
             return precision(kernel_choice.MARLIN_FORMAT)
         return self.model.precisions.experts
 
     @property
     def sampling(self) -> Sampling:
-        """Sampling of draft tokens: as the flags say, else as the model does."""
+        """Return the sampling of draft tokens: by flags, or else as for the model."""
         flags = self.serving
         base = self.model.sampling if flags.generation_config == "auto" else Sampling()
         return models.overridden(base, flags.override_generation_config)

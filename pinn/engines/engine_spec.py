@@ -12,9 +12,9 @@ from pinn.specs.flags import check_flags, flag
 from pinn.specs.serving import SGLANG, TRTLLM
 
 ROUTINGS = (LEAST_LOADED, ROUND_ROBIN)
-#: What stores keys and values in host memory.
+#: Stores of keys and values in host memory.
 NATIVE, LMCACHE = "native", "lmcache"
-#: When SGLang's HiCache stores a prefix: when it is computed, when it is used again, when it
+#: Times at which SGLang's HiCache stores a prefix: once computed, once used again, or when it
 #: leaves the GPU (sglang 0.5.3 to 0.5.23 server_args.py, like the choices below).
 WRITE_POLICIES = (WRITE_THROUGH, WRITE_SELECTIVE, WRITE_BACK) = (
     "write_through", "write_through_selective", "write_back",
@@ -23,9 +23,10 @@ IO_BACKENDS = (KERNEL, DIRECT) = ("kernel", "direct")
 MEM_LAYOUTS = (
     "layer_first", "page_first", "page_first_direct", "page_first_kv_split", "page_head",
 )  # fmt: skip
-#: Copies of up to 28 KiB are slower one by one than in a kernel that fills an H100's PCIe link
-#: (vllm 0.33.0 v1/kv_offload/cpu/swap_blocks_triton.py: THRESHOLD_BYTES), so that each costs about
-#: as much time as 28 KiB take at 64 GB/s.
+#: Bytes at PCIe rate that correspond to the overhead of one small copy. Separate copies of up to
+#: 28 KiB are slower than one kernel that fills an H100's PCIe link (vllm 0.33.0
+#: v1/kv_offload/cpu/swap_blocks_triton.py: THRESHOLD_BYTES), so each is taken to cost as much time
+#: as 28 KiB at 64 GB/s.
 COPY_S = 4.5e-7
 
 
@@ -212,22 +213,22 @@ class EngineSpec:
 
     @property
     def scorer_weights(self) -> dict[str, float]:
-        """Weight of each scorer of a prefix-aware router."""
+        """Return the weight of each scorer of a prefix-aware router."""
         return read_weights(self.router_weights)
 
     @property
     def offloads(self) -> bool:
-        """Whether keys and values have a second tier."""
+        """Return whether keys and values have a second tier."""
         return self.connects or self.enable_hierarchical_cache
 
     @property
     def connects(self) -> bool:
-        """Whether the second tier is one of vLLM's connectors."""
+        """Return whether the second tier is one of vLLM's connectors."""
         return bool(self.kv_offloading_size or self.kv_transfer_config)
 
     @property
     def without_tier(self) -> EngineSpec:
-        """Settings without a second tier of KV."""
+        """Return the settings without a second tier of KV."""
         return replace(
             self, kv_offloading_size=None, kv_transfer_config="", enable_hierarchical_cache=False
         )

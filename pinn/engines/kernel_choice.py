@@ -1,4 +1,4 @@
-"""Which kernels an engine runs, of its own and for experts."""
+"""Choice of kernels by an engine, for attention and for experts."""
 
 from dataclasses import replace
 from functools import cache
@@ -8,7 +8,7 @@ from pinn.errors import PinnError
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import ModelSpec
 
-# Where an engine runs other kernels than vLLM does, and how long they take beside vLLM's.
+# Engines whose kernels differ from vLLM's, and the relative time of these kernels.
 
 #: Kernels of decode attention: ``AUTO`` for those that vLLM runs on the GPU, ``XQA`` for
 #: TensorRT-LLM's own (this name is from memory, not from a source). By the labels of
@@ -25,11 +25,11 @@ HOPPER = 9.0
 XQA_TIME = {16: 1.12, 8: 0.66}
 
 
-# Which kernels multiply routed experts: the engine's own choice, or others, timed apart.
+# Kernels of routed experts: the engine's own choice, or others with timings of their own.
 
 AUTO, TRITON, CUTLASS, MARLIN = "auto", "triton", "cutlass", "marlin"
 
-#: The format whose experts Marlin was timed with: it expands weights of 4 bits, whichever they are.
+#: Format with which Marlin's expert kernels were timed; they expand any weights of 4 bits alike.
 MARLIN_FORMAT = "int4_wo"
 
 
@@ -43,7 +43,7 @@ def kernel_names() -> dict[str, str]:
 
 
 def named_kernels(name: str) -> str:
-    """``AUTO``, ``TRITON``, ``CUTLASS`` or ``MARLIN`` of a flag's value.
+    """Return ``AUTO``, ``TRITON``, ``CUTLASS`` or ``MARLIN`` for a flag's value.
 
     Raises:
         PinnError: If no engine has such kernels.
@@ -57,7 +57,7 @@ def named_kernels(name: str) -> str:
 
 
 def known_kernels(name: str) -> str:
-    """A flag's value in small letters, where it names kernels that some engine has.
+    """Return a flag's value in lower case, if some engine has kernels of that name.
 
     Raises:
         PinnError: If no engine has such kernels.
@@ -69,14 +69,14 @@ def known_kernels(name: str) -> str:
 def with_release_kernels(
     recipe: EffectiveRecipe, model: ModelSpec, gpu: GpuSpec, engine: str, version: str
 ) -> EffectiveRecipe:
-    """The recipe with the kernels that the release picks, where no flag names any.
+    """Return the recipe with the kernels that the release picks, unless a flag names some.
 
     Args:
-        recipe: By flags and defaults.
-        model: What is served.
-        gpu: What it runs on.
+        recipe: Recipe from flags and defaults.
+        model: Served model.
+        gpu: GPU of the deployment.
         engine: ``vllm``, ``sglang`` or ``trtllm``.
-        version: The release whose defaults hold.
+        version: Release whose defaults apply.
     """
     if model.moe is None or recipe.moe_kernels != AUTO:
         return recipe
@@ -90,5 +90,5 @@ def with_release_kernels(
 
 
 def as_in_tables(gpu: GpuSpec) -> str:
-    """A flag's value whose kernels are timed as ``AUTO`` on a GPU, whatever a release picks."""
+    """Return the flag value whose kernels are timed as ``AUTO`` on a GPU, for any release."""
     return TRITON if gpu.compute_capability == HOPPER else "flashinfer_trtllm"

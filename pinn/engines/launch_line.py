@@ -1,4 +1,4 @@
-"""A launch command, read flag by flag."""
+"""Reader of a launch command, flag by flag."""
 
 import difflib
 import json
@@ -19,7 +19,7 @@ from pinn.specs.flags import TRUTH
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.serving import SGLANG, TRTLLM, VLLM
 
-# Flags that engines' launch commands have: ``data/engines/launch_flags.csv``.
+# Flags of the engines' launch commands: ``data/engines/launch_flags.csv``.
 #
 # Names are those of the argument parsers of vLLM 0.10.2 to 0.33.0 and SGLang 0.5.3 to 0.5.23
 # (``vllm/engine/arg_utils.py``, ``entrypoints``; ``srt/server_args.py``, ``arg_groups/fields``),
@@ -36,8 +36,8 @@ class Known(NamedTuple):
     Attributes:
         kind: ``TAKEN``, ``NO_EFFECT`` (on the time of a step) or ``UNMODELLED``.
         takes: ``SWITCH``, ``VALUE`` or ``VALUES``.
-        field: What it sets: a field of ``ServingSpec`` or ``EngineSpec``, with ``!`` in front the
-            opposite, with ``:`` a way to read it (``pinn.engines.launch_values``).
+        field: Field of ``ServingSpec`` or ``EngineSpec`` that the flag sets; with ``!`` in front to
+            the opposite, with ``:`` by a reader of ``pinn.engines.launch_values``.
     """
 
     kind: str
@@ -47,7 +47,7 @@ class Known(NamedTuple):
 
 @cache
 def known_flags(engine: str) -> dict[str, Known]:
-    """Flag as typed, with dashes, to what is known of it."""
+    """Return flag with dashes -> description of the flag."""
     return {
         name: Known(row["kind"], row["takes"], row["field"])
         for row in engine_rows("launch_flags.csv")
@@ -57,21 +57,21 @@ def known_flags(engine: str) -> dict[str, Known]:
 
 
 def unknown_flag(engine: str, name: str) -> PinnError:
-    """An error that names the nearest flag."""
+    """Return an error for an unknown flag that names the nearest known one."""
     close = difflib.get_close_matches(name, sorted(known_flags(engine)), n=1, cutoff=0.5)
     meant = f": did you mean {close[0]}?" if close else ": leave it out"
     return PinnError(f"{name} is not a known flag of {engine}{meant}")
 
 
-# From a launch command to the configuration that it starts, and what of it decides no time.
+# From a launch command to a configuration, and to flags without effect.
 
-#: Short for a key of vLLM's JSON arguments (0.33.0 ``vllm/engine/arg_utils.py``).
+#: Short names of keys in vLLM's JSON arguments (0.33.0 ``vllm/engine/arg_utils.py``).
 _PARTS = {
     "--spec-method": "--speculative-config.method",
     "--spec-model": "--speculative-config.model",
     "--spec-tokens": "--speculative-config.num_speculative_tokens",
 }
-#: Prefixes of variables that each engine reads.
+#: Prefixes of the environment variables that each engine reads.
 _OWN = {VLLM: ("VLLM_",), SGLANG: ("SGLANG_", "SGL_"), TRTLLM: ("TRTLLM_", "TLLM_", "ENABLE_")}
 
 
@@ -81,12 +81,13 @@ class Launch:
 
     Attributes:
         engine: One of ``ENGINES``.
-        release: Of the image; empty where the command names none.
+        release: Release of the image; empty if the command names none.
         configuration: ``model``, ``precision``, ``force`` and fields of ``ServingSpec`` and
             ``EngineSpec``.
-        taken: Flags and variables that decide the time, as typed.
-        no_effect: Those that change no time here.
-        unmodelled: Those that may and are not modelled, with what is assumed.
+        taken: Flags and variables that affect predicted times, as typed.
+        no_effect: Flags and variables that do not affect predicted times, as typed.
+        unmodelled: Flags and variables that may affect times but are not modelled, with the
+            assumption made.
     """
 
     engine: str
@@ -98,7 +99,7 @@ class Launch:
 
     @property
     def lines(self) -> list[str]:
-        """Return the three lists for people, without empty ones."""
+        """Return the sentences on flags of the three kinds, without empty ones."""
         titles = "taken from the command", "no effect on predictions", "not modelled"
         lists = [self.taken, self.no_effect, self.unmodelled]
         shown = [", ".join(printable(word, 500) for word in words) for words in lists]
@@ -109,13 +110,14 @@ def read_launch(command: str, gpu: GpuSpec | None = None, release: str = "") -> 
     """Read a launch command of vLLM, SGLang or TensorRT-LLM.
 
     Args:
-        command: As typed in a shell: variables, a container's image and line breaks may be there.
-        gpu: What it runs on; some variables do nothing on some.
-        release: Of the engine, where the command's image names none.
+        command: Command as typed in a shell, possibly with variables, a container image and line
+            breaks.
+        gpu: GPU of the server; some variables depend on it.
+        release: Release of the engine, if the command's image names none.
 
     Raises:
-        PinnError: If it starts no engine that is known, names no model, or has a flag that the
-            engine does not, with the nearest one.
+        PinnError: If the command starts no known engine, names no model, or has an unknown flag;
+            the message names the nearest flag.
     """
     words = launch_values.words_of(command)
     found = read_arguments(words.engine, words.arguments, words.release or release)
@@ -132,23 +134,23 @@ def read_launch(command: str, gpu: GpuSpec | None = None, release: str = "") -> 
 def read_arguments(
     engine: str, arguments: list[str], release: str = "", only_known: bool = False
 ) -> Launch:
-    """Read an engine's arguments alone.
+    """Read an engine's arguments without the program.
 
     Args:
         engine: One of ``ENGINES``.
-        arguments: Without the program.
-        release: Of the engine; some flags mean something else in others.
-        only_known: Leave out flags that are not known here, which an engine took all the same.
+        arguments: Arguments of the engine, without the program.
+        release: Release of the engine; some flags depend on it.
+        only_known: Whether to skip unknown flags, for commands that an engine has accepted.
 
     Raises:
-        PinnError: On the same grounds as :func:`read_launch`.
+        PinnError: Under the conditions of :func:`read_launch`.
     """
     found = Launch(engine, release)
     known, pairs = known_flags(engine), list(_pairs(engine, arguments, only_known))
     files = [_of_file(engine, value) for name, value in pairs if _is_file(known, name)]
     typed = [(name, value) for name, value in pairs if not _is_file(known, name)]
     inside = list(chain.from_iterable(files))
-    # What is typed goes before vLLM's and SGLang's files, TensorRT-LLM's before what is typed.
+    # Typed arguments override vLLM's and SGLang's files, but TensorRT-LLM's file overrides them.
     ordered = [*typed, *inside] if engine == TRTLLM else [*inside, *typed]
     for name, value in _gathered(engine, ordered).items():
         _take(found, name, value)
@@ -160,7 +162,7 @@ def _is_file(known: Mapping[str, Known], name: str) -> bool:
 
 
 def _pairs(engine: str, arguments: list[str], only_known: bool) -> Iterator[tuple[str, Any]]:
-    """Flags and their values, in their order."""
+    """Yield flags with their values, in order."""
     known, rest, positional = known_flags(engine), list(arguments), ""
     while rest:
         word = rest.pop(0)
@@ -192,7 +194,7 @@ def _pairs(engine: str, arguments: list[str], only_known: bool) -> Iterator[tupl
             count = _values(rest)
             yield name, rest[:count]
             del rest[:count]
-        # The next word is a flag, and no value such as -1.
+        # The next word is a flag, not a value such as -1.
         elif not rest or _on(known, rest[0].partition("=")[0].replace("_", "-")) in known:
             raise PinnError(f"--serve: {name} needs a value")
         else:
@@ -209,7 +211,7 @@ def _known(engine: str, name: str) -> Known:
     found = known.get(_on(known, name))
     base, dot, _ = name.partition(".")
     if found is None and dot and base in known:
-        # A key of a JSON argument.
+        # A key within a JSON argument.
         whole = known[base]
         found = None if whole.takes == SWITCH or _is_file(known, base) else whole
     if found is None:
@@ -218,14 +220,14 @@ def _known(engine: str, name: str) -> Known:
 
 
 def _on(known: Mapping[str, Known], name: str) -> str:
-    """The flag that ``--no-`` turns off."""
+    """Return the flag that a ``--no-`` flag turns off."""
     on = f"--{name.removeprefix('--no-')}"
     off = name.startswith("--no-") and name not in known and on in known
     return on if off and known[on].takes == SWITCH else name
 
 
 def _of_file(engine: str, path: str) -> Iterator[tuple[str, object]]:
-    """Flags of a YAML file, or of YAML or JSON in its place; mappings inside are keys with dots."""
+    """Yield the flags in a YAML file, or in YAML or JSON text; nested keys are joined by dots."""
     inline = path.lstrip().startswith("{") or (":" in path and not Path(path).is_file())
     tree = parse_yaml(path, "--serve: options") if inline else read_yaml(Path(path))
     if not isinstance(tree, dict):
@@ -244,7 +246,7 @@ def _of_file(engine: str, path: str) -> Iterator[tuple[str, object]]:
 
 
 def _gathered(engine: str, pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
-    """Flag to its last value; keys of a JSON argument with dots come together in one object."""
+    """Return flag -> its last value; dotted keys of a JSON argument are merged into one object."""
     known, found = known_flags(engine), dict[str, object]()
     for name, value in pairs:
         name = _PARTS.get(name, name) if engine == VLLM else name
@@ -327,9 +329,10 @@ def _take_variable(found: Launch, name: str, value: str, gpu: GpuSpec | None) ->
 
 
 def _runs_mxfp4(model: str, gpu: GpuSpec | None) -> bool:
-    """Whether kernels for mxfp4 have a choice of activations.
+    """Return whether the mxfp4 kernels of a deployment can choose the activation format.
 
-    ``vllm 0.15.1 quantization/mxfp4.py: get_mxfp4_backend`` asks for 10.x, of a checkpoint in it.
+    They can for mxfp4 checkpoints on compute capability 10.x (``vllm 0.15.1 quantization/mxfp4.py:
+    get_mxfp4_backend``).
     """
     if gpu is not None and not 10 <= gpu.compute_capability < 11:
         return False

@@ -1,4 +1,4 @@
-"""Words and values of a launch command."""
+"""Words and flag values of a launch command."""
 
 import re
 import shlex
@@ -15,9 +15,9 @@ from pinn.specs.pooling import GENERATE, POOLING
 from pinn.specs.quantization_block import quantization_words
 from pinn.specs.serving import DEEPEP, KV_CACHE_DTYPES, SGLANG, TRTLLM, VLLM
 
-# The words of a launch command: variables, the engine, its release, its arguments.
+# Words of a launch command: variables, the engine, its release, its arguments.
 
-#: Words that start an engine; a positional model may follow but the second and third.
+#: Words that start an engine. A positional model may follow all but the second and third.
 _PROGRAMS = [(r["engine"], tuple(r["words"].split())) for r in engine_rows("launch_programs.csv")]
 _IMAGE = re.compile(
     r"(?:.*/)?(?P<name>vllm-openai|sglang|tensorrt-llm/release)(?::(?P<tag>[\w.-]+))?(?:@sha256:\w+)?"
@@ -28,12 +28,12 @@ _END = re.compile(r"&&?|\|\|?|;|[12&]?>.*|\d*<.*")
 
 
 class Words(NamedTuple):
-    """A command taken apart.
+    """A launch command, split into its parts.
 
     Attributes:
         engine: One of ``ENGINES``.
-        release: What the image's tag says; empty where none does.
-        variables: Of the environment, as the command sets them.
+        release: Release in the image's tag; empty without one.
+        variables: Environment variables that the command sets.
         arguments: Arguments of the engine.
     """
 
@@ -44,10 +44,10 @@ class Words(NamedTuple):
 
 
 def words_of(command: str) -> Words:
-    """Take a command apart.
+    """Split a command into its parts.
 
     Raises:
-        PinnError: If its quotes do not match, or it starts no engine that is known.
+        PinnError: If quotes do not match, or the command starts no known engine.
 
     >>> words_of("VLLM_USE_V1=1 vllm serve Qwen/Qwen3-8B -tp 2 > log &").arguments
     ['Qwen/Qwen3-8B', '-tp', '2']
@@ -65,7 +65,7 @@ def words_of(command: str) -> Words:
     if program is not None:
         engine, first = program
     elif engine == VLLM:
-        first = image + 1  # the image's entry point is the server
+        first = image + 1  # the image's entry point starts the server
     else:
         raise PinnError(
             "--serve: the command starts none of the known engines: use 'vllm "
@@ -77,7 +77,7 @@ def words_of(command: str) -> Words:
     return Words(engine, release, {m[1]: m[2] for m in variables}, _arguments(words[first:]))
 
 
-#: How a list of arguments begins, or the YAML of a container.
+#: Start of a list of arguments, or of the YAML of a container.
 _LISTED = re.compile(r"\s*(?:[\[{]|- |(?:command|args|image|env|name):\s)")
 
 
@@ -129,7 +129,7 @@ def _image(words: list[str]) -> tuple[int, str, str]:
 
 
 def _program(words: list[str], start: int) -> tuple[str, int] | None:
-    """The engine that words start, and where its arguments begin."""
+    """Return the engine that words start, and the position of its first argument."""
     for i in range(start, len(words)):
         for engine, program in _PROGRAMS:
             here = words[i : i + len(program)]
@@ -139,21 +139,21 @@ def _program(words: list[str], start: int) -> tuple[str, int] | None:
 
 
 def _arguments(words: list[str]) -> list[str]:
-    """Up to what a shell takes for itself."""
+    """Return the words before the first shell operator."""
     end = next((i for i, word in enumerate(words) if _END.fullmatch(word)), len(words))
     last = next((i + 1 for i, word in enumerate(words) if word.endswith(";")), end)
     return [word.removesuffix(";") for word in words[: min(end, last)]]
 
 
-# Values of a launch command's flags in the words of the specifications here.
+# Values of a launch command's flags, converted to fields of the specifications.
 
 
 class Read(NamedTuple):
-    """Fields that a flag sets; it has no effect here where both attributes are empty.
+    """Fields that a flag sets; without fields and assumptions the flag has no effect.
 
     Attributes:
-        fields: Keys of a configuration to their values.
-        assumed: What of it is not modelled, in words; empty where all is.
+        fields: Key of a configuration -> value.
+        assumed: Sentence on what is not modelled; empty if the flag is modelled.
     """
 
     fields: Mapping[str, object] = {}
@@ -180,7 +180,7 @@ _PASSES = ("fuse_allreduce_rms", "enable_fi_allreduce_fusion")
 
 
 def whole_number(text: str) -> object:
-    """``32k`` and ``1M`` as vLLM reads them; other text as it is.
+    """Return the number in ``32k`` or ``1M`` as vLLM reads it; other text unchanged.
 
     ``vllm 0.15.1 vllm/engine/arg_utils.py: human_readable_int``: small letters are decimal, large
     ones binary.
@@ -196,7 +196,7 @@ def whole_number(text: str) -> object:
 
 
 def plain(engine: str, name: str, value: object) -> Read:
-    """A value that a field takes as it is, or in another spelling."""
+    """Read a value that a field takes unchanged, or in another spelling."""
     if name == "kv_cache_dtype":
         value = _words("cache").get(str(value), str(value))
         if value not in KV_CACHE_DTYPES:
@@ -247,7 +247,7 @@ def _all_to_all(value: Any, _: str = "") -> Read:
 
 
 def _balance(value: Any, _: str = "") -> Read:
-    """TensorRT-LLM's own wait is 50 steps where none is given."""
+    """Read TensorRT-LLM's balance settings; the default wait is 50 steps."""
     if isinstance(value, bool) or str(value).lower() in ("true", "false"):
         on = str(value).lower() == "true"
         return Read({"attention_dp_timeout_iters": 50} if on else {}, "" if on else "no balance")
@@ -260,7 +260,7 @@ def _speculation(value: object, _: str = "") -> Read:
 
 
 def _overrides(value: object, _: str = "") -> Read:
-    """Scaled positions allow a longer context, which the refusals know nothing of."""
+    """Read vLLM's overrides; scaled positions allow a longer context than the model's."""
     values = _object(value, "--hf-overrides")
     if any("rope" in key or key in ("max_position_embeddings", "rope_type") for key in values):
         return Read({"force": True}, "--max-model-len is not compared with the model's maximum")
@@ -268,15 +268,15 @@ def _overrides(value: object, _: str = "") -> Read:
 
 
 def _rope(value: object, _: str = "") -> Read:
-    """The mapping itself is what scales positions."""
+    """Read the mapping that scales positions."""
     return _overrides({"rope_scaling": _object(value, "--rope-scaling")})
 
 
 def _optimization(value: object, version: str) -> Read:
-    """From vLLM 0.12: 0 runs without graphs, 1 with graphs in pieces, 2 and 3 are the default.
+    """Read vLLM's optimization level: since 0.12, 0 runs without graphs, 1 with piecewise graphs.
 
-    ``vllm 0.15.1 vllm/config/vllm.py: OPTIMIZATION_LEVEL_00``; before it was the level of
-    compilation.
+    ``vllm 0.15.1 vllm/config/vllm.py: OPTIMIZATION_LEVEL_00``; levels 2 and 3 are the default.
+    Before 0.12 it was the level of compilation.
     """
     level = str(value).removeprefix("O")
     if version and release(version) < (0, 12):
@@ -287,7 +287,7 @@ def _optimization(value: object, version: str) -> Read:
 
 
 def _compilation(value: object, version: str) -> Read:
-    """``CompilationConfig`` of vLLM: graphs, and the fusion of all-reduce and norm."""
+    """Read vLLM's ``CompilationConfig``: CUDA graphs, and the fusion of all-reduce and norm."""
     if isinstance(value, int) or (isinstance(value, str) and re.fullmatch(r"O?[0-3]", value)):
         return _optimization(value, version)
     values = _object(value, "--compilation-config")
@@ -295,7 +295,7 @@ def _compilation(value: object, version: str) -> Read:
     assumed = []
     passes = values.pop("pass_config", {}) or {}
     for key, item in {**values, **passes}.items():
-        if item is None:  # the default
+        if item is None:  # a missing value is the default
             continue
         if key in _PASSES:
             fields["fuse_all_reduce"] = bool(item)
@@ -318,7 +318,7 @@ def _object(value: object, name: str) -> dict[str, Any]:
 
 
 def _task(value: object, _: str = "") -> Read:
-    """``--task`` said it before ``--runner``; ``--convert`` makes a generating model pool."""
+    """Read ``--task``, the old name of ``--runner``, or ``--convert``, which selects pooling."""
     word = str(value)
     if word in ("auto", "none", "draft", "transcription"):
         return NOTHING
@@ -334,7 +334,7 @@ def _spread(_value: object, _: str = "") -> Read:
 
 
 def _connector(value: Any, _: str) -> Read:
-    """Connectors with a second tier in host memory; others move keys and values elsewhere."""
+    """Read a KV connector; only those with a second tier in host memory are modelled."""
     where = "--kv-transfer-config"
     given = value if isinstance(value, dict) else documents.parse_json(value, where)
     connector = given.get("kv_connector")
@@ -343,7 +343,7 @@ def _connector(value: Any, _: str) -> Read:
     return Read(assumed=f"without the transfers of {connector}")
 
 
-#: Ways to read a value of a release, by the field's name in the table.
+#: Field in the table -> function that reads a value of a release.
 READERS: dict[str, Callable[[Any, str], Read]] = {
     f":{read.__name__.removeprefix('_')}": read
     for read in (
@@ -354,7 +354,7 @@ READERS: dict[str, Callable[[Any, str], Read]] = {
 }  # fmt: skip
 
 
-#: Variables of LMCache and the keys of its connector that stand for them.
+#: Environment variables of LMCache -> keys of its connector's configuration.
 _LMCACHE = {
     "LMCACHE_LOCAL_CPU": "lmcache.local_cpu",
     "LMCACHE_MAX_LOCAL_CPU_SIZE": "lmcache.max_local_cpu_size",
@@ -363,9 +363,9 @@ _LMCACHE = {
 
 
 def connector_variable(configuration: Mapping[str, Any], name: str, value: str) -> Read | None:
-    """Return what a variable of LMCache's sets; None of others, or where LMCache does not run.
+    """Return the field that a variable of LMCache sets; None for others or without LMCache.
 
-    The connector's own configuration goes before it.
+    The connector's own configuration overrides the variable.
     """
     if name not in _LMCACHE:
         return None
@@ -380,9 +380,9 @@ def connector_variable(configuration: Mapping[str, Any], name: str, value: str) 
 
 
 def variable_read(name: str, on: bool) -> Read | None:
-    """Return what a variable of the environment sets where it is on or off; None if unknown.
+    """Return the fields that a switched environment variable sets; None if it is unknown.
 
-    ``data/engines/launch_variables.csv`` has a line for each state that sets something.
+    Each effective state of a variable has a line in ``data/engines/launch_variables.csv``.
     """
     lines = [row for row in engine_rows("launch_variables.csv") if row["variable"] == name]
     line = next((row for row in lines if on == (row["when"] == "on")), None)

@@ -15,34 +15,34 @@ from pinn.specs.serving import ServingSpec
 from pinn.specs.speculation import Speculation
 from pinn.units import GIB
 
-# Defaults of the engines: one table by engine, version, GPU, tensor parallelism and model.
+# Defaults of the engines, by engine, version, GPU, tensor parallelism and model.
 #
-# ``data/engines/defaults.csv`` holds every default once, a source in each line. The first line
-# that fits counts; an empty cell fits everything.
+# ``data/engines/defaults.csv`` has every default once, with its source. The first row that fits
+# applies; an empty cell fits everything.
 
 #: Numbers of a version.
 Release = tuple[int, ...]
-#: A version and what may follow its numbers.
+#: Pattern of a version with an optional suffix.
 _RELEASE = re.compile(r"v?(\d+(?:\.\d+)*)")
 
 
 @dataclass(frozen=True)
 class Default:
-    """One line of a table of defaults; what a table has no column for fits everything.
+    """One line of a table of defaults; a condition without a column is always met.
 
     Attributes:
         engine: ``vllm``, ``sglang`` or ``trtllm``.
-        flag: Field of ``ServingSpec``; of kernels of experts the number format of their weights.
-        since: First release; None for all before.
-        until: First release that it no longer holds for; None for all after.
+        flag: Field of ``ServingSpec``; for expert kernels the number format of their weights.
+        since: First release with the default; None for no lower limit.
+        until: First release without it; None for no upper limit.
         gpu: Regular expression for a part of the GPU's name in small letters; empty for any.
-        limits: Least value and the value to stay below, of the GPU's memory in GiB, its compute
-            capability and the tensor-parallel size.
+        limits: Smallest value, and first value beyond the range, of the GPU's memory in GiB, its
+            compute capability and the tensor-parallel size.
         models: Types of the models; empty for any.
         spread: Ways to spread experts, of ``tp``, ``ep`` and ``dp``; empty for any.
         value: Value as the flag reads it.
-        assumed: Whether nobody read it in the engine's own source.
-        source: Where it is from.
+        assumed: Whether the default is an assumption, not read in the engine's source.
+        source: Source of the default.
     """
 
     engine: str
@@ -58,7 +58,7 @@ class Default:
     source: str
 
     def holds(self, version: Release, gpu: GpuSpec, tp: int, model_type: str, spread: str) -> bool:
-        """Whether it is the default of a release on a GPU."""
+        """Return whether the default applies to a release, GPU, parallel size, model and spread."""
         sizes = gpu.memory_bytes / GIB, gpu.compute_capability, tp
         return (
             (self.since is None or version >= self.since)
@@ -72,10 +72,10 @@ class Default:
 
 @lru_cache(maxsize=1024)
 def release(version: str) -> Release:
-    """Numbers of a version without what follows them, such as a release candidate's.
+    """Return the numbers of a version, without suffixes such as a release candidate's.
 
     Raises:
-        PinnError: If it does not begin with a number.
+        PinnError: If the version does not begin with a number.
 
     >>> release("1.2.0rc6.post2"), release("v0.5.9-cu130")
     ((1, 2, 0), (0, 5, 9))
@@ -91,7 +91,7 @@ def release(version: str) -> Release:
 
 @cache
 def engine_rows(name: str) -> list[dict[str, str]]:
-    """Lines of a table of ``data/engines``, in their order; read once."""
+    """Return the rows of a table of ``data/engines`` in order; the file is read once."""
     return read_rows(data_folder("engines") / name)
 
 
@@ -102,13 +102,13 @@ def typed(kind: Any, text: str) -> object:
 
 @cache
 def all_defaults() -> tuple[Default, ...]:
-    """Every line of the table, in its order."""
+    """Return every row of the table of defaults, in order."""
     return tuple(map(_default, engine_rows("defaults.csv")))
 
 
 @cache
 def kernel_defaults() -> tuple[Default, ...]:
-    """Every line of ``data/engines/expert_kernels.csv`` (``scripts/read_engines.py``)."""
+    """Return every row of ``data/engines/expert_kernels.csv`` (``scripts/read_engines.py``)."""
     rows = engine_rows("expert_kernels.csv")
     return tuple(_default(row | {"flag": row["format"], "value": row["kernels"]}) for row in rows)
 
@@ -120,7 +120,7 @@ def _of(engine: str, flag: str) -> tuple[Default, ...]:
 
 @cache
 def models_named(engine: str) -> frozenset[str]:
-    """Types of models that any default of an engine asks for."""
+    """Return the model types on which any default of an engine depends."""
     return frozenset(m for d in all_defaults() if d.engine == engine for m in d.models)
 
 
@@ -128,18 +128,18 @@ def models_named(engine: str) -> frozenset[str]:
 def engine_default(
     engine: str, flag: str, version: str, gpu: GpuSpec, tp: int = 1, model_type: str = ""
 ) -> Default:
-    """The default of a flag.
+    """Return the default of a flag.
 
     Args:
         engine: ``vllm``, ``sglang`` or ``trtllm``.
         flag: Field of ``ServingSpec``.
         version: Release as in ``--engine-version``.
-        gpu: What it runs on.
+        gpu: GPU of the deployment.
         tp: GPUs of a replica.
         model_type: ``model_type`` of the model's config.json.
 
     Raises:
-        PinnError: If the version is no release, or the table has no line.
+        PinnError: If the version is no release, or the table has no default.
     """
     numbers = release(version)
     for default in _of(engine, flag):
@@ -152,13 +152,13 @@ def engine_default(
 def release_kernels(
     engine: str, version: str, form: str, gpu: GpuSpec, spread: str
 ) -> Default | None:
-    """Return a release's own default: the first line that fits, None where that was not read.
+    """Return the expert kernels that a release picks by default; None if unknown.
 
     Args:
         engine: ``vllm``, ``sglang`` or ``trtllm``.
         version: Release as in ``--engine-version``.
         form: Number format of the experts' weights.
-        gpu: What they run on.
+        gpu: GPU of the deployment.
         spread: ``tp`` where each expert is cut over tensor-parallel GPUs, ``ep`` where whole ones
             are spread over those, ``dp`` where over ranks of data parallelism.
     """
@@ -168,24 +168,24 @@ def release_kernels(
 
 
 def reference_version(engine: str) -> Default:
-    """The release whose defaults hold where none is named."""
+    """Return the release whose defaults apply if none is named, as a row of the table."""
     return _of(engine, "engine_version")[0]
 
 
-#: Engines as they write themselves.
+#: Spelling of the engines' names in output.
 _TITLES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 
 
 def served_release(engine: str, version: str) -> str:
-    """The release whose defaults hold: the one that is named, else the newest that was read."""
+    """Return the release whose defaults apply: the named one, else the newest that was read."""
     return version or reference_version(engine).value
 
 
 def unread_notice(engine: str, version: str) -> str | None:
     """Return a note on a release outside those whose source was read; None within.
 
-    The first line of the table holds for all before, the last for all after, so its defaults are
-    those of the oldest or newest release that was read.
+    An older release has the defaults of the oldest one that was read, a newer release those of the
+    newest.
 
     Args:
         engine: ``vllm``, ``sglang`` or ``trtllm``.
@@ -217,10 +217,10 @@ def _default(row: dict[str, str]) -> Default:
     return Default(**found | {"assumed": found["assumed"] == "yes"})
 
 
-# Which releases of an engine were measured, in a few words for reports.
+# Measured releases of an engine, as text for reports.
 
 MEASURED_FILE = "measured.csv"
-#: What stands for a release in an engine's own line of ``data/engines/measured.csv``.
+#: Stands for all releases in an engine's row of ``data/engines/measured.csv``.
 ALL = "all"
 
 
@@ -249,7 +249,7 @@ def measured_line(engine: str, version: str) -> str:
 def releases_text(engine: str) -> str:
     """Return the measured releases of an engine; empty if there are none.
 
-    Three minor releases and more that follow each other are one stretch.
+    Three or more consecutive minor releases are written as a range.
 
     >>> releases_text("vllm")
     '0.10.2, 0.15.1 to 0.19.0'
@@ -267,7 +267,7 @@ def releases_text(engine: str) -> str:
 
 
 def release_order(version: str) -> tuple[int, Release, str]:
-    """All before releases, releases by number, and tags that name none at the end."""
+    """Return a sort key: all releases first, then releases by number, then other tags."""
     if version == ALL:
         return 0, (), version
     try:
@@ -281,11 +281,11 @@ def _follows(before: str, after: str) -> bool:
     return first[:1] == second[:1] and second[1:2] == tuple(n + 1 for n in first[1:2]) != ()
 
 
-# What vLLM's releases schedule differently: a line for each change, with its source.
+# Differences between the schedulers of vLLM's releases, with their sources.
 
-#: Batches that may hold a request's decodes while several stages of a pipeline are at work and
-#: steps are planned ahead: one at a time, any, or those that lie as many steps apart as there are
-#: stages, with one batch more in flight.
+#: Batches that may include a request's decodes under pipeline parallelism with asynchronous
+#: scheduling: one at a time, any, or one in as many steps as there are stages, with one more batch
+#: in flight.
 ONE_BATCH, ANY_BATCH, STAGGERED = "one_batch", "any_batch", "staggered"
 
 
@@ -297,20 +297,20 @@ class SchedulerRules:
         pipelined_decodes: ``ONE_BATCH``, ``ANY_BATCH`` or ``STAGGERED``.
         whole_prompts: Whether a waiting request needs room for all its tokens to be admitted, not
             only for its first chunk.
-        uncached_first: Whether freed blocks in which no prefix can be found are the next to be
-            taken; else they queue up behind all others.
-        cuts_lone_prompts: Whether the longest chunk holds for the only request there is, too.
-        awaits_preempted: Whether a preempted request is started again only when its batches in
-            flight have ended.
-        group_padding: Layers of the commoner kind over those of the rarer one up to which KV cache
-            groups are as large as the former.
-        windows_in_flight: Whether windows hold the tokens of all batches in flight; else of one.
-        mixed_pages: Whether pages of several sizes lie side by side in a block.
-        state_checkpoints: Mixers of which a state amid a prompt is kept, too, for its prefix.
+        uncached_first: Whether freed blocks without a cached prefix are reused first; else they
+            queue behind all others.
+        cuts_lone_prompts: Whether the limit on chunks also applies to a request that is alone.
+        awaits_preempted: Whether a preempted request restarts only when its batches in flight have
+            ended.
+        group_padding: Largest ratio of the numbers of layers of two kinds at which KV cache groups
+            have the larger number.
+        windows_in_flight: Whether windows include the tokens of all batches in flight; else of one.
+        mixed_pages: Whether a block contains pages of several sizes.
+        state_checkpoints: Mixers that also keep states within a prompt, for prefix caching.
         packs_sparse_keys: Whether fp8 keys of sparse attention are packed on every GPU.
-        pads_eager_ranks: Whether data-parallel ranks are padded to the largest of them in steps
-            that no CUDA graph holds, too, unless there are no graphs at all.
-        paces_alone: Whether ``--prefill-schedule-interval`` holds without ranks in lockstep, too.
+        pads_eager_ranks: Whether data-parallel ranks are padded to the largest one also in steps
+            without a CUDA graph, unless graphs are disabled.
+        paces_alone: Whether ``--prefill-schedule-interval`` also applies without ranks in lockstep.
     """
 
     pipelined_decodes: str = ONE_BATCH
@@ -329,10 +329,10 @@ class SchedulerRules:
 
 @lru_cache(maxsize=256)
 def vllm_rules(release: Release) -> tuple[SchedulerRules, str]:
-    """Rules of a release of vLLM and where they stand.
+    """Return the rules of a vLLM release, and their sources.
 
-    Changes are lines of ``data/engines/scheduler_rules.csv``, each with the first release that was
-    read with it; it holds for every patch of that release.
+    Each change is a row of ``data/engines/scheduler_rules.csv`` with the first release that has it.
+    It applies to every patch of that release.
     """
     rules = SchedulerRules()
     sources = ["vllm 0.15.1 vllm/v1/core/sched/scheduler.py: Scheduler.schedule"]
@@ -345,27 +345,28 @@ def vllm_rules(release: Release) -> tuple[SchedulerRules, str]:
     return rules, "; ".join(sources)
 
 
-# What really runs: an engine's flags and defaults as physical quantities.
+# Resolved settings: an engine's flags and defaults as physical quantities.
 #
-# Costs, features and simulator read a recipe; none of them asks which engine it is.
+# Costs, features and the simulator read a recipe, and are independent of the engine.
 
-#: Kinds of schedules: prompts and decodes in one step, or prompts in steps of their own.
+#: Kinds of schedules: prompts and decodes in shared steps, or prompts in separate steps.
 FUSED, PREFILL_FIRST = "fused", "prefill_first"
-#: What a request needs to be admitted: room for its next step, for a guess of what all running ones
-#: will still write, or for whole outputs.
+#: Rules of admission: room for a request's next step, for the expected output of all running
+#: requests, or for whole outputs.
 NEXT_STEP, ESTIMATE, COMPLETION = "next_step", "estimate", "completion"
-#: What the memory share is of: all memory less a measured reserve, all memory, or what weights and
-#: activations leave free.
+#: Base of the memory share: all memory with a measured reserve, all memory, or the memory that
+#: weights and activations leave free.
 TOTAL, STATIC, FREE = "total", "static", "free"
-#: What of a step of decodes is launched as CUDA graphs: the whole, or the pieces between attention.
+#: Part of a decode step that is launched as CUDA graphs: all of it, or the pieces between
+#: attention.
 WHOLE, PIECES, NOTHING = "full", "piecewise", "none"
-#: How tokens reach experts on other ranks: to those that need them, or to all.
+#: Exchange of tokens between expert ranks: to the ranks that need them, or to all.
 ALL_TO_ALL, GATHER = "all_to_all", "gather"
-#: How requests are spread over replicas.
+#: Rules by which requests are spread over replicas.
 LEAST_LOADED, ROUND_ROBIN = "least_loaded", "round_robin"
 
-#: What set a field: a flag that was given, the engine's default, a default that nobody read in its
-#: source, or the way the engine is built.
+#: Kinds of origins of a field: a flag, the engine's default, an assumed default, or the engine's
+#: design.
 FLAG, DEFAULT, ASSUMED, DESIGN = "flag", "default", "assumed", "design"
 
 
@@ -383,7 +384,7 @@ class Origin:
 
 
 class RecipeEntry(TypedDict):
-    """One field of a resolved configuration: its value, what set it, and where that stands."""
+    """One field of a resolved configuration: its value, its origin, and the source."""
 
     value: Any
     set_by: str
@@ -394,63 +395,66 @@ class RecipeEntry(TypedDict):
 class EffectiveRecipe:
     """Resolved engine configuration of a deployment, in terms that all engines share.
 
-    Parallel sizes are those of the layers: ``tensor_parallel_size`` GPUs share an attention layer,
-    ``data_parallel_size`` such groups attend to requests of their own, and the experts of all
-    those GPUs are spread over ``expert_parallel_size`` of them and cut
-    ``expert_tensor_parallel_size`` times.
+    Parallel sizes are those of the layers: ``tensor_parallel_size`` GPUs share an attention layer.
+    ``data_parallel_size`` such groups compute attention of different requests. The experts of all
+    these GPUs are spread over ``expert_parallel_size`` GPUs and cut ``expert_tensor_parallel_size``
+    times.
 
     Attributes:
         schedule: ``FUSED`` or ``PREFILL_FIRST``.
-        token_budget: Tokens of a step of one replica; of a prefill step where those are apart.
+        token_budget: Tokens of a step of one replica; of a prefill step if those are separate.
         prompt_budget: Prompt tokens after which a prefill step takes no further request.
         chunked_prefill: Whether prompts are cut to fit the budget.
-        chunk_multiple: What a chunk that is not a prompt's last is rounded down to, in tokens.
-        max_requests: Running requests of one replica.
+        chunk_multiple: Multiple, in tokens, to which all but the last chunk of a prompt are rounded
+            down.
+        max_requests: Most running requests of one replica.
         admission: ``NEXT_STEP``, ``ESTIMATE`` or ``COMPLETION``.
-        admission_share: Under ``ESTIMATE``, the share of an output that is expected at first.
-        foresees_ends: Whether running requests count with all that they will still write, and are
-            not decoded beyond their last token nor keep their places then (SGLang from 0.5.22).
-        poll_interval: Decode steps between two looks at the queue of new requests.
-        prompt_wait_steps: Steps that new prompts wait for others while decodes go on; 0 for none.
-        prompt_wait_tokens: Tokens of a step that end the wait; under attention data parallelism a
-            prompt for every replica does.
-        overlap: Whether a step is planned while the one before runs.
-        scheduler: How the scheduler does what its releases do in different ways.
-        routing: How requests are spread over replicas: ``LEAST_LOADED`` or ``ROUND_ROBIN``.
+        admission_share: Initially expected share of an output, under ``ESTIMATE``.
+        foresees_ends: Whether running requests count with their whole remaining output, and stop at
+            their last token at once (SGLang from 0.5.22).
+        poll_interval: Decode steps between two polls of the queue of new requests.
+        prompt_wait_steps: Steps for which new prompts wait for others during decodes; 0 for no
+            wait.
+        prompt_wait_tokens: Tokens of a step that end the wait; under attention data parallelism one
+            prompt per replica ends it.
+        overlap: Whether a step is planned while the previous one runs.
+        scheduler: Rules of the scheduler that differ between releases.
+        routing: Rule by which requests are spread over replicas: ``LEAST_LOADED`` or
+            ``ROUND_ROBIN``.
         tensor_parallel_size: GPUs that share an attention layer.
-        data_parallel_size: Groups of those.
+        data_parallel_size: Number of such groups.
         pipeline_parallel_size: Stages of layers.
         expert_parallel_size: GPUs over which whole experts are spread.
         expert_tensor_parallel_size: GPUs over which each expert is cut.
         expert_exchange: ``ALL_TO_ALL`` or ``GATHER``.
-        kv_cache_dtype: Format of the KV cache; ``auto`` for what the checkpoint says.
-        prefix_caching: Whether common prefixes are found.
-        block_tokens: Tokens per block of the KV cache, which prefixes are found in.
+        kv_cache_dtype: Format of the KV cache; ``auto`` for the checkpoint's.
+        prefix_caching: Whether common prefixes are cached.
+        block_tokens: Tokens per block of the KV cache, the unit of prefix caching.
         memory_share: Share of memory for weights and KV cache.
         memory_share_of: ``TOTAL``, ``STATIC`` or ``FREE``.
-        sampler_bytes: Memory of a logit at the peak of sampling.
-        counted_graphs: Layers whose CUDA graphs are taken off the share of memory: ``none``,
+        sampler_bytes: Bytes per logit at the memory peak of sampling.
+        counted_graphs: Layers whose CUDA graphs are subtracted from the share of memory: ``none``,
             ``experts`` (those with experts or latent attention) or ``all``.
-        counts_longest_requests: Whether tokens of the cache are counted by requests of
+        counts_longest_requests: Whether the engine logs cache tokens as a multiple of requests of
             max_model_len.
         padded_width: Multiple that slices of mxfp4 experts are padded to by default.
-        graph_tokens: Tokens of the largest step with prompts that is launched as CUDA graphs; 1
-            where only decodes are, 0 without graphs.
-        graph_requests: Decodes of the largest step without prompts that is; 0 for no limit.
-        graph_sizes: Numbers of decodes that graphs are captured for and a step is rounded up to;
-            empty where coefficients were fitted to steps that are not rounded.
+        graph_tokens: Tokens of the largest step with prompts that runs as CUDA graphs; 1 if only
+            decodes do, 0 without graphs.
+        graph_requests: Decodes of the largest decode-only step that runs as a CUDA graph; 0 for no
+            limit.
+        graph_sizes: Numbers of decodes for which graphs are captured, to which a step is rounded
+            up; empty if coefficients were fitted to steps without rounding.
         decode_graphs: ``WHOLE``, ``PIECES`` or ``NOTHING``; no coefficient depends on it.
         fused_all_reduce: Whether an all-reduce and the norm after it are one kernel.
         fused_all_reduce_bytes: Largest message of that kernel; 0 without it.
         fused_quantization: Whether that kernel quantizes its result, too.
-        all_reduce_latency: Of a message up to 256 KiB, relative to vLLM's own kernel.
+        all_reduce_latency: Latency of a message up to 256 KiB, relative to vLLM's own kernel.
         compiled: Whether modules are compiled: fewer kernels are launched, with less Python.
         decode_kernels: Kernels of decode attention: ``AUTO`` or ``XQA``.
-        moe_kernels: Kernels of the experts by the engine's own name for them; ``AUTO`` where that
-            is not known.
+        moe_kernels: Kernels of the experts, by the engine's name; ``AUTO`` if unknown.
         sampler: Family of the sampler's kernels.
-        speculation: What speculative decoding drafts and verifies; None without it.
-        origins: Field to what set it.
+        speculation: Settings of speculative decoding; None without it.
+        origins: Field -> its origin.
     """
 
     schedule: str
@@ -500,11 +504,11 @@ class EffectiveRecipe:
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """Fields that nobody set or read in the engine's source."""
+        """Return the fields whose values are assumptions."""
         return tuple(name for name, origin in self.origins.items() if origin.kind == ASSUMED)
 
     def described(self) -> dict[str, RecipeEntry]:
-        """Field to ``value``, ``set_by`` and ``source``, ready for JSON."""
+        """Return field -> ``value``, ``set_by`` and ``source``, for JSON."""
         found: dict[str, RecipeEntry] = {}
         for name in _SETTLED:
             value, origin = getattr(self, name), self.origins[name]
@@ -518,29 +522,29 @@ class EffectiveRecipe:
         return found
 
 
-# Fields of a recipe while they are settled: flags, the engine's defaults, and what set each.
+# Fields of a recipe during resolution: flags, the engine's defaults, and origins.
 
 FLAGS = {each.name: each for each in flags_of(ServingSpec)}
 _NOT_GIVEN = {name: Origin(DEFAULT, f"{flag.option} is not given") for name, flag in FLAGS.items()}
 _KINDS = {f.name: f.type for f in fields(EffectiveRecipe) if f.name != "origins"}
 _SETTLED = tuple(_KINDS)
 
-#: Largest message of an engine's own all-reduce; beyond, all run NCCL's (vLLM's
-#: custom_all_reduce.py: max_size = 8192 * 1024). That TensorRT-LLM's kernel takes as much is an
+#: Largest message of an engine's own all-reduce; larger ones run NCCL (vLLM's
+#: custom_all_reduce.py: max_size = 8192 * 1024). An equal limit for TensorRT-LLM's kernel is an
 #: assumption.
 OWN_KERNEL_BYTES = 2.0**23
 
 
 @dataclass
 class RecipeFields:
-    """Fields of a recipe as they are settled, each with what set it.
+    """Fields of a recipe during resolution, each with its origin.
 
     Attributes:
-        serving: The engine's flags.
-        gpu: What it runs on.
-        model_type: ``model_type`` of the model's config.json where a default depends on it.
-        values: Settled fields.
-        origins: What set each of them.
+        serving: Flags of the engine.
+        gpu: GPU of the deployment.
+        model_type: ``model_type`` of the model's config.json, if a default depends on it.
+        values: Field -> value, for resolved fields.
+        origins: Field -> origin, for resolved fields.
     """
 
     serving: ServingSpec
@@ -551,43 +555,43 @@ class RecipeFields:
 
     @property
     def version(self) -> str:
-        """Release whose defaults hold."""
+        """Return the release whose defaults apply."""
         return served_release(self.serving.engine, self.serving.engine_version)
 
     def put(self, name: str, value: object, text: str, kind: str = DESIGN) -> None:
-        """Settle a field."""
+        """Set a field with its origin."""
         self.values[name], self.origins[name] = value, Origin(kind, text)
 
     def put_design(self) -> None:
-        """Settle what the way that an engine is built decides: ``data/engines/design.csv``."""
+        """Set the fields that the engine's design determines: ``data/engines/design.csv``."""
         for row in engine_rows("design.csv"):
             if row["engine"] == self.serving.engine:
                 name, source = row["field"], row["source"].format(version=self.version)
                 self.put(name, typed(_KINDS[name], row["value"]), source, row["set_by"])
-        # An idea that is not shipped: prompts beyond the graphs of vLLM before 0.19 are launched as
-        # slowly as modules that are not compiled (TTFT of Llama-3.3, MiniMax-M2.5 and Kimi-K2.5,
-        # releases 0.10.2 to 0.18, each without itself).
+        # Tried and not used: prompts beyond the graphs of vLLM before 0.19 launched as slowly as
+        # modules that are not compiled (TTFT of Llama-3.3, MiniMax-M2.5 and Kimi-K2.5, releases
+        # 0.10.2 to 0.18, each held out).
         if self.serving.engine == "vllm" and release(self.version) < (0, 19):
             self.values["compiled"] = False
 
     def take(self, name: str, flag: str, read: Callable[[Any], object] | None = None) -> None:
-        """Settle a field by a flag, or by its default."""
+        """Set a field by a flag, or by its default."""
         value, self.origins[name] = self.look_up(flag)
         self.values[name] = value if read is None else read(value)
 
     def default(self, name: str) -> Default:
-        """The line of the defaults' table that holds."""
+        """Return the applicable row of the table of defaults."""
         engine, tp = self.serving.engine, self.serving.tensor_parallel_size
         return engine_default(engine, name, self.version, self.gpu, tp, self.model_type)
 
     def take_default(self, name: str) -> None:
-        """Settle a field that no flag sets by its default."""
+        """Set a field that no flag sets to its default."""
         default = self.default(name)
         kind = ASSUMED if default.assumed else DEFAULT
         self.put(name, typed(_KINDS[name], default.value), default.source, kind)
 
     def look_up(self, name: str) -> tuple[Any, Origin]:
-        """The value of a flag and what set it."""
+        """Return the value of a flag, and its origin."""
         flag, given = FLAGS.get(name), getattr(self.serving, name, None)
         if given not in (None, "", "auto") and (flag is None or given != flag.default):
             return given, Origin(FLAG, flag.spelled_for(self.serving.engine) if flag else name)
@@ -600,7 +604,7 @@ class RecipeFields:
     def put_graphs(
         self, tokens: int, requests: int, sizes: Sequence[int], origin: Origin, decodes: str = WHOLE
     ) -> None:
-        """Settle what is launched as CUDA graphs; nothing with ``--enforce-eager``."""
+        """Set which steps run as CUDA graphs; none with ``--enforce-eager``."""
         if self.serving.enforce_eager:
             tokens, requests, sizes, decodes = 0, 0, (), NOTHING
             origin = self.look_up("enforce_eager")[1]
@@ -611,6 +615,6 @@ class RecipeFields:
         self.origins.update(dict.fromkeys(names, origin))
 
     def recipe(self) -> EffectiveRecipe:
-        """The recipe, once every field is settled."""
+        """Return the recipe once every field is set."""
         origins = {name: self.origins[name] for name in _SETTLED}
         return EffectiveRecipe(**{name: self.values[name] for name in _SETTLED}, origins=origins)

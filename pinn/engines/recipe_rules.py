@@ -1,4 +1,4 @@
-"""From a deployment's flags to its engine's recipe."""
+"""Resolution of a deployment's flags into its engine's recipe."""
 
 import contextlib
 from functools import lru_cache
@@ -13,11 +13,11 @@ from pinn.specs.serving import DEEPEP, SGLANG, TRTLLM, VLLM, ServingSpec
 from pinn.specs.speculation import NONE, Speculation
 from pinn.units import MIB
 
-# From an engine's flags to its speculation, and what the engine changes for it.
+# Speculation by an engine's flags, and the settings that it changes.
 
-#: Running requests that SGLang lowers its limit to where none is given, for every algorithm
-#: (``server_args.py: _handle_speculative_decoding``, from 0.5.13 on
-#: ``arg_groups/speculative_hook.py``; 0.5.3.post1 to 0.5.23).
+#: Default limit of running requests in SGLang for every speculative algorithm (``server_args.py:
+#: _handle_speculative_decoding``, from 0.5.13 on ``arg_groups/speculative_hook.py``; 0.5.3.post1 to
+#: 0.5.23).
 SGLANG_REQUESTS = 48
 
 _NOT_ASKED = Origin(recipe.DEFAULT, "--speculative-config is not given")
@@ -27,7 +27,7 @@ def asked_speculation(serving: ServingSpec, model_type: str) -> tuple[Speculatio
     """Return the settings that flags ask for, and their origin (assumed without an acceptance).
 
     Raises:
-        PinnError: If the flags cannot be read, or pipeline stages are asked for too.
+        PinnError: If the flags cannot be read, or are combined with pipeline stages.
     """
     config = serving.speculative_config
     if config in (NONE, "") or (serving.engine == SGLANG and config.lower() == NONE):
@@ -73,22 +73,22 @@ def why_not_overlapped(serving: ServingSpec, method: str) -> Origin | None:
     return Origin(recipe.DEFAULT, f"sglang {reason}") if reason else None
 
 
-# From an engine's flags to what runs: with ``recipe_vllm`` and its like, what knows engines.
+# Resolution of an engine's flags. Only this module and the engines' own know which engine it is.
 #
-# Flags that are not given come from the table of defaults (``pinn.engines.recipe``); what
-# no flag sets, such as the kind of schedule, stands in the engine's own file with its source.
+# Flags that are not given have the defaults of a table (``pinn.engines.recipe``). Settings without
+# a flag, such as the kind of schedule, are in the engine's own file with their source.
 
 
 def effective_recipe(serving: ServingSpec, gpu: GpuSpec, model_type: str = "") -> EffectiveRecipe:
-    """Resolved settings under flags on a GPU.
+    """Return the resolved settings under flags on a GPU.
 
     Args:
-        serving: The engine's flags.
-        gpu: What it runs on.
+        serving: Flags of the engine.
+        gpu: GPU of the deployment.
         model_type: ``model_type`` of the model's config.json; some defaults depend on it.
 
     Raises:
-        PinnError: If the sizes do not fit together, or the version is no release.
+        PinnError: If parallel sizes are incompatible, or the version is no release.
     """
     asks = serving.speculative_config != NONE or model_type in recipe.models_named(serving.engine)
     decides = model_type if asks else ""
@@ -99,9 +99,9 @@ def effective_recipe(serving: ServingSpec, gpu: GpuSpec, model_type: str = "") -
 def _shared_recipe(
     serving: ServingSpec, gpu: GpuSpec, model_type: str, _kinds: tuple[type, ...]
 ) -> EffectiveRecipe:
-    """The one recipe of all models that flags and defaults do not tell apart.
+    """Return the recipe, shared by all models that flags and defaults do not distinguish.
 
-    Flags of other types are apart, since 1 and 1.0 are equal and a recipe shows them as given.
+    Flags of different types have separate recipes: 1 and 1.0 are equal, but are shown as given.
     """
     found = RecipeFields(serving, gpu, model_type)
     found.put_design()
@@ -119,7 +119,7 @@ def _shared_recipe(
 
 
 def _settle_what_flags_say(found: RecipeFields) -> None:
-    """Return the setting of one flag in every engine."""
+    """Set the fields that one flag determines in every engine."""
     flags = {"token_budget": "max_num_batched_tokens", "max_requests": "max_num_seqs"}
     flags |= {"chunked_prefill": "enable_chunked_prefill", "overlap": "async_scheduling"}
     flags |= {"prefix_caching": "enable_prefix_caching", "block_tokens": "block_size"}
@@ -130,7 +130,8 @@ def _settle_what_flags_say(found: RecipeFields) -> None:
     found.take("moe_kernels", "moe_backend", kernel_choice.known_kernels)
 
 
-#: What a release takes off its share of memory, and how it counts tokens: no flag sets these.
+#: Memory that a release subtracts from its share, and the way it counts tokens; no flag sets
+#: these.
 _OF_MEMORY = ("sampler_bytes", "counted_graphs", "counts_longest_requests", "padded_width")
 
 
@@ -161,7 +162,7 @@ def _settle_parallelism(found: RecipeFields) -> None:
 
 
 def _settle_attention_ranks(found: RecipeFields) -> None:
-    """SGLang and TensorRT-LLM count all GPUs as tensor parallel ones.
+    """Set the attention ranks of SGLang and TensorRT-LLM, which count all GPUs as tensor parallel.
 
     Attention data parallelism takes its ranks from among them: as many as ``dp_size`` in SGLang
     (0.5.9 layers/dp_attention.py: compute_dp_attention_world_info), all in TensorRT-LLM
@@ -206,17 +207,18 @@ def _settle_all_reduce(found: RecipeFields) -> None:
     if not found.gpu.has_nvlink:
         latency, source = 1.0, "no NVLink: every engine runs NCCL beyond two GPUs"
     found.put("all_reduce_latency", latency, source, kind)
-    # TensorRT-LLM quantizes what an all-reduce leaves in the kernel of the all-reduce.
+    # TensorRT-LLM quantizes the result of an all-reduce within the all-reduce kernel.
     quantizes = found.serving.engine == TRTLLM and found.values["fused_all_reduce"]
     found.values["fused_quantization"] = quantizes
 
 
-#: Since this release vLLM's limits of fused messages are a table; taken as such before.
+#: First release in which vLLM's limits of fused messages are a table, which is assumed for
+#: earlier ones.
 _FUSED_LIMITS = "0.11.1"
 
 
 def _settle_fused_bytes(found: RecipeFields) -> None:
-    """Up to which message an all-reduce runs fused: vLLM's table, TensorRT-LLM's kernel's own."""
+    """Set the largest fused all-reduce message: by vLLM's table, or TensorRT-LLM's kernel."""
     fused, size = found.values["fused_all_reduce"] and found.gpu.has_nvlink, 0.0
     origin = found.origins["fused_all_reduce"]
     if fused and found.serving.engine != VLLM:
@@ -224,14 +226,14 @@ def _settle_fused_bytes(found: RecipeFields) -> None:
     elif fused:
         version = max(found.version, _FUSED_LIMITS, key=release)
         asked = VLLM, "fuse_all_reduce_most_mib", version, found.gpu
-        with contextlib.suppress(PinnError):  # no line: what vLLM never fuses
+        with contextlib.suppress(PinnError):  # without a row vLLM does not fuse
             line = recipe.engine_default(*asked, found.values["tensor_parallel_size"])
             size, origin = float(line.value) * MIB, Origin(recipe.DEFAULT, line.source)
     found.put("fused_all_reduce_bytes", size, origin.text, origin.kind)
 
 
 def _settle_speculation(found: RecipeFields) -> None:
-    """Return the drafting method, and the settings the engine turns off or lowers for it."""
+    """Set the drafting method, and the settings that the engine disables or lowers for it."""
     drafts, origin = asked_speculation(found.serving, found.model_type)
     found.put("speculation", drafts, origin.text, origin.kind)
     if drafts is None:

@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from pinn.engines.deployment import Deployment
 
 
-# Limits of scheduler and KV cache that do not fit together, the model or the GPU.
+# Incompatible limits of scheduler and KV cache.
 
 _BLOCKS = (1, 8, 16, 32, 64, 128, 256)
 _FP8 = frozenset({"fp8", "fp8_static", "fp8_block", "nvfp4"})
 
 
 def requests_per_step(d: Deployment) -> Refusal | None:
-    """A step has a token for every request; a default number of requests is lowered to fit."""
+    """Return a refusal if a step has fewer tokens than requests; a default limit is lowered."""
     asked, tokens = d.serving.max_num_seqs, d.recipe.token_budget
     refused = asked is not None and asked > tokens and runs(d, VLLM)
     return refusal(d, "requests_per_step", asked=asked, tokens=tokens) if refused else None
 
 
 def whole_prompts(d: Deployment) -> Refusal | None:
-    """Prompts that are not cut fit in a step; a default budget is raised to the longest."""
+    """Return a refusal if prompts are not cut and exceed a step; a default budget is raised."""
     asked, longest = d.serving.max_num_batched_tokens, d.longest_context
     whole = d.serving.enable_chunked_prefill is False
     refused = asked is not None and whole and asked < longest and runs(d, VLLM)
@@ -39,13 +39,13 @@ def whole_prompts(d: Deployment) -> Refusal | None:
 
 
 def prompt_interval(d: Deployment) -> Refusal | None:
-    """A release without the flag does not start with it."""
+    """Return a refusal if the release lacks the flag ``--prefill-schedule-interval``."""
     refused = d.serving.prefill_schedule_interval > 1 and runs(d, VLLM, below="0.24")
     return refusal(d, "prompt_interval") if refused else None
 
 
 def longest_context(d: Deployment) -> Refusal | None:
-    """A context is no longer than positions of the model, unless an environment variable is set."""
+    """Return a refusal if the context exceeds the model's positions, unless overridden."""
     variables = {
         VLLM: "VLLM_ALLOW_LONG_MAX_MODEL_LEN",
         SGLANG: "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN",
@@ -58,10 +58,10 @@ def longest_context(d: Deployment) -> Refusal | None:
 
 
 def block_size(d: Deployment) -> Refusal | None:
-    """Tokens per KV block are of a list before vLLM 0.18, and what attention's kernels read.
+    """Return a refusal of KV block sizes that the release or the attention kernels lack.
 
-    Latent and recurrent layers are excepted: the engine rounds up to what they need. Flex
-    attention of 0.18 to 0.20 takes any size.
+    Before vLLM 0.18 the size is one of a list. Latent and recurrent layers are excepted, since the
+    engine rounds up for them. Flex attention of 0.18 to 0.20 accepts any size.
     """
     asked = d.serving.block_size
     if asked is None or not runs(d, VLLM):
@@ -78,7 +78,7 @@ def block_size(d: Deployment) -> Refusal | None:
 
 
 def chunk_of_pages(d: Deployment) -> Refusal | None:
-    """SGLang cuts prompts between pages."""
+    """Return a refusal if SGLang's chunks are no multiple of its page size."""
     page = d.recipe.block_tokens
     chunk = d.serving.max_num_batched_tokens or d.recipe.token_budget * d.recipe.data_parallel_size
     refused = runs(d, SGLANG) and chunk % page
@@ -86,10 +86,10 @@ def chunk_of_pages(d: Deployment) -> Refusal | None:
 
 
 def cache_format(d: Deployment) -> Refusal | None:
-    """An fp8_e5m2 cache does not go with checkpoints whose method has scales for the cache.
+    """Return a refusal of an fp8_e5m2 cache for checkpoints whose method has cache scales.
 
-    From 0.24.0 compressed-tensors without a ``kv_cache_scheme`` is taken, which a model here does
-    not tell from others: only fp8 in blocks is refused then.
+    From 0.24.0 on compressed-tensors without a ``kv_cache_scheme`` is accepted. A model here does
+    not record that, so only block-scaled fp8 is refused.
     """
     if d.serving.kv_cache_dtype != "fp8_e5m2" or not runs(d, VLLM):
         return None
@@ -99,23 +99,23 @@ def cache_format(d: Deployment) -> Refusal | None:
 
 
 def latent_cache(d: Deployment) -> Refusal | None:
-    """Before 0.18 Triton's latent attention has no fp8 cache, and other GPUs have no other."""
+    """Return a refusal of an fp8 cache with Triton's latent attention, before vLLM 0.18."""
     hopper_or_blackwell = 9 <= d.gpu.compute_capability < 11
     latent = any(isinstance(g.attention, LatentAttentionSpec) for g in d.model.layer_groups)
     cached = latent and d.kv_cache_precision.name == "fp8" and not hopper_or_blackwell
     return refusal(d, "latent_cache") if cached and runs(d, VLLM, below="0.18") else None
 
 
-# Models and ways to draft that a release does not have.
+# Models and draft methods that a release lacks.
 
 
 @cache
 def absences() -> dict[tuple[str, str, str], dict[str, str]]:
-    """Engine, part (``model`` or ``mtp``) and model type to the releases without it.
+    """Return (engine, part, model type) -> row of the table of models that releases lack.
 
-    The line of the table tells the ``architecture``, the last release from which it is ``absent``
-    and the first that has it, ``since``, empty where none has it. ``scripts/read_architectures.py``
-    reads them from the engines' source.
+    The part is ``model`` or ``mtp``. A row has the ``architecture``, the last release in which it
+    is ``absent``, and the first release that has it, ``since``, empty if none has it.
+    ``scripts/read_architectures.py`` reads them from the engines' source.
     """
     rows = engine_rows("architectures.csv")
     return {(row["engine"], row["part"], row["model_type"]): row for row in rows}
@@ -129,7 +129,7 @@ def _absent(d: Deployment, rule: str, line: dict[str, str], otherwise: str) -> R
 
 
 def architecture(d: Deployment) -> Refusal | None:
-    """A release that is named knows the model; without a name any release is meant."""
+    """Return a refusal if the named release does not know the model."""
     found = absences().get((d.serving.engine, "model", d.model.model_type))
     if found is None or not d.serving.engine_version or release_of(d) > release(found["absent"]):
         return None
@@ -137,7 +137,7 @@ def architecture(d: Deployment) -> Refusal | None:
 
 
 def prediction_layer(d: Deployment) -> Refusal | None:
-    """Multi-token prediction drafts with a layer that the model has."""
+    """Return a refusal of multi-token prediction for models without a prediction layer."""
     drafts = d.recipe.speculation
     if drafts is None or drafts.method != MTP or d.serving.engine != VLLM:
         return None
@@ -151,7 +151,7 @@ def prediction_layer(d: Deployment) -> Refusal | None:
 
 
 def draft_model(d: Deployment) -> Refusal | None:
-    """A model that drafts: in vLLM from 0.15.0, with the target's vocabulary."""
+    """Return a refusal of a draft model before vLLM 0.15.0, or with another vocabulary."""
     drafts = d.recipe.speculation
     if drafts is None or drafts.method != DRAFT_MODEL or d.draft is None or not runs(d, VLLM):
         return None
@@ -164,16 +164,16 @@ def draft_model(d: Deployment) -> Refusal | None:
 
 
 def drafts_beside_replicas(d: Deployment) -> Refusal | None:
-    """SGLang drafts by a model or n-grams only without attention data parallelism."""
+    """Return a refusal if SGLang drafts beside attention data parallelism in an unsupported way."""
     drafts, algorithm = d.recipe.speculation, d.serving.speculative_config
     apart = drafts is not None and drafts.method in (DRAFT_MODEL, NGRAM)
     refused = apart and d.serving.enable_dp_attention and runs(d, SGLANG)
     return refusal(d, "drafts_beside_replicas", algorithm=algorithm) if refused else None
 
 
-# What engines refuse to start, rule by rule, with the release and the file that say so.
+# Compatibility checks, each with the release and file of its source.
 
-#: Each looks at a whole deployment; the first that finds something is told.
+#: Checks of a whole deployment; the first refusal is reported.
 RULES: tuple[Callable[[Deployment], Refusal | None], ...] = (
     refused_formats.heads, refused_formats.kv_heads, refused_formats.experts_over_ranks,
     refused_formats.expert_width, refused_formats.dense_width, refused_formats.block_experts,

@@ -1,4 +1,4 @@
-"""Formats and splits of a model that an engine refuses."""
+"""Number formats and parallel splits of a model that an engine refuses."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from pinn.engines.deployment import Deployment
 
 
-# What a refusal says, and which release it is about.
+# A refusal, and the release that it applies to.
 
 
 class Refusal(NamedTuple):
     """Reason why an engine does not start, or one of its kernels fails.
 
     Attributes:
-        reason: What does not fit, with its numbers.
-        remedy: What to do instead.
-        source: Release and file that say so.
+        reason: The incompatibility, with its numbers.
+        remedy: Change that makes it compatible.
+        source: Release and source file of the check.
     """
 
     reason: str
@@ -31,18 +31,18 @@ class Refusal(NamedTuple):
 
     @property
     def text(self) -> str:
-        """One line for an error."""
+        """Return the refusal as one line for an error."""
         return f"{self.reason}: {self.remedy}, or predict it anyway with --force ({self.source})"
 
 
 def refusal(d: Deployment, rule: str, **facts: object) -> Refusal:
-    """Return what a line of ``data/engines/refusals.csv`` says of a deployment.
+    """Return the refusal in a row of ``data/engines/refusals.csv``, for a deployment.
 
     Args:
         d: The refused deployment.
-        rule: Name of the line.
-        facts: Values of the names in it, beside those that every line knows: ``engine``,
-            ``version``, ``gpu``, ``model`` and ``tp``.
+        rule: Name of the row.
+        facts: Values of the placeholders in the row, beside ``engine``, ``version``, ``gpu``,
+            ``model`` and ``tp``.
     """
     known: dict[str, object] = {
         "engine": d.serving.engine,
@@ -57,34 +57,34 @@ def refusal(d: Deployment, rule: str, **facts: object) -> Refusal:
 
 
 def version_of(d: Deployment) -> str:
-    """The release that is served, such as ``0.15.1``: the flag's, or the defaults' table's."""
+    """Return the served release, such as ``0.15.1``: the flag's, or that of the defaults."""
     return served_release(d.serving.engine, d.serving.engine_version)
 
 
 def release_of(d: Deployment) -> tuple[int, ...]:
-    """Its numbers."""
+    """Return the numbers of the served release."""
     return release(version_of(d))
 
 
 def runs(d: Deployment, engine: str, least: str = "0", below: str = "") -> bool:
-    """Whether a deployment is of an engine's releases from ``least`` up to, without, ``below``."""
+    """Return whether a deployment runs an engine's release from ``least`` to before ``below``."""
     if d.serving.engine != engine:
         return False
     found = release_of(d)
     return release(least) <= found and (not below or found < release(below))
 
 
-# Layers that tensor and expert parallelism cannot cut.
+# Layers that tensor and expert parallelism cannot divide.
 
 
 def _mixers(d: Deployment) -> Iterator[tuple[ModelSpec, Mixer]]:
-    """Every kind of mixer of the model and of what drafts for it, with whose it is."""
+    """Yield every kind of mixer of the model and of its draft, with its model."""
     for model in (d.model,) if d.draft is None else (d.model, d.draft.model):
         yield from ((model, g.attention) for g in model.layer_groups if g.attention is not None)
 
 
 def heads(d: Deployment) -> Refusal | None:
-    """Attention heads are cut into equal parts."""
+    """Return a refusal if attention heads are not divisible by the tensor-parallel size."""
     for model, mixer in _mixers(d):
         if mixer.heads % d.recipe.tensor_parallel_size:
             return refusal(d, "heads", heads=mixer.heads, model=model.name)
@@ -92,7 +92,7 @@ def heads(d: Deployment) -> Refusal | None:
 
 
 def kv_heads(d: Deployment) -> Refusal | None:
-    """KV heads are cut into equal parts, or each is kept by equally many GPUs."""
+    """Return a refusal if KV heads can be neither divided nor replicated evenly."""
     tp = d.recipe.tensor_parallel_size
     for model, mixer in _mixers(d):
         is_latent = isinstance(mixer, LatentAttentionSpec)
@@ -102,7 +102,7 @@ def kv_heads(d: Deployment) -> Refusal | None:
 
 
 def experts_over_ranks(d: Deployment) -> Refusal | None:
-    """Every rank of expert parallelism has experts; SGLang's have equally many."""
+    """Return a refusal if an expert-parallel rank has no expert, or in SGLang unequal numbers."""
     moe, ranks = d.model.moe, d.recipe.expert_parallel_size
     if moe is None or ranks == 1:
         return None
@@ -114,7 +114,7 @@ def experts_over_ranks(d: Deployment) -> Refusal | None:
 
 
 def expert_width(d: Deployment) -> Refusal | None:
-    """Experts that are not whole on a GPU are cut into equal parts."""
+    """Return a refusal if experts that are cut have an indivisible width."""
     moe, parts = d.model.moe, d.recipe.expert_tensor_parallel_size
     if moe is None or moe.width % parts == 0 or d.serving.engine == TRTLLM:
         return None
@@ -122,32 +122,32 @@ def expert_width(d: Deployment) -> Refusal | None:
 
 
 def dense_widths(d: Deployment) -> dict[int, str]:
-    """Width of feed-forward layers that tensor parallelism cuts, to the kind of their weights."""
+    """Return width -> kind, for feed-forward layers that tensor parallelism cuts."""
     dense = [g.ffn for g in d.model.layer_groups if isinstance(g.ffn, DenseFfnSpec)]
     found = {ffn.width: "dense_ffn" for ffn in dense}
     if d.model.moe is not None and d.model.moe.shared_width:
         found[d.model.moe.shared_width] = "shared_experts"
-    # Attention data parallelism keeps them whole on each GPU.
+    # Attention data parallelism keeps these layers whole on each GPU.
     return {} if d.serving.enable_dp_attention else found
 
 
 def dense_width(d: Deployment) -> Refusal | None:
-    """Dense layers are cut into equal parts."""
+    """Return a refusal if dense layers have an indivisible width."""
     for width in dense_widths(d):
         if width % d.recipe.tensor_parallel_size and not runs(d, TRTLLM):
             return refusal(d, "dense_width", width=width)
     return None
 
 
-#: GPUs of a machine, within which NVLink connects them.
+#: GPUs of one machine, which NVLink connects.
 MACHINE_GPUS = 8
 
 
 def beyond_a_machine(d: Deployment) -> str:
     """Return a warning if a layer's exchanges leave a machine of eight GPUs; empty if not.
 
-    Racks of GB200 and GB300 are one machine. Engines start across machines, but slower: links
-    between machines within a layer are not timed.
+    Racks of GB200 and GB300 are one machine. Engines do start across machines, but exchanges over
+    slower links are not modelled.
     """
     if d.gpu.name.startswith("GB"):
         return ""
@@ -166,14 +166,15 @@ def beyond_a_machine(d: Deployment) -> str:
     )
 
 
-# Number formats whose scales a cut would split, or that a GPU or a release does not have.
+# Number formats whose scales a cut would split, or that a GPU or release lacks.
 
-#: Sides of the block that shares a scale (``weight_block_size`` of all published checkpoints).
+#: Rows and columns of a block that shares a scale (``weight_block_size`` of all published
+#: checkpoints).
 BLOCK = 128
 
 
 def block_experts(d: Deployment) -> Refusal | None:
-    """Experts in block-scaled fp8 are cut between blocks alone.
+    """Return a refusal if tensor parallelism would cut experts within blocks of fp8 scales.
 
     From 0.29.0 vLLM repeats the scales for smaller blocks, of 32 at least
     (``fused_moe/oracle/fp8.py: refine_fp8_moe_block_shape``). Whole experts are not cut.
@@ -188,7 +189,7 @@ def block_experts(d: Deployment) -> Refusal | None:
 
 
 def block_dense(d: Deployment) -> Refusal | None:
-    """Dense layers and shared experts in block-scaled fp8 are cut between blocks alone."""
+    """Return a refusal if tensor parallelism would cut dense layers within blocks of fp8 scales."""
     tp = d.recipe.tensor_parallel_size
     for width, kind in dense_widths(d).items():
         form, each = getattr(d.model.precisions, kind).name, width // tp
@@ -198,7 +199,7 @@ def block_dense(d: Deployment) -> Refusal | None:
 
 
 def block_attention(d: Deployment) -> Refusal | None:
-    """Projections of attention in block-scaled fp8 likewise, where tensor parallelism cuts them.
+    """Return a refusal if tensor parallelism would cut projections within blocks of fp8 scales.
 
     MiMo-V2's keys and values are padded to whole blocks together (vLLM 0.31.0 models/mimo_v2.py).
     """
@@ -216,7 +217,7 @@ def block_attention(d: Deployment) -> Refusal | None:
 
 
 def _projections(attention: object, tp: int) -> tuple[tuple[str, int], ...]:
-    """Projections that are cut, and their width on a GPU; heads that are not whole are refused."""
+    """Return the projections that are cut, with their width on a GPU; whole heads are required."""
     if isinstance(attention, LatentAttentionSpec):
         here = attention.heads // tp
         nope, value = attention.qk_nope_head_dim, attention.v_head_dim
@@ -236,11 +237,11 @@ def _projections(attention: object, tp: int) -> tuple[tuple[str, int], ...]:
 
 
 def groups(d: Deployment) -> Refusal | None:
-    """Inputs that share a scale stay on one GPU.
+    """Return a refusal if inputs that share a scale would be on several GPUs.
 
-    ``data/engines/format_groups.csv`` has the fewest inputs that one scale may cover (a
-    checkpoint's own number is not kept), and who says that they are not cut. mxfp4 is padded
-    (``quantization/mxfp4.py: create_weights``), as are nvfp4's experts.
+    ``data/engines/format_groups.csv`` has the fewest inputs that one scale may cover, with its
+    source (a checkpoint's own number is not kept). mxfp4 is padded (``quantization/mxfp4.py:
+    create_weights``), as are nvfp4's experts.
     """
     known = {row["format"]: row for row in engine_rows("format_groups.csv")}
     recipe, precisions, moe = d.recipe, d.model.precisions, d.model.moe
@@ -257,9 +258,9 @@ def groups(d: Deployment) -> Refusal | None:
 
 
 def capability(d: Deployment) -> Refusal | None:
-    """Every format has kernels on the GPU: the least capability is that of all kernels.
+    """Return a refusal if a format has no kernels on the GPU.
 
-    Below the tensor cores' own fp8 or fp4, Marlin expands the weights.
+    On GPUs without fp8 or fp4 tensor cores, Marlin expands the weights.
     """
     have = d.gpu.compute_capability
     formats = {form.name for form in vars(d.model.precisions).values()}

@@ -1,4 +1,4 @@
-"""Routers in front of servers alike: their rules, and the scores of a rule that weighs several.
+"""Routers in front of identical servers: their rules, and the scores of weighted rules.
 
 A Kubernetes Service sends each connection to a server at random. Round robin and least requests are
 rules of nginx, Envoy and HAProxy. ``prefix-aware`` follows the inference scheduler of llm-d: its
@@ -16,7 +16,7 @@ RANDOM, ROUND_ROBIN, LEAST_REQUESTS, PREFIX_AWARE = (
     "least-requests",
     "prefix-aware",
 )
-#: In the order of the codes in ``pinn.simulator.state``, from 1.
+#: Rules in the order of the codes in ``pinn.simulator.state``, from 1.
 ROUTERS = (RANDOM, ROUND_ROBIN, LEAST_REQUESTS, PREFIX_AWARE)
 
 PREFIX_CACHE, QUEUE, KV_USE = "prefix-cache", "queue", "kv-cache-utilization"
@@ -29,10 +29,10 @@ def read_weights(text: str) -> dict[str, float]:
 
     Args:
         text: Scorers and weights, such as ``prefix-cache=3,queue=2``; the defaults if empty. The
-            suffix ``-scorer`` of the plugins' names may be there.
+            suffix ``-scorer`` of the plugins' names is optional.
 
     Raises:
-        PinnError: If a scorer is unknown, or a weight is no finite number from 0 up.
+        PinnError: If a scorer is unknown, or a weight is negative or not finite.
 
     >>> read_weights("prefix-cache=3, queue-scorer=1")
     {'prefix-cache': 3.0, 'queue': 1.0, 'kv-cache-utilization': 0.0}

@@ -12,16 +12,16 @@ from pinn.specs.serving import DEEPEP, FULL_DECODE_ONLY, NO_GRAPHS, PIECEWISE, S
 from pinn.specs.speculation import NONE
 from pinn.units import MIB
 
-# Numbers of decodes that engines capture CUDA graphs for.
+# Numbers of decodes for which engines capture CUDA graphs.
 
 
 def contiguous_sizes(most: int) -> tuple[int, ...]:
-    """Every number, so that nothing is rounded."""
+    """Return every number up to ``most``, which means no rounding."""
     return tuple(range(1, most + 1))
 
 
 def vllm_largest(most: int) -> int:
-    """The largest size that vLLM captures up to a limit (``VllmConfig._set_cudagraph_sizes``).
+    """Return the largest size that vLLM captures up to a limit (``_set_cudagraph_sizes``).
 
     >>> [vllm_largest(most) for most in (3, 100, 300, 512)]
     [2, 96, 288, 512]
@@ -31,14 +31,14 @@ def vllm_largest(most: int) -> int:
     return next(size for size in (4, 2, 1) if size <= most)
 
 
-#: First, last and step of SGLang's numbers of decodes, the last open; the same where drafts are
-#: verified, 64 from 0.5.5 on alone.
+#: First, last and step of SGLang's numbers of decodes, the last without an end. The list also
+#: applies to verified drafts, except 64, which is only in it from 0.5.5 on.
 SGLANG_SIZES = ((1, 2, 1), (4, 12, 4), (16, 256, 8), (272, 511, 16), (512, None, 32))
 SGLANG_DRAFT_SIZES = ((1, 8, 1), (10, 32, 2), (40, 64, 4), (72, 256, 8), (272, None, 16))
 
 
 def sglang_sizes(most: int, drafts: bool = False, release: Release = (0, 5, 23)) -> tuple[int, ...]:
-    """SGLang's numbers of decodes, denser where drafts are verified.
+    """Return SGLang's captured numbers of decodes, which are denser if drafts are verified.
 
     0.5.3.post1 to 0.5.13 ``server_args.py: _generate_cuda_graph_batch_sizes``, later
     ``generate_decode_cuda_graph_batch_sizes``; from 0.5.10 on the limit is one of them.
@@ -57,15 +57,15 @@ def sglang_sizes(most: int, drafts: bool = False, release: Release = (0, 5, 23))
     return tuple(found)
 
 
-#: Up to here TensorRT-LLM captures every number of decodes without padding.
+#: Largest number up to which TensorRT-LLM captures every number of decodes without padding.
 TRTLLM_CONTIGUOUS = 32
 
 
 def trtllm_sizes(most: int, padded: bool) -> tuple[int, ...]:
-    """TensorRT-LLM llm_args.py: ``CudaGraphConfig._generate_cuda_graph_batch_sizes``.
+    """Return TensorRT-LLM's captured numbers of decodes (``_generate_cuda_graph_batch_sizes``).
 
-    Without padding a step runs as a graph only where its size was captured; beyond the sizes that
-    follow each other those are few, and are ignored here.
+    Without padding a step runs as a graph only if its size was captured. The few captured sizes
+    beyond the consecutive ones are ignored. Source: llm_args.py, ``CudaGraphConfig``.
 
     >>> trtllm_sizes(20, padded=True), trtllm_sizes(128, padded=False)[-1]
     ((1, 2, 4, 8, 16, 20), 32)
@@ -78,11 +78,11 @@ def trtllm_sizes(most: int, padded: bool) -> tuple[int, ...]:
     return tuple(sizes if sizes[-1] == most else [*sizes, most])
 
 
-# What vLLM runs beyond what one flag says: its schedule, memory and CUDA graphs.
+# vLLM's schedule, memory and CUDA graphs, which depend on several flags.
 
 
 def settle_vllm(found: RecipeFields) -> None:
-    """``vllm/v1/core/sched/scheduler.py``, and the release's defaults."""
+    """Set the fields of vLLM (``vllm/v1/core/sched/scheduler.py`` and the release's defaults)."""
     found.put("scheduler", *vllm_rules(release(found.version)))
     source = f"vllm {found.version} vllm/v1/core/sched/scheduler.py"
     found.put("prompt_budget", found.values["token_budget"], source)
@@ -94,14 +94,14 @@ def settle_vllm(found: RecipeFields) -> None:
 
 
 def _settle_sparse_cache(found: RecipeFields) -> None:
-    """Sparse attention may have a cache of 8 bits unless told otherwise."""
+    """Set the cache format of sparse attention, which has 8 bits unless a flag says otherwise."""
     default = found.default("sparse_cache_in_fp8")
     if found.serving.kv_cache_dtype == "auto" and default.value == "yes":
         found.put("kv_cache_dtype", "fp8", default.source, recipe.DEFAULT)
 
 
 def _settle_overlap(found: RecipeFields) -> None:
-    """Pipeline stages and some methods of speculation turn asynchronous scheduling off."""
+    """Set asynchronous scheduling, which pipeline stages and some draft methods disable."""
     if found.serving.pipeline_parallel_size > 1:
         found.take("overlap", "async_scheduling_pipelined")
     drafts = found.values["speculation"]
@@ -111,7 +111,7 @@ def _settle_overlap(found: RecipeFields) -> None:
 
 
 def _settle_fusion(found: RecipeFields) -> None:
-    """Some releases fuse all-reduce and norm only without data parallelism or stages."""
+    """Set the fusion of all-reduce and norm; some releases require a single replica and stage."""
     is_given = found.origins["fused_all_reduce"].kind == recipe.FLAG
     if is_given or not found.values["fused_all_reduce"]:
         return
@@ -136,7 +136,7 @@ def _settle_graphs(found: RecipeFields) -> None:
     if mode == NO_GRAPHS:
         found.put_graphs(0, 0, (), said, of_decodes)
     elif mode == FULL_DECODE_ONLY:
-        # Prompts are launched kernel by kernel; a request of a verifying step has several rows.
+        # Prompts are launched kernel by kernel. Each request of a verifying step has several rows.
         found.put_graphs(1, max(limit // (1 + (drafts.tokens if drafts else 0)), 1), (), said)
     else:
         found.put_graphs(limit, 0, (), origin, of_decodes)
@@ -144,7 +144,7 @@ def _settle_graphs(found: RecipeFields) -> None:
         found.origins["decode_graphs"] = Origin(said.kind, said.text)
 
 
-# What SGLang leaves out of its memory share, by release.
+# SGLang's memory reserve, by release.
 
 #: MiB for a draft model and its graphs, by ``--speculative-algorithm`` and the first release that
 #: reserves as much (``server_args.py: _handle_gpu_memory_settings``); from 0.5.14 on nothing.
@@ -152,7 +152,7 @@ _DRAFTS = (((0, 5, 14), 0, 0), ((0, 5, 10), 4096, 6144), ((0,), 2048, 6144))
 
 
 def prompt_graph_sizes(most: int) -> tuple[int, ...]:
-    """Numbers of prompt tokens that graphs are captured for.
+    """Return the numbers of prompt tokens for which SGLang captures graphs.
 
     SGLang 0.5.23 arg_groups/cuda_graph_hook.py: ``generate_prefill_cuda_graph_batch_sizes``, alike
     since 0.5.9 ``server_args.py: _generate_piecewise_cuda_graph_tokens``.
@@ -169,11 +169,11 @@ def prompt_graph_sizes(most: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class MemoryUsers:
-    """Return the memory that SGLang reserves beside weights and KV cache.
+    """Inputs of the memory that SGLang reserves beside weights and KV cache.
 
     Attributes:
         chunk: Prompt tokens of a step, before attention replicas divide them.
-        graphs: Decodes of the largest graph.
+        graphs: Decodes of the largest CUDA graph.
         gpus: GPUs of the server.
         replicas: Attention replicas; 0 without attention data parallelism.
         prompt_graph_tokens: Prompt tokens of the largest graph with prompts; 0 without.
@@ -193,11 +193,11 @@ class MemoryUsers:
 
 
 def reserve_mib(release: Release, memory_mib: float, users: MemoryUsers) -> float:
-    """Memory in MiB that a release leaves to them on a GPU with so much.
+    """Return the MiB that a release reserves on a GPU with ``memory_mib``.
 
     0.5.3.post1 to 0.5.18 ``server_args.py: _handle_gpu_memory_settings``, later
-    ``arg_groups/memory_hook.py: handle_gpu_memory_settings`` and ``reserve_for_graph_mb``. Models
-    that see images get less; ignored.
+    ``arg_groups/memory_hook.py: handle_gpu_memory_settings`` and ``reserve_for_graph_mb``. The
+    larger reserve of multimodal models is ignored.
     """
     graphs = users.graphs
     reserve = 512 + max(users.chunk, 2048) * 1.5 + graphs * 2 + users.gpus / 8 * 1024
@@ -215,19 +215,19 @@ def reserve_mib(release: Release, memory_mib: float, users: MemoryUsers) -> floa
     return reserve + (2048 if users.deepep and release >= (0, 5, 15) else 0)
 
 
-# What SGLang runs beyond what one flag says: its schedule, memory and CUDA graphs, by release.
+# SGLang's schedule, memory and CUDA graphs, which depend on several flags.
 
 #: Share of an output that SGLang expects at first (environ.py: SGLANG_INIT_NEW_TOKEN_RATIO), and
-#: what attention data parallelism makes of it (_handle_data_parallelism, from 0.5.19 on
-#: arg_groups/parallel_hook.py); alike in 0.5.3.post1 to 0.5.23.
+#: its value under attention data parallelism (_handle_data_parallelism, from 0.5.19 on
+#: arg_groups/parallel_hook.py); unchanged from 0.5.3.post1 to 0.5.23.
 _EXPECTED_SHARE, _EXPECTED_SHARE_OF_DP = 0.7, 0.3
-#: Types with sparse attention, whose cache is fp8 from compute capability 10.0 on.
+#: Model types with sparse attention, whose cache is fp8 from compute capability 10.0 on.
 _SPARSE_TYPES = frozenset({"deepseek_v32", "glm_moe_dsa"})
 _ALIKE = "sglang 0.5.3.post1 to 0.5.23"
 
 
 def settle_sglang(found: RecipeFields) -> None:
-    """``sglang/srt/managers/scheduler.py`` and ``schedule_policy.py`` of 0.5.9 and 0.5.23."""
+    """Set the fields of SGLang, by its releases 0.5.9 and 0.5.23."""
     serving, values = found.serving, found.values
     number = release(found.version)
     adder = f"{_ALIKE} managers/schedule_policy.py: PrefillAdder"
@@ -268,7 +268,7 @@ def settle_sglang(found: RecipeFields) -> None:
 
 
 def _settle_caches(found: RecipeFields) -> None:
-    """The format of the cache, and what hybrid models and sparse attention change."""
+    """Set the cache format, and the changes for hybrid models and sparse attention."""
     serving, values = found.serving, found.values
     origin = found.origins["overlap"]
     alone = origin.kind == recipe.DEFAULT and values["speculation"] is None
@@ -281,10 +281,10 @@ def _settle_caches(found: RecipeFields) -> None:
 
 
 def _decode_sizes(found: RecipeFields, limit: int, number: Release) -> tuple[int, ...]:
-    """Decodes that graphs are captured for: no more than may run.
+    """Return the numbers of decodes with captured graphs, up to the most running requests.
 
-    ``get_batch_sizes_to_capture``: under attention data parallelism multiples of the GPUs that
-    share an attention layer (``require_gathered_buffer``).
+    Under attention data parallelism they are multiples of the GPUs that share an attention layer
+    (``get_batch_sizes_to_capture``, ``require_gathered_buffer``).
     """
     serving, most = found.serving, int(found.values["max_requests"])
     if found.look_up("cudagraph_padding")[0]:
@@ -299,7 +299,7 @@ def _decode_sizes(found: RecipeFields, limit: int, number: Release) -> tuple[int
 
 
 def _prompt_default(found: RecipeFields) -> tuple[int, Origin]:
-    """Prompt tokens of the largest graph by release, GPU and model; 0 without."""
+    """Return the default prompt tokens of the largest graph, and its origin; 0 for none."""
     default = found.default("prompt_graph_tokens")
     chunk = found.look_up("max_num_batched_tokens")[0]
     tokens = chunk if default.value == "chunk" else min(int(default.value), chunk)
@@ -307,7 +307,7 @@ def _prompt_default(found: RecipeFields) -> tuple[int, Origin]:
 
 
 def _prompt_graphs(found: RecipeFields, number: Release) -> tuple[int, int]:
-    """(tokens whose graphs memory is reserved for, tokens of the largest that runs).
+    """Return the prompt tokens for which graph memory is reserved, and those of the largest graph.
 
     Off with drafts in 0.5.10; with attention data parallelism or all-to-all of experts until
     0.5.16 (``_handle_piecewise_cuda_graph``, ``_disable_breakable_cudagraph_if_incompatible``).
@@ -322,7 +322,7 @@ def _prompt_graphs(found: RecipeFields, number: Release) -> tuple[int, int]:
 
 
 def _put_static_share(found: RecipeFields, graphs: int, prompt_graph_tokens: int) -> None:
-    """Return the share of all memory that SGLang gives weights and KV cache."""
+    """Set the share of all memory that SGLang gives weights and KV cache."""
     serving = found.serving
     if serving.gpu_memory_utilization is not None:
         found.take("memory_share", "gpu_memory_utilization")
@@ -344,11 +344,11 @@ def _put_static_share(found: RecipeFields, graphs: int, prompt_graph_tokens: int
         found.put("memory_share", round((total - reserve) / total, 3), source, recipe.DEFAULT)
 
 
-# What TensorRT-LLM runs beyond what one flag says: its schedule, memory and CUDA graphs.
+# TensorRT-LLM's schedule, memory and CUDA graphs, which depend on several flags.
 
 
 def settle_trtllm(found: RecipeFields) -> None:
-    """TensorRT-LLM's PyTorch backend: ``tensorrt_llm/_torch/pyexecutor``."""
+    """Set the fields of TensorRT-LLM's PyTorch backend (``tensorrt_llm/_torch/pyexecutor``)."""
     values = found.values
     scheduler = "tensorrt_llm/_torch/pyexecutor/scheduler.py, microBatchScheduler.cpp"
     found.put("prompt_budget", values["token_budget"], scheduler)
@@ -361,14 +361,14 @@ def settle_trtllm(found: RecipeFields) -> None:
     _settle_prompt_wait(found)
 
 
-#: What settles the rest, by engine.
+#: Engine -> function that sets the remaining fields.
 SETTLERS = {VLLM: settle_vllm, SGLANG: settle_sglang, TRTLLM: settle_trtllm}
 
 
 def _settle_prompt_wait(found: RecipeFields) -> None:
     """Set how long prompts wait for others in TensorRT-LLM's ``py_executor.py``.
 
-    ``_waiting_requests``, and ``_balance_adp_requests`` under attention data parallelism.
+    See ``_waiting_requests``, and ``_balance_adp_requests`` under attention data parallelism.
     """
     ranks = found.values["data_parallel_size"]
     steps = "batch_wait_timeout_iters" if ranks == 1 else "attention_dp_timeout_iters"

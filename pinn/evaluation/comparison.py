@@ -26,7 +26,7 @@ RANKING_COLUMNS = (
 
 FIRST, RANKING_TIED, BEHIND, INELIGIBLE = "first", "tied first", "behind", "not for an unseen pair"
 
-#: Bootstrap resamples; each end of a 90 % interval then rests on 50 of them.
+#: Number of bootstrap resamples; each end of a 90 % interval then has 50 of them outside.
 DRAWS = 1000
 
 
@@ -133,7 +133,8 @@ COLUMNS = (
     "verdict",
 )  # fmt: skip
 
-#: Verdicts. Without predictions of both sides, a side is better only if every held-out part agrees.
+#: Verdicts of a comparison. Without predictions of both sides, a side is better only if every
+#: held-out part agrees.
 A_BETTER, B_BETTER, TIED, MIXED = "A better", "B better", "tied", "parts disagree"
 OTHER_ROWS = "not comparable: different rows"
 

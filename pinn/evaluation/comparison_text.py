@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pinn.common.screen import Grid
     from pinn.evaluation.sides import Comparison
 
-#: Rows of each table of a screen; --details has all.
+#: Most rows of each table on one screen; --details shows all.
 _ROWS = 5
 
 
@@ -50,7 +50,7 @@ def print_comparison(found: Comparison, details: bool = False) -> None:
 
 
 def _print_rows(table: Grid, console: Console, details: bool) -> None:
-    """Print a table, or its first rows and how many more there are."""
+    """Print a table, or its first rows and the number of the others."""
     shown = table if details else replace(table, rows=table.rows[:_ROWS])
     if shown.rows:
         console.print(shown)
@@ -76,9 +76,9 @@ def _errors(errors: pd.DataFrame, details: bool) -> Grid:
 
 
 def _coefficients(coefficients: pd.DataFrame, details: bool) -> Grid:
-    """All of them, or those that differ, the most different first."""
+    """Return all coefficients, or those that differ, the largest difference first."""
     if not details:
-        # A coefficient that is 0 on one side differs most.
+        # A coefficient that is 0 on one side has the largest difference.
         off = coefficients["ratio"].clip(1e-300).map(math.log).abs()
         off = off[off > 0].sort_values(ascending=False)
         coefficients = coefficients.loc[off.index]
@@ -87,7 +87,7 @@ def _coefficients(coefficients: pd.DataFrame, details: bool) -> Grid:
     columns = {Column(name, True, folds=False): name for name in ("name", "unit")}
     columns |= {"A": "a", "B": "b", "B / A": "ratio:.2f"}
     columns |= {Column("A's interval", True): "verdict"}
-    # Times of a coefficient are microseconds.
+    # Times of coefficients are shown in microseconds.
     in_us = coefficients["unit"].str.match(r"s(/|$)")
     scale = in_us.map({True: MICROSECOND, False: 1.0})
     sides = {side: (coefficients[side] / scale).map(number) for side in ("a", "b")}

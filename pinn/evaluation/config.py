@@ -224,7 +224,7 @@ def one_line_errors() -> Iterator[None]:
     """Turn errors of Hydra and OmegaConf into a :class:`PinnError` of one line with a remedy."""
     try:
         yield
-    except PinnError as error:  # refused by a class; OmegaConf adds lines about it
+    except PinnError as error:  # refused by a class; OmegaConf adds lines to the message
         raise PinnError(str(error).partition("\n")[0]) from error
     except (HydraException, OmegaConfBaseException) as error:
         lines = [str(error)]

@@ -55,7 +55,7 @@ def cells(
         methods: Methods to compare.
         folder: Folder of cells and training logs.
         fingerprint: Digest of everything a cell depends on beside its own split and method. Cells
-            of another fingerprint are computed anew.
+            of another fingerprint are recomputed.
     """
     return [
         _cell(kind, split, method, folder, fingerprint)
@@ -169,7 +169,7 @@ def held_out_kernels(kind: str, test: ServingRows) -> Exclusion:
 
 # Errors and descriptions of held-out rows, on which intervals are calibrated.
 
-#: Method whose errors calibrate intervals.
+#: Method whose errors calibrate the intervals.
 METHOD = "network"
 
 #: Columns of a table of errors. Metrics hold log(measured / predicted), ``ttft_share`` is TTFT's
@@ -238,7 +238,8 @@ def described_errors(
     errors = with_e2e(wanted.merge(loads, on="row_id"))
     for metric in METRICS:
         errors[metric] = np.log(errors[f"{metric}_measured_s"] / errors[f"{metric}_s"])
-    # A closed loop sends only as many requests as are served, so step times do not change its load.
+    # A closed loop sends only as many requests as are served, so its load is independent of step
+    # times.
     gains = dict.fromkeys(GAINS, 1.0)
     errors = errors.assign(ttft_share=errors["ttft_s"] / errors["e2e_s"], **gains)
     rows = serving_rows(observations[observations["row_id"].isin(errors["row_id"])])

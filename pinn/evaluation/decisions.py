@@ -16,10 +16,11 @@ from pinn.evaluation.metrics import read_table
 #: Limits of the mean TPOT for which picks are made, seconds.
 LIMITS_S = (0.010, 0.015, 0.020, 0.030, 0.050)
 
-#: A pick whose measured TPOT exceeds its limit by more than this share is worth nothing.
+#: Largest relative excess of a pick's measured TPOT over its limit; beyond it the pick is worth
+#: nothing.
 SLACK = 0.05
 
-#: Fewest measured deployments that meet the limit, and fewest TP sizes among them, of a decision.
+#: Fewest measured deployments within the limit, and fewest TP sizes among them, for a decision.
 _LEAST_HOLDING, _LEAST_SIZES = 3, 2
 
 _SITUATION = ["model", "gpu", "prompt_tokens", "output_tokens"]
@@ -84,7 +85,7 @@ def decide(predictions: pd.DataFrame, observations: pd.DataFrame) -> pd.DataFram
 
 
 def _pick(offered: pd.DataFrame, limit_s: float, best: float) -> tuple[str | None, float, bool]:
-    """Return the pick's row id, its loss and whether it missed the limit.
+    """Return the pick's row id, its loss, and whether it missed the limit.
 
     The pick has the highest predicted throughput of the deployments predicted within the limit.
     """

@@ -30,14 +30,14 @@ from pinn.surrogate.surrogate import predict_coefficients
 from pinn.training.data import engine_deployments, released
 from pinn.training.serving_rows import mean_times
 
-#: Columns that define a line of the table.
+#: Columns that identify a row of the table.
 PART = ["engine", "model", "gpu", "precision"]
 METHODS = ("network", "aiconfigurator")
 OTHER_CAMPAIGN = "another measurement campaign with an unknown client: TPOT only"
 
 
 def engine_rows() -> pd.DataFrame:
-    """Return every row that is scored; ``apart`` says why it does not count for its engine."""
+    """Return every row to score; ``apart`` is the reason to show a row separately, or empty."""
     other = engine_deployments.read_other_campaign()[0].assign(apart=OTHER_CAMPAIGN)
     parts = [
         engine_deployments.read_engines()[0],

@@ -83,7 +83,7 @@ def _test(
         fits = methods.kernel_fits(config, measured.runs)
         of_splits = folds.split_folds(splits, measured)
         runs_out = serving_runs.run_folds(measured.rows, measured.runs)
-        if config.evaluation.held_out is not None:  # that model's runs, no others
+        if config.evaluation.held_out is not None:  # only the runs of the held-out model
             models = [model for fold in of_splits for model in fold.exclude.models]
             runs_out = [
                 (fold, test)

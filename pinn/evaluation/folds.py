@@ -36,10 +36,10 @@ from pinn.training.serving_rows import ServingRows
 
 # Publishing a trained checkpoint and its tables where every command looks for them.
 
-#: Tables of a checkpoint's own folds, kept beside it.
+#: Tables of a checkpoint's own folds, which are kept beside it.
 TABLES = ("results.csv", "serving_runs.csv", "predictions.csv")
 
-#: Folder of networks that hold out models, named by what each holds out.
+#: Folder of networks that hold out models, each named by its exclusion.
 LEFT_OUT_FOLDER = "left_out"
 
 
@@ -77,7 +77,7 @@ def publish(path: Path, folder: Path) -> Path:
 
 # Folds of an experiment's splits, and their trained networks.
 
-#: The split whose networks are kept beside a checkpoint.
+#: Kind of split whose networks are kept beside a checkpoint.
 KEPT = "leave-one-model-out"
 
 
@@ -154,7 +154,7 @@ _METRICS = {
     "itl_mean_s": "tpot", "ttft_mean_s": "ttft", "e2e_mean_s": "e2e", "e2e_p99_s": "e2e_p99",
 }  # fmt: skip
 
-#: Relative tolerance of measured values, which are kept with eight digits.
+#: Relative tolerance of measured values, which are stored with eight digits.
 _ROUNDING = 1e-6
 
 
@@ -235,7 +235,7 @@ def _published(name: str, checkpoint: Path) -> pd.DataFrame:
 
 # Errors and descriptions of held-out serving runs, in the columns of measured deployments.
 
-#: Kind of split of serving runs whose model is held out.
+#: Kind of split of serving runs with held-out models.
 RUN_ERRORS_SPLIT = "serving-runs-leave-one-model-out"
 
 #: Metric -> name of the client's metric; TPOT is a run's ITL.

@@ -29,8 +29,8 @@ from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.training.serving_rows import ServingRows, prior_jobs
 from pinn.units import MICROSECOND
 
-#: Global coefficients that come with BLIS (its ``defaults.yaml``, ``trained_physics_coefficients``,
-#: August 2026). Alpha: us before the queue, us at completion, us per output token.
+#: Global coefficients of BLIS (its ``defaults.yaml``, ``trained_physics_coefficients``, August
+#: 2026). Alpha: us before the queue, us at completion, us per output token.
 BLIS_ALPHA = (15563.2, 777.3, 45.9)
 BLIS_BETA = (0.152, 0.0, 1.363, 0.752, 32.1, 4.42, 126.0, 482.0, 0.0, 1.947, 0.752)
 
@@ -155,7 +155,7 @@ def blis_basis(
     return blis_features(blis_model(deployment), totals) * MICROSECOND
 
 
-#: Request features that a formula may use beside its steps.
+#: Request features that a formula may use in addition to its steps.
 _ALPHAS = ("arrival_to_queue.constant", "arrival_to_queue.prompt_token")
 
 

@@ -17,7 +17,7 @@ from pinn.measurements.deployments.observations import Manifest, read_manifest, 
 from pinn.measurements.runs.measured_runs import MeasuredRun, read_measured_runs
 from pinn.training.serving_rows import ServingRows, serving_rows
 
-#: Parts of the configuration that decide what is learned.
+#: Sections of the configuration that determine the training.
 LEARNED_FROM = ("network", "kernels", "fit", "run_fit", "seed")
 
 
@@ -41,7 +41,7 @@ class Measured:
 
     @property
     def data_sha256(self) -> str:
-        """SHA-256 of all data."""
+        """Return the SHA-256 of all data."""
         of_runs = None if self.report is None else self.report.sha256
         return json_sha256(self.manifest.table_sha256, of_runs)
 

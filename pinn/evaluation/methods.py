@@ -18,7 +18,7 @@ from pinn.training.serving_fit import ServingLearner, predict
 from pinn.training.serving_rows import ServingRows, SimulatedRows, simulate_rows
 from pinn.training.trainer import make_trainer
 
-#: TPOT and TTFT of every row, seconds; NaN where the method cannot predict one.
+#: TPOT and TTFT of every row in seconds; NaN if the method cannot predict one.
 Prediction = SimulatedRows | tuple[np.ndarray, np.ndarray]
 Predictor = Callable[[ServingRows], Prediction]
 
@@ -90,11 +90,11 @@ class KernelFits:
     root: Path
 
     def network(self, train: ServingRows, exclude: Exclusion, _: Path) -> Predictor:
-        """Learn the network that is trained on kernels."""
+        """Train the network on kernels, and return it as a predictor."""
         return partial(predict, self._learn(train, exclude).network)
 
     def teacher(self, train: ServingRows, exclude: Exclusion, _: Path) -> Predictor:
-        """Learn composed kernels, projected for each deployment, with the network's alpha."""
+        """Return the teacher as a predictor: composed kernels, projected for each deployment."""
         learned = self._learn(train, exclude)
 
         def from_kernels(rows: ServingRows) -> Prediction:

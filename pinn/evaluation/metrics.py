@@ -17,7 +17,7 @@ from pinn.training.serving_rows import ServingRows
 
 # Error measures of predicted times, and the columns of their table.
 
-#: Predicted metrics, where the rows have them: mean TPOT, mean TTFT, mean E2E latency and its 99th
+#: Predicted metrics that rows may have: mean TPOT, mean TTFT, mean E2E latency and its 99th
 #: percentile.
 METRICS = ("tpot", "ttft", "e2e", "e2e_p99")
 
@@ -145,9 +145,9 @@ def predictions_of(folder: Path) -> pd.DataFrame | None:
     return None
 
 
-#: Ending of the name of a checkpoint's own table.
+#: Suffix of a checkpoint's own table of results.
 KEPT = ".results.csv"
-#: Column of that table with the SHA-256 of the checkpoint's file.
+#: Column of that table with the SHA-256 of the checkpoint file.
 CHECKPOINT_COLUMN = "checkpoint_sha256"
 
 
@@ -194,7 +194,7 @@ def with_correlation(results: pd.DataFrame, predictions: pd.DataFrame) -> pd.Dat
 
 
 def _agreement(metric: str, predicted: np.ndarray, measured: np.ndarray) -> tuple[float, float]:
-    """Return Pearson r, and the number of inversions where they are counted."""
+    """Return Pearson r, and the number of inversions (NaN except for p99 E2E)."""
     known = ~np.isnan(measured)
     predicted, measured = predicted[known], measured[known]
     varies = len(measured) > 1 and np.ptp(predicted) > 0 and np.ptp(measured) > 0
@@ -202,7 +202,7 @@ def _agreement(metric: str, predicted: np.ndarray, measured: np.ndarray) -> tupl
     return r, float(inversions(predicted, measured).sum()) if metric == "e2e_p99" else np.nan
 
 
-#: Measured times that differ by less than this factor have no certain order.
+#: Factor by which measured times must differ to have a certain order.
 RANKING_MARGIN = 1.2
 
 

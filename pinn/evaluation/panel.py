@@ -42,25 +42,26 @@ from pinn.evaluation.tables import frame_grid
 
 #: Metric -> weight in a configuration's score.
 WEIGHTS = {"tpot": 2 / 3, "ttft": 1 / 3}
-#: Largest error of a row, as a log: beyond it, a prediction is as wrong as it can be.
+#: Largest error of a row, as a log; larger errors count as this.
 LARGEST_ERROR = np.log(3)
-#: Bootstrap resamples: enough for the smallest level of Holm's method.
+#: Number of bootstrap resamples, enough for the smallest level of Holm's method.
 DRAWS = 10_000
-#: Least probability of a lower overall score with which a candidate ships.
+#: Smallest probability of a lower overall score with which a candidate ships.
 SURE = 0.9
 #: A group is worse if its score grows by more percent, beyond its noise at this level.
 WORSE, LEVEL = 1.0, 0.05
-#: Fewest configurations whose own deviations a group's bootstrap uses. Smaller groups use the
-#: deviations of all groups of their source, or of all groups where the source has few, too.
+#: Fewest configurations with which a group's bootstrap uses its own deviations. Smaller groups
+#: use those of all groups of their source, or of all groups if the source also has few.
 LEAST = 4
-#: Source -> source with the same kind of measurement.
+#: Source -> source with similar measurements.
 _ALIKE = {"held-out serving runs": "serving runs"}
 #: Columns of a summarized scorecard. ``error`` and ``bias`` are means in percent of the absolute
 #: and of the signed logs; ``inside`` is the percentage of rows inside their intervals.
 COLUMNS = ("group", "configuration", "metric", "rows", "error", "bias", "inside")
-#: File beside the shipped checkpoint: ``training_noise``, columns ``group`` and ``score``.
+#: File beside the shipped checkpoint with ``training_noise``: columns ``group`` and
+#: ``score``.
 NOISE_FILE = "training_noise.csv"
-#: Columns of the ledger that come before those of groups.
+#: Columns of the ledger before those of groups.
 LEDGER = ("date", "checkpoint", "what", "panel")
 
 BETTER = "better, and no group is worse by more than its noise"
@@ -186,7 +187,8 @@ def group_weights(groups: pd.Series) -> Float[np.ndarray, " groups"]:
     return (1 / (alike.map(alike.value_counts()) * alike.nunique())).to_numpy()
 
 
-#: Source and model family of a group: the first word of the model's own name, without its version.
+#: Pattern of a group's source and model family: the first word of the model's name, without its
+#: version.
 _GROUP = r"([^:]+): (?:.*/)?(?:Meta-)?([A-Za-z]+)"
 
 

@@ -30,12 +30,12 @@ from pinn.training.data.engine_deployments import (
 )
 from pinn.training.data.silicon import read_silicon
 
-#: One of this many loads of a deployment, in order, is simulated, which keeps scoring fast.
+#: Interval of the simulated loads of a deployment, in order; the others are skipped to save time.
 EVERY = 3
-#: A TTFT this many times that of the lowest load is mostly queue time, which magnifies an error of
-#: the step time many times.
+#: Ratio to the TTFT at the lowest load from which on a TTFT is mostly queue time, which magnifies
+#: errors of the step time.
 SATURATED = 3.0
-#: GPU and largest captured step of whole steps, which their table lacks.
+#: GPU and largest captured step of the whole steps, which their table lacks.
 STEPS_GPU, STEPS_GRAPH_TOKENS = "B300-SXM", 512
 
 #: GPU of the serving runs in the training data, which their table of scores lacks. None of their
@@ -179,7 +179,7 @@ def run_rows(runs: Sequence[MeasuredRun], of: HeldOut, source: str) -> pd.DataFr
 
 def _of_scores(scores: pd.DataFrame, source: str) -> pd.DataFrame:
     """Return rows of ``score_runs``, with a column ``deployment``, as rows of a source."""
-    scores = scores.sort_values("rate_per_s", kind="stable")  # the whole of several stages last
+    scores = scores.sort_values("rate_per_s", kind="stable")  # the whole run comes after its stages
     queued = is_saturated(scores, ["run", "figure"], "measured_s")
     kept = ~queued | (scores["figure"] != "ttft_mean_s")
     whole = scores[kept & (scores["stage"] == WHOLE_RUN) & (scores["failed_measured"] < OVERLOADED)]

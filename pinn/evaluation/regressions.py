@@ -48,7 +48,8 @@ _FOLDS = 3
 #: Columns of a load.
 _LOAD = ["concurrency", "prompt_tokens", "output_tokens"]
 
-#: Strengths of ridge and lasso; linear in seconds, as the decomposition is.
+#: Regularization strengths of ridge and lasso, which are linear in seconds like the
+#: decomposition.
 _LINEAR = [Setting({"alpha": alpha}, log=False) for alpha in np.logspace(-6, 0, 7).tolist()]
 
 
@@ -57,12 +58,12 @@ def _both(parameters: Iterable[Mapping[str, object]]) -> list[Setting]:
     return [Setting(each, over_floor=over) for each in parameters for over in (False, True)]
 
 
-#: Settings of trees: depth and number.
+#: Candidate settings of trees: depth and number.
 _TREES = _both(
     {"max_depth": depth, "n_estimators": trees, "subsample": 0.7, "learning_rate": 0.05}
     for depth, trees in ((2, 150), (3, 300))
 )
-#: Settings of the MLP: weight decay.
+#: Candidate settings of the MLP: weight decay.
 _MLP = _both(
     {"hidden_layer_sizes": (64, 64), "alpha": decay, "max_iter": 150} for decay in (1e-2, 1.0)
 )
@@ -148,12 +149,12 @@ class _Regression:
         target = np.log(seconds / floor if setting.over_floor else seconds)
         if not setting.log:
             target = np.exp(target) * 1e3
-            # The fit is to relative errors, as for every other method.
+            # The fit minimizes relative errors, as for every other method.
             weight = weight / target**2
         model = _estimator(self.kind, setting.parameters, self.seed)
         weights = {f"{model.steps[-1][0]}__sample_weight": weight} if self.kind != "mlp" else {}
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an MLP that stops at its most iterations warns
+            warnings.simplefilter("ignore")  # the MLP warns when it reaches its iteration limit
             model.fit(matrix, target, **weights)
 
         def learned(inputs: np.ndarray, floor: np.ndarray) -> np.ndarray:
@@ -208,7 +209,7 @@ def everything(loads: pd.DataFrame, rows: ServingRows) -> Inputs:
     load = np.log(loads.loc[list(rows.row_id)].to_numpy(np.float64))
     shared = [free[rows.deployment], rates[rows.deployment], load]
     pairs = ((rows.tpot_features, rows.tpot_floor_s), (rows.ttft_features, rows.ttft_floor_s))
-    # Features of 0 get the value of a microsecond, or of a thousandth.
+    # A feature of 0 is replaced by a microsecond, or by a thousandth.
     tpot, ttft = (
         np.concatenate([*shared, np.log(np.maximum(some, 1e-6)), np.log(floor)[:, None]], axis=1)
         for some, floor in pairs

@@ -44,7 +44,7 @@ def read_runs(
     return [measured_runs.read_load_report(folder, gpu, model_configs, seed) for folder in folders]
 
 
-#: Least share of failed requests of an overloaded run, which is summarized separately.
+#: Smallest share of failed requests of an overloaded run, which is summarized separately.
 OVERLOADED = 0.05
 
 
@@ -154,10 +154,10 @@ def ranking_inversions(scores: pd.DataFrame) -> list[tuple[str, str]]:
 
 # Serving runs of each model, predicted by fits that hold out that model.
 
-#: Name of this split in tables.
+#: Name of the split of held-out serving runs in tables.
 RUNS_HELD_OUT = "serving runs, leave-one-model-out"
 
-#: Names of the predictions in tables.
+#: Names of the predictions of held-out runs in tables.
 TEACHER, NETWORK = "teacher", "network"
 HELD_OUT = ", model held out"
 
@@ -278,7 +278,7 @@ def with_intervals(
             dict(zip(names, part[column], strict=True))
             for column in ("predicted_s", "fast_s", "slow_s")
         )
-        if part["predicted_s"].isna().any():  # nothing was served
+        if part["predicted_s"].isna().any():  # no request was served
             ends = dict.fromkeys(names, (math.nan, math.nan))
         else:
             ends = figure_ends(value, least, most, half[str(run)])

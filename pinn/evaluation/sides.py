@@ -28,7 +28,7 @@ from pinn.surrogate.step_features import STEP_FEATURES
 from pinn.surrogate.surrogate import Surrogate, batch_seconds
 from pinn.training.data.splits import deployment_keys
 
-#: Well-known deployments: model and tensor-parallel size -> GPUs.
+#: Well-known deployments for comparisons: (model, tensor-parallel size) -> GPUs.
 SHOWN = {
     ("meta-llama/Llama-3.1-8B", 1): ("A100", "H100", "B200"),
     ("meta-llama/Llama-3.1-70B", 4): ("A100", "H100", "B200"),
@@ -37,7 +37,7 @@ SHOWN = {
     ("deepseek-ai/DeepSeek-V3", 8): ("H200", "B200"),
 }
 
-#: Steps that are timed.
+#: Batches of the steps that are compared.
 BATCHES = ("64 decode @ 1000", "1 prefill 2048 @ 0", "1 prefill 512 @ 0 + 64 decode @ 1000")
 
 

@@ -27,7 +27,7 @@ ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9)
 
 
 def speculating(one: MeasuredDeployment, tokens: int, acceptance: float) -> Deployment:
-    """Return a row's deployment with so many tokens drafted by the model's own layer."""
+    """Return a row's deployment with a number of tokens drafted by the model's own layer."""
     serving = replace(one.served.serving, speculative_acceptance=str(acceptance))
     if serving.engine == SGLANG:
         drafted = replace(

@@ -24,7 +24,7 @@ from pinn.training.data.released import PEERS
 from pinn.training.data.splits import deployment_keys
 from pinn.training.kernel_data import fitted_surrogates
 
-#: Data behind every table.
+#: Sentence on the data behind every table.
 EVIDENCE = "4 measured deployment models and 6 serving-run models"
 
 #: Methods that saw the rows that they predict, or kernels of held-out models.
@@ -51,7 +51,7 @@ def run_suite(config: ExperimentConfig) -> dict[str, object]:
     predictions, skipped = _predictions(config, measured)
     summary = _write_tables(config, measured, predictions)
     for name in ("coverage", "stated"):
-        (folder / f"{name}.csv").unlink(missing_ok=True)  # of an earlier run
+        (folder / f"{name}.csv").unlink(missing_ok=True)  # a table of an earlier run
     try:
         _write_coverage(config, measured, predictions)
         if config.fast:

@@ -15,19 +15,19 @@ from pinn.measurements.runs.measured_runs import FIGURES
 #: Unit of every error in the tables.
 CAPTION = "absolute percentage error; bias is the median signed error; n rows"
 
-#: Explanation of decisions and their columns.
+#: Explanation of the table of decisions and its columns.
 DECISIONS_CAPTION = (
     "Deployments picked by the best predicted throughput per GPU within a TPOT "
     "limit. Loss: percent of the best measured throughput that the pick lacks, "
     "100 % if it exceeds the limit by over 5 % (missed)."
 )
 
-#: Methods of the overview -> their headings.
+#: Methods of the overview table -> their headings.
 _KNOWN = {
     "network": "pinn", "aisimulate": "AIS", "aiconfigurator": "AIC", "roofline": "roofline",
 }  # fmt: skip
 
-#: Groups whose rows are also printed by held-out model; the saved table has this for every group.
+#: Groups that are also printed by held-out model; the saved table has this for every group.
 DETAILED = ("expert-parallel",)
 
 

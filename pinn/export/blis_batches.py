@@ -25,7 +25,8 @@ from pinn.units import MICROSECOND
 PROMPTS, OUTPUT_TOKENS = (128, 384, 640, 1024, 2048), 256
 #: Contexts of the guard's decodes, as multiples of the length of a prompt.
 _CONTEXTS = (0.5, 1.25, 3.0)
-#: A guard has every number of decodes up to the first value, and about as many more as the second.
+#: Number of decodes up to which a guard has every number, and about how many larger numbers it
+#: has.
 _EACH, _SPREAD = 16, 60
 
 

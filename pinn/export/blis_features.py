@@ -13,7 +13,7 @@ from pinn.export.blis_model import BlisModel
 from pinn.physics.batch_sums import BatchSums
 from pinn.simulator import run, state
 
-# BLIS's eleven basis functions, as its Go code computes them, its simplifications included.
+# BLIS's eleven basis functions as in its Go code, with its simplifications.
 #
 # The dispatch of experts is that of BLIS's default back end; others multiply it by top-k.
 
@@ -145,14 +145,13 @@ CONSTANTS = ("weights", "layer", "interleaved_moe_layer")
 
 _PROMPTS = list(BASIS).index("prefill_compute")
 _FITTED = np.array([name not in CONSTANTS for name in BASIS])
-#: Predicted share of a batch's time up to which the batch counts as stalled, in a fit to the
-#: others.
+#: Share of a batch's time predicted by the others' fit below which the batch counts as stalled.
 _STALLED = 0.5
 #: Batches of a load that are fitted: twice as many move no median error by 0.02 percentage points.
 _ROWS = 400
-#: Largest relative error of the summed time of all batches, and of all batches with a prompt.
+#: Largest relative error of the total time of all batches, and of all batches with a prompt.
 _TIME = 0.01
-#: Largest relative error of a guard's batch, where the formula can reach it.
+#: Largest relative error of a guard's batch, if the formula can reach it.
 GUARD = 0.15
 #: Weights of a relative error beyond the limits of a sum and of the guard, relative to a mean
 #: error.
@@ -254,7 +253,7 @@ def _least(
         weights: Weight of an excess of each tuple.
     """
     counts = [int(which.max()) + 1 for _, _, which in limited]
-    # One column for each excess, on the rows that share it.
+    # One column for each excess, for the rows that share it.
     firsts = np.cumsum([0, *counts])
     which = np.concatenate([first + at for first, (_, _, at) in zip(firsts, limited, strict=False)])
     shared = np.eye(firsts[-1])[which]

@@ -18,11 +18,11 @@ from pinn.export.configured import Configured
 from pinn.simulator.workloads.load import load_workload
 from pinn.simulator.workloads.workload import Workload
 
-#: State of BLIS for which the files are written.
+#: Version of BLIS for which the files are written.
 BLIS_STATE = "inference-sim of August 2026"
 Vectors = Sequence[blis_vectors.BlisVector]
 ALPHA = ("alpha_arrival_us", "alpha_completion_us", "alpha_output_token_us")
-#: Largest error of a batch that is accepted by default.
+#: Default of the largest accepted error of a batch.
 WORST_ERROR = 0.25
 
 _TEMPLATE = Path(__file__).with_name("blis_run.sh")

@@ -120,7 +120,7 @@ def blis_model(deployment: Deployment) -> BlisModel:
     moe, attention = model.moe, model.layer_groups[0].attention
     assert isinstance(attention, models.Attention)
     weights = model.precisions.experts if moe else model.precisions.dense_ffn
-    # BLIS counts the element alone, no scales.
+    # BLIS counts the element alone, without scales.
     weight_bytes = int(2 * weights.bytes_per_weight) / 2
     grouped = isinstance(attention, models.AttentionSpec)
     kv_heads = attention.kv_heads if grouped else attention.heads
@@ -150,12 +150,12 @@ def blis_model(deployment: Deployment) -> BlisModel:
 
 # Files of a deployment for BLIS: config.json, the hardware file and flags of the KV cache.
 #
-# All keys that BLIS reads are written, so that it does not have to guess, and no others. Its step
-# time takes shapes and bytes from here, and the exported coefficients belong to these numbers.
+# All keys that BLIS reads are written, and no others, so that it does not have to guess. Its step
+# time uses these shapes and bytes, on which the exported coefficients depend.
 
 #: Parts of a model's name from which BLIS takes bytes per weight if the config does not state them.
 _FORMAT_IN_NAME = re.compile(r"(?:^|[./_-])(?:w\d+a16|fp8)(?:$|[./_-])", re.IGNORECASE)
-#: GPU names of BLIS's own hardware file, which its users type; preferred to other names.
+#: GPU names in BLIS's own hardware file, which are preferred to other names.
 _BLIS_GPUS = ("H100", "A100-SXM", "A100-80", "L40S")
 
 

@@ -23,7 +23,7 @@ from pinn.units import MICROSECOND
 
 # Loads that vectors are fitted to, simulated: their batches and their waiting times.
 
-#: Batches kept of each load, evenly over its steps.
+#: Batches that are kept of each load, evenly over its steps.
 BATCHES = 20_000
 #: Share of requests above which a load is overloaded, if that many wait longer than a step for a
 #: place in the batch, or lose theirs. Their times then follow the queue, not the steps.
@@ -31,15 +31,14 @@ WAITING = 0.005
 #: Decodes of the first load; ratio of decodes from one load to the next; share of the saturating
 #: rate that the last load but one sends.
 _FIRST, _APART, _LAST = 0.7, 1.7, 0.95
-#: Numbers of decodes that are tried in the search for the last load.
-#: Numbers of decodes among which the last is looked for.
+#: Most numbers of decodes that are tried in the search for the last load.
 _TRIED = 24
 #: Standard deviations of the number of requests that arrive at random.
 _CROWDED = 2.0
 _NAME = "decodes-"
-#: Limits of the uniform distribution of lengths, over their mean.
+#: Smallest and largest length relative to the mean, uniform in between.
 _LENGTHS = (0.5, 1.5)
-#: Requests of a load, and further ones per request in flight.
+#: Requests of a load, and further requests per request in flight.
 _REQUESTS, _EACH = 50, 8
 
 

@@ -22,7 +22,7 @@ from pinn.surrogate.batch_marks import marks_of_each
 from pinn.surrogate.uncertainty.training_space import training_space
 from pinn.units import MICROSECOND
 
-#: Values of a table's column.
+#: Values of a column of the table.
 Column: TypeAlias = "Sequence[object] | np.ndarray | pa.Array"
 
 _SIZE = "tensor_parallel_size"

@@ -20,7 +20,7 @@ from pinn.units import MILLISECOND
 
 #: Contexts of decodes, and the shortest prompt, in tokens.
 _CONTEXTS, _SHORTEST = (256, 1024, 4096), 32
-#: Batches of decodes, and lengths of prompts, that are tried.
+#: Most batches of decodes, and most lengths of prompts, for the fits.
 _BATCHES, _LENGTHS = 32, 16
 
 
@@ -34,7 +34,7 @@ class Line:
         median_error: Median absolute percentage error over the batches, as a share.
         worst_error: Largest relative error, line / surrogate - 1.
         worst_at: Batch with that error.
-        over: Range of batches that it is fitted to.
+        over: Range of batches that the line is fitted to.
     """
 
     constant_ms: float
@@ -45,7 +45,7 @@ class Line:
     over: str
 
     def __str__(self) -> str:
-        """Return its error for people."""
+        """Return a description of the line's error."""
         worst = f"worst {100 * self.worst_error:+.0f} % at {self.worst_at}"
         return f"median APE {100 * self.median_error:.1f} %, {worst}"
 
@@ -89,7 +89,7 @@ class Autoscaler:
         }
 
     def lines(self) -> list[str]:
-        """Return what is printed."""
+        """Return the lines to print."""
         p = {name: number(value) for name, value in self.parameters.items()}
         return [
             f"ITL (ms) = {p['alpha']} + {p['beta']} x batch: {self.decode}",
@@ -136,7 +136,7 @@ def fit_autoscaler(latency: LinearLatency) -> Autoscaler:
 
 
 def _decodes(latency: LinearLatency) -> list[tuple[int, int]]:
-    """Return numbers of decodes with their contexts."""
+    """Return the numbers of decodes and their contexts to which the line of ITL is fitted."""
     deployment, layout = latency.deployment, kv_layout(latency.deployment, EngineSpec())
     found, longest = [], max_model_len(deployment)
     for context in sorted({min(each, longest) for each in _CONTEXTS}):
@@ -147,7 +147,7 @@ def _decodes(latency: LinearLatency) -> list[tuple[int, int]]:
 
 
 def _prompts(latency: LinearLatency) -> list[tuple[int, int]]:
-    """Return numbers of prompts with their lengths."""
+    """Return the numbers of prompts and their lengths to which the prefill line is fitted."""
     recipe, longest = latency.deployment.recipe, max(max_model_len(latency.deployment) * 3 // 4, 1)
     lengths = _spread(min(_SHORTEST, longest), longest, _LENGTHS)
     found = [(1, tokens) for tokens in lengths]
@@ -175,7 +175,7 @@ def _prefill_s(latency: LinearLatency, prompts: int, tokens: int) -> float:
 def _line(
     over: Sequence[float], seconds: Sequence[float] | np.ndarray, names: list[str], said: str
 ) -> Line:
-    """Fit a line without negative terms, by the least squares of its relative errors."""
+    """Fit a line with non-negative terms by least squares of relative errors."""
     x, y = np.array(over, float), np.array(seconds) / MILLISECOND
     (constant, slope), _ = nnls(np.column_stack([1 / y, x / y]), np.ones(len(y)))
     errors: Float[np.ndarray, " n"] = (constant + slope * x) / y - 1

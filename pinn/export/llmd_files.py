@@ -25,9 +25,10 @@ from pinn.surrogate.coefficient_set import CoefficientSet, read_coefficient_set
 from pinn.surrogate.uncertainty.distance import gpu_is_known
 from pinn.surrogate.uncertainty.intervals import METRICS, read_calibration
 
-#: State of the predictor whose schema the entries have.
+#: Version of the predictor whose schema the entries have.
 PREDICTOR_STATE = "llm-d-latency-predictor, main of 2026-08-10"
-#: Steps whose posterior intervals give the noise of a calibrated deployment: TPOT, TTFT.
+#: Batches whose posterior intervals give the noise of a calibrated deployment: for TPOT, for
+#: TTFT.
 _STEPS = ("32 decode @ 700", "1 prefill 2048 @ 0")
 
 _POST = Path(__file__).with_name("llmd_post.py")
@@ -38,7 +39,7 @@ class SeedSettings:
     """Settings of the seeds of all configurations.
 
     Attributes:
-        checkpoint: File of the network, beside which its intervals are.
+        checkpoint: File of the network; its intervals are in the same folder.
         coefficients: Coefficient files in place of the network.
         entries: Number of training entries of a configuration.
         seed: Seed of the random draws.
@@ -63,7 +64,7 @@ class Noise:
     source: str
 
     def __str__(self) -> str:
-        """Return a line for people."""
+        """Return a sentence on the noise."""
         if not self.half_widths:
             return f"without noise: {self.source}"
         ends = ", ".join(
@@ -99,7 +100,7 @@ def write_seeds(configured: Configured, settings: SeedSettings, out: Path, skip:
 
 
 def _write_seed(configured: Configured, row: int, settings: SeedSettings, out: Path) -> list[str]:
-    """Write one folder; return what is printed."""
+    """Write one folder; return the lines to print."""
     latency, noise = latency_of(configured, row), find_noise(configured, row, settings)
     entries = seed_entries(latency, noise.half_widths, settings.entries, settings.seed)
     autoscaler = fit_autoscaler(latency)
@@ -166,7 +167,7 @@ def _calibrated(source: str, files: Sequence[Path]) -> CoefficientSet | None:
 
 
 def _facts(configured: Configured, row: int, settings: SeedSettings) -> dict[str, object]:
-    """Return what a seed is of and was made by."""
+    """Return the description of a seed: its deployment and origin."""
     return {
         "predictor": PREDICTOR_STATE,
         "configuration": configured.configurations[row],
@@ -178,6 +179,6 @@ def _facts(configured: Configured, row: int, settings: SeedSettings) -> dict[str
 
 
 def _ranges(entries: pd.DataFrame) -> dict[str, list[float]]:
-    """Return the least and the largest value of each field that has numbers."""
+    """Return the smallest and the largest value of each numeric field."""
     numbers = entries.select_dtypes("number")
     return {str(name): [float(of.min()), float(of.max())] for name, of in numbers.items()}

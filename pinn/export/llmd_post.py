@@ -13,7 +13,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-#: Seconds of a request, and seconds to wait for a server that starts.
+#: Timeout of a request in seconds, and time to wait for a server that starts.
 _PATIENCE_S, _START_S = 60, 120
 
 

@@ -32,27 +32,27 @@ FIELDS = (
 
 # Loads: points of a regular sequence over lengths, requests in flight and shared prompts.
 
-#: Entries that a load gives.
+#: Number of entries from each load.
 ENTRIES_OF_LOAD = 32
 #: Base of the sequence's steps in four dimensions: the root of x^5 = x + 1 (Roberts' R sequence).
 _STEP_BASE = 1.1673039782614187
 #: Longest prompt of a load, shortest and longest in tokens; a load's prompts are log-uniform below.
 _PROMPTS = (512.0, 32_768.0)
 _PROMPT_RANGE = 64.0
-#: Mean outputs of a load, in tokens, and their range around it.
+#: Mean outputs of a load in tokens, and the range of outputs relative to the mean.
 _OUTPUTS, _OUTPUT_RANGE = (64.0, 1024.0), (0.2, 1.8)
-#: Share of the model's length that a prompt, and a mean output, may take.
+#: Largest share of the model's length for a prompt, and for a mean output.
 _PROMPT_SHARE, _OUTPUT_SHARE = 0.75, 0.125
-#: Mean requests in flight of the lightest load on a replica, and how many counts are tried.
+#: Mean requests in flight of the lightest load on a replica, and number of counts to try.
 _LIGHTEST, _COUNTS = 0.25, 24
-#: Share of the time that prompts take in the heaviest load that is sustained; share of the loads up
-#: to that one; highest rate of the others over the saturating one.
+#: Share of the time for prompts in the heaviest sustainable load; share of loads up to that one;
+#: highest rate of the others relative to the saturating one.
 _BUSY, _SUSTAINED, _OVERLOAD = 0.7, 0.9, 1.25
-#: Share of the loads without shared prompts; requests back to the one that a prompt repeats.
+#: Share of loads without shared prompts; distance in requests to the one that a prompt repeats.
 _UNSHARED, _RECENT = 1 / 3, 50
-#: Largest share of an output before an entry amid it: the rest makes the mean ITL.
+#: Largest share of an output before an entry in mid-output; the rest gives the mean ITL.
 _FURTHEST = 0.5
-#: Requests of a load beyond those of its entries, per request in flight, and in all at most.
+#: Requests of a load beyond those of its entries, per request in flight, and in total at most.
 _EACH, _MOST_REQUESTS = 4.0, 1500
 
 
@@ -113,7 +113,7 @@ def _most_running(latency: LinearLatency, tokens: float) -> float:
 def _steady_rates(
     latency: LinearLatency, prompt: float, output: float
 ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
-    """Return mean requests in flight, requests per second that keep so many, and prompts' share.
+    """Return mean requests in flight, the request rate that keeps that number, and prompts' share.
 
     Counts and rates are of all replicas. The last number is the share of the time that steps take
     for prompts.
@@ -150,11 +150,11 @@ def _shared_prompts(
 
 @dataclass(frozen=True)
 class _Since:
-    """Sums over the requests that have passed a moment of their life.
+    """Running sums over requests, ordered by an event in their life.
 
     Attributes:
-        moments: That moment of each request, in seconds, sorted.
-        sums: Sums of the values of all requests before each one, and of all.
+        moments: Sorted times of the event in seconds, one per request.
+        sums: Sums of the values of all requests before each one, and of all requests.
     """
 
     moments: Float[np.ndarray, " n"]
@@ -168,7 +168,7 @@ class _Since:
         return cls(moments[order], np.concatenate([[0.0], np.cumsum(each)]))
 
     def at(self, moments: np.ndarray) -> np.ndarray:
-        """Return the sums over the requests that are past it before each of other moments."""
+        """Return the sums over requests whose event precedes each of the given times."""
         return self.sums[np.searchsorted(self.moments, moments, side="left")]
 
 
@@ -243,7 +243,7 @@ def seed_entries(
     for metric in ("ttft", "tpot"):
         noise = half_widths.get(metric, 0.0) / NORMAL_QUANTILE * rng.standard_normal(len(found))
         found[f"actual_{metric}_ms"] = (found[f"actual_{metric}_ms"] * np.exp(noise)).round(3)
-    # Gateways that do not count these tokens leave the field at 0.
+    # Gateways that do not count these tokens report 0.
     found.loc[rng.random(len(found)) < 0.5, "decode_tokens_in_flight"] = 0
     return found
 

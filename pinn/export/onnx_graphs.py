@@ -26,7 +26,7 @@ from pinn.surrogate.network import CoefficientNetwork
 from pinn.units import MICROSECOND
 
 FORMAT_VERSION = 1
-#: Oldest operator set that has all operators in float64.
+#: Oldest operator set with all operators in float64.
 OPSET = 17
 COEFFICIENTS, STEP_TIME = "coefficients.onnx", "step_time.onnx"
 

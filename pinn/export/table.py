@@ -27,7 +27,7 @@ from pinn.surrogate.coefficients import Coefficients
 # Flat coefficient tables: one row per configuration, with everything that a step time needs.
 
 FORMAT = "pinn.coefficient_table"
-#: Version of the format; raised when a reader of the last one would misunderstand a file.
+#: Version of the format; it is raised when earlier readers would misinterpret a file.
 VERSION = 1
 
 _SERVING = tuple(f.name for f in fields(ServingSpec))

@@ -12,7 +12,7 @@ from pinn.kernels.hardware import Gpus, coded
 from pinn.physics.batch_sums import Sizes
 from pinn.specs.gpu import GpuSpec
 
-# A ring all-reduce over PCIe from first principles, where no such link was timed.
+# A ring all-reduce over PCIe from first principles, for links without measurements.
 #
 # NCCL runs there: vLLM switches its own all-reduce off beyond two GPUs that only share PCIe
 # (vllm/distributed/device_communicators/custom_all_reduce.py). A ring takes 2 (n - 1) hops and

@@ -32,12 +32,12 @@ from pinn.specs.model import (
 from pinn.specs.precision import ACTIVATION_BYTES, precision
 from pinn.specs.serving import VLLM, ServingSpec
 
-# Elements of a composed step: kernels, and their calls.
+# Elements of a composed step: kinds of kernels, and their calls.
 
 Seconds = Float[np.ndarray, " n"]
 #: Seconds of each call in each step.
 Times = Float[np.ndarray, "calls n"]
-#: Column of calls' values, which broadcasts to their times.
+#: Values of calls as a column, which broadcasts against their times.
 Column = Real[np.ndarray, "..."]
 
 
@@ -56,9 +56,9 @@ class Call:
     sizes: tuple[object, ...]
 
 
-#: Calls of a part of a step.
+#: Calls of one part of a step.
 Calls = Iterator[Call]
-#: Arguments of a surrogate.
+#: Sizes and formats that a surrogate takes.
 Sizes = tuple[object, ...]
 
 
@@ -220,7 +220,7 @@ def _experts(deployment: Deployment, batches: UniformBatches) -> Calls:
 
 
 def _other_experts(deployment: Deployment, batches: UniformBatches) -> Calls:
-    # The last size tells which kernels run: 1 for Triton's, 0 for CUTLASS's.
+    # The last size selects the kernels: 1 for Triton's, 0 for CUTLASS's.
     if deployment.expert_kernels not in (AUTO, MARLIN):
         yield _expert_call(deployment, batches, float(deployment.expert_kernels == TRITON))
 
@@ -250,7 +250,7 @@ def _routed_otherwise(kernels: KernelSurrogates, gpu: Coded, form: Coded, *sizes
 
 def _decode_attention(deployment: Deployment, batches: UniformBatches) -> Calls:
     rows = (batches.decode_requests, batches.decode_context + 1)
-    # Kernels of other engines count as a multiple of vLLM's.
+    # Kernels of other engines take a multiple of vLLM's time.
     return _attention(deployment, rows, deployment.decode_attention_time)
 
 
@@ -267,7 +267,7 @@ def _attention(deployment: Deployment, rows: Sizes, times: float = 1.0) -> Calls
         attention = group.attention
         if isinstance(attention, AttentionSpec) and attention.indexer is None:
             heads = (attention.heads // tp, max(attention.kv_heads // tp, 1))
-            # Kernels were timed with values as wide as keys.
+            # The measured kernels have values as wide as keys, so the mean width is used.
             sizes = (*rows, *heads, attention.pair_width // 2, attention.window_tokens or 0)
             yield Call(deployment.kv_cache_precision.name, group.count * times, sizes)
 
@@ -410,16 +410,18 @@ PROMPTS = Phase(
     },
     _prompting,
 )
-#: Kernels of an indexer, and of the attention to its choice. Real scores are neither all equal nor
-#: in order; choosing among rising scores takes longer.
+#: Operators of an indexer, and of attention to the keys that it selects. Tables have several
+#: patterns of scores: real scores are neither equal nor sorted, and selection among rising scores
+#: takes longer.
 _CHOOSING = ("indexer scores", "indexer choice, best last")
 _CHOSEN = "sparse attention"
-#: Smallest number of heads to which its kernel pads (vLLM's flashmla_sparse.py: prefill_padding).
+#: Smallest number of heads, to which the kernel pads (vLLM's flashmla_sparse.py:
+#: prefill_padding).
 _LEAST_HEADS = 64
 
 
 def _state_calls(phase: Phase, deployment: Deployment, batches: UniformBatches) -> Calls:
-    """Yield reads and writes of recurrent states in decodes, or scans of prompts."""
+    """Yield the kernel calls of recurrent layers: state updates of decodes, or scans of prompts."""
     requests, tokens, _ = phase.rows(batches)
     for group in deployment.model.layer_groups:
         mixer = group.attention
@@ -440,7 +442,7 @@ def _indexed_calls(phase: Phase, deployment: Deployment, batches: UniformBatches
             least = _LEAST_HEADS
             if isinstance(mixer, CompressedAttentionSpec):
                 names, least = phase.operators[mixer.ratio], 1
-            elif isinstance(mixer, AttentionSpec):  # which nobody timed
+            elif isinstance(mixer, AttentionSpec):  # attention of this kind was not timed
                 names, least = (mixer_name(mixer),), 1
             heads = max(mixer.heads // deployment.recipe.tensor_parallel_size, least)
             picked = mixer.indexer.top_k * (mixer.indexer.ratio if least == _LEAST_HEADS else 1)
@@ -459,7 +461,7 @@ def _calls(group: LayerGroup, operators: Sequence[str], sizes: Sizes, seconds: S
 def _datasheet_seconds(
     phase: Phase, deployment: Deployment, group: LayerGroup, batches: UniformBatches
 ) -> Seconds:
-    """Return the seconds of one mixer of a group, without drafts: the other mixers are removed."""
+    """Return the seconds of one mixer of a group at datasheet rates, without drafts."""
     model = deployment.model
     groups = tuple(g if g is group else replace(g, attention=None) for g in model.layer_groups)
     serving = replace(deployment.serving, **_NO_DRAFTS)
@@ -469,7 +471,7 @@ def _datasheet_seconds(
 
 
 def _streams(deployment: Deployment, batches: UniformBatches) -> Calls:
-    """Yield the mixing of residual streams; moving them counts among other small kernels."""
+    """Yield the mixing of residual streams; their memory traffic counts with the small kernels."""
     model = deployment.model
     for name in ("streams before", "streams after") if model.streams else ():
         yield Call(name, model.layers, (batches.tokens, model.hidden_size, 0.0))
@@ -499,7 +501,7 @@ def _fitted_seconds(
 
 _MESSAGE, _STREAM = ("gpus", "bytes"), ("batch_size", "hidden_size")
 
-#: Parts of a composed step, in the order of every composed array, and the kernels of each.
+#: Part of a composed step -> kernels, in the order of every composed array.
 COMPOSED_PARTS: dict[str, tuple[Kernels, ...]] = {
     "gemm": (
         Kernels(_gemm, _products, Gemm.sizes(), Gemm.name),

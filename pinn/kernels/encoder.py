@@ -20,7 +20,7 @@ from pinn.specs.model import AttentionSpec, DenseFfnSpec, LayerGroup, ModelSpec
 from pinn.specs.precision import ACTIVATION_BYTES
 from pinn.specs.serving import ServingSpec
 
-#: Encoders keep 16 bits: checkpoints leave them out of their quantization.
+#: Number format of encoders: 16 bits, since checkpoints do not quantize them.
 _FORMAT = "bf16"
 
 
@@ -67,7 +67,7 @@ def layer_steps(
 
 
 def _as_model(encoder: EncoderSpec, layers: int) -> ModelSpec:
-    """Return layers of an encoder as a model without a vocabulary to speak of."""
+    """Return layers of an encoder as a model with a minimal vocabulary."""
     attention = AttentionSpec(encoder.heads, encoder.heads, encoder.width // encoder.heads)
     group = LayerGroup(layers, attention, DenseFfnSpec(encoder.ffn_width, encoder.gated))
     return ModelSpec(

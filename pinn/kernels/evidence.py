@@ -75,7 +75,7 @@ def _uses(
             for call in kind.calls(deployment, batches) if kind.sizes else ():
                 arguments = [np.full((1, 1), size, dtype=np.float64) for size in call.sizes]
                 seconds = kind.seconds(kernels, gpu, Coded((call.form,), one), *arguments).item()
-                # Whether a message carries a norm is a size without a name.
+                # Whether a message is fused with a norm is a size without a name.
                 named = zip(kind.sizes, arguments[: len(kind.sizes)], strict=True)
                 sizes = {name: size.item() for name, size in named}
                 nearest = _nearest(kernels, part, kind, deployment.gpu, call.form, sizes)
@@ -127,7 +127,7 @@ def _nearest_message(timed: AllReduce, gpu: GpuSpec, form: str, sizes: Sizes) ->
     return Nearest({"gpus": float(ranks), "bytes": inside}, place, form, stretch)
 
 
-#: Shape of latent attention that was timed; there is only one.
+#: Shape of latent attention in the tables; there is only one.
 _LATENT_SHAPE = {
     "kv_lora_rank": SHAPE.kv_lora_rank, "rope_dim": SHAPE.qk_rope_head_dim,
     "qk_head_dim": SHAPE.head_dim, "v_head_dim": SHAPE.v_head_dim,

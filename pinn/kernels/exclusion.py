@@ -13,7 +13,7 @@ from pinn.physics.layer_work import dense_matmuls
 from pinn.specs.mixers import LinearMixerSpec
 from pinn.specs.model import Attention, DenseFfnSpec, LatentAttentionSpec, ModelSpec, MoeFfnSpec
 
-# Models so alike that holding one out means holding the other out too.
+# Near copies: models that are so similar that holding one out means holding the other out too.
 
 #: Relative tolerance of widths of models and of all sizes of an expert layer. An assumption: the
 #: difference at which a shape counts as another. A wider one would exclude common shapes too.
@@ -45,17 +45,17 @@ def _dense_width(model: ModelSpec) -> int:
     return max(dense, default=0)
 
 
-# Measured kernels that a held-out model or GPU takes away from training.
+# Kernels that are removed from the training data for a held-out model or GPU.
 #
-# A held-out model's own kernels, at any tensor-parallel size, and near copies of them must not
-# be trained on. Its prediction is only honest if it was interpolated from other shapes.
+# A held-out model's own kernels at any tensor-parallel size, and near copies of them, must not be
+# trained on. Otherwise its prediction would not be interpolated from other shapes.
 
 TENSOR_PARALLEL_SIZES = (1, 2, 4, 8)
 #: Relative tolerance of both widths of a multiplication, an assumption like ``TOLERANCE``.
 GEMM_TOLERANCE = 0.03
-#: Tolerance of both widths where experts and top-k are equal (an assumption).
+#: Relative tolerance of both widths if experts and top-k are equal (an assumption).
 WIDTH_TOLERANCE = 0.25
-#: Columns of recurrent mixers' shapes.
+#: Columns of the shapes of recurrent mixers.
 STATE_WIDTHS = ("num_k_heads", "head_k_dim", "num_v_heads", "head_v_dim")
 #: Rank and rope width of the only timed latent attention: DeepSeek-V3's, with 128 heads.
 _LATENT_SHAPE = (512, 64)

@@ -34,8 +34,8 @@ class Gemm(Operator):
     group = ("n", "k")
     plan = TrainingPlan(batch=8192, learning_rate=5e-3, width=96, bound=4.0)
 
-    #: Shortest product in the tables of A100 and H100: 2.45 us; on Blackwell 1.5 to 1.8 us. A
-    #: learned correction multiplies the roofline.
+    #: Launch time in seconds, less than the shortest product in the tables: 2.45 us on A100 and
+    #: H100, 1.5 to 1.8 us on Blackwell. A learned correction multiplies the roofline.
     launch_seconds = 2.5e-6
 
     def work(self, hw: Hardware, sizes: Sizes) -> work.Work:
@@ -116,8 +116,8 @@ class _Attention(Operator):
     shape = ("heads", "kv_heads", "head_dim", "window")
     group = ("heads", "kv_heads", "head_dim", "window")
     blanks_unknown_chips = True
-    # Launches below are an assumption, about half of the shortest kernels of H100's tables (9 to
-    # 10 us), whose time includes reads. A learned correction multiplies the roofline.
+    # Launch times below are an assumption, about half of the shortest kernels in H100's tables (9
+    # to 10 us), whose time includes reads. A learned correction multiplies the roofline.
 
     def rate(self, hw: Hardware, _sizes: Sizes) -> Rows:
         return hw.bf16_rate
@@ -209,7 +209,7 @@ class PrefillAttention(_Attention):
 
 # Routed experts of a mixture-of-experts layer, on one rank.
 
-#: Kernel families that differ in kind; 16-bit math runs the first, fourth and fifth.
+#: Kernel families of experts; 16-bit math runs the first, fourth and fifth.
 FAMILIES = ("bf16", "fp8", "fp8_block", "weight_only", "mxfp4", "nvfp4", "mxfp4_mxfp8")
 _EXPERT_TOKENS = np.concatenate([[1.0], octaves(2, 32768, 2)])
 
@@ -341,5 +341,5 @@ class Moe(Operator):
 
 
 def _routed(sizes: Sizes) -> tuple[Rows, Rows, Rows, Rows]:
-    """Return the sizes that decide how many experts are hit."""
+    """Return the sizes that determine how many experts are hit."""
     return sizes["tokens"], sizes["experts"], sizes["top_k"], sizes["expert_parallel"]

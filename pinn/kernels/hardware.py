@@ -14,7 +14,7 @@ from pinn.specs.precision import Precision, precision
 Gpus = Mapping[str, GpuSpec]
 #: Datasheets by index.
 Chips = Sequence[GpuSpec]
-#: Index of each row into such a sequence.
+#: Index of each row's chip or format in a sequence.
 Ids = Int[np.ndarray, " rows"]
 
 

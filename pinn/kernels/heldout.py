@@ -60,21 +60,21 @@ def fit_surrogates(
 
 # Errors of kernel surrogates on data that they were not trained on: whole shapes, whole GPUs.
 
-#: Name of the held-out part that consists of shapes rather than a GPU.
+#: Name of the held-out part that consists of shapes, not of a GPU.
 SHAPES = "shapes"
-#: GPUs whose held-out errors are reported: GPUs with serving data to compare with.
+#: GPUs whose held-out errors are reported: those with serving data.
 REPORTED_GPUS = ("H100-SXM", "H200-SXM", "B200-SXM", "A100-SXM-80GB", "L40S")
 _COLUMNS = ["operator", "gpu", "precision", "rows", "median", "mean", "p90", "bias"]
 #: Columns of the table of all held-out errors.
 TABLE_COLUMNS = ("left_out", *_COLUMNS)
-#: Rows compared per operator and fold, drawn at random. The standard error of a median of 5 % is
-#: then about 0.03 points.
+#: Most rows compared per operator and fold, drawn at random. The standard error of a median of 5
+#: % is then about 0.03 points.
 _ROWS_COMPARED = 60_000
-#: Number of folds: each holds out a fifth of the shapes, a usual share.
+#: Number of folds, each of which holds out a fifth of the shapes.
 FOLDS = 5
-#: Folds that are evaluated: all of them for experts, which have few shapes and quick fits.
+#: Number of folds that are evaluated: all for experts, which have few shapes and fast fits.
 FITS = {"gemm": 1, "decode_attention": 1, "prefill_attention": 1, "moe": FOLDS}
-#: Expert layers spread over more GPUs, or with more tokens, are timed but seldom served.
+#: Most ranks and tokens of expert layers in the errors; larger ones are timed but seldom served.
 SERVED_RANKS, SERVED_TOKENS = 8, 2048
 
 
@@ -177,7 +177,7 @@ def _errors_of(surrogate: OperatorSurrogate, held: pd.DataFrame, gpus: Gpus) -> 
 
 # Errors of the fits of recurrent and sparse mixers on held-out shapes and GPUs.
 
-#: GPUs that are held out one after the other.
+#: GPUs that are held out one at a time.
 _MIXERS_LEFT_OUT = ("H100-SXM", "B200-SXM")
 _MIXER_COLUMNS = ("operator", "left_out", "rows", "shapes", "median", "mean")
 

@@ -26,15 +26,15 @@ from pinn.specs.precision import ACTIVATION_BYTES, precision
 # modules with the context. The start is what a short read takes beyond its bytes: splitting the
 # keys, waiting for the first of them, merging.
 
-#: Seconds of arguments that broadcast.
+#: Seconds, and other arguments that broadcast.
 Times = np.ndarray | np.float64
-#: Weights where nothing was measured: four fifths of the slower of the datasheet's rates and no
-#: start, an assumption.
+#: Weights without measurements: four fifths of the slower of the datasheet's rates and no start,
+#: an assumption.
 UNMEASURED = np.array([0.0, 0.0, 1.25, 0.0])
 #: Reading time at which half of the start is paid. Among 1 to 6 us, it fits measured modules of 4
 #: to 128 sequences with 512 to 16,384 tokens best, though hardly better than its neighbours.
 _HALF_START_SECONDS = 4e-6
-#: Unit that makes the fitted start of order one; it does not change predictions.
+#: Unit that scales the fitted start to order one; it does not change predictions.
 _START_SECONDS = 1e-6
 
 
@@ -105,8 +105,8 @@ class LatentCore:
 # state, are fitted and dropped. They belong to the layer, and most tables ran them operation by
 # operation where a server fuses them.
 
-#: Weights of moving the operands once, and of the attention's roofline. Where nothing was
-#: measured: four fifths of the datasheet's rates, as for decodes, an assumption.
+#: Weights of moving the operands once, and of the attention's roofline, without measurements:
+#: four fifths of the datasheet's rates, as for decodes. An assumption.
 UNMEASURED_PREFILL = np.array([1.25, 1.25])
 _LAUNCH_SECONDS = 1e-5
 

@@ -33,12 +33,12 @@ from pinn.specs.precision import ACTIVATION_BYTES
 Seconds = Float[np.ndarray, " rows"]
 Columns = dict[str, Float[np.ndarray, " rows"]]
 
-#: Unit of counts of launches, waves and chunks: a fitted weight is then of order one.
+#: Seconds per launch, wave and chunk, so that fitted weights are of order one.
 LAUNCH_SECONDS = 1e-5
-#: Number of terms of the widest operator, the launch included.
+#: Number of terms of the operator with the most terms, including the launch.
 MOST_TERMS = 16
-#: GLM-5's indexer, the only one that was timed (its config.json), and its heads as timed. Rows of
-#: the tables do not have these sizes.
+#: Sizes of GLM-5's indexer, the only one that was timed (its config.json), and its heads in the
+#: tables. The tables' rows do not have these sizes.
 _INDEXER = IndexerSpec(top_k=2048, heads=32)
 TIMED_SIZES = {"index_heads": _INDEXER.heads, "top_k": _INDEXER.top_k, "heads": 64}
 #: Key and value widths of DeepSeek-V2's latent space; bytes of a cached key in SGLang's fp8 layout
@@ -46,20 +46,20 @@ TIMED_SIZES = {"index_heads": _INDEXER.heads, "top_k": _INDEXER.top_k, "heads": 
 _PAIR_WIDTH, _KEY_BYTES = 576 + 512, 656.0
 #: DeepSeek-V4's window (tokens), and the elements and bytes of one of its keys in vLLM.
 _WINDOW, _V4_WIDTH, _V4_BYTES = 128, 512, 584.0
-#: Residual streams of a token, and bytes of an element in both halves of a layer. The halves are
-#: timed together (``hc_mult`` and ``num_sites``).
+#: Residual streams of a token, and bytes of an element moved by both halves of a layer, which the
+#: tables time together (``hc_mult`` and ``num_sites``).
 _STREAMS, _BOTH_BYTES = 4, 2 * ACTIVATION_BYTES
 
 
 def recurrence(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return terms of a decode's fp32 states, read and written: within and beyond cache, waves."""
+    """Return times of a decode's fp32 states, read and written: in cache, beyond it, and waves."""
     heads = c["batch_size"] * c["num_v_heads"]
     moved = heads * c["head_k_dim"] * c["head_v_dim"] * 8.0
     return [*_beyond_cache(moved, gpu), *_waves(heads, gpu)]
 
 
 def convolution(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return terms of channels in and out, tails of the requests, and blocks of threads."""
+    """Return times of a convolution: channels in and out, tails of requests, thread blocks."""
     channels = 2 * c["num_k_heads"] * c["head_k_dim"] + c["num_v_heads"] * c["head_v_dim"]
     moved = 2 * ACTIVATION_BYTES * c["batch_size"] * c["seq_len"] * channels
     tails = c["batch_size"] * channels * 3 * 2 * ACTIVATION_BYTES
@@ -77,7 +77,7 @@ def convolution(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def scan(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return terms of chunks' arithmetic, keys and values, states, and chunks in sequence."""
+    """Return times of a chunked scan: arithmetic, keys and values, states, chunks in sequence."""
     k, v, chunk = c["head_k_dim"], c["head_v_dim"], CHUNK_TOKENS[GATED_DELTA]
     heads, tokens = c["num_v_heads"], c["batch_size"] * c["seq_len"]
     rows, chunks = c["batch_size"] * heads, np.ceil(c["seq_len"] / chunk)
@@ -97,7 +97,7 @@ def scan(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def state_update(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return terms of a decode's states, read and written: their bytes, and 4 bytes per element.
+    """Return times of a decode's state update: bytes of the states, and 4 bytes per element.
 
     vLLM's kernel is hardly faster with states of two bytes.
     """
@@ -106,7 +106,7 @@ def state_update(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def state_scan(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return terms of chunks (arXiv 2405.21060, section 6): arithmetic, inputs, states, sequence.
+    """Return times of a chunked state scan: arithmetic, inputs, states, chunks in sequence.
 
     A chunk's state is written and read in fp32, then written and read as the engine keeps it.
     """
@@ -127,7 +127,7 @@ def state_scan(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def index_scores(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return terms of fp8 scores: arithmetic, keys read, scores written, and tiles of 64 x 256."""
+    """Return times of fp8 index scores: arithmetic, keys read, scores written, 64 x 256 tiles."""
     queries, length = c["batch_size"] * c["isl"], _mean_keys(c)
     pairs, square = queries * length, queries * (c["step"] + c["isl"])
     keys = c["batch_size"] * (c["step"] + c["isl"]) * _INDEXER.key_bytes
@@ -150,7 +150,7 @@ def index_scores(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def index_choice(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return terms of scores read and choices written; each query's block slows beyond the top-k.
+    """Return times of selecting keys: scores read, choices written, and slow blocks of queries.
 
     Two blocks share an SM. Scores beyond the cache, and rows longer than 16,384, take longer.
     """
@@ -178,7 +178,7 @@ def index_choice(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def sparse_attention(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return terms of chosen pairs (arithmetic, keys), queries and outputs, and a full top-k."""
+    """Return times of sparse attention: arithmetic and keys of chosen pairs, queries, outputs."""
     queries = c["batch_size"] * c["isl"]
     pairs = c["batch_size"] * (_reached(c, c["step"] + c["isl"]) - _reached(c, c["step"]))
     flop_per_pair = 2.0 * c["heads"] * _PAIR_WIDTH
@@ -193,7 +193,7 @@ def sparse_attention(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def compressed_attention(ratio: int, c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return terms of DeepSeek-V4's attention without projections: arithmetic, keys, launches.
+    """Return times of DeepSeek-V4's attention without projections: arithmetic, keys, launches.
 
     Some launches are steady: with heads, with a context beyond the window, in prompts. Others grow:
     with an indexer's scores (again between its top-k and 2,048 keys), with requests, with queries.
@@ -212,7 +212,7 @@ def compressed_attention(ratio: int, c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def streams(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return terms of moved residual streams, within and beyond the cache, and waves of tokens."""
+    """Return times of moving residual streams, in and beyond the cache, and waves of tokens."""
     moved = c["batch_size"] * c["hidden_size"] * _STREAMS * _BOTH_BYTES
     return [*_beyond_cache(moved, gpu), *_waves(c["batch_size"], gpu)]
 
@@ -253,7 +253,7 @@ def _reached(c: Columns, tokens: np.ndarray) -> np.ndarray:
 # Lightning Attention.
 
 Terms = Float[np.ndarray, "rows terms"]
-#: Model in whose modules DeepSeek-V4's attention was timed.
+#: Model with whose modules DeepSeek-V4's attention was timed.
 _FLASH = "sgl-project/DeepSeek-V4-Flash-FP8"
 
 
@@ -321,7 +321,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def _function(text: str) -> Callable[..., Any]:
-    """Return a function by its name and first arguments, as the table writes it."""
+    """Return a function by its name and first arguments, as written in the table of operators."""
     name, *numbers = text.split()
     return partial(_FUNCTIONS[name], *map(int, numbers))
 
@@ -345,7 +345,7 @@ def timed_operators() -> dict[str, MixerOperator]:
     return found
 
 
-#: Sizes of Mamba-2 and DeepSeek-V4 -> names of the same sizes in other tables.
+#: Sizes of Mamba-2 and DeepSeek-V4 -> names of these sizes in other tables.
 _NAMES = {
     "n_groups": "num_k_heads", "d_state": "head_k_dim", "nheads": "num_v_heads",
     "head_dim": "head_v_dim", "num_heads": "heads", "num_tokens": "batch_size",
@@ -443,13 +443,13 @@ def operator_terms(operator: MixerOperator, rows: pd.DataFrame, gpus: Gpus) -> T
 
 # Fitted times of recurrent and sparse mixers, by operator and chip.
 
-#: Names of the sizes of a recurrent mixer's kernels, and of an indexer's, as in the tables.
+#: Names in the tables of the sizes of a recurrent mixer's kernels, and of an indexer's.
 RECURRENT_SIZES = (
     "batch_size", "seq_len", "num_k_heads", "head_k_dim", "num_v_heads", "head_v_dim",
     "chunk_size", "state",
 )  # fmt: skip
 INDEXED_SIZES = ("batch_size", "isl", "step", "index_heads", "heads", "top_k")
-#: Names of the measured shapes of both.
+#: Names of the measured shapes of recurrent mixers, and of indexers.
 RECURRENT, SPARSE = "recurrent", "sparse"
 
 

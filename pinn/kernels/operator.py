@@ -36,7 +36,7 @@ def octaves(low: int, high: int, parts: int) -> Float[np.ndarray, " nodes"]:
 
 
 def node_points(axes: Nodes) -> list[Float[np.ndarray, " nodes"]]:
-    """Return the coordinates of a lattice's nodes, one flat array per axis, last axis fastest."""
+    """Return the coordinates of a lattice's nodes: one flat array per axis, last axis fastest."""
     return [grid.ravel() for grid in np.meshgrid(*axes, indexing="ij")]
 
 
@@ -160,7 +160,7 @@ class KernelCorrection(nn.Module):
         return torch.cat(parts).numpy() if parts else np.zeros(0)
 
 
-#: Error in log units at which the loss turns from squared to absolute.
+#: Log error at which the loss changes from squared to absolute.
 _HUBER = 0.1
 
 
@@ -233,7 +233,7 @@ def train(
     return network.double().eval()
 
 
-# Parts of every operator surrogate: sizes, a roofline, network inputs and a lattice.
+# Base of every operator surrogate: sizes, a roofline, network inputs and a lattice.
 
 Rows = Float[np.ndarray, " rows"]
 Sizes = Mapping[str, Rows]

@@ -93,7 +93,7 @@ class MeasuredShapes:
         columns = self._preferred(gpu, precision)
         usable = np.flatnonzero(self.timed[:, columns].any(axis=1))
         want = np.array([float(sizes[n]) for n in self.names])
-        # +1 keeps an absent window (0) finite and far from a present one.
+        # +1 keeps a missing window (0) finite and far from a real one.
         apart = np.abs(np.log((self.shapes[usable] + 1) / (want + 1))).max(axis=1, initial=0.0)
         at = np.array([max(float(sizes[a]), 1e-9) for a in self.axes])
         inside = np.clip(at, self.low[usable], self.high[usable])
@@ -116,9 +116,9 @@ class MeasuredShapes:
 TENSORS, STRUCTURE = "kernels.safetensors", "kernels.json"
 #: Name -> array, as in the file of tensors.
 Tensors = Mapping[str, Shaped[np.ndarray, "..."]]
-#: Everything else, JSON-ready.
+#: All other data of the surrogates, JSON-ready.
 Structure = Mapping[str, Any]
-#: Version of the files; raised when inputs of a network or the layout of the files change.
+#: Version of the files; it is raised when a network's inputs or the layout of the files change.
 LAYOUT = 4
 _FIT_ANEW = "fit the kernel surrogates again with 'python scripts/fit_surrogates.py'"
 
@@ -153,10 +153,10 @@ def read(folder: Path) -> tuple[Tensors, dict[str, Any]]:
 
 
 def check_fits(folder: Path, structure: Structure, names: Sequence[str]) -> None:
-    """Check that the files have all these fits: those of before may lack one.
+    """Check that the files have all fits; files of earlier releases may lack some.
 
     Raises:
-        PinnError: If one is missing.
+        PinnError: If a fit is missing.
     """
     missing = [name for name in names if name not in structure["keys"]]
     if missing:

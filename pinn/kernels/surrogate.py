@@ -24,8 +24,8 @@ from pinn.specs.gpu import GpuSpec
 # On held-out shapes its error is close to the network's, and the geometric mean of the two beats
 # both. It is linear in times that grow with work, so it is monotone in tokens.
 
-#: Units that make the fitted weights of an expert and of a launch of order one; they do not change
-#: predictions.
+#: Units that scale the fitted weights of an expert and of a launch to order one; they do not
+#: change predictions.
 _EXPERT_SECONDS, _LAUNCH_SECONDS = 1e-6, 1e-5
 
 
@@ -132,10 +132,10 @@ class RooflineFit:
 
 # One operator's surrogate: a fitted network on its roofline, made monotone on a lattice.
 
-#: Share of the datasheet's rates at which work beyond the lattice is charged.
+#: Share of the datasheet's rates that is assumed for work beyond the lattice.
 EXTRAPOLATION_EFFICIENCY = 0.8
 _LATTICES_KEPT = 20_000
-#: Nodes of new lattices that are computed together: their inputs take 10 MB.
+#: Most nodes of new lattices that are computed together; their inputs take 10 MB.
 _ROWS_AT_ONCE = 1 << 15
 #: Share of training rows whose chip is blanked, which trains the network for unknown chips.
 UNNAMED_SHARE = 0.3
@@ -265,7 +265,7 @@ class OperatorSurrogate:
         return np.where(np.any([p <= 0 for p in points], axis=0), 0.0, times).reshape(shape)
 
     def _known(self, chips: Sequence[GpuSpec]) -> np.ndarray:
-        """Return which chips the network may tell apart."""
+        """Return whether the network knows each chip well enough to distinguish it."""
         if not self.operator.blanks_unknown_chips:
             return np.ones(len(chips), dtype=bool)
         return is_known(chips, self.chips)
@@ -317,16 +317,16 @@ class OperatorSurrogate:
         return operators.monotone(values.reshape(-1, *grid))
 
 
-# Routed experts by kernels that the engine would not pick by itself.
+# Routed experts by kernels that the engine does not select by default.
 #
 # Their time is that of the engine's own kernel (:class:`pinn.kernels.gemm_attention_moe.Moe`) plus
 # a sum of times that grow with the work. Its weights, never below 0, are fitted per chip and kernel
 # to tables of equal shapes.
 
-#: Largest sizes in the fit. One node does not serve more in a step, and larger rows distort the
-#: fit.
+#: Largest sizes in the fit; one machine does not serve more in a step, and larger rows distort
+#: the fit.
 _MOST_RANKS, _MOST_TOKENS = 16, 16_384
-#: Unit of the fitted weight of an expert, like ``_EXPERT_SECONDS`` above.
+#: Unit of the fitted weight of an expert, as ``_EXPERT_SECONDS`` above.
 _UNTIMED_EXPERT_SECONDS = 1e-7
 
 

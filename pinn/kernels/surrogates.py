@@ -39,7 +39,7 @@ _KEYS = {
     for part, kind in _FITS.items()
 }
 
-#: Seconds of calls whose sizes broadcast.
+#: Seconds of calls, and their sizes, which broadcast together.
 Seconds = Float[np.ndarray, "..."]
 
 

@@ -1,11 +1,11 @@
-"""Maximum a posteriori estimates from measurements: one fit for training and for calibration.
+"""Maximum a posteriori estimates from measurements, for training and calibration.
 
-Parameters have a Gaussian prior and bounds. Measurements are figures whose predictions depend on
-the parameters through a simulation, so an estimate has two loops:
+Parameters have a Gaussian prior and bounds. Predictions of measured metrics depend on the
+parameters through a simulation, so an estimate has two loops:
 
 * :func:`simulate_and_refit` simulates with the accepted parameters, which gives rows around them,
-  and refits to these rows, until the simulated figures stay the same;
-* :func:`most_probable` refits: it minimizes
+and refits to these rows, until the simulated metrics converge; * :func:`most_probable` refits: it
+minimizes
 
       (p - mean)' C^-1 (p - mean) / 2 + sum_i loss(error_i(p) / deviation_i),   lower <= p <= upper
 
@@ -27,14 +27,15 @@ Vector = Float[np.ndarray, " parameters"]
 Matrix = Float[np.ndarray, "parameters parameters"]
 Rows = Float[np.ndarray, " rows"]
 
-#: Least variance of a correlation matrix; shortest part of a step that a line search tries; largest
-#: step, in standard deviations of the prior, at which Gauss-Newton has converged: numerical.
+#: Smallest variance of a correlation matrix; smallest fraction of a step in a line search;
+#: largest step, in standard deviations of the prior, at which Gauss-Newton has converged:
+#: numerical.
 _JITTER, _SHORTEST, _CONVERGED = 1e-9, 2.0**-20, 1e-10
 
 
 @dataclass(frozen=True)
 class Gaussian:
-    """A Gaussian of parameters.
+    """A Gaussian distribution of parameters.
 
     Attributes:
         mean: Mean of each parameter.
@@ -46,24 +47,24 @@ class Gaussian:
 
     @property
     def free(self) -> Bool[np.ndarray, " parameters"]:
-        """Whether each parameter has a variance."""
+        """Return whether each parameter has a variance."""
         return np.diag(self.covariance) > 0
 
     @property
     def scale(self) -> Float[np.ndarray, " free"]:
-        """Standard deviation of each free parameter."""
+        """Return the standard deviation of each free parameter."""
         return np.sqrt(np.diag(self.covariance)[self.free])
 
     @property
     def precision(self) -> Float[np.ndarray, "free free"]:
-        """Inverse of the free parameters' correlation matrix."""
+        """Return the inverse of the free parameters' correlation matrix."""
         free, scale = self.free, self.scale
         correlation = self.covariance[np.ix_(free, free)] / np.outer(scale, scale)
         return np.linalg.inv(correlation + _JITTER * np.eye(len(scale)))
 
     @property
     def root(self) -> Float[np.ndarray, "free free"]:
-        """Upper triangle R with R'R equal to the precision."""
+        """Return the upper triangle R with R'R equal to the precision."""
         return np.linalg.cholesky(self.precision).T
 
     def distance_squared(self, parameters: Vector) -> float:
@@ -74,10 +75,10 @@ class Gaussian:
 
 @dataclass(frozen=True)
 class LinearRows:
-    """Measurements near some parameters: ``matrix @ parameters`` is ``target`` within noise.
+    """Linearized measurements: ``matrix @ parameters`` is ``target`` within noise.
 
     Attributes:
-        matrix: Change of each row with each parameter.
+        matrix: Derivative of each row with respect to each parameter.
         target: Value of each row that fits its measurement exactly.
         deviation: Standard deviation of each row's noise.
     """
@@ -154,7 +155,7 @@ def most_probable(problem: Problem, start: Vector, steps: int = 1) -> Vector:
 
 
 def _descending(misfit: Callable[[Vector], float], at: Vector, step: Vector) -> Vector:
-    """Return the longest of the step, its half, its quarter, ... that increases no misfit."""
+    """Return the longest of the step, its half, its quarter, ... without a larger misfit."""
     value, share = misfit(at), 1.0
     while share > _SHORTEST:
         if misfit(at + share * step) <= value:
@@ -170,7 +171,7 @@ def laplace_covariance(
 
     Args:
         prior: Distribution before the measurements.
-        matrix: Change of each row with each parameter.
+        matrix: Derivative of each row with respect to each parameter.
         deviation: Standard deviation of each row's noise at the solution.
     """
     free, scale = prior.free, prior.scale
@@ -186,11 +187,11 @@ def laplace_covariance(
 
 @runtime_checkable
 class Figures(Protocol):
-    """Figures of a simulation, with what a refit needs to know of them."""
+    """Metrics of a simulation, with the data that a refit needs."""
 
     @property
     def simulated(self) -> Rows:
-        """Return the simulated figures, in seconds or per second."""
+        """Return the simulated metrics, in seconds or per second."""
         ...
 
 
@@ -199,10 +200,10 @@ R = TypeVar("R", bound=Figures)
 
 @runtime_checkable
 class Simulation(Protocol[R]):
-    """Figures that are linear in the parameters only near those of their simulation."""
+    """Model whose metrics are linear in the parameters only near those of their simulation."""
 
     def simulate(self, parameters: Vector) -> R:
-        """Return the figures of a simulation with these parameters."""
+        """Return the metrics of a simulation with these parameters."""
         ...
 
     def refit(self, rows: R, at: Vector) -> Vector:
@@ -210,21 +211,21 @@ class Simulation(Protocol[R]):
         ...
 
     def misfit(self, rows: R, at: Vector) -> float:
-        """Return how badly rows that were simulated with ``at`` agree with the measurements."""
+        """Return the misfit between rows that were simulated with ``at`` and the measurements."""
         ...
 
 
 @dataclass(frozen=True)
 class Rounds:
-    """When simulating and refitting ends.
+    """Stopping rule of alternating simulations and refits.
 
     Attributes:
         most: Largest number of simulations, the first one included.
-        tolerance: Log change of the simulated figures at which the rounds end.
-        whole: Rounds whose refit is simulated next as it is; after later ones half of the step is,
-            since near saturation whole steps can oscillate around the solution.
-        by_largest: Whether the tolerance is of the largest change of a figure; else of the root
-            mean square.
+        tolerance: Log change of the simulated metrics at which the rounds end.
+        whole: Number of rounds with a full step. Later rounds take half of the step, since near
+            saturation full steps can oscillate around the solution.
+        by_largest: Whether the tolerance applies to the largest change of a metric; else to the
+            root mean square.
     """
 
     most: int
@@ -239,9 +240,9 @@ class Converged(Generic[R]):
 
     Attributes:
         accepted: Last parameters whose simulation was accepted.
-        rows: Figures simulated with them.
-        following: Parameters that one more round would simulate; the accepted ones where the
-            figures stayed the same.
+        rows: Metrics simulated with the accepted parameters.
+        following: Parameters that one more round would simulate; the accepted ones after
+            convergence.
     """
 
     accepted: Vector
@@ -252,17 +253,17 @@ class Converged(Generic[R]):
 def simulate_and_refit(
     model: Simulation[R], start: Vector, first: R, rounds: Rounds
 ) -> Converged[R]:
-    """Simulate and refit in turn until the simulated figures stay the same.
+    """Simulate and refit in turn until the simulated metrics converge.
 
-    Figures are linear only near the parameters of their simulation; in a closed loop of equal
+    Metrics are linear only near the parameters of their simulation; in a closed loop of equal
     requests they are not even continuous. A step is therefore accepted only if the simulated
-    figures have no larger misfit than before; else half of it is simulated.
+    metrics have no larger misfit than before. Otherwise half of it is simulated.
 
     Args:
-        model: Simulates, refits and compares with the measurements.
+        model: Model that simulates, refits and compares with the measurements.
         start: First parameters.
-        first: Figures simulated with them.
-        rounds: When to end.
+        first: Metrics simulated with the first parameters.
+        rounds: Stopping rule.
     """
     accepted = trial = start
     found = rows = first

@@ -1,8 +1,8 @@
-"""Transfers of keys and values between GPU and host: a server's KV events, or its metrics pages.
+"""KV transfers between GPU and host, from a server's KV events or metrics pages.
 
 KV events are JSON lines of batches, ``[seconds, [events], rank, step]``, whose events are arrays
 that begin with their name: ``TransferInitiated(id, request, from, to, blocks, step)`` and
-``TransferCompleted(id, request, from, to, blocks, success, step)``. ``CacheStoreCommitted`` tells
+``TransferCompleted(id, request, from, to, blocks, success, step)``. ``CacheStoreCommitted`` means
 that a store can be read. Metrics pages have sums by direction, in one series each since vLLM 0.31
 (``vllm/distributed/kv_transfer/kv_connector/v1/offloading/metrics.py``) and with the label
 ``transfer_type`` before.
@@ -27,10 +27,10 @@ from pinn.errors import PinnError
 from pinn.measurements.benchmarks.metrics_page import Page, read_page
 
 _KIND = "KV events, or a metrics page"
-#: Mediums of the GPU in events.
+#: Names of the GPU's memory in events.
 _GPU = ("gpu", "device")
 _BEGINS, _ENDS, _COMMITS = "TransferInitiated", "TransferCompleted", "CacheStoreCommitted"
-#: Series of a metrics page by direction: bytes, seconds, transfers.
+#: Direction -> series of a metrics page: bytes, seconds, transfers.
 _SERIES = {
     way: (f"kv_offload_{way}_bytes_total", f"kv_offload_{way}_time_total",
           f"kv_offload_{way}_size_count")
@@ -40,16 +40,16 @@ _SERIES = {
 
 @dataclass(frozen=True)
 class KvTransfers:
-    """Measured transfers, or sums of several.
+    """Measured transfers, or sums over several.
 
     Attributes:
-        count: Transfers in each.
-        size: Blocks of the GPU's cache or, where ``in_bytes``, bytes.
+        count: Number of transfers in each entry.
+        size: Blocks of the GPU's cache or, with ``in_bytes``, bytes.
         seconds: Time on the link.
-        load: Whether it goes to the GPU.
+        load: Whether each entry goes from host to GPU.
         in_bytes: Whether sizes are in bytes.
-        committed: Stores that events say can be read.
-        report: What was read.
+        committed: Number of stores that can be read according to events.
+        report: Counts of what was read.
     """
 
     count: Float[np.ndarray, " transfers"]
@@ -65,7 +65,7 @@ def read_kv_transfers(paths: Sequence[Path]) -> KvTransfers:
     """Read a file of KV events, or metrics pages in the order in which they were scraped.
 
     Raises:
-        PinnError: If they are neither, or tell of no transfer.
+        PinnError: If the files are neither, or have no transfer.
     """
     texts = [read_text(path, MOST_CSV_BYTES, _KIND) for path in paths]
     pages = list(map(read_page, texts))
@@ -99,7 +99,7 @@ def _report(path: Path, accepted: int, refused: Mapping[str, int]) -> ReadReport
 
 @dataclass(frozen=True)
 class _Transfer:
-    """A transfer from its two events."""
+    """A transfer, from its two events."""
 
     begin_s: float
     end_s: float
@@ -144,7 +144,7 @@ def _of_events(text: str, path: Path) -> KvTransfers:
 
 
 def _events(line: str, refused: Counter[str]) -> list[tuple[float, list[Any]]]:
-    """Return the events of a line with the moment of their batch."""
+    """Return the events of a line with the time of their batch."""
     try:
         batch = json.loads(line)
         moment, events = float(batch[0]), batch[1]
@@ -155,7 +155,7 @@ def _events(line: str, refused: Counter[str]) -> list[tuple[float, list[Any]]]:
 
 
 def _on_the_link(transfers: Sequence[_Transfer]) -> Float[np.ndarray, " transfers"]:
-    """Return the time of each on the link, which carries one at a time: a later one waits."""
+    """Return the seconds of each transfer on the link, which carries one at a time."""
     seconds, free_s = np.zeros(len(transfers)), -np.inf
     for i in np.argsort([each.end_s for each in transfers], kind="stable"):
         each = transfers[i]

@@ -12,7 +12,7 @@ from pinn.engines.deployment import COMPRESSED_BLOCK
 from pinn.specs.mixers import INDEXED_RATIO
 from pinn.specs.model import CompressedAttentionSpec, ModelSpec
 
-#: Tokens of a block of a window; tokens per key -> tokens of a block of unfinished sums.
+#: Tokens of a block of a window; and tokens per key -> tokens of a block of unfinished sums.
 _WINDOW_BLOCK, _SUM_BLOCKS = 64, {INDEXED_RATIO: 4, 128: 8}
 _ALIGNMENT, _FP32 = 576, 4
 
@@ -54,7 +54,7 @@ class CompressedLayout:
 
     @property
     def groups(self) -> int:
-        """Return the number of groups, that of the keys included."""
+        """Return the number of groups, including that of the keys."""
         return 1 + sum(kept.groups for kept in self.kept)
 
     @property
@@ -77,7 +77,7 @@ class CompressedLayout:
     def counted_blocks(self, key_blocks: int, in_flight: int, longest: int) -> int:
         """Return a request's blocks by bytes of its pages, as releases before 0.29 count them.
 
-        kv_cache_utils.py: get_max_concurrency_for_kv_cache_config.
+        Source: kv_cache_utils.py, get_max_concurrency_for_kv_cache_config.
         """
         pages = sum(
             kept.page_bytes * kept.blocks(min(kept.window - 1 + in_flight, longest))

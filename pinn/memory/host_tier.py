@@ -1,4 +1,4 @@
-"""The second tier of keys and values, in host memory: its size, its rules and the way to it.
+"""The second tier of keys and values in host memory: size, rules and bandwidth.
 
 Follows vLLM's native offloading (``vllm/v1/kv_offload/cpu.py`` to 0.20, ``cpu/spec.py`` since),
 ``vllm/config/vllm.py: _post_init_kv_transfer_config``, lmcache 0.5.6 (``v1/config.py``), and
@@ -28,33 +28,36 @@ from pinn.specs.serving import SGLANG, VLLM
 from pinn.units import GIB
 
 LRU, ARC = POLICIES = ("lru", "arc")
-#: How a tier is used: what a request stores can be read when it has ended, or when the job has
-#: that carries it; or steps load and store themselves; or it holds nodes of a radix tree.
+#: Kinds of tiers: stores are readable when the request has ended, or when its transfer job has;
+#: steps load and store themselves; or the tier stores nodes of a radix tree.
 BY_REQUEST, BY_JOB, BY_STEP, BY_NODE = "by_request", "by_job", "by_step", "by_node"
-#: Connectors of vLLM that keep keys and values in host memory; others are not modelled.
+#: vLLM's connectors with keys and values in host memory; others are not modelled.
 OFFLOADING, LMCACHE_V1 = "OffloadingConnector", "LMCacheConnectorV1"
 #: Keys of OffloadingConnector's extra configuration that are modelled.
 _KEYS = {
     "cpu_bytes_to_use", "block_size", "blocks_per_chunk", "eviction_policy", "offload_prompt_only",
     "spec_name",
 }  # fmt: skip
-#: Keys of LMCache's that are modelled, and their defaults (v1/config.py), sizes in GiB for a GPU.
+#: Keys of LMCache's configuration that are modelled, with their defaults (v1/config.py); sizes in
+#: GiB per GPU.
 _LMCACHE = {
     "lmcache.local_cpu": True, "lmcache.max_local_cpu_size": 5.0, "lmcache.chunk_size": 256,
 }  # fmt: skip
-#: Releases that changed the tier, read at vllm/v1/kv_offload and offloading/scheduler.py.
+#: Releases that changed the tier, from vllm/v1/kv_offload and offloading/scheduler.py.
 _FIRST, _IN_A_ROW, _KEEPS_UNKNOWN, _JOBS = (0, 11, 0), (0, 15, 0), (0, 20, 0), (0, 22, 0)
-#: Prompts alone are stored (kv_offload/base.py: OffloadingSpec), and LMCache is a server.
+#: First release that stores only prompts (kv_offload/base.py: OffloadingSpec), and in which
+#: LMCache is a server.
 _PROMPTS = (0, 31, 0)
-#: From which on the ARC policy does not stop the engine at the first store.
+#: First release in which the ARC policy does not stop the engine at the first store.
 _ARC_WORKS = (0, 20, 0)
 _PAGE_BYTES = 4096
-#: SGLang's ``UnifiedRadixCache`` in place of ``HiRadixCache``, whose host pool had to be larger
-#: than the GPU's; 0.5.13 to 0.5.18 were not read and are taken for the older ones.
+#: First release with SGLang's ``UnifiedRadixCache`` in place of ``HiRadixCache``, whose host pool
+#: had to be larger than the GPU's. 0.5.13 to 0.5.18 were not read and are treated like older ones.
 _UNIFIED = (0, 5, 19)
-#: The host pool is rounded up to whole pages, and one more, instead of down (memory_pool_host.py).
+#: First release that rounds the host pool up to whole pages plus one, instead of down
+#: (memory_pool_host.py).
 _ROUNDS_UP = (0, 5, 9)
-#: Puts into the tree after which a node is stored (``write_through_threshold``).
+#: Insertions into the tree after which a node is stored (``write_through_threshold``).
 _THROUGH, _SELECTIVE = 1, 2
 
 
@@ -64,7 +67,7 @@ class HostTier:
 
     Attributes:
         gpus: GPUs of a replica that store a part of each block.
-        chunks: Chunks that it holds.
+        chunks: Capacity in chunks.
         chunk_blocks: Blocks of the GPU's cache in a chunk.
         policy: ``lru`` or ``arc``.
         kind: ``BY_REQUEST``, ``BY_JOB``, ``BY_STEP`` or ``BY_NODE``.
@@ -74,10 +77,10 @@ class HostTier:
         block_bytes: Bytes of a block on one GPU, which its own link carries.
         block_s: Time of a block on that link.
         latency_s: Time of a transfer besides its blocks.
-        hits: How often a node is put into the tree before it is stored; 0 where it is stored when
-            it leaves the GPU.
+        hits: Insertions of a node into the tree before it is stored; 0 to store nodes that leave
+            the GPU.
         unified: Whether the tree is SGLang's ``UnifiedRadixCache``.
-        layers: Layers of which a load brings one after another.
+        layers: Layers that a load transfers one after another.
     """
 
     gpus: int
@@ -168,7 +171,7 @@ def _native(
 def _block_s(
     deployment: Deployment, spec: EngineSpec, block_bytes: float, version: tuple[int, ...]
 ) -> float:
-    """Return the time of a block: its bytes on the link, and each copy that it takes.
+    """Return the transfer time of a block: its bytes on the link, and the overhead of each copy.
 
     A block is a page for each layer (v1/kv_offload/cpu/gpu_worker.py), one of keys and one of
     values at first (worker/cpu_gpu.py, split_k_and_v); in 0.15 to 0.22 all layers lie in a row
@@ -182,7 +185,7 @@ def _block_s(
 
 
 def _gpus(deployment: Deployment, by_job: bool) -> int:
-    """Return the GPUs that store a block each, one where latent keys are the same on all."""
+    """Return the GPUs that store a part of each block; 1 if all have the same latent keys."""
     recipe = deployment.recipe
     mixers = [group.attention for group in deployment.model.layer_groups]
     latent = all(isinstance(mixer, LatentAttentionSpec) for mixer in mixers)
@@ -289,7 +292,7 @@ def _connector(deployment: Deployment, spec: EngineSpec) -> tuple[str, Mapping[s
     """Return the connector and its ``kv_connector_extra_config``.
 
     Raises:
-        PinnError: If the JSON is none, or names what is not modelled.
+        PinnError: If the JSON is invalid, or names an unsupported connector or key.
     """
     config = read_transfer_config(spec.kv_transfer_config)
     connector = str(config.get("kv_connector", ""))
@@ -322,10 +325,10 @@ def _connector(deployment: Deployment, spec: EngineSpec) -> tuple[str, Mapping[s
 
 
 def read_transfer_config(text: str) -> dict[str, Any]:
-    """Return ``--kv-transfer-config``.
+    """Return the JSON object in ``--kv-transfer-config``.
 
     Raises:
-        PinnError: If it is no JSON object.
+        PinnError: If the text is no JSON object.
     """
     try:
         found = json.loads(text or "{}")
@@ -339,7 +342,7 @@ def read_transfer_config(text: str) -> dict[str, Any]:
 
 
 def _cpu_bytes(spec: EngineSpec, extra: Mapping[str, Any]) -> float:
-    """Return the memory of the tier, of all workers of a replica together."""
+    """Return the bytes of the tier, over all workers of a replica."""
     if spec.kv_offloading_size:
         return spec.kv_offloading_size * GIB
     size = extra.get("cpu_bytes_to_use")
@@ -352,7 +355,7 @@ def _cpu_bytes(spec: EngineSpec, extra: Mapping[str, Any]) -> float:
 
 
 def _chunk_blocks(extra: Mapping[str, Any], block_tokens: int) -> int:
-    """Return the GPU's blocks in a chunk: ``block_size`` in tokens, or ``blocks_per_chunk``."""
+    """Return the GPU blocks in a chunk, from ``block_size`` in tokens or ``blocks_per_chunk``."""
     if "blocks_per_chunk" in extra:
         if "block_size" in extra:
             raise PinnError(

@@ -29,7 +29,7 @@ from pinn.units import GIB
 #: values get the rest (server_args.py: mamba_full_memory_ratio 0.9). TensorRT-LLM's is assumed to
 #: be equal.
 STATE_SHARE = 0.9 / 1.9
-#: Tensor-parallel sizes that are tried, smallest first.
+#: Tensor-parallel sizes to try, smallest first.
 TENSOR_PARALLEL_SIZES = (1, 2, 4, 8, 16, 32)
 DEFAULT_SETTINGS = EngineSpec()
 
@@ -58,7 +58,7 @@ def kv_layout(deployment: Deployment, engine: EngineSpec) -> KvLayout:
         total = _blocks(layout, kv_cache_bytes(deployment, engine))
     layout = replace(layout, blocks=max(total - 1, 0))
     needed = least_blocks(deployment, layout)
-    # vLLM compares with all blocks, but never gives out its null block.
+    # vLLM compares with all blocks, including its null block.
     if needed > layout.blocks:
         raise _too_small(deployment, layout, needed)
     return layout
@@ -82,7 +82,7 @@ def started(
     least = max(least_blocks(deployment, layout), int(layout.request_blocks(tokens, size)))
     try:
         predicted = _blocks(layout, kv_cache_bytes(deployment, engine))
-    except NoStartError:  # the reserve on top of the weights is an estimate, the weights are not
+    except NoStartError:  # the weights are known, but the reserve beside them is an estimate
         ledger = memory_ledger(deployment, engine)
         if ledger.weights >= ledger.usable_bytes:
             raise
@@ -142,7 +142,7 @@ def kv_cache_bytes(deployment: Deployment, engine: EngineSpec) -> float:
     """Return the memory of the KV cache on one GPU, in bytes.
 
     Raises:
-        PinnError: If nothing is left.
+        PinnError: If weights and reserve leave no memory.
     """
     if engine.kv_cache_memory_bytes is not None:
         return engine.kv_cache_memory_bytes
@@ -161,7 +161,7 @@ def _left_bytes(deployment: Deployment, ledger: MemoryLedger) -> float:
             f"{ledger.usable_bytes / GIB:.2f} GiB at {flag} {recipe.memory_share}",
             "raise --tensor-parallel-size or --cpu-offload-gb",
         )
-    if deployment.serving.engine == VLLM:  # its states are in its blocks
+    if deployment.serving.engine == VLLM:  # vLLM keeps recurrent states in KV blocks
         return left
     states = recipe.max_requests * state_bytes(deployment) / recipe.pipeline_parallel_size
     return left - min(states, left * STATE_SHARE)
@@ -227,7 +227,7 @@ def _given_bytes(deployment: Deployment, engine: EngineSpec) -> float | None:
     """Return the bytes per GPU of a cache whose size is given; None if it is not."""
     if engine.num_gpu_blocks_override is None:
         return engine.kv_cache_memory_bytes
-    # Half a block more, so that rounding loses none.
+    # Half a block is added, so that rounding loses none.
     return (engine.num_gpu_blocks_override + 0.5) * empty_layout(deployment).block_bytes
 
 
@@ -239,7 +239,7 @@ def token_count(deployment: Deployment, layout: KvLayout) -> Callable[[int], int
     """
     if not deployment.recipe.counts_longest_requests:
         groups, size = logged_groups(deployment, layout)
-        null = deployment.serving.engine == VLLM  # its count includes the null block
+        null = deployment.serving.engine == VLLM  # vLLM's count includes the null block
         return lambda blocks: (blocks + null) // groups * size
     longest = max_model_len(deployment)
     counted = counted_blocks(deployment, layout, longest)
@@ -259,7 +259,7 @@ def smallest_tensor_parallel_size(
         One of ``TENSOR_PARALLEL_SIZES``; None where none of them starts.
     """
     for size in TENSOR_PARALLEL_SIZES:
-        with suppress(PinnError):  # a size that does not divide the heads
+        with suppress(PinnError):  # the size may not divide the heads
             fit = (known or {}).get(size)
             if fit is None:
                 fit = memory_fit(replace(deployment, serving=_of_size(deployment.serving, size)))

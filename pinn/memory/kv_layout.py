@@ -28,7 +28,7 @@ from pinn.specs.serving import VLLM
 
 IntOrArray = TypeVar("IntOrArray", int, np.ndarray)
 
-#: Tensor-parallel size larger than any layer's number of heads.
+#: Tensor-parallel size larger than any number of heads.
 _A_GPU_A_HEAD = 1 << 20
 
 
@@ -135,7 +135,8 @@ def _layout(
     """
     kept = [(g, layer_kv_bytes(g, tp, each)) for g in model.layer_groups]
     own = sum(getattr(g.attention, "request_bytes", 0.0) * g.count for g in model.layer_groups)
-    if own:  # A block has the compressed keys of all layers; some more have what a request keeps.
+    # A block has the compressed keys of all layers; further blocks have what a request keeps.
+    if own:
         block = size * sum(g.count * kv_bytes for g, kv_bytes in kept)
         return KvLayout(block / pp, 0, 1, 1, -int(-own // block))
     groups = [g for g, kv_bytes in kept if kv_bytes]
@@ -149,7 +150,7 @@ def _layout(
     if full == 0 or windowed == 0 or not in_blocks:
         layer_bytes = every / (full + windowed)
     if full == 0 or windowed == 0:
-        # A model of windowed layers only would free tokens outside the window; not modelled.
+        # A model with only windowed layers would free tokens outside the window; not modelled.
         return KvLayout(-(-(full + windowed) // pp) * layer_bytes * size, 0)
     few, many = min(full, windowed), max(full, windowed)
     group = many if many < few * most else few

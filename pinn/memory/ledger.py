@@ -29,16 +29,18 @@ KEPT_BYTES, KEPT_SHARE = 0.45 * GIB, 0.0016
 CONTEXT_BYTES = 0.13 * GIB
 COMMUNICATION_BYTES = 0.41 * GIB
 PCIE_COMMUNICATION_BYTES = 0.08 * GIB
-#: Memory that SGLang holds before it loads weights. Start-ups on one H100 log 0.3 to 0.6 GiB less
-#: than CUDA offers (0.4.1, 0.4.4, 0.5.19), one on eight H200 logs 1.8 less (0.5.12).
+#: Memory that SGLang uses before it loads weights, as a part of CUDA's total. Start-ups on one
+#: H100 log 0.3 to 0.6 GiB less than CUDA offers (0.4.1, 0.4.4, 0.5.19), one on eight H200 logs 1.8
+#: GiB less (0.5.12).
 SGLANG_CONTEXT_BYTES = 0.5 * GIB
 SGLANG_COMMUNICATION_BYTES = 1.3 * GIB
 #: Widths at a dense layer's widest point: the residual stream twice, both halves of the gated
 #: activation, its result and a copy. Peaks of 8,192 and 16,384 tokens (vLLM 0.11.0 and 0.10.2) are
 #: 3.92 widths.
 FFN_VALUES = 4.0
-#: A mixture holds two caches of its grouped products at once (vLLM
-#: model_executor/layers/fused_moe: workspace13, workspace2): twice a layer of three widths.
+#: Values per token of expert layers, in widths, and copies: a mixture has two buffers of its
+#: grouped products at once (vLLM model_executor/layers/fused_moe: workspace13, workspace2), so
+#: twice a layer of three widths.
 EXPERT_VALUES, EXPERT_COPIES = 3.0, 2.0
 #: CUDA graphs of one layer with experts, and of one with latent attention, as vLLM estimates them
 #: at start: 0.028 to 0.029 GiB for gpt-oss-120b whatever the GPUs and sizes, 0.044 to 0.067 for

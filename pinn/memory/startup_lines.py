@@ -92,7 +92,7 @@ _VLLM = [
     # vllm/utils/mem_utils.py: MemoryProfilingResult, at debug level
     ("Memory profiling takes", r"torch peak memory increase: #activation_peak ?GiB"),
     ("non-torch forward", r"non-torch forward increase memory: #non_torch ?GiB"),
-    # Settings that were asked for: "non-default args", the engine's config, a command.
+    # Requested settings: "non-default args", the engine's config, or a command.
     ("gpu_memory_utilization", r"gpu_memory_utilization['\"]?(?:=|: )#memory_share"),
     ("tensor_parallel_size", r"tensor_parallel_size['\"]?(?:=|: )@tensor_parallel_size"),
 ]  # fmt: skip

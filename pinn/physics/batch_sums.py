@@ -11,12 +11,12 @@ from jaxtyping import Float, Real
 
 from pinn.specs.batch import Batch
 
-# Sums over a batch's requests: all that the step features use of it.
+# Sums over a batch's requests, from which all step features are computed.
 
-#: Real numbers that broadcast together: arrays of any shape, or single ones.
+#: Real numbers that broadcast together: arrays of any shape, or scalars.
 Numbers = Real[np.ndarray, "..."] | np.number | float | int
 Counts = Float[np.ndarray, "*batches"]
-#: Sizes of any shapes that broadcast.
+#: Numbers of tokens or requests; arrays of any shape that broadcast together.
 Sizes = Real[np.ndarray, "..."]
 
 
@@ -153,10 +153,10 @@ def sum_batches(batches: Sequence[Batch], window: float | None = None) -> BatchS
         prefill_cached=cached,
         window=window,
     )
-    # Sums of whole numbers are exact in float64 below 2^53: equal requests may be added at once.
+    # Sums of integers are exact in float64 below 2^53, so equal requests may be added at once.
     sums = BatchSums(
         *(
-            # Without any request, bincount returns whole numbers.
+            # Without any request, bincount returns integers.
             np.bincount(owner, getattr(each, f.name), len(batches)).astype(np.float64)
             for f in fields(each)
         )
@@ -237,17 +237,17 @@ def _alike(batch: Batch) -> tuple[float, float, float, float, float]:
 
 # Batches at which steps are composed: decodes, prefills and mixtures over the served range.
 
-#: The four bounds of the batches that the betas are fitted to: assumptions about what is served. No
-#: batch caches more tokens than this in all; a large engine holds a few million.
+#: Bounds of the batches to which the betas are fitted: assumptions about served loads. This one
+#: is the most cached tokens of a batch; a large engine caches a few million.
 MAX_CACHED_TOKENS = 2_000_000
 MAX_DECODES = 512
 MAX_CONTEXT = 32_768
-#: Twice vLLM's default token budget on large GPUs (8,192).
+#: Most prompt tokens of a step: twice vLLM's default token budget on large GPUs (8,192).
 MAX_CHUNK = 16_384
 
 
 def beyond_taught(batch: Batch) -> list[str]:
-    """Return the bounds above that a batch exceeds, each in a few words."""
+    """Return the bounds of the training batches that a batch exceeds, each in a few words."""
     counts = batch.entry_counts
     decodes = sum(n for n, prefill in zip(counts, batch.is_prefill, strict=True) if not prefill)
     entries = list(zip(batch.new_tokens, batch.cached_tokens, batch.is_prefill, strict=True))

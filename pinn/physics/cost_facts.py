@@ -15,7 +15,7 @@ from pinn.specs.precision import Precision, precision
 
 # Numbers of a model, GPU and flags, from which the costs of a deployment follow.
 
-#: One number for each of ``n`` deployments.
+#: Array with one number for each of ``n`` deployments.
 Values: TypeAlias = Float[np.ndarray, "*n"]
 
 
@@ -222,9 +222,9 @@ def _expert_facts(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> dict[str, flo
     spread = flags.expert_parallel_size
     cut = ranks // spread
     weights, held = model.precisions.experts, layer_work.expert_weights(moe, model.hidden_size, cut)
-    # Without data parallelism every rank of the group holds every token, and the all-reduce after
-    # the experts is the only exchange (vLLM's FusedMoE without all-to-all kernels).
-    # Engines that gather, and experts that are cut, send every token to every rank.
+    # Without data parallelism every rank has every token, so that the all-reduce after the experts
+    # is the only exchange (vLLM's FusedMoE without all-to-all kernels). With gathers, or experts
+    # that are cut, every token is sent to every rank.
     copies = min(moe.top_k, ranks) if cut == 1 and not flags.gathers else ranks
     return {
         "routed_experts": float(moe.experts),
@@ -328,8 +328,9 @@ class SamplerKernels:
     logit_s: float
 
 
-#: Values of ``scripts/fit_sampler.py`` to two digits: first for taking the likeliest token, then
-#: the additions for drawing, a top-p, a top-k beside it or alone, a min-p, and penalties.
+#: Fitted values of ``scripts/fit_sampler.py`` to two digits: first for taking the likeliest
+#: token, then the additional kernels for sampling, for a top-p, for a top-k with or without it, for
+#: a min-p, and for penalties.
 TAKEN = SamplerKernels(_COPY + _LARGEST, 1.4, 1.1e-5, 2.5e-11)
 DRAWN = SamplerKernels(_DRAW, 1.2, 1.1e-5, 2.7e-10)
 MASS = SamplerKernels(_MASS, 2.1, 7.5e-5, 7.8e-10)
@@ -368,7 +369,7 @@ class SamplerTime(NamedTuple):
     logit_s: float
 
 
-#: Sampler time of a model that draws no tokens.
+#: Sampler time of a model without output tokens.
 NO_SAMPLER = SamplerTime(0.0, 0.0, 0.0)
 
 

@@ -29,8 +29,8 @@ from pinn.units import GIB
 AROUND_ALL_REDUCE = 0.3
 
 
-#: Up to here vLLM's own all-reduce sends everything to everyone in one shot, with more than 4 GPUs
-#: (csrc/custom_all_reduce.cuh; 512 KiB for up to 4).
+#: Largest message that vLLM's own all-reduce sends in one shot with more than 4 GPUs, in bytes
+#: (csrc/custom_all_reduce.cuh; 512 KiB for up to 4 GPUs).
 ONE_SHOT_BYTES = 2.0**18
 
 
@@ -54,11 +54,11 @@ def weights_s(w: CostFacts) -> Values:
 #: other kinds of mixers are alike.
 STATE_LAUNCHES = 2.5
 
-#: Time that modules take to be launched one operator after the other, relative to compiled ones.
-#: Median of three that launching alone decides, each in ``launched_layers`` of 0.25 ms: a prompt of
-#: DeepSeek-R1 on 8 H200 (SGLang 0.5.12, 116 ms whatever its length, 2.3), steps of gpt-oss-120b
-#: with up to 256 prompt tokens on B200 (TensorRT-LLM, 34 ms, 2.1), and decodes of Qwen3-14B on A100
-#: under --enforce-eager (vLLM 0.9.1, 20.6 ms, 2.1).
+#: Launch time of modules that are not compiled, relative to compiled ones: the median of three
+#: measurements in which launching dominates, in units of 0.25 ms per ``launched_layers``. They are
+#: a prompt of DeepSeek-R1 on 8 H200 (SGLang 0.5.12, 116 ms at any length, 2.3), steps of
+#: gpt-oss-120b with up to 256 prompt tokens on B200 (TensorRT-LLM, 34 ms, 2.1), and decodes of
+#: Qwen3-14B on A100 under --enforce-eager (vLLM 0.9.1, 20.6 ms, 2.1).
 UNCOMPILED = 2.1
 
 
@@ -304,7 +304,7 @@ def draft_costs(deployment: Deployment, draft: ModelSpec, sampling: Sampling) ->
     return _costs_of_rows([_fact_row(deployment, draft, sampling)])
 
 
-#: Getter of the first flags, which are fields of a recipe.
+#: Function that returns the flags of a recipe on which costs depend.
 _OF_RECIPE = attrgetter(*Flags._fields[: Flags._fields.index("gathers")])
 
 

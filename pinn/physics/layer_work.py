@@ -158,7 +158,7 @@ def expert_weights(ffn: MoeFfnSpec, hidden_size: int, expert_tensor_parallel_siz
     return (2 + ffn.gated) * local * ffn.stream_width(hidden_size)
 
 
-# Elements moved by kernels between multiplications: norms, rotary embedding, activation functions.
+# Elements moved by small kernels between multiplications: norms, rotary embedding, activations.
 
 #: A norm with the residual's add reads two rows of the hidden size and writes two; one is before
 #: each mixer and one before each feed-forward part (vllm/model_executor/layers/layernorm.py).
@@ -171,9 +171,10 @@ STREAM_PASSES = 3.0
 OUTPUT_PASSES = 2.0
 #: A gated activation function reads both halves and writes one.
 GATED_PASSES = 1.5
-#: Passes saved by static scales: the kernel before a multiplication writes its input in fp8.
+#: Passes saved by static scales: the preceding kernel writes the input of a multiplication in
+#: fp8.
 STATIC_SAVES = 0.5
-#: Matrices whose outputs go to the residual stream, which the norms count, or choose experts.
+#: Matrices whose outputs go to the residual stream, which norms count, or that choose experts.
 _COUNTED = ("o_proj", "out_proj", "down_proj", "router")
 
 
@@ -200,7 +201,7 @@ def _moved(matmul: MatMul) -> float:
     return passes * matmul.n - saved
 
 
-# The work of a model's mixers, and the all-reduces around its layers, whatever the GPU.
+# Work of a model's mixers, and all-reduces around its layers, for any GPU.
 
 _OF_MIXERS = (
     "latent_layers", "state_layers", "kv_width", "windowed_kv_width", "state_bytes",
@@ -221,7 +222,8 @@ def attention_facts(model: ModelSpec, tp: int) -> dict[str, float]:
     for group in groups:
         for name, value in _mixer_facts(group.attention, group.count, tp, window).items():
             found[name] += value
-    # Pairs are counted one way. For a window, which reaches half of it either way, that is right.
+    # Pairs are counted in one direction only. That is right for a window, which reaches half of its
+    # width in each direction.
     found["prefill_flop"] *= 1 + model.bidirectional
     return found | {
         "layers": sum(g.count * g.halves for g in groups) / 2,
@@ -245,7 +247,7 @@ def _mixer_facts(mixer: models.Mixer | None, count: int, tp: int, window: int) -
         return {
             "state_layers": count,
             "state_bytes": spread * 2 * count * mixer.state_bytes(tp),
-            # Its one "key" is the state, so a pair is a token.
+            # A recurrent state counts as one "key", so a pair is a token.
             "windowed_decode_flop": spread * heads * mixer.decode_flop(),
             "windowed_prefill_flop": spread * heads * mixer.token_flop(),
             "prefill_token_bytes": count * mixer.token_bytes(tp),

@@ -6,7 +6,7 @@ from jaxtyping import Float
 from pinn.physics.batch_sums import BatchSums
 from pinn.physics.costs import StepCosts
 
-#: Values of costs and batch sums that broadcast together.
+#: Costs and batch sums, which broadcast together.
 Values = Float[np.ndarray, "..."]
 
 # Roofline lower bound of a step: no engine can be faster on this GPU.
@@ -67,7 +67,7 @@ def hit_expert_read_s(costs: StepCosts, tokens: Values) -> Values:
     are hit in expectation.
     """
     missed = (1 - costs.expert_share) ** expert_tokens(costs, tokens)
-    # Compiled code skips the power, which takes long, where there are no experts.
+    # Compiled code skips the power, which is slow, for models without experts.
     return np.where(costs.experts > 0, costs.experts * (1 - missed) * costs.expert_read_s, 0.0)
 
 
@@ -81,8 +81,8 @@ def expert_tokens(costs: StepCosts, tokens: Values) -> Values:
 # The simulator's compiled code (``pinn/simulator/step_formulas.py``) and the Go package
 # (``export/go/pinn/step.go``) repeat them; tests compare all three.
 
-#: Rows of a usual tile of a matrix product (CUTLASS: 128 x 128 and 128 x 256). Up to this number,
-#: more tokens need no more tiles.
+#: Rows of a typical tile of a matrix product (CUTLASS: 128 x 128 and 128 x 256). Up to this
+#: number of rows, further tokens need no further tiles.
 TILE_TOKENS = 128.0
 
 #: Tokens from which waves of tiles fill the GPU. An assumption: with 128 x 128 tiles a product of
@@ -98,7 +98,8 @@ FEW_TOKENS_SHARE = 0.1
 #: alone decides, take 16.5 ms within the captured size and 40 beyond it.
 PIECES = 0.41
 
-#: Slope above the captured size: from 1 + 1 / 8 of it on, all of a step is launched layer by layer.
+#: Width of the transition above the captured size: from 1 + 1 / 8 of that size on, the whole step
+#: is launched layer by layer.
 RAMP = 8.0
 
 #: Largest message of vLLM's own all-reduce (custom_all_reduce.py: max_size = 8192 * 1024).

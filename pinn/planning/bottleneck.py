@@ -15,14 +15,14 @@ from pinn.surrogate.deployment_features import deployment_features
 from pinn.surrogate.group_features import group_features
 from pinn.surrogate.step_features import STEP_FEATURES, seconds_by_feature
 
-#: Most steps of a run that are accounted for, evenly spread.
+#: Most steps of a run that are analyzed, evenly spread.
 _MOST_STEPS = 20_000
-#: Bottlenecks of a full server: the flag that limits the number of requests, and memory.
+#: Bottlenecks of a full server: the flag that limits running requests, and memory.
 MOST_REQUESTS, KV_MEMORY = "max_num_seqs", "KV memory"
-#: Share of the engine's time in which requests wait for memory, or for others to end, from which
-#: that is the bottleneck.
+#: Share of the engine's time in which requests wait for memory, or for a place in the batch, from
+#: which on that is the bottleneck.
 _WAITING_SHARE = 0.05
-#: Share of the blocks in use from which the cache counts as full.
+#: Share of KV blocks in use from which on the cache counts as full.
 _FULL_SHARE = 0.95
 
 
@@ -97,7 +97,7 @@ def _most_time(run: Run, latency: LinearLatency) -> str:
 
 
 def _encoder_seconds(steps: StepRecords, seconds: Float[np.ndarray, "..."]) -> float:
-    """Return the seconds of steps beyond those of their features: a vision encoder's."""
+    """Return the seconds of steps that features do not explain: those of a vision encoder."""
     return max(float(steps["duration_s"].sum() - seconds.sum()), 0.0)
 
 
@@ -120,7 +120,7 @@ def bottleneck(candidate: Candidate, beyond: Run, slo: Slo) -> str:
 
 
 def _but_ttft(run: Run) -> tuple[Latencies, tuple[np.ndarray, np.ndarray]]:
-    """Return latencies and gaps as if first tokens came at once."""
+    """Return latencies and gaps with a TTFT of zero, to check the other limits."""
     found = latencies_s(run)
     served = np.isfinite(found["e2e"])
     ttft = np.where(served, found["ttft"], 0.0)

@@ -14,7 +14,7 @@ from pinn.simulator.simulate import EarlyStop, simulate
 from pinn.simulator.workloads.workload import Workload
 
 NETWORK = "network"
-#: Function from predicted coefficients to the simulated ones.
+#: Function from predicted to simulated coefficients, for error scenarios.
 Rescale = Callable[[LinearLatency], LinearLatency]
 
 

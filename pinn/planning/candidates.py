@@ -108,7 +108,7 @@ def read_candidates_file(path: Path | None) -> CandidatesFile:
 
 
 def grid_configurations(space: SearchSpace, path: Path | None = None) -> list[dict[str, FlagValue]]:
-    """Return every combination that makes sense; given flags stay as they are."""
+    """Return every sensible combination of the grid; given flags are not changed."""
     listed = read_candidates_file(path)
     axes = {name: values for name, values in listed.grid.items() if name not in space.given[0]}
     every = itertools.product(space.bases, space.engines, expand_grid(axes))
@@ -148,7 +148,7 @@ def _makes_sense(row: Values, per_machine: int, most: int | None) -> bool:
     return fits and not (spread and side_by_side == 1)
 
 
-#: Grain of contexts, in tokens.
+#: Multiple to which contexts are rounded, in tokens.
 _LENGTH_GRAIN_TOKENS = 1024
 
 

@@ -21,7 +21,7 @@ from pinn.specs.quantization_block import quantization_words
 from pinn.specs.serving import SGLANG, TRTLLM, VLLM, ServingSpec
 
 _FLAGS = (*flags_of(ServingSpec), *flags_of(EngineSpec))
-#: Fields that are not flags of either engine.
+#: Fields that are flags of neither engine.
 _ABOUT = frozenset(
     {
         "engine", "engine_version", "speculative_acceptance", "replicas", "data_parallel_routing",

@@ -20,7 +20,7 @@ from pinn.planning.time_budget import UNLIMITED, TimeBudget
 from pinn.planning.trials import Trials
 from pinn.simulator.run import Run
 
-#: Rates of a choice's ladder, as shares of its highest rate within the SLO.
+#: Rates of a choice's ladder, relative to its highest rate within the SLO.
 _LADDER = (0.25, 0.5, 0.7, 0.85, 1.0, 1.1)
 
 
@@ -45,7 +45,7 @@ class Infeasible:
 
     Attributes:
         label: Name of the candidate.
-        reason: Reason in words.
+        reason: Reason as text.
         gpus: Number of GPUs of a fleet that meets the SLO; infinite where none does.
     """
 
@@ -258,14 +258,14 @@ def _per_million(
 
 @dataclass(frozen=True)
 class _Certainty:
-    """How sure a choice is.
+    """Certainty of a choice: intervals, seeds, and the probability of meeting the SLO.
 
     Attributes:
         together: Highest rate of all replicas together, with its interval.
         seeds_per_s: Highest rates of one replica with several seeds of the load.
         chance: Probability of meeting the SLO.
-        safe: Whether it is met at the lower bound.
-        is_unknown: Whether time ran out before any of it was found.
+        safe: Whether the SLO is met at the lower bound.
+        is_unknown: Whether time ran out before any of these were estimated.
     """
 
     together: HighestRate
@@ -298,7 +298,8 @@ def _certainty(sized: SizedFleet, trials: Trials, run: Run, problem: PlanningPro
         interval = fleet.prediction_interval(problem.checkpoint, *servers)
     together = fleet.fleet_rate(sized.size, trials, sized.rate, interval, problem)
     chance, safe = None, None
-    # No verdict without a rate or an interval, and where the load ends before servers are full.
+    # There is no verdict without a rate or an interval, or if the load ends before servers are
+    # full.
     if interval is not None and problem.rate_per_s is not None and not sized.size.is_burst:
         chance, holds = fleet.chance_to_hold(sized.size, trials, interval, problem)
         bad_end = together.interval_per_s[0] if together.interval_per_s else 0.0
@@ -317,7 +318,7 @@ def _ladder(trials: Trials, rate_per_s: float) -> tuple[list[Point], Run]:
 
 
 def _fails_first(beyond: Point) -> str:
-    """Return the limit that a run beyond the highest rate exceeds most; infinite ones first."""
+    """Return the limit that a run beyond the highest rate exceeds most, infinite excesses first."""
     worst = max(
         beyond.limits,
         key=lambda each: math.inf if each.excess is None else each.excess,
@@ -327,7 +328,7 @@ def _fails_first(beyond: Point) -> str:
 
 
 def _other_draws(trials: Trials, rate: HighestRate, problem: PlanningProblem) -> Iterator[float]:
-    """Yield the highest rate with every further seed of the load."""
+    """Yield the highest rate for each further seed of the load."""
     width = fleet.BAR_WIDTH
     for seed in range(1, len(problem.draws)):
         excess = replace(trials, load=problem.replica_load(seed)).excess

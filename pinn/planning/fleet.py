@@ -19,13 +19,13 @@ from pinn.surrogate.uncertainty.distance import gpu_is_known
 from pinn.surrogate.uncertainty.intervals import read_calibration
 from pinn.surrogate.uncertainty.quantiles import ErrorLaw
 
-#: Most times a lone replica's rate that a replica of a fleet is expected to sustain. A load
-#: balancer sends each replica a more even load than thinning does.
+#: Largest rate of a fleet's replica relative to that of a lone one. A load balancer sends each
+#: replica a more even load than random thinning does.
 BALANCED_GAIN = 2.0
-#: Replicas beyond the number that thinning suggests, before a fleet is given up: the larger of a
+#: Additional replicas, beyond the number from thinning, to try before giving up: the larger of a
 #: number and a share.
 _MORE_REPLICAS, _MORE_SHARE = 2, 0.25
-#: Width and first stride of the bisections for an interval of rates.
+#: Width and first stride of bisections for an interval of rates.
 BAR_WIDTH, _BAR_STRIDE = 0.02, 1.05
 
 
@@ -215,7 +215,7 @@ def chance_to_hold(
 
 
 def router_of(candidate: Candidate, replicas: int) -> str:
-    """Return the rule of the router; of a single replica that of its own load balancer."""
+    """Return the routing rule; for a single replica that of its own load balancer."""
     engine = candidate.engine
     if replicas > 1:
         return engine.router or LEAST_REQUESTS
@@ -223,10 +223,10 @@ def router_of(candidate: Candidate, replicas: int) -> str:
 
 
 def by_chance(size: FleetSize, trials: Trials, problem: PlanningProblem) -> list[Fleet]:
-    """Return the fleet behind a router that goes by chance, as a Kubernetes Service does.
+    """Return the fleet behind a random router, such as a Kubernetes Service.
 
-    It stands beside the fleet that a plan is for. The list is empty without a rate, for a single
-    replica, where that is the router, and where replicas fall far behind.
+    The plan shows it for comparison. The list is empty without a rate, for a single replica, if the
+    plan's router is random, and if replicas fall far behind.
     """
     asked = problem.rate_per_s
     if asked is None or size.replicas == 1 or not size.fleets or size.fleets[-1].routing == RANDOM:

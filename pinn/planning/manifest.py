@@ -20,7 +20,7 @@ from pinn.specs.serving import SGLANG, TRTLLM, VLLM
 
 _Object = dict[str, object]
 
-#: Container image of a release.
+#: Engine -> container image of a release.
 _IMAGES = {
     VLLM: "vllm/vllm-openai:v{}",
     SGLANG: "lmsysorg/sglang:v{}",
@@ -33,9 +33,9 @@ _PORTS = {VLLM: 8000, SGLANG: 30000, TRTLLM: 8000}
 #: vllm/entrypoints/serve/instrumentator/health.py``, ``sglang 0.5.23
 #: sglang/srt/entrypoints/http_server.py``.
 _HEALTH = "/health"
-#: Port over which a group's machines meet.
+#: Port through which the machines of a group connect.
 _RENDEZVOUS_PORT = 20000
-#: Seconds between probes, and how many may fail: half an hour to load weights and capture graphs.
+#: Seconds between probes, and allowed failures: half an hour to load weights and capture graphs.
 _PROBE_S, _START_PROBES, _READY_PROBES, _LIVE_PROBES = 10, 180, 3, 6
 _NAME_LENGTH = 40
 
@@ -78,7 +78,7 @@ def manifest(plan: Plan) -> str:
 
 
 class _Plain(yaml.SafeDumper):
-    """Writes equal values twice, as people do, in place of anchors and aliases."""
+    """YAML writer that repeats equal values instead of using anchors and aliases."""
 
     def ignore_aliases(self, data: object) -> bool:
         """Return True for all values."""
@@ -87,7 +87,7 @@ class _Plain(yaml.SafeDumper):
 
 
 def _notes(plan: Plan, choice: Choice) -> list[str]:
-    """Return what the objects are for, and what they leave to the reader."""
+    """Return comments on the purpose of the objects, and on what the user has to complete."""
     rate = plan.ask.rate_per_s
     asked = "as many requests as meet the SLO" if rate is None else f"{rate:g} requests/s"
     lines = [
@@ -199,7 +199,7 @@ def _pod(server: _Server, command: list[str], labels: _Object, *, serves: bool =
         "image": server.image,
         "command": command,
         "env": _environment(server),
-        # One process a GPU, the engine's own and the API server.
+        # One process per GPU, the engine core and the API server.
         "resources": {
             "requests": {"cpu": str(per_pod + 2)},
             "limits": {"nvidia.com/gpu": str(per_pod)},
@@ -232,7 +232,7 @@ def _environment(server: _Server) -> list[_Object]:
     secret = {"name": "hf-token", "key": "token", "optional": True}
     listed: list[_Object] = [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": secret}}]
     if "--kv-transfer-config" in server.command:
-        # Servers of the other role reach this one at its pod's address.
+        # Servers of the other role connect to the pod's address.
         address = {"fieldRef": {"fieldPath": "status.podIP"}}
         listed.append({"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "valueFrom": address})
     return listed
@@ -240,7 +240,7 @@ def _environment(server: _Server) -> list[_Object]:
 
 def _product(gpu: str) -> str | None:
     """Return the label that NVIDIA's GPU feature discovery gives nodes; None where unknown."""
-    with suppress(PinnError):  # the user's own datasheet is not in the catalogue
+    with suppress(PinnError):  # a user's own datasheet is not in the catalog
         for alias in gpu_aliases(load_gpu(gpu)):
             if alias.startswith("NVIDIA "):
                 return alias.replace(" ", "-")

@@ -18,11 +18,11 @@ from pinn.common.plots import log_scale, new_figure, png, short, svg
 from pinn.planning.plan import POOLS_UNSURE, Choice, Plan, Point, has_gaps
 from pinn.simulator.slo import parse_slo, written_s
 
-#: Number of choices that are drawn, best first.
+#: Most choices that are plotted, best first.
 SHOWN = 4
 
-#: Colour and marker of the GPUs in their order, from the palette of Okabe and Ito (2008), dark and
-#: light in turn.
+#: Colour and marker of each GPU in order, from the palette of Okabe and Ito (2008), alternately
+#: dark and light.
 _LOOKS = (
     ("#0072b2", "o"), ("#e69f00", "s"), ("#004d40", "^"), ("#cc79a7", "D"), ("#56b4e9", "v"),
     ("#7a3b00", "P"), ("#9a9a9a", "X"),
@@ -30,7 +30,7 @@ _LOOKS = (
 
 #: Statistic -> colour, marker and dashes of its line.
 _LINES = {"p50": ("#56b4e9", "o", "-"), "p90": ("#0072b2", "s", "--"), "p99": ("#12263f", "^", ":")}
-#: Colour, marker and dashes of a statistic that only a limit asks for.
+#: Colour, marker and dashes of a statistic that only a limit uses.
 _ASKED = ("#a3480f", "D", "-.")
 
 #: Colour and hatch of the parts of a step in their order; neighbours differ in lightness.
@@ -39,8 +39,8 @@ _FILLS = (
     ("#f2a65a", "\\\\"), ("#5b5b66", ""), ("#d5d5dc", ".."), ("#7d6b91", ""), ("#c9e4ca", "xx"),
 )  # fmt: skip
 
-#: Offsets in points of ranks from their rings, from left to right, so that neighbours do not cover
-#: each other.
+#: Offsets in points of rank labels from their rings, from left to right, so that neighbours do
+#: not overlap.
 _BESIDE = ((-17, 7), (9, -15), (-4, 11), (9, 7))
 
 _OUTLINE = [withStroke(linewidth=2.5, foreground="white")]

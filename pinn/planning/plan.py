@@ -47,7 +47,7 @@ class PlanRequest:
         seed: Seed of random arrival times and lengths. [default: the file's, else 0]
     """
 
-    #: Flags of which several values are tried, and their defaults.
+    #: Flags for which several values are tried, with their defaults.
     SEVERAL: ClassVar = {
         "engine": "vllm",
         "quantization": "the checkpoint's",
@@ -74,30 +74,29 @@ class PlanRequest:
 
 SCHEMA = "pinn plan 1"
 
-#: Statistics that are reported of each metric.
+#: Statistics that are reported for each metric.
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 
-#: Duration of a load, in mean E2E latencies, below which it never fills a server as a lasting one.
+#: Duration of a load, in mean E2E latencies, below which it does not fill a server.
 LEAST_ANSWERS = 10
 
-#: Reasons why a search ended before everything was tried.
+#: Reasons why a search ended early.
 TIME_BUDGET, INTERRUPT = "time budget", "interrupt"
-#: How the reason of a candidate begins that a search had no time for: to screen it, or to make a
-#: row of its fleet.
+#: Prefixes of the reason of a candidate for which time ran out: before screening, or before a row
+#: for its fleet.
 NOT_TRIED, NOT_EVALUATED = "not tried", "not evaluated"
 
-#: Share by which the rate of a fleet may differ from that of its replicas one by one before the
-#: difference is explained: twice the width of the searches.
+#: Relative difference between a fleet's rate and the sum of its replicas' rates above which it is
+#: explained: twice the width of the searches.
 _LIKE_ONE_BY_ONE = 0.02
-#: Router -> reason why replicas behind it may sustain more together than one by one, where a lone
-#: replica is sent requests at random.
+#: Router -> reason why replicas behind it may sustain more together than separately.
 _MORE = {
     LEAST_REQUESTS: "the router balances the load",
     ROUND_ROBIN: "round-robin routing balances the load",
     PREFIX_AWARE: "requests with the same prefix go to the same replica, and queues are short",
     RANDOM: "each replica gets another part of the load",
 }
-#: Router -> reason why they may sustain less.
+#: Router -> reason why replicas behind it may sustain less together than separately.
 _LESS = {
     LEAST_REQUESTS: "the number of requests in flight does not tell how long each will take",
     ROUND_ROBIN: "round-robin routing ignores how long each request takes",
@@ -105,7 +104,7 @@ _LESS = {
     RANDOM: "some replicas get more than their share by chance",
 }
 
-#: Uncertainty that a choice with disaggregated P/D has beyond its interval.
+#: Uncertainty of disaggregated P/D in addition to the interval.
 POOLS_UNSURE = (
     "the probability accounts for the prediction error of each kind of worker; "
     "the error of both together was never measured"

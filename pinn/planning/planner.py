@@ -72,7 +72,7 @@ def plan_load(
         draws, rate, slo, checkpoint, prices, request.max_gpus, load, request.headroom, gpus
     )
     rows = _configurations(request, space, "engine" in flags)
-    # Prediction takes as long as the start of the processes.
+    # Processes start while predictions are computed, which takes about as long.
     with workers.kept("pinn.planning.search_steps", "pinn.simulator.simulate") as kept:
         files, listed = request.coefficients or (), request.configs is not None
         found, misfits = find_candidates(
@@ -143,6 +143,6 @@ def _fits_nowhere(
         most = "" if space.most_gpus is None else f" within --max-gpus {space.most_gpus}"
         last = f"the engine starts with none of the candidates on {', '.join(space.gpus)}{most}"
     fit = nearest_fit(space, problem.workload)
-    # A misfit that more GPUs would not help names its own remedy.
+    # A misfit for which more GPUs would not help has its own remedy.
     advice = "" if misfits else "; give other GPUs, or other combinations with --candidates"
     return f"no candidate: {last}" + (f"; these would fit: {fit}" if fit else advice)

@@ -102,7 +102,7 @@ class PoolsCandidate(Candidate):
         self, workload: Workload, engine: EngineSpec, rescale: Rescale, early_stop: EarlyStop | None
     ) -> Run:
         """Simulate the pools of ``engine.replicas`` replicas."""
-        del early_stop  # runs of two pools always come to their end
+        del early_stop  # runs of two pools cannot be stopped early
         sizes = self.pool_sizes(engine.replicas)
         prefill, decode = (
             Pool(one.deployment, rescale(one.latency), replace(engine, replicas=servers))
@@ -162,7 +162,7 @@ def find_pools(
                 decode_servers=decodes_n,
                 own=tuple({**own, **own_too}),
             )
-            # A multiple of a smaller pair is several replicas of that pair.
+            # A multiple of a smaller pair equals several replicas of that pair.
             is_new = gcd(prefills_n, decodes_n) == 1
             if is_new and (space.most_gpus is None or pair.gpus <= space.most_gpus):
                 found.append(pair)

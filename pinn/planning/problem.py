@@ -20,15 +20,15 @@ from pinn.simulator.workloads.rates import at_rate, mean_rate_per_s, repeated, t
 from pinn.simulator.workloads.workload import Workload
 from pinn.surrogate.encoder_time import images_notice
 
-#: Least requests that are simulated, since fewer tell little about a percentile. A server with a
-#: smaller share of the load is sent this many, at its own rate; a shorter load is repeated.
+#: Fewest requests of a simulation, since fewer give poor percentiles. A server with a smaller
+#: share of the load gets this many, at its own rate; a shorter load is repeated.
 LEAST_REQUESTS = 2000
-#: Most requests of a repeated load. A load is also repeated at rates above the asked one, so that
-#: it lasts as long. A load with more requests than this is not repeated.
+#: Most requests of a repeated load. A load is also repeated at rates above the requested one, to
+#: last as long. A larger load is not repeated.
 MOST_REPEATED = 10_000
-#: Duration in seconds of a load in flags that has no end.
+#: Duration in seconds of a load from flags without an end.
 _DURATION_S = 600.0
-#: Number of seeds of the load whose highest rates are compared.
+#: Number of seeds of the load for which highest rates are compared.
 _DRAWS = 5
 
 
@@ -194,9 +194,9 @@ def draw_load(load: Load, rate_per_s: float | None) -> tuple[Load, list[Workload
         raise PinnError(f"--rate must be positive and finite, got {rate_per_s:g} requests/s")
     if load.path is None and not {"num_prompts", "duration"} & set(load.flags.given):
         load = replace(load, flags=replace(load.flags, duration=_DURATION_S))
-    # Flags have no rate of their own, and a server's highest rate does not depend on the first one.
+    # Flags have no rate of their own, and a server's highest rate does not depend on it.
     drawn_at = 1.0 if rate_per_s is None and load.path is None else rate_per_s
     seeds = [load.seed, *((load.seed or 0) + 1000 + i for i in range(1, _DRAWS))]
     draws = [load.draw(drawn_at, seed) for seed in seeds]
-    mean_rate_per_s(draws[0])  # refuses a load without a rate
+    mean_rate_per_s(draws[0])  # raises an error for a load without a rate
     return load, draws

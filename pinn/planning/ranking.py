@@ -11,10 +11,11 @@ from pinn.planning.pools import PoolsCandidate
 from pinn.planning.problem import PlanningProblem
 from pinn.planning.screening import guessed_rate_per_s
 
-#: Relative error by which a screened highest rate may be too low without losing the candidate.
+#: Relative error of a screened highest rate at which a candidate is still kept.
 _SCREENING_ERROR = 0.2
 
-#: Expense: whether it is in GPUs because the kind has no price, and price or GPUs.
+#: Expense of a fleet: whether it is in GPUs because there is no price, and price or number of
+#: GPUs.
 Expense = tuple[bool, float]
 
 
@@ -29,7 +30,7 @@ def screening_order(
         groups: Candidates of each hardware.
         problem: Load and prices.
     """
-    # Limits of the scheduler change a guess little.
+    # Scheduler limits hardly change a guess.
     guesses = [
         _expense(group[0], guessed_rate_per_s(group[0], problem), problem, whole=False)
         for group in groups
@@ -125,7 +126,7 @@ def rank(choice: Choice, asked_per_s: float | None) -> tuple[float, ...]:
     """
     per_s = choice.highest_rate.per_s
     used = choice.utilization
-    if used is None and asked_per_s is not None:  # not determined in time
+    if used is None and asked_per_s is not None:  # the rate was not determined in time
         used = asked_per_s / (choice.replicas * per_s)
     return _key(choice.cost_per_hour, choice.gpus, per_s, used)
 

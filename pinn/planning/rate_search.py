@@ -5,17 +5,17 @@ from collections.abc import Callable
 
 import numpy as np
 
-#: Ratio of a failing rate to a passing one, less 1, at which a search ends.
+#: Ratio of a failing to a passing rate, less 1, at which a search ends.
 WIDTH = 0.01
-#: Share of the first guess below which a rate counts as none.
+#: Share of the first guess below which a rate counts as 0.
 _LEAST_SHARE = 1e-3
 _MOST_STRIDE = 4.0
 _MOST_STEPS = 60
-#: Distances from a crossing at which rates are tried, to see if it is the only one; ratios less 1.
+#: Relative distances from a crossing at which rates are tried, to check that it is the only one.
 _BESIDE = (0.01, 0.02, 0.03)
-#: Ratio of neighbours on the geometric grid that settles a jagged crossing, less 1.
+#: Ratio of neighbouring rates of the geometric grid, less 1.
 _RUNG = 0.002
-#: Number of rates in a row that pass below, and fail above, where the grid ends: 3 %; and the most
+#: Number of consecutive rates that pass below, and fail above, to end the grid: 3 %; and most
 #: rates of the grid.
 _CLEAR_RUNGS, _MOST_RUNGS = 15, 500
 

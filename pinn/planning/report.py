@@ -27,7 +27,7 @@ from pinn.planning.plan import (
 )
 from pinn.simulator.slo import LimitOutcome, parse_slo
 
-#: Most rows in a terminal where one kind of GPU was asked; the files have all.
+#: Most rows in a terminal if one kind of GPU was requested; the files have all.
 _ROWS = 3
 
 
@@ -108,12 +108,12 @@ def _token_costs(choice: Choice) -> str:
 
 
 def _heading(outcome: LimitOutcome) -> str:
-    """Return a limit on a few short lines."""
+    """Return the text of a limit on a few short lines."""
     return "\n".join([outcome.what, *outcome.bound.split(" and ")]).replace(" of requests", " of:")
 
 
 def _limit_cell(place: int, choice: Choice) -> str:
-    """Return the value where a limit was asked, and below it whether it is met."""
+    """Return the value of a requested limit, and below it whether the limit is met."""
     outcome = choice.seen.limits[place]
     return f"{outcome.value}\n{'met' if outcome.met else 'MISSED'}"
 
@@ -132,7 +132,7 @@ def _rate(choice: Choice) -> str:
 def _chance(choice: Choice) -> str:
     if choice.chance is None:
         return "-"
-    # The largest of the law's equally likely errors stands for the worst 5 %.
+    # The largest of the equally likely errors represents the worst 5 %.
     share = ">97 %" if choice.chance > 0.97 else f"{100 * choice.chance:.0f} %"
     return share + (" safe" if choice.safe else "")
 
@@ -170,7 +170,7 @@ def _counts(plan: Plan) -> list[str]:
     ]
 
 
-#: Router -> words for it.
+#: Router -> its description.
 _ROUTED = {
     RANDOM: "With random routing (Kubernetes Service)",
     ROUND_ROBIN: "With round-robin routing",
@@ -287,12 +287,12 @@ def plan_json(plan: Plan) -> bytes:
 
 def write_files(plan: Plan, folder: Path) -> None:
     """Write plan.json, plan.csv, plan.html, its pictures and the manifest into a folder."""
-    from pinn.planning.page import write_page  # pictures take long to import
+    from pinn.planning.page import write_page  # plots are slow to import
 
     write_whole(folder / "plan.json", plan_json(plan))
     write_rows(choice_rows(plan), folder / "plan.csv")
     write_page(plan, folder)
-    with suppress(PinnError):  # the first choice has no manifest
+    with suppress(PinnError):  # the first choice may have no manifest
         write_whole(folder / "manifest.yaml", manifest(plan))
 
 
@@ -305,7 +305,7 @@ def choice_rows(plan: Plan) -> list[dict[str, object]]:
     ]
 
 
-#: Columns with the names of a choice's fields: those before its flags, and the last ones.
+#: Columns for fields of a choice: those before its flags, and the last ones.
 _FIRST_COLUMNS = ("gpus", "cost_per_hour", "cost_per_million_prompt_tokens",
                   "cost_per_million_output_tokens", "replicas", "engine", "gpu",
                   "gpus_per_replica")  # fmt: skip

@@ -33,7 +33,7 @@ from pinn.surrogate.deployment_features import deployment_features
 from pinn.surrogate.group_features import group_features
 from pinn.surrogate.step_features import step_time
 
-#: Grain in tokens to which lengths are rounded down, so that few different ones are timed.
+#: Multiple in tokens to which lengths are rounded down, to time few different ones.
 _GRAIN_TOKENS = 64
 
 
@@ -48,7 +48,7 @@ def step_seconds(
 def lone_seconds(
     latency: LinearLatency, **requests: float | Real[np.ndarray, "..."]
 ) -> Float[np.ndarray, "..."]:
-    """Seconds of the same steps on one data-parallel rank while the others are idle, at least."""
+    """Return lower bounds of the same steps' seconds on one rank while the others are idle."""
     deployment = latency.deployment
     own = uniform_sums(**requests, window=deployment.model.window_tokens)
     ranks = deployment.recipe.data_parallel_size
@@ -93,7 +93,7 @@ def least_excess(
     """Return a lower bound of the worst latency / its limit; beyond 1 no rate is low enough."""
     means = [limit for limit in slo.on_gaps if limit.name == "mean"]
     lone = least_latencies_s(workload, latency, prompts)
-    # A single gap may be short where tokens are streamed late; all gaps together take all steps.
+    # A single gap may be short if tokens are streamed late; all gaps together include all steps.
     weights = np.maximum(workload.output_tokens - 1, 0)
     some = weights > 0
     gaps = (lone["tpot"][some], weights[some])
@@ -154,7 +154,7 @@ def guessed_rates_per_s(
         prompt_s = prompt_s + latency.encoder.seconds(latency.encoder.images.count)
     drafts = recipe.speculation
     token_s = decode_s / (1.0 if drafts is None else drafts.tokens_per_step)
-    # Data-parallel ranks of the replica run in parallel, pipeline stages on batches of their own.
+    # Data-parallel ranks of a replica run in parallel, pipeline stages on different batches.
     side_by_side = recipe.data_parallel_size * recipe.pipeline_parallel_size
     rate = side_by_side / (output * token_s / batch + prompt_s)
     tpot_s = token_s / np.maximum(1 - rate / side_by_side * prompt_s, 1e-3)
@@ -176,17 +176,18 @@ def _batches(workload: Workload, latency: LinearLatency, engine: EngineSpec) -> 
 
 #: Number of requests of a screening run.
 _REQUESTS = 1000
-#: Relative distance from the best screened rate on the same hardware within which candidates stay.
+#: Relative distance from the best screened rate on the same hardware within which candidates are
+#: kept.
 _MARGIN = 0.04
-#: Width of the bisection.
+#: Width of the bisection in screening.
 _WIDTH = 0.02
-#: Upper bound of any rate, as a multiple of the rate at which all time is used, by a formula
-#: without queues.
+#: Upper bound of any rate, relative to the rate at which all time is used by a formula without
+#: queues.
 _MOST_GUESSED = 2.0
-#: Rates of the frontier, as shares of the rate at which all time is used.
+#: Rates of the frontier, relative to the rate at which all time is used.
 _LADDER = (0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0)
-#: Least requests of such a rate. Fewer are sent than at the highest rate, in about the same time:
-#: most steps of a screening would else be those of its lowest rates.
+#: Fewest requests at such a rate. Lower rates get fewer requests than the highest one, for about
+#: equal durations; else most steps of a screening would be at its lowest rates.
 _LEAST_REQUESTS = 200
 
 
@@ -277,10 +278,10 @@ def _screened_rate(trials: Trials, best: float, near: float) -> float:
     if best > 0:
         if trials.excess(near) > 1:
             return 0.0
-        # Among candidates near the best, the exact distance does not matter.
+        # Near the best, the exact rate does not matter.
         return max(_highest(trials, best, stride=1 + _MARGIN, best=best), near)
     most, guess = _guesses(trials.candidate, trials.load.workload, trials.slo)
-    # So few requests may all run at once, at any rate.
+    # All of so few requests may run at once, at any rate.
     return min(_highest(trials, guess), _MOST_GUESSED * most)
 
 
@@ -309,9 +310,9 @@ def _guesses(candidate: Candidate, load: Workload, slo: Slo | None) -> tuple[flo
     return most, held
 
 
-#: Share of a guessed rate that is left for each doubling of data-parallel ranks, and of pipeline
-#: stages: they share a load unevenly. Medians of screened over guessed rates of gpt-oss-120b on
-#: A100, H100, H200, B200 and L40S. They decide the order of a search alone.
+#: Share of a guessed rate that remains for each doubling of data-parallel ranks, and of pipeline
+#: stages, which share a load unevenly. Medians of screened over guessed rates of gpt-oss-120b on
+#: A100, H100, H200, B200 and L40S. They only affect the order of a search.
 _LEFT_PER_DOUBLED_RANKS, _LEFT_PER_DOUBLED_STAGES = 0.82, 0.73
 
 
@@ -333,7 +334,7 @@ def _scheduler_limits(candidate: Candidate) -> tuple[int, int]:
 
 
 def _same(candidate: Candidate, unfilled: Sequence[Candidate]) -> str | None:
-    """Return why more requests at a time change nothing: a lower limit was never reached."""
+    """Return the reason why a higher limit of requests changes nothing; None if it may."""
     a = candidate.deployment.recipe
     for b in (other.deployment.recipe for other in unfilled):
         alike = (a.token_budget, a.graph_tokens) == (b.token_budget, b.graph_tokens)

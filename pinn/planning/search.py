@@ -28,14 +28,14 @@ from pinn.planning.search_steps import Given, Task, make_row, screen_group, size
 from pinn.planning.time_budget import UNLIMITED, TimeBudget
 
 #: Share of the budget after which only the certainty of rows is estimated, and after which no
-#: further round begins: each sends every task that is left to the workers, which takes time too.
+#: further round begins, since rounds send all remaining tasks to the workers.
 _SEARCH_SHARE, _LAST_ROUND_SHARE = 0.7, 0.65
-#: Share of the time left for the search that a round spends on screening.
+#: Share of the remaining search time that a round spends on screening.
 _SCREENING_SHARE = 0.6
 
 _LOG = logging.getLogger(__name__)
 _Result = TypeVar("_Result", ScreeningResult, SizingResult, Row)
-#: Step of a search; its result is None where time is over.
+#: Step of a search; its result is None if time is over.
 _Step = Callable[[PlanningProblem, Task[Given]], _Result | None]
 
 
@@ -173,7 +173,7 @@ class Search:
             must, may = ranking.promising(self.fastest, self.problem, top)
             self._size(must, may, budget)
             first = []
-            if rounds.is_over and not self.fleets:  # no row needs the rest of the time
+            if rounds.is_over and not self.fleets:  # no row needs the remaining time
                 budget = rounds = self.budget
             if rounds.is_over or not self.untried:
                 break

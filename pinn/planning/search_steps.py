@@ -1,4 +1,4 @@
-"""Steps of a search, for other processes; their results are JSON-ready, as entries of a cache."""
+"""Steps of a search, which run in other processes; their results are cached as JSON."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

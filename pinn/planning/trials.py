@@ -24,9 +24,9 @@ from pinn.simulator.statistics import statistic
 from pinn.simulator.steady_state import output_tokens_between
 from pinn.simulator.workloads.workload import Workload
 
-#: Share of the load after which throughput is measured, when batches have filled.
+#: Share of the load after which throughput is measured, when batches are full.
 _WARM_SHARE = 0.2
-#: Share of the load's time by which the last answers may take longer than the first ones.
+#: Share of the load's duration by which the last answers may take longer than the first.
 _DRAIN_SHARE = 0.05
 
 

@@ -1,4 +1,4 @@
-"""Queues of requests, and the blocks of the KV cache that they hold."""
+"""Linked queues of requests, and allocation of the KV cache blocks that requests hold."""
 
 import numpy as np
 
@@ -21,14 +21,14 @@ from pinn.simulator.state import (
 
 
 def append(engine: Engine, queue: Queue, r: int) -> None:
-    """``FCFSRequestQueue.add_request``, or ``EngineCoreProc.process_input_sockets``."""
+    """Append a request to a queue, as ``FCFSRequestQueue.add_request`` does."""
     _join(engine, queue, queue.tail, r)
     _join(engine, queue, r, -1)
     queue.size += 1
 
 
 def prepend(engine: Engine, queue: Queue, r: int) -> None:
-    """``FCFSRequestQueue.prepend_request``."""
+    """Put a request at the head of a queue, as ``FCFSRequestQueue.prepend_request`` does."""
     head = queue.head
     _join(engine, queue, -1, r)
     _join(engine, queue, r, head)
@@ -36,9 +36,9 @@ def prepend(engine: Engine, queue: Queue, r: int) -> None:
 
 
 def move_after_holders(engine: Engine, queue: Queue, r: int) -> None:
-    """A request goes behind those at the head of a queue that hold blocks.
+    """Move a request behind those at the head of its queue that hold KV blocks.
 
-    ``Scheduler.kv_holding_waiting`` is a queue of its own, which is served first.
+    vLLM keeps such requests in a separate queue, ``Scheduler.kv_holding_waiting``, served first.
     """
     remove(engine, queue, r)
     before, after = -1, queue.head
@@ -50,13 +50,13 @@ def move_after_holders(engine: Engine, queue: Queue, r: int) -> None:
 
 
 def remove(engine: Engine, queue: Queue, r: int) -> None:
-    """``FCFSRequestQueue.remove_request``."""
+    """Remove a request from its queue, as ``FCFSRequestQueue.remove_request`` does."""
     _join(engine, queue, engine.requests[r].before, engine.requests[r].after)
     queue.size -= 1
 
 
 def _join(engine: Engine, queue: Queue, before: int, after: int) -> None:
-    """Two requests become neighbours; -1 stands for an end of the queue."""
+    """Link two requests as neighbours in a queue; -1 stands for an end of the queue."""
     if before >= 0:
         engine.requests[before].after = after
     else:
@@ -68,7 +68,7 @@ def _join(engine: Engine, queue: Queue, before: int, after: int) -> None:
 
 
 def push_heap(heap: Records[Event], size: int, moment_s: float, r: int) -> None:
-    """Insert into a heap of ``size`` events."""
+    """Insert an event into a heap that has ``size`` events."""
     i = size
     while i > 0 and moment_s < heap[(i - 1) // 2].moment_s:
         _put(heap[i], heap[(i - 1) // 2].moment_s, heap[(i - 1) // 2].request)
@@ -77,7 +77,7 @@ def push_heap(heap: Records[Event], size: int, moment_s: float, r: int) -> None:
 
 
 def pop_heap(heap: Records[Event], size: int) -> int:
-    """Remove the earliest of ``size`` events and return its request."""
+    """Remove the earliest of the ``size`` events of a heap and return its request."""
     first, last = heap[0].request, heap[size - 1]
     moment_s, r = last.moment_s, last.request
     i, child = 0, 1
@@ -99,18 +99,18 @@ def _put(event: Event, moment_s: float, r: int) -> None:
 # The pool of KV cache blocks: allocation, prefix cache, eviction.
 #
 # Mirrors ``vllm/v1/core/block_pool.py`` and ``FullAttentionManager`` of
-# ``single_type_kv_cache_manager.py``. A block's hash is an integer key here, equal where vLLM's
-# chained hashes would be equal. Models with windowed layers hold further, unkeyed blocks per
+# ``single_type_kv_cache_manager.py``. A block's hash is an integer key here; keys are equal if
+# vLLM's chained hashes would be. Models with windowed layers have further blocks without keys per
 # request; their prefix hits follow the full-attention group alone.
 
 
 def blocks_for(engine: Engine, tokens: int) -> int:
-    """Blocks of one KV cache group that hold so many tokens."""
+    """Return the number of KV blocks of one cache group that hold a number of tokens."""
     return -(-tokens // engine.config.block_tokens)
 
 
 def extra_blocks_for(engine: Engine, tokens: int) -> int:
-    """Blocks of the other KV cache groups: further full ones, and windowed ones up to a window."""
+    """Return the KV blocks that other cache groups need: full-attention and windowed ones."""
     config = engine.config
     blocks = blocks_for(engine, tokens)
     windowed = min(blocks * config.window_share, config.window_blocks)
@@ -118,7 +118,7 @@ def extra_blocks_for(engine: Engine, tokens: int) -> int:
 
 
 def take_block(engine: Engine, replica: int) -> int:
-    """``BlockPool.get_new_blocks``: the least recently freed block, dropped from the cache."""
+    """Allocate and return the least recently freed block, and drop its cached content."""
     block = engine.cache[replica, 0].after
     unlink_block(engine, replica, block)
     forget_key(engine, replica, block)
@@ -130,14 +130,14 @@ def take_block(engine: Engine, replica: int) -> int:
 
 
 def note_block(engine: Engine, replica: int, block: int) -> None:
-    """A block is taken: a job that stores what was in it comes first."""
+    """Note that a block is reused: a second-tier store of its old content has to finish first."""
     engine.stamps[replica, block] = engine.replicas[replica].schedulings
     if engine.fences[replica, block] > 0:
         flush(engine, replica, engine.fences[replica, block] - 1)
 
 
 def flush(engine: Engine, replica: int, number: int) -> None:
-    """The worker waits for a job of a second tier before the next batch."""
+    """Note that the worker waits for a second-tier transfer before the next batch."""
     if number >= engine.replicas[replica].jobs_first:
         job = job_of(engine, replica, number)
         if job.progress != DONE:
@@ -146,12 +146,12 @@ def flush(engine: Engine, replica: int, number: int) -> None:
 
 
 def job_of(engine: Engine, replica: int, number: int) -> Job:
-    """A job by its number."""
+    """Return a transfer job by its number."""
     return engine.jobs[replica, number % engine.config.n_jobs]
 
 
 def unlink_block(engine: Engine, replica: int, block: int) -> None:
-    """``FreeKVCacheBlockQueue.remove``."""
+    """Unlink a block from the free list, as ``FreeKVCacheBlockQueue.remove`` does."""
     taken = engine.cache[replica, block]
     engine.cache[replica, taken.before].after = taken.after
     engine.cache[replica, taken.after].before = taken.before
@@ -159,7 +159,7 @@ def unlink_block(engine: Engine, replica: int, block: int) -> None:
 
 
 def release_block(engine: Engine, replica: int, block: int, first: bool) -> None:
-    """``BlockPool.free_blocks`` of one block: to the end of the free list, or to its beginning."""
+    """Release one use of a block; an unused block joins the end or start of the free list."""
     freed, state = engine.cache[replica, block], engine.replicas[replica]
     freed.references -= 1
     state.held_blocks -= 1
@@ -177,7 +177,7 @@ def release_block(engine: Engine, replica: int, block: int, first: bool) -> None
 
 
 def touch_block(engine: Engine, replica: int, block: int) -> None:
-    """``BlockPool.touch``: one more request uses a cached block."""
+    """Count one more request that uses a cached block, as ``BlockPool.touch`` does."""
     touched = engine.cache[replica, block]
     if touched.references == 0:
         unlink_block(engine, replica, block)
@@ -186,7 +186,7 @@ def touch_block(engine: Engine, replica: int, block: int) -> None:
 
 
 def remember_key(engine: Engine, replica: int, block: int, key: int) -> None:
-    """``BlockHashToBlockMap.insert``: blocks of equal content queue up behind the first."""
+    """Make a block findable by its key; blocks of equal content form a chain."""
     fresh = engine.cache[replica, block]
     fresh.key, fresh.twin = key, 0
     if engine.holder[replica, key] == 0:
@@ -200,7 +200,7 @@ def remember_key(engine: Engine, replica: int, block: int, key: int) -> None:
 
 
 def forget_key(engine: Engine, replica: int, block: int) -> None:
-    """``BlockPool._maybe_evict_cached_block``."""
+    """Remove a block's key from the prefix cache (``BlockPool._maybe_evict_cached_block``)."""
     forgotten = engine.cache[replica, block]
     key = forgotten.key
     if key < 0:
@@ -218,13 +218,13 @@ def forget_key(engine: Engine, replica: int, block: int) -> None:
 
 
 def _watch(engine: Engine, replica: int, key: int) -> None:
-    """Note when a replica's cache got or lost a key, for a router that learns of it later."""
+    """Note when a replica's cache gained or lost a key, for a router with a delayed view."""
     if engine.config.n_watched > 1:
         engine.key_s[replica, key] = engine.replicas[replica].now_s
 
 
 def cached_blocks(engine: Engine, replica: int, r: int) -> int:
-    """``KVCacheManager.get_computed_blocks``: length of the longest cached prefix, in blocks.
+    """Return the length of the longest cached prefix in blocks (``get_computed_blocks``).
 
     At least one token is left to compute, so a wholly cached prompt recomputes its last block.
     """
@@ -239,7 +239,7 @@ def cached_blocks(engine: Engine, replica: int, r: int) -> int:
 
 
 def grow(engine: Engine, replica: int, request: Request, tokens: int) -> bool:
-    """``KVCacheManager.allocate_slots`` of a request that has blocks: all it needs, or nothing."""
+    """Allocate the blocks that a running request needs, or none if they do not all fit."""
     if tokens <= request.blocks * engine.config.block_tokens:
         return True
     return _take_blocks(engine, replica, request, tokens)
@@ -261,9 +261,9 @@ def _take_blocks(engine: Engine, replica: int, request: Request, tokens: int) ->
 
 
 def fits(engine: Engine, replica: int, r: int, hits: int, tokens: int, reserved: int = 0) -> bool:
-    """Whether so many tokens of a waiting request have room, its first ``hits`` blocks cached.
+    """Return whether a waiting request fits, given that its first ``hits`` blocks are cached.
 
-    Cached blocks that nobody uses leave the free list too, so they count against it
+    Cached blocks without users also leave the free list, so they count as allocations
     (``SingleTypeKVCacheManager.get_num_blocks_to_allocate``); ``reserved`` ones stay free.
     """
     request = engine.requests[r]
@@ -274,7 +274,7 @@ def fits(engine: Engine, replica: int, r: int, hits: int, tokens: int, reserved:
 
 
 def idle_hits(engine: Engine, replica: int, request: Request, hits: int) -> int:
-    """Return those of the first ``hits`` blocks, all of them cached, that no request uses."""
+    """Return how many of the first ``hits`` cached blocks no request uses."""
     idle = 0
     for i in range(hits):
         block = engine.holder[replica, engine.keys[request.first_key + i]]
@@ -283,7 +283,7 @@ def idle_hits(engine: Engine, replica: int, request: Request, hits: int) -> int:
 
 
 def admit(engine: Engine, replica: int, r: int, hits: int, tokens: int) -> bool:
-    """``allocate_slots`` of a request without blocks, whose first ``hits`` blocks are cached."""
+    """Allocate blocks to a request that has none and whose first ``hits`` blocks are cached."""
     request, state = engine.requests[r], engine.replicas[replica]
     if state.free_slots == 0 or not fits(engine, replica, r, hits, tokens):
         return False
@@ -298,7 +298,7 @@ def admit(engine: Engine, replica: int, r: int, hits: int, tokens: int) -> bool:
 
 
 def key_blocks(engine: Engine, replica: int, request: Request, tokens: int) -> None:
-    """``SingleTypeKVCacheManager.cache_blocks``: full blocks become findable."""
+    """Add a request's full blocks to the prefix cache, as ``cache_blocks`` of vLLM does."""
     config = engine.config
     if tokens >= (request.keyed_blocks + 1) * config.block_tokens and config.prefix_caching:
         _remember_keys(engine, replica, request, tokens // config.block_tokens)
@@ -312,9 +312,9 @@ def _remember_keys(engine: Engine, replica: int, request: Request, blocks: int) 
 
 
 def free_request(engine: Engine, replica: int, r: int) -> None:
-    """``KVCacheManager.free``: last block first, so that the tail of a prefix is evicted first.
+    """Free a request's blocks from last to first, so that prefixes are evicted tail first.
 
-    Where blocks without a key go first, the last of them is the very first.
+    If blocks without a key are reused first, the last one is reused before the others.
     """
     request, state = engine.requests[r], engine.replicas[replica]
     if request.slot >= 0:
@@ -339,7 +339,7 @@ def free_blocks(engine: Engine, replica: int, r: int) -> None:
 
 
 def enter(engine: Engine, replica: int, r: int, computed: int) -> None:
-    """A waiting request becomes a running one, so many of its tokens found in the cache."""
+    """Move a waiting request to the running ones, with a number of tokens found in the cache."""
     request, state = engine.requests[r], engine.replicas[replica]
     remove(engine, engine.waiting[replica], r)
     if request.scheduled_s < 0:
@@ -355,7 +355,7 @@ def enter(engine: Engine, replica: int, r: int, computed: int) -> None:
 
 
 def preempt(engine: Engine, replica: int, r: int) -> None:
-    """A running request loses its blocks and begins anew; where it waits is the caller's to say."""
+    """Preempt a running request: free its blocks and reset it. The caller puts it into a queue."""
     request, state = engine.requests[r], engine.replicas[replica]
     free_request(engine, replica, r)
     request.status = PREEMPTED
@@ -365,18 +365,18 @@ def preempt(engine: Engine, replica: int, r: int) -> None:
     state.preempted += 1
 
 
-# What a batch holds: its requests, and the sums that step features are made of.
+# Contents of a batch: its requests, and the sums from which step features are computed.
 
 
 def add_to_batch(engine: Engine, replica: int, r: int, tokens: int) -> None:
-    """Put a request into the batch that is being made up, and advance it.
+    """Add a request to the batch under construction and advance its token counts.
 
     In vLLM full blocks become findable before they are computed (``KVCacheManager.
     allocate_slots``), so that requests of one step can share them; in SGLang afterwards.
     """
     config, request, state = engine.config, engine.requests[r], engine.replicas[replica]
     cached, known = request.computed, request.prompt + request.generated
-    # What is left of a prompt whose keys and values came over the network is a step like a decode.
+    # A prompt's last token after a KV transfer is computed like a decode token.
     prompt_left = cached < request.prompt and request.transferred != ARRIVED
     prefill = tokens > 1 + config.drafts or prompt_left
     request.computed = cached + tokens
@@ -384,7 +384,7 @@ def add_to_batch(engine: Engine, replica: int, r: int, tokens: int) -> None:
     request.in_flight += 1
     if not config.prefill_first:
         key_blocks(engine, replica, request, min(request.computed, known))
-    # The next token, and one more for each drafted one that is verified with it.
+    # A decode computes its next token and verifies every drafted token.
     sampled = max(request.computed - known - request.placeholders + 1, 0)
     if sampled > 1:
         request.unverified += sampled - 1
@@ -406,7 +406,7 @@ def add_to_batch(engine: Engine, replica: int, r: int, tokens: int) -> None:
 
 
 def _account(sums: np.ndarray, new: int, cached: int, prefill: bool, window: int) -> None:
-    """Add a request to the sums of ``pinn.physics.batch_sums.BatchSums``, in order."""
+    """Add a request to the running sums of ``pinn.physics.batch_sums.BatchSums``."""
     if prefill:
         sums[0] += 1
         sums[2] += new
@@ -421,15 +421,15 @@ def _account(sums: np.ndarray, new: int, cached: int, prefill: bool, window: int
 
 
 def _pairs(tokens: int, window: int) -> float:
-    """(query, key) pairs of a prompt: the i-th token sees min(i, window) keys."""
+    """Return a prompt chunk's (query, key) pairs: the i-th token sees min(i, window) keys."""
     inside = min(tokens, window)
     return inside * (inside + 1) / 2 + (tokens - inside) * inside
 
 
 def round_up_decodes(engine: Engine, replica: int) -> None:
-    """A step of decodes alone runs as the next larger CUDA graph, with rows of one token added.
+    """Pad a decode-only batch to the next CUDA graph size with one-token rows.
 
-    Beyond the largest graph it is launched as it is; ``graph_requests`` of the costs tells.
+    A batch beyond the largest graph (``graph_requests`` of the costs) is not padded.
     """
     state = engine.replicas[replica]
     sums, added = state.sums, 0

@@ -1,4 +1,4 @@
-"""Requests and answers of clients, and the replicas and API servers behind them."""
+"""Clients that send requests and receive answers, and the API servers between them and replicas."""
 
 import numpy as np
 
@@ -20,38 +20,37 @@ from pinn.simulator.state import (
     Server,
 )
 
-# Who belongs to whom: replicas step in groups, and each copy of the deployment has API servers.
+# Numbering: which replicas step together, and which API servers belong to a copy.
 #
-# Replicas are numbered copy by copy. Those of one copy step together where they share experts,
-# each on its own otherwise, so a group never reaches beyond its copy.
+# Replicas are numbered copy by copy. The replicas of a copy step together if they share experts;
+# otherwise each is a group of its own.
 
 
 def group_of(engine: Engine, replica: int) -> int:
-    """The group that a replica steps with."""
+    """Return the group of replicas that steps together with a replica."""
     return replica * engine.config.n_groups // engine.config.n_replicas
 
 
 def first_of(engine: Engine, group: int) -> int:
-    """The first of the replicas that step together."""
+    """Return the first replica of a group that steps together."""
     return group * (engine.config.n_replicas // engine.config.n_groups)
 
 
 def replicas_of(engine: Engine, group: int) -> range:
-    """The replicas that step together."""
+    """Return the replicas of a group that steps together."""
     return range(first_of(engine, group), first_of(engine, group + 1))
 
 
 def first_server(engine: Engine, replica: int) -> int:
-    """The first API server of a replica's copy."""
+    """Return the first API server of the copy that a replica belongs to."""
     config = engine.config
     return replica * config.n_copies // config.n_replicas * (config.n_servers // config.n_copies)
 
 
 def server_of(engine: Engine, r: int) -> Server:
-    """The API server that a request came to: those of a copy take turns.
+    """Return the API server that handles a request; the servers of a copy take turns.
 
-    Where requests go round several copies, a copy's own come at even distances, so each round
-    begins with another server.
+    Under round-robin routing over several copies, each round begins with another server.
     """
     config = engine.config
     begin = r // config.n_replicas if config.n_copies > 1 else 0
@@ -59,18 +58,17 @@ def server_of(engine: Engine, r: int) -> Server:
     return engine.servers[first_server(engine, engine.requests[r].replica) + turn]
 
 
-# API servers: processes that take requests in and stream tokens out, one thing after another.
+# API servers: processes that take requests in and stream tokens out, one task at a time.
 #
-# Mirrors what ``vllm/entrypoints/openai/api_server.py`` and ``vllm/v1/engine/async_llm.py`` do
-# in one process under one interpreter lock: parse and tokenize each request
-# (``AsyncLLM.add_request``), and handle the tokens of each step that the engine's process
-# reports (``output_handler``). While it is busy with one thing the others wait, in order of
-# their arrival. Requests are spread over several processes (``--api-server-count``) in turn; the
+# Mirrors ``vllm/entrypoints/openai/api_server.py`` and ``vllm/v1/engine/async_llm.py``, which run
+# in one process under one interpreter lock. Tasks are to parse and tokenize a request
+# (``AsyncLLM.add_request``), and to handle the tokens of a step (``output_handler``). They run in
+# order of arrival. Requests are spread over several processes (``--api-server-count``) in turn; the
 # operating system's own choice is not modelled.
 
 
 def take_in(engine: Engine, r: int, work_s: float) -> float:
-    """Take a request in; when that is done."""
+    """Take a request in at an API server and return the time when that is done."""
     request, server = engine.requests[r], server_of(engine, r)
     _begin(server, request.sent_s)
     server.work[0] += 1
@@ -81,42 +79,42 @@ def take_in(engine: Engine, r: int, work_s: float) -> float:
 
 
 def hear_of_step(engine: Engine, now: float) -> None:
-    """The engine reports a step: when each server begins with its tokens."""
+    """Note that the engine reports a step, and set when each API server begins with its tokens."""
     for i in range(engine.config.n_servers):
         server = engine.servers[i]
         server.start_s = max(server.free_s, now)
 
 
 def stream(server: Server, now: float, token_s: float) -> None:
-    """Send one token of a step that ended ``now``; the server is free when it is sent."""
+    """Stream one token of a step that ended at ``now``; the server is busy until it is sent."""
     _begin(server, now)
     server.work[2] += 1
     server.free_s = max(server.free_s, now) + token_s
 
 
 def _begin(server: Server, now: float) -> None:
-    """A server that is idle begins to count its work anew.
+    """Reset the work count of an API server that is idle.
 
-    What comes in one moment waits for each other, even if it takes no time; so does what comes as
-    it ends its last task, as an engine in the same process always does that had to wait for it.
+    Tasks that arrive at the same moment queue behind each other, even if they take no time. So does
+    a task that arrives just as the last one ends.
     """
     if server.free_s < now and server.came_s < now:
         server.work[0] = server.work[1] = server.work[2] = 0.0
     server.came_s = now
 
 
-# Prompts that wait for others while decodes go on, so that one step takes them together.
+# Prompts that wait for other prompts during decodes, so that one step takes several.
 #
-# Mirrors ``tensorrt_llm/_torch/pyexecutor/py_executor.py``, from memory:
-# ``_waiting_requests``, and ``_balance_adp_requests`` where attention is data parallel; and
-# ``sglang/srt/managers/prefill_delayer.py`` of 0.5.23 where ranks disagree, without its
-# watermark of the cache and its waits for a free batch or a longer queue. A prompt
-# that waits for blocks of the cache counts as one that could run here; there it does not. Ranks
-# of a dense model do not keep step here, so that none waits for another.
+# Mirrors ``tensorrt_llm/_torch/pyexecutor/py_executor.py``, from memory: ``_waiting_requests``, and
+# ``_balance_adp_requests`` under attention data parallelism. Also mirrors
+# ``sglang/srt/managers/prefill_delayer.py`` of 0.5.23 for ranks that disagree, without its cache
+# watermark and its waits for a free batch or a longer queue. Unlike there, a prompt that waits for
+# KV blocks counts as runnable. Ranks of a dense model are not in lockstep, so none waits for
+# another.
 
 
 def prompts_wait(engine: Engine, group: int) -> bool:
-    """Whether the next step of a group's replicas leaves new prompts waiting; counts the steps."""
+    """Return whether a group's next step postpones new prompts; count such steps."""
     if engine.config.prompt_wait_steps == 0:
         return False
     if engine.config.waits_for_all:
@@ -125,7 +123,7 @@ def prompts_wait(engine: Engine, group: int) -> bool:
 
 
 def _waits_for_tokens(engine: Engine, group: int) -> bool:
-    """Until so many steps have passed, or prompts and decodes make up a step worth taking."""
+    """Return whether prompts wait, until enough steps passed or enough tokens are ready."""
     config, state = engine.config, engine.groups[group]
     replica = first_of(engine, group)
     if not _has_prompt(engine, replica) or engine.replicas[replica].running == 0:
@@ -137,7 +135,7 @@ def _waits_for_tokens(engine: Engine, group: int) -> bool:
 
 
 def _waits_for_all(engine: Engine, group: int) -> bool:
-    """Until every replica has a prompt, one has no decodes, or so many steps have passed.
+    """Return whether prompts wait for all replicas to have one (attention data parallelism).
 
     SGLang counts only steps in which some replica has a prompt, and waits beside idle ones.
     """
@@ -156,7 +154,7 @@ def _waits_for_all(engine: Engine, group: int) -> bool:
 
 
 def _has_prompt(engine: Engine, replica: int) -> bool:
-    """Whether a request waits and a place is free, or a prompt goes on in SGLang."""
+    """Return whether a replica has a prompt that can run: a new one, or a partly computed one."""
     state = engine.replicas[replica]
     if state.chunked >= 0:
         return True
@@ -164,7 +162,7 @@ def _has_prompt(engine: Engine, replica: int) -> bool:
 
 
 def _step_tokens(engine: Engine, replica: int) -> int:
-    """Tokens of a step of all decodes and waiting prompts, counted up to where a wait ends."""
+    """Return the tokens of a step with all decodes and waiting prompts, up to the wait's limit."""
     config = engine.config
     tokens = engine.replicas[replica].running * (1 + config.drafts)
     r = engine.waiting[replica].head
@@ -175,21 +173,21 @@ def _step_tokens(engine: Engine, replica: int) -> int:
     return tokens
 
 
-# Drafted tokens that a step has verified: how many of them a request keeps.
+# Speculative decoding: how many of the verified draft tokens a request keeps.
 #
-# ``vllm/v1/core/sched/scheduler.py: Scheduler.update_from_output``: tokens are accepted up to
-# the first that the model would not have said, and those after it count as never computed.
-# Whether one is accepted is drawn with a number that belongs to the request and to its place in
-# the output, whatever the deployment: runs that are compared draw the same numbers.
+# Tokens are accepted up to the first that the model would not generate; later ones count as not
+# computed (``vllm/v1/core/sched/scheduler.py: Scheduler.update_from_output``). The random number of
+# each acceptance depends on the request and the position in its output only, so that compared runs
+# use the same numbers.
 
 
 def verified_tokens(engine: Engine, r: int, sampled: int) -> int:
-    """Tokens that a step gives to a request: the next one and the drafted ones that are accepted.
+    """Return the tokens that a step gives a request: the next one and the accepted drafts.
 
     Args:
         engine: The engine.
         r: The request.
-        sampled: Tokens that the step sampled of it: 1 + the drafted ones.
+        sampled: Tokens that the step sampled for the request: 1 + its draft tokens.
     """
     request, drafted = engine.requests[r], sampled - 1
     if drafted == 0:
@@ -201,7 +199,7 @@ def verified_tokens(engine: Engine, r: int, sampled: int) -> int:
     request.drafted_tokens += drafted
     request.accepted_tokens += accepted
     accepted = min(accepted, request.output - request.generated - 1)
-    if request.unverified >= drafted:  # else it was preempted, and nothing of it is computed
+    if request.unverified >= drafted:  # a preempted request has lost its computed tokens
         request.unverified -= drafted
         request.computed -= drafted - accepted
     request.worked -= drafted - accepted
@@ -212,7 +210,7 @@ def verified_tokens(engine: Engine, r: int, sampled: int) -> int:
 
 
 def next_send_s(engine: Engine) -> float:
-    """When the next request is sent; infinity while that is not known yet."""
+    """Return when the next request is sent; infinity while that is unknown."""
     counters = engine.counters
     if engine.config.role >= DECODES:
         return engine.endings[0].moment_s if counters.endings > 0 else np.inf
@@ -221,7 +219,7 @@ def next_send_s(engine: Engine) -> float:
 
 
 def _next_start_s(engine: Engine) -> float:
-    """When the next request is sent that follows none."""
+    """Return when the next request is sent that does not follow another request."""
     config, counters = engine.config, engine.counters
     if counters.next == config.n_requests:
         return np.inf
@@ -239,29 +237,29 @@ def _next_start_s(engine: Engine) -> float:
 
 
 def push_ending(engine: Engine, r: int, moment: float) -> None:
-    """A client will see a request end, or a decode server will get it."""
+    """Note when a client will see a request end, or a decode server will receive it."""
     counters = engine.counters
     blocks.push_heap(engine.endings, counters.endings, moment, r)
     counters.endings += 1
 
 
 def pop_ending(engine: Engine) -> int:
-    """The earliest of those requests."""
+    """Remove and return the request that ends first."""
     counters = engine.counters
     counters.endings -= 1
     return blocks.pop_heap(engine.endings, counters.endings + 1)
 
 
 def send(engine: Engine, moment: float) -> int:
-    """Send the next request; -1 if the server refuses it at once.
+    """Send the next request and return it; -1 if the server refuses it at once.
 
-    Where all places were taken it takes the one that was freed first. Others that are freed in the
-    same moment stay for the requests after it, which are then sent in that moment too. The next
-    turn of a conversation goes on in the place of the first.
+    Under a concurrency limit the request takes the place that was freed first. A conversation keeps
+    its place from turn to turn.
     """
     config, counters = engine.config, engine.counters
     if config.role >= DECODES:
-        r = pop_ending(engine)  # as they come from the prefill servers, or the fleet's router
+        # requests of the pool are sent in the order in which they are handed over
+        r = pop_ending(engine)
     elif counters.due > 0 and engine.due[0].moment_s <= moment:
         r = blocks.pop_heap(engine.due, counters.due)
         counters.due -= 1
@@ -290,7 +288,7 @@ def send(engine: Engine, moment: float) -> int:
 
 
 def hand_over(engine: Engine, r: int, work_s: float) -> None:
-    """The API server takes a request in and passes it on.
+    """Pass a request from its API server to the engine.
 
     Requests of one replica stay in the order of arrival, whichever server takes them in.
     """
@@ -309,7 +307,7 @@ def hand_over(engine: Engine, r: int, work_s: float) -> None:
 
 
 def resolve(engine: Engine, r: int, moment: float) -> None:
-    """A client sees its request end; the stage may be over and the next one open."""
+    """End a request for its client; this may end its load stage and open the next one."""
     config, counters = engine.config, engine.counters
     if config.role >= DECODES:
         pass_on(engine, r, moment)
@@ -330,7 +328,7 @@ def resolve(engine: Engine, r: int, moment: float) -> None:
 
 
 def pass_on(engine: Engine, r: int, moment: float) -> None:
-    """A request leaves for the other pool, where it arrives at a moment."""
+    """Let a request leave for the other pool, where it arrives at ``moment``."""
     counters = engine.counters
     leaving = engine.leaving[counters.leaving]
     leaving.moment_s, leaving.request = moment, r
@@ -347,7 +345,7 @@ def _open_stage(engine: Engine, moment: float) -> None:
 
 
 def open_next_stage(engine: Engine) -> None:
-    """Stages that do not wait open by the clock, once the one before is sent."""
+    """Open load stages by the clock, each once the requests of the one before are sent."""
     config, counters = engine.config, engine.counters
     if config.stages_wait or counters.next == config.n_requests:
         return
@@ -356,11 +354,10 @@ def open_next_stage(engine: Engine) -> None:
 
 
 def hang_up(engine: Engine, now: float) -> None:
-    """Clients whose patience has run out disconnect, which aborts their requests.
+    """Disconnect clients whose patience has run out, which aborts their requests.
 
     ``EngineCore._process_aborts_queue`` and ``Scheduler.finish_requests``: blocks are freed at
-    once, even those of a batch in flight. The engine learns of it at its next turn, until which it
-    plans nothing; by then other clients' requests may have taken the places.
+    once, even those of a batch in flight. The engine learns of it at its next turn.
     """
     counters = engine.counters
     while counters.deadlines > 0 and engine.deadlines[0].moment_s <= now:
@@ -393,7 +390,7 @@ def hang_up(engine: Engine, now: float) -> None:
 def update_from_output(
     engine: Engine, replica: int, column: int, now: float, token_s: float, completion_s: float
 ) -> None:
-    """Hand the tokens of batch ``column`` to its requests at engine time ``now``."""
+    """Give the tokens of batch ``column`` to its requests at engine time ``now``."""
     config, batch = engine.config, engine.batches[replica, column]
     hear_of_step(engine, now)
     if config.tier > 0:
@@ -424,10 +421,10 @@ def update_from_output(
         in_tree = ends or batch.prompts > 0
         findable = in_tree if config.prefill_first else config.asynchronous > 0
         if findable and request.status == RUNNING:
-            # The token after the last one is in flight, and SGLang's tree takes its place too.
+            # The cache also has a place for the token after the last one, which is in flight.
             in_flight = 0 if config.prefill_first and ends else request.placeholders
             known = request.prompt + request.generated
-            # Drafts that were planned beyond the last token are no keys.
+            # Draft tokens planned beyond the last output token have no keys in the cache.
             if config.tier != BY_NODE:
                 known = min(request.computed - in_flight, known)
                 blocks.key_blocks(engine, replica, request, known)
@@ -449,10 +446,10 @@ def update_from_output(
 def _append_tokens(
     engine: Engine, request: Request, server: Server, now: float, tokens: int
 ) -> None:
-    """Count a step's tokens and the gap since those before, runs of equal gaps together.
+    """Count a step's tokens, and the gap since the previous step that gave tokens.
 
-    A gap lies between the moments when the server begins with two steps' tokens: all requests of
-    a batch share it, whatever their places in the batch.
+    A gap is the time between the moments when the API server begins to stream two steps' tokens.
+    All requests of a batch share it.
     """
     counters = engine.counters
     request.generated += tokens
@@ -476,7 +473,7 @@ def _append_tokens(
 
 
 def _finish(engine: Engine, replica: int, r: int, completion_s: float) -> None:
-    """``check_stop`` at max_tokens and ``_free_request``; a preempted request may end too."""
+    """Finish a request that has all its tokens, whether it runs or is preempted."""
     request = engine.requests[r]
     if request.status == PREEMPTED:
         blocks.remove(engine, engine.waiting[replica], r)
@@ -486,14 +483,14 @@ def _finish(engine: Engine, replica: int, r: int, completion_s: float) -> None:
     else:
         blocks.free_request(engine, replica, r)
     delay = request.scheduling_s + request.preemption_s + completion_s
-    if engine.config.role:  # of one of two pools; the decoding one's answers pass on in either way
+    if engine.config.role:  # in disaggregated serving the decode pool's answers are passed on
         pass_on(engine, r, request.last_sent_s + delay)
     else:
         resolve(engine, r, request.last_sent_s + delay)
 
 
 def _drop_ended(engine: Engine, replica: int) -> None:
-    """``remove_all`` of those that run no more: the others keep their order."""
+    """Remove requests that no longer run from the running list and keep the order of the others."""
     state = engine.replicas[replica]
     kept = 0
     for i in range(state.running):

@@ -22,7 +22,7 @@ _config: Any = numba.config
 
 
 def _folder(function: Callable[..., Any]) -> str:
-    """Return a folder of its own for each state of the code that a function calls.
+    """Return a cache folder that is unique to the code that a function calls.
 
     numba notices a change of the file that holds a compiled function, not of the others.
     """
@@ -34,7 +34,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function at its first call, or load what an earlier process compiled.
 
     It releases the interpreter lock, so that threads run simulations side by side. Without a
-    writable cache folder every process compiles anew.
+    writable cache folder every process compiles again.
     """
     jit = partial(numba.njit, nogil=True, error_model="numpy")
     folder = _folder(function)
@@ -71,19 +71,21 @@ def _compile(jitted: Any, lock: Path | None, types: tuple[Any, ...]) -> None:
             jitted.compile(types)
     finally:
         if enabled:
-            gc.freeze()  # What the compiler made counts as old, so that it is not looked
-            gc.unfreeze()  # through as soon as the collector goes on.
+            # Objects that the compiler made become permanent, so that the next collection skips
+            # them.
+            gc.freeze()
+            gc.unfreeze()
             gc.enable()
 
 
-#: Of functions that compiled functions alone call.
+#: Decorator for functions that only compiled functions call.
 _INNER: Any = {"nogil": True, "error_model": "numpy"}
-#: For functions that compiled functions call; from Python they are called as they are.
+#: Decorator for functions that compiled functions call; Python calls the plain function.
 inner = register_jitable(**_INNER)
 
 
 def compiled_as(plain: Callable[..., Any]) -> Callable[[_Function], _Function]:
-    """Decorate what chooses a function's form in compiled code, as ``numba.extending.overload``."""
+    """Decorate a function that selects the compiled form of ``function``."""
     decorate: Callable[[_Function], _Function] = overload(plain, jit_options=_INNER)
     return decorate
 

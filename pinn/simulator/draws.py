@@ -1,14 +1,14 @@
-"""Numbers that look drawn at random and belong to a request, whatever the deployment."""
+"""Reproducible pseudo-random numbers that depend on a request alone, not on the deployment."""
 
 from pinn.simulator.compiler import compiled_inside
 
-#: Whole numbers of 31 bits, whose products fit in 64; two odd multipliers of a hash with few
-#: biases (github.com/skeeto/hash-prospector), the second cut to 31 bits.
+#: Two odd multipliers of a hash with little bias (github.com/skeeto/hash-prospector), the second
+#: cut to 31 bits. Products of 31-bit integers fit in 64 bits.
 _MASK, _FIRST, _SECOND, _STRIDE = 0x7FFFFFFF, 0x21F0AAAD, 0x735A2D97, 0x1E3779B1
 
 
 def uniform_number(r: int, place: int) -> float:
-    """A number from 0 to 1 that belongs to a request and a place in its output."""
+    """Return a number from 0 to 1 that is fixed for a request and a position in its output."""
     bits = _mixed((r * _STRIDE & _MASK) ^ _mixed(place + 1))
     return bits / (_MASK + 1)
 

@@ -1,4 +1,4 @@
-"""The state of a simulated engine: settings, counters, records and arrays.
+"""State of a simulated engine: settings, counters, records and arrays.
 
 :mod:`pinn.simulator.compiled_engine` has it in compiled code, :func:`plain_engine` in plain Python.
 """
@@ -43,18 +43,18 @@ class Config:
     asynchronous: I8
     pipeline_parallel_size: I8
     least_loaded: I8
-    router: I8  # ``NO_ROUTER`` or a rule
-    first_copy: I8  # number of its first copy among those of a fleet
-    router_interval_s: F8  # between its looks at the copies
+    router: I8  # routing rule, or ``NO_ROUTER``
+    first_copy: I8  # number of the engine's first copy within a fleet
+    router_interval_s: F8  # time between two updates of the router's view of the copies
     prefix_weight: F8
     queue_weight: F8
     usage_weight: F8
-    kv_blocks: I8  # of one replica, all that it has
+    kv_blocks: I8  # KV cache blocks of one replica
     concurrency: I8
     stages_wait: I8
-    max_seqs: I8  # rows of a batch
-    blocks: I8  # blocks of one replica that a run can come to use
-    row: I8  # width of a block-table row
+    max_seqs: I8  # most requests of a batch
+    blocks: I8  # most blocks of one replica that a run can use
+    row: I8  # width of a row of the block table
     # Rules of the scheduler, see ``pinn.engines.recipe``.
     whole_prompts: I8
     uncached_first: I8
@@ -62,47 +62,47 @@ class Config:
     awaits_preempted: I8
     chunk_multiple: I8
     poll_interval: I8
-    prompt_interval: I8  # steps from one with prompts to the next; 1 without
+    prompt_interval: I8  # steps from one with prompts to the next; 1 for no throttling
     prompt_wait_steps: I8
     prompt_wait_tokens: I8
-    one_batch: I8  # a request is in one batch at a time
-    stagger: I8  # schedulings between two decodes of a request; 0 for any
-    foresees_ends: I8  # whether SGLang plans by the lengths of outputs
-    prefill_first: I8  # prompts in steps of their own
-    prompt_budget: I8  # prompt tokens after which such a step takes no further request
-    reserves: I8  # requests are admitted with room for their whole output
-    waits_for_all: I8  # until every replica has a prompt
-    shares_experts: I8  # replicas of a group do
+    one_batch: I8  # a request is in at most one batch in flight
+    stagger: I8  # schedulings between two decodes of a request; 0 for no limit
+    foresees_ends: I8  # whether SGLang plans with known output lengths
+    prefill_first: I8  # prompts run in steps without decodes
+    prompt_budget: I8  # prompt tokens after which a prefill step takes no further request
+    reserves: I8  # a request is admitted only if its whole output fits the KV cache
+    waits_for_all: I8  # prompts wait until every replica has one
+    shares_experts: I8  # replicas of a group share experts
     pads_eager_ranks: I8
-    graph_tokens: I8  # of the largest CUDA graph; 0 without any
-    graph_requests: I8  # decodes of the largest one, where they are of decodes alone; else 0
-    drafts: I8  # drafted tokens that a decode brings to be verified
-    lookahead: I8  # tokens beyond those for which it holds blocks
-    depth: I8  # batches in flight
-    one_process: I8  # engine and API server share it
-    keeps_batches: I8  # for latency models that read them
+    graph_tokens: I8  # tokens of the largest CUDA graph; 0 without CUDA graphs
+    graph_requests: I8  # decodes of the largest decode-only CUDA graph; else 0
+    drafts: I8  # draft tokens that each decode verifies
+    lookahead: I8  # tokens ahead for which a request reserves blocks
+    depth: I8  # most batches in flight
+    one_process: I8  # engine and API server share one process
+    keeps_batches: I8  # keep the batches for latency models that read them
     role: I8  # role in disaggregated prefill/decode, see ``pinn.simulator.state``
     gpu_cache_tokens: F8
-    warmup_requests: I8  # that are sent before any is measured
+    warmup_requests: I8  # requests sent before the measurement begins
     warmup_s: F8
     stage_gap_s: F8
     transfer_latency_s: F8
     transfer_token_s: F8
-    source_token_s: F8  # the same on the prefill worker's link
-    admission_share: F8  # of an output, at first
-    most_reread: F8  # share of the decodes' context
+    source_token_s: F8  # seconds per token on the prefill worker's link
+    admission_share: F8  # initial share of an output that SGLang reserves at admission
+    most_reread: F8  # largest share of the decodes' context that need not be read again
     # Second tier of keys and values, see ``pinn.simulator.offloading``.
-    tier: I8  # ``NO_TIER``, ``BY_REQUEST``, ``BY_JOB``, ``BY_STEP`` or ``BY_NODE``
+    tier: I8  # second tier: ``NO_TIER``, ``BY_REQUEST``, ``BY_JOB``, ``BY_STEP`` or ``BY_NODE``
     tier_chunks: I8
     tier_chunk_blocks: I8
     tier_arc: I8
     tier_prompt_only: I8
     tier_skips_unknown: I8
-    defers_frees: I8  # blocks of ended requests wait for batches in flight
-    # Of SGLang's HiCache, see ``pinn.simulator.hicache``.
-    tier_hits: I8  # of a node before it is stored; 0 where it is when it is evicted
-    tier_unified: I8  # ``UnifiedRadixCache`` in place of ``HiRadixCache``
-    tier_layers: I8  # that a load takes one after another
+    defers_frees: I8  # blocks of finished requests stay allocated until batches in flight end
+    # SGLang's HiCache, see ``pinn.simulator.hicache``.
+    tier_hits: I8  # insertions of a node before it is stored; 0 to store on eviction
+    tier_unified: I8  # ``UnifiedRadixCache`` instead of ``HiRadixCache``
+    tier_layers: I8  # layers that a KV load transfers one after another
     host_latency_s: F8
     host_block_s: F8
     # Lengths of arrays.
@@ -116,19 +116,19 @@ class Config:
     n_columns: I8
     step_rows: I8
     gap_rows: I8
-    n_copies: I8  # of the deployment, behind one load balancer
-    n_sources: I8  # prefill workers that keys and values come from
-    n_keys: I8  # of all requests together
-    n_watched: I8  # keys of which a router with an old view is told
-    n_block_ids: I8  # blocks and the sentinel of the free list
-    n_graphs: I8  # entries of the table of CUDA graphs
-    n_guesses: I8  # requests that an admission looks at
-    n_tier: I8  # chunks, what ARC remembers, and the ends of lists
+    n_copies: I8  # copies of the deployment behind one load balancer
+    n_sources: I8  # prefill workers that send KV to this engine
+    n_keys: I8  # block keys of all requests
+    n_watched: I8  # distinct keys that a router with a delayed view tracks
+    n_block_ids: I8  # blocks, and the sentinel of the free list
+    n_graphs: I8  # entries of the table of CUDA graph sizes
+    n_guesses: I8  # requests that an admission check considers
+    n_tier: I8  # chunks, ARC's ghost entries, and the list ends
     n_tier_keys: I8
     n_tier_heap: I8
     n_seen: I8
-    n_nodes: I8  # of a radix tree
-    n_leaves: I8  # room of the two heaps of its leaves
+    n_nodes: I8  # nodes of a radix tree
+    n_leaves: I8  # capacity of the two heaps of evictable leaves
     n_jobs: I8
     n_gone: I8
     n_fences: I8
@@ -136,26 +136,26 @@ class Config:
 
 
 class Counters:
-    """Numbers of an engine that change."""
+    """Counters of an engine that change during a run."""
 
     open_stage: I8
-    routed: I8  # requests that a router has sent on
-    endings: I8  # entries of the heap
-    deadlines: I8  # entries of the heap
-    due: I8  # entries of the heap
+    routed: I8  # requests that a router has forwarded
+    endings: I8  # entries of the heap of endings
+    deadlines: I8  # entries of the heap of deadlines
+    due: I8  # entries of the heap of next turns
     all_sent: I8
-    next: I8  # request that is sent next
-    sent: I8  # requests whose clients wait, under a concurrency limit
-    unresolved: I8  # requests of the open stage that have not ended
-    n_steps: I8  # filled rows of the record buffers
+    next: I8  # next request to send
+    sent: I8  # requests whose clients still wait, under a concurrency limit
+    unresolved: I8  # unfinished requests of the open load stage
+    n_steps: I8  # filled rows of the step records
     n_gaps: I8
     n_transfers: I8
-    progress: I8  # tokens generated and requests ended
-    leaving: I8  # requests that go over to the other pool
+    progress: I8  # tokens generated plus requests finished
+    leaving: I8  # requests that leave for the other pool
     opened_s: F8
     stage_end_s: F8
-    looked_s: F8  # when the router looked at the copies
-    look_s: F8  # when it looks next
+    looked_s: F8  # when the router last updated its view
+    look_s: F8  # when the router next updates its view
     bad_step_s: F8
 
 
@@ -173,30 +173,40 @@ class Engine(NamedTuple):
     counters: Counters
     requests: Annotated[Records[state.Request], state.Request, "n_requests"]
     replicas: Annotated[Records[state.Replica], state.Replica, "n_replicas"]
-    waiting: Annotated[Records[state.Queue], state.Queue, "n_replicas"]  # in the scheduler
-    input: Annotated[Records[state.Queue], state.Queue, "n_replicas"]  # of the engine
+    # requests in the scheduler's queue
+    waiting: Annotated[Records[state.Queue], state.Queue, "n_replicas"]
+    # requests in the engine's input queue
+    input: Annotated[Records[state.Queue], state.Queue, "n_replicas"]
     groups: Annotated[Records[state.Group], state.Group, "n_groups"]
     copies: Annotated[Records[state.Copy], state.Copy, "n_copies"]
     servers: Annotated[Records[state.Server], state.Server, "n_servers"]
     stages: Annotated[Records[state.Stage], state.Stage, "n_stages"]
-    keys: Annotated[Int[np.ndarray, " n_keys"], np.int32]  # block keys of request after request
+    # block keys of all requests, concatenated
+    keys: Annotated[Int[np.ndarray, " n_keys"], np.int32]
     running: _OfRequests
     started: _OfRequests
     preempted: _OfRequests
     table: Annotated[Int[np.ndarray, "n_replicas slots row"], np.int32]
     slot_stack: Annotated[Int[np.ndarray, "n_replicas slots"], np.int32]
     cache: Annotated[Records[state.Block], state.Block, "n_replicas", "n_block_ids"]
-    holder: Annotated[Int[np.ndarray, "n_replicas n_distinct_keys"], np.int32]  # first block, or 0
-    key_s: Annotated[Float[np.ndarray, "n_replicas n_watched"], np.float64]  # came or went
+    # first block that has a key, or 0
+    holder: Annotated[Int[np.ndarray, "n_replicas n_distinct_keys"], np.int32]
+    # when a key was added to or dropped from a replica's cache
+    key_s: Annotated[Float[np.ndarray, "n_replicas n_watched"], np.float64]
     batches: Annotated[Records[state.Batch], state.Batch, "n_replicas", "depth"]
     batch_end_s: Annotated[Float[np.ndarray, "n_groups depth"], np.float64]
     entries: Annotated[Records[state.Entry], state.Entry, "n_replicas", "depth", "max_seqs"]
-    graph_size: Annotated[Int[np.ndarray, " n_graphs"], np.int64]  # by the number of decodes
-    chances: Annotated[Float[np.ndarray, " n_chances"], np.float64]  # to accept 1, 2, ... drafts
+    # padded size by number of decodes
+    graph_size: Annotated[Int[np.ndarray, " n_graphs"], np.int64]
+    # probability to accept 1, 2, ... draft tokens
+    chances: Annotated[Float[np.ndarray, " n_chances"], np.float64]
     guesses: Annotated[Records[state.Guess], state.Guess, "n_guesses"]
-    endings: Annotated[Records[state.Event], state.Event, "n_requests"]  # heap, as clients see them
-    deadlines: Annotated[Records[state.Event], state.Event, "n_requests"]  # heap of hang-ups
-    due: Annotated[Records[state.Event], state.Event, "n_requests"]  # heap of next turns
+    # heap of requests by when their clients see them end
+    endings: Annotated[Records[state.Event], state.Event, "n_requests"]
+    # heap of requests by when their clients hang up
+    deadlines: Annotated[Records[state.Event], state.Event, "n_requests"]
+    # heap of requests by when they are sent as next turns
+    due: Annotated[Records[state.Event], state.Event, "n_requests"]
     leaving: Annotated[Records[state.Event], state.Event, "n_requests"]
     tier: Annotated[Records[state.Chunk], state.Chunk, "n_replicas", "n_tier"]
     tier_holder: Annotated[Int[np.ndarray, "n_replicas n_tier_keys"], np.int32]
@@ -217,7 +227,7 @@ class Engine(NamedTuple):
     source_free_s: Annotated[Float[np.ndarray, " n_sources"], np.float64]
     steps: Annotated[Float[np.ndarray, "step_rows n_columns"], np.float64]
     gaps: Annotated[Records[state.Gap], state.Gap, "gap_rows"]
-    record: Shaped[np.recarray, "1"]  # ``ENGINE``
+    record: Shaped[np.recarray, "1"]  # the engine's numpy record
 
     @property
     def pointer(self) -> int:
@@ -253,7 +263,7 @@ ARRAYS = {
     if hasattr(hint, "__metadata__")
 }
 
-#: Settings, counters, and where the arrays are.
+#: Dtype of the engine's record: settings, counters and addresses of arrays.
 ENGINE = np.dtype(
     [
         ("config", record_dtype(Config)),
@@ -273,7 +283,8 @@ def offsets(record: np.dtype[Any]) -> dict[str, int]:
 #: Fields of a replica that count chunks of a second tier.
 TIER_COUNTS = ("stored_chunks", "evicted_chunks", "full_stores")
 _STEP_ROWS = 1 << 16
-#: Written row by row before anything reads them; clearing it takes as long as a short run.
+#: Arrays that are written row by row before they are read. Clearing them would take as long as a
+#: short run.
 _RECORDED = {"steps", "gaps", "transfers"}
 
 
@@ -328,14 +339,14 @@ def new_engine(
     return engine
 
 
-#: No node, the root, and one that a split makes before another goes.
+#: Nodes of a radix tree beside those of blocks: none, the root, and a spare one for splits.
 _NODES_BESIDE = 3
-#: Transfers on their way at most; beyond them nothing is stored.
+#: Most transfers in flight; with more nothing is stored.
 _MOST_JOBS = 1 << 16
 
 
 def _size_tier(config: Any) -> None:
-    """Lengths of the arrays of a second tier: 1 without one."""
+    """Set the lengths of a second tier's arrays; each is 1 without a second tier."""
     on, by_job, by_node = config.tier > 0, config.tier == BY_JOB, config.tier == BY_NODE
     chunks = 0 if by_node else config.tier_chunks * (3 if config.tier_arc else 1)
     config.n_tier = LISTS + chunks
@@ -353,7 +364,7 @@ def _size_tier(config: Any) -> None:
 
 
 def _make_idle(engine: Engine) -> None:
-    """Empty queues; every block free, in the order of its number, around sentinel 0."""
+    """Initialize queues as empty and all blocks as free, in ascending order."""
     config = engine.config
     ids = np.arange(config.n_block_ids, dtype=np.int32)
     engine.cache["after"][:] = np.roll(ids, -1)
@@ -377,7 +388,7 @@ def _make_idle(engine: Engine) -> None:
 
 
 def _make_tier(engine: Engine) -> None:
-    """Empty lists, but that of unused chunks."""
+    """Initialize a second tier: empty lists, except that of unused chunks."""
     engine.requests["tier_row"][:] = -1
     chunks, places = engine.tier, np.arange(engine.config.n_tier)
     ends = places < LISTS
@@ -390,9 +401,9 @@ def _make_tier(engine: Engine) -> None:
 
 
 def _make_tree(engine: Engine) -> None:
-    """A radix tree of its root alone, which is always locked."""
+    """Initialize a radix tree that has only its root, which is always locked."""
     config = engine.config
-    # The lowest number is on top, so that few pages of memory are touched.
+    # Lowest numbers are used first, so that few pages of memory are touched.
     engine.node_stack[:] = np.arange(config.n_nodes)[::-1]
     engine.replicas["free_nodes"][:] = config.n_nodes - 2
     engine.replicas["unused"][:] = config.blocks
@@ -411,13 +422,13 @@ def plain_engine(engine: Engine) -> Engine:
 
 
 def _plain(part: Any) -> Any:
-    """Return a record, or an array of records, as objects; arrays of numbers as they are."""
+    """Convert a record or an array of records to objects; return other arrays unchanged."""
     names = part.dtype.names
     if names is None:
         return part
     if not part.shape:
         return SimpleNamespace(**{name: part[name].tolist() for name in names})
-    if part.size > _STEP_ROWS:  # records that are only written
+    if part.size > _STEP_ROWS:  # records that are only written stay arrays
         return part.view(np.recarray)
     objects = np.empty(part.shape, object)
     objects.flat[:] = [_plain(row) for row in part.flat]
@@ -425,7 +436,7 @@ def _plain(part: Any) -> Any:
 
 
 def write_back(plain: Engine, engine: Engine) -> None:
-    """Copy requests, and what a second tier counts, of a plain engine into the other's arrays."""
+    """Copy requests and second-tier counts of a plain engine into the original arrays."""
     for i in range(len(engine.requests)):
         engine.requests[i] = tuple(vars(plain.requests[i]).values())  # type: ignore[index]
     for name in TIER_COUNTS:

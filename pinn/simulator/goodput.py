@@ -19,8 +19,8 @@ from pinn.simulator.statistics import left_behind
 def latencies_s(run: Run) -> Latencies:
     """Return metric -> seconds per request.
 
-    Infinite where it was not served, NaN where there is no such time. TPOT is the mean gap between
-    a request's tokens, (last - first) / (tokens - 1).
+    Values are infinite for requests that were not served, and NaN where a metric is undefined. TPOT
+    is the mean gap between a request's tokens, (last - first) / (tokens - 1).
     """
     r = run.requests
     gaps = np.where(run.workload.output_tokens > 1, 1.0, np.nan)
@@ -37,17 +37,18 @@ class Goodput:
 
     Attributes:
         limits: The limits as written.
-        requests: Measured requests, those that were not served too.
-        met_requests: Of these, the ones that were served within all limits on each request.
-        attainment: Their share.
-        requests_per_s: Of them, from the first arrival to the last answer.
+        requests: Measured requests, including those that were not served.
+        met_requests: Measured requests that were served within all limits on each request.
+        attainment: ``met_requests`` as a share of ``requests``.
+        requests_per_s: Goodput: ``met_requests`` over the time from the first arrival to the last
+            answer.
         attainment_by_metric: Share of the requests that meet each limit alone.
-        statistics_s: Limit on a statistic -> its value, infinite where requests were not served,
-            NaN where none has such a time.
-        each: Limits on each request in words; empty without any.
+        statistics_s: Limit on a statistic -> its value in seconds; infinite where requests were not
+            served, NaN where undefined.
+        each: Limits on each request as text; empty without any.
         limits_s: Limits as metric -> seconds.
-        met: Whether all limits are met and nothing is left behind; None where a share of requests
-            is asked for and none named.
+        met: Whether all limits are met and no queue is left behind; None if no share of requests is
+            named for limits on each request.
         left_behind: Sentence on requests still queued when the load ends, if no limit bounds queue
             time. Limits on ITL or TPOT would then be met only because the load ends.
     """
@@ -70,7 +71,7 @@ class Goodput:
 
     @property
     def sentence(self) -> str:
-        """The verdict in words."""
+        """Return the verdict as a sentence."""
         verdict = "" if self.met is None else "SLO met: " if self.met else "SLO missed: "
         share = f"{100 * self.attainment:.1f} % of {self.requests:,} requests meet {self.each}"
         alone = [f"{k.upper()} {100 * v:.1f} %" for k, v in self.attainment_by_metric.items()]
@@ -105,6 +106,6 @@ def goodput(run: Run, slo: Slo) -> Goodput:
 
 
 def _alone(limits: GoodputLimit | None, found: Latencies) -> dict[str, float]:
-    """Return the share of requests within each limit on requests."""
+    """Return the share of requests that meet each limit on requests alone."""
     each = limits.seconds if limits else {}
     return {name: float((~(found[name] > limit)).mean()) for name, limit in each.items()}

@@ -13,10 +13,11 @@ from pinn.simulator.engine import Engine
 from pinn.simulator.radix_tree import GPU, HOST, ROOT
 from pinn.simulator.state import DONE, LOAD, MOVING, STORE
 
-#: ``load_back_threshold``, in tokens: shorter hits in host memory are recomputed.
+#: Shortest hit in host memory that is loaded, in tokens (``load_back_threshold``); shorter hits
+#: are recomputed.
 LEAST_LOADED = 10
 
-# Stores.
+# Stores of nodes in host memory.
 
 
 def _writes_back(engine: Engine) -> bool:
@@ -24,7 +25,7 @@ def _writes_back(engine: Engine) -> bool:
 
 
 def hit(engine: Engine, replica: int, r: int, n: int, ready_s: float) -> None:
-    """``_inc_hit_count``: a node that was put into the tree often enough is stored."""
+    """Count an insertion of a node, and store it once it was inserted often enough."""
     config, node = engine.config, engine.nodes[replica, n]
     if _writes_back(engine):
         return
@@ -49,7 +50,7 @@ def _stored_up_to(engine: Engine, replica: int, n: int) -> bool:
 
 
 def _store(engine: Engine, replica: int, r: int, n: int, locks: bool) -> bool:
-    """``write_backup``: plan to store a node, if the tier has or gets room for it."""
+    """Plan to store a node in host memory (``write_backup``); return whether there is room."""
     config, state, node = engine.config, engine.replicas[replica], engine.nodes[replica, n]
     missing = node.blocks - state.host_free
     if missing > 0:
@@ -77,7 +78,7 @@ def _drop_host(engine: Engine, replica: int, n: int) -> int:
 
 
 def _evict_host(engine: Engine, replica: int, wanted: int) -> None:
-    """``evict_host``: copies of what is on the GPU too, where it writes back, then leaves."""
+    """Evict nodes from host memory (``evict_host``); copies of nodes on the GPU go first."""
     dropped = 0
     if _writes_back(engine) and engine.config.tier_unified:
         dropped = _drop_doubles(engine, replica, wanted)
@@ -90,7 +91,7 @@ def _evict_host(engine: Engine, replica: int, wanted: int) -> None:
 
 
 def _drop_doubles(engine: Engine, replica: int, wanted: int) -> int:
-    """``_reclaim_full_host_duplicates``: first of nodes that are not about to leave the GPU."""
+    """Drop host copies of nodes that also stay on the GPU; return the number of freed blocks."""
     dropped = 0
     for spares in range(1, -1, -1):
         n = engine.replicas[replica].doubles
@@ -110,7 +111,7 @@ def _drop_doubles(engine: Engine, replica: int, wanted: int) -> int:
 
 
 def make_room(engine: Engine, replica: int, wanted: int) -> None:
-    """``evict_from_tree_cache``: at least so many blocks hold nothing, if that can be."""
+    """Evict from the GPU until a number of blocks are unused, as far as possible."""
     state = engine.replicas[replica]
     if state.unused >= wanted:
         return
@@ -148,18 +149,19 @@ def make_room(engine: Engine, replica: int, wanted: int) -> None:
 
 
 def _write_back(engine: Engine, replica: int, n: int) -> None:
-    """A node leaves the GPU when it is stored; at first all of an eviction were together."""
+    """Store a node that is evicted from the GPU, and evict it once the store has ended."""
     if engine.config.tier_unified:
         _wait_for_stores(engine, replica)
         tree.note_double(engine, replica, n)
     else:
         hicache_link.begin(engine, replica, STORE, engine.replicas[replica].heard_s)
-        engine.nodes[replica, n].held = 1  # its copy cannot go before the wait is over
+        # the host copy must not be evicted before the store has ended
+        engine.nodes[replica, n].held = 1
     tree.leave_gpu(engine, replica, n)
 
 
 def _wait_for_stores(engine: Engine, replica: int) -> None:
-    """``writing_check(write_back=True)``: the scheduler goes on when all is stored."""
+    """Wait until all stores have ended (``writing_check(write_back=True)``)."""
     state = engine.replicas[replica]
     hicache_link.begin(engine, replica, STORE, state.heard_s)
     for number in range(state.jobs_first, state.jobs_made):
@@ -170,7 +172,7 @@ def _wait_for_stores(engine: Engine, replica: int) -> None:
 
 
 def _drop_subtree(engine: Engine, replica: int, n: int) -> bool:
-    """``drop_subtree_no_host``: where host memory is full, a node goes with all below it."""
+    """Drop a node and all nodes below it, when host memory is full (``drop_subtree_no_host``)."""
     if not engine.config.tier_unified:
         return False
     size = 1
@@ -198,7 +200,7 @@ def _drop_subtree(engine: Engine, replica: int, n: int) -> bool:
 
 
 def load_back(engine: Engine, replica: int, r: int) -> int:
-    """``load_back`` of the last match: its blocks in host memory get places, all or none."""
+    """Load all host blocks of the last match into GPU memory, or none (``load_back``)."""
     state, n = engine.replicas[replica], engine.replicas[replica].best
     size = int(state.host_hits)
     if size * engine.config.block_tokens < LEAST_LOADED:
@@ -229,7 +231,7 @@ def load_back(engine: Engine, replica: int, r: int) -> int:
 
 
 def _hold_path(engine: Engine, replica: int, n: int, last: int, change: int) -> None:
-    """Copies that are about to be loaded are not evicted from host memory."""
+    """Protect the copies on a path from eviction from host memory until they are loaded."""
     while n != last:
         engine.nodes[replica, n].held += change
         tree.note_leaf(engine, replica, n)

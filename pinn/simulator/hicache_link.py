@@ -15,7 +15,7 @@ from pinn.simulator.state import DONE, LOAD, MOVING, PLANNED, STORE
 
 
 def plan(engine: Engine, replica: int, r: int, kind: int, n: int, size: int) -> None:
-    """Plan to store a node, or to load all nodes up to one."""
+    """Plan a transfer that stores one node, or loads all nodes up to one."""
     state = engine.replicas[replica]
     job = blocks.job_of(engine, replica, state.jobs_made)
     job.request, job.kind, job.first, job.blocks = r, kind, n, size
@@ -26,7 +26,7 @@ def plan(engine: Engine, replica: int, r: int, kind: int, n: int, size: int) -> 
 
 
 def begin(engine: Engine, replica: int, kind: int, ready_s: float) -> float:
-    """Begin all planned transfers of a kind as one; how long it takes."""
+    """Begin all planned transfers of a kind as one, and return its duration in seconds."""
     state = engine.replicas[replica]
     size, r = 0, -1
     for number in range(_first_planned(engine, replica), state.jobs_made):
@@ -54,7 +54,7 @@ def begin(engine: Engine, replica: int, kind: int, ready_s: float) -> float:
 
 
 def _first_planned(engine: Engine, replica: int) -> int:
-    """The oldest transfer that has not begun."""
+    """Return the oldest transfer that has not begun."""
     state = engine.replicas[replica]
     number, left = state.jobs_made, state.planned
     while left > 0:
@@ -64,9 +64,9 @@ def _first_planned(engine: Engine, replica: int) -> int:
 
 
 def hear_ended(engine: Engine, replica: int) -> None:
-    """``writing_check`` and ``loading_check``: what has been moved is locked no longer.
+    """Unlock nodes whose transfer has ended (``writing_check`` and ``loading_check``).
 
-    Each stream is in order, so its first transfer that has not ended ends the search.
+    Each stream is in order, so the search stops at the first unfinished transfer.
     """
     state, loads = engine.replicas[replica], True
     stores = True

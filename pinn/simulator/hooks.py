@@ -1,4 +1,4 @@
-"""Functions of a latency model that the loop calls, compiled: times of steps and requests."""
+"""Hooks of the simulation loop that ask a latency model for seconds, plain and compiled."""
 
 from collections.abc import Callable
 from inspect import unwrap
@@ -22,12 +22,12 @@ from pinn.surrogate.encoder_time import EncoderTime, step_encoder_seconds
 from pinn.surrogate.request_features import PHASES, REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 
-# The request features once more, for compiled code: one request, plain numbers.
+# Request features for compiled code: one request, plain numbers.
 #
-# ``pinn.surrogate.request_features`` is what defines them; a test compares the two.
+# ``pinn.surrogate.request_features`` defines them; a test compares the two.
 
 
-#: What a request feature can be, by the last part of its name in the registry.
+#: Values that request features are made of, by the last part of their names in the registry.
 REQUEST_VALUES = ("constant", "prompt_token")
 
 ARRIVAL, SCHEDULE, FIRST_TOKEN, OUTPUT_TOKEN, COMPLETION, PREEMPTION = range(len(PHASES))
@@ -38,7 +38,7 @@ _FIXED_PHASES = ("output_token", "completion")
 def request_coefficients(
     alpha: Float[np.ndarray, " features"],
 ) -> Float[np.ndarray, "phases values"]:
-    """Alpha as a table: phases down, ``REQUEST_VALUES`` across.
+    """Return alpha as an array of shape [phases, ``REQUEST_VALUES``].
 
     Raises:
         PinnError: If the registry has a feature that compiled code does not know, or a feature of
@@ -58,13 +58,13 @@ def request_coefficients(
 
 # The step features in compiled code: one batch, plain numbers.
 #
-# ``pinn.surrogate.step_features`` defines them, and ``step_formulas`` has them again. A test
-# compares the two for random batches and models, and ``step_coefficients`` refuses a registry
-# with a name that is missing there.
+# ``pinn.surrogate.step_features`` defines them, and ``step_formulas`` repeats them. A test compares
+# the two for random batches and models. ``step_coefficients`` refuses a registry with a feature
+# that is missing here.
 
 
 def step_coefficients(beta: Float[np.ndarray, " features"]) -> Float[np.ndarray, " values"]:
-    """Beta in the order of ``StepValues``.
+    """Return beta in the order of ``StepValues``.
 
     Raises:
         PinnError: If the registry has a feature that compiled code does not know.
@@ -78,7 +78,7 @@ def step_coefficients(beta: Float[np.ndarray, " features"]) -> Float[np.ndarray,
 
 
 def numbers(**values: float | Float[np.ndarray, "..."] | np.record) -> np.record:
-    """Return numbers, arrays of numbers and further such records as one, in their order.
+    """Return the numbers and arrays of nested records as one record, in order.
 
     Compiled code takes it as one pointer; its type has the names and the shapes.
     """
@@ -94,17 +94,17 @@ def numbers(**values: float | Float[np.ndarray, "..."] | np.record) -> np.record
 
 
 def cost_numbers(costs: StepCosts) -> np.record:
-    """Return the costs of one deployment, of shape ``[1]``, under their names."""
+    """Return the costs of one deployment as arrays of shape ``[1]``, by name."""
     return numbers(**{name: getattr(costs, name)[0] for name in COST_NAMES})
 
 
 @inner
 def step_values(c: np.record, sums: Float[np.ndarray, " sums"]) -> StepValues:
-    """Features of one batch.
+    """Return the step features of one batch.
 
     Args:
         c: ``Costs``.
-        sums: Float64 array: the fields of ``BatchSums`` in their order, and what
+        sums: Float64 array: the fields of ``BatchSums`` in order, then those that
             ``pinn.simulator.state`` adds.
     """
     context, near = _read_contexts(sums)
@@ -115,7 +115,7 @@ def step_values(c: np.record, sums: Float[np.ndarray, " sums"]) -> StepValues:
 
 @inner
 def _read_contexts(sums: np.ndarray) -> tuple[float, float]:
-    """Return the tokens decodes read, in all layers and in windowed ones, beyond the cached."""
+    """Return the context tokens that decodes read uncached: in all layers, and in windowed ones."""
     context, near = sums[3], sums[6]
     if sums[REREAD] > 0:
         context -= sums[REREAD]
@@ -123,7 +123,7 @@ def _read_contexts(sums: np.ndarray) -> tuple[float, float]:
     return context, near
 
 
-# Where the loop asks the latency model.
+# Hooks through which the loop asks the latency model.
 #
 # Each hook is a plain function for any Python object with the methods of ``LatencyModel`` and,
 # under ``numba.extending.overload``, a compiled one for the coefficients of
@@ -162,14 +162,14 @@ def schedule_apart_if(
     engine: Engine,
     replica: int,
 ) -> None:
-    """Fill a batch with prompts alone or decodes alone, where an engine does so.
+    """Fill a batch with prompts only or decodes only, for engines that schedule so.
 
     Engines whose steps have both are spared the time that compiling this takes.
     """
     schedule_apart(engine, replica)
 
 
-#: Phase at whose begin a method is asked -> the method.
+#: Phase of a request -> method of the latency model that is asked when it begins.
 _METHODS = {
     ARRIVAL: "queueing_time",
     SCHEDULE: "scheduling_processing_time",
@@ -183,7 +183,7 @@ def request_seconds(latency: LatencyModel, engine: Engine, r: int, phase: int) -
 
 
 def after_output_seconds(latency: LatencyModel) -> tuple[float, float]:
-    """(OutputTokenProcessingTime, PostDecodeFixedOverhead)."""
+    """Return the seconds after each output token, and once after the last one."""
     per_token = float(latency.output_token_processing_time())
     return per_token, float(latency.post_decode_fixed_overhead())
 
@@ -207,7 +207,7 @@ def _launching(beta: np.ndarray, values: tuple[float, ...]) -> float:
 
 @inner
 def _linear_step(latency: np.record, sums: Float[np.ndarray, " sums"], shared_s: float) -> float:
-    """``pinn.surrogate.step_features.step_time`` of one batch."""
+    """Return the time of one batch, as ``pinn.surrogate.step_features.step_time`` does."""
     values, beta = step_values(latency.costs, sums), latency.beta
     host = beta[_STEP] * values[_STEP] + beta[_REQUEST] * values[_REQUEST]
     launching = _launching(beta, values)
@@ -218,7 +218,7 @@ def _linear_step(latency: np.record, sums: Float[np.ndarray, " sums"], shared_s:
 def speculative_seconds(
     latency: np.record, sums: Float[np.ndarray, " sums"], shared_s: float
 ) -> float:
-    """A step of several passes, see ``pinn.surrogate.deployment_features``."""
+    """Return the time of a step with draft and verify passes."""
     added = latency.tokens * sums[1]
     context, near = _read_contexts(sums)
     verified = step_formulas(latency.costs, Sums(
@@ -246,15 +246,15 @@ def speculative_seconds(
     return host + max(launching, passes - launching)
 
 
-# The vision encoder in compiled code: ``pinn.surrogate.encoder_time`` defines its seconds.
+# Vision encoder time in compiled code; ``pinn.surrogate.encoder_time`` defines it.
 
-#: Unwrapped, because compiled code has no use for checks of types around a function.
+#: Function without the runtime type checks, which compiled code cannot run.
 _images_begun = inner(unwrap(images_begun))
 _step_seconds = inner(unwrap(step_encoder_seconds))
 
 
 def encoder_numbers(encoder: EncoderTime) -> np.record:
-    """Return what compiled code reads of the time that images add to steps."""
+    """Return the numbers from which compiled code computes the time that images add to steps."""
     images = encoder.images
     return numbers(
         first_s=encoder.first_s,

@@ -31,13 +31,13 @@ from pinn.simulator.state import (
 )
 from pinn.simulator.tiers import NOT_READY
 
-# Jobs: transfers from when they are planned until the scheduler hears of their end.
+# Transfer jobs, from planning until the scheduler learns that they have ended.
 
 
 def add_job(
     engine: Engine, replica: int, r: int, kind: int, first: int, end: int, size: int
 ) -> None:
-    """Plan a transfer of a request's chunks, ``size`` blocks of which are moved."""
+    """Plan a transfer of a request's chunks that moves ``size`` blocks."""
     state = engine.replicas[replica]
     job = blocks.job_of(engine, replica, state.jobs_made)
     job.request, job.kind, job.first, job.end, job.blocks = r, kind, first, end, size
@@ -48,7 +48,7 @@ def add_job(
 
 
 def fence_ended(engine: Engine, replica: int, r: int) -> None:
-    """Return whether a finished request stores from blocks that others may take."""
+    """Protect blocks from which a finished request still stores, since others may reuse them."""
     request, state = engine.requests[r], engine.replicas[replica]
     if engine.config.tier != BY_JOB or request.tier_row < 0:
         return
@@ -70,12 +70,12 @@ def _fence(engine: Engine, replica: int, request: Request, row: int, number: int
 
 
 def launch(engine: Engine, replica: int, computed_s: float, column: int) -> float:
-    """Begin the transfers of a step and look which have ended; when its batch can begin.
+    """Begin the transfers of a step, note which have ended, and return when its batch can begin.
 
     Args:
         engine: The engine.
         replica: Its replica.
-        computed_s: When the GPU has computed what earlier steps store.
+        computed_s: When the GPU has computed the blocks that earlier steps store.
         column: The batch whose end tells the scheduler.
     """
     state = engine.replicas[replica]
@@ -110,7 +110,7 @@ def launch(engine: Engine, replica: int, computed_s: float, column: int) -> floa
 
 
 def store_in_step(engine: Engine, replica: int, column: int, computed_s: float) -> float:
-    """Store what a batch has computed before it ends; when that is done."""
+    """Store the blocks that a batch computed within its step; return when that is done."""
     end_s = _begin(engine, replica, STORE, computed_s)
     state = engine.replicas[replica]
     for number in range(state.jobs_first, state.jobs_made):
@@ -123,7 +123,7 @@ def store_in_step(engine: Engine, replica: int, column: int, computed_s: float) 
 
 
 def loaded_s(engine: Engine, replica: int, start_s: float, duration_s: float) -> float:
-    """When a batch ends whose layers each wait for their part of its loads.
+    """Return when a batch ends whose layers each wait for their share of its KV loads.
 
     The last layer waits for all of them, or the layers after the first part take longer.
     """
@@ -134,7 +134,7 @@ def loaded_s(engine: Engine, replica: int, start_s: float, duration_s: float) ->
 
 
 def _begin(engine: Engine, replica: int, kind: int, ready_s: float) -> float:
-    """Transfers take their turns on the link; when those that are waited for have ended."""
+    """Queue transfers on the link; return when those that the batch waits for have ended."""
     state, config, flushed_s = engine.replicas[replica], engine.config, 0.0
     for number in range(state.jobs_first, state.jobs_made):
         job = blocks.job_of(engine, replica, number)
@@ -156,7 +156,7 @@ def _begin(engine: Engine, replica: int, kind: int, ready_s: float) -> float:
 
 
 def _lost(engine: Engine, replica: int, r: int) -> bool:
-    """Whether a request has just been preempted."""
+    """Return whether a request has just been preempted."""
     for i in range(engine.replicas[replica].preempted):  # noqa: SIM110  no generators compile
         if engine.preempted[replica, i] == r:
             return True
@@ -172,7 +172,7 @@ def _record(engine: Engine, replica: int, job: Job, start: float) -> None:
 
 
 def deliver(engine: Engine, replica: int, column: int) -> None:
-    """``update_connector_output`` and ``_update_from_kv_xfer_finished`` at the end of a batch."""
+    """Apply ended transfers at the end of a batch (``update_connector_output``)."""
     state = engine.replicas[replica]
     if state.seen_ends == 0:
         return
@@ -218,7 +218,7 @@ def _end_job(engine: Engine, replica: int, number: int) -> None:
 def complete(
     engine: Engine, replica: int, request: Request, owner: int, first: int, end: int
 ) -> None:
-    """``complete_store`` of what an owner has stored: it can be read from now on."""
+    """Mark a request's stored chunks as readable (``complete_store``)."""
     for i in range(first, end):
         place = tiers.find_chunk(engine, replica, tiers.chunk_key(engine, request, i))
         chunk = engine.tier[replica, place]
@@ -232,7 +232,7 @@ def complete(
 
 
 def leave(engine: Engine, replica: int, r: int) -> None:
-    """``request_finished``: a request's blocks are freed, now or when nothing uses them."""
+    """Free the blocks of a finished request, now or when nothing uses them any more."""
     config, request, state = engine.config, engine.requests[r], engine.replicas[replica]
     engine.gone[replica, state.gone] = r
     state.gone += 1
@@ -252,7 +252,7 @@ def leave(engine: Engine, replica: int, r: int) -> None:
         for number in range(state.jobs_first, state.jobs_made):
             job = blocks.job_of(engine, replica, number)
             if job.request == r and job.progress != DONE:
-                if job.kind == LOAD:  # freed when it is there
+                if job.kind == LOAD:  # freed when the load has ended
                     return
                 _fence(engine, replica, request, request.slot, number)
     request.tier_row, request.tier_frees = request.slot, 0
@@ -264,7 +264,7 @@ def leave(engine: Engine, replica: int, r: int) -> None:
 
 
 def _set_aside(engine: Engine, replica: int, r: int, fence: int) -> None:
-    """Keep the blocks of a request that has ended."""
+    """Keep the blocks of a finished request allocated for now."""
     request, state = engine.requests[r], engine.replicas[replica]
     row = engine.rows[replica, state.rows]
     row.request, row.slot, row.fence, row.column = r, request.slot, fence, -1
@@ -275,7 +275,7 @@ def _set_aside(engine: Engine, replica: int, r: int, fence: int) -> None:
 
 
 def free_processed(engine: Engine, replica: int, column: int) -> None:
-    """``_drain_deferred_frees``: blocks of which no batch in flight may still write any."""
+    """Free deferred blocks that no batch in flight can write (``_drain_deferred_frees``)."""
     state = engine.replicas[replica]
     if engine.batches[replica, column].size == 0:
         return
@@ -285,7 +285,7 @@ def free_processed(engine: Engine, replica: int, column: int) -> None:
 
 
 def _free_stored(engine: Engine, replica: int, column: int) -> None:
-    """``finished_sending``: requests all of whose stores have ended."""
+    """Free the blocks of finished requests whose stores have all ended."""
     state = engine.replicas[replica]
     for i in range(state.rows):
         row = engine.rows[replica, i]
@@ -322,14 +322,14 @@ def _free_rows(engine: Engine, replica: int, column: int) -> None:
 
 
 def return_slot(engine: Engine, replica: int, slot: int) -> None:
-    """A row of the block table can be used again."""
+    """Return a row of the block table to the free rows."""
     state = engine.replicas[replica]
     engine.slot_stack[replica, state.free_slots] = slot
     state.free_slots += 1
 
 
 def busy(engine: Engine, replica: int) -> bool:
-    """Whether the engine goes on stepping without requests."""
+    """Return whether the engine keeps stepping without requests."""
     state: Replica = engine.replicas[replica]
     if engine.config.tier == BY_JOB:
         return state.gone > 0 or state.jobs_first < state.jobs_made
@@ -337,7 +337,7 @@ def busy(engine: Engine, replica: int) -> bool:
 
 
 def next_end_s(engine: Engine, replica: int) -> float:
-    """When the next transfer ends that the scheduler has not heard of."""
+    """Return when the next transfer ends that the scheduler does not know to have ended."""
     state, moment = engine.replicas[replica], np.inf
     polls = busy(engine, replica) or state.running + engine.waiting[replica].size > 0
     for number in range(state.jobs_first, state.jobs_made if polls else state.jobs_first):

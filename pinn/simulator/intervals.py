@@ -1,7 +1,7 @@
-"""Intervals of a run's metrics: the run again with every time shorter, and with every longer.
+"""Intervals of a run's metrics, from two more runs: all times shorter, and all times longer.
 
-Step time moves all metrics one way, so its interval has two ends that are two runs. Below
-saturation a metric follows the step time; where queues grow it moves farther, and so do its ends.
+All metrics rise with the step time, so each end of an interval is one run. Below saturation a
+metric is proportional to the step time. Where queues grow it changes more.
 """
 
 import math
@@ -23,14 +23,14 @@ from pinn.surrogate.encoder_time import HALF_WIDTH
 #: Log change of the step time by which gains are measured, either way.
 NUDGE = math.log(1.1)
 
-#: Mean figures by name, in any unit of time.
+#: Means of a run by metric name, in any unit of time.
 Figures = dict[str, float]
 
 
 def scaled(
     latency: LinearLatency, step: float, request: float, encoder: float = 0.0
 ) -> LinearLatency:
-    """Every step time and every time of a request outside the steps, changed by log factors.
+    """Return a latency model whose step times and request times are scaled by log factors.
 
     Args:
         latency: Times to change.
@@ -54,14 +54,14 @@ def end_figures(
     memory: tuple[EngineSpec | None, EngineSpec | None] | None = None,
     encoder: float = 0.0,
 ) -> tuple[Figures, Figures]:
-    """Figures of the run with all times shorter, and with all longer.
+    """Return the metrics of a run with all times shorter, and of one with all times longer.
 
     Args:
         job: The run.
         step: Log half-width of the step time.
         request: Log half-width of the times of a request outside the steps.
-        figures: What is reported of a run.
-        memory: Engine settings of either run; the job's by default.
+        figures: Function that returns the metrics of a run.
+        memory: Engine settings of the two runs; those of the job by default.
         encoder: Log half-width of the vision encoder's time, which joins that of the step.
     """
     engines = memory or (job.engine, job.engine)
@@ -76,35 +76,35 @@ def end_figures(
 def figure_ends(
     value: Figures, fast: Figures, slow: Figures, ttft_half: float
 ) -> dict[str, tuple[float, float]]:
-    """The intervals of a run's means, or of the same percentile of all; each holds the value.
+    """Return the intervals of a run's means, or of one percentile of every metric.
 
-    TTFT has the wider of what simulating shows and of its own spread below saturation. E2E has
-    simulated ends, moved by as much as TTFT's were.
+    TTFT has the wider of the simulated interval and its interval below saturation. The ends of E2E
+    move by as much as those of TTFT.
 
     Args:
         value: ``ttft``, ``e2e`` and any others that follow the step time.
         fast: Statistics of the run with shorter times.
-        slow: Of the run with longer ones; NaN where nothing was served in time: no upper end.
+        slow: Statistics of the run with longer times; NaN, so no upper end, if nothing was served.
         ttft_half: Log half-width of TTFT below saturation.
     """
     found = {name: ends(value[name], fast[name], slow[name]) for name in value}
     (low, high), ttft = found["ttft"], value["ttft"]
     wider = min(low, ttft * math.exp(-ttft_half)), max(high, ttft * math.exp(ttft_half))
-    # Where TTFT has no upper end, neither has E2E; its own is infinite already.
+    # If TTFT has no upper end, E2E has none either. Its own is infinite already.
     beyond = wider[1] - high if math.isfinite(high) else 0.0
     shortest, longest = found["e2e"]
-    # No answer ends before its first token; decodes take what the fast run says.
+    # No answer ends before its first token; ITL follows the fast run.
     return found | {"ttft": wider, "e2e": (max(shortest - (low - wider[0]), 0.0), longest + beyond)}
 
 
 def ends(value: float, fast: float, slow: float) -> tuple[float, float]:
-    """The least and the most of three; without end where the slow run has no value."""
+    """Return the smallest and largest of three values; no upper end without a slow value."""
     known = [x for x in (value, fast, slow) if not math.isnan(x)]
     return min(known), math.inf if math.isnan(slow) else max(known)
 
 
 def standing_step(run: Run) -> str:
-    """The decode step that stands for a run: its mean number of requests at their mean context."""
+    """Return the decode step that represents a run: mean number of requests, mean context."""
     r = run.requests
     steps = max(len(run.steps), 1)
     requests = max(round(float(run.steps["requests"].sum()) / steps), 1)
@@ -113,17 +113,17 @@ def standing_step(run: Run) -> str:
 
 
 def gains(job: Job, figures: Callable[[Run], Figures], value: Figures) -> Figures:
-    """Log change of each figure per log change of the step time; at least 0.
+    """Return the log change of each metric per log change of the step time, at least 0.
 
-    1 where a figure follows the step time, more where queues magnify it.
+    A gain is 1 if a metric is proportional to the step time, and higher if queues amplify it.
     """
     fast, slow = end_figures(job, NUDGE, 0.0, figures)
     return {name: max(float(np.log(slow[name] / fast[name])) / (2 * NUDGE), 0.0) for name in value}
 
 
-#: Statistic -> latencies whose intervals are reported.
+#: Statistic -> latencies that have intervals.
 _TAILS = {"mean": ("e2e", "ttft", "tpot", "itl", "step"), "p99": ("e2e", "ttft", "tpot", "itl")}
-#: Rates: they fall where times rise.
+#: Metrics that are rates: they fall when times rise.
 _RATES = ("responses_per_sec", "tokens_per_sec")
 _UNSERVED = "unserved"
 
@@ -134,11 +134,11 @@ class Intervals:
 
     Attributes:
         level: Share of measurements that the intervals cover.
-        figures: Metric -> its two ends; the upper one is None where the slow end serves nothing.
-        slow_end_unserved: Share of requests that are not served to the end at the slow end.
+        figures: Metric -> its two ends; the upper one is None if the slow run serves nothing.
+        slow_end_unserved: Share of requests that do not finish in the slow run.
         distance: ``sentence``; for a network also what held-out data of the same kind showed.
-        missing: Why there are none.
-        kv_blocks: Least and most blocks of the KV cache of one replica that are likely.
+        missing: Reason why there are no intervals.
+        kv_blocks: Interval of the KV cache size of one replica, in blocks.
     """
 
     level: float = 0.0
@@ -158,10 +158,10 @@ class Intervals:
 def simulated_intervals(
     job: Job, run: Run, half_widths: tuple[float, float], level: float, distance: Mapping[str, Json]
 ) -> Intervals:
-    """Simulate a run twice more, with all times at either end of their intervals.
+    """Simulate a run twice more, with all times at the lower and upper end of their intervals.
 
-    The run with shorter times has the largest KV cache that is likely, the other the smallest. The
-    times of a percentile's requests are taken to be off as the means are.
+    The run with shorter times has the largest likely KV cache, the other one the smallest.
+    Percentiles are assumed to have the relative error of the means.
 
     Args:
         job: The simulation.
@@ -179,7 +179,7 @@ def simulated_intervals(
     fast, slow = end_figures(job, step, ttft, _figures, caches, HALF_WIDTH)
     found = {name: ends(value[name], fast[name], slow[name]) for name in _RATES}
     for tail, names in _TAILS.items():
-        # No gaps where outputs are one token.
+        # ITL is undefined where outputs have one token.
         keys = {n: k for n in names if not math.isnan(value[k := f"{n}_{tail}_ms"])}
         one, quick, late = ({n: of[k] for n, k in keys.items()} for of in (value, fast, slow))
         of_tail = figure_ends(one, quick, late, ttft)
@@ -189,7 +189,7 @@ def simulated_intervals(
 
 
 def _figures(run: Run) -> Figures:
-    """Return what has an interval, and the share of requests that were not served to the end."""
+    """Return the metrics that have intervals, and the share of requests that did not finish."""
     metrics = run_statistics(run)
     times = [f"{name}_{tail}_ms" for tail, names in _TAILS.items() for name in names]
     found = {name: float(metrics[name]) for name in (*times, *_RATES)}

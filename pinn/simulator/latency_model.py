@@ -1,4 +1,4 @@
-"""The interface between a simulator and whatever predicts seconds."""
+"""The interface of latency models, which predict seconds for a simulator."""
 
 from __future__ import annotations
 
@@ -6,52 +6,49 @@ from typing import Protocol, runtime_checkable
 
 from pinn.specs.batch import Batch
 
-# What a simulator asks of a latency model, and where each answer goes.
+# Methods that a simulator calls on a latency model, and the use of each result.
 #
 # A request's end-to-end latency, as its client sees it, is the sum of
 #
-# | part | method | note | |---|---|---| | arrival to queue | ``queueing_time`` | work of the API
-# server on it; others wait meanwhile | | waiting | none | emerges: API server, steps in flight,
-# queue, token budget, KV blocks | | scheduling | ``scheduling_processing_time`` | once per
-# request; delays what its client sees | | steps | ``step_time`` | the engine's clock: the only
-# part that other requests feel | | output | ``output_token_processing_time`` | work of the API
-# server on each token it streams | | preemption | ``preemption_processing_time`` | per
-# preemption; its recomputation is in the steps | | completion | ``post_decode_fixed_overhead`` |
-# once, after the last token; in E2E alone |
+# - arrival to queue, ``queueing_time``: work of the API server, for which later requests wait
+# - waiting, no method: it emerges from the API server, steps in flight, the queue, the token budget
+#   and KV blocks
+# - scheduling, ``scheduling_processing_time``: once per request, seen by its client only
+# - steps, ``step_time``: the engine's clock, the only part that affects other requests
+# - output, ``output_token_processing_time``: work of the API server on each streamed token
+# - preemption, ``preemption_processing_time``: per preemption; its recomputation is in the steps
+# - completion, ``post_decode_fixed_overhead``: once after the last token, in E2E alone
 #
-# The first five but waiting are the methods StepTime, QueueingTime, OutputTokenProcessingTime,
+# The first five, except waiting, are the methods StepTime, QueueingTime, OutputTokenProcessingTime,
 # SchedulingProcessingTime and PreemptionProcessingTime; the current Go simulator has the first
 # three and PostDecodeFixedOverhead. An API server process takes requests in and streams tokens
-# out, one thing after another: while it works on one, the others wait. It works while the engine
-# does, so a token's work adds to a gap only where the server cannot keep up. Since the wait for
-# the steps in flight emerges in a simulator (2.5 steps on average until the first token, under
-# asynchronous scheduling), a model that adds a share of the step time for it must not do so
-# here.
+# out, one task at a time, while the engine works. A token's work therefore adds to a gap only if
+# the server cannot keep up. The wait for the steps in flight emerges in a simulation (2.5 steps on
+# average until the first token, under asynchronous scheduling), so a model must not add it.
 #
-# Data-parallel ranks that share experts step together. Where a model has
-# ``shared_step_time(prompts, decodes, prompt_tokens)``, which is asked about the mean rank's work,
-# and ``own_step_time(batch, shared_s)``, their step takes the longest of the latter; else the
-# longest ``step_time``.
+# Data-parallel ranks that share experts step together. If a model has ``shared_step_time(prompts,
+# decodes, prompt_tokens)``, for the mean rank's work, and ``own_step_time(batch, shared_s)``, their
+# step takes the longest ``own_step_time``; otherwise the longest ``step_time``.
 
 
 @runtime_checkable
 class LatencyModel(Protocol):
-    """Seconds for everything that takes time; none may be negative or infinite."""
+    """Seconds of everything that takes time; no method may return a negative or infinite value."""
 
     def step_time(self, batch: Batch) -> float:
-        """One busy-loop step of a batch; positive."""
+        """Return the seconds of one engine step for a batch; positive."""
 
     def queueing_time(self, prompt_tokens: float) -> float:
-        """The API server's work on a request, until it is in the engine's input queue."""
+        """Return the API server's seconds on a request until it enters the engine's input queue."""
 
     def output_token_processing_time(self) -> float:
-        """The API server's work on each token that it streams."""
+        """Return the API server's seconds for each token that it streams."""
 
     def scheduling_processing_time(self, prompt_tokens: float) -> float:
-        """Once per request between queue and first token, beyond its waiting and its steps."""
+        """Return a request's delay between queue and first token, beyond waiting and steps."""
 
     def preemption_processing_time(self, prompt_tokens: float) -> float:
-        """Per preemption, beside the recomputation."""
+        """Return the seconds of one preemption, without the recomputation."""
 
     def post_decode_fixed_overhead(self) -> float:
-        """Once when a request completes."""
+        """Return the seconds after the last token of a request."""

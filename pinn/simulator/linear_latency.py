@@ -1,4 +1,4 @@
-"""Latency models: linear in the features, from a checkpoint, or anyone's own in Python."""
+"""Latency models: linear in the features, from a checkpoint, or written in Python by a user."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -45,11 +45,11 @@ class LinearLatency:
 
     @property
     def shares(self) -> bool:
-        """Whether data-parallel ranks share a part of their steps."""
+        """Return whether data-parallel ranks share a part of their steps."""
         return bool(shared_features(self.deployment).any())
 
     def compile(self, apart: bool, shares: bool = False) -> np.record:
-        """Return what compiled code reads; ``apart`` where prompts get steps of their own.
+        """Return the form for compiled code; ``apart`` if no step has both prompts and decodes.
 
         ``apart`` and the passes of a draft are told by the names in it, so that the code of other
         steps does without. ``shares`` asks for the part that ranks share, where there is none too.
@@ -66,7 +66,7 @@ class LinearLatency:
         return hooks.numbers(**self._steps(own), alpha=alpha, **values)
 
     def _steps(self, beta: np.ndarray) -> dict[str, float | np.ndarray | np.record]:
-        """Return what compiled code reads of steps, or of a part of them."""
+        """Return the form that compiled code reads for steps, or for a part of them."""
         drafts = speculation.speculative_costs(self.deployment)
         values: dict[str, float | np.ndarray | np.record] = {}
         if drafts is None:
@@ -81,7 +81,7 @@ class LinearLatency:
         return {**records, "beta": hooks.step_coefficients(beta), **values}
 
     def step_time(self, batch: Batch) -> float:
-        """One step: beta . features, launching overlapped."""
+        """Return the seconds of one step: beta . features, with overlapped launching."""
         return float(self.step_times([batch])[0])
 
     def step_times(self, batches: Sequence[Batch]) -> Float[np.ndarray, " batches"]:
@@ -113,24 +113,24 @@ class LinearLatency:
         return seconds
 
     def queueing_time(self, prompt_tokens: float) -> float:
-        """Phase ``arrival_to_queue``."""
+        """Return the seconds of phase ``arrival_to_queue``."""
         return self._phase("arrival_to_queue", prompt_tokens)
 
     def output_token_processing_time(self) -> float:
-        """Phase ``output_token``."""
+        """Return the seconds of phase ``output_token``."""
         return self._phase("output_token")
 
     def scheduling_processing_time(self, prompt_tokens: float) -> float:
-        """Phases ``queue_to_schedule`` and ``schedule_to_first_token``."""
+        """Return the seconds of phases ``queue_to_schedule`` and ``schedule_to_first_token``."""
         phases = ("queue_to_schedule", "schedule_to_first_token")
         return sum(self._phase(phase, prompt_tokens) for phase in phases)
 
     def preemption_processing_time(self, prompt_tokens: float) -> float:
-        """Phase ``preemption``."""
+        """Return the seconds of phase ``preemption``."""
         return self._phase("preemption", prompt_tokens)
 
     def post_decode_fixed_overhead(self) -> float:
-        """Phase ``completion``."""
+        """Return the seconds of phase ``completion``."""
         return self._phase("completion")
 
     def _phase(self, phase: str, prompt_tokens: float = 0.0) -> float:
@@ -141,21 +141,21 @@ class LinearLatency:
 # Latency models written in Python, for the uncompiled loop.
 
 _NEEDED = ("step_time", "queueing_time", "output_token_processing_time")
-#: Interfaces differ in these: one has the first two, another the last.
+#: Methods that only some simulators' interfaces have, which take 0 s if missing.
 _OPTIONAL = (
     "scheduling_processing_time",
     "preemption_processing_time",
     "post_decode_fixed_overhead",
 )
-#: Of ranks that share experts; no simulator needs them.
+#: Methods for ranks that share experts, which are optional.
 _OF_RANKS = ("own_step_time", "shared_step_time")
 
 
 def complete_latency(model: object) -> LatencyModel:
-    """A latency model with every method; those of ``_OPTIONAL`` that it lacks take 0 s.
+    """Return a latency model with every method; missing ones of ``_OPTIONAL`` take 0 s.
 
     Raises:
-        PinnError: If it lacks a method that no simulator can do without.
+        PinnError: If the model lacks a required method.
     """
     missing = [name for name in _NEEDED if not callable(getattr(model, name, None))]
     if missing:
@@ -175,7 +175,7 @@ def complete_latency(model: object) -> LatencyModel:
 
 
 def latency_from_json(deployment: Deployment, path: Path) -> LinearLatency:
-    """Coefficients of a file of ``pinn coefficients --json`` or ``pinn calibrate``.
+    """Return the coefficients from a file of ``pinn coefficients --json`` or ``pinn calibrate``.
 
     Raises:
         PinnError: If the file cannot be used, or belongs to another deployment.
@@ -186,7 +186,7 @@ def latency_from_json(deployment: Deployment, path: Path) -> LinearLatency:
 
 
 def latency_from_checkpoint(deployment: Deployment, checkpoint: Path) -> LinearLatency:
-    """Coefficients that a checkpoint gives a deployment.
+    """Return the coefficients that a checkpoint predicts for a deployment.
 
     Raises:
         PinnError: If the checkpoint cannot be used.

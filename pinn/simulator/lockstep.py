@@ -1,8 +1,8 @@
-"""Data-parallel ranks in lockstep: what the experts that they share work on in a step.
+"""Data-parallel ranks in lockstep: tokens per step of the experts that they share.
 
-Ranks whose step a CUDA graph holds are padded to the largest of them, since all replay the graph of
-one size; beside one that is launched eagerly all are, each with its own tokens. A rank without work
-runs a dummy batch of one token.
+If all ranks run a CUDA graph, each is padded to the largest rank, since all replay a graph of one
+size. If one rank launches eagerly, all do, each with its own tokens. A rank without work runs a
+dummy batch of one token.
 
 Sources: vLLM 0.17.0 to 0.33.0 ``vllm/v1/worker/dp_utils.py: _synchronize_dp_ranks`` and
 ``vllm/v1/worker/gpu/dp_utils.py: sync_cudagraph_and_dp_padding``; before 0.17 eager steps are
@@ -19,12 +19,12 @@ from pinn.simulator.client import first_of, group_of, replicas_of
 from pinn.simulator.compiler import compiled_inside
 from pinn.simulator.engine import Config, Engine
 
-#: Prompts, decodes and prompt tokens among the sums of a batch (``state.SHARED_SUMS``).
+#: Prompts, decodes and prompt tokens: the batch sums that ranks share (``state.SHARED_SUMS``).
 _PROMPTS, _DECODES, _PROMPT_TOKENS = range(3)
 
 
 def share_work(engine: Engine, group: int) -> None:
-    """Set what the experts of a group's step work on, per rank: the mean of the ranks, padded."""
+    """Set the work of the experts per rank in a group's step: the mean over the padded ranks."""
     config, shared = engine.config, engine.groups[group].shared
     ranks, largest, most, eager = 0, first_of(engine, group), -1.0, 0.0
     for i in range(3):
@@ -49,24 +49,24 @@ def share_work(engine: Engine, group: int) -> None:
 
 
 def _eager_share(config: Config, prompt_tokens: float, decodes: float, tokens: float) -> float:
-    """How much of a rank's step is beyond CUDA graphs, spread as ``launched_layer`` is.
+    """Return the share of a rank's step beyond CUDA graphs, spread as ``launched_layer`` is.
 
-    ``pinn.physics.step_values.eager_layers`` without the launches between pieces of a graph.
+    This is ``pinn.physics.step_values.eager_layers`` without launches between pieces of a graph.
     """
     if config.graph_tokens <= 0:
         return 1.0
-    if config.graph_requests > 0:  # graphs of decodes alone
+    if config.graph_requests > 0:  # CUDA graphs of decode-only steps
         if decodes > config.graph_requests:
             return 1.0
         tokens = prompt_tokens
     return min(max(RAMP * (tokens / config.graph_tokens - 1.0), 0.0), 1.0)
 
 
-# Prompts that are held back while requests decode (``--prefill-schedule-interval``).
+# Prompts that are held back while other requests decode (``--prefill-schedule-interval``).
 #
-# ``vllm/v1/core/sched/scheduler.py: Scheduler.schedule`` and ``vllm/v1/engine/core.py:
-# DPEngineCoreProc._should_throttle_prefills`` of 0.24.0 to 0.33.0: ranks in lockstep count steps
-# together, an engine by itself those since its last prompts.
+# Sources: ``vllm/v1/core/sched/scheduler.py: Scheduler.schedule`` and ``vllm/v1/engine/core.py:
+# DPEngineCoreProc._should_throttle_prefills`` of 0.24.0 to 0.33.0. Ranks in lockstep count steps
+# together; a single engine counts the steps since its last prompts.
 
 
 def holds_prompts(engine: Engine, replica: int) -> bool:
@@ -88,7 +88,7 @@ def holds_prompts(engine: Engine, replica: int) -> bool:
 
 
 def note_prompts(engine: Engine, replica: int) -> None:
-    """Update the wait of the next prompts after a batch was made up."""
+    """Update the time until the next prompts may start, after a batch was built."""
     state = engine.replicas[replica]
     if state.preempted == 0 and state.prompts_wait == 0 and state.paced == 0:
         state.unserved = engine.waiting[replica].size > 0

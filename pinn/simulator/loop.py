@@ -1,8 +1,7 @@
-"""The clock of disaggregated prefill/decode: whichever pool's next event comes first happens.
+"""The clock of disaggregated prefill/decode: the next event of either pool happens first.
 
-Requests go from one pool to the other and back: a prompt that is computed is sent to a decode
-server, and an answer that has ended lets its client send the next request. Neither comes before the
-event that it follows from, so the order of events is that of one clock.
+Requests move between the pools: a computed prompt goes to a decode server, and the end of an answer
+lets its client send the next request. Both pools therefore share one clock.
 """
 
 import numpy as np
@@ -25,14 +24,14 @@ from pinn.simulator.state import (
     WAITING,
 )
 
-# The clock: requests are sent, batches are launched, batches end.
+# The clock of an engine: requests are sent, batches start and batches end.
 #
 # Mirrors the busy loop of ``vllm/v1/engine/core.py``: drain the input queue, ``step`` or
-# ``step_with_batch_queue``, hand out outputs. With asynchronous scheduling (the default) up to
-# two batches are in flight: batch n + 1 is scheduled when batch n - 1 has ended and batch n
-# starts, so a request that arrives during batch n runs in batch n + 2 and waits 2.5 steps for
-# its first token on average. Without it, or with pipeline stages, the queue holds one batch, or
-# one per stage, and one more where decodes are staggered (``max_concurrent_batches``,
+# ``step_with_batch_queue``, hand out outputs. With asynchronous scheduling (the default) up to two
+# batches are in flight: batch n + 1 is scheduled when batch n - 1 has ended and batch n starts. A
+# request that arrives during batch n therefore runs in batch n + 2 and waits 2.5 steps for its
+# first token on average. Without asynchronous scheduling the queue has one batch; with pipeline
+# stages it has one per stage, and one more with staggered decodes (``max_concurrent_batches``,
 # ``pinn.engines.recipe``).
 
 DONE, FULL, BAD_STEP, PAUSED = range(4)
@@ -70,7 +69,8 @@ def advance(engine: Engine, latency: LatencyModel, until_s: float = np.inf) -> i
             tokens, waits = 0, prompts_wait(engine, group)
             for replica in replicas_of(engine, group):
                 tokens += schedule(latency, engine, replica, waits)
-            _charge_requests(latency, engine, group)  # also of those that it preempted
+            # includes delays of the requests that they preempted
+            _charge_requests(latency, engine, group)
             if tokens == 0:
                 if engine.config.tier > 0 and _launch_transfers(engine, group):
                     continue
@@ -89,10 +89,11 @@ def advance(engine: Engine, latency: LatencyModel, until_s: float = np.inf) -> i
 
 
 def _group_seconds(latency: LatencyModel, engine: Engine, group: int) -> tuple[float, int]:
-    """How long a group's step takes, and which of its replicas is the slowest.
+    """Return the seconds of a group's step, and which replica is the slowest.
 
-    Experts spread over data-parallel ranks exchange tokens in every layer, so the ranks keep step
-    (``DPEngineCoreProc.run_busy_loop``): the slowest one's own part and the part that all share.
+    Ranks with shared experts exchange tokens in every layer, so they run in lockstep
+    (``DPEngineCoreProc.run_busy_loop``). The step takes the slowest rank's own part plus the shared
+    part.
     """
     longest, slowest, shared_s = 0.0, first_of(engine, group), 0.0
     if engine.config.shares_experts:
@@ -107,7 +108,7 @@ def _group_seconds(latency: LatencyModel, engine: Engine, group: int) -> tuple[f
 
 
 def _charge_requests(latency: LatencyModel, engine: Engine, group: int) -> None:
-    """Delays of the requests that this scheduling started or preempted."""
+    """Add the delays of requests that this scheduling started or preempted."""
     for replica in replicas_of(engine, group):
         state = engine.replicas[replica]
         for i in range(state.new):
@@ -117,7 +118,7 @@ def _charge_requests(latency: LatencyModel, engine: Engine, group: int) -> None:
         for i in range(state.preempted):
             r = engine.preempted[replica, i]
             request = engine.requests[r]
-            # The client sees it and the engine does not: the gap to the next token gets wider.
+            # Only the client sees this delay: the gap to the next token grows.
             seconds = hooks.request_seconds(latency, engine, r, hooks.PREEMPTION)
             request.preemption_s += seconds
             request.recomputed_tokens += request.prompt + request.generated
@@ -126,7 +127,7 @@ def _charge_requests(latency: LatencyModel, engine: Engine, group: int) -> None:
 
 
 def has_room(engine: Engine) -> bool:
-    """Whether the record buffers can take one more turn."""
+    """Return whether the record buffers have room for one more turn."""
     config, counters = engine.config, engine.counters
     enough_gaps = config.gap_rows - counters.n_gaps >= config.n_replicas * config.max_seqs
     if config.tier > 0 and config.transfer_rows - counters.n_transfers < config.n_jobs:
@@ -156,7 +157,7 @@ def next_event(engine: Engine) -> tuple[int, int, float]:
 def _begin_turn(
     engine: Engine, group: int, now: float, token_s: float, completion_s: float
 ) -> None:
-    """``EngineCore.step_with_batch_queue`` after its wait, then ``_process_input_queue``."""
+    """Apply ended batches, then take in requests (``step_with_batch_queue`` after its wait)."""
     state = engine.groups[group]
     now = _engine_free_s(engine, group, now)
     client.hang_up(engine, now)  # of those whose patience ran out while the loop was held up
@@ -174,16 +175,16 @@ def _begin_turn(
 
 
 def _engine_free_s(engine: Engine, group: int, now: float) -> float:
-    """When the engine's loop goes on: it waits for an API server that shares its process."""
+    """Return when the engine's loop continues; an API server in its process may delay it."""
     server = engine.servers[first_server(engine, first_of(engine, group))]
     return max(now, server.free_s) if engine.config.one_process else now
 
 
 def _drain_input(engine: Engine, replica: int, now: float) -> None:
-    """``EngineCoreProc._process_input_queue``: the scheduler learns of what has arrived.
+    """Move arrived requests from the input queue to the scheduler (``_process_input_queue``).
 
-    An engine that polls looks once in so many decode steps; a step of prompts, or an idle engine,
-    makes it look at once (``sglang/srt/managers/scheduler_recv_skipper.py``).
+    SGLang polls its queue every few decode steps, and at once after a step with prompts or when
+    idle (``sglang/srt/managers/scheduler_recv_skipper.py``).
     """
     config, state = engine.config, engine.replicas[replica]
     if state.running + engine.waiting[replica].size == 0:
@@ -204,7 +205,7 @@ def _drain_input(engine: Engine, replica: int, now: float) -> None:
 
 
 def _wants_batch(engine: Engine, group: int) -> bool:
-    """Whether the batch queue has room and the scheduler has requests."""
+    """Return whether the batch queue has room and the scheduler has requests."""
     if engine.groups[group].in_flight >= engine.config.depth:
         return False
     for replica in replicas_of(engine, group):
@@ -216,9 +217,9 @@ def _wants_batch(engine: Engine, group: int) -> bool:
 
 
 def _launch(engine: Engine, group: int, duration: float, slowest: int) -> None:
-    """Append the batch to the queue; the GPU takes it when it is free.
+    """Append the batch to the queue; the GPU runs it as soon as it is free.
 
-    Pipeline stages work side by side: the first one is free for the next batch after its share.
+    Pipeline stages overlap: the first one is free for the next batch after its share of the time.
     """
     config, state = engine.config, engine.groups[group]
     column = (state.oldest + state.in_flight) % config.depth
@@ -245,7 +246,7 @@ def _launch(engine: Engine, group: int, duration: float, slowest: int) -> None:
 
 
 def _transfer(engine: Engine, group: int, column: int) -> float:
-    """Begin the transfers of a step; when its batch can begin."""
+    """Begin the transfers of a step and return when its batch can begin."""
     state = engine.groups[group]
     computed_s, held_s = max(state.now_s, state.last_end_s), state.now_s
     for replica in replicas_of(engine, group):
@@ -255,10 +256,10 @@ def _transfer(engine: Engine, group: int, column: int) -> float:
 
 
 def _launch_transfers(engine: Engine, group: int) -> bool:
-    """A step without tokens may transfer; whether to schedule again at once.
+    """Run a step that has transfers but no tokens; return whether to schedule again at once.
 
-    Behind other batches it takes a place in the queue, else it is over at once. The engine goes on
-    with such steps while anything comes of them.
+    Behind other batches the step takes a place in the queue, else it ends at once. The engine
+    repeats such steps while they make progress.
     """
     config, state = engine.config, engine.groups[group]
     column = (state.oldest + state.in_flight) % config.depth
@@ -280,9 +281,9 @@ def _launch_transfers(engine: Engine, group: int) -> bool:
 
 
 def _launch_nothing(engine: Engine, group: int) -> None:
-    """A batch without tokens takes a place in the queue and is over with the batch before it.
+    """Queue a batch without tokens, which ends together with the batch before it.
 
-    ``EngineCore.step_with_batch_queue``; with one place beside the running batch it hinders none.
+    See ``EngineCore.step_with_batch_queue``. If the queue has one place, nothing is delayed.
     """
     depth, state = engine.config.depth, engine.groups[group]
     if depth > 2 and state.launched > 0:
@@ -292,7 +293,7 @@ def _launch_nothing(engine: Engine, group: int) -> None:
 
 
 def _tokens_known_s(engine: Engine, group: int, column: int) -> float:
-    """When the tokens that a batch goes on from are known: other stages may be at work on them."""
+    """Return when the tokens are known that a batch continues from, which other stages compute."""
     moment = 0.0
     if engine.config.pipeline_parallel_size == 1:
         return moment
@@ -339,7 +340,7 @@ def _record(engine: Engine, group: int, start: float, duration: float, slowest: 
 
 
 def _end_turn(engine: Engine, group: int) -> None:
-    """When the group acts again: at the end of its oldest batch, or when something arrives."""
+    """Set when the group acts next: at the end of its oldest batch, or at the next arrival."""
     state = engine.groups[group]
     if state.in_flight > 0:
         state.wake_s = engine.batch_end_s[group, state.oldest]
@@ -362,7 +363,7 @@ def _end_turn(engine: Engine, group: int) -> None:
 def advance_pools(
     prefill: Engine, decode: Engine, prefill_latency: LatencyModel, decode_latency: LatencyModel
 ) -> int:
-    """Run both pools until every request has ended (DONE) or a record buffer is nearly FULL."""
+    """Run both pools until every request has ended (DONE) or a record buffer is almost FULL."""
     while has_room(prefill) and has_room(decode):
         event, _, moment = next_event(prefill)
         other_event, _, other_moment = next_event(decode)
@@ -382,7 +383,7 @@ def advance_pools(
 
 
 def _send_on(prefill: Engine, decode: Engine) -> None:
-    """Requests whose prompts are computed go to the decode servers, with what patience is left."""
+    """Send requests with computed prompts to the decode servers, with their remaining patience."""
     for i in range(prefill.counters.leaving):
         r, moment = prefill.leaving[i].request, prefill.leaving[i].moment_s
         prompt, answer = prefill.requests[r], decode.requests[r]
@@ -393,7 +394,7 @@ def _send_on(prefill: Engine, decode: Engine) -> None:
 
 
 def answer(engine: Engine, front: Engine) -> None:
-    """Tell the clients of requests that have ended; ``front`` has their requests."""
+    """Pass the ends of requests on to the clients; ``front`` has the clients' requests."""
     for i in range(engine.counters.leaving):
         client.resolve(front, engine.leaving[i].request, engine.leaving[i].moment_s)
     engine.counters.leaving = 0

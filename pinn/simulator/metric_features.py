@@ -1,4 +1,4 @@
-"""Latencies of a run, and the sums of features behind each."""
+"""Metrics of a run, and the sums of step features behind each."""
 
 import re
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ from pinn.surrogate.group_features import group_features
 from pinn.surrogate.request_features import REQUEST_FEATURES, phase_mask, request_features
 from pinn.surrogate.step_features import STEP_FEATURES, overlapped
 
-# What clients would report of a simulated stage: figures, and the requests that make them.
+# Metrics of a stage as clients report them, and the requests behind each metric.
 
-#: Stage name of the whole run.
+#: Name of the stage that stands for the whole run.
 WHOLE_RUN = "all"
 
-#: A percentile is linearized over the requests within this many percent of it.
+#: Half-width of the band of requests over which a percentile is linearized, relative.
 _BAND_PERCENT = 0.5
 
 
@@ -29,7 +29,7 @@ def _of_stage(run: Run, stage: str) -> Bool[np.ndarray, " requests"]:
 
 
 def figure_seconds(run: Run, stage: str, figure: str) -> float:
-    """A figure over the requests that were served to the end.
+    """Return a metric over the requests that finished, in seconds.
 
     Args:
         run: The run.
@@ -52,9 +52,9 @@ def figure_seconds(run: Run, stage: str, figure: str) -> float:
 
 
 def figure_requests(run: Run, stage: str, figure: str) -> Bool[np.ndarray, " requests"]:
-    """Mask of the requests whose mean latency stands for the figure.
+    """Return a mask of the requests whose mean latency represents the metric.
 
-    All that were served for a mean; those around it for a percentile.
+    For a mean these are all finished requests, for a percentile those near it.
     """
     mine = _of_stage(run, stage) & run.requests.finished
     seconds, percent = _read(run, figure)
@@ -65,19 +65,19 @@ def figure_requests(run: Run, stage: str, figure: str) -> Bool[np.ndarray, " req
     around = mine & (seconds >= low) & (seconds <= high)
     if around.any():
         return around
-    # Of few requests none may lie within the band: its neighbours on either side stand for it.
+    # With few requests the band may be empty: the neighbours on either side are used.
     low = np.percentile(seconds[mine], band[0], method="lower")
     high = np.percentile(seconds[mine], band[1], method="higher")
     return mine & (seconds >= low) & (seconds <= high)
 
 
 def failed_share(run: Run, stage: str) -> float:
-    """Share of a stage's requests that timed out or were rejected."""
+    """Return the share of a stage's requests that timed out or were rejected."""
     return float(1 - run.requests.finished[_of_stage(run, stage)].mean())
 
 
 def _read(run: Run, figure: str) -> tuple[Float[np.ndarray, " requests"], int | None]:
-    """Every request's latency, and the percentile of them that a figure is; None for the mean."""
+    """Return the metric's latency of every request, and its percentile; None for the mean."""
     r = run.requests
     if figure == "itl_mean_s":
         return (r.e2e_s - r.ttft_s) / r.token_gaps, None
@@ -89,11 +89,11 @@ def _read(run: Run, figure: str) -> tuple[Float[np.ndarray, " requests"], int | 
     return getattr(r, f"{asked['kind']}_s"), None if percent is None else int(percent)
 
 
-# Step features summed over steps and over requests: what a refit of beta needs of a run.
+# Step features summed over steps and over requests, for a refit of beta to a run.
 #
-# Given the batches, everything that a run's clients measure is linear in beta: a request's time
-# from the engine's input queue to its first token is the sum of the steps in between, the one in
-# flight at its arrival counted by the share that was left of it.
+# For given batches, all metrics of clients are linear in beta. A request's time from the engine's
+# input queue to its first token is the sum of the steps in between, with the step in flight at its
+# arrival weighted by its remaining share.
 
 _CHUNK_STEPS = 1 << 15
 
@@ -117,7 +117,7 @@ def features_spent(
 def request_feature_sums(
     latency: LinearLatency, run: Run
 ) -> tuple[Float[np.ndarray, "requests features"], Float[np.ndarray, "requests features"]]:
-    """Per request, sums of step features over the steps that it waits for or takes part in.
+    """Return each request's sums of features over the steps that it waits for or takes part in.
 
     With the coefficients of the run, without pipeline stages and with the engine in a process of
     its own, the first ``@ latency.beta`` is ``engine_first_token_s - handed_s``, the second
@@ -147,10 +147,9 @@ def request_delay_features(
 ) -> tuple[Float[np.ndarray, "requests features"], Float[np.ndarray, "requests features"]]:
     """Return the delay of a request's first and last token per second of an alpha.
 
-    That is, at the moments at which the API server's tasks come: a task waits for all that the
-    server has done since it was last idle, so each of those counts. Where nothing waits,
-    ``first @ alpha`` is the part of a TTFT that the engine does not know, ``last @ alpha`` that of
-    an E2E, and ``request_feature_sums`` have the rest.
+    A task waits for all work since the API server was last idle, so that work counts. If nothing
+    waits, ``first @ alpha`` is the part of a TTFT that the engine does not know, ``last @ alpha``
+    that of an E2E, and ``request_feature_sums`` have the rest.
 
     Returns:
         Features up to the first token, and up to the end.
@@ -171,7 +170,7 @@ def request_delay_features(
 def _integral(
     latency: LinearLatency, table: Float[np.ndarray, "steps columns"], moments: np.ndarray
 ) -> Float[np.ndarray, "moments requests features"]:
-    """Features spent up to each moment, each step's growing evenly from its start to its end."""
+    """Return features accumulated up to each moment; within a step they grow linearly."""
     start, duration = table[:, 0], table[:, 1]
     step = np.clip(np.searchsorted(start, moments, side="right") - 1, 0, None)
     share = np.clip((moments - start[step]) / duration[step], 0.0, 1.0)
@@ -181,26 +180,25 @@ def _integral(
     return spent
 
 
-# The steps behind a run's mean TPOT and TTFT, each with its share in them.
+# The steps behind a run's mean TPOT and TTFT, each with its share of the mean.
 #
 # ``mean TPOT = sum(tpot_share x step time)`` and ``mean TTFT = sum(ttft_share x step time)``,
-# the API server's work aside: both are sums of steps, so they are linear in beta for the batches
-# of the run. The API server adds to a TTFT; from a TPOT it takes what it adds to the first token
-# beyond what it adds to the last, over the gaps. What a formula other than beta says of the same
-# steps goes into the same sums.
+# without the API server's work. Both are linear in beta for the batches of the run. The API
+# server's work adds to TTFT; for TPOT the difference of its work on the last and the first token
+# counts, divided by the gaps. Other formulas of step times can replace beta in these sums.
 
 
 @dataclass(frozen=True)
 class MeanSteps:
-    """Groups of consecutive alike steps.
+    """Groups of consecutive steps with similar batches.
 
     Attributes:
-        sums: Of the mean batch of each group, fields of shape ``[groups]``; of the slowest of
-            data-parallel ranks.
-        shared: Of what the experts of all these work on, per rank.
-        tpot_share: Of all steps of the group together: ``tpot_share @ values`` is the mean of
-            something of each step over the ITL gaps.
-        ttft_share: Share of the steps until the first token, averaged over requests.
+        sums: Batch sums of each group's mean batch, fields of shape ``[groups]``; those of the
+            slowest data-parallel rank.
+        shared: Batch sums of the shared experts' work, per rank.
+        tpot_share: Weight of each group for mean TPOT: ``tpot_share @ values`` averages a value
+            per step over the ITL gaps.
+        ttft_share: Weight of each group for mean TTFT, averaged over requests.
     """
 
     sums: batch_sums.BatchSums
@@ -210,10 +208,9 @@ class MeanSteps:
 
 
 def mean_steps(run: Run) -> MeanSteps:
-    """Work out the shares of a run of one replica without pipeline stages.
+    """Compute the groups of steps and their shares, for one replica without pipeline stages.
 
-    Requests that were not served to the end are excluded, as in a client's means; those of one
-    token have no TPOT.
+    Unfinished requests are excluded, as in a client's means. Requests with one token have no TPOT.
     """
     requests, start, served = run.requests, run.steps["start_s"], run.requests.finished
     end = start + run.steps["duration_s"]
@@ -236,7 +233,7 @@ def mean_steps(run: Run) -> MeanSteps:
 def _spread(
     steps: int, begin: np.ndarray, end: np.ndarray, amount: np.ndarray
 ) -> Float[np.ndarray, " steps"]:
-    """Add each amount to the steps from ``begin`` to before ``end``."""
+    """Add each amount to the steps from ``begin`` up to, not including, ``end``."""
     change = np.zeros(steps + 1)
     np.add.at(change, begin, amount)
     np.add.at(change, end, -amount)
@@ -244,7 +241,7 @@ def _spread(
 
 
 def _grouped(run: Run, tpot: np.ndarray, ttft: np.ndarray) -> MeanSteps:
-    """Steps of decodes alone form a group while the requests in them are the same number."""
+    """Group consecutive decode-only steps that have the same number of requests."""
     sums = run.steps.sums
     prompts, fresh = sums.prefill_requests > 0, np.ones(len(run.steps), dtype=bool)
     fresh[1:] = (np.diff(sums.decode_requests) != 0) | prompts[1:] | prompts[:-1]
@@ -263,22 +260,23 @@ def _means(sums: batch_sums.BatchSums, begin: np.ndarray, size: np.ndarray) -> b
     return batch_sums.BatchSums(*(np.add.reduceat(column, begin) / size for column in columns))
 
 
-# Figures of a run as dot products: which features its clients' latencies are made of.
+# Metrics of a run as dot products of features and coefficients.
 
 
 def figure_features(
     latency: LinearLatency, run: Run, figures: Sequence[tuple[str, str]]
 ) -> tuple[Float[np.ndarray, "figures step_features"], Float[np.ndarray, "figures alphas"]]:
-    """Mean features of the requests behind each figure.
+    """Return the mean features of the requests behind each metric.
 
-    A change of the coefficients moves a figure by the change of ``beta . step features + alpha .
-    request features``, as long as batches and the API server's order of work stay what they are.
-    A percentile moves as the mean of the requests around it.
+    When coefficients change, a metric changes as ``beta . step features + alpha . request
+    features`` does, as long as batches and the API server's order of work stay unchanged. A
+    percentile changes as the mean of the requests around it.
 
     Args:
-        latency: What ran; it says which of launching and the GPU's work a step waits for.
+        latency: Latency model of the run; it tells whether a step waits for launching or for the
+            GPU.
         run: The run.
-        figures: (stage, figure) pairs, see ``pinn.simulator.metric_features``.
+        figures: (stage, metric) pairs, see :func:`figure_seconds`.
     """
     first, last = request_feature_sums(latency, run)
     delay_first, delay_last = request_delay_features(run)
@@ -291,7 +289,7 @@ def figure_features(
     means = []
     for stage, figure in figures:
         of_steps, of_request = pairs[figure.partition("_")[0]]
-        # A request of a single token has no ITL.
+        # A request with a single token has no ITL.
         mine = figure_requests(run, stage, figure) & ~np.isnan(of_steps[:, 0])
         means.append((of_steps[mine].mean(0), of_request[mine].mean(0)))
     step, request = (np.array(column) for column in zip(*means, strict=True))

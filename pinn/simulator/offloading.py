@@ -1,12 +1,13 @@
-"""A second tier of keys and values in host memory: stored, looked up and loaded.
+"""A second KV tier in host memory: stores, lookups and loads.
 
 Mirrors vLLM's OffloadingConnector, the scheduler's side and the worker's
 (``vllm/distributed/kv_transfer/kv_connector/v1/offloading_connector.py``, later
-``v1/offloading/scheduler.py`` and ``worker.py``). At first what a request stores can be read once
-it has ended, and it keeps its blocks until then (``BY_REQUEST``); later each transfer is a job of
-its own, and only a block that is taken anew waits for the job that still reads it (``BY_JOB``).
+``v1/offloading/scheduler.py`` and ``worker.py``). In early releases stored blocks are readable once
+the request has ended, and it keeps its blocks until then (``BY_REQUEST``). In later ones each
+transfer is a job, and only a block that is reused waits for the job that still reads it
+(``BY_JOB``).
 
-``pinn.simulator.host_link`` has the transfers.
+The transfers are in ``pinn.simulator.host_link``.
 """
 
 import numpy as np
@@ -27,17 +28,17 @@ from pinn.simulator.state import (
 )
 from pinn.simulator.tiers import NOT_READY
 
-#: What a request has done to a chunk.
+#: Uses of a chunk by a request.
 _USED, _INSERTED, _REUSED, _MISSED = 1, 2, 4, 8
 
 
 def known_tokens(request: Request) -> int:
-    """Tokens of a request so far: its prompt's, and those that it has been given."""
+    """Return a request's tokens so far: its prompt and its generated tokens."""
     return request.prompt + request.generated
 
 
 def chunk_tokens(engine: Engine) -> int:
-    """Tokens of a chunk."""
+    """Return the tokens of one chunk."""
     return int(engine.config.tier_chunk_blocks * engine.config.block_tokens)
 
 
@@ -45,7 +46,7 @@ def chunk_tokens(engine: Engine) -> int:
 
 
 def hit_tokens(engine: Engine, replica: int, r: int, computed: int) -> int:
-    """``get_num_new_matched_tokens``: tokens to load after the computed ones, or -1 for later."""
+    """Return the tokens to load after the computed ones; -1 to ask again later."""
     config, request = engine.config, engine.requests[r]
     if config.tier == BY_STEP:
         return _prompt_hit(engine, replica, request, computed)
@@ -76,7 +77,7 @@ def hit_tokens(engine: Engine, replica: int, r: int, computed: int) -> int:
 
 
 def _prompt_hit(engine: Engine, replica: int, request: Request, computed: int) -> int:
-    """LMCache's lookup: chunks of a prompt from its beginning, but for the last token.
+    """Return the tokens of a prompt's cached leading chunks, without its last token (LMCache).
 
     ``LMCacheConnectorV1Impl.get_num_new_matched_tokens`` (vllm 0.15.1, ``v1/lmcache_integration/
     vllm_v1_adapter.py``), and ``LocalCPUBackend.touch_cache`` of lmcache 0.5.6.
@@ -106,7 +107,7 @@ def load_in_step(engine: Engine, replica: int, r: int, computed: int, hit: int) 
 
 
 def _hold(engine: Engine, replica: int, request: Request, first: int, end: int) -> None:
-    """Chunks that are loaded cannot be evicted."""
+    """Protect chunks that are being loaded from eviction."""
     for i in range(first, end):
         place = tiers.find_chunk(engine, replica, tiers.chunk_key(engine, request, i))
         if engine.tier[replica, place].references == 0:
@@ -117,7 +118,7 @@ def _hold(engine: Engine, replica: int, request: Request, first: int, end: int) 
 
 
 def begin_load(engine: Engine, replica: int, r: int, computed: int, hit: int) -> None:
-    """``update_state_after_alloc``: the chunks of a hit are held until they are loaded."""
+    """Begin to load the chunks of a hit, which stay in the tier until they are loaded."""
     request, tokens = engine.requests[r], chunk_tokens(engine)
     first, end = computed // tokens, (computed + hit) // tokens
     _hold(engine, replica, request, first, end)
@@ -130,7 +131,7 @@ def begin_load(engine: Engine, replica: int, r: int, computed: int, hit: int) ->
 
 
 def finish_load(engine: Engine, replica: int, r: int) -> None:
-    """``Scheduler._update_waiting_for_remote_kv``: at least one token is left to compute."""
+    """Finish a load; at least one token is left to compute."""
     request = engine.requests[r]
     request.computed = min(request.arriving, known_tokens(request) - 1)
     whole = engine.config.tier == BY_JOB
@@ -138,7 +139,7 @@ def finish_load(engine: Engine, replica: int, r: int) -> None:
 
 
 def reserved_blocks(engine: Engine, replica: int) -> int:
-    """``_inflight_prefill_reserved_blocks``: what prompts on their way still need."""
+    """Return the blocks that prompts with a load or prefill in progress still need."""
     needed = 0
     for i in range(engine.replicas[replica].running):
         needed += _missing_blocks(engine, engine.running[replica, i])
@@ -160,7 +161,7 @@ def _missing_blocks(engine: Engine, r: int) -> int:
 
 
 def plan(engine: Engine, replica: int) -> None:
-    """``build_connector_meta``: what the scheduled batch stores, and what has ended since."""
+    """Plan the stores of the scheduled batch, and note those that have ended."""
     state = engine.replicas[replica]
     state.steps_planned += state.tokens > 0
     if engine.config.tier == BY_REQUEST:
@@ -173,7 +174,7 @@ def plan(engine: Engine, replica: int) -> None:
 
 
 def _plan_by_request(engine: Engine, replica: int) -> None:
-    """New requests first, then the others; what preempted ones have stored is ready."""
+    """Plan stores of new requests, then of others; stores of preempted requests are complete."""
     state, batch = (
         engine.replicas[replica],
         engine.batches[replica, engine.replicas[replica].column],
@@ -194,7 +195,7 @@ def _plan_by_request(engine: Engine, replica: int) -> None:
 
 
 def _plan_by_step(engine: Engine, replica: int) -> None:
-    """Whole chunks of prompts: ``ReqMeta.from_request_tracker``, by default without decodes."""
+    """Plan stores of whole prompt chunks, by default without decodes (LMCache)."""
     state = engine.replicas[replica]
     for i in range(engine.batches[replica, state.column].size):
         r = engine.entries[replica, state.column, i].request
@@ -203,7 +204,7 @@ def _plan_by_step(engine: Engine, replica: int) -> None:
 
 
 def _plan_by_job(engine: Engine, replica: int) -> None:
-    """Jobs that read what a preempted request has lost are waited for."""
+    """Plan stores as jobs; jobs that read blocks of a preempted request are waited for."""
     state, batch = (
         engine.replicas[replica],
         engine.batches[replica, engine.replicas[replica].column],
@@ -233,7 +234,7 @@ def _plan_by_job(engine: Engine, replica: int) -> None:
 
 
 def _store(engine: Engine, replica: int, r: int, after: int) -> None:
-    """Whole chunks of a request that are new are stored, if the tier has room."""
+    """Store the new whole chunks of a request, if the tier has room."""
     config, request, tokens = engine.config, engine.requests[r], chunk_tokens(engine)
     known = known_tokens(request)
     keyed = min(after, known) // tokens
@@ -268,7 +269,7 @@ def _store(engine: Engine, replica: int, r: int, after: int) -> None:
 def _reserve(
     engine: Engine, replica: int, request: Request, first: int, end: int, owner: int
 ) -> int:
-    """``prepare_store``: chunks that are taken for those of a request, -1 if too few can go."""
+    """Reserve chunks for a request (``prepare_store``); return -1 if too few can be evicted."""
     state, by_job = engine.replicas[replica], engine.config.tier == BY_JOB
     missing, spared = 0, 0
     for i in range(first, end):
@@ -307,7 +308,7 @@ def _reserve(
 def _note_offer(
     engine: Engine, replica: int, request: Request, first: int, end: int, missing: int
 ) -> None:
-    """Return whether a request's stored blocks count as used, without those others are storing."""
+    """Mark the chunks that a request offers to store as used, unless they are being stored now."""
     for m in range(missing - 1, -1, -1):
         i = engine.tier_missing[replica, m]
         place = engine.tier_holder[replica, tiers.chunk_key(engine, request, i)]
@@ -323,7 +324,7 @@ def _note_offer(
 
 
 def _use(engine: Engine, replica: int, request: Request, chunk: int, how: int) -> None:
-    """``_record_request_cache_access``: what a request has not used before gets its rank."""
+    """Record a request's first use of a chunk, which ranks the chunk."""
     if engine.config.tier != BY_JOB:
         return
     seen = engine.tier_seen[request.first_seen + chunk]
@@ -338,7 +339,7 @@ def _use(engine: Engine, replica: int, request: Request, chunk: int, how: int) -
 
 
 def _commit_uses(engine: Engine, replica: int, request: Request) -> None:
-    """``on_request_finished``: what a request has used is the most recent now, its head last."""
+    """Make a request's chunks the most recently used ones, its first chunk last."""
     arc = engine.config.tier_arc
     for i in range(known_tokens(request) // chunk_tokens(engine) - 1, -1, -1):
         seen = engine.tier_seen[request.first_seen + i]
@@ -354,7 +355,7 @@ def _commit_uses(engine: Engine, replica: int, request: Request) -> None:
 
 
 def note_row(engine: Engine, replica: int, r: int) -> None:
-    """The blocks of a request that is admitted count as taken, and so do its long prompt's next."""
+    """Note that blocks of an admitted request, and of its prompt's next chunk, are reused."""
     request = engine.requests[r]
     request.prefilling = request.status == LOADING or request.computed < known_tokens(request)
     for i in range(request.blocks):

@@ -1,4 +1,4 @@
-"""Prefill and decode on servers of their own, and what such a run is reported by."""
+"""Disaggregated prefill/decode: simulation of two pools, and the records of such a run."""
 
 from dataclasses import dataclass, fields, replace
 
@@ -19,20 +19,21 @@ from pinn.simulator.transfers import with_tier
 from pinn.simulator.workloads.workload import Workload
 from pinn.specs.gpu import network_bytes_per_s
 
-# What clients see of two pools, and what went from the one to the other.
+# Requests as clients of two pools see them, and the KV transfers between the pools.
 
 
 @dataclass(frozen=True)
 class Transfers:
-    """Keys and values that went over the network, per request; NaN or 0 where none did.
+    """KV transfers between the pools, per request; NaN or 0 for requests without one.
 
     Attributes:
         left_s: When the prefill server had answered and the request went to a decode server.
-        loading_s: When the decode server had blocks for them.
-        ready_s: When they were there.
-        tokens: Tokens of theirs; fewer than the prompt's where the decode server had a prefix.
-        link_s: Time that the slower end of the link took for them, its latency included.
-        link_bytes: Bytes, over all GPUs of the decode worker.
+        loading_s: When the decode server had allocated the blocks.
+        ready_s: When the keys and values had arrived.
+        tokens: Tokens transferred; fewer than the prompt's if the decode server had cached a
+            prefix.
+        link_s: Transfer time at the slower end of the link, latency included.
+        link_bytes: Bytes transferred, over all GPUs of the decode worker.
     """
 
     left_s: Float[np.ndarray, " requests"]
@@ -43,16 +44,16 @@ class Transfers:
     link_bytes: Float[np.ndarray, " requests"]
 
     def columns(self) -> dict[str, Shaped[np.ndarray, " requests"]]:
-        """Per request, under names for a table."""
+        """Return the transfers as columns of a table, one entry per request."""
         return {f"transfer_{f.name}": getattr(self, f.name) for f in fields(self)}
 
     @property
     def waited_s(self) -> Float[np.ndarray, " requests"]:
-        """From the prefill server's answer to the arrival, without the time on the link itself."""
+        """Return seconds from the prefill's end to the KV's arrival, without the link time."""
         return self.ready_s - self.left_s - self.link_s
 
 
-#: What clients see of a request at the prefill pool alone.
+#: Columns of a request that only clients of the prefill pool see.
 _OF_PREFILL = (
     "arrival_s", "handed_s", "queued_s", "scheduled_s", "cached_tokens", "reused_tokens",
     "handed_work", "loaded_tokens", "stored_tokens", "load_wait_s",
@@ -62,13 +63,14 @@ _OF_PREFILL = (
 def client_records(
     ahead: Engine, behind: Engine, ahead_latency: LatencyModel, behind_latency: LatencyModel
 ) -> RequestRecords:
-    """Records of whole requests: sent to the prefill pool, answered by the decode pool.
+    """Return the records of whole requests: sent to the prefill pool, answered by the decode pool.
 
-    ``replica``, ``first_token_s`` and what follows are the decode pool's, ``cached_tokens`` and
-    ``reused_tokens`` the prefill pool's; tokens computed and preemptions are those of both.
+    ``replica``, ``first_token_s`` and later times are those of the decode pool, ``cached_tokens``
+    and ``reused_tokens`` those of the prefill pool. Computed tokens and preemptions are sums over
+    both.
 
     Raises:
-        PinnError: If requests are left that a pool can never schedule.
+        PinnError: If requests remain that a pool can never schedule.
     """
     begun = simulate.read_records(ahead, ahead_latency)
     status = ahead.requests["status"]
@@ -88,11 +90,11 @@ def client_records(
 
 
 def read_transfers(behind: Engine, token_bytes: float) -> Transfers:
-    """Transfers as the decode pool's engine knows them.
+    """Return the transfers from the decode pool's engine after a run.
 
     Args:
-        behind: After the run.
-        token_bytes: Of a token, over all GPUs of a decode worker.
+        behind: Engine of the decode pool after the run.
+        token_bytes: KV bytes of a token, over all GPUs of a decode worker.
     """
     r, config = behind.requests, behind.config
     tokens = r["moved"].astype(np.int64)
@@ -102,30 +104,30 @@ def read_transfers(behind: Engine, token_bytes: float) -> Transfers:
     return Transfers(left_s, loading_s, ready_s, tokens, link_s, tokens * token_bytes)
 
 
-# Disaggregated prefill/decode: two pools of servers, one request after the other through both.
+# Disaggregated prefill/decode: each request passes through both pools of servers.
 #
-# As vLLM does it with a connector that pulls (``NixlConnector``) behind a proxy
-# (``tests/v1/kv_connector/nixl_integration/toy_proxy_server.py``): the proxy asks a prefill
-# server for one token, then a decode server for the whole answer. That one takes the prompt's
-# keys and values from the prefill server, computes the prompt's last token again and with it the
-# first token that the client sees.
+# The protocol is that of vLLM with a connector that pulls (``NixlConnector``) behind a proxy
+# (``tests/v1/kv_connector/nixl_integration/toy_proxy_server.py``). The proxy asks a prefill server
+# for one token, then a decode server for the whole answer. The decode server fetches the prompt's
+# keys and values from the prefill server, and computes the last prompt token again, which gives the
+# client's first token.
 #
-# A second tier is the prefill servers' (in vLLM by MultiConnector, beside the connector between the
-# pools): they have the prompts that come again. Decode servers have none.
+# A second KV tier belongs to the prefill servers (in vLLM by MultiConnector, beside the connector
+# between the pools), since they see repeated prompts. Decode servers have none.
 #
-# Assumed: the transfer follows the prefill and does not overlap it; the link of a prefill worker
-# and that of a decode worker each carry one transfer at a time; a prompt's blocks are free on
-# the prefill server when its step ends. SGLang and TensorRT-LLM hand the first token over beside
-# the keys and values, so theirs is seen one decode step before.
+# Assumptions: a transfer follows the prefill without overlap; the links of a prefill worker and of
+# a decode worker each carry one transfer at a time; a prompt's blocks are free on the prefill
+# server when its step ends. SGLang and TensorRT-LLM transfer the first token with the keys and
+# values, so their first token is seen one decode step earlier.
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Servers alike that do one half of the work.
+    """A pool of identical servers for one of the two phases.
 
     Attributes:
-        deployment: Model, GPU and flags of each.
-        latency: Seconds for everything that takes time.
+        deployment: Model, GPU and flags of each server.
+        latency: Latency model, in seconds.
         engine: Further settings; ``replicas`` is the number of servers.
     """
 
@@ -135,12 +137,12 @@ class Pool:
 
     @property
     def gpus(self) -> int:
-        """GPUs of all of them."""
+        """Return the GPUs of all servers."""
         return self.engine.replicas * self.deployment.recipe.data_parallel_size * self.ranks
 
     @property
     def ranks(self) -> int:
-        """GPUs that hold one copy of the attention, each with a link of its own."""
+        """Return the GPUs that hold one copy of the attention, each with its own link."""
         recipe = self.deployment.recipe
         return recipe.tensor_parallel_size * recipe.pipeline_parallel_size
 
@@ -150,7 +152,8 @@ class Link:
     """The network between the pools.
 
     Attributes:
-        bytes_per_s: Of each GPU, one direction; infinity for transfers that take no time.
+        bytes_per_s: Bandwidth of each GPU in one direction; infinity for transfers that take no
+            time.
         latency_s: Seconds before each transfer starts.
     """
 
@@ -173,8 +176,8 @@ class PoolsRun:
     Attributes:
         prefill: The prefill pool's steps and KV cache, with the requests as clients see them.
         decode: Result of the decode pool, whose ITL is what clients see.
-        transfers: Per request.
-        link: Between the pools.
+        transfers: KV transfers, one per request.
+        link: Network between the pools.
     """
 
     prefill: Run
@@ -184,7 +187,7 @@ class PoolsRun:
 
 
 def default_link(prefill: Pool, decode: Pool) -> Link:
-    """The network adapters of the GPUs, the slower ones where the pools differ."""
+    """Return a link with the bandwidth of the slower of the pools' network adapters."""
     gpus = (prefill.deployment.gpu, decode.deployment.gpu)
     return Link(min(network_bytes_per_s(gpu) for gpu in gpus))
 
@@ -202,9 +205,9 @@ def simulate_pools(
     Args:
         prefill: Servers that compute prompts.
         decode: Servers that generate.
-        workload: What clients send, of any kind.
-        link: Between the pools; by default as :func:`default_link`.
-        compiled: Run in compiled code or not; by default whenever the latencies allow it.
+        workload: Requests that clients send.
+        link: Network between the pools; by default that of :func:`default_link`.
+        compiled: Whether to run compiled code; by default whenever both latency models allow it.
 
     Raises:
         PinnError: As :func:`pinn.simulator.simulate.simulate`, or if the pools do not fit together.
@@ -244,12 +247,12 @@ def simulate_pools(
 
 
 def halves(workload: Workload) -> tuple[Workload, Workload]:
-    """Return the prefill servers' batches, and the decode servers', whose prompts are there.
+    """Return the workload of the prefill servers, and that of the decode servers.
 
-    A request that asks for no output passes through both pools, as one of a single token.
+    A request without output passes through both pools like one with a single token.
 
     Raises:
-        PinnError: If no request asks for any.
+        PinnError: If no request asks for output.
     """
     if not workload.output_tokens.any():
         raise PinnError(
@@ -261,7 +264,7 @@ def halves(workload: Workload) -> tuple[Workload, Workload]:
 
 
 def _check_alike(prefill: Deployment, decode: Deployment) -> None:
-    """Keys and values are taken over as they are."""
+    """Refuse pools whose KV layouts differ, since keys and values are copied unchanged."""
     for what, one, other in (
         ("model", prefill.model.name, decode.model.name),
         ("format of the KV cache", prefill.kv_cache_precision.name, decode.kv_cache_precision.name),
@@ -279,15 +282,15 @@ def _check_alike(prefill: Deployment, decode: Deployment) -> None:
 def _join(
     ahead: Engine, behind: Engine, prefill: Pool, decode: Pool, link: Link, token_bytes: float
 ) -> None:
-    """Give two engines their roles, and the links between them.
+    """Set the roles of two engines, and the links between them.
 
-    Each GPU of a decode worker takes what it will hold; the GPUs of a prefill worker send as much
-    together.
+    Each GPU of a decode worker receives its share of the keys and values. The GPUs of a prefill
+    worker together send as much.
     """
     ahead.config.role, behind.config.role = PREFILLS, DECODES
-    # A decode server has no prompts to compute apart, and starts what has arrived in its next step.
+    # A decode server has no prompts of its own to compute. It starts requests in its next step.
     behind.config.prefill_first = 0
-    # Its clients are the prefill servers; how many at once is not its concern.
+    # The prefill servers act as its clients; they limit the concurrency.
     behind.counters.next, behind.config.concurrency = behind.config.n_requests, 0
     token_s = token_bytes / link.bytes_per_s
     behind.config.transfer_token_s = token_s

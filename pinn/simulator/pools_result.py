@@ -1,4 +1,4 @@
-"""A workload served on a prefill and a decode pool: what its clients see, and each pool."""
+"""Result of a workload on a prefill and a decode pool: metrics of clients and of each pool."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class PoolsSimulation(Served):
 
     @property
     def run(self) -> Run:
-        """Run of the decode pool, with latencies as clients see them."""
+        """Return the run of the decode pool, with latencies as clients see them."""
         return self.found.decode
 
     @cached_property
@@ -54,7 +54,7 @@ class PoolsSimulation(Served):
 
     @cached_property
     def pools(self) -> dict[str, Metrics]:
-        """Metrics of each pool's engines."""
+        """Return the metrics of each pool's engines."""
         pools = {"prefill": (self.prefill, self.found.prefill), "decode": (self.decode, self.run)}
         return {
             name: {"workers": pool.engine.replicas, "gpus": pool.gpus}
@@ -64,7 +64,7 @@ class PoolsSimulation(Served):
 
     @cached_property
     def kv_transfer(self) -> Metrics:
-        """Metrics of KV transfers.
+        """Return the metrics of KV transfers.
 
         ``link`` is the time of the transfer itself. ``wait`` is the rest of the time between the
         end of the prefill and the arrival of its KV: until the decode server takes the request in,
@@ -128,11 +128,11 @@ class PoolsSimulation(Served):
         )
 
     def write_requests(self, path: Path) -> None:
-        """Write a row per request as Parquet, its transfer too."""
+        """Write a row per request, including its transfer, as Parquet."""
         write_requests(self.run, path, self.found.transfers.columns())
 
     def print_report(self) -> None:
-        """Print latencies, the transfer and each pool for people."""
+        """Print latencies, transfers and each pool as tables for the terminal."""
         heading = f"{self.decode.deployment.model.name}, {self.run.workload.name}"
         parts = (heading, "disaggregated prefill/decode", self.overloaded)
         if self.goodput is not None:

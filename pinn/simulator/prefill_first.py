@@ -4,7 +4,7 @@ Mirrors ``sglang/srt/managers/scheduler.py: get_next_batch_to_run`` and ``schedu
 PrefillAdder`` of 0.5.9, and of 0.5.23 where ``foresees`` is set, with the first-come-first-served
 policy: waiting prompts go first and the decodes wait; where none fits, all running requests decode.
 Not modeled: mixed chunks, priorities, LoRA and sliding-window pools. Outputs always have their full
-length, as with ``ignore_eos``. A prefix that two requests computed side by side is stored twice
+length, as with ``ignore_eos``. A prefix that two requests compute at the same time is stored twice
 until they end.
 """
 
@@ -14,17 +14,17 @@ from pinn.simulator.compiler import compiled_inside
 from pinn.simulator.engine import Engine
 from pinn.simulator.state import BY_NODE, RUNNING, Guess, Records, Request
 
-# Steps of decodes where prompts have steps of their own, and whom SGLang retracts for memory.
+# Decode steps of engines that schedule prompts separately, and retraction under memory pressure.
 #
 # Mirrors ``sglang/srt/managers/scheduler.py: update_running_batch`` and ``schedule_batch.py:
-# retract_decode`` of 0.5.9, and of 0.5.23 where ``foresees`` is set.
+# retract_decode`` of 0.5.9, and of 0.5.23 if ``foresees`` is set.
 
 #: ``SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR``, ``_DECAY_STEPS`` and ``SGLANG_RETRACT_DECODE_STEPS``.
 LEAST_EXPECTED, DECAY_STEPS, RETRACT_STEPS = 0.14, 600, 20
 
 
 def schedule_decodes(engine: Engine, replica: int) -> None:
-    """``update_running_batch``: every running request decodes; some are retracted for memory."""
+    """Schedule every running request for a decode, and retract some if memory is short."""
     config, state = engine.config, engine.replicas[replica]
     if state.unfiltered > 0:
         state.full = state.unfiltered = 0
@@ -40,7 +40,7 @@ def schedule_decodes(engine: Engine, replica: int) -> None:
         hicache.make_room(engine, replica, needed)
     if needed > state.free_blocks:
         if ending > 0:
-            return  # They free their blocks when their step ends.
+            return  # Their blocks are freed when their step ends.
         _retract(engine, replica)
     else:
         least = config.admission_share * LEAST_EXPECTED
@@ -55,7 +55,7 @@ def schedule_decodes(engine: Engine, replica: int) -> None:
 
 
 def _grow(engine: Engine, replica: int, request: Request, tokens: int) -> None:
-    """A request gets blocks for so many tokens more."""
+    """Give a request blocks for a number of further tokens."""
     if engine.config.tier == BY_NODE:
         radix_requests.grow(engine, replica, request, request.computed + tokens)
     else:
@@ -63,15 +63,15 @@ def _grow(engine: Engine, replica: int, request: Request, tokens: int) -> None:
 
 
 def _ends_in_flight(engine: Engine, r: int) -> bool:
-    """``_reqs_finishing_inflight`` of 0.5.22 and later: whose last token a queued step makes."""
+    """Return whether a queued step makes a request's last token (0.5.22 and later)."""
     config, request = engine.config, engine.requests[r]
-    # A step with drafts may make fewer tokens than it is waited for.
+    # A step with drafts may produce fewer tokens than expected.
     known = config.foresees_ends > 0 and config.asynchronous > 0 and config.drafts == 0
     return known and request.generated + request.placeholders >= request.output
 
 
 def _decode_blocks(engine: Engine, replica: int) -> int:
-    """``new_tokens_required_next_decode``, in blocks."""
+    """Return the blocks of the next decode step (``new_tokens_required_next_decode``)."""
     state = engine.replicas[replica]
     needed = 0
     for i in range(state.running):
@@ -84,9 +84,9 @@ def _decode_blocks(engine: Engine, replica: int) -> int:
 
 
 def _retract(engine: Engine, replica: int) -> None:
-    """``retract_decode``: who has written least goes, the longest prompt first; one stays.
+    """Retract requests until memory suffices: shortest output first, then longest prompt.
 
-    They go to the end of the queue and begin anew.
+    One request always stays. Retracted ones go to the end of the queue and restart.
     """
     state = engine.replicas[replica]
     while state.running > 1 and (
@@ -120,19 +120,20 @@ def _retract(engine: Engine, replica: int) -> None:
     state.full = 0
 
 
-#: What a step counts towards a look at the queue (``environ.py``:
+#: Weight of a step towards the next poll of the queue (``environ.py``:
 #: ``SGLANG_SCHEDULER_RECV_SKIPPER_WEIGHT_DEFAULT`` and ``_DECODE``).
 PROMPTS_WEIGHT, DECODES_WEIGHT = 1000, 1
-#: ``SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION``: longer outputs are expected to have so many tokens.
+#: ``SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION``: most output tokens that admission expects of a
+#: request.
 MOST_EXPECTED_TOKENS = 4096
-#: ``IGNORE_EOS_RESERVE_TOKENS``, for each request.
+#: ``IGNORE_EOS_RESERVE_TOKENS``: tokens that are kept free for each request.
 SPARE_TOKENS = 1
 
 _ADDED, _NO_ROOM, _STOPPED = range(3)
 
 
 def schedule_apart(engine: Engine, replica: int) -> None:
-    """Fill a batch with prompts or, where none can start, with the decodes."""
+    """Fill a batch with prompts or, if none can start, with all decodes."""
     state, tree = engine.replicas[replica], engine.config.tier == BY_NODE
     if tree:
         radix_requests.hear(engine, replica)
@@ -145,7 +146,7 @@ def schedule_apart(engine: Engine, replica: int) -> None:
         schedule_decodes(engine, replica)
         idle = engine.groups[group_of(engine, replica)].in_flight == 0
         if state.tokens == 0 and state.running == 0 and idle:
-            # The last ones have ended and the loop turns once more.
+            # The last requests have ended, and the loop turns once more.
             _schedule_prompts(engine, replica)
             state.last_prompts = state.tokens > 0
     if tree:
@@ -156,21 +157,21 @@ def schedule_apart(engine: Engine, replica: int) -> None:
 
 
 def _take_stock(engine: Engine, replica: int) -> None:
-    """``get_next_batch_to_run`` up to the prompts: what has become of the last batch.
+    """Update the running requests after the last batch, as ``get_next_batch_to_run`` does.
 
-    Requests that have ended keep their places until the next step of decodes, but for those that
-    end with their prompt's step before it is merged.
+    Finished requests keep their places until the next decode step, except those that finish with
+    their prefill step.
     """
     config, state = engine.config, engine.replicas[replica]
     if state.ended > 0 and (
         config.foresees_ends or (state.last_prompts and not config.asynchronous)
-    ):  # From 0.5.22 on those that have ended are filtered out in every turn.
+    ):  # From 0.5.22 on, finished requests are filtered out in every turn.
         state.full = 0
     else:
         state.unfiltered += state.ended
     state.ended = 0
     if state.last_prompts and state.alone:
-        state.full = 0  # The batch takes the place of an empty running_batch, and of its flag.
+        state.full = 0  # The batch replaces an empty running_batch, together with its flag.
     if state.chunked >= 0:
         request = engine.requests[state.chunked]
         if request.status == RUNNING:
@@ -184,7 +185,7 @@ def _take_stock(engine: Engine, replica: int) -> None:
 
 
 def _schedule_prompts(engine: Engine, replica: int) -> None:
-    """``_get_new_batch_prefill_raw``: the prompt that was cut, then waiting ones in their order."""
+    """Schedule prompts: first the partly computed one, then waiting ones in order."""
     config, state = engine.config, engine.replicas[replica]
     others = state.running - (state.chunked >= 0)
     if config.foresees_ends and others == 0:
@@ -234,14 +235,14 @@ def _schedule_prompts(engine: Engine, replica: int) -> None:
 
 
 def _free_tokens(engine: Engine, replica: int) -> int:
-    """``available_size`` and ``evictable_size`` together."""
+    """Return the KV tokens that are free or evictable (``available_size + evictable_size``)."""
     return engine.replicas[replica].free_blocks * engine.config.block_tokens
 
 
 def _expected_tokens(engine: Engine, replica: int) -> float:
-    """``rem_total_token_offset``: what the running requests are expected to write still.
+    """Return the tokens that running requests are expected to generate still.
 
-    From 0.5.22 on all of it, for requests that ignore the end of text.
+    From 0.5.22 on this is their whole remaining output, if they ignore the end of text.
     """
     state = engine.replicas[replica]
     total = 0.0
@@ -254,7 +255,7 @@ def _expected_tokens(engine: Engine, replica: int) -> float:
 
 
 def _go_on(engine: Engine, replica: int, left: int, expected: float) -> tuple[int, float]:
-    """``add_chunked_req``: (tokens in whole blocks, what is expected to be written)."""
+    """Continue a partly computed prompt; return its tokens in whole blocks, and expected output."""
     state = engine.replicas[replica]
     r, request = state.chunked, engine.requests[state.chunked]
     room = min(left, int(_free_tokens(engine, replica) - expected))
@@ -269,7 +270,7 @@ def _go_on(engine: Engine, replica: int, left: int, expected: float) -> tuple[in
 
 
 def _spare_block(engine: Engine) -> int:
-    """A block that 0.5.22 and later keep back for each request of a batch."""
+    """Return the blocks that 0.5.22 and later keep free for each request of a batch."""
     return engine.config.block_tokens if engine.config.foresees_ends else 0
 
 
@@ -283,7 +284,7 @@ def _start(
     guesses: int,
     expected: float,
 ) -> tuple[int, int, int]:
-    """``add_one_req``: (result, its tokens in whole blocks, tokens it is expected to write)."""
+    """Try to start a request; return the result, its tokens in whole blocks, expected output."""
     config, request, state = engine.config, engine.requests[r], engine.replicas[replica]
     hits, locked, on_host = _match(engine, replica, r)
     computed = hits * config.block_tokens
@@ -293,7 +294,8 @@ def _start(
     room = _free_tokens(engine, replica) - expected
     if config.prefix_caching:
         written = min(request.output - request.generated, MOST_EXPECTED_TOKENS) + spare
-        # Cached tokens of the prefix that nobody else uses can then no longer be evicted.
+        # Cached prefix tokens without other users can no longer be evicted once this request holds
+        # them.
         if tokens + written >= room - locked:
             return _NO_ROOM, 0, 0
         stops = taken > 0 and not (config.foresees_ends and config.chunked_prefill)
@@ -328,7 +330,7 @@ def _start(
 
 
 def _match(engine: Engine, replica: int, r: int) -> tuple[int, int, int]:
-    """``init_next_round_input``: (cached blocks, their unlocked tokens, tokens on the host)."""
+    """Match a prompt with the cache; return cached blocks, unlocked tokens of them, host tokens."""
     config, request = engine.config, engine.requests[r]
     if config.tier == BY_NODE:
         longest = (request.prompt + request.generated - 1) // config.block_tokens
@@ -348,15 +350,15 @@ def _admit(engine: Engine, replica: int, r: int, hits: int, tokens: int) -> bool
 
 
 def _paged(engine: Engine, tokens: int) -> int:
-    """Tokens in whole blocks."""
+    """Return a number of tokens rounded up to whole blocks."""
     return blocks.blocks_for(engine, tokens) * engine.config.block_tokens
 
 
 def _guess(engine: Engine, replica: int, r: int, guesses: int) -> int:
-    """``add_req_state``: requests by the tokens that they will still write, with what they hold.
+    """Insert a request into the list that is ordered by expected remaining output.
 
-    The first request of a batch makes the list of all; a later one is put in its place, or before
-    the last where it has the most to write, as SGLang has it.
+    The first request of a batch builds the list. A later one is inserted in order, or before the
+    last entry if it has the most tokens left, as in SGLang.
     """
     request = engine.requests[r]
     if guesses > 0:
@@ -370,7 +372,7 @@ def _guess(engine: Engine, replica: int, r: int, guesses: int) -> int:
 
 
 def _insert(queue: Records[Guess], size: int, request: Request, late: bool) -> int:
-    """Put a request into the ordered queue; unless ``late``, behind its equals."""
+    """Insert a request into the ordered list; behind equal ones unless ``late``."""
     tokens = request.output - request.generated
     if tokens <= 0:
         return size
@@ -386,7 +388,7 @@ def _insert(queue: Records[Guess], size: int, request: Request, late: bool) -> i
 
 
 def _all_fit(engine: Engine, replica: int, paged: int, guesses: int) -> bool:
-    """``add_one_req_ignore_eos``: whether memory lasts until each of the requests has ended."""
+    """Return whether memory lasts until all requests have ended (``add_one_req_ignore_eos``)."""
     free = _free_tokens(engine, replica) - paged
     for i in range(guesses):
         guess, still = engine.guesses[i], guesses - i

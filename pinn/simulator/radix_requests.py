@@ -1,8 +1,8 @@
-"""Requests of an engine whose radix tree has a second tier: admitted, grown, put into it, gone.
+"""Requests of an engine with a radix tree and a second tier: admission, growth, insertion, end.
 
 Mirrors ``sglang/srt/mem_cache/common.py: alloc_for_extend``, ``radix_cache.py:
 cache_unfinished_req`` and ``cache_finished_req`` (to 0.5.12), later ``unified_radix_cache.py:
-checkpoint_into_tree``. A batch of prompts begins beside its loads: each layer waits for its part.
+checkpoint_into_tree``. A prefill batch overlaps with its loads: each layer waits for its own part.
 """
 
 from pinn.simulator import hicache, hicache_link
@@ -14,7 +14,7 @@ from pinn.simulator.state import FINISHED, LOAD, RUNNING, STORE, Request
 
 
 def take(engine: Engine, replica: int, r: int, hits: int, tokens: int) -> bool:
-    """A waiting request gets its match and blocks for so many tokens; whether there are enough."""
+    """Give a waiting request its cached prefix and blocks; return whether there are enough."""
     request, state = engine.requests[r], engine.replicas[replica]
     tree.lock(engine, replica, state.matched)
     request.node, request.blocks, request.keyed_blocks = state.matched, hits, hits
@@ -30,7 +30,7 @@ def take(engine: Engine, replica: int, r: int, hits: int, tokens: int) -> bool:
 
 
 def grow(engine: Engine, replica: int, request: Request, tokens: int) -> bool:
-    """Give a request blocks for so many tokens: all it needs, or nothing."""
+    """Give a request all the blocks that it needs, or none; return whether it got them."""
     size, state = engine.config.block_tokens, engine.replicas[replica]
     needed = max(-(-tokens // size) - request.blocks, 0)
     if needed > state.free_blocks:
@@ -44,9 +44,9 @@ def grow(engine: Engine, replica: int, request: Request, tokens: int) -> bool:
 
 
 def allocate(engine: Engine, replica: int, prompts: bool) -> None:
-    """``alloc_for_extend`` or ``alloc_for_decode``: what a batch's requests get is taken at once.
+    """Allocate blocks for all requests of a batch (``alloc_for_extend``, ``alloc_for_decode``).
 
-    With pages of several tokens room is made for a page for each request, beside those of prompts.
+    With pages of several tokens, one further page per request is kept free.
     """
     state = engine.replicas[replica]
     room = state.wanted
@@ -58,18 +58,18 @@ def allocate(engine: Engine, replica: int, prompts: bool) -> None:
 
 
 def begin_loads(engine: Engine, replica: int) -> None:
-    """``ready_to_load_host_cache``: a batch's loads begin beside whatever runs."""
+    """Begin a batch's loads, which overlap with the running batch."""
     state = engine.replicas[replica]
     state.load_s = hicache_link.begin(engine, replica, LOAD, state.heard_s)
 
 
 def put(engine: Engine, replica: int, r: int, blocks: int, chunked: bool, ready_s: float) -> None:
-    """``insert``: a request's first blocks are in the tree, and it is locked up to there."""
+    """Insert a request's first blocks into the tree, and lock them (``insert``)."""
     request = engine.requests[r]
     last, overlap = _walk(engine, replica, r, blocks, chunked, ready_s)
     kept = int(request.keyed_blocks)
     _free(engine, replica, max(overlap - kept, 0))
-    # The prompt gets a node of its own, so that the output can go without it.
+    # The prompt becomes a separate node, so that the output can be evicted without it.
     full = request.prompt // engine.config.block_tokens
     if engine.config.tier_unified and 0 < full < blocks:
         request.inserted = blocks
@@ -82,7 +82,7 @@ def put(engine: Engine, replica: int, r: int, blocks: int, chunked: bool, ready_
 
 
 def _free(engine: Engine, replica: int, blocks: int) -> None:
-    """Blocks of a request hold nothing any more."""
+    """Count blocks of a request as unused."""
     state = engine.replicas[replica]
     state.unused += blocks
     state.free_blocks += blocks
@@ -91,7 +91,7 @@ def _free(engine: Engine, replica: int, blocks: int) -> None:
 def _walk(
     engine: Engine, replica: int, r: int, blocks: int, chunked: bool, ready_s: float
 ) -> tuple[int, int]:
-    """Put blocks into the tree: (the last one's node, how many were on the GPU already)."""
+    """Insert blocks into the tree; return the last node, and how many blocks were on the GPU."""
     request, config = engine.requests[r], engine.config
     place, end = request.first_key, request.first_key + blocks
     last, overlap = ROOT, 0
@@ -124,7 +124,7 @@ def _walk(
 
 
 def leave(engine: Engine, replica: int, r: int) -> None:
-    """A request's blocks outside the tree are free, and its place in the tree is unlocked."""
+    """Free a finished request's blocks outside the tree, and unlock its nodes."""
     request, state = engine.requests[r], engine.replicas[replica]
     if request.slot < 0:
         return
@@ -159,7 +159,7 @@ def hear(engine: Engine, replica: int) -> None:
 
 
 def put_chunk(engine: Engine, replica: int, r: int) -> None:
-    """``stash_chunked_request``: what is computed of a prompt is in the tree."""
+    """Insert the computed part of a prompt into the tree (``stash_chunked_request``)."""
     blocks = engine.requests[r].computed // engine.config.block_tokens
     put(engine, replica, r, blocks, True, engine.replicas[replica].now_s)
 

@@ -1,20 +1,20 @@
-"""SGLang's radix tree: runs of blocks on the GPU and in host memory, and who uses them.
+"""SGLang's radix tree: nodes of KV blocks on the GPU and in host memory, and their users.
 
 Mirrors ``sglang/srt/mem_cache/radix_cache.py`` and ``hiradix_cache.py`` (to 0.5.12), later
 ``unified_cache/unified_tree_core.py`` and ``components/full.py`` (0.5.23), for full attention. A
-child is found by the key of its first block, which stands for all tokens up to its end. Free blocks
-are those that hold nothing and those of nodes that nothing locks.
+child is found by the key of its first block; a key identifies all tokens up to its block's end.
+Free blocks are unused blocks and blocks of unlocked nodes.
 """
 
 from pinn.simulator.compiler import compiled_inside
 from pinn.simulator.engine import Engine
 from pinn.simulator.state import Node, Request
 
-#: The root, and the heaps of evictable leaves: on the GPU, and in host memory.
+#: The root node, and the heaps of evictable leaves: on the GPU, and in host memory.
 ROOT = 1
 GPU, HOST = range(2)
 
-# Heaps of leaves, the least recently used first.
+# Heaps of evictable leaves, least recently used first.
 
 
 def _at(engine: Engine, replica: int, heap: int, i: int) -> int:
@@ -55,12 +55,12 @@ def _sift_down(engine: Engine, replica: int, heap: int, i: int) -> None:
 
 
 def least_used(engine: Engine, replica: int, heap: int) -> int:
-    """The least recently used evictable leaf, or 0."""
+    """Return the least recently used evictable leaf, or 0 if there is none."""
     return _at(engine, replica, heap, 0) if engine.replicas[replica].leaves[heap] > 0 else 0
 
 
 def set_leaf(engine: Engine, replica: int, heap: int, n: int, leaf: bool) -> None:
-    """Put a node into a heap of leaves, or take it out."""
+    """Add a node to a heap of evictable leaves, or remove it."""
     state, i = engine.replicas[replica], engine.nodes[replica, n].place[heap]
     if leaf == (i >= 0):
         return
@@ -79,7 +79,7 @@ def set_leaf(engine: Engine, replica: int, heap: int, n: int, leaf: bool) -> Non
 
 
 def note_leaf(engine: Engine, replica: int, n: int) -> None:
-    """``_update_evictable_leaf_sets``: whether a node can be evicted, from either tier."""
+    """Update whether a node can be evicted from either tier."""
     node = engine.nodes[replica, n]
     free = n != ROOT and node.locks == 0
     set_leaf(engine, replica, GPU, n, free and node.on_gpu > 0 and node.gpu_children == 0)
@@ -88,7 +88,7 @@ def note_leaf(engine: Engine, replica: int, n: int) -> None:
 
 
 def touch(engine: Engine, replica: int, n: int) -> None:
-    """A node is used."""
+    """Mark a node of the prefix tree as most recently used."""
     state, node = engine.replicas[replica], engine.nodes[replica, n]
     state.ticks += 1
     node.used = state.ticks
@@ -97,7 +97,7 @@ def touch(engine: Engine, replica: int, n: int) -> None:
             _sift_down(engine, replica, heap, node.place[heap])
 
 
-# Nodes and their families.
+# Nodes, parents and children.
 
 
 def _key(engine: Engine, node: Node) -> int:
@@ -105,7 +105,7 @@ def _key(engine: Engine, node: Node) -> int:
 
 
 def _adopt(engine: Engine, replica: int, parent: int, n: int) -> None:
-    """Make a node the first child of another."""
+    """Make a node the first child of another one."""
     node, above = engine.nodes[replica, n], engine.nodes[replica, parent]
     node.parent, node.before, node.after = parent, 0, above.child
     engine.nodes[replica, above.child].before = n
@@ -129,7 +129,7 @@ def _part(engine: Engine, replica: int, n: int) -> None:
 
 
 def new_node(engine: Engine, replica: int, parent: int, first: int, blocks: int) -> int:
-    """Make a node that is on neither tier yet."""
+    """Create a node that is on neither tier yet, and return its number."""
     state = engine.replicas[replica]
     state.free_nodes -= 1
     n = int(engine.node_stack[replica, state.free_nodes])
@@ -144,7 +144,7 @@ def new_node(engine: Engine, replica: int, parent: int, first: int, blocks: int)
 
 
 def delete_node(engine: Engine, replica: int, n: int) -> None:
-    """Take a leaf out of the tree."""
+    """Delete a leaf from the tree."""
     state, parent = engine.replicas[replica], engine.nodes[replica, n].parent
     set_leaf(engine, replica, GPU, n, False)
     set_leaf(engine, replica, HOST, n, False)
@@ -156,7 +156,7 @@ def delete_node(engine: Engine, replica: int, n: int) -> None:
 
 
 def split(engine: Engine, replica: int, n: int, blocks: int) -> int:
-    """``_split_node``: the first blocks of a node get one of their own, above the rest."""
+    """Split a node: its first blocks become a new node above it (``_split_node``)."""
     rest = engine.nodes[replica, n]
     parent, first = rest.parent, rest.first
     _part(engine, replica, n)
@@ -175,9 +175,9 @@ def split(engine: Engine, replica: int, n: int, blocks: int) -> int:
 
 
 def equal_blocks(engine: Engine, node: Node, place: int, blocks: int) -> int:
-    """Blocks of a node that equal those at a place of the keys; the first of them do.
+    """Return how many blocks of a node equal the keys from a place on; the first one does.
 
-    A key stands for all tokens before its block's end, so bisection finds the last equal one.
+    A key identifies all tokens before its block's end, so bisection finds the last equal one.
     """
     equal, other = 1, int(min(blocks, node.blocks)) + 1
     if place == node.first:
@@ -192,11 +192,11 @@ def equal_blocks(engine: Engine, node: Node, place: int, blocks: int) -> int:
 
 
 def child_at(engine: Engine, replica: int, place: int) -> int:
-    """The node that begins with the block at a place of the keys, or 0."""
+    """Return the node that begins with the block at a place of the keys, or 0."""
     return int(engine.tier_holder[replica, engine.keys[place]])
 
 
-# What is on which tier, and locked.
+# Presence of nodes on each tier, and locks.
 
 
 def _count_free(engine: Engine, replica: int, blocks: int) -> None:
@@ -206,7 +206,7 @@ def _count_free(engine: Engine, replica: int, blocks: int) -> None:
 
 
 def come_to_gpu(engine: Engine, replica: int, n: int) -> None:
-    """Blocks that were a request's, or taken for a load, are a node's now."""
+    """Count a node's blocks as on the GPU, after an insertion or a load."""
     node = engine.nodes[replica, n]
     node.on_gpu = 1
     engine.nodes[replica, node.parent].gpu_children += 1
@@ -217,7 +217,7 @@ def come_to_gpu(engine: Engine, replica: int, n: int) -> None:
 
 
 def leave_gpu(engine: Engine, replica: int, n: int) -> None:
-    """The blocks of an unlocked node are dropped from the GPU."""
+    """Drop the blocks of an unlocked node from the GPU."""
     node, state = engine.nodes[replica, n], engine.replicas[replica]
     node.on_gpu = 0
     engine.nodes[replica, node.parent].gpu_children -= 1
@@ -228,7 +228,7 @@ def leave_gpu(engine: Engine, replica: int, n: int) -> None:
 
 
 def lock(engine: Engine, replica: int, n: int) -> None:
-    """``inc_lock_ref``: a node and all above it stay where they are."""
+    """Lock a node and all its ancestors against eviction (``inc_lock_ref``)."""
     while n != ROOT:
         node = engine.nodes[replica, n]
         if node.locks == 0 and node.on_gpu > 0:
@@ -239,7 +239,7 @@ def lock(engine: Engine, replica: int, n: int) -> None:
 
 
 def unlock(engine: Engine, replica: int, n: int) -> None:
-    """``dec_lock_ref``."""
+    """Unlock a node and all its ancestors (``dec_lock_ref``)."""
     while n != ROOT:
         node = engine.nodes[replica, n]
         node.locks -= 1
@@ -250,7 +250,7 @@ def unlock(engine: Engine, replica: int, n: int) -> None:
 
 
 def idle_blocks(engine: Engine, replica: int, n: int) -> int:
-    """Blocks up to a node that nothing locks."""
+    """Return the unlocked blocks from the root to a node."""
     idle = 0
     while n != ROOT:
         node = engine.nodes[replica, n]
@@ -259,11 +259,11 @@ def idle_blocks(engine: Engine, replica: int, n: int) -> int:
     return idle
 
 
-# Nodes on both tiers, in the order in which they were found to be (``full_host_duplicates``).
+# Nodes that are on both tiers, in the order of their discovery (``full_host_duplicates``).
 
 
 def note_double(engine: Engine, replica: int, n: int) -> None:
-    """``_update_duplicate_tracking``; only a tier that writes back asks for them."""
+    """Update the list of nodes on both tiers, which only a write-back tier needs."""
     config, node, state = engine.config, engine.nodes[replica, n], engine.replicas[replica]
     if config.tier_hits > 0 or not config.tier_unified:
         return
@@ -281,7 +281,7 @@ def note_double(engine: Engine, replica: int, n: int) -> None:
 
 
 def forget_double(engine: Engine, replica: int, n: int) -> None:
-    """Take a node out of the list."""
+    """Remove a node from the list of nodes on both tiers."""
     node, state = engine.nodes[replica, n], engine.replicas[replica]
     if not node.listed:
         return
@@ -296,13 +296,13 @@ def forget_double(engine: Engine, replica: int, n: int) -> None:
         state.last_double = node.double_before
 
 
-# Lookups.
+# Prefix lookups.
 
 
 def match(engine: Engine, replica: int, request: Request, blocks: int) -> int:
-    """``match_prefix`` of a request's first blocks: those on the GPU.
+    """Return how many of a request's first blocks are cached on the GPU (``match_prefix``).
 
-    ``Replica.matched``, ``best`` and ``host_hits`` have the rest.
+    The function also sets ``matched``, ``best`` and ``host_hits`` of the replica.
     """
     state, place, end = engine.replicas[replica], request.first_key, request.first_key + blocks
     state.matched = state.best = ROOT

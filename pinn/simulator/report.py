@@ -11,8 +11,8 @@ from pinn.simulator.statistics import PERCENTILES, Metrics, percentile_name, run
 from pinn.simulator.steady_state import steady_states, steady_words
 from pinn.units import GIB
 
-#: Name of a mean in milliseconds -> ends of its 90 % interval; no upper one where the slow end
-#: serves nothing.
+#: Mean latency in milliseconds, by name -> ends of its 90 % interval. The upper end is missing if
+#: the slow run serves nothing.
 Ends = Mapping[str, tuple[float, float | None]]
 #: Latency -> its name in a table of latencies. A latency that a run lacks is not shown.
 LATENCIES = {
@@ -91,7 +91,7 @@ def _stage_table(run: Run) -> Grid:
 
 
 def served_facts(run: Run, found: Mapping[str, float]) -> dict[str, str]:
-    """Return how many requests were served, and how fast, in words."""
+    """Return how many requests were served, and how fast, as text."""
     served = f"{found['completed_requests']:,} of {found['injected_requests']:,} served"
     for how in ("timed_out", "rejected"):
         if found[f"{how}_requests"]:
@@ -142,7 +142,7 @@ def _engine_facts(found: Mapping[str, float]) -> dict[str, str]:
 
 
 def tier_facts(found: Mapping[str, float]) -> dict[str, str]:
-    """Return hits, loads, stores and evictions of a second tier of KV, in words."""
+    """Return sentences on hits, loads, stores and evictions of a second KV tier."""
     gib = {name: found[f"host_{name}_bytes"] / GIB for name in ("loaded", "stored", "evicted")}
     held, size = found["host_resident_bytes"] / GIB, found["host_capacity_bytes"] / GIB
     text = (
@@ -159,12 +159,13 @@ def tier_facts(found: Mapping[str, float]) -> dict[str, str]:
     return {"host KV": text, "host memory": link}
 
 
-#: Smallest share that is printed, in per cent per per cent, and how many; JSON has all.
+#: Smallest elasticity that is printed, in percent per percent, and the number of coefficients;
+#: JSON has all.
 _PRINTED, _MOST = 0.001, 10
 
 
 def print_sensitivity(found: Sensitivity) -> None:
-    """Print the ten coefficients that move a metric most, where by 0.001 % per % at least."""
+    """Print the ten coefficients with the largest elasticity, of at least 0.001 % per %."""
     table = Grid.of("coefficient", "change")
     shares = [(name, share.elasticity) for name, share in found.coefficients.items()]
     for name, share in sorted(shares, key=lambda pair: -abs(pair[1]))[:_MOST]:

@@ -1,4 +1,4 @@
-"""A workload served on a simulated engine: what its clients see, and how sure that is."""
+"""Result of a workload on a simulated engine: metrics of clients, and their intervals."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _finite(value: Json) -> Json:
 
 
 def load_facts(run: Run, met: Goodput | None) -> JsonObject:
-    """Return ``steady_state``, ``slo`` and ``reading`` for JSON, each where there is one."""
+    """Return ``steady_state``, ``slo`` and ``reading`` for JSON, without those that are missing."""
     reading = run.workload.reading
     found: JsonObject = {"steady_state": [each.to_json() for each in steady_states(run)]}
     if met is not None:
@@ -57,7 +57,7 @@ class Reported:
     """Optional parts of a report.
 
     Attributes:
-        percentiles: Percentiles of latencies; the usual ones if empty.
+        percentiles: Percentiles of latencies; the default ones if empty.
         slo: Limits that are checked; None without any.
     """
 
@@ -66,16 +66,16 @@ class Reported:
 
     @property
     def shown(self) -> tuple[float, ...]:
-        """Percentiles that are printed."""
+        """Return the percentiles that are printed."""
         return self.percentiles or PERCENTILES
 
     def goodput(self, run: Run) -> Goodput | None:
-        """Requests of a run that meet the limits; None without any."""
+        """Return how many requests of a run meet the SLO; None without an SLO."""
         return None if self.slo is None else goodput(run, self.slo)
 
 
 class Served:
-    """Result of servers that serve a load: one, two pools, or a fleet.
+    """Result of servers under a load: one server, two pools, or a fleet.
 
     Attributes:
         run: Requests as clients see them.
@@ -93,7 +93,7 @@ class Served:
 
     @cached_property
     def goodput(self) -> Goodput | None:
-        """Requests that meet the SLO; None without one."""
+        """Return how many requests meet the SLO; None without an SLO."""
         return self.reported.goodput(self.run)
 
     @property
@@ -114,11 +114,11 @@ class Simulation(Served):
     """Result of a simulation for a workload's clients.
 
     Attributes:
-        deployment: What served it.
+        deployment: Deployment of the servers.
         run: Records of every request and step.
-        intervals: Intervals of the metrics; None where nothing tells.
-        sensitivity: Sensitivity of a metric; None where none was asked for.
-        about: What was simulated and with what, for JSON.
+        intervals: Intervals of the metrics; None if unknown.
+        sensitivity: Sensitivity of a metric; None if not requested.
+        about: Description of the simulation for JSON.
         reported: Percentiles that are printed, and limits that are checked.
     """
 
@@ -131,7 +131,7 @@ class Simulation(Served):
 
     @cached_property
     def metrics(self) -> Metrics:
-        """Latencies (TTFT, TPOT, ITL, E2E), throughput, queueing and cache, by name."""
+        """Return metrics of latency (TTFT, TPOT, ITL, E2E), throughput, queueing and cache."""
         return run_statistics(self.run, None, self.reported.percentiles)
 
     @cached_property
@@ -142,17 +142,17 @@ class Simulation(Served):
 
     @cached_property
     def servers(self) -> list[Metrics]:
-        """Metrics of each of several servers; empty for a single one."""
+        """Return the metrics of each server; empty for a single one."""
         return server_statistics(self.run, self.reported.percentiles)
 
     @cached_property
     def steady_states(self) -> list[SteadyState]:
-        """When each load stage is in a steady state."""
+        """Return when each load stage is in a steady state."""
         return steady_states(self.run)
 
     @cached_property
     def figures(self) -> JsonObject:
-        """Metrics, ``stages``, ``slo``, ``servers``, ``intervals`` and more, for JSON."""
+        """Return metrics, ``stages``, ``slo``, ``servers``, ``intervals`` and more, for JSON."""
         found: JsonObject = {**self.metrics, "stages": self.stages, "overloaded": self.overloaded}
         found |= load_facts(self.run, self.goodput)
         if self.servers:
@@ -173,15 +173,15 @@ class Simulation(Served):
         return found
 
     def write_requests(self, path: Path) -> None:
-        """Write that table as Parquet."""
+        """Write the table of requests as Parquet."""
         write_requests(self.run, path)
 
     def timeline(self, path: str | Path) -> None:
-        """Draw the run over time as a PNG."""
+        """Plot the run over time as a PNG."""
         plot_timeline(self.run, Path(path))
 
     def print_report(self) -> None:
-        """Print metrics, intervals and sensitivities for people."""
+        """Print metrics, intervals and sensitivities for the terminal."""
         recipe = self.deployment.recipe
         parts = (
             f"{self.deployment.model.title} on {hardware_label(self.deployment)}",
@@ -206,7 +206,7 @@ class Simulation(Served):
             print_sensitivity(self.sensitivity)
 
     def _trust_lines(self) -> list[str]:
-        """Return lines on how far to trust it."""
+        """Return sentences on how reliable the prediction is."""
         found = self.intervals
         if found is None:
             return []
@@ -222,7 +222,7 @@ class Simulation(Served):
         return [*lines, str(found.distance["sentence"])]
 
     def _edge_lines(self) -> list[str]:
-        """Return what is said of a run that needs more KV cache than the server may have."""
+        """Return sentences on a run that needs more KV cache than the server may have."""
         ends = self.intervals.kv_blocks if self.intervals else None
         held, blocks = round(self.metrics["kv_usage_max"] * self.run.kv_blocks), self.run.kv_blocks
         if ends is None or held <= ends[0]:

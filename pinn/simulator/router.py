@@ -1,13 +1,12 @@
-"""The router: which copy of the deployment gets a request, and which of its replicas.
+"""The router: chooses a copy of the deployment for a request, and a replica of the copy.
 
-A router decides when a request arrives, by what it knows of the copies: requests that have not
-ended, requests that wait for a place in a batch, use of the KV cache, and the blocks in each cache.
-It looks at them every ``router_interval_s``, at the first request after that, or for each request
-without an interval. Every rule is a score; the copy with the highest one is chosen, and among
-several of them one at random.
+A router decides when a request arrives, from its view of the copies: unfinished requests, queue
+lengths, KV cache usage, and cached blocks. It updates the view at most every ``router_interval_s``,
+or for each request if that is 0. Every rule is a score; the highest one wins, and ties are broken
+at random.
 
-Behind it the copy's own load balancer chooses among data-parallel ranks. Without a router that
-balances all replicas.
+The load balancer of the chosen copy then chooses a data-parallel rank. Without a router it balances
+all replicas.
 """
 
 import numpy as np
@@ -21,14 +20,14 @@ from pinn.simulator.state import IN_TURN, LEAST_REQUESTS, NO_ROUTER, PREFIX_AWAR
 #: The coordinator tells the load balancer the queue lengths at most this often
 #: (``vllm/v1/engine/coordinator.py: DPCoordinatorProc``, ``min_stats_update_interval_ms``).
 PUBLISH_INTERVAL_S = 0.1
-#: Place of a router's draws among the numbers of a request, beyond those of its output tokens.
+#: Position of the router's draws among the random numbers of a request, beyond its output tokens.
 _DRAWS = 1 << 30
-#: Length of the shortest queue of no copies.
+#: Shortest queue if there are no copies.
 NO_QUEUE = 1 << 60
 
 
 def route(engine: Engine, r: int, moment: float) -> int:
-    """The replica that a request goes to."""
+    """Return the replica that gets a request."""
     config = engine.config
     if config.n_replicas == 1:
         return 0
@@ -43,9 +42,9 @@ def route(engine: Engine, r: int, moment: float) -> int:
 
 
 def _balance(engine: Engine, moment: float, first: int, count: int) -> int:
-    """``DPLBAsyncMPClient.get_core_engine_for_request``: least of 4 x waiting + running.
+    """Return the rank with the least 4 x waiting + running requests, as vLLM's client does.
 
-    Between two reports of the coordinator the client counts what it has sent itself.
+    Between two reports of the coordinator the client adds the requests that it has sent.
     """
     config = engine.config
     balancer = engine.copies[first * config.n_copies // config.n_replicas]
@@ -69,7 +68,7 @@ def _balance(engine: Engine, moment: float, first: int, count: int) -> int:
 
 
 def _choose(engine: Engine, r: int, moment: float) -> int:
-    """The copy with the highest score, of those that are open."""
+    """Return the open copy with the highest score."""
     look_if_due(engine, moment)
     most, least = longest_queue(engine), shortest_queue(engine)
     copy, _, _ = best_copy(engine, r, most, least)
@@ -79,13 +78,13 @@ def _choose(engine: Engine, r: int, moment: float) -> int:
 
 
 def take(engine: Engine, copy: int, number: int) -> None:
-    """Note that a copy gets a request, the so-manyth that the router sends on."""
+    """Note that a copy gets a request, as the router's ``turn``-th one."""
     engine.copies[copy].turn = number
     engine.copies[copy].seen_requests += 1
 
 
 def longest_queue(engine: Engine) -> int:
-    """Most requests that wait at a copy, as the router knows it; -1 where none is open."""
+    """Return the longest queue of a copy in the router's view; -1 if no copy is open."""
     found = -1
     for copy in range(engine.config.n_copies):
         if not engine.copies[copy].closed:
@@ -94,7 +93,7 @@ def longest_queue(engine: Engine) -> int:
 
 
 def shortest_queue(engine: Engine) -> int:
-    """Fewest requests that wait at a copy; a large number where none is open."""
+    """Return the shortest queue of a copy; a large number if no copy is open."""
     found = NO_QUEUE
     for copy in range(engine.config.n_copies):
         if not engine.copies[copy].closed:
@@ -103,13 +102,13 @@ def shortest_queue(engine: Engine) -> int:
 
 
 def best_copy(engine: Engine, r: int, most: int, least: int) -> tuple[int, float, float]:
-    """The open copy with the highest score, that score, and a number that decides among equals.
+    """Return the open copy with the highest score, that score, and a number for breaking ties.
 
     Args:
         engine: The copies.
         r: The request.
-        most: Longest queue of all copies that the router knows, of other engines too.
-        least: Shortest queue.
+        most: Longest queue of all copies, including those of other engines.
+        least: Shortest queue of all copies, including those of other engines.
     """
     best, highest, drawn = -1, -np.inf, -1.0
     for copy in range(engine.config.n_copies):
@@ -125,13 +124,13 @@ def best_copy(engine: Engine, r: int, most: int, least: int) -> tuple[int, float
 
 
 def look_if_due(engine: Engine, moment: float) -> None:
-    """Note the state of every copy, if the router's last look is long enough ago."""
+    """Update the router's view of every copy, if its interval has passed."""
     if moment >= engine.counters.look_s:
         _look(engine, moment)
 
 
 def _look(engine: Engine, moment: float) -> None:
-    """Note the state of every copy."""
+    """Update the router's view of every copy."""
     config, counters = engine.config, engine.counters
     ranks = config.n_replicas // config.n_copies
     for copy in range(config.n_copies):
@@ -156,9 +155,9 @@ def _score(engine: Engine, copy: int, r: int, most: int, least: int) -> float:
 
     All replicas score the same under random routing.
 
-    Of llm-d's scorers ``queue-scorer`` is 1 for the shortest queue of all and 0 for the longest,
-    ``kv-cache-utilization-scorer`` the share of the KV cache that is free, and
-    ``prefix-cache-scorer`` the share of the prompt's blocks that are cached.
+    The scores of llm-d are: ``queue-scorer``, 1 for the shortest queue and 0 for the longest;
+    ``kv-cache-utilization-scorer``, the free share of the KV cache; ``prefix-cache-scorer``, the
+    cached share of the prompt's blocks.
     """
     config, seen = engine.config, engine.copies[copy]
     if config.router == IN_TURN:
@@ -175,7 +174,7 @@ def _score(engine: Engine, copy: int, r: int, most: int, least: int) -> float:
 
 
 def _prefix_score(engine: Engine, copy: int, r: int) -> float:
-    """Share of the prompt's blocks that a rank of a copy has cached, as the router knows it."""
+    """Return the share of a prompt's blocks that a copy has cached, in the router's view."""
     config, ranks = engine.config, engine.config.n_replicas // engine.config.n_copies
     full = engine.requests[r].prompt // config.block_tokens
     if full == 0 or not config.prefix_caching:
@@ -190,9 +189,9 @@ def _prefix_score(engine: Engine, copy: int, r: int) -> float:
 
 
 def _seen_blocks(engine: Engine, replica: int, r: int, full: int) -> int:
-    """Length of the longest prefix that was cached when the router last looked, in blocks.
+    """Return the length of the longest prefix cached at the router's last update, in blocks.
 
-    A key that has come or gone since then, once, was the other way round.
+    A key that changed since that update had the opposite state then.
     """
     looked_s, first = engine.counters.looked_s, engine.requests[r].first_key
     for hits in range(full):

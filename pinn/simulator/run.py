@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-# What a simulated run leaves behind: a record per request and per step.
+# Records of a simulated run: one per request and one per step.
 
 STATUSES = {
     state.FINISHED: "finished",
@@ -33,17 +33,17 @@ STATUSES = {
 
 @dataclass(frozen=True)
 class RequestRecords:
-    """Per request, in the order of sending; times in seconds, NaN for what did not happen.
+    """Records of requests in sending order; times in seconds, NaN for what did not happen.
 
     Attributes:
         status: ``finished``, ``timed_out``, ``rejected``, or ``lost`` with a server that failed.
         stage: Load stage.
         replica: Data-parallel replica.
         prompt_tokens: Prompt length.
-        output_tokens: Tokens generated; 0 where none is asked for.
+        output_tokens: Tokens generated; 0 for a request without output.
         cached_tokens: Prompt tokens found in the prefix cache at its first scheduling.
         reused_tokens: Tokens found in the cache over all its schedulings.
-        computed_tokens: Tokens computed, recomputation included but drafts that were rejected.
+        computed_tokens: Tokens computed, with recomputation and without rejected drafts.
         preemptions: How often it was preempted.
         arrival_s: When the client sent it.
         handed_s: When the front end put it into the engine's input queue.
@@ -54,18 +54,18 @@ class RequestRecords:
         engine_first_token_s: End of the step that made its first token.
         engine_finish_s: End of the step that made its last token.
         early_preemptions: Preemptions before its first token.
-        recomputed_tokens: Tokens known at each of its preemptions, added up.
-        handed_work: What its API server had done since it was last idle when the request was handed
-            over: requests taken in, their prompt tokens, tokens streamed.
-        first_work: Work of the engine when its first token was sent.
-        last_work: Work of the engine when its last token was sent.
+        recomputed_tokens: Sum of the tokens known at each of its preemptions.
+        handed_work: Work of its API server since it was last idle, when it handed the request over:
+            requests taken in, their prompt tokens, tokens streamed.
+        first_work: Work of the API server since it was last idle, when the first token was sent.
+        last_work: Work of the API server since it was last idle, when the last token was sent.
         drafted_tokens: Drafted tokens that steps verified for it; 0 without speculative decoding.
-        accepted_tokens: Of those, what the model would have said, beyond its output's end too.
-        warmup: 1 for a request that came before the measurement, else 0.
-        loaded_tokens: Of ``cached_tokens``, those that were loaded from host memory.
+        accepted_tokens: Accepted draft tokens, including those beyond the end of its output.
+        warmup: 1 for a warm-up request, which is not measured, else 0.
+        loaded_tokens: Part of ``cached_tokens`` that was loaded from host memory.
         stored_tokens: Tokens that it has stored in host memory.
         load_wait_s: How long it has waited for loads, over all its schedulings.
-        completion_s: PostDecodeFixedOverhead, the same for all.
+        completion_s: PostDecodeFixedOverhead, one value for all requests.
     """
 
     status: Shaped[np.ndarray, " requests"]
@@ -102,50 +102,49 @@ class RequestRecords:
         return len(self.status)
 
     def of_stage(self, stage: int | None) -> Bool[np.ndarray, " requests"]:
-        """Mask of the measured requests of a stage; of all without one."""
+        """Return a mask of a stage's measured requests; of all measured ones without a stage."""
         measured: Bool[np.ndarray, " requests"] = self.warmup == 0
         return measured if stage is None else measured & (self.stage == stage)
 
     @property
     def finished(self) -> Bool[np.ndarray, " requests"]:
-        """Mask of the requests that were served to the end."""
+        """Return a mask of the finished requests."""
         return self.status == "finished"
 
     @property
     def ttft_s(self) -> Float[np.ndarray, " requests"]:
-        """Time to first token, as the client sees it."""
+        """Return the time to first token as the client sees it, in seconds."""
         return self.first_token_s - self.arrival_s
 
     @property
     def e2e_s(self) -> Float[np.ndarray, " requests"]:
-        """End-to-end latency; for a client that gave up, its patience."""
+        """Return the end-to-end latency in seconds; for a client that gave up, its patience."""
         return self.finish_s - self.arrival_s
 
     @property
     def mean_itl_s(self) -> Float[np.ndarray, " requests"]:
-        """Return a request's mean ITL, without completion; NaN below two tokens."""
+        """Return each request's mean ITL in seconds, without completion; NaN below two tokens."""
         return (self.last_token_s - self.first_token_s) / self.token_gaps
 
     @property
     def token_gaps(self) -> Float[np.ndarray, " requests"]:
-        """Return the ITL gaps; NaN below two tokens."""
+        """Return each request's number of ITL gaps; NaN below two tokens."""
         return np.where(self.output_tokens > 1, self.output_tokens - 1.0, np.nan)
 
     @property
     def last_token_s(self) -> Float[np.ndarray, " requests"]:
-        """When the client saw the last token, before completion."""
+        """Return when the client saw the last token, before completion."""
         return self.finish_s - self.completion_s
 
 
 @dataclass(frozen=True)
 class GapRuns:
-    """Gaps between the steps that give a request tokens, runs of equal ones together.
+    """Gaps between steps that give a request tokens, as runs of equal gaps.
 
     Attributes:
         seconds: Length of the gaps of each run.
         count: How many gaps the run has.
-        tokens: Tokens that come together at the end of each of its gaps; 1 without speculative
-            decoding.
+        tokens: Tokens that arrive together at the end of each gap; 1 without speculative decoding.
     """
 
     seconds: Float[np.ndarray, " runs"]
@@ -154,17 +153,17 @@ class GapRuns:
 
     @property
     def per_token(self) -> tuple[Float[np.ndarray, " runs"], Int[np.ndarray, " runs"]]:
-        """Inter-token latencies and their counts; tokens that come together share the gap."""
+        """Return ITLs and their counts; tokens that arrive together share the gap."""
         return self.seconds / self.tokens, self.count * self.tokens
 
 
 @dataclass(frozen=True)
 class StepRecords:
-    """Per step, in the order of launching.
+    """Records of steps in the order of launching.
 
     Attributes:
-        table: Columns ``STEP_COLUMNS``; sums are of the replica that took longest, but for the
-            shared ones.
+        table: Columns ``STEP_COLUMNS``; sums are those of the slowest replica, except the shared
+            ones.
     """
 
     table: Float[np.ndarray, "steps columns"]
@@ -173,22 +172,22 @@ class StepRecords:
         return len(self.table)
 
     def __getitem__(self, name: str) -> Float[np.ndarray, " steps"]:
-        """One column by its name."""
+        """Return one column by its name."""
         return self.table[:, state.STEP_COLUMNS.index(name)]
 
     @property
     def sums(self) -> BatchSums:
-        """Batch sums of shape ``[steps]``, as the step features take them."""
+        """Return batch sums of shape ``[steps]``, as step features take them."""
         return self.whole_sums.without_reread(self[state.REREAD_TOKENS])
 
     @property
     def whole_sums(self) -> BatchSums:
-        """Return the sums with keys that decodes share counted for each of them."""
+        """Return the batch sums with keys that decodes share counted once for each decode."""
         return BatchSums(*(self.table[:, state.FIRST_SUM + i] for i in range(len(state.SUMS))))
 
     @property
     def shared_sums(self) -> BatchSums:
-        """Return the experts' work of a group's replicas, per replica, without contexts."""
+        """Return the experts' work per replica of a group, without contexts."""
         known = {name: self[f"shared_{name}"] for name in state.SHARED_SUMS}
         nothing = dict.fromkeys(state.SUMS, np.zeros(len(self)))
         return BatchSums(**(nothing | known))
@@ -199,16 +198,16 @@ class Run:
     """A simulated run.
 
     Attributes:
-        workload: What was sent.
-        requests: Per request.
-        steps: Per step.
-        gaps: Gaps between steps' tokens, over all measured requests that generated any.
+        workload: Requests that were sent.
+        requests: Records of requests.
+        steps: Records of steps.
+        gaps: ITL gaps of all measured requests that generated tokens.
         kv_blocks: KV cache blocks of one replica.
         replicas: Data-parallel replicas of all servers together.
-        groups: Of replicas that step together, alike in size.
-        copies: Servers alike that they belong to, one after another.
-        transfers: Between GPU and host.
-        tier: A second tier of keys and values at its end; None without one.
+        groups: Number of groups of replicas that step together; all have one size.
+        copies: Number of identical servers that the replicas belong to, in order.
+        transfers: Transfers between GPU and host.
+        tier: State of a second KV tier at the end of the run; None without one.
     """
 
     workload: Workload
@@ -224,12 +223,12 @@ class Run:
 
     @property
     def step_replicas(self) -> int:
-        """Replicas that a recorded step is of: a group's."""
+        """Return the number of replicas that a recorded step covers: those of a group."""
         return self.replicas // self.groups
 
     @property
     def step_blocks(self) -> int:
-        """KV cache blocks of those together."""
+        """Return the KV cache blocks of the replicas that a recorded step covers."""
         return self.kv_blocks * self.step_replicas
 
 
@@ -237,7 +236,7 @@ class Run:
 
 
 def request_table(run: Run) -> pa.Table:
-    """The plain columns of ``RequestRecords``, ``ttft_s``, ``e2e_s``, ``mean_itl_s``, ``turn``."""
+    """Return a row per request: columns of ``RequestRecords`` and latencies."""
     import pyarrow as pa
 
     requests = run.requests
@@ -250,7 +249,7 @@ def request_table(run: Run) -> pa.Table:
 def write_requests(
     run: Run, path: Path, further: Mapping[str, Shaped[np.ndarray, " requests"]] | None = None
 ) -> None:
-    """Write that table, with more columns where they are given.
+    """Write the table of requests, with further columns if given.
 
     Raises:
         OSError: If the file cannot be written.
@@ -263,18 +262,18 @@ def write_requests(
     replace_atomically(path, lambda target: pq.write_table(table, target))
 
 
-# A run over time as a picture: queue, KV cache, tokens and latencies.
+# Plot of a run over time: queue, KV cache, tokens and latencies.
 
 _BINS = 240
 _BLUE, _ORANGE, _GREEN, _GREY = "#1f77b4", "#ff7f0e", "#2ca02c", "#7f7f7f"
 
 
 def plot_timeline(run: Run, path: Path) -> None:
-    """Draw requests running and waiting, KV cache use, tokens per second and latencies.
+    """Plot running and waiting requests, KV cache use, tokens per second, and latencies over time.
 
     Steps are averaged, weighted by their time, over 240 equal spans; latencies are the median and
-    the 90th percentile of the requests that arrived in a span. With a second tier of keys and
-    values, its transfers are drawn too.
+    the 90th percentile of the requests that arrived in a span. The transfers of a second KV tier
+    are plotted if there is one.
 
     Raises:
         OSError: If the file cannot be written.
@@ -302,7 +301,7 @@ def plot_timeline(run: Run, path: Path) -> None:
 
 
 def _draw_steps(axes: Sequence[Axes], run: Run, edges: np.ndarray) -> None:
-    """Means over each span's steps, weighted by their time (0 where none runs), and rates."""
+    """Plot time-weighted means of steps, and rates, for each time span."""
     steps, centres = run.steps, (edges[1:] + edges[:-1]) / 2
     where = _span(steps["start_s"], edges)
     busy = np.bincount(where, steps["duration_s"], _BINS)
@@ -330,7 +329,7 @@ def _draw_steps(axes: Sequence[Axes], run: Run, edges: np.ndarray) -> None:
 
 
 def _draw_transfers(axis: Axes, run: Run, use: TierUse, edges: np.ndarray) -> None:
-    """Draw what the links to the host carry, by when a transfer begins."""
+    """Plot the transfer rates of the host links, by the start of each transfer."""
     moved, centres = run.transfers, (edges[1:] + edges[:-1]) / 2
     for name, mine, color in (("loads", moved.load, _GREEN), ("stores", ~moved.load, _GREY)):
         sizes = moved.blocks[mine] * use.block_bytes / 1e9
@@ -339,7 +338,7 @@ def _draw_transfers(axis: Axes, run: Run, use: TierUse, edges: np.ndarray) -> No
 
 
 def _span(moments: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Return the index of the span that each moment lies in."""
+    """Return the index of the time span that contains each moment."""
     return np.clip(np.digitize(moments, edges) - 1, 0, _BINS - 1)
 
 

@@ -1,12 +1,12 @@
-"""One scheduling of a replica: what its next batch holds.
+"""Scheduler of a replica: chooses the requests and tokens of its next batch.
 
-Prompts and decodes share a step here. It mirrors ``vllm/v1/core/sched/scheduler.py: Scheduler.
+Prompts and decodes share a step. The module mirrors ``vllm/v1/core/sched/scheduler.py: Scheduler.
 schedule`` with the first-come-first-served policy, and ``AsyncScheduler._update_after_schedule``;
-``pinn.engines.recipe`` has what differs between releases.
-TensorRT-LLM's ``MicroBatchScheduler`` does the same but for four things: a chunk is a multiple of
-its blocks, a request is admitted with room for its whole output (``GUARANTEED_NO_EVICT``), steps of
-decodes are rounded up to a CUDA graph, and new prompts may wait for others. Under speculative
-decoding every decode brings all its drafts. Ignored: LoRA, encoder inputs and structured output.
+differences between releases are in ``pinn.engines.recipe``. TensorRT-LLM's ``MicroBatchScheduler``
+differs in four ways: a chunk is a multiple of its blocks, a request is admitted with room for its
+whole output (``GUARANTEED_NO_EVICT``), steps of decodes are rounded up to a CUDA graph, and new
+prompts may wait for others. Under speculative decoding every decode brings all its drafts. Ignored:
+LoRA, encoder inputs and structured output.
 """
 
 from pinn.simulator import blocks, offloading
@@ -59,10 +59,10 @@ def schedule(latency: LatencyModel, engine: Engine, replica: int, prompts_wait: 
 
 
 def _reread_tokens(engine: Engine, replica: int, decodes: float, context: float) -> float:
-    """Context of decodes that a shared prefix has brought into the GPU's cache already.
+    """Return context tokens of decodes whose shared prefix is in the GPU's cache already.
 
-    Attention goes through a layer head by head, so what one head reads of all requests has to fit.
-    Arithmetic is not saved: reading never gets shorter than it.
+    Attention kernels run head by head, so one head's keys of all requests have to fit in the cache.
+    Only reading is saved, not arithmetic.
     """
     config, state = engine.config, engine.replicas[replica]
     used = config.blocks - state.free_blocks
@@ -75,7 +75,7 @@ def _reread_tokens(engine: Engine, replica: int, decodes: float, context: float)
 
 
 def _schedule_running(engine: Engine, replica: int) -> None:
-    """Running requests in their order, decodes and chunks alike; the last one makes room."""
+    """Schedule running requests in order; the last ones are preempted if blocks run out."""
     budget, state = engine.config.token_budget, engine.replicas[replica]
     i = 0
     while i < state.running and state.tokens < budget:
@@ -89,7 +89,7 @@ def _schedule_running(engine: Engine, replica: int) -> None:
         while not blocks.grow(engine, replica, request, slots):
             last = engine.running[replica, state.running - 1]
             if engine.config.defers_frees and engine.requests[last].in_flight > 0:
-                return  # its blocks would be freed too late
+                return  # its blocks would be freed too late for this step
             state.running -= 1
             _preempt(engine, replica, last)
             if last == r:
@@ -100,23 +100,24 @@ def _schedule_running(engine: Engine, replica: int) -> None:
 
 
 def _slots(engine: Engine, tokens: int) -> int:
-    """Tokens to hold blocks for: those and what a draft is about to write after them."""
+    """Return the tokens that need blocks: the new ones and those that a draft will write."""
     config = engine.config
     return max(min(tokens + config.lookahead, config.max_model_len), tokens)
 
 
 def _cut(engine: Engine, wanted: int, budget: int) -> int:
-    """Tokens of a request that fit the budget; a chunk that is not the last is a whole multiple."""
+    """Return a request's tokens within the budget, in whole multiples except the last chunk."""
     if wanted <= budget:
         return wanted
     return budget - budget % engine.config.chunk_multiple
 
 
 def _running_tokens(engine: Engine, state: Replica, request: Request) -> int:
-    """New tokens of a running request; 0 if it only waits for tokens in flight.
+    """Return the new tokens of a running request; 0 if it waits for tokens in flight.
 
     With asynchronous scheduling a request stops being scheduled once the tokens in flight complete
-    its output; under pipeline parallelism it is in one batch at a time, or in every so many-th.
+    its output; under pipeline parallelism it is in one batch at a time, or in one of ``stagger``
+    batches.
     """
     config = engine.config
     if state.schedulings < request.eligible:
@@ -137,7 +138,7 @@ def _running_tokens(engine: Engine, state: Replica, request: Request) -> int:
 
 
 def _preempt(engine: Engine, replica: int, r: int) -> None:
-    """``Scheduler._preempt_request``: all blocks are freed, the request goes first in line."""
+    """Preempt a request: free all its blocks and put it at the head of the queue."""
     blocks.preempt(engine, replica, r)
     if engine.config.awaits_preempted:
         request = engine.requests[r]
@@ -148,7 +149,7 @@ def _preempt(engine: Engine, replica: int, r: int) -> None:
 
 
 def _schedule_waiting(engine: Engine, replica: int) -> None:
-    """Waiting requests in their order, until one does not fit; loading ones are passed over."""
+    """Schedule waiting requests in order, until one does not fit; loading ones are skipped."""
     config, state = engine.config, engine.replicas[replica]
     r = engine.waiting[replica].head
     while r >= 0 and state.tokens < config.token_budget and state.running < config.max_seqs:
@@ -160,7 +161,7 @@ def _schedule_waiting(engine: Engine, replica: int) -> None:
         if request.status == LOADING:
             _finish_loading(engine, replica, r)
         enough = _start(engine, replica, r)
-        if request.status == LOADING and request.ready_s <= state.now_s:  # a link without delay
+        if request.status == LOADING and request.ready_s <= state.now_s:  # the link has no delay
             _finish_loading(engine, replica, r)
             enough = _start(engine, replica, r)
         if not enough:
@@ -169,7 +170,7 @@ def _schedule_waiting(engine: Engine, replica: int) -> None:
 
 
 def _start(engine: Engine, replica: int, r: int) -> bool:
-    """Schedule a waiting request, or let it load its keys and values first; whether it fits."""
+    """Schedule a waiting request, or start its KV load first; return whether it fits."""
     config, request, state = engine.config, engine.requests[r], engine.replicas[replica]
     hits = blocks.cached_blocks(engine, replica, r) if request.computed == 0 else 0
     computed = max(request.computed, hits * config.block_tokens)
@@ -177,7 +178,7 @@ def _start(engine: Engine, replica: int, r: int) -> bool:
     if config.tier > 0 and request.computed == 0:
         loaded = offloading.hit_tokens(engine, replica, r, computed)
         if loaded < 0:
-            return True  # it is passed over
+            return True  # the request is skipped
         if loaded > 0 and config.tier != BY_STEP:
             return _load_chunks(engine, replica, r, hits, loaded)
         computed += loaded
@@ -216,7 +217,7 @@ def _start(engine: Engine, replica: int, r: int) -> bool:
 
 
 def _load_chunks(engine: Engine, replica: int, r: int, hits: int, loaded: int) -> bool:
-    """Load what a second tier has of a request; it has its blocks now and runs later."""
+    """Load a request's chunks from a second tier; it holds its blocks and runs later."""
     config, request = engine.config, engine.requests[r]
     known, held = request.prompt + request.generated, hits * config.block_tokens + loaded
     if config.whole_prompts and not blocks.fits(engine, replica, r, hits, known):
@@ -234,9 +235,9 @@ def _load_chunks(engine: Engine, replica: int, r: int, hits: int, loaded: int) -
 
 
 def _load(engine: Engine, replica: int, r: int, hits: int) -> bool:
-    """Keys and values arrive over the network: blocks now, work later, one transfer at a time.
+    """Load keys and values over the network, one transfer at a time; the request runs later.
 
-    ``Scheduler.schedule`` with ``load_kv_async`` of a KV connector: the request keeps its place in
+    As with ``load_kv_async`` of a vLLM KV connector, the request gets its blocks now and stays in
     the queue as WAITING_FOR_REMOTE_KVS.
     """
     config, request, state = engine.config, engine.requests[r], engine.replicas[replica]
@@ -261,7 +262,7 @@ def _load(engine: Engine, replica: int, r: int, hits: int) -> bool:
 
 
 def _finish_loading(engine: Engine, replica: int, r: int) -> None:
-    """``Scheduler._update_waiting_for_remote_kv``: at least one token is left to compute."""
+    """Finish a request's KV load; at least one token is left to compute."""
     request = engine.requests[r]
     if engine.config.tier > 0:
         request.status = WAITING

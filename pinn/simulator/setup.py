@@ -1,4 +1,4 @@
-"""Initial state of a simulation: arrays filled, requests admitted or refused."""
+"""Initial state of a simulation: arrays, and checks of requests."""
 
 from collections.abc import Mapping
 
@@ -28,21 +28,21 @@ from pinn.simulator.workloads.workload import Workload
 from pinn.specs.pooling import check_output
 from pinn.surrogate.group_features import shares_experts
 
-# Block keys: integers that are equal where vLLM's chained block hashes would be equal.
+# Keys of KV blocks: integers that are equal if vLLM's chained block hashes would be equal.
 
 
 def block_keys(
     workload: Workload, block_size: int
 ) -> tuple[Int[np.ndarray, " keys"], Int[np.ndarray, " n"], int]:
-    """Keys of every full block of every request, prompt and output.
+    """Return the keys of every full block of every request's prompt and output.
 
     A block's hash covers all tokens up to its end (``vllm/v1/core/kv_cache_utils.py:
-    hash_block_tokens``), so it equals the donor's where the shared tokens reach to its end. A
-    request that goes on from all of its donor's blocks, as the next turn of a conversation does,
-    has its keys in the same place.
+    hash_block_tokens``), so it equals the donor's if the shared tokens reach the block's end. A
+    request that continues all of its donor's blocks, such as the next turn of a conversation,
+    shares the donor's array of keys.
 
     Returns:
-        The keys, where each request's begin, and how many different keys there are.
+        The keys, the offset of each request's first key, and the number of distinct keys.
     """
     full = (workload.prompt_tokens + workload.generated_tokens) // block_size
     shared = np.where(workload.shares_with >= 0, workload.shared_tokens // block_size, 0)
@@ -65,8 +65,8 @@ def block_keys(
 def _find_places(
     place: np.ndarray, sizes: np.ndarray, full: np.ndarray, donors: np.ndarray, shared: np.ndarray
 ) -> None:
-    """Number the places of keys by the first request in each; note how many keys each has."""
-    ends = np.ones(len(full), np.bool_)  # whether the last key of a request's place is its own
+    """Set the array of keys that each request uses, named by its first request, and its size."""
+    ends = np.ones(len(full), np.bool_)  # whether the last key of a request's array is its own
     for r in range(len(full)):
         d = donors[r]
         place[r] = r
@@ -91,7 +91,7 @@ def _fill(
     return fresh
 
 
-# What cannot run is refused before it runs, with the number that breaks it.
+# Checks before a run: an error names the number that breaks a limit.
 
 
 def check_run(
@@ -114,9 +114,10 @@ def check_run(
 
 
 def _check_settings(deployment: Deployment, workload: Workload, engine: EngineSpec) -> None:
-    """``SchedulerConfig.verify_max_model_len``, and what the schedules leave out.
+    """Check flags against each other, and refuse what the simulator does not model.
 
-    TensorRT-LLM refuses prompts beyond its budget, and only vLLM's connectors are modelled.
+    See ``SchedulerConfig.verify_max_model_len``. TensorRT-LLM refuses prompts beyond its token
+    budget, and only vLLM's KV connectors are modelled.
     """
     recipe, longest = deployment.recipe, max_model_len(deployment)
     if recipe.schedule == recipes.PREFILL_FIRST and recipe.pipeline_parallel_size > 1:
@@ -154,7 +155,7 @@ def _check_settings(deployment: Deployment, workload: Workload, engine: EngineSp
 
 
 def _too_long(deployment: Deployment, workload: Workload, engine: EngineSpec) -> np.ndarray:
-    """Requests that the server answers with an error (``OpenAIServing._validate_input``)."""
+    """Return a mask of requests that the server rejects (``OpenAIServing._validate_input``)."""
     longest = max_model_len(deployment)
     total = workload.prompt_tokens + workload.output_tokens
     too_long = total > longest
@@ -183,9 +184,9 @@ def _check_cache_holds(
         )
 
 
-# The engine of a run, from deployment, workload and settings.
+# Engine of a run, from deployment, workload and settings.
 
-#: Requests beyond the running ones whose keys and values may be on their way.
+#: Requests, beyond the running ones, whose KV transfers may be in flight.
 _LOADING_SLOTS = 256
 _NO_WINDOW = 1 << 40
 
@@ -200,10 +201,10 @@ def set_up(
     *,
     serves: bool = True,
 ) -> engine.Engine:
-    """An idle engine with the workload's requests unsent.
+    """Return an idle engine that has sent none of the workload's requests.
 
-    ``sources`` is the number of prefill workers whose keys and values it takes. One that does not
-    serve only has the clients of a fleet.
+    ``sources`` is the number of prefill workers that send keys and values. With ``serves`` false
+    the engine only represents the clients of a fleet.
     """
     recipe = deployment.recipe
     keys, first_key, n_keys = np.zeros(0, np.int32), np.zeros(len(workload), np.int64), 0
@@ -271,14 +272,14 @@ def _settings(
     keep_step = deployment.model.moe is not None or recipe.expert_exchange == recipes.GATHER
     ahead = overlap and pipeline > 1
     stagger = pipeline if ahead and rules.pipelined_decodes == recipes.STAGGERED else 0
-    # Those that have the name of a field of one of these are that field.
+    # Settings with the name of a field of the engine's own specification are copied.
     known, names = (recipe, rules, layout, workload), engine.CONFIG_FIELDS
     named = {n: getattr(each, n) for each in known for n in names if hasattr(each, n)}
     return named | {
         "max_seqs": seqs,
         "max_model_len": _scheduled_len(deployment, workload),
-        # With a block for every token ever sent nothing is evicted, so more make no difference but
-        # to SGLang's admission, which keeps some free (``schedule_policy.py: add_one_req``).
+        # Without evictions more blocks make no difference, except to SGLang's admission, which
+        # keeps some free (``schedule_policy.py: add_one_req``).
         "blocks": min(
             layout.blocks,
             int(layout.request_blocks(totals + beyond, size).sum()) + apart * (len(workload) + 1),
@@ -327,7 +328,7 @@ def _router_settings(spec: EngineSpec) -> dict[str, float]:
 
 
 def prompt_interval(deployment: Deployment) -> int:
-    """Steps from one with prompts to the next; before 0.33 of ranks in lockstep alone."""
+    """Return the interval of prefills in steps; before 0.33 only ranks in lockstep have one."""
     paced = deployment.recipe.scheduler.paces_alone or shares_experts(deployment)
     return deployment.serving.prefill_schedule_interval if paced else 1
 
@@ -341,7 +342,7 @@ _TIERS = {
 
 
 def _tier_settings(tier: HostTier, settings: Mapping[str, float], keys: int) -> dict[str, float]:
-    """Settings of a second tier; with a chunk for every key nothing is evicted from it."""
+    """Return the settings of a second tier; a chunk for every key prevents evictions."""
     seqs = int(settings["max_seqs"])
     return {
         "tier": _TIERS[tier.kind],
@@ -361,9 +362,9 @@ def _tier_settings(tier: HostTier, settings: Mapping[str, float], keys: int) -> 
 
 
 def _scheduled_len(deployment: Deployment, workload: Workload) -> int:
-    """``max_model_len``; with room for the result where a prompt without output fills it.
+    """Return ``max_model_len``, plus one for requests without output that fill it.
 
-    vLLM keeps no place for a sampled token where it samples none (``Scheduler.__init__``,
+    vLLM reserves no place for a sampled token if it samples none (``Scheduler.__init__``,
     ``num_sampled_tokens_per_step``).
     """
     longest = max_model_len(deployment)
@@ -372,7 +373,7 @@ def _scheduled_len(deployment: Deployment, workload: Workload) -> int:
 
 
 def _most_reread(deployment: Deployment) -> float:
-    """Share of the decodes' keys and values that need no reading before arithmetic takes longer."""
+    """Return the share of the decodes' keys that need no reading before arithmetic is slower."""
     costs, drafts = model_costs([deployment]), deployment.recipe.speculation
     read = costs.kv_read_s[0] + costs.windowed_kv_read_s[0]
     queries = 1 + drafts.tokens if drafts else 1

@@ -24,14 +24,14 @@ from pinn.simulator.state import FINISHED, LOST, REQUEST, TRANSFER, Records, Tra
 from pinn.simulator.transfers import TransferRecords, with_tier
 from pinn.simulator.workloads.workload import Workload
 
-# The records of a run, read off the engine's final state.
+# Records of a run, from the engine's final state.
 
 
 def read_records(state: Engine, latency: LatencyModel) -> RequestRecords:
-    """Times and counts of every request.
+    """Return times and counts of every request.
 
     Raises:
-        PinnError: If requests are left that the engine can never schedule.
+        PinnError: If requests remain that the engine can never schedule.
     """
     r = state.requests
     stuck = np.flatnonzero(~np.isin(r["status"], list(STATUSES)))
@@ -64,7 +64,7 @@ def read_records(state: Engine, latency: LatencyModel) -> RequestRecords:
 
 
 def _column(values: np.ndarray) -> np.ndarray:
-    """Whole numbers of one size, or seconds, NaN where there are none yet."""
+    """Return a column with one number type; seconds are NaN if they are not set."""
     if values.dtype.kind == "i":
         return values.astype(np.int64)
     return np.where(values < 0, np.nan, values)
@@ -72,13 +72,13 @@ def _column(values: np.ndarray) -> np.ndarray:
 
 # Simulate a workload on a deployment.
 
-#: Records of an engine's steps, and of the ITL gaps.
+#: Records of steps, of ITL gaps and of transfers.
 Recorded = tuple[StepRecords, GapRuns, TransferRecords]
 
-#: Runs engines with latency models until a record buffer is full.
+#: A loop that runs engines with latency models until a record buffer is full.
 Loop = Callable[..., int]
 
-#: Whether to stop a run early, from its requests so far and the engine's time in seconds.
+#: Criterion of an early stop, from the requests so far and the engine's time in seconds.
 EarlyStop = Callable[[np.ndarray, float], bool]
 
 #: Steps before the first check for an early stop. Each later check waits for another 1/8 of the
@@ -144,7 +144,7 @@ def finished_run(
 
 
 def _as_asked(workload: Workload, records: RequestRecords) -> RequestRecords:
-    """Return records whose requests without output have no tokens: they end with their result."""
+    """Return records in which requests without output have no tokens and end with their result."""
     alone = workload.output_tokens == 0
     if not alone.any():
         return records
@@ -162,7 +162,7 @@ def run_engines(
     compiled: bool | None,
     early_stop: EarlyStop | None = None,
 ) -> list[Recorded]:
-    """Return the records of engines that one loop steps together, up to the end of the run.
+    """Run engines in one loop to the end and return their records.
 
     Raises:
         PinnError: If the engines get stuck, or a latency model cannot be used.
@@ -193,7 +193,7 @@ def _collect(
     models: Sequence[object],
     early_stop: EarlyStop | None = None,
 ) -> list[Recorded]:
-    """Run to the end; empty the record buffers when one is full or an early stop is checked."""
+    """Run to the end and collect records whenever a buffer is full or an early stop is checked."""
     taken: list[list[list[np.ndarray]]] = [[] for _ in states]
     status, rows, idle, total = FULL, states[0].config.step_rows, 0, 0
     while status == FULL:
@@ -255,7 +255,7 @@ class Job:
     engine: EngineSpec | None = None
 
     def run(self) -> Run:
-        """Run the simulation."""
+        """Run the simulation and return its run."""
         return simulate(self.deployment, self.workload, self.latency, self.engine)
 
 
@@ -285,6 +285,6 @@ def simulate_many(jobs: Iterable[Job], workers: int | None = None) -> list[Run]:
 def map_runs(
     figure: Callable[[Job, Run], Result], jobs: Iterable[Job], workers: int | None = None
 ) -> list[Result]:
-    """Simulate jobs and keep only ``figure`` of each run, since records of long runs are large."""
+    """Simulate jobs and keep only ``figure`` of each run, to save memory."""
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
         return list(pool.map(lambda job: figure(job, job.run()), jobs))

@@ -62,7 +62,7 @@ class StatisticLimit:
 
     @property
     def bound(self) -> str:
-        """Return the largest allowed value for people."""
+        """Return the largest allowed value as text with its unit."""
         return f"<= {written_s(self.seconds)}"
 
     def __str__(self) -> str:
@@ -71,11 +71,11 @@ class StatisticLimit:
 
 @dataclass(frozen=True)
 class GoodputLimit:
-    """Limits on each request, which a share of them has to meet together.
+    """Limits on each request, which a share of requests has to meet together.
 
     Attributes:
-        share: Of the requests, at least; 0 where only their share is asked for.
-        seconds: Metric -> at most.
+        share: Least share of requests; 0 if the SLO only asks what the share is.
+        seconds: Metric -> largest allowed value.
     """
 
     share: float
@@ -95,11 +95,11 @@ class GoodputLimit:
         return f"{100 * self.share:g} % of the requests: {self.bound}"
 
     def needed(self, requests: int) -> int:
-        """Return the number of the requests that have to meet the limits."""
+        """Return the number of requests that have to meet the limits."""
         return max(math.ceil(round(self.share * requests, 6)), 1)
 
     def excess(self, latencies: Latencies) -> Float[np.ndarray, " requests"]:
-        """Return each request's largest latency as a share of its limit; 0 where it has none."""
+        """Return each request's largest latency relative to its limit; 0 without latencies."""
         ratios = [latencies[k] / limit for k, limit in self.seconds.items()]
         return np.max(np.where(np.isnan(ratios), 0.0, ratios), axis=0)
 
@@ -135,7 +135,7 @@ class LimitOutcome:
 
     @property
     def value(self) -> str:
-        """Return the value for people."""
+        """Return the value as text with its unit."""
         if self.share is not None:
             return f"{100 * self.share:.1f} %"
         return "-" if self.seconds is None else written_s(self.seconds)
@@ -336,7 +336,7 @@ def parse_slo(text: str, *, shareless: bool = False) -> Slo:
 
 
 def _clause(clause: str, text: str) -> StatisticLimit:
-    """A limit, without a name where it is on each request."""
+    """Return the text of a limit, without a statistic if it is on each request."""
     found = _CLAUSE.match(clause.strip())
     if found is None or (found["before"] and found["after"]):
         raise PinnError(f"--slo {text!r}: cannot read {clause.strip()!r}: {_EXAMPLE}")
@@ -361,7 +361,7 @@ def _clause(clause: str, text: str) -> StatisticLimit:
 
 
 def written_s(seconds: float) -> str:
-    """Return a time for people.
+    """Return a time in s as text with its unit.
 
     >>> [written_s(s) for s in (0.04, 1.0, 90.0, 1118.2, math.inf, math.nan)]
     ['40 ms', '1 s', '90 s', '1118 s', 'infinite', '-']

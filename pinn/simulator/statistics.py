@@ -13,10 +13,10 @@ from pinn.simulator.run import Run, StepRecords
 from pinn.simulator.transfers import tier_statistics
 from pinn.units import MILLISECOND
 
-#: Metrics by the names that JSON gives them; times in milliseconds.
+#: Metrics by their JSON names; times in milliseconds.
 Metrics: TypeAlias = dict[str, float]
 
-#: Percentiles of every latency that are always computed.
+#: Percentiles that are computed for every latency.
 PERCENTILES: tuple[float, ...] = (50, 90, 95, 99)
 
 
@@ -54,9 +54,9 @@ def weighted_percentiles(
     counts: Int[np.ndarray, " n"],
     percents: tuple[float, ...] = PERCENTILES,
 ) -> list[float]:
-    """Percentiles of values that each occur so often, as ``np.percentile`` of all of them.
+    """Return percentiles of values with counts, as ``np.percentile`` of the repeated values.
 
-    One that touches an infinite value is infinite.
+    A percentile that interpolates with an infinite value is infinite.
 
     >>> weighted_percentiles(np.array([3.0, 1.0]), np.array([1, 3]), (50, 100))
     [1.0, 3.0]
@@ -74,7 +74,7 @@ def weighted_percentiles(
 
 
 def statistic(values: Float[np.ndarray, " n"], counts: Int[np.ndarray, " n"], name: str) -> float:
-    """The ``mean`` or a percentile, such as ``p99``, of such values; NaN of none."""
+    """Return the ``mean`` or a percentile such as ``p99`` of values with counts; NaN of none."""
     if not counts.sum():
         return float("nan")
     if name == "mean":
@@ -85,14 +85,13 @@ def statistic(values: Float[np.ndarray, " n"], counts: Int[np.ndarray, " n"], na
 def run_statistics(
     run: Run, stage: int | None = None, percentiles: Sequence[float] = ()
 ) -> Metrics:
-    """Figures of a run or of one of its stages, under BLIS's names where it has one.
+    """Return the metrics of a run or of one of its stages, with BLIS's names where it has one.
 
-    Requests of the warm-up count nowhere. Metrics of steps, batches and the KV cache are omitted
-    for a stage.
+    Warm-up requests are excluded. A stage has no metrics of steps, batches and the KV cache.
 
     Args:
         run: The run.
-        stage: Only requests of this stage.
+        stage: Stage of the requests; None for all.
         percentiles: Percentiles of latencies, beside ``PERCENTILES``.
     """
     found = client_statistics(run, stage, percentiles)
@@ -102,7 +101,7 @@ def run_statistics(
 def client_statistics(
     run: Run, stage: int | None = None, percentiles: Sequence[float] = ()
 ) -> Metrics:
-    """Statistics that clients see.
+    """Return the metrics that clients see.
 
     ``e2e``, ``ttft``, ``tpot`` (each request's mean ITL) and ``scheduling_delay``
     (arrival to first scheduling) are over finished requests, ``first_turn_ttft`` and
@@ -113,7 +112,7 @@ def client_statistics(
 
     Args:
         run: The run.
-        stage: Only requests of this stage.
+        stage: Stage of the requests; None for all.
         percentiles: Percentiles of latencies, beside ``PERCENTILES``.
     """
     r = run.requests
@@ -167,7 +166,7 @@ def _counts(run: Run, mine: np.ndarray, done: np.ndarray) -> Metrics:
 
 
 def _recomputed(run: Run, done: np.ndarray) -> int:
-    """Tokens computed more than once, because of preemptions."""
+    """Return the number of recomputed tokens, which preemptions cause."""
     r = run.requests
     brought = np.minimum(run.workload.transferred_tokens, r.prompt_tokens)
     further = np.maximum(r.output_tokens - 1, 0)
@@ -181,7 +180,7 @@ def latency_statistics(
     counts: Int[np.ndarray, " n"] | None = None,
     percentiles: Sequence[float] = (),
 ) -> Metrics:
-    """Mean and percentiles in milliseconds of times that each occur so often, once by default."""
+    """Return mean and percentiles in milliseconds of times with counts, which default to 1."""
     if counts is None:
         counts = np.ones(len(seconds), np.int64)
     mean = _ratio(float(seconds @ counts), float(counts.sum()))
@@ -192,7 +191,7 @@ def latency_statistics(
 
 
 def _verification(run: Run, percentiles: Sequence[float]) -> Metrics:
-    """Return the metrics of drafting; nothing without it."""
+    """Return the metrics of speculative decoding; empty without it."""
     r, gaps = run.requests, run.gaps
     drafted, accepted = int(r.drafted_tokens.sum()), int(r.accepted_tokens.sum())
     if drafted == 0:
@@ -206,7 +205,7 @@ def _verification(run: Run, percentiles: Sequence[float]) -> Metrics:
 
 
 def engine_statistics(run: Run, percentiles: Sequence[float] = ()) -> Metrics:
-    """Statistics of steps, batches and the KV cache, without the steps of the warm-up."""
+    """Return the metrics of steps, batches and the KV cache, without warm-up steps."""
     r, steps = run.requests, run.steps
     begin_s = float(r.arrival_s[r.of_stage(None)].min())
     if r.warmup.any():
@@ -233,7 +232,7 @@ def engine_statistics(run: Run, percentiles: Sequence[float] = ()) -> Metrics:
 
 
 def _tier(run: Run) -> Metrics:
-    """Return what a second tier has done; ``load_wait`` is over requests that loaded anything."""
+    """Return the metrics of a second KV tier; ``load_wait`` is over requests that loaded."""
     if run.tier is None:
         return {}
     waits = run.requests.load_wait_s[run.requests.load_wait_s > 0]
@@ -245,9 +244,9 @@ def _ratio(part: float, whole: float) -> float:
     return part / whole if whole else float("nan")
 
 
-# Whether a run's load was more than the server could serve: the first thing to know of it.
+# Whether a run's load was more than the server could serve.
 
-#: Share of a stage's requests that may wait, when its last one arrives, in a queue that is steady.
+#: Largest share of a stage's requests that may wait in a steady queue when the last one arrives.
 _WAITING_SHARE = 0.05
 _LEAST_WAITING = 8
 
@@ -261,12 +260,12 @@ def overload(run: Run) -> str | None:
 
 
 def left_behind(run: Run) -> str | None:
-    """Return a sentence on the queue that a rate leaves behind; None where there is none.
+    """Return a sentence on the queue that is left when a load ends; None if there is none.
 
-    So many requests of a stage had not begun when its last one, or its last conversation, was due.
-    A steady queue does not grow with the length of a stage. Where clients are so many at most, the
-    queue is one of requests that wait to be sent, too. Clients without a rate wait for each other
-    whatever the server does.
+    The queue counts requests of a stage that had not begun when its last one, or its last
+    conversation, was due. A steady queue does not grow with the length of a stage. Under a
+    concurrency limit the queue includes requests that wait to be sent. A closed loop has no such
+    queue.
     """
     waiting = [_waiting(run, stage) for stage in range(run.workload.stages)]
     worst = int(np.argmax([left / sent for left, sent in waiting]))
@@ -283,7 +282,7 @@ def left_behind(run: Run) -> str | None:
 
 
 def _waiting(run: Run, stage: int) -> tuple[int, int]:
-    """Return requests of a stage that wait when its last start is due, and all due by then."""
+    """Return a stage's requests that wait when its last one is due, and all due by then."""
     r, due_s = run.requests, _due_s(run)
     mine = (r.stage == stage) & (r.status != "rejected")
     starts_s = due_s[mine & run.workload.starts]
@@ -294,7 +293,7 @@ def _waiting(run: Run, stage: int) -> tuple[int, int]:
 
 
 def _due_s(run: Run) -> Float[np.ndarray, " requests"]:
-    """Return when each request is due, whether or not a client is free; later turns when sent."""
+    """Return when each request is due regardless of free clients; later turns when sent."""
     work, sent_s = run.workload, run.requests.arrival_s
     if work.concurrency is None:
         return sent_s

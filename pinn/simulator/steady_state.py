@@ -1,4 +1,4 @@
-"""When a load has filled a server, so that what follows no longer depends on the empty start.
+"""Steady state of a load: the time from which on a run no longer depends on the empty start.
 
 The rule is MSER-5 (K. P. White, "An effective truncation heuristic for bias reduction in simulation
 output", SIMULATION 69(6), 1997): of a series of means of five samples, the beginning is dropped
@@ -17,10 +17,9 @@ from jaxtyping import Float
 from pinn.common import JsonObject
 from pinn.simulator.run import Run
 
-#: Samples of a mean, and means of a series. The last few have too few values after them.
+#: Samples per mean, and means per series; the last few means have too few values after them.
 _BATCH, _MEANS, _LAST = 5, 200, 5
-#: Least requests, or conversations, of a stage that may be in a steady state: as many samples as
-#: its first and its last few means have.
+#: Fewest requests, or conversations, of a stage that can reach a steady state.
 _LEAST = 2 * _BATCH * _LAST
 
 
@@ -29,11 +28,11 @@ class SteadyState:
     """When a load stage is in a steady state.
 
     Attributes:
-        stage: Its number.
-        begin_s: From when on, on the clock of the load; None where it is not reached.
+        stage: Number of the stage.
+        begin_s: Begin of the steady state on the clock of the load; None if it is not reached.
         end_s: When the stage's last request is sent, or its last conversation begins.
-        in_flight: Mean number of requests in flight in between; None where it is not reached.
-        output_tokens_per_s: Likewise.
+        in_flight: Mean number of requests in flight in the steady state; None if it is not reached.
+        output_tokens_per_s: Mean output rate in the steady state; None if it is not reached.
     """
 
     stage: int
@@ -88,7 +87,7 @@ def _of_span(run: Run, stage: int, begin_s: float, end_s: float) -> SteadyState:
 
 
 def truncation(series: Float[np.ndarray, " n"]) -> int:
-    """Return how many values MSER leaves out at the beginning.
+    """Return how many values MSER drops at the beginning.
 
     >>> truncation(np.array([0.0, 3.0, 5.0, *[6.0, 7.0] * 10]))
     3
@@ -101,7 +100,7 @@ def truncation(series: Float[np.ndarray, " n"]) -> int:
 
 
 def steady_words(found: Sequence[SteadyState]) -> str:
-    """Return the steady states of all stages in words."""
+    """Return a sentence on the steady states of all stages."""
     if len(found) == 1:
         return str(found[0])
     begins = ["not reached" if s.begin_s is None else f"from {s.begin_s:,.1f} s" for s in found]
@@ -109,7 +108,7 @@ def steady_words(found: Sequence[SteadyState]) -> str:
 
 
 def output_tokens_between(run: Run, begin_s: float, end_s: float) -> float:
-    """Return output tokens of a span; each request's are spread evenly from first to last."""
+    """Return the output tokens of a time span; a request's tokens are spread evenly over time."""
     r = run.requests
     first, last = r.first_token_s, r.last_token_s
     known = ~np.isnan(first)

@@ -13,12 +13,12 @@ import numpy as np
 from pinn.physics.step_values import PIECES
 from pinn.simulator.compiler import inner
 
-#: The fields of ``pinn.physics.batch_sums.BatchSums`` of one batch.
+#: Fields of ``pinn.physics.batch_sums.BatchSums`` for one batch.
 Sums = namedtuple("Sums", (
     "prefill_requests", "decode_requests", "prefill_tokens", "decode_context", "prefill_cached",
     "prefill_pairs", "windowed_decode_context", "windowed_prefill_cached", "windowed_prefill_pairs",
 ))  # fmt: skip
-#: The features that compiled code knows, by their names in the registry.
+#: Step features that compiled code computes, by their names in the registry.
 StepValues = namedtuple("StepValues", (
     "step", "layer", "moe_layer", "quantized_layer", "parallel_layer", "launched_layer",
     "prefill_layer", "decode_layer", "request", "sampling", "activations", "gemm", "gemm_weights",
@@ -46,7 +46,7 @@ def step_formulas(c: np.record, sums: Sums) -> StepValues:
     prefill_kv_read = (
         c.kv_read_s * sums.prefill_cached + c.windowed_kv_read_s * sums.windowed_prefill_cached
     )
-    if c.graph_requests > 0.0:  # graphs of decodes alone
+    if c.graph_requests > 0.0:  # CUDA graphs of decode-only steps
         captured_tokens, limited_requests = sums.prefill_tokens, sums.decode_requests
     else:
         captured_tokens, limited_requests = tokens, 0.0

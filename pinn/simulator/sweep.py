@@ -1,4 +1,4 @@
-"""A load at several rates: which of them the server keeps up with, and what clients see at each."""
+"""A load at several rates: which rates the server keeps up with, and the metrics at each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Served(Protocol):
-    """A load served at a rate."""
+    """Result of a load at one rate."""
 
     @property
     def metrics(self) -> Metrics:
@@ -32,18 +32,18 @@ class Served(Protocol):
 
     @property
     def reported(self) -> Reported:
-        """Percentiles that are shown, and limits that are checked."""
+        """Return the percentiles to print and the limits to check."""
 
     @property
     def goodput(self) -> Goodput | None:
-        """Requests that meet the SLO; None without one."""
+        """Return how many requests meet the SLO; None without an SLO."""
 
     @property
     def overloaded(self) -> str | None:
         """Return a sentence if the server could not keep up; None where it could."""
 
     def to_json(self) -> JsonObject:
-        """Return all that is known of it."""
+        """Return the result as JSON."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class RateSweep:
     """A load served at several rates.
 
     Attributes:
-        rates_per_s: Requests per second, rising.
-        runs: At each of them.
+        rates_per_s: Request rates in requests per second, ascending.
+        runs: Result at each rate.
     """
 
     rates_per_s: Sequence[float]
@@ -60,7 +60,7 @@ class RateSweep:
 
     @property
     def highest_rate_per_s(self) -> float | None:
-        """The highest rate up to which all meet the SLO, or keep up without one; None for none."""
+        """Return the highest rate up to which all rates meet the SLO, or keep up without an SLO."""
         met = None
         for rate, run in zip(self.rates_per_s, self.runs, strict=True):
             if not _holds(run):
@@ -75,7 +75,7 @@ class RateSweep:
 
     @property
     def answer(self) -> str:
-        """The highest rate in words."""
+        """Return a sentence on the highest rate."""
         rates = ", ".join(f"{rate:g}" for rate in self.rates_per_s)
         highest = self.highest_rate_per_s
         does, up_to = ("meets the SLO", " up to") if self._decided else ("keeps up", " with")
@@ -86,7 +86,7 @@ class RateSweep:
 
     @property
     def table(self) -> list[dict[str, float]]:
-        """A row per rate: its metrics, and ``rate_per_s`` and ``slo_attainment`` beside them."""
+        """Return a row per rate: its metrics, ``rate_per_s`` and ``slo_attainment``."""
         return [
             {"rate_per_s": rate, **run.metrics}
             | ({"slo_attainment": run.goodput.attainment} if run.goodput else {})
@@ -105,7 +105,7 @@ class RateSweep:
         )
 
     def print_report(self) -> None:
-        """Print the highest rate and a row per rate for people."""
+        """Print the highest rate and a row per rate."""
         say(f"{self.answer}.")
         on_each = any(run.goodput and run.goodput.each for run in self.runs)
         columns = [*self._latencies(("ttft", "tpot"), (99,)), ("E2E", "e2e_mean_ms")]
@@ -126,7 +126,7 @@ class RateSweep:
     def _latencies(
         self, metrics: Sequence[str], percentiles: Sequence[float]
     ) -> list[tuple[str, str]]:
-        """Return heading and name of means and percentiles: those asked for, else the given."""
+        """Return heading and name of latency columns: the requested statistics, or the defaults."""
         shown = [percentile_name(p) for p in self.runs[0].reported.percentiles or percentiles]
         return [
             (name.upper() if of_all == "mean" else of_all, f"{name}_{of_all}_ms")
@@ -135,12 +135,12 @@ class RateSweep:
         ]
 
     def plot(self, path: str | Path) -> None:
-        """Draw latencies, throughput and SLO attainment over the rates as a PNG.
+        """Plot latencies, throughput and SLO attainment over the rates as a PNG.
 
         Raises:
             OSError: If the file cannot be written.
         """
-        from pinn.common.plots import log_scale, new_figure  # matplotlib, for this alone
+        from pinn.common.plots import log_scale, new_figure  # slow to import, needed only here
 
         figure, grid = new_figure(7, 2, 2)
         axes = grid.flat
@@ -181,12 +181,12 @@ class RateSweep:
 
 
 def _holds(run: Served) -> bool:
-    """Whether a run meets its SLO, or keeps up where there is none that can be met."""
+    """Return whether a run meets its SLO, or keeps up if there is no SLO to meet."""
     met = run.goodput.met if run.goodput else None
     return run.overloaded is None if met is None else met
 
 
 def swept(rates_per_s: Sequence[float], serve: Callable[[float], Served]) -> RateSweep:
-    """Serve a load at several rates, the lowest first."""
+    """Serve a load at several rates, lowest first, and return the results."""
     rising = sorted(set(rates_per_s))
     return RateSweep(rising, [serve(rate) for rate in rising])

@@ -1,8 +1,8 @@
-"""The host's blocks of keys and values: which there are, which are evicted.
+"""KV chunks in host memory, and the policies that evict them.
 
 Mirrors ``vllm/v1/kv_offload``: ``lru_manager.py`` and ``arc_manager.py`` (0.11 on), later
-``cpu/manager.py`` and ``cpu/policies``. A chunk is one or more blocks; its key is that of its last
-block, which stands for all tokens up to its end.
+``cpu/manager.py`` and ``cpu/policies``. A chunk is one or more blocks. Its key is that of its last
+block, which identifies all tokens up to its end.
 """
 
 from pinn.simulator.compiler import compiled_inside
@@ -23,27 +23,27 @@ from pinn.simulator.state import (
 #: References of a chunk that is still being stored.
 NOT_READY = -1
 
-#: Places of a request's chunks in a rank.
+#: Number of ranks that each request reserves for its chunks.
 _PLACES = 1 << 24
 
 
 def chunk_key(engine: Engine, request: Request, chunk: int) -> int:
-    """Key of a request's chunk."""
+    """Return the key of a request's chunk."""
     blocks = engine.config.tier_chunk_blocks
     return int(engine.keys[request.first_key + (chunk + 1) * blocks - 1])
 
 
 def find_chunk(engine: Engine, replica: int, key: int) -> int:
-    """The chunk with a key, or 0."""
+    """Return the chunk that has a key, or 0."""
     place = int(engine.tier_holder[replica, key])
     return place if place > 0 and engine.tier[replica, place].kept <= FREQUENT else 0
 
 
-# Lists of chunks, from the least to the most recently used.
+# Linked lists of chunks, from least to most recently used.
 
 
 def link_last(engine: Engine, replica: int, place: int, kept: int) -> None:
-    """Put a chunk at the end of a list."""
+    """Append a chunk to a list."""
     chunk, end = engine.tier[replica, place], engine.tier[replica, kept]
     chunk.kept, chunk.before, chunk.after = kept, end.before, kept
     engine.tier[replica, end.before].after = place
@@ -52,7 +52,7 @@ def link_last(engine: Engine, replica: int, place: int, kept: int) -> None:
 
 
 def unlink(engine: Engine, replica: int, place: int) -> None:
-    """Take a chunk out of its list."""
+    """Remove a chunk from its list."""
     chunk = engine.tier[replica, place]
     engine.tier[replica, chunk.before].after = chunk.after
     engine.tier[replica, chunk.after].before = chunk.before
@@ -66,15 +66,15 @@ def move_last(engine: Engine, replica: int, place: int, kept: int) -> None:
 
 
 def length(engine: Engine, replica: int, kept: int) -> int:
-    """Chunks in a list."""
+    """Return the number of chunks in a list."""
     return int(engine.tier[replica, kept].references)
 
 
-# Ranks of chunks: ``LRUCachePolicy`` evicts the lowest, in a heap of those that nothing holds.
+# Ranks of chunks for ``LRUCachePolicy``: a heap of evictable chunks, lowest rank first.
 
 
 def set_rank(engine: Engine, replica: int, place: int, rank: int) -> None:
-    """Give a chunk a rank, whether or not it can be evicted now."""
+    """Set the rank of a chunk, whether or not it can be evicted now."""
     chunk = engine.tier[replica, place]
     higher = rank > chunk.rank
     chunk.rank = rank
@@ -87,7 +87,7 @@ def set_rank(engine: Engine, replica: int, place: int, rank: int) -> None:
 
 
 def make_evictable(engine: Engine, replica: int, place: int) -> None:
-    """``mark_evictable``."""
+    """Make a chunk evictable, as ``mark_evictable`` does."""
     state = engine.replicas[replica]
     if engine.config.tier != BY_JOB or engine.config.tier_arc:
         return
@@ -97,7 +97,7 @@ def make_evictable(engine: Engine, replica: int, place: int) -> None:
 
 
 def make_unevictable(engine: Engine, replica: int, place: int) -> None:
-    """``mark_non_evictable``."""
+    """Make a chunk non-evictable, as ``mark_non_evictable`` does."""
     state, chunk = engine.replicas[replica], engine.tier[replica, place]
     hole = chunk.heap
     if hole < 0:
@@ -143,23 +143,23 @@ def _sift_down(engine: Engine, replica: int, i: int) -> None:
 
 
 def next_rank(state: Replica) -> int:
-    """A rank above all others."""
+    """Return a rank above all others."""
     state.ranks += 1
     return int(state.ranks) * _PLACES
 
 
 def request_rank(state: Replica, request: Request, chunk: int) -> int:
-    """Rank of what a request uses while it runs: its tail below its head."""
+    """Return the rank of a chunk that a running request uses; later chunks rank lower."""
     if request.tier_rank == 0:
         request.tier_rank = next_rank(state)
     return int(request.tier_rank) + _PLACES - 1 - int(chunk)
 
 
-# Uses of chunks.
+# Uses, stores and evictions of chunks.
 
 
 def touch(engine: Engine, replica: int, request: Request, end: int) -> None:
-    """``touch`` of the first chunks of a request, the last one first."""
+    """Mark the first chunks of a request as used, from last to first."""
     for chunk in range(end - 1, -1, -1):
         place = engine.tier_holder[replica, chunk_key(engine, request, chunk)]
         if place > 0:
@@ -167,7 +167,7 @@ def touch(engine: Engine, replica: int, request: Request, end: int) -> None:
 
 
 def touch_chunk(engine: Engine, replica: int, place: int) -> None:
-    """A chunk counts as used; ARC takes what is used again to its second list."""
+    """Mark a chunk as used; ARC moves a reused chunk to its second list."""
     kept = engine.tier[replica, place].kept
     if kept == RECENT and engine.config.tier_arc and engine.tier[replica, place].references >= 0:
         kept = FREQUENT
@@ -177,7 +177,7 @@ def touch_chunk(engine: Engine, replica: int, place: int) -> None:
 
 
 def adapt(engine: Engine, replica: int, place: int) -> None:
-    """A chunk is missed that ARC has evicted: the list that lost it gets more room."""
+    """Adapt ARC's list sizes after a miss of an evicted chunk: its list gets more room."""
     state = engine.replicas[replica]
     recent = length(engine, replica, WAS_RECENT)
     frequent = length(engine, replica, WAS_FREQUENT)
@@ -189,13 +189,13 @@ def adapt(engine: Engine, replica: int, place: int) -> None:
 
 
 def unused_chunks(engine: Engine, replica: int) -> int:
-    """Chunks of the tier that hold nothing."""
+    """Return the number of unused chunks of the tier."""
     held = length(engine, replica, RECENT) + length(engine, replica, FREQUENT)
     return int(engine.config.tier_chunks) - held
 
 
 def store_chunk(engine: Engine, replica: int, key: int, owner: int) -> int:
-    """Take an unused chunk for a key; it is not ready before its transfer has ended."""
+    """Take an unused chunk for a key; it is readable once its transfer has ended."""
     place = int(engine.tier_holder[replica, key])
     if place == 0:
         place = int(engine.tier[replica, UNUSED].after)
@@ -209,7 +209,7 @@ def store_chunk(engine: Engine, replica: int, key: int, owner: int) -> int:
 
 
 def evict_chunk(engine: Engine, replica: int, place: int) -> None:
-    """A chunk is dropped; ARC remembers as many of each list as the tier holds."""
+    """Evict a chunk; ARC keeps as many ghosts of each list as the tier has chunks."""
     chunk, state = engine.tier[replica, place], engine.replicas[replica]
     make_unevictable(engine, replica, place)
     state.evicted_chunks += 1
@@ -220,7 +220,7 @@ def evict_chunk(engine: Engine, replica: int, place: int) -> None:
 
 
 def trim_ghosts(engine: Engine, replica: int) -> None:
-    """Forget the oldest of what was evicted."""
+    """Remove the oldest ghosts of evicted chunks."""
     if not engine.config.tier_arc:
         return
     for kept in (WAS_RECENT, WAS_FREQUENT):
@@ -234,7 +234,7 @@ def _forget(engine: Engine, replica: int, place: int) -> None:
 
 
 def first_evictable(engine: Engine, replica: int, kept: int) -> int:
-    """The least recently used chunk of a list that can go now, or 0."""
+    """Return the least recently used evictable chunk of a list, or 0."""
     place = engine.tier[replica, kept].after
     while place >= LISTS:
         chunk: Chunk = engine.tier[replica, place]
@@ -245,7 +245,7 @@ def first_evictable(engine: Engine, replica: int, kept: int) -> int:
 
 
 def chunk_to_evict(engine: Engine, replica: int) -> int:
-    """Return the block that the policy evicts next, or 0 if nothing can go."""
+    """Return the chunk that the policy evicts next, or 0 if none is evictable."""
     config, state = engine.config, engine.replicas[replica]
     if not config.tier_arc:
         if config.tier == BY_JOB:
@@ -262,7 +262,7 @@ def chunk_to_evict(engine: Engine, replica: int) -> int:
 
 
 def _lowest(engine: Engine, replica: int) -> int:
-    """The evictable chunk of the lowest rank; those that are spared step aside."""
+    """Return the evictable chunk of the lowest rank, without those that are spared now."""
     state = engine.replicas[replica]
     aside, found = 0, 0
     while found == 0 and state.heaped > 0:

@@ -1,4 +1,4 @@
-"""Blocks that a second tier of KV has moved, and the metrics of a run with one."""
+"""Transfers of a second KV tier, and their metrics."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TransferRecords:
-    """Transfers between GPU and host, in the order of their begin.
+    """Transfers between GPU and host, ordered by their begin.
 
     Attributes:
-        request: Whose keys and values it carries, the last of several; -1 of a node that is stored
-            as it leaves the GPU.
+        request: Request whose keys and values are transferred, the last one of several; -1 for a
+            node that is stored when the GPU evicts it.
         replica: Data-parallel replica.
-        load: Whether it goes to the GPU.
-        blocks: Blocks of the GPU's cache.
-        planned_s: When it was handed to the link.
-        start_s: When the link began with it.
-        end_s: When it had ended.
+        load: Whether the transfer goes from host to GPU.
+        blocks: KV blocks transferred, as the GPU counts them.
+        planned_s: When the transfer was submitted.
+        start_s: When the transfer began.
+        end_s: When the transfer ended.
     """
 
     request: Int[np.ndarray, " transfers"]
@@ -41,7 +41,7 @@ class TransferRecords:
 
     @classmethod
     def of(cls, records: Shaped[np.ndarray, " transfers"]) -> TransferRecords:
-        """Read the records of an engine."""
+        """Return the transfers from the records of an engine."""
         names = {f.name for f in fields(cls)} - {"load"}
         return cls(load=records["kind"] == state.LOAD, **{name: records[name] for name in names})
 
@@ -49,24 +49,24 @@ class TransferRecords:
         return len(self.request)
 
 
-#: Of a run without a second tier.
+#: Transfers of a run without a second tier.
 NO_TRANSFERS = TransferRecords.of(np.zeros(0, state.TRANSFER))
 
 
 @dataclass(frozen=True)
 class TierUse:
-    """A second tier at the end of a run, over all replicas.
+    """State of a second KV tier at the end of a run, over all replicas.
 
     Attributes:
-        chunks: Chunks that it can hold.
-        resident: Chunks that it holds.
+        chunks: Capacity in chunks.
+        resident: Chunks stored in the tier.
         stored: Chunks that were stored.
         evicted: Chunks that were evicted.
-        full_stores: Stores that found no room and did not happen.
+        full_stores: Stores that were skipped because the tier was full.
         chunk_tokens: Tokens of a chunk.
         block_bytes: Bytes of a block of the GPU's cache, on all GPUs of a replica.
-        chunk_blocks: Such blocks in a chunk.
-        both_ways: Whether loads and stores pass the link at the same time.
+        chunk_blocks: Blocks of the GPU's cache in a chunk.
+        both_ways: Whether loads and stores can overlap on the link.
     """
 
     chunks: int
@@ -81,12 +81,12 @@ class TierUse:
 
     @property
     def chunk_bytes(self) -> float:
-        """Bytes of a chunk."""
+        """Return the bytes of a chunk."""
         return self.block_bytes * self.chunk_blocks
 
 
 def tier_use(tier: HostTier, replicas: Any, block_tokens: int) -> TierUse:
-    """Read the end of a run off its replicas' records."""
+    """Return the state of a second tier at the end of a run from its replicas' records."""
     stored, evicted, full = (int(replicas[name].sum()) for name in TIER_COUNTS)
     return TierUse(
         chunks=tier.chunks * len(replicas),
@@ -102,12 +102,12 @@ def tier_use(tier: HostTier, replicas: Any, block_tokens: int) -> TierUse:
 
 
 def with_tier(run: Run, tier: HostTier | None, replicas: Any, block_tokens: int) -> Run:
-    """Return a run with what its second tier has come to; ``replicas`` are those of its engine."""
+    """Return a run with the state of its second tier added; ``replicas`` are its engine's."""
     return run if tier is None else replace(run, tier=tier_use(tier, replicas, block_tokens))
 
 
 def tier_statistics(run: Run) -> dict[str, float]:
-    """Hits, loads, stores and evictions of a second tier; nothing without one."""
+    """Return hits, loads, stores and evictions of a second tier; empty without one."""
     use, moved, r = run.tier, run.transfers, run.requests
     if use is None:
         return {}

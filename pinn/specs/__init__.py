@@ -1,1 +1,1 @@
-"""Inputs: models, GPUs, number formats, engine flags, batches."""
+"""Specifications of models, GPUs, number formats, engine flags and batches."""

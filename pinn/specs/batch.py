@@ -1,4 +1,4 @@
-"""Batch of one engine step: per request, the tokens it schedules and the tokens it has cached."""
+"""Batch of one engine step: the scheduled and the cached tokens of each request."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pinn.errors import PinnError
 
 @dataclass(frozen=True)
 class Batch:
-    """One step's work; the tuples run over its requests, equal ones together if ``counts`` says so.
+    """Work of one step; the tuples have an entry per request, or per ``counts`` equal requests.
 
     Attributes:
         new_tokens: Tokens scheduled now; at least 1.
-        cached_tokens: Tokens whose keys and values are there already (earlier chunks, a cached
-            prefix, or the context of a decode); at least 0.
-        is_prefill: Whether the request still works on its prompt.
-        reread_tokens: Of the contexts of all decodes, tokens whose keys and values another decode
-            reads too and the GPU's cache still holds.
-        counts: How many equal requests each entry stands for; 1 each if empty.
+        cached_tokens: Tokens whose keys and values are cached (earlier chunks, a cached prefix, or
+            the context of a decode); at least 0.
+        is_prefill: Whether the request still computes its prompt.
+        reread_tokens: Context tokens of decodes whose keys and values another decode has just
+            brought into the GPU's cache.
+        counts: Number of equal requests that each entry represents; 1 each if empty.
     """
 
     new_tokens: tuple[int, ...] = ()
@@ -58,33 +58,33 @@ class Batch:
 
     @property
     def entry_counts(self) -> tuple[int, ...]:
-        """``counts``, written out where it is empty."""
+        """Return ``counts``, filled in if it is empty."""
         return self.counts or (1,) * len(self.new_tokens)
 
     @property
     def tokens(self) -> int:
-        """Tokens that the step schedules."""
+        """Return the number of tokens that the step schedules."""
         return sum(n * t for n, t in zip(self.entry_counts, self.new_tokens, strict=True))
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest sequence, those of this step included."""
+        """Return the tokens of the longest sequence, including those of this step."""
         ends = zip(self.new_tokens, self.cached_tokens, strict=True)
         return max((new + cached for new, cached in ends), default=0)
 
     @staticmethod
     def decode(requests: int, context_tokens: int) -> Batch:
-        """Requests that generate one token each after a context of the given length."""
+        """Return requests that generate one token each, after a context of the given length."""
         return _equal(requests, 1, context_tokens, is_prefill=False)
 
     @staticmethod
     def prefill(requests: int, new_tokens: int, cached_tokens: int = 0) -> Batch:
-        """Requests that process a chunk of their prompt after the given cached tokens."""
+        """Return requests that compute a chunk of their prompt after the given cached tokens."""
         return _equal(requests, new_tokens, cached_tokens, is_prefill=True)
 
 
 def _equal(requests: int, new_tokens: int, cached_tokens: int, *, is_prefill: bool) -> Batch:
-    """Requests that are alike, as one entry."""
+    """Return equal requests as one entry."""
     if requests < 1:
         return Batch()
     return Batch((new_tokens,), (cached_tokens,), (is_prefill,), 0.0, (requests,))
@@ -99,7 +99,7 @@ _PART = re.compile(
 
 @lru_cache(maxsize=4096)
 def parse_batch(text: str) -> Batch:
-    """Read a batch as written on the command line.
+    """Parse a batch as written on the command line.
 
     Raises:
         PinnError: If a part is not ``N decode @ CONTEXT`` or ``N prefill TOKENS @ CACHED``, a
@@ -121,7 +121,7 @@ def parse_batch(text: str) -> Batch:
 
 
 def _tokens(text: str) -> int:
-    """A number as written; ``k`` stands for a thousand."""
+    """Return a number as written; ``k`` stands for a thousand."""
     digits = text.rstrip("kK")
     return int(digits) * (1 if digits == text else 1000)
 

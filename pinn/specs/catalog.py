@@ -23,20 +23,20 @@ def load_model(
 ) -> ModelSpec:
     """Load a model.
 
-    Sampling settings are those of the generation_config.json beside the config.json, as in vLLM;
-    for names of the catalog the published ones (``data/models/generation.json``).
+    Sampling settings are those of the generation_config.json beside the config.json, as in vLLM.
+    Names of the catalog have the published ones (``data/models/generation.json``).
 
     Args:
         source: A parsed config.json; the path of a config.json or of its folder; or a name. Names
-            are looked up, in any case, in the catalog (``org/name``, the bare ``name`` where only
-            one has it, or an alias), then in the local Hugging Face cache, then on the hub, then
-            read by their words, with a warning that says how (``find_variant``).
-        published_as: Name whose published settings hold where a path has no
-            generation_config.json beside it, such as the one that a benchmark tells.
-        fallback_precision: Format to take, with a warning, where the quantization is unknown.
+            are case-insensitive. They are looked up in the catalog (``org/name``, a unique bare
+            ``name`` or an alias), the local Hugging Face cache, then the hub. Otherwise their words
+            are interpreted, with a warning (``find_variant``).
+        published_as: Name whose published sampling settings apply if a path has no
+            generation_config.json beside it.
+        fallback_precision: Format to assume, with a warning, if the quantization is unknown.
 
     Raises:
-        PinnError: If it is not found, with the names that come close, or cannot be read.
+        PinnError: If the model is not found, with similar names in the message, or cannot be read.
     """
     if isinstance(source, Mapping):
         name = str(source.get("_name_or_path") or "config.json")
@@ -52,7 +52,7 @@ def load_model(
 
 @cache
 def list_models() -> tuple[str, ...]:
-    """Full names of the catalog's models, but for those that cannot be read and the aliases."""
+    """Return the full names of the catalog's models, without aliases and unsupported models."""
     known = model_names.catalog_files().values()
     return tuple(sorted(name for name, path in known if _is_supported(name, path)))
 
@@ -73,7 +73,7 @@ def _load_name(name: str, fallback_precision: str | None) -> ModelSpec:
     if known is not None:
         full_name, path = known
         if fallback_precision is not None and _is_supported(full_name, path):
-            # Nothing falls back; tables ask for a model in many formats, which is read once.
+            # Without a fallback the result is cached: tables ask for one model in many formats.
             return _load_name(name, None)
         quant, sampling = _quantization_beside(path), _sampling(None, name)
         return _load_file(path, full_name, quant, sampling, fallback_precision)
@@ -114,7 +114,7 @@ def _load_file(
 
 
 def _read(config: Mapping[str, object], source: str, settings: ReadSettings) -> ModelSpec:
-    """Read a config.json by its keys, else off the modules that transformers builds for it."""
+    """Read a config.json by its keys, or else from the modules that transformers builds for it."""
     try:
         return model_from_config(config, source=source, **settings._asdict())
     except UnknownLayersError as refusal:
@@ -124,10 +124,10 @@ def _read(config: Mapping[str, object], source: str, settings: ReadSettings) -> 
 
 
 def _sampling(file: Path | None, name: str | None) -> Sampling | None:
-    """Return the sampling of a generation_config.json, else of the one published under a name.
+    """Return the sampling of a generation_config.json, or else the one published under a name.
 
     Raises:
-        PinnError: If the file holds something else.
+        PinnError: If the file is no JSON object.
     """
     if file is None:
         content: object = model_names.published_generation(name or "")
@@ -141,7 +141,7 @@ def _sampling(file: Path | None, name: str | None) -> Sampling | None:
 
 
 def _as_path(source: str | Path) -> Path | None:
-    """The config.json that is meant, where a path is meant and not a name."""
+    """Return the config.json that a path names; None if the text is a name."""
     path = files.given_path(source)
     config = path / "config.json" if path.is_dir() else path
     if config.name == "config.json" and config.is_file():
@@ -159,7 +159,7 @@ def _as_path(source: str | Path) -> Path | None:
 
 
 def _quantization_beside(path: Path) -> Path | None:
-    """The separate quantization config of a config.json, where there is one."""
+    """Return the separate quantization config of a config.json; None without one."""
     if path.name.endswith(PACKAGE_SUFFIX):
         quant = path.with_name(f"{path.name.removesuffix(PACKAGE_SUFFIX)}_{model_names.QUANT_FILE}")
     else:
@@ -168,6 +168,6 @@ def _quantization_beside(path: Path) -> Path | None:
 
 
 def _generation_beside(path: Path) -> Path | None:
-    """The generation_config.json beside a config.json, where there is one."""
+    """Return the generation_config.json beside a config.json; None without one."""
     generation = path.with_name(model_names.GENERATION_FILE)
     return generation if path.name == "config.json" and generation.is_file() else None

@@ -16,34 +16,34 @@ def models_file(name: str) -> dict[str, Any]:
     """Return a file of ``data/models``, read once.
 
     Args:
-        name: ``types.json`` for what is known of a ``model_type`` without its config.json,
-            ``config_keys.json`` for what files call a size, ``mixers.json`` for recurrent mixers,
-            ``name_words.json`` for what words of a name say, ``quantization.json`` for formats,
-            ``aliases.json`` or ``generation.json``.
+        name: ``types.json`` for facts about each ``model_type``, ``config_keys.json`` for the keys
+            of each size, ``mixers.json`` for recurrent mixers, ``name_words.json`` for the meaning
+            of words in a name, ``quantization.json`` for formats, ``aliases.json`` or
+            ``generation.json``.
     """
     return dict(read_json(data_folder("models") / name))
 
 
 def inverted(groups: Mapping[str, Any]) -> dict[Any, str]:
-    """Return the key of each name in a table of lists."""
+    """Return member -> key, for a table of lists."""
     lists = ((key, names) for key, names in groups.items() if isinstance(names, list))
     return {name: key for key, names in lists for name in names}
 
 
 def is_type(model_type: str, trait: str) -> bool:
-    """Return whether a ``model_type``, or its releases, have a trait of types.json."""
+    """Return whether a ``model_type`` or its variants have a trait of types.json."""
     known = models_file("types.json")
     return model_type in (known["traits"].get(trait) or known["releases"][trait])["types"]
 
 
 def keys(*sizes: str) -> tuple[str, ...]:
-    """Return what files call sizes, the first one counts; any other key is its only name."""
+    """Return the keys of a size in config.json files, in order of precedence."""
     known = models_file("config_keys.json")
     return tuple(name for size in sizes for name in known.get(size, (size,)))
 
 
-#: Endings of architectures that vLLM serves to generate tokens, and of those that it does not;
-#: the former go first (vllm 0.33.0 config/model.py: _SUFFIX_TO_DEFAULTS).
+#: Endings of architectures that vLLM serves to generate tokens, and of those that it serves for
+#: pooling. The former take precedence (vllm 0.33.0 config/model.py: _SUFFIX_TO_DEFAULTS).
 _GENERATES = ("ForCausalLM", "ForConditionalGeneration", "ChatModel", "LMHeadModel")
 _POOLS = (
     "ForTextEncoding", "ForSequenceClassification", "ForTokenClassification", "ForRewardModeling",
@@ -57,7 +57,7 @@ class ConfigFields:
 
     Attributes:
         root: The whole document.
-        text: Its language part: ``text_config`` where it is nested, else the document itself.
+        text: Language part: ``text_config`` if present, else the document itself.
         source: Name or path for error messages.
     """
 
@@ -68,7 +68,7 @@ class ConfigFields:
 
     @property
     def model_type(self) -> str:
-        """The type of the language part."""
+        """Return the ``model_type`` of the language part."""
         return str(self.text.get("model_type") or self.root.get("model_type") or "")
 
     def is_type(self, trait: str) -> bool:
@@ -77,19 +77,19 @@ class ConfigFields:
 
     @cached_property
     def mixer(self) -> Mapping[str, Any] | None:
-        """The entry of mixers.json for this type; None for one without recurrent layers."""
+        """Return the entry of mixers.json for this type; None without recurrent layers."""
         families, own = models_file("mixers.json")["families"], self.model_type
         return next((each for each in families if own in each["types"]), None)
 
     @property
     def is_listed(self) -> bool:
-        """Whether this type was compared with the code of its models."""
+        """Return whether this type was compared with the code of its models."""
         known = models_file("types.json")
         return self.model_type in known["defaults"] or any(map(self.is_type, known["traits"]))
 
     @property
     def is_gated(self) -> bool:
-        """Whether a feed-forward layer has three matrices instead of two."""
+        """Return whether a feed-forward layer has three matrices instead of two."""
         if self.is_listed:
             return not self.is_type("ungated")
         acts = models_file("types.json")["ungated_activations"]
@@ -97,19 +97,19 @@ class ConfigFields:
 
     @property
     def architecture(self) -> str:
-        """Name of the class that serves it; empty where the file names none."""
+        """Return the class name of the architecture; empty if the file names none."""
         named = self.root.get("architectures")
         return str(named[0]) if isinstance(named, list) and named else ""
 
     @property
     def is_pooled(self) -> bool:
-        """Whether it is served for vectors or scores: without generating tokens."""
+        """Return whether the model is served for vectors or scores, not for generation."""
         pools = not self.architecture.endswith(_GENERATES) and self.architecture.endswith(_POOLS)
         return pools or self.is_type("encoder")
 
     @property
     def is_bidirectional(self) -> bool:
-        """Whether tokens attend to what follows them, by type or by the architecture's name."""
+        """Return whether tokens attend to later ones, by type or by the architecture's name."""
         named = "Bidirectional" in self.architecture or self.architecture.endswith("ForMaskedLM")
         return named or self.is_type("encoder")
 
@@ -143,8 +143,8 @@ class ConfigFields:
         A list with an entry per layer counts as its entry, if all are equal.
 
         Raises:
-            PinnError: If there is none and no default, or it is no whole number from ``least`` to
-                ``most``.
+            PinnError: If there is no value and no default, or it is no whole number from ``least``
+                to ``most``.
         """
         names, value = keys(*sizes), self.get(*sizes)
         if isinstance(value, list) and value:
@@ -156,7 +156,8 @@ class ConfigFields:
             value = default
         if value is None:
             remedy = "give the config.json of a decoder language model"
-            # A listed type names its sizes like that: reading modules would fill in a default.
+            # Error for a key that a listed type needs: reading modules would fill in a default
+            # instead.
             kind = PinnError if self.is_listed else UnknownLayersError
             raise kind(self.error(f"{' or '.join(names)} is missing: {remedy}"))
         key = next((name for name in names if self.get(name) is not None), names[0])
@@ -169,10 +170,11 @@ class ConfigFields:
         return int(value)
 
     def truth(self, key: str) -> bool | None:
-        """True or false, at the root or in the language part, which goes first; None without.
+        """Return a truth value of the language part, or else of the root; None without one.
 
         Raises:
-            PinnError: If it is neither: a word such as ``"false"`` would count as true.
+            PinnError: If the value is neither true nor false: a word such as ``"false"`` would
+                count as true.
         """
         for values in (self.text, self.root):
             value = values.get(key)
@@ -183,7 +185,7 @@ class ConfigFields:
         return None
 
     def of_layer(self, layer: int, kind: str, part: str) -> Mapping[str, object]:
-        """Return the sizes of one layer that stand beside the model's.
+        """Return the sizes of one layer that differ from the model's.
 
         A list with an entry per layer counts as its entry; ``by_kind`` of types.json has the keys
         of layers with a window and of others; transformers 5 lists layers under
@@ -196,7 +198,7 @@ class ConfigFields:
             part: ``attention`` or ``ffn``.
         """
         found = {key: each[layer] for key, each in self._lists.items() if layer < len(each)}
-        # Gemma 4's layers with full attention have KV heads of their own only without values.
+        # Gemma 4's full-attention layers have their own number of KV heads only if keys are values.
         has_own_values = self.get("attention_k_eq_v") is False
         for key, size in models_file("types.json")["by_kind"][kind].items():
             value, name = self.get(key), keys(size)[0]
@@ -219,14 +221,14 @@ class ConfigFields:
         return {key: value for key, value in values.items() if isinstance(value, list)}
 
     def having(self, own: Mapping[str, object]) -> "ConfigFields":
-        """Return the fields with others in their place."""
+        """Return the fields with some of them replaced."""
         return replace(self, text={**self.text, **own}) if own else self
 
     def layer_indices(self, key: str) -> set[int]:
-        """A list of layers, counted from 0; empty where the key is absent or null.
+        """Return a set of layers, counted from 0; empty if the key is absent or null.
 
         Raises:
-            PinnError: If it is no list of whole numbers.
+            PinnError: If the value is no list of whole numbers.
         """
         value = self.listed(key)
         for each in value:
@@ -235,10 +237,10 @@ class ConfigFields:
         return set(value)
 
     def listed(self, key: str) -> list[Any]:
-        """A list; empty where the key is absent or null.
+        """Return a list; empty if the key is absent or null.
 
         Raises:
-            PinnError: If it is no list.
+            PinnError: If the value is no list.
         """
         value = self.get(key)
         if value is not None and not isinstance(value, list):
@@ -246,10 +248,10 @@ class ConfigFields:
         return value or []
 
     def per_layer(self, key: str, layers: int) -> list[Any] | None:
-        """A list with one entry per layer; None where the key is absent, null or empty.
+        """Return a list with one entry per layer; None if the key is absent, null or empty.
 
         Raises:
-            PinnError: If it is no list or is shorter than the model.
+            PinnError: If the value is no list, or has fewer entries than the model has layers.
         """
         value = self.get(key)
         if value is None or value == []:
@@ -282,16 +284,16 @@ def read_fields(config: Mapping[str, object], source: str) -> ConfigFields:
     return ConfigFields(config, text, source, known["defaults"].get(model_type, {}))
 
 
-# Which ``model_type`` values of a config.json are read, and why the others are refused.
+# Supported ``model_type`` values of a config.json, and reasons why others are refused.
 
-#: What configs call layers of attention.
+#: Words of configs for layers of attention.
 LAYER_TYPES = frozenset(
     ("full_attention", "sliding_attention", "chunked_attention", "attention", "global", "local")
 ) | {"hybrid", "0", "1"}
 
 
 def check_supported(fields: ConfigFields) -> None:
-    """Refuse models with layers that have no cost model here.
+    """Refuse models with layers that have no cost model.
 
     Raises:
         UnknownLayersError: If a layer kind is not supported, or the type is missing.
@@ -309,7 +311,7 @@ def check_supported(fields: ConfigFields) -> None:
 
 
 def notice(fields: ConfigFields) -> str | None:
-    """Return how a type that is not listed is read; None for one that is."""
+    """Return a sentence on how an unlisted type is read; None for a listed type."""
     if fields.is_listed:
         return None
     kind = "mixture of experts" if fields.get("experts") else "dense decoder"
@@ -319,31 +321,32 @@ def notice(fields: ConfigFields) -> str | None:
 
 
 def marked_kinds(fields: ConfigFields) -> list[tuple[str, str]]:
-    """Return which unsupported layers a config has, each with a key that says so."""
+    """Return the unsupported layers of a config, each with the key that reveals it."""
     found = list[tuple[str, str]]()
     if fields.is_type("planned"):
         return found
     marked = models_file("types.json")["markers"].items()
     for kind, key in [(kind, key) for kind, keys in marked for key in keys]:
         value = fields.get(key)
-        if key == "keep_window_size" and not fields.get("is_moe"):  # Doge: inert up to so many
+        # Doge: no effect up to this number of tokens
+        if key == "keep_window_size" and not fields.get("is_moe"):
             value = value and value < fields.integer("max_position")
         if value and not (isinstance(value, list) and len(set(map(str, value))) == 1):
             found.append((kind, key))
     others = set(map(str, fields.listed("layer_types"))) - LAYER_TYPES
     if others:
         found.append((f"layers of type {', '.join(sorted(others))}", "layer_types"))
-    if 0 in fields.listed("attn_type_list"):  # MiniMax: 0 linear, 1 softmax attention
+    if 0 in fields.listed("attn_type_list"):  # MiniMax: 0 is linear attention, 1 softmax attention
         found.append(("linear attention", "attn_type_list"))
     return found
 
 
-#: Ending of the config files of aiconfigurator-core.
+#: Suffix of the config files of aiconfigurator-core.
 PACKAGE_SUFFIX = "_config.json"
 
 
 def name_of(path: Path) -> str:
-    """The model's name by its file: the folder's, or ``org/name`` of ``org--name.json``."""
+    """Return the model's name from its file: the folder, or ``org/name`` of ``org--name.json``."""
     if path.name == "config.json":
         return path.resolve().parent.name
     return path.name.removesuffix(PACKAGE_SUFFIX).removesuffix(".json").replace("--", "/", 1)

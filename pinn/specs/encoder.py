@@ -1,4 +1,4 @@
-"""Vision encoders: their sizes and weights, from a config.json and a table of families."""
+"""Vision encoders: sizes and weights, from a config.json and a table of families."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from pinn.specs.config_fields import models_file
 
-#: Keys of a ``vision_config`` for each size, in the order that counts. Qwen2-VL calls the text's
+#: Keys of a ``vision_config`` for each size, in order of precedence. Qwen2-VL calls the text's
 #: width ``hidden_size`` and the encoder's ``embed_dim``.
 _WIDTH = ("embed_dim", "hidden_size", "vt_hidden_size")
 _DEPTH = ("depth", "num_hidden_layers", "vt_num_hidden_layers")
@@ -14,11 +14,11 @@ _FFN = ("intermediate_size", "vt_intermediate_size")
 _HEADS = ("num_heads", "num_attention_heads", "vt_num_attention_heads")
 _CHANNELS = ("in_channels", "in_chans", "num_channels")
 _POSITIONS = ("num_position_embeddings", "position_embedding_size")
-#: Without an ``intermediate_size``, a layer is so many times as wide inside (Qwen2-VL's mlp_ratio).
+#: Default ratio of a layer's inner width to its width (Qwen2-VL's mlp_ratio).
 _FFN_RATIO = 4
-#: Activation of encoders whose feed-forward layers have a gate, where the family is not known.
+#: Activation of encoders with gated feed-forward layers, if the family is unknown.
 _GATED = "silu"
-#: Projector of such a family: as Qwen's and Kimi's (vLLM kimi_k25_vit.py:
+#: Projector for an unknown family: as Qwen's and Kimi's (vLLM kimi_k25_vit.py:
 #: KimiK25MultiModalProjector).
 _PROJECTOR = (("merged", "merged", "output"), ("merged", "out", "input"))
 
@@ -29,7 +29,7 @@ class ProjectorMatrix(NamedTuple):
     Attributes:
         inputs: Rows of the matrix.
         outputs: Columns of the matrix.
-        divided: What tensor parallelism divides: ``input``, ``output`` or nothing.
+        divided: Dimension that tensor parallelism divides: ``input``, ``output`` or none.
         copies: Number of such matrices; several for Qwen3-VL's ``deepstack_visual_indexes``.
     """
 
@@ -104,8 +104,8 @@ def read_encoder(config: Mapping[str, object]) -> EncoderSpec | None:
         return None
     family, sizes = _family(config, vision), _sizes(config, vision)
     depth = first_size(vision, *_DEPTH)
-    depth += first_size(vision, "num_global_layers")  # of Llama 3.2
-    full = vision.get("fullatt_block_indexes")  # Qwen2.5-VL's others attend within windows
+    depth += first_size(vision, "num_global_layers")  # Llama 3.2 has further, global layers
+    full = vision.get("fullatt_block_indexes")  # other layers of Qwen2.5-VL attend within windows
     patch = first_size(vision, "patch_size")
     frames = first_size(vision, "temporal_patch_size") or 1
     deep = vision.get("deepstack_visual_indexes")
@@ -128,9 +128,9 @@ def read_encoder(config: Mapping[str, object]) -> EncoderSpec | None:
 
 
 def _family(config: Mapping[str, object], vision: Mapping[str, object]) -> dict[str, Any]:
-    """Return what the table says of a model's type and of its encoder's; empty for other models.
+    """Return the table's entry for a model's type and its encoder's type; empty if unknown.
 
-    A model that the table lacks may change the encoder that it names (MiniMax-M3 has no positions).
+    An unlisted model may modify the encoder that it names (MiniMax-M3 has no positions).
     """
     families: list[dict[str, Any]] = models_file("encoders.json")["families"]
     kinds = (config.get("model_type"), vision.get("model_type"))
@@ -139,7 +139,7 @@ def _family(config: Mapping[str, object], vision: Mapping[str, object]) -> dict[
 
 
 def _sizes(config: Mapping[str, object], vision: Mapping[str, object]) -> dict[str, int]:
-    """Return the sizes that matrices of an encoder have."""
+    """Return the sizes of an encoder's matrices."""
     nested = config.get("text_config")
     text = first_size(nested if isinstance(nested, Mapping) else config, "hidden_size")
     width = first_size(vision, *_WIDTH)
@@ -153,14 +153,14 @@ def _sizes(config: Mapping[str, object], vision: Mapping[str, object]) -> dict[s
 
 
 def _positions(family: Mapping[str, Any], vision: Mapping[str, object], patch: int) -> int:
-    """Return the rows of the table of positions."""
+    """Return the rows of the position embedding."""
     if "class_tokens" not in family:
         return first_size(vision, *_POSITIONS)
     return (first_size(vision, "image_size") // max(patch, 1)) ** 2 + int(family["class_tokens"])
 
 
 def merged_patches(config: Mapping[str, object], vision: Mapping[str, object]) -> int:
-    """Return the patches of a token's edge."""
+    """Return the number of patches along a token's edge."""
     kernel = vision.get("merge_kernel_size")
     if isinstance(kernel, list) and kernel and isinstance(kernel[0], int):
         return kernel[0]
@@ -169,6 +169,6 @@ def merged_patches(config: Mapping[str, object], vision: Mapping[str, object]) -
 
 
 def first_size(config: Mapping[str, object], *names: str) -> int:
-    """Return the first of these keys that is a positive whole number; 0 without one."""
+    """Return the first positive whole number under the given keys; 0 without one."""
     values = (config.get(name) for name in names)
     return next((v for v in values if isinstance(v, int) and v > 0), 0)

@@ -1,8 +1,8 @@
-"""Flags of an engine, each declared once, at the field of a specification that holds it.
+"""Declarations of engine flags, one per field of a specification.
 
-The field's name is the key of lists, grids, JSON and tables. Its declaration gives the option of
-every command with its help, the checks with their errors, and the field of the Go struct. The
-words of an engine's own flags stand in ``data/engines/flags.csv``.
+The field's name is the key of lists, grids, JSON and tables. The declaration defines the option of
+every command with its help, the checks with their errors, and the field of the Go struct. Engines'
+own names of flags are in ``data/engines/flags.csv``.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ Made = TypeVar("Made")
 
 _KEY = "flag"
 _KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
-#: What text, a YAML file or a key of JSON says of a switch.
+#: Words for true and false in text, YAML files and JSON.
 TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
@@ -30,23 +30,23 @@ class Flag:
     """Declaration of a flag.
 
     Attributes:
-        help: What it sets, in a sentence.
-        default: Value where it is not given.
-        shown: The default in words, where the value does not say it.
-        unit: Unit of the number; empty where there is none.
+        help: Sentence on the setting.
+        default: Value if the flag is not given.
+        shown: The default as text, if the value is not self-explanatory.
+        unit: Unit of the number; empty without one.
         least: Smallest number.
-        above: Number that the value has to exceed, in place of ``least``.
+        above: Exclusive lower bound, in place of ``least``.
         most: Largest number.
-        allowed: Texts that it may be; empty for any.
+        allowed: Allowed texts; empty for any.
         shorts: Short spellings, such as ``-tp``.
-        spelled: Other engines' names of it, with underscores; one that begins with ``no_disable``
-            is a switch the other way round.
-        engines: Those that have it; empty for all.
-        remedy: What to do about a bad value; leaving the flag out, where none is given.
-        decides_cost: Whether coefficients depend on it; other flags change features of steps, or
-            which steps there are.
-        several: Whether a list of values is read, which a command tries one by one.
-        name: The field's name; :func:`flags_of` fills it in, like the next two.
+        spelled: Other engines' names of the flag, with underscores; a name that begins with
+            ``no_disable`` is an inverted switch.
+        engines: Engines that have the flag; empty for all.
+        remedy: Remedy for a bad value; by default, to omit the flag.
+        decides_cost: Whether coefficients depend on the flag; other flags change step features or
+            the schedule.
+        several: Whether the flag takes a list of values, which a command tries one by one.
+        name: Name of the field; :func:`flags_of` fills in this and the next two.
         kind: ``int``, ``float``, ``bool`` or ``str``.
         optional: Whether None is a value.
     """
@@ -71,7 +71,7 @@ class Flag:
 
     @property
     def option(self) -> str:
-        """The flag as typed: ``--tensor-parallel-size``."""
+        """Return the flag as typed: ``--tensor-parallel-size``."""
         return "--" + self.name.replace("_", "-")
 
     @property
@@ -81,17 +81,17 @@ class Flag:
 
     @property
     def reversed_names(self) -> tuple[str, ...]:
-        """Spellings that mean the opposite."""
+        """Return the spellings with the opposite meaning."""
         return tuple(n.removeprefix("no_") for n in self.spelled.values() if n.startswith("no_"))
 
     def spelled_for(self, engine: str) -> str:
-        """The flag as an engine's users type it."""
+        """Return the flag as users of an engine type it."""
         name = self.spelled.get(engine)
         return "--" + name.removeprefix("no_").replace("_", "-") if name else self.option
 
     @property
     def default_text(self) -> str:
-        """The default in words; empty where there is nothing to say."""
+        """Return the default as text; empty if there is nothing to show."""
         if self.shown or self.default in (None, ""):
             return self.shown
         if self.kind == "bool":
@@ -108,16 +108,16 @@ class Flag:
         return f"{self.help} [{facts}]" if facts else self.help
 
     def read(self, value: object, name: str = "") -> FlagValue:
-        """A value of a list, a file or the command line in the flag's type.
+        """Return a value of a list, a file or the command line in the flag's type.
 
-        A fraction where a whole number is wanted stays one, for :meth:`check` to refuse.
+        A fraction instead of a whole number is kept, so that :meth:`check` refuses it.
 
         Args:
             value: Text, or a value of YAML or JSON.
-            name: What an error calls the flag; its option if empty.
+            name: Name of the flag in errors; its option if empty.
 
         Raises:
-            PinnError: If the value is not of the type.
+            PinnError: If the value does not have the flag's type.
         """
         try:
             return self._typed(value)
@@ -138,7 +138,8 @@ class Flag:
         """Refuse a value that the flag cannot have.
 
         Raises:
-            PinnError: With the value, what is expected, and the remedy.
+            PinnError: If the flag cannot have the value; the message has what is expected, and the
+                remedy.
         """
         if value is None and self.optional:
             return
@@ -159,7 +160,7 @@ class Flag:
             raise self._refusal(self._range(), value)
 
     def _range(self) -> str:
-        """Return the limits of a number in words."""
+        """Return the limits of a number as text."""
         low = self.least if self.above is None else self.above
         if self.most is not None:
             if low is None:
@@ -180,7 +181,7 @@ class Flag:
         return PinnError(f"{name or self.option} must {rule}, got {got}: {remedy}")
 
 
-#: Beside an engine's own flags: what its engine refuses is timed all the same.
+#: Flag of every engine: whether to skip the compatibility checks.
 FORCE = Flag(
     "Predict a configuration even if the engine would refuse it.", False, name="force", kind="bool"
 )
@@ -189,15 +190,15 @@ FORCE = Flag(
 def flag(default: FlagValue, help: str = "", **declaration: Any) -> Any:
     """Declare a flag as a field of a dataclass; see :class:`Flag` for the keywords.
 
-    Without ``help`` it is an engine's own flag, whose line of ``data/engines/flags.csv`` has the
-    words: ``help``, ``shown``, ``unit``, ``remedy`` and ``spelled``.
+    Without ``help`` the flag is an engine's own. Its row of ``data/engines/flags.csv`` has
+    ``help``, ``shown``, ``unit``, ``remedy`` and ``spelled``.
     """
     return field(default=default, metadata={_KEY: Flag(help, default, **declaration)})
 
 
 @cache
 def flags_of(specification: type) -> tuple[Flag, ...]:
-    """The flags that a dataclass declares, in their order."""
+    """Return the flags that a dataclass declares, in order."""
     declared = [each for each in fields(specification) if _KEY in each.metadata]
     return tuple(_named(each.name, str(each.type), each.metadata[_KEY]) for each in declared)
 
@@ -210,7 +211,7 @@ def _named(name: str, annotation: str, found: Flag) -> Flag:
 
 @cache
 def _words() -> dict[str, dict[str, Any]]:
-    """Fields of :class:`Flag` by the name of an engine's own flag."""
+    """Return the fields of :class:`Flag` for each of an engine's own flags, by name."""
     found: dict[str, dict[str, Any]] = {}
     for row in read_rows(data_folder("engines") / "flags.csv"):
         spelled = {engine: row[engine] for engine in ("sglang", "trtllm") if row[engine]}
@@ -222,17 +223,17 @@ def _words() -> dict[str, dict[str, Any]]:
 def flags_apart(
     specification: type, values: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Flags that a dataclass declares, and the others."""
+    """Return the flags that a dataclass declares, and the other values."""
     names = {flag.name for flag in flags_of(specification)}
     own = {name: value for name, value in values.items() if name in names}
     return own, {name: value for name, value in values.items() if name not in names}
 
 
 def given_flags(specification: type, values: Mapping[str, object], where: str) -> dict[str, Any]:
-    """The flags that a foreign file names, each in its type; its other keys are left alone.
+    """Return the flags in a foreign file, each in its type; other keys are ignored.
 
     Raises:
-        PinnError: If a value is not of its flag's type; names the place.
+        PinnError: If a value does not have its flag's type; the message names the place.
     """
     return {
         flag.name: flag.read(values[flag.name], f"{where}: {flag.name}")
@@ -242,22 +243,22 @@ def given_flags(specification: type, values: Mapping[str, object], where: str) -
 
 
 def specified(make: Callable[..., Made], values: Mapping[str, object]) -> Made:
-    """Return what a specification's class makes of flags by name; it checks their values."""
+    """Return a specification built from flags by name, which checks their values."""
     return make(**values)
 
 
 def check_flags(specification: Any) -> None:
-    """Refuse a specification one of whose flags has a bad value.
+    """Check the values of all flags of a specification.
 
     Raises:
-        PinnError: On the first such flag.
+        PinnError: If a flag has a bad value; the message is on the first such flag.
     """
     for each in flags_of(specification.__class__):
         each.check(getattr(specification, each.name))
 
 
 def _is_kind(value: Any, kind: str) -> bool:
-    """Whether a value is of a kind; NumPy's numbers and truth values are too."""
+    """Return whether a value has a type, including NumPy's numbers and truth values."""
     if kind == "str":
         return isinstance(value, str)
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""A GPU: its datasheet, read by name from the catalogue, a file or other tools' formats."""
+"""A GPU's datasheet, read by name from the catalog, from a file or from other tools' formats."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from pinn.specs.other_vendors import refuse_other_vendor
 from pinn.specs.precision import Precision
 from pinn.units import GIB, GIGA, TERA
 
-# What is known about a GPU before anything is run on it: its datasheet.
+# Datasheet of a GPU: all that is known about it without measurements.
 
-#: Less than a telephone's chip has, with an H100's figure: what is less was given in GB or GB/s.
+#: Lower bounds of plausible values in SI units; a smaller value was given in GB or GB/s.
 _LEAST = {
     "memory_bandwidth_bytes_per_s": (1e9, "3.35 TB/s are 3.35e12"),
     "memory_bytes": (1e8, "80 GB are 8e10"),
@@ -46,10 +46,11 @@ class GpuSpec:
         sm_count: Streaming multiprocessors.
         l2_bytes: Size of the last-level cache.
         compute_capability: CUDA compute capability, such as 9.0: a proxy for the generation.
-        link_bandwidth_bytes_per_s: Between GPUs of one node, one direction (NVLink, else PCIe).
-        pcie_bandwidth_bytes_per_s: To the host, one direction.
-        has_nvlink: Whether GPUs of one node are joined by NVLink.
-        source: Where the figures come from.
+        link_bandwidth_bytes_per_s: Bandwidth between GPUs of one node in one direction (NVLink,
+            else PCIe).
+        pcie_bandwidth_bytes_per_s: Bandwidth to the host in one direction.
+        has_nvlink: Whether NVLink connects GPUs of one node.
+        source: Source of the values.
     """
 
     name: str
@@ -86,7 +87,7 @@ class GpuSpec:
         return hash((self.name, self.memory_bandwidth_bytes_per_s, self.sm_count))
 
     def matmul_flop_per_s(self, weights: Precision) -> float:
-        """Dense rate at which matrices of a format are multiplied here.
+        """Return the dense FLOP/s of matrix multiplications with weights of a format.
 
         A chip without the format's own rate dequantizes and runs at the bf16 rate (weight-only
         kernels such as Marlin; fp8 on Ampere).
@@ -94,27 +95,27 @@ class GpuSpec:
         return self.peak_flop_per_s.get(weights.math) or self.peak_flop_per_s["bf16"]
 
 
-# The network between servers: what one GPU's adapter carries.
+# Network between servers: bandwidth of one GPU's adapter.
 
-#: Ports of adapters that servers are built with, one for each GPU: HDR, NDR and XDR InfiniBand or
-#: their Ethernet twins (NVIDIA ConnectX-6, -7 and -8 datasheets), and 100 Gb/s before them.
+#: Port rates of network adapters, one adapter per GPU: HDR, NDR and XDR InfiniBand or equivalent
+#: Ethernet (NVIDIA ConnectX-6, -7 and -8 datasheets), and 100 Gb/s before them.
 PORT_BITS_PER_S = (100e9, 200e9, 400e9, 800e9)
 
 
 def network_bytes_per_s(gpu: GpuSpec) -> float:
-    """Rate of the fastest port that the GPU's PCIe link can fill, one direction.
+    """Return the rate of the fastest port that the GPU's PCIe link can fill, in one direction.
 
     DGX A100 (PCIe 4.0) has 200 Gb/s for each GPU, DGX H100, H200 and B200 (PCIe 5.0) have 400 Gb/s
-    (their datasheets). What is between the adapters, and protocols, are ignored.
+    (their datasheets). Switches and protocol overheads are ignored.
     """
     fitting = [port / 8 for port in PORT_BITS_PER_S if port / 8 <= gpu.pcie_bandwidth_bytes_per_s]
     return max(fitting, default=PORT_BITS_PER_S[0] / 8)
 
 
-# GPU descriptions in other tools' layouts.
+# GPU descriptions in other tools' formats.
 
-#: Field of the layouts -> unit; the first that is there counts. ``mem``/``compute`` names are of
-#: plain hardware tables, the ``Bw``/``TFlops`` names of BLIS's hardware_config.json.
+#: Field of the formats -> unit, in order of precedence. ``mem``/``compute`` names belong to plain
+#: hardware tables, ``Bw``/``TFlops`` names to BLIS's hardware_config.json.
 _BANDWIDTH = {"memory_bandwidth_gb_s": GIGA, "BwPeakTBs": TERA, "BwEffTBs": TERA}
 _COMPUTE = {"compute_tflops_fp16": TERA, "TFlopsPeak": TERA, "TFlopsEff": TERA}
 _FP8 = {"compute_tflops_fp8": TERA, "TFlopsFP8": TERA}
@@ -123,11 +124,11 @@ _FIELDS: dict[str, dict[str, float]] = {
     "memory_bytes": {"memory_gb": GIB, "MemoryGiB": GIB},
     "sm_count": {"sm_count": 1},
 }
-#: FP8 runs at twice the bf16 rate on every chip that has it; more than this is a sparse figure.
+#: Largest ratio of FP8 to bf16 rate; a higher one belongs to a rate with sparsity.
 _SPARSE_RATIO = 3.0
 
-#: What an unknown chip is taken for where the file is silent: an Ampere card on PCIe, which has the
-#: least of everything that is served on today.
+#: Assumed values of an unknown chip where the file has none: an Ampere card on PCIe, with the
+#: least capabilities that are served today.
 _CONSERVATIVE = {
     "memory_bytes": 24 * GIB,
     "compute_capability": 8.0,
@@ -147,15 +148,15 @@ def read_foreign_gpu(
     """Read one GPU of a foreign hardware file.
 
     Two layouts: ``{memory_bandwidth_gb_s, compute_tflops_fp16, memory_gb, sm_count}``, and BLIS's
-    ``{TFlopsPeak | TFlopsEff, TFlopsFP8, BwPeakTBs | BwEffTBs, MemoryGiB | memory_gb}``. What the
-    file does not state comes from the known chip of that name, else from conservative estimates;
-    the ``source`` of the result lists which fields.
+    ``{TFlopsPeak | TFlopsEff, TFlopsFP8, BwPeakTBs | BwEffTBs, MemoryGiB | memory_gb}``. Missing
+    values come from the known chip of that name, or else from conservative estimates. The
+    ``source`` of the result lists these fields.
 
     Args:
-        name: The GPU's key in the file.
-        values: Its entry.
-        known: The datasheet of a chip of that name, if there is one.
-        source: The file, for errors.
+        name: Key of the GPU in the file.
+        values: Entry of the GPU in the file.
+        known: Datasheet of a known chip of that name, if any.
+        source: Name of the file, for errors.
 
     Raises:
         PinnError: If neither the file nor a known chip gives a bandwidth or a compute rate.
@@ -218,7 +219,7 @@ def _estimated(
         "l2_bytes": _L2_SECONDS * stated["memory_bandwidth_bytes_per_s"],
     }
     if "fp8" in peaks:
-        estimates["compute_capability"] = 8.9  # the least capability with FP8
+        estimates["compute_capability"] = 8.9  # lowest capability with FP8
     guessed = ", ".join(sorted(estimates.keys() - stated.keys()))
     said = f"{source}; estimated: {guessed}"
     return GpuSpec(name=name, peak_flop_per_s=dict(peaks), source=said, **{**estimates, **stated})
@@ -257,18 +258,18 @@ def load_gpu(name_or_path: str | Path) -> GpuSpec:
 
 
 def list_gpus() -> list[str]:
-    """Canonical names of the known GPUs."""
+    """Return the canonical names of the known GPUs."""
     return sorted(_catalogued(path).name for path in set(_known().values()))
 
 
 def find_gpu(name: str) -> GpuSpec | None:
-    """A known GPU by name or alias; None if there is none."""
+    """Return a known GPU by name or alias; None if there is none."""
     path = _known().get(_plain(name))
     return None if path is None else _catalogued(path)
 
 
 def _nearest_gpus(text: str, count: int = 3) -> list[str]:
-    """Return the names of the known GPUs one of whose names is most like a text."""
+    """Return the known GPUs whose names or aliases are most similar to a text."""
     likeness = dict[str, float]()
     for alias, path in _known().items():
         name = _catalogued(path).name
@@ -278,7 +279,7 @@ def _nearest_gpus(text: str, count: int = 3) -> list[str]:
 
 
 def gpu_aliases(gpu: GpuSpec) -> tuple[str, ...]:
-    """Other names of a GPU of the catalogue; none for one of the user's own."""
+    """Return the aliases of a GPU in the catalog; none for a user's own GPU."""
     if find_gpu(gpu.name) != gpu:
         return ()
     return tuple(read_json(_known()[_plain(gpu.name)])["aliases"])
@@ -290,7 +291,7 @@ def _plain(name: str) -> str:
 
 @cache
 def _known() -> dict[str, Path]:
-    """Names and aliases of the catalogue -> the file of their GPU."""
+    """Return name or alias -> datasheet file, for the GPUs of the catalog."""
     found: dict[str, Path] = {}
     read = {path: read_json(path) for path in sorted(data_folder("gpus").glob("*.json"))}
     for path, values in read.items():

@@ -20,7 +20,7 @@ from pinn.specs.nearest_family import nearest_remedy
 from pinn.specs.precision import Precision, precision
 from pinn.specs.quantization import Quantization, read_quantization
 
-# What models have beside their layers.
+# Parts of a model beside its layers.
 
 
 def _beside_layers(fields: ConfigFields, hidden: int, layers: int) -> dict[str, Any]:
@@ -64,17 +64,18 @@ def _beside_layers(fields: ConfigFields, hidden: int, layers: int) -> dict[str, 
     return found
 
 
-# Which mixer and which feed-forward part each layer of a config.json has.
+# Mixer and feed-forward part of each layer of a config.json.
 
 FULL, LINEAR, BOTH, CROSS, NETWORK = "full", "linear", "both", "cross", "network"
-#: Two layers of attention and a dense network, and experts beside both (LongCat-Flash).
+#: Word for a layer of two attentions and a dense network, with experts beside both
+#: (LongCat-Flash).
 DOUBLE = "double"
-#: A recurrent layer after one that others have, too (Zamba).
+#: Word for a recurrent layer followed by a shared layer (Zamba).
 SHARED = "shared"
 
 
 def layer_count(fields: ConfigFields) -> int:
-    """Layers of the config; Nemotron-3-Ultra's states them by their list alone."""
+    """Return the number of layers; for Nemotron-3-Ultra, the length of their list."""
     types = fields.get("layers_block_type")
     default = len(types) if isinstance(types, list) else None
     if fields.get("H_cycles") is not None:
@@ -84,7 +85,7 @@ def layer_count(fields: ConfigFields) -> int:
 
 
 def layer_parts(fields: ConfigFields, max_position: int) -> list[model.LayerPart]:
-    """The parts of each layer, first to last.
+    """Return the parts of each layer, first to last.
 
     Raises:
         PinnError: If a needed size is missing or wrong, or a layer's kind is unknown.
@@ -98,7 +99,7 @@ def layer_parts(fields: ConfigFields, max_position: int) -> list[model.LayerPart
     ffns = feed_forwards(fields, layers) if not is_half or NETWORK in plan else []
     for i, word in enumerate(plan):
         mixer: model.Mixer | None = linear if word in (LINEAR, BOTH, SHARED) else None
-        if word == BOTH:  # attention and state space side by side, each with an all-reduce
+        if word == BOTH:  # attention and state space in parallel, each with an all-reduce
             found.append(model.LayerPart(i, attention[i], None))
         elif word == DOUBLE:
             found += [model.LayerPart(i, attention[i], dense_layer(fields))] * 2
@@ -116,7 +117,7 @@ def layer_parts(fields: ConfigFields, max_position: int) -> list[model.LayerPart
 
 
 def _run_again(fields: ConfigFields, parts: list[model.LayerPart]) -> list[model.LayerPart]:
-    """Return the parts with those that run several times.
+    """Return the parts with those of layers that run several times.
 
     HRM counts every run as a layer: two stacks run by turns (modeling_hrm_text.py). Others repeat
     the layers between the first and the last ones (vLLM's dory.py).
@@ -135,9 +136,9 @@ def _run_again(fields: ConfigFields, parts: list[model.LayerPart]) -> list[model
 
 
 def layer_plan(fields: ConfigFields, layers: int) -> list[str]:
-    """Return the word of each layer, first to last, as the first key of a plan that is there says.
+    """Return the word for each layer, first to last, from the first plan key that is present.
 
-    Families that have layers of one kind read no such key: full attention in every layer.
+    Families with one kind of layer have no such key: every layer has full attention.
 
     Jamba: ``i % attn_layer_period == attn_layer_offset`` (configuration_jamba.py). Kimi-Linear
     counts its layers from 1 (configuration_kimi.py: ``is_kda_layer``). Qwen3-Next without a list:
@@ -170,7 +171,7 @@ def layer_plan(fields: ConfigFields, layers: int) -> list[str]:
     if found is None and usual is not None:
         return [usual] * layers
     words = list(found) if isinstance(found, list | str) else []
-    if words and fields.get("block_types") is not None:  # RecurrentGemma: a pattern, repeated
+    if words and fields.get("block_types") is not None:  # RecurrentGemma: a pattern that repeats
         words *= -(-layers // len(words))
     if len(words) < layers:
         raise fields.misfit(" or ".join(keys("layer_plan")), f"name each of {layers} layers", found)
@@ -183,9 +184,9 @@ def layer_plan(fields: ConfigFields, layers: int) -> list[str]:
     return [kinds[each] for each in words[:layers]]
 
 
-# A Hugging Face config.json -> ``ModelSpec``, as vLLM 0.15.1 reads it; no code is executed.
+# Conversion of a Hugging Face config.json into a ``ModelSpec``, as vLLM 0.15.1 reads it.
 
-#: The format that vLLM serves a checkpoint of a ``torch_dtype`` in: fp32 is cast to bf16
+#: ``torch_dtype`` of a checkpoint -> format in which vLLM serves it: fp32 is cast to bf16
 #: (``vllm/config/model.py``, ``_resolve_auto_dtype``).
 _DTYPES = {
     "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "bf16", "float": "bf16",
@@ -201,17 +202,17 @@ def model_from_config(
     sampling: model.Sampling | None = None,
     fallback_precision: str | None = None,
 ) -> model.ModelSpec:
-    """Turn a parsed config.json into a model.
+    """Convert a parsed config.json into a model.
 
     Args:
-        config: The JSON object.
-        name: What the model shall be called.
+        config: Parsed config.json.
+        name: Name of the model.
         source: File name for error messages; ``name`` by default.
         quant_config: Content of a separate ``hf_quant_config.json``; like vLLM, read only where
             the config itself has no quantization.
-        sampling: What its generation_config.json asks for. Where there is none, vLLM looks for the
-            same keys in config.json itself (``GenerationConfig.from_model_config``); so does None.
-        fallback_precision: Format to take, with a warning, where the quantization is unknown.
+        sampling: Sampling of its generation_config.json. With None, keys of config.json itself are
+            used, as in vLLM (``GenerationConfig.from_model_config``).
+        fallback_precision: Format to assume, with a warning, if the quantization is unknown.
 
     Raises:
         PinnError: If a field is missing or wrong, or a layer kind or quantization is unknown.
@@ -266,10 +267,10 @@ def model_of(
     """Return the model of these layers, with the formats that its config.json states.
 
     Args:
-        fields: The config.json.
-        parts: The parts of each layer, first to last.
-        stem: Fields of ``ModelSpec`` that say what is beside the layers, by name.
-        settings: What is known beside the config.json.
+        fields: Fields of the config.json.
+        parts: Parts of each layer, first to last.
+        stem: Fields of ``ModelSpec`` for parts beside the layers, by name.
+        settings: Facts about the model beside the config.json.
     """
     quantization = quantization_of(fields, settings.quant_config, settings.fallback_precision)
     base, stored = _base_precision(fields), [part for part in parts if not part.again]
@@ -297,7 +298,7 @@ def model_of(
 
 
 def _left_out(fields: ConfigFields) -> str:
-    """Return a multimodal model's parts beside its text part, which alone catalog files name."""
+    """Return the multimodal parts that catalog files omit, as text."""
     parts = [part for part in ("vision", "audio") if fields.root.get(f"{part}_config")]
     if not parts and "text_config" in fields.root:
         return "encoders"
@@ -305,7 +306,7 @@ def _left_out(fields: ConfigFields) -> str:
 
 
 def longest_context(fields: ConfigFields) -> int:
-    """Longest context (vLLM's ``_get_and_verify_max_len``)."""
+    """Return the longest context in tokens (vLLM's ``_get_and_verify_max_len``)."""
     found = [fields.integer(key) for key in keys("max_position") if fields.get(key) is not None]
     longest = min(found, default=2048)
     rope = fields.get("rope_parameters", "rope_scaling")
@@ -338,7 +339,7 @@ def _base_precision(fields: ConfigFields) -> Precision:
 def quantization_of(
     fields: ConfigFields, separate: Mapping[str, object] | None, fallback: str | None = None
 ) -> Quantization | None:
-    """The config's own quantization, at the root or in the language part, else the separate one.
+    """Return the quantization in the config (root or language part), or else that beside it.
 
     Raises:
         PinnError: If the scheme is unknown and there is no fallback.
@@ -370,13 +371,14 @@ def _precisions(
     return precisions, quantization.kv_cache or base
 
 
-#: What experts of DeepSeek-V4 are served in, by ``moe_quant_algo`` or ``expert_dtype``: 4 bits with
-#: activations of 8 (vLLM 0.20.1 fused_moe/oracle/mxfp4.py: select_mxfp4_moe_backend, first choice).
+#: ``moe_quant_algo`` or ``expert_dtype`` of DeepSeek-V4 -> format of its experts: 4 bits with
+#: 8-bit activations (vLLM 0.20.1 fused_moe/oracle/mxfp4.py: select_mxfp4_moe_backend, first
+#: choice).
 _EXPERTS = {"NVFP4": "nvfp4", "fp4": "mxfp4_mxfp8", "fp8": "fp8_block"}
 
 
 def _compressed_formats(fields: ConfigFields, of: model.WeightPrecisions) -> model.WeightPrecisions:
-    """Its experts have a format of their own (deepseek_v4.py: DeepseekV4FP8Config)."""
+    """Return the formats of DeepSeek-V4, with a separate one for experts (DeepseekV4FP8Config)."""
     packed = (fields.get("quantization_config") or {}).get("moe_quant_algo")
     default = "fp4" if fields.model_type == "deepseek_v4" else "fp8"
     asked = str(packed or fields.get("expert_dtype") or default)
@@ -389,8 +391,8 @@ def _extra_parameters(fields: ConfigFields, hidden: int, parts: Sequence[model.L
     """Return weights outside the matrices: norms, biases, positions, small ones of mixers.
 
     A norm stands before each part, and one at the end. Biases are those of q, k, v and of gpt-oss's
-    experts; no token of text passes experts of images. Leaves out norms of single heads, output
-    biases and the extra norms of Gemma (below 0.01 %).
+    experts; no token of text passes experts of images. Norms of single heads, output biases and the
+    extra norms of Gemma are omitted (below 0.01 %).
     """
     positions = longest_context(fields) if fields.is_type("positions") else 0
     total = hidden * (
@@ -408,7 +410,8 @@ def _extra_parameters(fields: ConfigFields, hidden: int, parts: Sequence[model.L
         of_images = fields.listed("moe_intermediate_size")[-1]
         total += sum(f.experts * hidden * (3 * of_images + 1) for f in experts)
     streams = fields.integer("hc_mult", default=0, least=0)
-    # deepseek_v4.py: hc_attn_fn and hc_ffn_fn, fp32, give each stream its weights from all.
+    # deepseek_v4.py: hc_attn_fn and hc_ffn_fn, fp32, compute each stream's weights from all
+    # streams.
     total += 2 * len(parts) * (2 + streams) * streams**2 * hidden
     recurrent = [p.mixer for p in parts if isinstance(p.mixer, LinearMixerSpec)]
     return total + sum(mixer.small_parameters for mixer in recurrent)

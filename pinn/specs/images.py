@@ -1,4 +1,4 @@
-"""Images of a prompt: how many tokens one becomes, and the arithmetic of its encoder."""
+"""Images of a prompt: number of tokens of an image, and FLOP of its encoder."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,11 +8,11 @@ from pinn.specs import encoder
 from pinn.specs.encoder import EncoderSpec
 
 GRID, ROWS, FIXED = "grid", "rows", "fixed"
-#: ``model_type`` -> how its processor cuts an image (transformers 5.24). GRID: a token per merged
-#: patch of the image at its own size (models/qwen2_vl/image_processing_qwen2_vl.py: smart_resize;
-#: glm4v's is alike for one frame). ROWS: the same with a token at the end of each row, longer
-#: images scaled down (pixtral/processing_pixtral.py: _get_num_multimodal_tokens). FIXED: as many
-#: whatever the size (gemma3/processing_gemma3.py, llava/processing_llava.py).
+#: ``model_type`` -> rule by which its processor cuts an image (transformers 5.24). GRID: one
+#: token per merged patch at the image's own size (models/qwen2_vl/image_processing_qwen2_vl.py:
+#: smart_resize; glm4v's is equal for one frame). ROWS: as GRID with one more token per row, and
+#: longer images scaled down (pixtral/processing_pixtral.py: _get_num_multimodal_tokens). FIXED: a
+#: constant number (gemma3/processing_gemma3.py, llava/processing_llava.py).
 _RULES = {
     **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"), GRID),
     **dict.fromkeys(("qwen3_5", "qwen3_5_moe", "glm4v", "glm4v_moe"), GRID),
@@ -20,7 +20,7 @@ _RULES = {
     **dict.fromkeys(("gemma3", "gemma3n", "llava"), FIXED),
 }
 _FIXED_KEYS = ("mm_tokens_per_image", "vision_soft_tokens_per_image", "image_seq_length")
-#: Pixtral's longest edge where the configuration states none (configuration_pixtral.py).
+#: Default longest edge of Pixtral's images, in pixels (configuration_pixtral.py).
 _LONGEST = 1024
 
 
@@ -43,7 +43,7 @@ class ImageReader:
     encoder: EncoderSpec
 
     def tokens(self, width: int, height: int) -> int:
-        """Return the tokens of the prompt that an image of so many pixels becomes."""
+        """Return the prompt tokens of an image with a size in pixels."""
         columns, rows = self._grid(width, height)
         if self.rule == FIXED:
             return self.limit
@@ -77,14 +77,14 @@ class ImageReader:
 
 @dataclass(frozen=True)
 class RequestImages:
-    """Images of one size that follow each other in every prompt.
+    """Images of one size at consecutive places of every prompt.
 
     Attributes:
         count: Number of images.
-        size: Their size in pixels, such as ``1024x768``.
-        tokens: Tokens of each.
-        merged: Patches of each after merging.
-        first_token: Tokens of the prompt before them.
+        size: Size of each image in pixels, such as ``1024x768``.
+        tokens: Prompt tokens of each image.
+        merged: Patches of each image after merging.
+        first_token: Prompt tokens before the first image.
     """
 
     count: int
@@ -95,12 +95,12 @@ class RequestImages:
 
     @property
     def pixels(self) -> tuple[int, int]:
-        """Return the width and height of each."""
+        """Return the width and height of each image, in pixels."""
         return parse_size(self.size)
 
     @property
     def prompt_tokens(self) -> int:
-        """Return the tokens of all of them."""
+        """Return the prompt tokens of all images."""
         return self.count * self.tokens
 
     def begun_in(self, cached: int, new: int) -> int:
@@ -122,17 +122,17 @@ def images_begun(position: float, first_token: int, tokens: int, count: int) -> 
 def request_images(
     reader: ImageReader | None, name: str, count: int, size: str, first_token: int = 0
 ) -> RequestImages | None:
-    """Return the images of each prompt; None without any.
+    """Return the images of each prompt; None without images.
 
     Args:
-        reader: Reader of the model's images; None where nothing is known of them.
+        reader: Reader of the model's images; None if unknown.
         name: Name of the model, for the error.
         count: Number of images.
-        size: Their size in pixels, such as ``1024x768``.
-        first_token: Tokens of the prompt before them.
+        size: Size of each image in pixels, such as ``1024x768``.
+        first_token: Prompt tokens before the first image.
 
     Raises:
-        PinnError: If nothing is known of the model's images, or the size is none.
+        PinnError: If the model's image tokens are unknown, or the size cannot be read.
     """
     pixels = parse_size(size)
     if not count:
@@ -147,7 +147,7 @@ def request_images(
 
 
 def image_reader(config: Mapping[str, object]) -> ImageReader | None:
-    """Return what a config.json's model makes of an image; None where that is not known."""
+    """Return the rule by which a model turns an image into tokens; None if unknown."""
     vision, rule = config.get("vision_config"), _RULES.get(str(config.get("model_type")))
     if rule is None or not isinstance(vision, Mapping):
         return None
@@ -163,7 +163,7 @@ def image_reader(config: Mapping[str, object]) -> ImageReader | None:
         return None
     if rule == FIXED and not limit:
         return None
-    if rule == FIXED:  # the encoder sees all patches, which are pooled to the tokens
+    if rule == FIXED:  # the encoder sees all patches, which are then pooled into tokens
         merge = max(round(encoder.first_size(vision, "image_size") / patch / limit**0.5), 1)
     return ImageReader(rule, patch, merge, limit, found)
 
@@ -172,7 +172,7 @@ def parse_size(text: str) -> tuple[int, int]:
     """Return the width and height of a size such as ``1024x768``.
 
     Raises:
-        PinnError: If it is none.
+        PinnError: If the text is no such size.
 
     >>> parse_size("1024x768")
     (1024, 768)

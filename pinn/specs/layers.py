@@ -9,7 +9,7 @@ from pinn.specs import mixers, model
 from pinn.specs.config_fields import ConfigFields, models_file
 from pinn.specs.model import AttentionSpec, DenseFfnSpec, LatentAttentionSpec, MoeFfnSpec
 
-# The attention part of each layer of a config.json: heads, latent ranks and windows.
+# Attention of each layer of a config.json: heads, latent ranks and windows.
 
 _FULL = frozenset(("full_attention", "attention", "global", "hybrid", "indexed_attention", "0"))
 
@@ -44,7 +44,7 @@ def attentions(
 
 
 def _indexers(fields: ConfigFields, layers: int) -> list[mixers.IndexerSpec | None]:
-    """Selection of the keys of each layer; GLM-5.2's layers may reuse one."""
+    """Return the indexer of each layer; GLM-5.2's layers may reuse one."""
     if fields.get("topk_blocks") is not None:
         blocks, block, heads = map(fields.integer, ("topk_blocks", "index_block", "index_heads"))
         width = fields.integer("index_head_dim", "sparse_index_dim")
@@ -61,7 +61,8 @@ def _indexers(fields: ConfigFields, layers: int) -> list[mixers.IndexerSpec | No
 
 def _indexer(fields: ConfigFields) -> mixers.IndexerSpec:
     top_k, heads = map(fields.integer, ("index_topk", "index_n_heads"))
-    # GLM-5-next's keys stand for several tokens (vLLM 0.33.0 models/glm5next/common/attention.py).
+    # Each key of GLM-5-next covers several tokens (vLLM 0.33.0
+    # models/glm5next/common/attention.py).
     width, pool = (
         fields.integer("index_head_dim", default=128),
         fields.integer("index_kpool", default=1),
@@ -70,11 +71,11 @@ def _indexer(fields: ConfigFields) -> mixers.IndexerSpec:
 
 
 def _compressed(fields: ConfigFields, layers: int) -> list[model.CompressedAttentionSpec]:
-    """DeepSeek-V4's, layer by layer: as its ``compress_ratios`` say.
+    """Return the attention of each DeepSeek-V4 layer, by its ``compress_ratios``.
 
-    A token's one vector has no parts here: the 64 rotary elements are among its ``head_dim``.
+    The 64 rotary elements of a token's vector are part of its ``head_dim``.
     """
-    rates = fields.get("compress_rates")  # transformers 5: by the kind of layer
+    rates = fields.get("compress_rates")  # transformers 5: rates by kind of layer
     named = fields.per_layer("layer_types", layers) if isinstance(rates, dict) else None
     by_kind = None if named is None else [rates.get(str(kind), 0) for kind in named]
     ratios = fields.per_layer("compress_ratios", layers) or by_kind or [None]
@@ -95,7 +96,7 @@ def _compressed(fields: ConfigFields, layers: int) -> list[model.CompressedAtten
 
 
 def is_latent(fields: ConfigFields) -> bool:
-    """Whether vLLM runs it as latent attention: the fields may exist and be null."""
+    """Return whether vLLM runs latent attention; the keys may be present and null."""
     is_known = fields.is_type("latent") or not fields.is_listed
     return is_known and fields.get("kv_lora_rank") is not None
 
@@ -126,7 +127,7 @@ def _grouped(fields: ConfigFields, is_full: bool) -> AttentionSpec | None:
 
 
 def _gate_width(fields: ConfigFields, width: int) -> int:
-    """Return the elements of a head that are computed beside its query."""
+    """Return the elements of each head that are computed beside its query."""
     named = models_file("types.json")["gates"].get(fields.model_type, [])
     own = [each if isinstance(each, int) else fields.integer(each) for each in named]
     is_gated = fields.is_type("gated_attention") or bool(fields.get("mla_use_output_gate"))
@@ -148,7 +149,7 @@ def _latent(fields: ConfigFields, _: bool) -> LatentAttentionSpec:
 
 
 def windows(fields: ConfigFields, layers: int) -> list[int | None]:
-    """Return how far back each layer sees; None where it sees everything.
+    """Return the window of each layer in tokens; None for full attention.
 
     A window is inert where ``use_sliding_window`` is false. Layers: ``layer_types``, or a list
     under ``sliding_window``, or ``sliding_window_pattern``, or (Qwen) ``max_window_layers``; else
@@ -161,7 +162,7 @@ def windows(fields: ConfigFields, layers: int) -> list[int | None]:
     window: object = fields.get("sliding_window")
     if window is None or fields.get("use_sliding_window") is False:
         return [None] * layers
-    if isinstance(window, list):  # Mistral's own format: a pattern, repeated
+    if isinstance(window, list):  # Mistral's own format: a pattern that repeats
         for size in window:
             if size is not None and (
                 isinstance(size, bool) or not isinstance(size, int) or size < 1
@@ -181,7 +182,8 @@ def _rotary_layers(fields: ConfigFields, layers: int) -> list[bool]:
     types = fields.per_layer("layer_types", layers)
     if types is not None:
         return [str(kind) not in _FULL for kind in types]
-    flags = fields.per_layer("no_rope_layers", layers)  # despite its name, 1 means rotary
+    # despite its name, 1 means a rotary embedding
+    flags = fields.per_layer("no_rope_layers", layers)
     if flags is not None:
         return [bool(flag) for flag in flags]
     interval = fields.integer("no_rope_layer_interval", default=4)
@@ -193,17 +195,18 @@ def _windowed_layers(fields: ConfigFields, layers: int) -> list[bool]:
     if types is not None:
         return [str(kind) not in _FULL for kind in types]
     pattern = fields.get("window_pattern")
-    if isinstance(pattern, str) and pattern:  # EXAONE: such as "LLLG", local and global
+    # EXAONE: a pattern such as "LLLG" of local and global layers
+    if isinstance(pattern, str) and pattern:
         return [pattern[i % len(pattern)] == "L" for i in range(layers)]
     if pattern is not None:
         step = fields.integer("window_pattern", least=0)
         return [step > 0 and (i + 1) % step != 0 for i in range(layers)]
-    # Qwen: the layers from max_window_layers on.
+    # Qwen: layers from max_window_layers on have the window.
     first = fields.integer("max_window_layers", default=0, least=0)
     return [i >= first or not fields.get("use_sliding_window") for i in range(layers)]
 
 
-# The feed-forward part of each layer of a config.json: which layers have experts, and widths.
+# Feed-forward part of each layer of a config.json: layers with experts, and widths.
 
 
 def feed_forwards(fields: ConfigFields, layers: int) -> list[DenseFfnSpec | MoeFfnSpec | None]:
@@ -227,7 +230,7 @@ def feed_forwards(fields: ConfigFields, layers: int) -> list[DenseFfnSpec | MoeF
 
 
 def dense_layer(fields: ConfigFields, times: int = 1) -> DenseFfnSpec | None:
-    """Return a dense feed-forward layer, so many times as wide as the file says."""
+    """Return a dense feed-forward layer, ``times`` as wide as the file states."""
     if fields.get("no_op"):
         return None
     return DenseFfnSpec(times * _dense_width(fields), fields.is_gated)
@@ -239,11 +242,11 @@ def moe_spec(fields: ConfigFields) -> MoeFfnSpec | None:
     if not experts or fields.get("enable_moe_block", "is_moe") is False:
         return None
     top_k, idle = fields.integer("top_k"), fields.integer("zero_expert_num", default=0, least=0)
-    if idle:  # LongCat-Flash: experts that compute nothing take their share of the choices
+    if idle:  # LongCat-Flash: some of a token's choices are experts that compute nothing
         top_k = max(round(top_k * experts / (experts + idle)), 1)
     if top_k > experts:
         raise fields.error(f"{top_k} experts per token exceed the {experts} experts")
-    if fields.is_type("image_experts"):  # widths of text and of images
+    if fields.is_type("image_experts"):  # widths of experts for text and for images
         fields = fields.having(
             {"moe_intermediate_size": fields.listed("moe_intermediate_size")[:1]}
         )
@@ -260,7 +263,8 @@ def moe_spec(fields: ConfigFields) -> MoeFfnSpec | None:
 
 
 def _shared_width(fields: ConfigFields, expert_width: int) -> int:
-    if fields.is_type("dense_beside_experts"):  # of which each such layer has one, without a key
+    # each such layer has one dense layer, without a key in the file
+    if fields.is_type("dense_beside_experts"):
         return fields.integer("intermediate_size")
     if fields.get("shared_width") is not None:
         return fields.integer("shared_width", least=0)
@@ -277,7 +281,7 @@ def _dense_width(fields: ConfigFields) -> int:
     thirds = 2 * hidden / 3
     if times is None:
         default = 4 * hidden if fields.is_type("wide") else None
-        # Granite's dense layers are the shared part alone.
+        # Granite's dense layers consist of the shared part only.
         named = ("shared_intermediate_size",) if fields.model_type == "granitemoehybrid" else ()
         width = fields.integer("own_dense_width", *named, "dense_width", default=default)
         if fields.model_type == "recurrent_gemma":

@@ -1,8 +1,8 @@
-"""Mixers that are not attention over all keys: recurrent states, indexers, and cross-attention.
+"""Mixers other than attention over all keys: recurrent states, indexers, cross-attention.
 
-A mixer with a recurrent state (linear attention, state spaces) keeps per request and head a matrix
-of ``key_dim x value_dim`` instead of keys and values: each token reads and writes it once, however
-long the context.
+A mixer with a recurrent state (linear attention, state spaces) keeps a matrix of ``key_dim x
+value_dim`` per request and head instead of keys and values. Each token reads and writes it once, at
+any context length.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,33 +15,33 @@ from pinn.specs.precision import ACTIVATION_BYTES
 GATED_DELTA, KDA, LIGHTNING = "gated_delta", "kda", "lightning"
 MAMBA1, MAMBA2 = "mamba1", "mamba2"
 CONVOLUTION, RECURRENCE = "convolution", "recurrence"
-#: Mixers that work channel by channel: nothing but the values passes their convolution.
+#: Mixers that process each channel separately; only the values pass their convolution.
 _BY_CHANNEL = (MAMBA1, CONVOLUTION, RECURRENCE)
 
-#: Tokens that a chunked scan takes together: flash-linear-attention's kernels 64, Lightning
-#: Attention-2 256 (arXiv 2401.04658, block 256), Mamba-2 256 (arXiv 2405.21060; the models' own
-#: ``chunk_size`` where stated).
+#: Chunk length of a scan in tokens: 64 in flash-linear-attention's kernels, 256 in Lightning
+#: Attention-2 (arXiv 2401.04658, block 256) and Mamba-2 (arXiv 2405.21060), or the model's own
+#: ``chunk_size``.
 CHUNK_TOKENS = {GATED_DELTA: 64, KDA: 64, LIGHTNING: 256, MAMBA2: 256, MAMBA1: 1}
 CHUNK_TOKENS |= {CONVOLUTION: 1, RECURRENCE: 1}
 
-#: Tokens that a key of DeepSeek-V4 may stand for, 0 for none beyond the window; layers of the
-#: middle one have an indexer (vLLM 0.20.1's deepseek_v4.py: DeepseekV4Attention).
+#: Tokens per compressed key of DeepSeek-V4, 0 for layers with a window only. Layers with the
+#: middle ratio have an indexer (vLLM 0.20.1's deepseek_v4.py: DeepseekV4Attention).
 INDEXED_RATIO = 4
 COMPRESSION_RATIOS = (0, INDEXED_RATIO, 128)
 
-#: The selective scan of Mamba-1 multiplies element by element, on units with about a sixteenth of
-#: the tensor cores' bf16 rate (H100 SXM datasheet: 67 TFLOP/s fp32 and 989 TFLOP/s bf16).
+#: Rate of element-wise arithmetic relative to the tensor cores' bf16 rate, for the selective scan
+#: of Mamba-1: about a sixteenth (H100 SXM datasheet: 67 TFLOP/s fp32 and 989 TFLOP/s bf16).
 VECTOR_SLOWDOWN = 16.0
 
 
 class Part(NamedTuple):
-    """Rows of a matrix by heads: tensor parallelism cuts heads, and replicates fewer than GPUs."""
+    """Rows of a matrix by heads, which tensor parallelism divides, or replicates if too few."""
 
     heads: int
     width: int
 
     def elements(self, tensor_parallel_size: int = 1) -> int:
-        """Rows on one GPU."""
+        """Return the rows on one GPU."""
         return max(self.heads // tensor_parallel_size, 1) * self.width
 
 
@@ -51,7 +51,7 @@ class Projection(NamedTuple):
     Attributes:
         name: Name as in vLLM's model code.
         outputs: Output rows, by heads.
-        inputs: Input width, by heads; one head where every GPU sees all of it.
+        inputs: Input width, by heads; one head if every GPU has the whole input.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Projection(NamedTuple):
     inputs: Part
 
     def shape(self, tensor_parallel_size: int = 1) -> tuple[int, int]:
-        """Output and input width on one GPU."""
+        """Return the output and input width on one GPU."""
         tp = tensor_parallel_size
         return sum(part.elements(tp) for part in self.outputs), self.inputs.elements(tp)
 
@@ -102,26 +102,26 @@ class LinearMixerSpec:
 
     @property
     def reach_tokens(self) -> int:
-        """The state stands for all tokens before: one thing to read, whatever the context."""
+        """Return 1: the state represents all earlier tokens and is read once, at any context."""
         return 1
 
     @property
     def kv_heads(self) -> int:
-        """Heads of keys and queries."""
+        """Return the heads of keys and queries."""
         return self.key_heads
 
     @property
     def head_dim(self) -> int:
-        """Width of a value head."""
+        """Return the width of a value head."""
         return self.value_dim
 
     def local_widths(self, tensor_parallel_size: int = 1) -> tuple[int, int, int, int]:
-        """Heads of keys, their width, heads of values, and their width, on one GPU."""
+        """Return heads of keys, their width, heads of values, and their width, on one GPU."""
         tp = tensor_parallel_size
         return max(self.key_heads // tp, 1), self.key_dim, max(self.heads // tp, 1), self.value_dim
 
     def projections(self, hidden_size: int) -> tuple[Projection, ...]:
-        """Its weight matrices.
+        """Return the weight matrices.
 
         Sources: vLLM's qwen3_next.py, kimi_linear.py and layers/kda.py, minimax_text_01.py,
         layers/mamba/mamba_mixer.py and mamba_mixer2.py.
@@ -159,7 +159,7 @@ class LinearMixerSpec:
         )
 
     def conv_channels(self, tensor_parallel_size: int = 1) -> int:
-        """Channels that the convolution slides over, on one GPU."""
+        """Return the channels of the convolution on one GPU."""
         tp = tensor_parallel_size
         values = Part(self.heads, self.value_dim).elements(tp)
         if self.kind in _BY_CHANNEL:
@@ -168,7 +168,7 @@ class LinearMixerSpec:
 
     @property
     def small_parameters(self) -> int:
-        """Convolution, decay, step bias, skip and norm: what no multiplication holds."""
+        """Return the weights outside the matrices: convolution, decay, step bias, skip and norm."""
         taps = self.conv_channels() * self.conv_width
         if self.kind == CONVOLUTION:
             return taps
@@ -189,7 +189,7 @@ class LinearMixerSpec:
         return state * self.state_bytes_per_element + tail * ACTIVATION_BYTES
 
     def token_flop(self) -> float:
-        """Operations of one head for one token of a chunked scan, in those of tensor cores.
+        """Return the FLOP of one head for one token of a chunked scan, at tensor-core rate.
 
         With keys of width k, values of width v and chunks of c tokens: scores and their product
         with the values inside a chunk, 2 c (k + v); reading the state and adding to it, 4 k v
@@ -211,7 +211,7 @@ class LinearMixerSpec:
         return flop
 
     def decode_flop(self) -> float:
-        """Operations of one head for one decoded token, element by element.
+        """Return the FLOP of one head for one decoded token, element by element.
 
         Decay, add the outer product of key and value, and read by the query: 5 per element; the
         delta rule subtracts what the key reads first: 3 more.
@@ -222,7 +222,7 @@ class LinearMixerSpec:
         return each * self.key_dim * self.value_dim * VECTOR_SLOWDOWN
 
     def token_bytes(self, tensor_parallel_size: int = 1) -> float:
-        """Moved for one prefill token on one GPU.
+        """Return the bytes moved for one prefill token on one GPU.
 
         Convolved channels in and out, the output, and per chunk a state in 16 bits, written and
         read.
@@ -237,18 +237,18 @@ class LinearMixerSpec:
 
 @dataclass(frozen=True)
 class IndexerSpec:
-    """The indexer of sparse attention: it scores every key and keeps the best.
+    """Indexer of sparse attention: it scores every key and selects the best.
 
-    DeepSeek-V3.2-Exp report, section 2.1; vLLM's deepseek_v2.py: Indexer. Every GPU
-    has it whole: tensor parallelism does not cut it.
+    Sources: DeepSeek-V3.2-Exp report, section 2.1; vLLM's deepseek_v2.py: Indexer. Tensor
+    parallelism replicates it on every GPU.
 
     Attributes:
         top_k: Keys that a query attends to.
-        heads: Of the scores; 0 for a layer that takes over the choice of a layer before it.
+        heads: Heads of the scores; 0 for a layer that reuses the selection of an earlier layer.
         head_dim: Width of a key, kept in fp8 with a scale of 4 bytes for 128 elements.
-        ratio: Tokens that a key stands for (DeepSeek-V4).
-        block: Tokens that are chosen together, by one score of theirs, from keys of 16 bits
-            (MiniMax-M3: vLLM 0.33.0 models/minimax_m3/common/indexer.py); 1 for the others.
+        ratio: Tokens per key (DeepSeek-V4); 1 for the others.
+        block: Tokens that are selected together by one score, from keys of 16 bits (MiniMax-M3:
+            vLLM 0.33.0 models/minimax_m3/common/indexer.py); 1 for the others.
     """
 
     top_k: int
@@ -259,25 +259,25 @@ class IndexerSpec:
 
     @property
     def key_bytes(self) -> float:
-        """Cached per token: bytes and their scales (vLLM's DeepseekV32IndexerCache)."""
+        """Return the cached bytes per token: key and scales (vLLM's DeepseekV32IndexerCache)."""
         if self.block > 1:
             return 2.0 * self.head_dim
         return (self.head_dim + 4 * self.head_dim / 128) / self.ratio if self.heads else 0.0
 
     @property
     def score_flop(self) -> float:
-        """Operations of a (query, token) pair, in fp8; those of 16 bits take twice as long."""
+        """Return the FLOP of a (query, token) pair in fp8; 16-bit ones take twice as long."""
         return 2.0 * self.heads * self.head_dim / self.ratio * (1 + (self.block > 1))
 
     @property
     def score_bytes(self) -> float:
-        """A pair's fp32 score, written and read once by the choice of the best."""
+        """Return the bytes of a pair's fp32 score, written once and read once by the selection."""
         return 8.0 / self.ratio / self.block if self.heads else 0.0
 
     def projections(self, hidden_size: int, query_rank: int) -> tuple[Projection, ...]:
-        """Its weight matrices: queries from the compressed query, one key, weights of the heads.
+        """Return the weight matrices: queries from the compressed query, one key, head weights.
 
-        A key of several tokens is a sum of two vectors of each under two gates (vLLM 0.20.1's
+        A key of several tokens is a sum of two gated vectors of each token (vLLM 0.20.1's
         deepseek_compressor.py).
         """
         if not self.heads:
@@ -297,9 +297,8 @@ class IndexerSpec:
 class CrossAttentionSpec:
     """Attention to an image's tokens (Llama-3.2-Vision).
 
-    Engines skip the whole layer for prompts of text (transformers' modeling_mllama.py: a layer
-    without cross-attention states is passed over), which is what is predicted here: its weights
-    take memory and no time.
+    Engines skip the whole layer for text prompts (transformers' modeling_mllama.py), and so do
+    predictions: its weights take memory but no time.
     """
 
     heads: int
@@ -311,14 +310,14 @@ class CrossAttentionSpec:
     reach_tokens = None
 
     def projections(self, hidden_size: int) -> tuple[Projection, ...]:
-        """Its weight matrices."""
+        """Return the weight matrices."""
         mixed = Part(self.heads, self.head_dim), Part(self.kv_heads, 2 * self.head_dim)
         out = Projection("o_proj", (Part(1, hidden_size),), Part(self.heads, self.head_dim))
         return Projection("qkv_proj", mixed, Part(1, hidden_size)), out
 
 
 def head_width(fields: ConfigFields, heads: int) -> int:
-    """Return the width of an attention head, stated or by the model's width.
+    """Return the width of an attention head: as stated, or the model's width over the heads.
 
     Raises:
         PinnError: If the heads do not divide the model's width.
@@ -331,13 +330,14 @@ def head_width(fields: ConfigFields, heads: int) -> int:
     return hidden // heads
 
 
-# The recurrent mixer that a config.json states, or that the attributes of a module do.
+# Recurrent mixer of a config.json, or of a module's attributes.
 
 _BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
-#: Bytes of a state's element in kinds that no config states it for (vLLM's mamba_utils.py:
+#: Bytes of a state's element for kinds without a configuration key (vLLM's mamba_utils.py:
 #: kda_state_dtype, linear_attention_state_dtype; modeling_recurrent_gemma.py).
 _STATE_BYTES = {KDA: 4.0, RECURRENCE: 4.0, LIGHTNING: 2.0, CONVOLUTION: 2.0}
-#: Sizes that no key states, by their words in mixers.json: Mamba-1's channels and its rank "auto".
+#: Computed sizes without a key, by their words in mixers.json: Mamba-1's channels and its rank
+#: "auto".
 _COMPUTED: dict[str, Callable[[ConfigFields], int]] = {
     "(expanded)": lambda f: f.integer("mamba_expand", default=2) * f.integer("hidden_size"),
     "(sixteenth)": lambda f: -(-f.integer("hidden_size") // 16),
@@ -347,11 +347,11 @@ _COMPUTED: dict[str, Callable[[ConfigFields], int]] = {
 
 
 def family_mixer(fields: ConfigFields, entry: Mapping[str, Any]) -> LinearMixerSpec:
-    """Return the recurrent mixer of a config.json, of whose family mixers.json has an entry.
+    """Return the recurrent mixer of a config.json whose family has an entry in mixers.json.
 
     Gates of one matrix: vLLM 0.33.0 models/kimi_k3/nvidia/kda.py; modeling_bailing_hybrid.py.
     """
-    nested, inner = fields.get("linear_attn_config"), fields  # transformers 5 does not nest
+    nested, inner = fields.get("linear_attn_config"), fields  # transformers 5 has no nested config
     if nested is not None:
         inner = ConfigFields(nested, nested, f"{fields.source}: linear_attn_config")
     gates = 2 if fields.model_type == "bailing_hybrid" else bool(inner.get("use_full_rank_gate"))
@@ -365,9 +365,9 @@ def recurrent_mixer(
     """Return a recurrent mixer.
 
     Args:
-        entry: An entry of mixers.json.
-        fields: What states its sizes.
-        config: The model's config.json, which may state the format of the state.
+        entry: Entry of mixers.json.
+        fields: Fields with the sizes of the mixer.
+        config: Config.json of the model, which may state the format of the state.
     """
     kind = entry["kind"]
     found = {size: _size(fields, names) for size, names in entry["sizes"].items()}
@@ -382,7 +382,7 @@ def recurrent_mixer(
 
 
 def _size(fields: ConfigFields, names: Sequence[Any]) -> int:
-    """Return the size under the first of the keys, else its default; "auto" asks for that."""
+    """Return the size under the first present key, or its default, also for "auto"."""
     *keys, last = names
     if isinstance(last, str) and last not in _COMPUTED:
         return fields.integer(*keys, last)
@@ -392,7 +392,7 @@ def _size(fields: ConfigFields, names: Sequence[Any]) -> int:
 
 
 def stated_state_bytes(fields: ConfigFields) -> float:
-    """Bytes of an element: what the config asks for, else the model's 16 bits.
+    """Return the bytes of an element of the state: by the config, or else 16 bits.
 
     vLLM's ``--mamba-ssm-cache-dtype auto`` (v1 config/cache.py) does the same.
     """

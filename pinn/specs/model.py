@@ -1,4 +1,4 @@
-"""A model: its layers with their sizes and formats."""
+"""A model: its layers with their sizes, and number formats."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -12,28 +12,29 @@ from pinn.specs.images import ImageReader
 from pinn.specs.mixers import CrossAttentionSpec, IndexerSpec, LinearMixerSpec, Part, Projection
 from pinn.specs.precision import Precision, precision
 
-# How next tokens are drawn from the logits: what decides what a sampler does in every step.
+# Sampling settings, which determine the work of a sampler in every step.
 
-#: Override that stands for clients who ask for temperature 0, as most benchmarks do.
+#: Override for clients that ask for temperature 0, as most benchmarks do.
 GREEDY = '{"temperature": 0}'
 
-#: Values of a file that ``transformers`` 4.57 takes for not set, so that vLLM does not see them
+#: Values that ``transformers`` 4.57 treats as not set, so that vLLM does not see them
 #: (``GenerationConfig.to_diff_dict``).
 _NOT_SET = {"top_k": 50}
-#: What vLLM reads beside the fields of ``Sampling``; no step depends on it.
+#: Settings that vLLM reads beside the fields of ``Sampling``; no step depends on them.
 _IGNORED = ("max_new_tokens",)
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """Settings of the requests; defaults are vLLM's own, which draw from all tokens.
+    """Sampling settings of requests; the defaults are vLLM's own, which sample from all tokens.
 
     Attributes:
-        temperature: 0 takes the likeliest token (greedy).
-        top_k: Only the so many likeliest tokens may be drawn; 0 or -1 for all.
-        top_p: Only the likeliest tokens that together have this probability; 1 for all.
-        min_p: Only tokens with this share of the likeliest one's probability; 0 for all.
-        repetition_penalty: Divides the logits of tokens that occurred; 1 for none.
+        temperature: Sampling temperature; 0 takes the likeliest token (greedy).
+        top_k: Number of likeliest tokens to sample from; 0 or -1 for all.
+        top_p: Total probability of the likeliest tokens to sample from; 1 for all.
+        min_p: Smallest probability of a token to sample, relative to the likeliest one's; 0 for
+            all.
+        repetition_penalty: Divisor of the logits of tokens that occurred; 1 for none.
     """
 
     temperature: float = 1.0
@@ -56,7 +57,7 @@ class Sampling:
 
     @property
     def is_greedy(self) -> bool:
-        """Whether the likeliest token is taken; nothing is filtered then (``SamplingParams``)."""
+        """Return whether sampling is greedy; nothing is filtered then (``SamplingParams``)."""
         return self.temperature == 0
 
 
@@ -64,13 +65,13 @@ _NAMES = tuple(f.name for f in fields(Sampling))
 
 
 def sampling_from_generation_config(config: Mapping[str, object], source: str) -> Sampling:
-    """The settings that a generation_config.json asks for, as vLLM 0.15.1 reads it.
+    """Return the settings of a generation_config.json, as vLLM 0.15.1 reads it.
 
-    ``vllm/config/model.py: get_diff_sampling_param``: it takes the fields of ``Sampling`` and no
-    other; ``do_sample`` does not matter.
+    Only the fields of ``Sampling`` are read (``vllm/config/model.py: get_diff_sampling_param``);
+    ``do_sample`` is ignored.
 
     Args:
-        config: The JSON object.
+        config: Parsed generation_config.json.
         source: File name for error messages.
 
     Raises:
@@ -82,15 +83,15 @@ def sampling_from_generation_config(config: Mapping[str, object], source: str) -
 
 @lru_cache(maxsize=1024)
 def overridden(base: Sampling, override: str) -> Sampling:
-    """Settings with those of vLLM's ``--override-generation-config`` in their place.
+    """Return settings with those of vLLM's ``--override-generation-config`` applied.
 
     Args:
-        base: What holds without the flag.
-        override: The flag's JSON object, in which null stands for vLLM's own default; empty where
-            the flag is not given.
+        base: Settings without the flag.
+        override: JSON object of the flag, in which null stands for vLLM's own default; empty
+            without the flag.
 
     Raises:
-        PinnError: If it is no JSON object, or a name or value in it cannot be used.
+        PinnError: If the flag is no JSON object, or has an invalid name or value.
 
     >>> overridden(Sampling(top_p=0.9), '{"temperature": 0}').is_greedy
     True
@@ -107,7 +108,7 @@ def overridden(base: Sampling, override: str) -> Sampling:
 
 
 def _sampling(values: Mapping[str, Any], source: str) -> Sampling:
-    """Settings of JSON values; null stands for the default."""
+    """Return the settings in JSON values; null stands for the default."""
     given = {name: value for name, value in values.items() if value is not None}
     for name, value in given.items():
         if not is_finite(value):
@@ -121,7 +122,7 @@ def _sampling(values: Mapping[str, Any], source: str) -> Sampling:
         raise PinnError(f"{source}: {error}") from error
 
 
-# What is known about a model before it is run: shapes, layer plan and number formats.
+# Description of a model: shapes, layer plan and number formats.
 
 
 @dataclass(frozen=True)
@@ -130,22 +131,22 @@ class AttentionSpec:
 
     Attributes:
         heads: Query heads.
-        kv_heads: Key and value heads; replicated, not divided, where fewer than the TP size.
+        kv_heads: Key and value heads; replicated, not divided, if fewer than the TP size.
         head_dim: Width of a query and key head; explicit in the config, not hidden / heads.
-        window_tokens: Tokens a query may look back on (sliding window or attention chunk);
+        window_tokens: Largest number of keys that a query sees (sliding window or attention chunk);
             None for full attention.
         qk_norm_full_width: Whether q and k are normalized over all heads together, which costs an
             extra all-reduce under tensor parallelism (MiniMax-M2).
-        gate_width: What the query projection computes beside a head's query: a gate of the output
-            as wide as it (Qwen3-Next) or of one element, or weights of positions (Inkling).
-        shares_cache: Whether it reads the keys and values of a layer before it and has none of its
+        gate_width: Elements that the query projection computes beside each head's query: an output
+            gate as wide as the query (Qwen3-Next) or of one element, or position weights (Inkling).
+        shares_cache: Whether it reads the keys and values of an earlier layer and has none of its
             own (Gemma-3n).
-        v_head_dim: Width of a value head where it is not that of a key (MiMo-V2).
-        values_are_keys: Whether a checkpoint has one matrix for both (Gemma 4). Engines load it
-            twice (vLLM 0.33.0 models/gemma4.py: Gemma4Attention).
-        input_rows: Rows of the residual stream's width that it projects: Zamba's hidden state
-            beside the embedding.
-        indexer: What picks the keys that a query sees; None where it sees all of its window.
+        v_head_dim: Width of a value head if it differs from that of a key (MiMo-V2).
+        values_are_keys: Whether a checkpoint has one matrix for keys and values (Gemma 4). Engines
+            load it twice (vLLM 0.33.0 models/gemma4.py: Gemma4Attention).
+        input_rows: Number of vectors of the residual stream's width that it projects: two for
+            Zamba, the hidden state and the embedding.
+        indexer: Indexer that selects the keys of a query; None if a query sees its whole window.
     """
 
     heads: int
@@ -162,22 +163,22 @@ class AttentionSpec:
 
     @property
     def reach_tokens(self) -> int | None:
-        """Keys that a query sees at most; None where it sees everything."""
+        """Return the most keys that a query sees; None without a limit."""
         return self.window_tokens if self.indexer is None else self.indexer.top_k
 
     @property
     def value_dim(self) -> int:
-        """Width of a value head."""
+        """Return the width of a value head."""
         return self.v_head_dim or self.head_dim
 
     @property
     def pair_width(self) -> int:
-        """Elements of a head's key and value."""
+        """Return the elements of a head's key and value."""
         return self.head_dim + self.value_dim
 
     @property
     def kv_width(self) -> int:
-        """Cached elements per token: keys and values of every KV head."""
+        """Return the cached elements per token: keys and values of every KV head."""
         return self.kv_heads * self.pair_width
 
 
@@ -189,8 +190,8 @@ class LatentAttentionSpec:
     an indexer it is sparse (DeepSeek-V3.2): a query sees the keys that the indexer picks.
 
     Attributes:
-        gate_width: Elements of a gate of each head's output.
-        shares_cache: Whether it reads the vectors of a layer before it and computes none.
+        gate_width: Elements of the gate of each head's output.
+        shares_cache: Whether it reads the cached vectors of an earlier layer and computes none.
     """
 
     heads: int
@@ -206,41 +207,41 @@ class LatentAttentionSpec:
 
     @property
     def reach_tokens(self) -> int | None:
-        """Keys that a query sees at most; None where it sees everything."""
+        """Return the most keys that a query sees; None without a limit."""
         own = self.indexer
         return self.window_tokens if own is None else own.top_k * own.ratio
 
     @property
     def kv_heads(self) -> int:
-        """Decode attends over one shared latent head."""
+        """Return 1: a decode attends over one shared latent head."""
         return 1
 
     @property
     def head_dim(self) -> int:
-        """Width of a query and key head in prefill."""
+        """Return the width of a query and key head in prefill."""
         return self.qk_nope_head_dim + self.qk_rope_head_dim
 
     @property
     def kv_width(self) -> int:
-        """Cached elements per token: the latent vector and the shared rotary key."""
+        """Return the cached elements per token: the latent vector and the shared rotary key."""
         return self.kv_lora_rank + self.qk_rope_head_dim
 
 
 @dataclass(frozen=True)
 class CompressedAttentionSpec(LatentAttentionSpec):
-    """DeepSeek-V4's: attention to a window of keys, and to keys that stand for several tokens each.
+    """DeepSeek-V4's attention to a window of keys, and to keys that compress several tokens each.
 
-    One vector (``kv_lora_rank``) is key and value of all heads. Sources: vLLM 0.20.1's
+    One vector (``kv_lora_rank``) is the key and value of all heads. Sources: vLLM 0.20.1's
     deepseek_v4.py and layers/deepseek_v4_attention.py and deepseek_compressor.py.
 
     Attributes:
         window_tokens: Keys of single tokens.
-        indexer: Of the model; without heads in layers that see all their compressed keys, or none.
-            What it can reach counts as the reach of every layer, and the window is spread over it:
-            steps of fewer tokens count too few keys, and no step too many.
-        ratio: Tokens that a compressed key stands for; 0 without any.
-        output_groups: Groups of heads, each of which the output projects by itself first.
-        output_rank: Width of what that gives.
+        indexer: Indexer of the model; without heads in layers that see all or none of their
+            compressed keys. Its reach is assumed for every layer, and the window is spread over it.
+            Steps with fewer tokens therefore count too few keys, and no step counts too many.
+        ratio: Tokens per compressed key; 0 without compressed keys.
+        output_groups: Groups of heads, each of which has a separate first output projection.
+        output_rank: Output width of that projection.
     """
 
     window_tokens: int = 128
@@ -251,40 +252,40 @@ class CompressedAttentionSpec(LatentAttentionSpec):
 
     @property
     def cached_share(self) -> float:
-        """Compressed keys of a token."""
+        """Return the compressed keys per token."""
         return 1 / self.ratio if self.ratio else 0.0
 
     @property
     def key_shares(self) -> tuple[float, float]:
-        """Keys that a query sees of each token within reach, and of each token whatever reach."""
+        """Return the keys seen per token within reach, and per token at any distance."""
         picked = self.cached_share * bool(self.indexer.heads)
         return self.window_tokens / (self.reach_tokens or 1) + picked, self.cached_share - picked
 
     @property
     def kv_width(self) -> int:
-        """Bytes of a key in vLLM's only format: 64 elements of 16 bits, others of 8, and 8 scales.
+        """Return the bytes of a key in vLLM's only format: 64 elements of 16 bits, others of 8.
 
-        kv_cache_interface.py: MLAAttentionSpec.real_page_size_bytes.
+        Source: kv_cache_interface.py, MLAAttentionSpec.real_page_size_bytes.
         """
         return self.kv_lora_rank + 64 + 8
 
     @property
     def summands(self) -> int:
-        """Vectors of a token in its keys: each with a gate, and two where keys overlap."""
+        """Return the gated vectors that each token adds to keys; two if keys overlap."""
         return 4 if self.indexer.heads else 2 * bool(self.ratio)
 
     @property
     def request_bytes(self) -> float:
         """Return a request's bytes at any length: the window, and fp32 sums of unfinished keys.
 
-        deepseek_compressor.py: CompressorStateCache.
+        Source: deepseek_compressor.py, CompressorStateCache.
         """
         widths = self.kv_lora_rank + self.indexer.head_dim * bool(self.indexer.heads)
         unfinished = self.ratio * self.summands**2 / 2 * widths * 4.0
         return self.window_tokens * self.kv_width + unfinished
 
     def projections(self, hidden_size: int) -> tuple[Projection, ...]:
-        """Its weight matrices; what keys are summed from, in 16 bits, counts as the first."""
+        """Return the weight matrices; the 16-bit ones that keys are summed from come first."""
         width, rank, everything = self.kv_lora_rank, self.q_lora_rank or 0, Part(1, hidden_size)
         grouped = Part(self.output_groups, self.output_rank)
         return (
@@ -298,7 +299,7 @@ class CompressedAttentionSpec(LatentAttentionSpec):
 
 @dataclass(frozen=True)
 class DenseFfnSpec:
-    """A dense feed-forward layer of the given inner width; gated ones have three matrices."""
+    """A dense feed-forward layer with an inner width; gated ones have three matrices."""
 
     width: int
     gated: bool = True
@@ -310,11 +311,11 @@ class MoeFfnSpec:
 
     Attributes:
         experts: Routed experts.
-        top_k: Routed experts a token uses.
+        top_k: Routed experts that a token uses.
         width: Inner width of one routed expert.
         shared_width: Inner width of all shared experts together; 0 without any.
         gated: Whether an expert has a gate matrix beside up and down.
-        latent_width: What routed experts read and write where they work on a projection of the
+        latent_width: Input and output width of routed experts that work on a projection of the
             residual stream (Nemotron-3's ``moe_latent_size``); None for the stream itself.
     """
 
@@ -326,24 +327,24 @@ class MoeFfnSpec:
     latent_width: int | None = None
 
     def stream_width(self, hidden_size: int) -> int:
-        """Width of what a routed expert reads and writes."""
+        """Return the input and output width of a routed expert."""
         return hidden_size if self.latent_width is None else self.latent_width
 
 
-#: What mixes tokens in a layer.
+#: Token mixer of a layer.
 Attention = AttentionSpec | LatentAttentionSpec
 Mixer = Attention | LinearMixerSpec | CrossAttentionSpec
 FeedForward = DenseFfnSpec | MoeFfnSpec
 
 
 class LayerPart(NamedTuple):
-    """A layer, or one half of a layer that is built of two.
+    """A layer, or one half of a layer that consists of two.
 
     Attributes:
-        layer: Which layer of the config it belongs to, counted from 0.
-        mixer: What mixes tokens; None for a feed-forward part alone.
-        ffn: The feed-forward part; None for a mixer alone.
-        again: Whether it has the weights of a layer before it.
+        layer: Number of the config's layer, counted from 0.
+        mixer: Token mixer; None for a feed-forward part alone.
+        ffn: Feed-forward part; None for a mixer alone.
+        again: Whether it reuses the weights of an earlier layer.
     """
 
     layer: int
@@ -354,11 +355,11 @@ class LayerPart(NamedTuple):
 
 @dataclass(frozen=True)
 class LayerGroup:
-    """Layers of one shape: how many, what mixes tokens, and their feed-forward part.
+    """Layers of one shape: their number, token mixer and feed-forward part.
 
-    Either part may be missing: Nemotron-H's layers are one or the other, and Falcon-H1's, with
-    attention beside Mamba, are two of these. Layers that run ``again`` have the weights of others,
-    and keys and values of their own.
+    Either part may be missing: Nemotron-H's layers have one of them, and a Falcon-H1 layer, with
+    attention beside Mamba, counts as two. Layers that run ``again`` reuse the weights of others,
+    but cache their own keys and values.
     """
 
     count: int
@@ -368,18 +369,18 @@ class LayerGroup:
 
     @property
     def halves(self) -> int:
-        """Parts with a norm before and an all-reduce after them: 2 in a usual layer."""
+        """Return the number of parts with a norm before and an all-reduce after: mostly 2."""
         return (self.attention is not None) + (self.ffn is not None)
 
     @property
     def runs(self) -> bool:
-        """Whether a prompt of text passes these layers."""
+        """Return whether text prompts pass these layers."""
         return not isinstance(self.attention, CrossAttentionSpec)
 
 
 @dataclass(frozen=True)
 class WeightPrecisions:
-    """The number format of each kind of weight matrix."""
+    """Number format of each kind of weight matrix."""
 
     attention: Precision = field(default_factory=lambda: precision("bf16"))
     dense_ffn: Precision = field(default_factory=lambda: precision("bf16"))
@@ -393,35 +394,34 @@ class ModelSpec:
     """A decoder-only language model as a serving engine sees it.
 
     At most one MoE shape may occur; the parser refuses others, so that step features stay a fixed,
-    short list. Of several windows the widest is the model's: narrower ones are spread over it, so
-    that shorter contexts count too few keys of those, and none too many.
+    short list. The widest window is the model's. Narrower ones are spread over it, so that shorter
+    contexts count too few keys, and none count too many.
 
     Attributes:
-        name: What it was loaded as; for print-outs only, no prediction depends on it.
-        model_type: The config's ``model_type``: for print-outs, and to know which layers the
-            quantized releases of this family leave alone.
+        name: Name under which the model was loaded, for output only.
+        model_type: ``model_type`` of the config, for output, and to find the layers that quantized
+            releases of this family do not quantize.
         hidden_size: Width of the residual stream.
         vocab_size: Rows of the embedding and of the output head.
         layer_groups: Layers by shape.
         precisions: Number format of each kind of weight.
-        kv_cache_precision: Format of the KV cache that the checkpoint itself asks for.
+        kv_cache_precision: Format of the KV cache that the checkpoint specifies.
         tied_embeddings: Whether the output head reuses the embedding matrix.
         max_position: Longest context in tokens.
         extra_parameters: Weights outside the matrices above (biases, norms, position tables).
-        lookup_parameters: Tables of which a token reads a row (Gemma-3n's per-layer embeddings).
+        lookup_parameters: Weights of tables from which a token reads one row (Gemma-3n's per-layer
+            embeddings).
         side_projections: Matrices beside the layers that every token passes, with their number.
-        streams: Residual streams that each half of a layer mixes (DeepSeek-V4); 0 for the one of
-            other models.
-        sampling: What its generation_config.json asks for; vLLM's own defaults without one.
-        asked_as: The name that somebody gave for it, which headings show; two models that differ
-            in nothing else are equal.
-        left_out: Parts of a multimodal model that no step here holds, in words; empty for a model
-            of text alone.
-        encoder_parameters: Weights of its vision encoder and projector, which take GPU memory.
-        pooled: Whether it gives vectors or scores of prompts instead of tokens: without an output
-            head and a sampler.
-        images: What it makes of an image; None without images, or where that is not known.
-        bidirectional: Whether a token attends to the whole prompt, also to what follows it.
+        streams: Residual streams that each half of a layer mixes (DeepSeek-V4); 0 for models with
+            one stream.
+        sampling: Sampling settings of its generation_config.json; vLLM's own defaults without one.
+        asked_as: Name that the user gave, for headings; it is ignored when models are compared.
+        left_out: Parts of a multimodal model that no step includes, as text; empty for a text
+            model.
+        encoder_parameters: Number of weights of its vision encoder and projector.
+        pooled: Whether it returns vectors or scores of prompts, without output head and sampler.
+        images: Rule by which an image becomes tokens; None without images, or if unknown.
+        bidirectional: Whether a token attends to the whole prompt, including later tokens.
     """
 
     name: str
@@ -459,50 +459,50 @@ class ModelSpec:
             raise PinnError(f"model {self.name}: more than one mixture-of-experts shape")
 
     def __hash__(self) -> int:
-        # What tells nearly all models apart: a table looks each of them up many times a row.
+        # Hash of the fields that distinguish nearly all models, since tables look models up often.
         of = self.precisions
         formats = of.attention.name, of.dense_ffn.name, of.experts.name
         return hash((self.name, self.hidden_size, self.vocab_size, self.extra_parameters, formats))
 
     @property
     def title(self) -> str:
-        """Return the name in headings: as it was asked for, else its own."""
+        """Return the name for headings: the one that the user gave, else its own."""
         return self.asked_as or self.name
 
     @property
     def layers(self) -> int:
-        """Number of transformer layers; a mixer or feed-forward part by itself counts half."""
+        """Return the number of layers; a mixer or feed-forward part by itself counts half."""
         return -(-sum(g.count * g.halves for g in self.layer_groups) // 2)
 
     @cached_property
     def moe(self) -> MoeFfnSpec | None:
-        """The mixture-of-experts shape; None for a dense model."""
+        """Return the mixture-of-experts shape; None for a dense model."""
         return next((g.ffn for g in self.layer_groups if isinstance(g.ffn, MoeFfnSpec)), None)
 
     @property
     def moe_layers(self) -> int:
-        """Number of layers with routed experts."""
+        """Return the number of layers with routed experts."""
         return sum(g.count for g in self.layer_groups if isinstance(g.ffn, MoeFfnSpec))
 
     @cached_property
     def window_tokens(self) -> int | None:
-        """Most keys that a query sees in the layers that limit it; None without such layers.
+        """Return the most keys that a query sees in layers with a limit; None without such layers.
 
-        A window, the tokens that an indexer picks or that its keys stand for, or 1 for a recurrent
-        state, which is read once per token however long the context.
+        The limit is a window, the tokens that an indexer selects or that its keys cover, or 1 for a
+        recurrent state, which each token reads once.
         """
         mixers = (g.attention for g in self.layer_groups if g.attention is not None)
         return max((m.reach_tokens for m in mixers if m.reach_tokens is not None), default=None)
 
     @cached_property
     def stored(self) -> "ModelSpec":
-        """The model without layers that run again, whose weights take no memory."""
+        """Return the model without layers that reuse weights, which take no memory."""
         kept = tuple(group for group in self.layer_groups if not group.again)
         return self if kept == self.layer_groups else replace(self, layer_groups=kept)
 
     @property
     def is_plain(self) -> bool:
-        """Whether all layers are attention over keys, full or in a window, and networks, alike."""
+        """Return whether all layers are equal attention layers with a feed-forward part."""
         whole = all(g.ffn is not None and not g.again for g in self.layer_groups)
         names = {mixer_name(g.attention) for g in self.layer_groups}
         shapes = {(m.heads, m.kv_width) for g in self.layer_groups if (m := g.attention)}
@@ -511,7 +511,7 @@ class ModelSpec:
         return whole and alike and not self.side_projections and names <= _PLAIN
 
 
-# A model's layer plan in words.
+# A model's layer plan as text.
 
 _LINEAR = {
     "gated_delta": "gated delta net", "kda": "KDA", "lightning": "lightning attention",
@@ -520,14 +520,14 @@ _LINEAR = {
 }  # fmt: skip
 
 
-#: Of DeepSeek-V4's, by what their keys stand for.
+#: Names of DeepSeek-V4's mixers, by tokens per key.
 _COMPRESSED = {0: "latent window", 4: "compressed sparse attention", 128: "compressed attention"}
-#: Names by :func:`mixer_name` of what no recurrence or selection is part of.
+#: Names by :func:`mixer_name` of mixers without recurrence or selection.
 _PLAIN = {"latent attention", "full attention", "windowed attention"}
 
 
 def mixer_name(mixer: Mixer | None) -> str:
-    """Return the token mixer of a layer, in words."""
+    """Return the name of a layer's token mixer."""
     if mixer is None:
         return "no mixer"
     if isinstance(mixer, LinearMixerSpec):
@@ -544,7 +544,7 @@ def mixer_name(mixer: Mixer | None) -> str:
 
 
 def mixer_names(model: ModelSpec) -> str:
-    """The plan of a model: layers by mixer and by experts.
+    """Return the layer plan of a model as text: layers by mixer and by experts.
 
     >>> from pinn.specs.catalog import load_model
     >>> mixer_names(load_model("Qwen/Qwen3-Next-80B-A3B-Instruct"))

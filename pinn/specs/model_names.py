@@ -1,4 +1,4 @@
-"""Names of models, here, at other tools, and on the model hub."""
+"""Names of models: in the catalog, in other tools, and on the model hub."""
 
 import difflib
 import re
@@ -14,16 +14,16 @@ from pinn.common.files import data_folder, given_path
 from pinn.errors import PinnError
 from pinn.specs.config_fields import PACKAGE_SUFFIX, inverted, models_file, name_of
 
-# The names of the model catalog: which file a name or an alias stands for.
+# Names of the model catalog, and the file of each name or alias.
 
-#: Names of what may lie beside a config.json.
+#: Names of files that may be beside a config.json.
 QUANT_FILE = "hf_quant_config.json"
 GENERATION_FILE = "generation_config.json"
 
 
 @cache
 def catalog_files() -> dict[str, tuple[str, Path]]:
-    """Lower-case full name -> full name and file; the project's own files go first."""
+    """Return lower-case full name -> full name and file; the project's files take precedence."""
     found: dict[str, tuple[str, Path]] = {}
     own = (path for path in data_folder("models").glob("*--*.json"))
     for path in [*sorted(own), *_package_files()]:
@@ -33,7 +33,7 @@ def catalog_files() -> dict[str, tuple[str, Path]]:
 
 
 def _package_files() -> list[Path]:
-    """The configs that aiconfigurator-core ships; without the package, none and a warning."""
+    """Return the configs of aiconfigurator-core; without the package none, and warn."""
     spec = find_spec("aiconfigurator_core")
     if spec is None or spec.origin is None:
         missing = "most names of 'pinn models' are missing"
@@ -45,20 +45,20 @@ def _package_files() -> list[Path]:
 
 @cache
 def aliases() -> dict[str, str]:
-    """Other name -> full name of a catalog model of the same shapes and formats."""
+    """Return alias -> full name of a catalog model with equal shapes and formats."""
     return dict(sorted(inverted(models_file("aliases.json")).items()))
 
 
 @cache
 def _published_generation() -> dict[str, dict[str, object]]:
-    """Lower-case full or bare name -> settings; a base model and its chat model differ in them."""
+    """Return lower-case full or bare name -> published sampling settings."""
     groups = models_file("generation.json")["groups"]
     found = {name.lower(): group["settings"] for group in groups for name in group["models"]}
     return {name.split("/")[-1]: settings for name, settings in found.items()} | found
 
 
 def published_generation(name: str) -> dict[str, object] | None:
-    """Sampling settings of the generation_config.json published with a model; None if unknown.
+    """Return the sampling settings published with a model's generation_config.json, or None.
 
     >>> published_generation("Qwen/Qwen3-8B")["top_k"]
     20
@@ -68,7 +68,7 @@ def published_generation(name: str) -> dict[str, object] | None:
 
 @cache
 def full_names() -> dict[str, list[str]]:
-    """Lower-case full or bare name -> catalog keys; a full name goes before a bare one."""
+    """Return lower-case full or bare name -> catalog keys; full names take precedence."""
     targets = {name: key for key, (name, _) in catalog_files().items()}
     targets |= {name: target.lower() for name, target in aliases().items() if name not in targets}
     found: dict[str, list[str]] = {name.lower(): [key] for name, key in targets.items()}
@@ -81,7 +81,7 @@ def full_names() -> dict[str, list[str]]:
 
 
 def find_in_catalog(name: str) -> tuple[str, Path] | None:
-    """Full name and file of a catalog model by full or bare name or alias; None without one.
+    """Return the full name and file of a catalog model by full or bare name or alias; else None.
 
     Raises:
         PinnError: If a bare name fits several models.
@@ -94,7 +94,7 @@ def find_in_catalog(name: str) -> tuple[str, Path] | None:
 
 
 def names_of(full_name: str) -> list[str]:
-    """A catalog model's full name and its aliases; the name alone of any other.
+    """Return a catalog model's full name and aliases; for other models the name alone.
 
     >>> names_of("google/gemma-2-9b")
     ['google/gemma-2-9b', 'google/gemma-2-9b-it']
@@ -103,7 +103,7 @@ def names_of(full_name: str) -> list[str]:
 
 
 def repository(model: str) -> str:
-    """Return a model as engines take it: a short catalog name is completed, all else is kept.
+    """Return a model's name as engines take it: a bare catalog name is completed.
 
     >>> repository("Qwen3-8B"), repository("Qwen/Qwen3-8B")
     ('Qwen/Qwen3-8B', 'Qwen/Qwen3-8B')
@@ -114,7 +114,7 @@ def repository(model: str) -> str:
 
 
 def suggestion(name: str) -> str:
-    """The remedy for an unknown name: names that come close, or a path."""
+    """Return the remedy for an unknown name: similar names, or a path."""
     names = [full_name for full_name, _ in catalog_files().values()]
     known = {key.lower(): key for key in [*names, *aliases()]}
     bare = {key.split("/")[-1]: key for key in known}
@@ -125,25 +125,25 @@ def suggestion(name: str) -> str:
     return f"{hint}give the path of its config.json"
 
 
-# config.json files of the local Hugging Face cache and, where there is a network, of the hub.
+# config.json files of the local Hugging Face cache and of the hub.
 
-#: Seconds after which the hub counts as out of reach.
+#: Timeout in seconds after which the hub counts as unreachable.
 PROBE_TIMEOUT_S = 4.0
 
 
 def cached_file(repo_id: str, filename: str) -> Path | None:
-    """A file of the local cache; None where it is not there."""
+    """Return a file of the local cache; None if it is not cached."""
     from huggingface_hub import try_to_load_from_cache
 
     try:
         found = try_to_load_from_cache(repo_id, filename)
-    except ValueError:  # no repository id
+    except ValueError:  # not a valid repository id
         return None
     return Path(found) if isinstance(found, str) else None
 
 
 def download_config(repo_id: str) -> Path:
-    """Download a model's config.json, and what it has of the files that may lie beside it.
+    """Download a model's config.json, and the optional files beside it.
 
     Returns:
         The path of config.json in the local cache.
@@ -163,26 +163,26 @@ def download_config(repo_id: str) -> Path:
 
 
 def _download(repo_id: str, filename: str) -> Path | None:
-    """One file; None where the model has none of that name."""
+    """Download one file; return None if the model does not have it."""
     from huggingface_hub import errors, hf_hub_download
 
     try:
         return Path(hf_hub_download(repo_id, filename, etag_timeout=PROBE_TIMEOUT_S))
     except errors.GatedRepoError as error:
         raise PinnError("it is gated: accept its licence on the hub and set HF_TOKEN") from error
-    # Also an EntryNotFoundError and a ValueError, so it goes first.
+    # EntryNotFoundError is also a ValueError, so it is caught first.
     except errors.LocalEntryNotFoundError as error:
         raise PinnError("the model hub did not answer (LocalEntryNotFoundError)") from error
     except errors.EntryNotFoundError:
         return None
     except (errors.RepositoryNotFoundError, ValueError) as error:
         raise PinnError("the model hub does not have it") from error
-    except Exception as error:  # transport errors of whichever HTTP library the hub client uses
+    except Exception as error:  # transport errors of any HTTP library that the hub client uses
         raise PinnError(f"the model hub did not answer ({type(error).__name__})") from error
 
 
 def hub_is_reachable() -> bool:
-    """Whether the hub answers at all; asked once, without the client's own 20 s of retries."""
+    """Return whether the hub answers; it is asked once, without the client's retries of 20 s."""
     from huggingface_hub import constants, get_session
 
     if constants.HF_HUB_OFFLINE:
@@ -192,17 +192,18 @@ def hub_is_reachable() -> bool:
     def probe() -> None:
         try:
             get_session().head(constants.ENDPOINT, timeout=PROBE_TIMEOUT_S)
-        except Exception:  # as above
+        except Exception:  # any transport error
             return
         answered.set()
 
-    thread = threading.Thread(target=probe, daemon=True)  # name look-ups may hang beyond a timeout
+    # look-ups of host names may exceed a timeout
+    thread = threading.Thread(target=probe, daemon=True)
     thread.start()
     thread.join(PROBE_TIMEOUT_S)
     return answered.is_set()
 
 
-# What looks like a model and is none that can be read: refused with what to give in its place.
+# Names and paths of models that cannot be read, refused with a replacement.
 
 _ADAPTER = "adapter_config.json"
 
@@ -211,7 +212,7 @@ def check_name(name: str) -> None:
     """Refuse the name of a release for another engine.
 
     Raises:
-        PinnError: If it is one.
+        PinnError: If the name is one.
 
     >>> check_name("TheBloke/Llama-2-7B-Chat-GGUF")
     Traceback (most recent call last):
@@ -231,10 +232,10 @@ int4 for its size
 
 
 def check_path(path: Path) -> None:
-    """Refuse GGUF files and LoRA adapters, and folders that hold nothing else.
+    """Refuse GGUF files and LoRA adapters, and folders that contain nothing else.
 
     Raises:
-        PinnError: If the path is one, with what to give in its place.
+        PinnError: If the path is one; the message says what to give instead.
     """
     is_folder = path.is_dir()
     if is_folder and (path / "config.json").is_file():

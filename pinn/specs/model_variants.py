@@ -1,4 +1,4 @@
-"""Variants of a model: other formats of its weights, and names that say so."""
+"""Variants of a model: other number formats of its weights, and names that state them."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from pinn.specs.model_names import find_in_catalog, published_generation
 from pinn.specs.precision import PRECISIONS, Precision, precision
 from pinn.specs.quantization_block import quantization_words
 
-# A model under a precision label, as deployments mean it: which weights the label changes.
+# A model under a precision label: which weights the label changes.
 #
 # Published checkpoints, read from their quantization configs (lm_head and routers are bf16 in
 # all):
@@ -35,19 +35,19 @@ from pinn.specs.quantization_block import quantization_words
 # openai gpt-oss (mxfp4)                  bf16        -            -        mxfp4   bf16
 # ======================================  ==========  ===========  =======  ======  ========
 
-#: Label -> format, whose name most of them are.
+#: Label -> format; most labels are the format's name.
 SCHEMES: dict[str, str] = {
     **{name: name for name in PRECISIONS if name != "fp32"}, "int4": "int4_wo", "fp4": "nvfp4",
 }  # fmt: skip
 _WIDE = frozenset({"fp32", "bf16", "fp16"})
 _FP8 = frozenset({"fp8", "fp8_static", "fp8_block"})
 _EXPERTS_ONLY = frozenset({"mxfp4", "mxfp4_mxfp8"})
-#: What ``--quantization`` may be to leave a checkpoint as it is.
+#: Values of ``--quantization`` that keep a checkpoint unchanged.
 _UNSAID = "none"
 
 
 def label_of(text: str) -> str:
-    """Return the label of a format that an engine's ``--quantization`` names, else the text.
+    """Return the label of a format that an engine's ``--quantization`` names, or the text.
 
     >>> label_of("fp8_per_block"), label_of("compressed-tensors")
     ('fp8_block', 'compressed-tensors')
@@ -56,10 +56,10 @@ def label_of(text: str) -> str:
 
 
 def format_of(text: str) -> str | None:
-    """Return the label, or the method, that a value of ``--quantization`` names; None for ``none``.
+    """Return the label or the method that ``--quantization`` names; None for ``none``.
 
     Raises:
-        PinnError: If it is unknown.
+        PinnError: If the value is unknown.
     """
     methods, label = quantization_words("flag_methods"), label_of(text)
     if text not in methods and text != _UNSAID and label not in SCHEMES:
@@ -69,7 +69,7 @@ def format_of(text: str) -> str | None:
 
 
 def fallback_of(text: str) -> str | None:
-    """Return the format of a label, to read an unknown checkpoint in; None where it is none."""
+    """Return the format of a label, as fallback for an unknown checkpoint; None for other texts."""
     methods = quantization_words("flag_methods")
     return SCHEMES.get(label_of(methods.get(text) or text))
 
@@ -93,16 +93,16 @@ def _label_for(model: ModelSpec, text: str) -> str | None:
 
 
 def with_precision(model: ModelSpec, scheme: str, *, kv_cache: str | None = None) -> ModelSpec:
-    """A model as a deployment under a precision label serves it.
+    """Return a model with the weight formats of a precision label.
 
-    A checkpoint that is native in what the label says stays as it is: MiniMax-M2.5 and DeepSeek-V3
-    under ``fp8`` (their blocks), as NVIDIA's Llama-3.1-70B-FP8 (its static scales), Kimi-K2.5 under
-    ``int4``. So does gpt-oss under every label but ``bf16`` and ``fp16``: it is served in MXFP4
-    whatever the label, with 8-bit activations where the label is ``mxfp4_mxfp8``. Otherwise the
-    table above decides, by ``model_type``; lm_head and router keep the model's own 16-bit format.
+    A checkpoint whose native format matches the label stays unchanged: MiniMax-M2.5, DeepSeek-V3
+    and NVIDIA's Llama-3.1-70B-FP8 under ``fp8``, Kimi-K2.5 under ``int4``. So does gpt-oss under
+    every label but ``bf16`` and ``fp16``; ``mxfp4_mxfp8`` means 8-bit activations. Otherwise the
+    table above applies, by ``model_type``. The output head and the router keep the model's own
+    16-bit format.
 
     Args:
-        model: The model as it was read.
+        model: Model with the formats of its checkpoint.
         scheme: A key of ``SCHEMES``, or a value of vLLM's ``--quantization``. One that names a
             method (``compressed-tensors``) leaves a quantized checkpoint as it is.
         kv_cache: Format of the KV cache, a key of ``PRECISIONS``. None means fp8 under ``nvfp4``,
@@ -156,7 +156,7 @@ def _quantized_kinds(model: ModelSpec, target: Precision) -> frozenset[str]:
         return frozenset()
     is_moe = model.moe is not None
     if is_moe and (
-        target.name in _EXPERTS_ONLY  # vLLM implements MXFP4 for experts alone
+        target.name in _EXPERTS_ONLY  # vLLM implements MXFP4 only for experts
         or (target.name == "int4_wo" and is_type(model.model_type, "int4_experts_only"))
     ):
         return frozenset({"experts"})
@@ -168,11 +168,11 @@ def _quantized_kinds(model: ModelSpec, target: Precision) -> frozenset[str]:
     return _ALL_KINDS - {"attention"} if bf16_attention else _ALL_KINDS
 
 
-# Names outside the catalogue that are those of a known model in another release or format.
+# Names outside the catalog that denote a known model in another release or format.
 #
-# ``Qwen/Qwen3-30B-A3B-Instruct-2507-FP8`` is Qwen3-30B-A3B with a longer context, its weights in
-# fp8. Words are taken off the end of a name until a known one is left: dated and chat releases
-# have the shapes of their base, and a format in a name is that of the weights.
+# ``Qwen/Qwen3-30B-A3B-Instruct-2507-FP8`` is Qwen3-30B-A3B with a longer context and fp8 weights.
+# Words are removed from the end of a name until it is known: dated and chat releases have the
+# shapes of their base, and a format in a name is that of the weights.
 
 _DATE = re.compile(r"\d{4}")
 
@@ -182,12 +182,12 @@ class Variant:
     """Facts that a name states.
 
     Attributes:
-        base: Full name of the catalogue's model of the same shapes.
-        path: Its config.json.
-        names: The name and those left as words were taken off, for published settings.
-        scheme: Format of the weights as ``with_precision`` labels it; None where none is named.
-        owner: Who published it, in lower case; who published the base where that is unsaid.
-        context_tokens: Its context where that is known to differ from the base's.
+        base: Full name of the catalog's model with equal shapes.
+        path: Config.json of that model.
+        names: The name and its shortened forms, for published settings.
+        scheme: Format of the weights, a label of ``with_precision``; None if the name has none.
+        owner: Publisher in lower case; that of the base if the name has none.
+        context_tokens: Longest context, if it is known to differ from the base's.
     """
 
     base: str
@@ -199,17 +199,17 @@ class Variant:
 
     @property
     def published_as(self) -> str | None:
-        """The first of the names under which sampling settings were published."""
+        """Return the first of the names with published sampling settings; None without any."""
         return next((name for name in (*self.names, self.base) if published_generation(name)), None)
 
     def applied(self, model: ModelSpec, name: str) -> ModelSpec:
-        """The base model as this release has it; under its own name where it differs."""
+        """Return the base model as this release has it, under its own name if it differs."""
         found = model if self.scheme is None else self._quantized(model, self.scheme)
         found = replace(found, max_position=self.context_tokens or model.max_position)
         return found if found == model else replace(found, name=name)
 
     def note(self, name: str, model: ModelSpec) -> str:
-        """Return the interpretation of the name in words, with the remedy if it is wrong."""
+        """Return the interpretation of the name as text, with the remedy if it is wrong."""
         context = f", {model.max_position:,} tokens of context" if self.context_tokens else ""
         weights = f", {_formats(model)}" if self.scheme else ""
         return (
@@ -219,10 +219,10 @@ class Variant:
         )
 
     def _quantized(self, model: ModelSpec, scheme: str) -> ModelSpec:
-        """Weights in the format, with what the owner's releases are known to do otherwise.
+        """Return weights in a format, with the known deviations of the owner's releases.
 
-        Qwen's fp8 releases have block scales, NVIDIA's static ones and a cache in fp8; others'
-        NVFP4 releases cache in 16 bits; Meta's fp8 of a dense model leaves the attention alone
+        Qwen's fp8 releases have block scales, NVIDIA's static ones and an fp8 cache. NVFP4 releases
+        of others have a 16-bit cache. Meta's fp8 of a dense model does not quantize attention
         (Llama-3.1-405B-Instruct-FP8).
         """
         cache = "bf16" if scheme == "nvfp4" else None
@@ -238,7 +238,7 @@ class Variant:
 
 
 def find_variant(name: str) -> Variant | None:
-    """Read a name by its words; None where no known model is left of it.
+    """Interpret the words of a name; return None if no known model remains.
 
     >>> find_variant("RedHatAI/Llama-3.3-70B-Instruct-quantized.w4a16").base
     'meta-llama/Meta-Llama-3.1-70B'
@@ -263,7 +263,7 @@ def find_variant(name: str) -> Variant | None:
 
 
 def _formats(model: ModelSpec) -> str:
-    """Formats as a note tells them: attention, the other large part, and the cache."""
+    """Return formats as a note has them: attention, the other large part, and the cache."""
     formats, cache = model.precisions, model.kv_cache_precision.name
     part = "experts" if model.moe else "feed-forward"
     form = formats.experts if model.moe else formats.dense_ffn
@@ -278,7 +278,7 @@ def _renamed(bare: str) -> str:
 
 
 def _last_word(bare: str) -> tuple[str, str]:
-    """A name without its last word, and that; the word is empty where the name has no other.
+    """Return a name without its last word, and that word; it is empty for a single word.
 
     >>> _last_word("llama-3.1-8b-instruct-quantized.w8a8")
     ('llama-3.1-8b-instruct-quantized', 'w8a8')

@@ -12,16 +12,16 @@ from pinn.specs.mixers import LinearMixerSpec
 from pinn.specs.model import DenseFfnSpec, FeedForward, LatentAttentionSpec, LayerPart, Mixer
 
 KINDS = ("attention", "dense_ffn", "experts", "shared_experts")
-#: One matrix under every name that a checkpoint may give it.
+#: Every name that a checkpoint may give one matrix.
 Aliases = tuple[str, ...]
 
 _HOLDERS = ("model.", "language_model.model.", "model.language_model.", "backbone.", "")
 _PREFIXES = tuple(f"{holder}layers." for holder in _HOLDERS)
-#: Repeats without an upper bound, and groups that hold one and are repeated themselves.
+#: Pattern of unbounded repeats, and of groups that contain one and are repeated.
 _REPEATS = re.compile(r"(?<!\\)(?:[*+]|\{\d*,?\d*\})")
 _NESTED_REPEATS = re.compile(r"(?<!\\)[*+}]\??[^()]*\)+(?:[*+]|\{)")
 _MOST_REPEATS = 6
-#: A recurrent mixer's wide matrices; narrow ones (gates, steps) do not decide a format.
+#: Wide matrices of a recurrent mixer; narrow ones (gates, steps) do not determine a format.
 _LINEAR_PROJECTIONS = (
     ("linear_attn.in_proj_qkvz", "linear_attn.in_proj_qkv", "mixer.in_proj", "mamba.in_proj",
      "self_attn.q_proj", "self_attn.qkv_proj"),
@@ -34,11 +34,11 @@ _PROJECTIONS = (("gate_proj", "w1"), ("up_proj", "w3"), ("down_proj", "w2"))
 
 
 class Matrix(NamedTuple):
-    """A weight matrix, or all of its name in a layer's experts.
+    """A weight matrix, or all matrices of its name in a layer's experts.
 
     Attributes:
         aliases: Every name that a checkpoint may give it.
-        size: Its elements, relative to other matrices of its kind.
+        size: Number of elements, relative to other matrices of its kind.
     """
 
     aliases: Aliases
@@ -58,7 +58,7 @@ def module_names(parts: Sequence[LayerPart], hidden: int) -> dict[str, list[Matr
 
 
 def _ffn_parts(ffn: FeedForward | None) -> Iterator[tuple[str, Aliases, float]]:
-    """Kind, names within the feed-forward part, and width of what it is made of."""
+    """Yield kind, names within the feed-forward part, and width of each of its matrices."""
     if isinstance(ffn, DenseFfnSpec):
         yield "dense_ffn", ("",), ffn.width
     elif ffn is not None:
@@ -68,7 +68,7 @@ def _ffn_parts(ffn: FeedForward | None) -> Iterator[tuple[str, Aliases, float]]:
 
 
 def _mixer_projections(mixer: Mixer, hidden: int) -> list[tuple[Aliases, float]]:
-    """Names within a layer of what mixes tokens, and elements."""
+    """Return names within a layer, and numbers of elements, of a mixer's matrices."""
     if isinstance(mixer, LinearMixerSpec):
         sizes = [float(prod(each.shape())) for each in mixer.projections(hidden)]
         return list(zip(_LINEAR_PROJECTIONS, (sum(sizes[:-1]), sizes[-1]), strict=True))
@@ -101,7 +101,7 @@ def _aliases(layer: int, suffixes: Iterable[str]) -> Aliases:
 
 
 class ModulePatterns:
-    """Selects matrices by the notations of compressed-tensors, ModelOpt, AWQ, GPTQ and fp8 lists.
+    """Selection of matrices in the notations of compressed-tensors, ModelOpt, AWQ, GPTQ and fp8.
 
     - ``re:PATTERN`` matches from the start of the name.
     - ``*`` and ``?`` are wildcards, and what lies below a match matches too.
@@ -115,24 +115,24 @@ class ModulePatterns:
         plain = [text for text in texts if not text.startswith("re:")]
         self._wildcards = [text for text in plain if set(text) & set("*?")]
         self._regular = [_compiled(text, source) for text in texts if text.startswith("re:")]
-        #: How many of the patterns are regular expressions or hold wildcards.
+        #: Number of patterns that are regular expressions or have wildcards.
         self.expressions = len(self._wildcards) + len(self._regular)
         self._runs = frozenset(text.strip(".") for text in plain)
         self._starts = frozenset(run.split(".")[0] for run in self._runs)
 
     @cached_property
     def _expressions(self) -> list[re.Pattern[str]]:
-        """Lists hold a wildcard per layer: one expression for all of them is ten times as quick."""
+        """Return the patterns as expressions; one for all wildcards is ten times as fast."""
         below = "|".join(translate(name) for w in self._wildcards for name in (w, f"{w}.*"))
         return [*([re.compile(below)] if below else []), *self._regular]
 
     def match(self, aliases: Aliases) -> bool:
-        """Whether a matrix is selected under any of its names."""
+        """Return whether a matrix is selected under any of its names."""
         return self.is_default or self.names(aliases)
 
     @property
     def is_default(self) -> bool:
-        """Whether every matrix is selected that no other pattern names."""
+        """Return whether every matrix is selected that no other pattern names."""
         return "Linear" in self._runs
 
     def names(self, aliases: Aliases) -> bool:
@@ -157,7 +157,7 @@ class ModulePatterns:
 
 
 def _compiled(pattern: str, source: str) -> re.Pattern[str]:
-    """An expression that is quick to match: no repeat inside a repeat, and not many of them."""
+    """Return a compiled expression that is fast to match: no nested repeats, and few of them."""
     if len(_REPEATS.findall(pattern)) > _MOST_REPEATS or _NESTED_REPEATS.search(pattern):
         fault = f"repeats more than {_MOST_REPEATS} parts, or repeats a repeated part"
         remedy = "simplify it"

@@ -1,4 +1,4 @@
-"""The nearest known family of a config.json that is refused, and what to set to read it as one."""
+"""Remedy for a refused config.json: the nearest known family, and the keys to set for it."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -7,7 +7,7 @@ from pinn.errors import PinnError
 from pinn.specs.config_fields import ConfigFields, is_type, marked_kinds
 from pinn.specs.model import ModelSpec
 
-#: Keys that families have -> the family, the nearest first.
+#: Keys of families -> the family, nearest first.
 _FAMILIES = (
     (("index_topk", "kv_lora_rank"), "deepseek_v32"), (("kv_lora_rank",), "deepseek_v3"),
     (("linear_num_key_heads",), "qwen3_next"), (("linear_attn_config",), "kimi_linear"),
@@ -18,11 +18,11 @@ _FAMILIES = (
 
 
 def nearest_remedy(fields: ConfigFields, read: Callable[[ConfigFields], ModelSpec]) -> str:
-    """Return what to change in a copy of a file so that it is read; empty where nothing helps.
+    """Return the changes to a copy of a file with which it is read; empty if none help.
 
     Args:
         fields: The refused config.json.
-        read: Reads the fields of a changed one.
+        read: Function that reads the fields of a changed config.json.
     """
     marked = list(dict.fromkeys(key for _, key in marked_kinds(fields)))
     for family in _candidates(fields):
@@ -45,7 +45,7 @@ def _candidates(fields: ConfigFields) -> Iterator[str]:
 def _reads(
     fields: ConfigFields, family: str, dropped: list[str], read: Callable[[ConfigFields], ModelSpec]
 ) -> bool:
-    """Return whether a family reads the file; one without experts is none of a mixture's."""
+    """Return whether a family can read the file; without experts it is no mixture's family."""
     text = {k: v for k, v in fields.text.items() if k not in dropped} | {"model_type": family}
     has_experts = any("expert" in key and value for key, value in fields.text.items())
     try:

@@ -1,4 +1,4 @@
-"""Accelerators that are none of NVIDIA's: nothing here is measured on them."""
+"""Accelerators of vendors other than NVIDIA, for which there are no measurements."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pinn.errors import PinnError
 
 
 def vendor_of(text: str) -> str | None:
-    """Return the vendor other than NVIDIA that a text names; None where it names none.
+    """Return the vendor other than NVIDIA that a text names; None without one.
 
     ``data/gpus/other_vendors.csv`` has the words of each, as patterns of whole words.
 

@@ -1,4 +1,4 @@
-"""Models that give vectors or scores of prompts instead of tokens: to embed, rank or classify."""
+"""Pooling models, which return vectors or scores of prompts: for embedding, ranking, classes."""
 
 from dataclasses import replace
 
@@ -9,10 +9,10 @@ GENERATE, POOLING = "generate", "pooling"
 
 
 def with_runner(model: ModelSpec, runner: str) -> ModelSpec:
-    """Return a model as ``--runner`` serves it; ``auto`` as its architecture says.
+    """Return a model as ``--runner`` serves it; ``auto`` follows its architecture.
 
     Raises:
-        PinnError: If it is to generate tokens and has no output head.
+        PinnError: If the model is to generate tokens and has no output head.
     """
     if runner == GENERATE and model.pooled:
         fault = f"{model.name} has no output head"
@@ -21,10 +21,10 @@ def with_runner(model: ModelSpec, runner: str) -> ModelSpec:
 
 
 def check_output(model: ModelSpec, output_tokens: int) -> None:
-    """Refuse output tokens of a model that generates none.
+    """Check that a pooling model is not asked for output tokens.
 
     Raises:
-        PinnError: If a request is to have any.
+        PinnError: If a pooling model is asked for output tokens.
     """
     if model.pooled and output_tokens > 0:
         fault = f"{model.name} is served for embeddings or scores and generates no tokens"

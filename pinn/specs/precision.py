@@ -1,10 +1,10 @@
-"""Number formats of weights and caches: how many bytes they take, which math units run them."""
+"""Number formats of weights and caches: bytes per element, and math units."""
 
 from dataclasses import dataclass
 
 from pinn.errors import PinnError
 
-#: Of an element of what passes between kernels: activations are 16 bits wide.
+#: Bytes of an element of activations between kernels, which are 16 bits wide.
 ACTIVATION_BYTES = 2.0
 
 
@@ -15,11 +15,11 @@ class Precision:
     Attributes:
         name: Key in ``PRECISIONS``.
         bytes_per_weight: Storage per element, scales included (one scale per block).
-        math: Tensor-core rate that the format can use at best: ``bf16``, ``fp8``, ``int8`` or
-            ``fp4``. Weight-only formats are dequantized and run at the bf16 rate.
-        dynamic_activations: Whether each step quantizes its activations first (extra kernels).
-        timed_as: Key of the format whose kernels stand in for its own, which no table times; empty
-            where its own are timed.
+        math: Fastest tensor-core math for the format: ``bf16``, ``fp8``, ``int8`` or ``fp4``.
+            Weight-only formats are dequantized and run at the bf16 rate.
+        dynamic_activations: Whether each step quantizes its activations, which takes extra kernels.
+        timed_as: Key of the format whose kernel times are used, if its own kernels were not
+            measured; else empty.
     """
 
     name: str
@@ -30,12 +30,12 @@ class Precision:
 
     @property
     def kernels(self) -> str:
-        """Key of the format whose kernels are taken to multiply it."""
+        """Return the key of the format whose kernel times are used."""
         return self.timed_as or self.name
 
     @property
     def static_activations(self) -> bool:
-        """Whether activations are scaled by factors that the checkpoint holds."""
+        """Return whether activations are scaled by factors in the checkpoint."""
         return self.math == "fp8" and not self.dynamic_activations
 
 

@@ -14,22 +14,22 @@ from pinn.specs.quantization_formats import named_formats
 # In every method vLLM leaves the router and, but for GPTQ's ``lm_head`` flag and heads that a group
 # names, the output head in the model's own format.
 
-#: Formats, and the matrices each applies to; None is the model's own format.
+#: Formats, and the matrices of each; None is the model's own format.
 Groups = tuple[tuple[ModulePatterns, Precision | None], ...]
 
-#: Part of a kind's bytes in other formats than the kind is taken in, from which it is reported.
+#: Share of a kind's bytes in other formats from which on a warning reports them.
 _REPORTED_SHARE = 0.1
 _HEADS = ("lm_head", "model.lm_head", "language_model.lm_head")
 
 
 @dataclass(frozen=True)
 class Quantization:
-    """The formats that a checkpoint's quantization config asks for.
+    """Number formats in a checkpoint's quantization config.
 
     Attributes:
-        groups: The first whose matrices match counts.
-        lm_head: Format of the output head where the checkpoint quantizes it.
-        kv_cache: Format of the KV cache where the checkpoint asks for one.
+        groups: Formats with their matrices; the first match counts.
+        lm_head: Format of the output head if the checkpoint quantizes it.
+        kv_cache: Format of the KV cache if the checkpoint specifies one.
         source: Name of the file, for warnings.
     """
 
@@ -40,11 +40,11 @@ class Quantization:
 
     @property
     def expressions(self) -> int:
-        """Regular expressions that every matrix is held against."""
+        """Return the number of regular expressions that every matrix is matched with."""
         return sum(targets.expressions for targets, _ in self.groups)
 
     def of_kind(self, kind: str, modules: list[Matrix], base: Precision) -> Precision:
-        """Return the format of most bytes of a kind, which counts for the kind as a whole.
+        """Return the format of most bytes of a kind, which is assumed for the whole kind.
 
         Checkpoints that split a kind leave single layers out (the first, dense ones), or all of
         latent attention but its output (DeepSeek-V3.1-NVFP4). A warning tells of larger splits.
@@ -73,9 +73,9 @@ def read_quantization(
     """Read a ``quantization_config`` or the content of a ``hf_quant_config.json``.
 
     Args:
-        config: The JSON object.
+        config: JSON object to read.
         source: Name of the file for error messages.
-        fallback: A key of ``PRECISIONS`` to take, with a warning, where the scheme is unknown.
+        fallback: Key of ``PRECISIONS`` to assume, with a warning, if the scheme is unknown.
 
     Raises:
         PinnError: If the scheme is unknown and there is no fallback.
@@ -90,7 +90,8 @@ def read_quantization(
         warnings.warn(f"{error}; using {fallback} for all linear layers", stacklevel=2)
         named = [(["Linear"], fallback)]
     groups = [(ModulePatterns(t, source), precision(f) if f else None) for t, f in named]
-    # A layer's own name goes before the class name "Linear" (find_matched_target in vLLM).
+    # A layer's own name takes precedence over the class name "Linear" (find_matched_target in
+    # vLLM).
     groups.sort(key=lambda group: group[0].is_default)
     ignored = ModulePatterns(_ignored(block), source)
     head = next((form for targets, form in groups if targets.names(_HEADS)), None)
@@ -105,7 +106,7 @@ def read_quantization(
 
 def _ignored(block: Block) -> list[str]:
     listed = [e for key in quantization_words("excluded") for e in block.texts(key)]
-    dynamic = block.values.get("dynamic")  # GPTQModel: "-:REGEX" leaves matching matrices out
+    dynamic = block.values.get("dynamic")  # GPTQModel: "-:REGEX" excludes matching matrices
     if isinstance(dynamic, Mapping):
         listed += [f"re:{key[2:]}" for key in dynamic if key.startswith("-:")]
     return listed

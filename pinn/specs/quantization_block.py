@@ -1,4 +1,4 @@
-"""A quantization block of a checkpoint: its values in their types, and errors that name a key."""
+"""A quantization block of a checkpoint: typed values, and errors that name a key."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,15 +28,16 @@ class Block:
 
     @property
     def method(self) -> str:
-        """Return the method in vLLM's spelling; ModelOpt's where only its ``quant_algo`` is."""
+        """Return the method in vLLM's spelling; ModelOpt's if there is only its ``quant_algo``."""
         method = str(self.values.get("quant_method") or "").lower().replace("_tensors", "-tensors")
         return "modelopt" if not method and self.values.get("quant_algo") else method
 
     def unknown(self, key: str, value: object, known: object = ()) -> NoReturn:
-        """Refuse what a key asks for.
+        """Raise an error for an unknown value of a key.
 
         Raises:
-            PinnError: Always; it names the key, what is known there and the flag that replaces it.
+            PinnError: Always; the message has the key, its known values and the flag that replaces
+                it.
         """
         listed = ", ".join(map(str, known)) if isinstance(known, list | tuple | dict) else known
         where = f" of {self.method}" if self.method and key != "quant_method" else ""
@@ -46,20 +47,20 @@ class Block:
         )
 
     def named(self, key: str, value: object, table: Mapping[str, str]) -> str:
-        """Return what a table says of a key's value.
+        """Return the meaning of a key's value in a table.
 
         Raises:
-            PinnError: If the table lacks it.
+            PinnError: If the table lacks the value.
         """
         if str(value) not in table:
             self.unknown(key, value, [*table])
         return table[str(value)]
 
     def part(self, key: str) -> Mapping[str, Any]:
-        """Return a JSON object below a key; empty where the key is absent or null.
+        """Return a JSON object below a key; empty if the key is absent or null.
 
         Raises:
-            PinnError: If it is something else.
+            PinnError: If the value is no JSON object.
         """
         value = self.values.get(key) or {}
         if not isinstance(value, Mapping):
@@ -70,7 +71,7 @@ class Block:
         """Return named JSON objects below a key.
 
         Raises:
-            PinnError: If it is something else.
+            PinnError: If the value is no object of JSON objects.
         """
         found = self.values.get(key) or {}
         if not isinstance(found, Mapping) or any(
@@ -81,10 +82,10 @@ class Block:
         return dict(found)
 
     def texts(self, key: str) -> list[str]:
-        """Return a list of names; empty where the key is absent or null.
+        """Return a list of names; empty if the key is absent or null.
 
         Raises:
-            PinnError: If it is no list.
+            PinnError: If the value is no list.
         """
         value = self.values.get(key)
         if value is not None and not isinstance(value, list):

@@ -1,7 +1,7 @@
-"""Number formats that the quantization block of a checkpoint names, method by method.
+"""Number formats in the quantization block of a checkpoint, by method.
 
-As vLLM 0.15.1 to 0.33.0 read it (``vllm/model_executor/layers/quantization``); hqq as 0.10.2,
-w4afp8 as SGLang 0.5.23. ``data/models/quantization.json`` has the methods' words.
+Sources: vLLM 0.15.1 to 0.33.0 (``vllm/model_executor/layers/quantization``); hqq as 0.10.2, w4afp8
+as SGLang 0.5.23. ``data/models/quantization.json`` has the methods' words.
 """
 
 import re
@@ -16,16 +16,16 @@ from pinn.specs.quantization_block import Block, quantization_words
 Named = list[tuple[list[str], str | None]]
 
 _ALL = ["Linear"]
-#: What selects routed experts by any of their names.
+#: Patterns that select routed experts by any of their names.
 _EXPERTS = ["experts"]
 _SPECIAL = frozenset("*+?^$()[]{}|\\")
 
 
 def named_formats(block: Block) -> Named:
-    """Return the formats that a block asks for, each with the matrices that it is for.
+    """Return the formats in a block, each with its matrices.
 
     Raises:
-        PinnError: If the method, or what one of its keys asks for, is unknown.
+        PinnError: If the method, or the value of one of its keys, is unknown.
     """
     method = "modelopt" if block.method.startswith("modelopt") else block.method
     if method not in _READERS:
@@ -34,7 +34,7 @@ def named_formats(block: Block) -> Named:
     return _READERS[method](block)
 
 
-# One format for all that is not excluded.
+# One format for all matrices that are not excluded.
 
 
 def _fp8(block: Block) -> Named:
@@ -49,7 +49,7 @@ def _fp8(block: Block) -> Named:
 
 
 def _bits_and_bytes(block: Block) -> Named:
-    # bitsandbytes.py: 4 bits unless 8 are asked for; LLM.int8 quantizes activations.
+    # bitsandbytes.py: 4 bits unless 8 are set; LLM.int8 quantizes activations.
     return [(_ALL, "int8" if block.values.get("load_in_8bit") is True else "nf4")]
 
 
@@ -59,13 +59,13 @@ def _hqq(block: Block) -> Named:
     return [(_ALL, block.named("nbits", bits, _BITS))]
 
 
-# GPTQ, AWQ and AutoRound: whole numbers, and other bits for matrices that a rule names.
+# GPTQ, AWQ and AutoRound: integers, with other bits for matrices that a rule names.
 
 _BITS = {"4": "int4_wo", "8": "int8_wo"}
 
 
 def _integers(block: Block) -> Named:
-    bits = block.values.get("bits", block.values.get("w_bit"))  # written as 4 or as "4"
+    bits = block.values.get("bits", block.values.get("w_bit"))  # 4 or "4"
     found: Named = [
         ([f"re:{rule.removeprefix('+:')}"], block.named("bits", own.get("bits", bits), _BITS))
         for rule, own in block.objects("dynamic").items()
@@ -75,7 +75,7 @@ def _integers(block: Block) -> Named:
 
 
 def _quantized_modules(block: Block) -> list[str]:
-    """Matrices that GPTQ quantizes (auto_gptq.py: modules_in_block_to_quantize)."""
+    """Return the matrices that GPTQ quantizes (auto_gptq.py: modules_in_block_to_quantize)."""
     listed = block.values.get("modules_in_block_to_quantize")
     if not isinstance(listed, list):
         return _ALL
@@ -84,7 +84,7 @@ def _quantized_modules(block: Block) -> list[str]:
 
 
 def _auto_round(block: Block) -> Named:
-    """``extra_config`` gives matrices bits of their own; 16 are the model's own format."""
+    """Return AutoRound's formats; ``extra_config`` sets bits per matrix, 16 for the model's own."""
     kind, bits = str(block.values.get("data_type") or "int"), block.values.get("bits")
     found: Named = []
     for name, own in block.objects("extra_config").items():
@@ -99,7 +99,7 @@ def _rounded(block: Block, kind: str, bits: object) -> str:
     return block.named("data_type and bits", f"{kind}{bits}", quantization_words("auto_round"))
 
 
-# ModelOpt and torchao: one word for weights and activations, for all or by matrix.
+# ModelOpt and torchao: one word for weights and activations, for all matrices or each.
 
 _LAYER = re.compile(r"^.*?layers\.(\d+)\.")
 
@@ -154,7 +154,7 @@ def _torchao_format(block: Block, config: object) -> str:
     return block.named("quant_type", name, quantization_words("torchao"))
 
 
-# compressed-tensors and Quark: weights and inputs apart.
+# compressed-tensors and Quark: separate formats of weights and inputs.
 
 
 def _compressed(block: Block) -> Named:
@@ -163,7 +163,7 @@ def _compressed(block: Block) -> Named:
         own = Block(group, f"{block.source}: config_groups: {name}")
         targets = own.texts("targets") or _ALL
         if len(targets) == 1 and targets[0].endswith("Attention"):
-            continue  # the KV cache's scales, not weights
+            continue  # these are scales of the KV cache, not of weights
         weights, inputs = own.part("weights"), group.get("input_activations")
         kind = _kind(weights, str(weights.get("strategy")))
         found.append((targets, _scheme(block, f"weights of {name}", kind, _inputs(inputs))))
@@ -171,7 +171,7 @@ def _compressed(block: Block) -> Named:
 
 
 def _kind(tensor: Mapping[str, Any], strategy: str) -> str:
-    """Name an element and what shares a scale, as ``schemes`` of the words do."""
+    """Return the name of an element format and its scale group, as in the words' ``schemes``."""
     kind, size = f"{tensor.get('type')}{tensor.get('num_bits')}", tensor.get("group_size")
     if kind == "float8" and strategy in ("block", "per_block"):
         return f"{kind} in blocks"
@@ -180,7 +180,7 @@ def _kind(tensor: Mapping[str, Any], strategy: str) -> str:
 
 
 def _inputs(tensor: object) -> str:
-    """Name activations; factors of the checkpoint are compressed-tensors' and Quark's default."""
+    """Return the name of an activation format; scales in the checkpoint are the default."""
     if not tensor:
         return "16-bit"
     if not isinstance(tensor, Mapping):
@@ -230,10 +230,10 @@ def _quark_tensor(config: object) -> dict[str, Any] | None:
 _READERS: dict[str, Callable[[Block], Named]] = {
     "fp8": _fp8, "fbgemm_fp8": _fp8, "modelopt": _modelopt, "compressed-tensors": _compressed,
     "mxfp8": lambda _: [(_ALL, "mxfp8")],
-    # vLLM's Mxfp4Config implements no linear layers, only experts.
+    # vLLM's Mxfp4Config implements only experts, no linear layers.
     "mxfp4": lambda _: [(_EXPERTS, "mxfp4")],
     "experts_int8": lambda _: [(_EXPERTS, "int8_wo")],
-    # SGLang's w4afp8.py: experts of 4 bits, all else in fp8 blocks.
+    # SGLang's w4afp8.py: 4-bit experts, and fp8 blocks for all other matrices.
     "w4afp8": lambda _: [(_EXPERTS, "int4_fp8"), (_ALL, "fp8_block")],
     **dict.fromkeys(("awq", "awq_marlin", "auto_awq", "moe_wna16"), _integers),
     **dict.fromkeys(("gptq", "gptq_marlin", "auto_gptq"), _integers),

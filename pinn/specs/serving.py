@@ -1,4 +1,4 @@
-"""Settings of the engine before it serves: its flags, whatever it calls them."""
+"""Flags of an engine, under the names of vLLM."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pinn.specs.speculation import MOST_TOKENS, NONE, read_acceptance
 
 VLLM, SGLANG, TRTLLM = ENGINES = ("vllm", "sglang", "trtllm")
 GENERATION_CONFIGS = ("auto", "vllm")
-#: What SGLang calls the library that carries tokens between experts' GPUs.
+#: SGLang's names of the libraries that exchange tokens between experts' GPUs.
 DEEPEP = "deepep"
-#: Whole steps, their pieces between attention layers, or none; ``FULL_AND_PIECEWISE`` captures
-#: decodes whole and steps with prompts in pieces.
+#: CUDA graph modes: whole steps, pieces between attention layers, or none. ``FULL_AND_PIECEWISE``
+#: captures decodes whole and steps with prompts in pieces.
 CUDAGRAPH_MODES = FULL_AND_PIECEWISE, FULL_DECODE_ONLY, FULL, PIECEWISE, NO_GRAPHS = (
     "FULL_AND_PIECEWISE", "FULL_DECODE_ONLY", "FULL", "PIECEWISE", "NONE",
 )  # fmt: skip

@@ -1,6 +1,6 @@
-"""Speculative decoding: what a step drafts and verifies, and how much of it is accepted.
+"""Speculative decoding: draft and verified tokens of a step, and their acceptance.
 
-Each engine asks for it in its own words; what runs is the same few numbers.
+Engines have different flags for it, which are converted to the same few numbers.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 METHODS = NGRAM, DRAFT_MODEL, EAGLE, EAGLE3, MTP = "ngram", "draft_model", "eagle", "eagle3", "mtp"
 
-#: Text of a flag that asks for nothing of the kind.
+#: Value of a flag that disables it.
 NONE = "none"
-#: More drafted tokens than this are taken for a mistake.
+#: Most draft tokens; more are taken for a mistake.
 MOST_TOKENS = 64
 
 
 class AssumedAcceptance(NamedTuple):
-    """Assumed acceptance of a method's drafts, where the user knows nothing.
+    """Assumed acceptance of a method's drafts, if the user gives none.
 
     Attributes:
-        rate: Chance that a drafted token is accepted given that those before it were, as
-            measurements have it; None where it is the text that decides.
+        rate: Measured probability that a draft token is accepted if those before it were; None if
+            it depends on the text.
         low: Lowest rate of its sources.
         high: Highest rate of its sources.
-        source: Where they are from.
+        source: Sources of the rates.
     """
 
     rate: float | None
@@ -45,7 +45,7 @@ class AssumedAcceptance(NamedTuple):
 
     @property
     def text(self) -> str:
-        """For the recipe: an assumption with its spread, or that it has to be given."""
+        """Return a sentence on the assumption with its range, or that a rate is needed."""
         spread = f"{self.low:g} to {self.high:g}"
         if self.rate is None:
             return f"give --speculative-acceptance, measured values are {spread}: {self.source}"
@@ -60,7 +60,7 @@ class AssumedAcceptance(NamedTuple):
 
 @cache
 def default_acceptance(method: str) -> AssumedAcceptance:
-    """Return the line of ``data/engines/acceptance.csv`` of one of ``METHODS``."""
+    """Return the row of ``data/engines/acceptance.csv`` for one of ``METHODS``."""
     rows = {row["method"]: row for row in read_rows(data_folder("engines") / "acceptance.csv")}
     row = rows[method]
     rate = float(row["rate"]) if row["rate"] else None
@@ -69,7 +69,7 @@ def default_acceptance(method: str) -> AssumedAcceptance:
 
 @cache
 def _words(engine: str, kind: str) -> dict[str, str]:
-    """Return an engine's words of ``data/engines/speculation_words.csv`` with their methods.
+    """Return an engine's words in ``data/engines/speculation_words.csv`` with their methods.
 
     Args:
         engine: ``vllm``, ``sglang`` or ``trtllm``.
@@ -83,15 +83,16 @@ def _words(engine: str, kind: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Speculation:
-    """Additions of speculative decoding to a step.
+    """Settings of speculative decoding.
 
     Attributes:
         method: One of ``METHODS``.
-        tokens: Drafted tokens of each request that a step verifies beside its next one.
-        passes: Passes through the draft's layers in a step; 0 where nothing runs on the GPU.
-        branches: Drafts of a request that each pass after the first carries on (a tree's top-k).
-        acceptance: By position, the chance that a drafted token is accepted given that those
-            before it were; empty where it is not known.
+        tokens: Draft tokens of each request that a step verifies in addition to its next token.
+        passes: Passes through the draft's layers in a step; 0 if drafting needs no GPU.
+        branches: Draft branches of a request that each pass after the first extends (a tree's
+            top-k).
+        acceptance: Probability by position that a draft token is accepted if those before it were;
+            empty if unknown.
         draft: Name or path of the draft's config.json; empty for the method's own layer.
     """
 
@@ -104,15 +105,15 @@ class Speculation:
 
     @property
     def positions(self) -> int:
-        """Drafted tokens of a request that can be accepted at most: of a tree, its depth."""
+        """Return the most draft tokens of a request that can be accepted: for a tree, its depth."""
         return min(self.passes or self.tokens, self.tokens)
 
     @property
     def chances(self) -> tuple[float, ...]:
-        """Chance that at least so many drafted tokens are accepted: 1, 2, and so on.
+        """Return the probability that at least 1, 2, ... draft tokens are accepted.
 
         Raises:
-            PinnError: If nobody gave the acceptance and no measurement stands for it.
+            PinnError: If no acceptance is given and none was measured for the method.
         """
         if not self.acceptance:
             raise PinnError(f"{self.method} drafts: {default_acceptance(self.method).text}")
@@ -120,14 +121,14 @@ class Speculation:
 
     @property
     def tokens_per_step(self) -> float:
-        """Expected tokens of a request in a step that decodes: 1 + the sum of ``chances``.
+        """Return the expected tokens of a request per decode step: 1 + the sum of ``chances``.
 
         Leviathan et al. (arXiv 2211.17192), equation 1, for chances that differ by position.
         """
         return 1.0 + sum(self.chances)
 
     def described(self) -> dict[str, object]:
-        """Its fields and ``tokens_per_step``, ready for JSON."""
+        """Return the fields and ``tokens_per_step`` for JSON."""
         gain = self.tokens_per_step if self.acceptance else None
         return asdict(self) | {"acceptance": list(self.acceptance), "tokens_per_step": gain}
 
@@ -136,7 +137,7 @@ def with_acceptance(asked: Speculation, text: str) -> Speculation:
     """Return the speculation from an engine's flags and the text of ``--speculative-acceptance``.
 
     Raises:
-        PinnError: If the acceptance cannot be read or is of too few positions.
+        PinnError: If the acceptance cannot be read, or has too few positions.
     """
     given, assumed = read_acceptance(text), default_acceptance(asked.method).rate
     if not given and assumed is None:
@@ -152,10 +153,10 @@ def with_acceptance(asked: Speculation, text: str) -> Speculation:
 
 
 def read_acceptance(text: str) -> tuple[float, ...]:
-    """Rates of ``--speculative-acceptance``; none where it is empty.
+    """Return the rates of ``--speculative-acceptance``; empty without any.
 
     Raises:
-        PinnError: If it is neither a rate nor a list of them.
+        PinnError: If the text is neither a rate nor a list of rates.
 
     >>> read_acceptance("0.9,0.8"), read_acceptance("[0.7]"), read_acceptance("")
     ((0.9, 0.8), (0.7,), ())
@@ -173,10 +174,10 @@ def read_acceptance(text: str) -> tuple[float, ...]:
 
 
 def asked_of_vllm(config: str) -> Speculation:
-    """VLLM's ``--speculative-config`` (0.15.1 ``vllm/config/speculative.py``).
+    """Return the settings of vLLM's ``--speculative-config``.
 
     Raises:
-        PinnError: If it cannot be read or is of a method that is not modelled.
+        PinnError: If the flag cannot be read, or its method is not modelled.
     """
     values = _asked("vllm", config, '{"method": "mtp", "num_speculative_tokens": 2}')
     draft = _text(values, "model")
@@ -189,10 +190,10 @@ def asked_of_vllm(config: str) -> Speculation:
 
 
 def asked_of_trtllm(config: str) -> Speculation:
-    """TensorRT-LLM's ``speculative_config`` (``tensorrt_llm/llmapi/llm_args.py``).
+    """Return the settings of TensorRT-LLM's ``speculative_config`` (``llmapi/llm_args.py``).
 
     Raises:
-        PinnError: On the same grounds as :func:`asked_of_vllm`.
+        PinnError: Under the conditions of :func:`asked_of_vllm`.
     """
     values = _asked("trtllm", config, '{"decoding_type": "MTP", "num_nextn_predict_layers": 2}')
     kind = _text(values, "decoding_type")
@@ -210,7 +211,7 @@ def asked_of_trtllm(config: str) -> Speculation:
 #: these types, GLM-4 among them from 0.5.6; draft models of their own draft a chain.
 _SGLANG_TREE, _SGLANG_CHAIN = (5, 4, 8), (3, 1, 4)
 _CHAINED_AT_FIRST = {"deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "gpt_oss"}
-#: Draft tokens of n-grams (``_handle_ngram``; before 0.5.10
+#: Draft tokens of n-gram speculation (``_handle_ngram``; before 0.5.10
 #: ``speculative_ngram_max_match_window_size``).
 SGLANG_NGRAM_TOKENS = 12
 
@@ -225,10 +226,10 @@ def _sglang_sizes(method: str, model_type: str, release: tuple[int, ...]) -> tup
 
 
 def asked_of_sglang(serving: ServingSpec, model_type: str, release: tuple[int, ...]) -> Speculation:
-    """SGLang's ``--speculative-*`` flags; its draft tokens count the token that is known already.
+    """Return the settings of SGLang's ``--speculative-*`` flags.
 
     Raises:
-        PinnError: If the algorithm is not modelled or the sizes do not fit together.
+        PinnError: If the algorithm is not modelled, or the sizes are incompatible.
     """
     algorithm, draft = serving.speculative_config, serving.speculative_draft_model_path
     steps, branches = serving.speculative_num_steps, serving.speculative_eagle_topk
@@ -259,7 +260,7 @@ def _not_modelled(what: str, got: str, known: str) -> PinnError:
 
 
 def _chain(method: str, tokens: int, draft: str = "") -> Speculation:
-    """One draft after the other: a pass for each, none for what looks text up."""
+    """Return a chain of drafts: one pass for each, or none for methods that look text up."""
     if not 1 <= tokens <= MOST_TOKENS:
         raise PinnError(f"speculative tokens must be 1 to {MOST_TOKENS}, got {tokens}")
     return Speculation(method, tokens, 0 if method == NGRAM else tokens, 1, (), draft)
@@ -276,7 +277,7 @@ def _guessed(draft: str) -> str:
 
 
 def _asked(engine: str, config: str, example: str) -> dict[str, Any]:
-    """The object of a flag, all of whose keys are known."""
+    """Return the JSON object of a flag, after a check that all its keys are known."""
     values = json_object(config, "--speculative-config", example)
     own = _words(engine, "key")
     known_keys = own | _words(engine, "no_effect")

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 #: Array of numpy or of torch; one call of :func:`forward` uses one kind throughout.
 A = TypeVar("A", np.ndarray, "torch.Tensor")
 
-#: Largest bound of a |log| correction: a factor of 5e21 either way.
+#: Largest allowed bound of a |log| correction: a factor of 5e21 in either direction.
 _MOST_BOUND = 50.0
 
-#: Statistics of the training inputs, kept as arrays of the network.
+#: Statistics of the training inputs, which are arrays of the network.
 INPUT_SCALE = ("mean", "scale", "low", "high", "rate_low", "rate_high")
 
 
@@ -167,7 +167,7 @@ def _elasticity(xp: Operations[A], weights: Mapping[str, A], hidden: A) -> A:
     """
     lower = weights["elasticity_lower"]
     span = weights["elasticity_upper"] - lower
-    # Kept off 0 and 1, where the sigmoid has no slope to train on.
+    # Keep the value off 0 and 1, where the sigmoid has no gradient.
     zero = xp.clip(-lower / span, 0.1, 0.9)
     raw = _linear(xp, weights, "elasticity_head", hidden).reshape(-1, *span.shape)
     return lower + span * xp.sigmoid(raw + (xp.log(zero) - xp.log1p(-zero)))

@@ -34,8 +34,7 @@ _FACTS = ("model", "gpu", "precisions", "serving", "named")
 #: Keys of ``named``: the user's own names, with which a file can be used for the same deployment.
 NAMED = ("model", "gpu", "precision", "force")
 
-#: Flags that coefficients depend on. Other flags change features of steps, or which steps there
-#: are.
+#: Flags on which coefficients depend. Other flags change step features or the schedule.
 _COST_FLAGS = tuple(flag.name for flag in flags_of(ServingSpec) if flag.decides_cost)
 
 
@@ -65,12 +64,12 @@ class CoefficientSet:
 
     @property
     def beta(self) -> Float[np.ndarray, " step_features"]:
-        """Beta as one vector."""
+        """Return beta as one vector."""
         return self.coefficients.beta[0]
 
     @property
     def alpha(self) -> Float[np.ndarray, " request_features"]:
-        """Alpha as one vector."""
+        """Return alpha as one vector."""
         return self.coefficients.alpha[0]
 
     def configuration(self) -> dict[str, Any]:
@@ -247,7 +246,7 @@ def _checked_entries(tree: object, part: str, path: Path) -> dict[str, dict[str,
         raise PinnError(f"{path}: expected {part} as a mapping from feature names to values")
     registry = REGISTRIES[part]
     entries = {k: e if isinstance(e, dict) else {"value": e} for k, e in given.items()}
-    # A coefficient of 0 adds nothing: earlier versions wrote more of them.
+    # Coefficients of 0 are skipped: earlier versions wrote more of them.
     known = {k: e for k, e in entries.items() if k in registry or e.get("value") != 0}
     odd = sorted(set(known) ^ set(registry))
     if odd:

@@ -58,7 +58,7 @@ class Coefficients:
 
     @property
     def values(self) -> Float[np.ndarray, "n coefficients"]:
-        """Beta, then alpha, in the order of ``NAMES``."""
+        """Return beta, then alpha, in the order of ``NAMES``."""
         return np.concatenate([self.beta, self.alpha], axis=1)
 
     def take(self, index: int | slice | Int[np.ndarray, " rows"]) -> Coefficients:

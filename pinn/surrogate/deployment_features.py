@@ -31,9 +31,10 @@ from pinn.specs.model import Sampling
 from pinn.specs.precision import ACTIVATION_BYTES
 from pinn.surrogate.step_features import STEP_FEATURES, step_features
 
-#: Places of features that count once a step, however many passes it has.
+#: Indices of features that count once per step, however many passes it has.
 ONCE = tuple(list(STEP_FEATURES).index(name) for name in ("step", "request"))
-#: Far beyond any step: an engine with CUDA graphs is taken to run every draft pass as one.
+#: CUDA graph size beyond any step: an engine with graphs is assumed to run every draft pass as
+#: one.
 _ALWAYS_A_GRAPH = 1e18
 
 
@@ -83,7 +84,7 @@ def speculative_costs(deployment: Deployment) -> SpeculativeCosts | None:
 
 
 def _with_queries(costs: StepCosts, queries: int, rows: int) -> StepCosts:
-    """Return costs with so many queries of a request per key, and so many rows of it in a graph."""
+    """Return costs with ``queries`` queries per key of a request and ``rows`` rows in a graph."""
     return replace(
         costs,
         decode_pair_s=costs.decode_pair_s * queries,
@@ -112,7 +113,7 @@ def draft_pass_costs(deployment: Deployment) -> StepCosts:
 
 
 def drafted_sums(sums: BatchSums, tokens: int, rows: str) -> BatchSums:
-    """Return sums of a pass in which each decode comes with so many drafted tokens.
+    """Return sums of a pass in which each decode comes with a number of drafted tokens.
 
     Args:
         sums: Sums of the batches without drafted tokens.

@@ -26,11 +26,11 @@ from pinn.specs.precision import precision
 from pinn.surrogate.step_features import STEP_FEATURES, step_features
 
 #: Log half-width of the 90 % interval of an encoder's time: 1.645 times the spread of the widest
-#: prior of a like kernel, that of prompts' attention (0.4, ``data/features/step_features.csv``).
+#: prior of a similar kernel, prefill attention (0.4, ``data/features/step_features.csv``).
 HALF_WIDTH = 1.645 * 0.4
-#: Images of a step from which the time of each further one is taken.
+#: Images of a step from which the time of each further image is computed.
 _MANY = 8
-#: Overheads that an encoder has none of (scheduling), or beside its kernels' time (launches).
+#: Overheads that encoders do not have (scheduling), or have separately from kernels (launches).
 _APART = ("step", "request", "launched_layer")
 
 
@@ -51,7 +51,7 @@ class EncoderTime:
     floor_s: float
 
     def seconds(self, count: int) -> float:
-        """Return the seconds that so many images take in one step; 0 without any."""
+        """Return the seconds that a number of images takes in one step; 0 without images."""
         return step_encoder_seconds(count, self.first_s, self.further_s)
 
     def begun_in(self, batch: Batch) -> int:
@@ -92,7 +92,7 @@ class EncoderTime:
 
     @property
     def sentence(self) -> str:
-        """Return what images add, and that nobody measured it."""
+        """Return as text the time that images add, and that it is unmeasured."""
         low, high = (1000 * self.first_s * end for end in self.ends)
         return (
             f"{images_notice(self.images)}: {1000 * self.first_s:.3g} ms ({low:.3g} to {high:.3g}) "

@@ -45,7 +45,7 @@ class Evidence:
 
     @property
     def sentence(self) -> str:
-        """Sentence about the data that the intervals are calibrated on."""
+        """Return a sentence on the data on which the intervals are calibrated."""
         return str(self.distance["sentence"])
 
     def intervals_json(self) -> JsonObject:

@@ -24,7 +24,7 @@ from pinn.specs.serving import VLLM
 from pinn.surrogate.deployment_features import deployment_features
 from pinn.surrogate.step_features import STEP_FEATURES
 
-#: Features of the experts' work; what a layer of experts takes whatever the tokens is no rank's.
+#: Features of the experts' work. The fixed time of expert layers belongs to each rank.
 _OF_EXPERTS = np.array(
     [f.part == "experts" and f.resource != "host" for f in STEP_FEATURES.values()]
 )
@@ -48,7 +48,7 @@ def shared_features(deployment: Deployment) -> Bool[np.ndarray, " features"]:
 
 
 def _gathers(deployment: Deployment) -> bool:
-    """Whether every rank gets the tokens of all ranks.
+    """Return whether every rank gets the tokens of all ranks.
 
     vLLM's default is an all-gather and a reduce-scatter from 0.11 on (``vllm/config/parallel.py:
     all2all_backend``), and broadcasts before (0.10.2 ``vllm/envs.py: VLLM_ALL2ALL_BACKEND``).
@@ -66,9 +66,9 @@ def group_features(
     """Return the features of steps of a group of ranks.
 
     Args:
-        deployment: What runs.
+        deployment: Deployment of the ranks.
         own: Batches of the slowest rank.
-        shared: What the experts work on, per rank; ignored where ranks share none.
+        shared: Batches of the shared experts, per rank; ignored if ranks share none.
     """
     found = deployment_features(deployment, own)
     mask = shared_features(deployment)

@@ -27,8 +27,8 @@ from pinn.surrogate.step_features import STEP_FEATURES
 #: Resource of a feature -> rate that it is proportional to; other resources have no such rate.
 _OWN_RATE = {"bandwidth": "memory_bandwidth", "link": "link_bandwidth"}
 
-#: Steepest fall of a coefficient with a rate. An assumption that limits extrapolation: physics
-#: gives no bound.
+#: Steepest decrease of a coefficient with a rate. An assumption that limits extrapolation;
+#: physics gives no bound.
 _STEEPEST = -0.5
 
 
@@ -95,7 +95,7 @@ class CoefficientNetwork(nn.Module):
             )
         )
         lower, upper = elasticity_bounds()
-        # Copies: buffers that share memory would overwrite each other on loading.
+        # Copies, since buffers that share memory would overwrite each other on loading.
         known = {
             name: torch.tensor(getattr(scale, name), dtype=torch.float64) for name in INPUT_SCALE
         }
@@ -151,12 +151,12 @@ class CoefficientNetwork(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Precision of the weights: float32 or float64 in training, float64 in use."""
+        """Return the precision of the weights: float32 or float64 in training, float64 in use."""
         return self.beta_base.dtype
 
     @property
     def parameter_count(self) -> int:
-        """Number of trained parameters."""
+        """Return the number of trained parameters."""
         return sum(p.numel() for p in self.parameters())
 
 

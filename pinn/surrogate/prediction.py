@@ -105,22 +105,22 @@ class Prediction:
 
     @property
     def beta(self) -> dict[str, float]:
-        """Coefficients of a step by name: seconds, or multiples of datasheet time."""
+        """Return the coefficients of a step by name: seconds, or multiples of datasheet time."""
         return dict(zip(STEP_FEATURES, self.coefficients.beta.tolist(), strict=True))
 
     @property
     def alpha(self) -> dict[str, float]:
-        """Coefficients of a request outside the steps by name, in seconds or step times."""
+        """Return the coefficients of a request outside its steps, by name."""
         return dict(zip(REQUEST_FEATURES, self.coefficients.alpha.tolist(), strict=True))
 
     @cached_property
     def evidence(self) -> Evidence:
-        """Intervals of the coefficients and the batches, and the distance from measurements."""
+        """Return the intervals of coefficients and batches, and the distance from training data."""
         return self.find_evidence(self.batches)
 
     @property
     def trust(self) -> str:
-        """Sentence about the data that the intervals are calibrated on."""
+        """Return a sentence on the data on which the intervals are calibrated."""
         return self.evidence.sentence
 
     @overload
@@ -167,7 +167,7 @@ class Prediction:
 
     @cached_property
     def steps(self) -> tuple[StepTime, ...]:
-        """Times of the batches, with their intervals."""
+        """Return the times of the batches, with their intervals."""
         parsed = [parse_batch(text) for text in self.batches]
         seconds = batch_seconds(self.coefficients.beta, self.deployment, parsed).tolist()
         encoders, floors = map(self._encoder_s, parsed), self._floors(parsed).tolist()

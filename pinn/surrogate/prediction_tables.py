@@ -31,13 +31,13 @@ _SPECULATIVE = (
     "intervals are those of steps without them, and times per token assume the "
     "acceptance above."
 )
-#: Number of CUDA graph sizes that are listed before the last one.
+#: Most CUDA graph sizes that are listed before the last one.
 _LISTED = 4
 
 
 def print_prediction(found: Prediction, recipe: bool, betas: bool, memory: bool) -> None:
     """Print the configuration, then step times, or the details that are asked for."""
-    steps = found.steps  # refuses a batch that cannot be read before anything is printed
+    steps = found.steps  # raises an error for an unreadable batch before anything is printed
     console = page(WIDEST if recipe or betas else WIDTH)
     console.print(_title(found))
     for line in assumption_lines(found.deployment):

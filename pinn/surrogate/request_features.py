@@ -40,7 +40,7 @@ class RequestFeature:
 
     @property
     def phase(self) -> str:
-        """Phase whose time the feature adds to."""
+        """Return the phase to whose time the feature adds."""
         return self.name.partition(".")[0]
 
     def value(self, prompt_tokens: Values) -> Values:

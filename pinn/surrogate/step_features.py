@@ -87,12 +87,12 @@ class StepFeature:
 
     @property
     def prior(self) -> float:
-        """Beta expected before any data: the whole cost, kernels and overhead."""
+        """Return the beta expected before any data: the whole cost, kernels and overhead."""
         return self.kernel_prior + (self.overhead.prior if self.overhead else 0.0)
 
     @property
     def source(self) -> str:
-        """Source of the prior in words, overhead included."""
+        """Return the source of the prior as text, including that of the overhead."""
         if self.overhead is None:
             return self.rests_on
         return (

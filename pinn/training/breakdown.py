@@ -35,14 +35,15 @@ PARTS: dict[str, str] = {
     "launching": "time that the GPU waits for kernel launches outside CUDA graphs",
     "host": "CPU: scheduling, input preparation, work per request",
 }
-#: Part of steps under speculative decoding alone, where a draft model runs on the GPU.
+#: Part of steps with speculative decoding by a draft model on the GPU.
 DRAFTING: dict[str, str] = {"drafting": "layers and head of the draft model, in all its passes"}
 #: Part of steps with the first token of an image.
 ENCODING: dict[str, str] = {
     "encoder": "vision encoder, composed of measured kernels; never measured as a whole"
 }
 
-#: Matrix multiplications: the time of one token is ``weights``, the rest ``matmul_arithmetic``.
+#: Multiplications are split: the time of one token is ``weights``, the rest
+#: ``matmul_arithmetic``.
 _GEMM = "gemm"
 #: Step feature -> part of the breakdown; ``gemm`` is split in two.
 PART_OF_FEATURE: dict[str, str] = {name: f.part for name, f in STEP_FEATURES.items()}
@@ -52,7 +53,8 @@ PART_OF_OPERATOR: dict[str, str] = {
     for operator in COMPOSED_PARTS
 }
 
-#: One decode without context: its multiplications read every weight once and do little else.
+#: Batch of one decode without context: its multiplications read every weight once and do little
+#: else.
 _ONE_TOKEN = UniformBatches(*(np.array([x]) for x in (1.0, 0.0, 0.0, 0.0, 0.0)))
 
 
@@ -137,7 +139,7 @@ def breakdown(
 
 
 def _waited(seconds: Mapping[str, float]) -> dict[str, float]:
-    """Parts of a step, of launching what goes on after the GPU's work is done."""
+    """Return the parts of a step, with only the launching that goes on after the GPU's work."""
     work = sum(value for part, value in seconds.items() if part not in ("launching", "host"))
     return {**seconds, "launching": max(seconds["launching"] - work, 0.0)}
 

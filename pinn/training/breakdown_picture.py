@@ -31,9 +31,9 @@ PART_LOOKS = dict(
     )
 )  # fmt: skip
 
-#: Number of kernels shown per step; the others are added up.
+#: Most kernels that are shown per step; the others are added up.
 _KERNELS = 8
-#: Least share of a segment that has a number.
+#: Smallest share of a bar's segment that is labelled with a number.
 _LABELLED_SHARE = 0.05
 
 

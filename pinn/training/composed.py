@@ -1,4 +1,4 @@
-"""Times of composed steps."""
+"""Composed steps of many deployments, with their times."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields

@@ -100,7 +100,8 @@ class Distillation(lightning.LightningModule):
         self.register_buffer("groups", torch.tensor(FEATURE_GROUPS, dtype=torch.float32), False)
         masks = torch.tensor(np.stack([HOST, LAUNCHING, GPU], axis=1), dtype=torch.float32)
         self.register_buffer("overlapping", masks, False)
-        # Before a strategy wraps the module: DDP waits for the gradient of every trained parameter.
+        # Before a strategy wraps the module, since DDP waits for the gradient of every trained
+        # parameter.
         network.requires_grad_(True)
         network.alpha_base.requires_grad_(False)
 
@@ -130,7 +131,7 @@ class Distillation(lightning.LightningModule):
         return batch.features * beta.float().unsqueeze(1)
 
     def _whole(self, seconds: Float[Tensor, "m n features"]) -> Float[Tensor, "m n"]:
-        """Steps: ``pinn.surrogate.step_features.step_time``."""
+        """Return the seconds of whole steps, as ``pinn.surrogate.step_features.step_time`` does."""
         host, launching, gpu = (seconds @ self.overlapping).unbind(-1)
         return host + torch.maximum(launching, gpu)
 

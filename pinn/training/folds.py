@@ -1,8 +1,8 @@
 """Trainings that hold out models or GPUs, each cached on disk.
 
 A held-out model is in no training data: neither its kernels, its measured deployments and its
-serving runs, nor those of its near copies. With a held-out GPU, its deployments and runs are held
-out; its kernels are where the fold says so.
+serving runs, nor those of its near copies. A held-out GPU's deployments and runs are in no training
+data either. Its kernels are excluded only where the fold says so.
 """
 
 import json

@@ -21,7 +21,7 @@ class KernelSettings:
 
     Attributes:
         released: Folder of fitted surrogates that come with the project, one sub-folder per
-            exclusion; None fits them anew.
+            exclusion; None fits them again.
         cache: Folder of cached surrogates and composed steps.
         gpus: Names of the GPUs that steps are composed for.
         synthetic: Number of synthetic deployments.
@@ -97,7 +97,7 @@ def training_deployments(settings: KernelSettings, exclude: Exclusion) -> list[D
     return synthetic + catalog_deployments(settings.catalog, gpus, settings.seed + 2, allowed)
 
 
-#: Offset of the seed of validation deployments and batches, which no training uses.
+#: Offset of the seed of validation deployments and batches, which is used nowhere else.
 _VALIDATION_SEED = 1_000_000
 
 

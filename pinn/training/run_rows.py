@@ -22,9 +22,9 @@ FIGURE_WEIGHTS = {
     "itl_mean_s": 0.5,
 }  # fmt: skip
 
-#: Half the relative change of beta that a metric's gain is measured by.
+#: Half of the relative change of beta with which a metric's gain is measured.
 _NUDGE = 0.01
-#: Bounds of a gain: near saturation E2E changes many times as much as the step time.
+#: Bounds of a gain: near saturation E2E changes by many times the change of the step time.
 _GAINS = (0.3, 10.0)
 
 
@@ -56,7 +56,7 @@ class RunRows:
     weight: Float[np.ndarray, " n"]
 
 
-#: Rows without any run.
+#: Rows of a fit without any run.
 NO_RUNS = RunRows(
     np.zeros(0, dtype=np.int64),
     np.zeros((0, len(STEP_FEATURES))),

@@ -37,22 +37,21 @@ _OPERATORS, _SHARED = len(COMPOSED_PARTS), len(COMPOSED_PARTS) + len(_OVERHEAD_C
 _OWN = _OPERATORS + 1
 _DIRECT = _SHARED + len(PRIOR_ALPHA)
 
-#: 1 where a per-model effect scales the seconds of a factor; alphas have none.
+#: Matrix with 1 where a per-model effect scales the seconds of a factor; alphas have no effects.
 _EFFECTS = np.eye(_DIRECT, _OWN)
 _EFFECTS[_OPERATORS:_SHARED, -1] = 1.0
 _EFFECTS[_SHARED:] = 0.0
 
-#: Farthest that a coefficient is looked for from its prior, in spreads: beyond, exponentials are
-#: void.
+#: Largest distance of a coefficient from its prior in spreads; beyond it exponentials overflow.
 FARTHEST_SPREADS = 6.0
 
-#: Most Gauss-Newton steps of a refit: a numerical limit.
+#: Most Gauss-Newton steps of a refit, a numerical limit.
 _STEPS = 200
-#: Rounds after which only half of each change is applied: near saturation the batches react so
-#: strongly that whole changes would swing around the solution.
+#: Number of rounds after which only half of each change is applied: near saturation the batches
+#: react so strongly that full changes would oscillate around the solution.
 _WHOLE_ROUNDS = 3
-#: Median error above which a change that increases it is halved. That far from the solution metrics
-#: are no longer linear, and fitting on can end elsewhere.
+#: Median error above which a change that increases it is halved. That far from the solution
+#: metrics are not linear, and the fit can end elsewhere.
 _TOO_FAR = 0.25
 
 Logs = Float[np.ndarray, " logs"]
@@ -127,7 +126,7 @@ class RunFit:
         }
 
 
-#: Key of ``model_effects`` in checkpoints before this release.
+#: Key of ``model_effects`` in earlier checkpoints.
 _OLD_EFFECTS = "departures"
 
 
@@ -168,17 +167,17 @@ class Evidence:
 
     @property
     def models(self) -> list[str]:
-        """Model of each run."""
+        """Return the model of each run."""
         return [run.deployment.model.name for run in self.runs]
 
     @property
     def served(self) -> list[str]:
-        """Model of each measured deployment."""
+        """Return the model of each measured deployment."""
         return [deployment.model.name for deployment in self.serving.deployments]
 
     @property
     def names(self) -> list[str]:
-        """Every measured model."""
+        """Return every measured model."""
         return sorted({*self.models, *self.served})
 
 

@@ -46,7 +46,7 @@ class ServingFitSettings:
     ttft_delta: float = 0.2
 
 
-#: Least share of its steps' time in a TTFT, however much of the API server's work they hide.
+#: Smallest share of its steps' time in a TTFT, however much work of the API server overlaps.
 LEAST_STEPS_SHARE = 0.5
 
 Seconds = TypeVar("Seconds", Tensor, np.ndarray)
@@ -64,12 +64,12 @@ def is_least_ttft(steps: Seconds, beside: Seconds) -> Seconds:
     return steps + beside < LEAST_STEPS_SHARE * steps
 
 
-#: Name -> values; the first axis counts rows, runs or deployments.
+#: Name -> values; the first axis is rows, runs or deployments.
 TensorBatch = dict[str, Shaped[Tensor, "..."]]
 
 
 class Repeat(IterableDataset[TensorBatch]):
-    """Full batch, repeated: 825 rows fit one step."""
+    """A data set of one full batch, repeated for each optimizer step."""
 
     def __init__(self, batch: TensorBatch, times: int) -> None:
         self.batch, self.times = batch, times
@@ -116,7 +116,8 @@ class ServingFit(lightning.LightningModule):
         super().__init__()
         self.save_hyperparameters({**asdict(settings), "network": asdict(network.settings)})
         self.network, self.settings = network, settings
-        # Before a strategy wraps the module: DDP waits for the gradient of every trained parameter.
+        # Before a strategy wraps the module, since DDP waits for the gradient of every trained
+        # parameter.
         network.requires_grad_(True)
 
     def training_step(self, batch: TensorBatch) -> Float[Tensor, ""]:

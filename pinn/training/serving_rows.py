@@ -32,7 +32,7 @@ from pinn.surrogate.step_features import STEP_FEATURES, overlapped
 # Training uses these sums. Predictions of a trained network simulate the benchmark anew
 # (``pinn.training.serving_rows``).
 
-#: Coefficients before any data, which rows are simulated with.
+#: Prior coefficients, with which rows are simulated.
 PRIOR_BETA = np.array([f.prior for f in STEP_FEATURES.values()])
 PRIOR_ALPHA = np.array([f.prior for f in REQUEST_FEATURES.values()])
 
@@ -75,22 +75,22 @@ class ServingRows:
 
     @property
     def row_id(self) -> tuple[str, ...]:
-        """Name of each row in its source."""
+        """Return the name of each row in its source."""
         return tuple(m.row_id for m in self.measured)
 
     @property
     def concurrency(self) -> Int[np.ndarray, " n"]:
-        """Number of clients of each row's benchmark."""
+        """Return the number of clients of each row's benchmark."""
         return np.array([m.concurrency for m in self.measured])
 
     @property
     def tpot_s(self) -> Float[np.ndarray, " n"]:
-        """Measured mean time per output token, seconds."""
+        """Return the measured mean time per output token, in seconds."""
         return np.array([m.tpot_s for m in self.measured])
 
     @property
     def ttft_s(self) -> Float[np.ndarray, " n"]:
-        """Measured mean time to first token, seconds."""
+        """Return the measured mean time to first token, in seconds."""
         return np.array([m.ttft_s for m in self.measured])
 
     def take(self, keep: Bool[np.ndarray, " n"]) -> ServingRows:

@@ -22,10 +22,10 @@ from pinn.units import MICROSECOND
 
 #: Largest ratio of sizes at which a kernel counts as measured.
 NEAR = 1.1
-#: Number of steps that a table has side by side.
+#: Most steps that a table shows side by side.
 _ABREAST = 2
 _MORE = "More: --explain (contents of parts; measured kernels), --plot, --json FILE."
-#: Sizes that are not worth printing: no window, a gate, no parallelism.
+#: Sizes that are not printed: no window, a gate, no parallelism.
 _USUAL = {"window": 0.0, "matrices": 3.0, "tensor_parallel": 1.0, "expert_parallel": 1.0}
 
 
@@ -45,7 +45,7 @@ class StepBreakdowns:
 
     @cached_property
     def marks(self) -> list[list[str]]:
-        """Limits of the engine and of the training data that each step exceeds."""
+        """Return the limits of the engine and of the training data that each step exceeds."""
         return batch_marks([parse_batch(step.batch) for step in self.steps], self.deployment)
 
     def to_json(self) -> JsonObject:

@@ -22,11 +22,11 @@ WEIGHTS_SHARE = 0.85
 #: Largest difference, in log units, of a synthetic GPU's rates from a real one's. An H200's memory
 #: is 1.43 times as fast as an H100's, its arithmetic the same (their datasheets).
 OTHER_RATES = 0.4
-#: Deployments on real GPUs for each one on a synthetic GPU. With one for one, the network fits its
-#: teacher less well on real GPUs (error 0.95 % instead of 0.74 %).
+#: Deployments on real GPUs per deployment on a synthetic GPU. With equally many of both, the
+#: network fits its teacher less well on real GPUs (error 0.95 % instead of 0.74 %).
 REAL_CARDS = 3
-#: Releases of vLLM whose defaults composed steps have: one that fuses no all-reduce with a norm,
-#: and one that does by default.
+#: Releases of vLLM whose defaults composed steps have: one without fusion of all-reduces and
+#: norms by default, and one with it.
 TAUGHT_RELEASES = ("0.15.1", "0.20.1")
 
 
@@ -102,7 +102,7 @@ def started(model: ModelSpec, gpu: GpuSpec, serving: ServingSpec) -> Deployment 
     """
     room, ranks = WEIGHTS_SHARE * gpu.memory_bytes, serving.tensor_parallel_size
     if _weight_bytes(model, 1, 1, 1) > room * ranks * serving.data_parallel_size:
-        return None  # Three of four draws; what follows takes thirty times as long.
+        return None  # Three of four draws end here; the following checks take thirty times as long.
     spread = [_other(serving, enable_expert_parallel=True)] if model.moe is not None else []
     for flags in (serving, *spread):
         try:
@@ -114,7 +114,7 @@ def started(model: ModelSpec, gpu: GpuSpec, serving: ServingSpec) -> Deployment 
     return None
 
 
-#: Cached flags, alone and with replacements: there are few, and checking them takes long.
+#: Cache of flags, alone and with replacements: there are few, and checks take long.
 _flags, _other = cache(ServingSpec), cache(replace)
 
 

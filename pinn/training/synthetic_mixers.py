@@ -1,4 +1,4 @@
-"""Layers of synthetic models that mix tokens otherwise than by attention over all keys.
+"""Layers of synthetic models with other token mixers than attention over all keys.
 
 Shapes are drawn around those of published models: hybrids of attention and recurrent layers
 (Qwen3-Next, Kimi-Linear, Nemotron-H), attention to keys that an indexer picks (DeepSeek-V3.2,
@@ -125,8 +125,8 @@ def compressed(draw: np.random.Generator, ffns: Ffns) -> Groups:
     return _spread(ffns, [(0.5, coarse), (0.5, chosen), (0.05, window)])
 
 
-#: Share of synthetic models -> way to draw their layers. As all probabilities of drawing, these
-#: are assumptions; the rest of the models have attention over keys alone.
+#: Share of synthetic models -> function that draws their layers. The shares are assumptions; the
+#: rest of the models have only attention over keys.
 SHARES: tuple[tuple[float, Callable[..., Groups]], ...] = (
     (0.14, hybrid), (0.08, indexed), (0.07, compressed),
 )  # fmt: skip

@@ -18,8 +18,8 @@ from pinn.specs.model import (
 from pinn.specs.precision import precision
 from pinn.training.synthetic_mixers import SHARES, STREAMS, compressed, hybrid
 
-#: Share of synthetic models -> number formats of attention, of dense FFN and shared experts, and of
-#: routed experts. The combinations are those of published checkpoints; the shares, as all
+#: Share of synthetic models -> number formats of attention, of dense FFN and shared experts, and
+#: of routed experts. The combinations are those of published checkpoints. The shares, like all
 #: probabilities of this file, are assumptions.
 FORMATS: tuple[tuple[float, tuple[str, str, str]], ...] = (
     (0.18, ("bf16", "bf16", "bf16")),
@@ -38,7 +38,7 @@ FORMATS: tuple[tuple[float, tuple[str, str, str]], ...] = (
 )
 
 
-#: Sampling parameters, equally often: those of benchmarks, of vLLM, and of models.
+#: Sampling parameters with equal probability: those of benchmarks, of vLLM, and of models.
 SAMPLINGS: tuple[Sampling, ...] = (
     Sampling(temperature=0),
     Sampling(),
@@ -47,8 +47,8 @@ SAMPLINGS: tuple[Sampling, ...] = (
     Sampling(top_k=20, top_p=0.8, repetition_penalty=1.05),
 )
 
-#: Widths over the hidden size, least and most: of a dense FFN, and of all experts that a token
-#: is routed to. Published models of the catalog have 2.3 to 8 and 1.6 to 7.
+#: Smallest and largest width relative to the hidden size: of a dense FFN, and of all experts of a
+#: token. Published models of the catalog have 2.3 to 8 and 1.6 to 7.
 DENSE_WIDTHS, ACTIVE_WIDTHS = (2, 8), (1, 8)
 
 

@@ -35,11 +35,12 @@ OVERHEADS: dict[str, Overhead] = {
     name: feature.overhead for name, feature in STEP_FEATURES.items() if feature.overhead
 }
 
-#: Spread of kernel multipliers. Kernels were measured on the same engine, so multipliers stay near
-#: 1. Chosen, as the spreads of the overheads, by holding out one model among the training models of
+#: Spread of kernel multipliers. Kernels were measured on one engine, so multipliers are near 1.
+#: Chosen, like the spreads of the overheads, by holding out one model among the training models of
 #: every outer fold (LOG.md).
 MULTIPLIER_SPREAD = 0.05
-#: Spread of sampling, an assumption: it was timed on one GPU, by PyTorch outside an engine.
+#: Spread of the sampling multiplier, an assumption: sampling was timed on one GPU, by PyTorch
+#: without an engine.
 SAMPLING_SPREAD = 0.15
 #: Standard deviation of each multiplier's logarithm, in the order of ``COMPOSED_PARTS``.
 MULTIPLIER_SPREADS = tuple(
@@ -109,10 +110,10 @@ def prior_scalars() -> Scalars:
     return Scalars(np.ones(len(COMPOSED_PARTS)), np.array(overheads))
 
 
-# Groups of parts of a step that share no feature, each of which can be fitted by itself.
+# Groups of parts of a step that share no feature, so that each group can be fitted separately.
 #
-# A whole step does not tell which feature its time belongs to. In a long prompt of a
-# mixture-of-experts model, experts that move activations and attention that grows with tokens look
+# The time of a whole step does not show to which feature it belongs. In a long prompt of a
+# mixture-of-experts model, moving activations for experts and attention that grows with tokens look
 # alike. A network that confused them had errors of 60 % on models with much of the one and little
 # of the other (LOG.md).
 
@@ -127,8 +128,8 @@ def _joined() -> list[set[str]]:
     return [*groups, set(), set()]
 
 
-#: Names of the parts of each group, in order of the registry. The last two groups have no kernels:
-#: launching, which overlaps the others, and the other overheads.
+#: Names of the parts of each group, in the order of the registry. The last two groups have no
+#: kernels: launching, which overlaps the others, and the other overheads.
 PART_GROUPS: tuple[tuple[str, ...], ...] = tuple(
     tuple(part for part in COMPOSED_PARTS if part in group) for group in _joined()
 )
@@ -139,7 +140,7 @@ def _of_feature(explains: tuple[str, ...], part: str = "") -> int:
     return found[0] if found else len(PART_GROUPS) - (2 if part == "launching" else 1)
 
 
-#: 1 where a feature, or a part, belongs to a group.
+#: Matrix with 1 where a feature, or a part, belongs to a group.
 FEATURE_GROUPS: Float[np.ndarray, "features groups"] = np.eye(len(PART_GROUPS))[
     [_of_feature(feature.explains, feature.part) for feature in STEP_FEATURES.values()]
 ]
@@ -166,14 +167,14 @@ def group_seconds(
 
 # Betas of composed steps: the non-negative combination of step features that fits best.
 
-#: Part of a step -> features that may explain it, which are non-negative and grow with it.
+#: Part of a step -> features that may explain it.
 EXPLAINED_BY: dict[str, tuple[str, ...]] = {
     operator: tuple(name for name, f in STEP_FEATURES.items() if operator in f.explains)
     for operator in COMPOSED_PARTS
 }
 
-#: Weight of the whole step's error beside those of its parts, so that parts compensate each other.
-#: It took the error of steps at batches not fitted from 1.8 to 1.4 % (LOG.md).
+#: Weight of the whole step's error relative to those of its parts, so that errors of parts
+#: compensate. It reduced the error of steps at batches outside the fit from 1.8 to 1.4 % (LOG.md).
 WHOLE_WEIGHT = 2.0
 
 _NAMES = list(STEP_FEATURES)

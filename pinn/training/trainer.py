@@ -38,7 +38,7 @@ class TrainerSettings:
         """Check that this machine has the devices.
 
         Raises:
-            PinnError: If it has not; the message has Lightning's reason.
+            PinnError: If a device is missing; the message has Lightning's reason.
         """
         _silence_lightning()
         try:
@@ -102,7 +102,7 @@ def last_state(folder: Path) -> Path | None:
 
 
 def _silence_lightning() -> None:
-    """Silence Lightning's hints on what every fit here does on purpose."""
+    """Silence Lightning's hints on intended settings."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     for hint in (
         "does not have many workers",  # a batch is a slice of tensors in memory

@@ -1,10 +1,10 @@
 """Measured deployments, each group calibrated from three of its rows and scored on the others.
 
 A group is a model on a GPU in one format, parallelism and engine version, with six rows or more.
-Its three rows are of one length at the concurrencies nearest to 4, 16 and 64; ten draws where there
-is a choice. All starts from the network that never saw the model, with intervals learned on the
-other models, and the settings of the calibration (spreads of the scalars, noise) are those whose
-intervals did best on the other models' groups. Batches are those of the network's own simulation.
+Its three rows have one length and the concurrencies nearest to 4, 16 and 64; there are ten draws if
+possible. The prior is that of the network that held the model out, with intervals from the other
+models. The settings (spreads of the calibration factors, noise) are those with the best intervals
+on the other models' groups. Batches are those of the network's own simulation.
 """
 
 import itertools
@@ -27,39 +27,40 @@ _GROUP = [
     "model", "gpu", "precision", "tensor_parallel_size", "enable_expert_parallel", "engine_version",
 ]  # fmt: skip
 
-#: Settings to choose from: relative spreads of a scalar, noise of ITL, of TTFT.
+#: Candidate settings: relative spreads of a calibration factor, noise of ITL, of TTFT.
 _SPREADS = (0.35, 0.5, 0.7, 1.0, 1.4)
 _TIME_NOISES, _TTFT_NOISES = (0.01, 0.015, 0.02, 0.03, 0.045), (0.04, 0.06, 0.09, 0.13)
 _GRIDS = (*[_SPREADS] * len(SCALARS), _TIME_NOISES, _TTFT_NOISES)
 
-#: Where the search starts, the least relative gain of a round that goes on, and most rounds.
+#: First settings of the search, smallest relative gain of a round for another one, and most
+#: rounds.
 _START, _LEAST_GAIN, _SEARCH_ROUNDS = (*[0.5] * len(SCALARS), 0.03, 0.09), 1e-3, 4
 
-#: Share of measurements beyond the intervals that settings are chosen by.
+#: Share of measurements outside the intervals by which settings are chosen.
 _BEYOND = 0.1
 
 _FIGURES = ("tpot", "ttft")
 
 Figures = Float[np.ndarray, "rows figures"]
-#: What a calibration assumes: one value of each of ``_GRIDS``.
+#: Settings of a calibration: one value from each of ``_GRIDS``.
 Settings = tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class Draw:
-    """Rows to calibrate on, and the others of their group."""
+    """Rows for calibration, and the other rows of their group."""
 
     group: int
     train: Int[np.ndarray, " three"]
     test: Int[np.ndarray, " others"]
 
 
-#: What is released.
+#: Settings of the release.
 _IN_USE = (*SCALAR_SPREADS.values(), posterior.TIME_NOISE, posterior.TTFT_NOISE)
 
 
 def score() -> tuple[pd.DataFrame, dict[str, float]]:
-    """Median and mean errors (%) before and after, by model, and the coverage of intervals."""
+    """Return median and mean errors (%) before and after, by model, and coverage of intervals."""
     data = read_left_out()
     draws = list(all_draws(data))
     search = Search(data, draws)
@@ -81,7 +82,7 @@ def score() -> tuple[pd.DataFrame, dict[str, float]]:
 
 
 def words(settings: Settings) -> str:
-    """Spreads and noise in words."""
+    """Return spreads and noise as text."""
     spreads = ", ".join(f"{name} {spread:g}" for name, spread in _spreads(settings).items())
     return f"{spreads}; noise {settings[-2]:g} and {settings[-1]:g}"
 
@@ -91,7 +92,7 @@ def _spreads(settings: Settings) -> dict[str, float]:
 
 
 def all_draws(data: LeftOut) -> Iterator[Draw]:
-    """Every group's draws."""
+    """Yield the draws of every group."""
     table = data.observations
     group = table.groupby(_GROUP, sort=False).ngroup().to_numpy()
     rng = np.random.default_rng(_SEED)
@@ -115,7 +116,7 @@ def _choices(table: pd.DataFrame, rows: np.ndarray) -> Iterator[tuple[int, ...]]
 
 
 def calibrated(rows: np.ndarray, data: LeftOut, settings: Settings) -> posterior.Posterior:
-    """The posterior of some rows."""
+    """Return the posterior after calibration to some rows."""
     return posterior.fit_posterior(
         _prior(rows[0], data, settings),
         data.features[rows].reshape(2 * len(rows), -1),
@@ -132,18 +133,18 @@ def _prior(row: int, data: LeftOut, settings: Settings) -> Prior:
 def _log_errors(
     rows: np.ndarray, data: LeftOut, found: Prior, settings: Settings
 ) -> tuple[Figures, Figures]:
-    """Log errors of some rows' figures, and how far they are said to be off."""
+    """Return log errors of some rows' metrics, and their predicted standard deviations."""
     predicted = data.features[rows] @ found.mean + data.offset[rows]
     spread = found.spread(data.features[rows].reshape(2 * len(rows), -1)).reshape(len(rows), 2)
     return np.log(predicted / data.measured[rows]), np.hypot(spread, settings[-2:])
 
 
 class Search:
-    """Return the settings whose 90 % intervals do best on held-out rows.
+    """Search for the settings whose 90 % intervals are best on held-out rows.
 
-    By the interval score (Gneiting and Raftery 2007), width + 2 / 0.1 x how far a measurement lies
-    beyond the interval: its mean is the smallest where intervals are as wide as errors are. Each
-    group counts the same, and TPOT and TTFT do by the logs of their means.
+    The criterion is the interval score (Gneiting and Raftery 2007), width + 2 / 0.1 x distance of a
+    measurement outside the interval. Its mean is smallest if intervals are as wide as errors.
+    Groups have equal weights, and so do TPOT and TTFT, by the logs of their means.
     """
 
     def __init__(self, data: LeftOut, draws: list[Draw]) -> None:
@@ -152,7 +153,7 @@ class Search:
         self._known: dict[Settings, Float[np.ndarray, "draws figures"]] = {}
 
     def best(self, use: Bool[np.ndarray, " draws"]) -> Settings:
-        """The best by the draws to ``use``: one setting after the other, up and down its grid."""
+        """Return the best settings for the draws to ``use``, by coordinate search."""
         at, value = _START, self._value(_START, use)
         for _ in range(_SEARCH_ROUNDS):
             start = value
@@ -213,7 +214,7 @@ def _is_kept(draw: Draw, data: LeftOut, settings: Settings, prior: Prior) -> boo
 
 
 def summary(rows: pd.DataFrame) -> dict[str, float]:
-    """Percentages over all draws' rows; a draw is worse by its mean error."""
+    """Return percentages over all draws' rows; a draw is worse if its mean error grows."""
     of_draw = rows.groupby(["group", "draw"])[["before", "after", "kept"]].mean()
     shares = {
         f"{side}_{name}": rows[side].agg(name)

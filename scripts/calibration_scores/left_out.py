@@ -1,4 +1,4 @@
-"""Measured deployments beside what networks that never saw their model say of them."""
+"""Measured deployments, with predictions of networks that held out their model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,22 +34,23 @@ from pinn.training.serving_rows import ServingRows, serving_rows
 _FIGURES = ("itl_mean_s", "ttft_mean_s")
 _COLUMNS = [f"{figure}:{name}" for figure in _FIGURES for name in NAMES]
 
-#: Log half-widths of a deployment's coefficients, and what is known of its steps.
+#: Log half-widths of a deployment's coefficients, and the known spread of its steps.
 Doubt = tuple[Float[np.ndarray, " coefficients"], KnownSteps]
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """``n`` measured deployments, their TPOT and TTFT as lines in the coefficients.
+    """``n`` measured deployments, with TPOT and TTFT linear in the coefficients.
 
     Attributes:
-        observations: The rows as they were read.
+        observations: Rows of the measured deployments.
         model: Model of each row.
-        base: Coefficients by the network that never saw the model.
-        features: Change of TPOT and of TTFT with each coefficient, for the batches of the base.
-        offset: What both hold beside features x coefficients.
-        measured: TPOT and TTFT.
-        doubts: How far each row's coefficients and steps may be off.
+        base: Coefficients by the network that held out the model.
+        features: Derivatives of TPOT and TTFT with respect to each coefficient, for the base's
+            batches.
+        offset: Constant parts of TPOT and TTFT beside features x coefficients.
+        measured: Measured TPOT and TTFT.
+        doubts: Uncertainty of each row's coefficients and steps.
     """
 
     observations: pd.DataFrame
@@ -62,7 +63,7 @@ class LeftOut:
 
 
 def read_left_out() -> LeftOut:
-    """Read everything; simulations and descriptions are cached on disk."""
+    """Read all rows; simulations and descriptions are cached on disk."""
     observations = read_silicon()[0]
     rows = serving_rows(observations)
     deployments = [rows.deployments[i] for i in rows.deployment]
@@ -84,7 +85,7 @@ def read_left_out() -> LeftOut:
 
 
 def left_out_network(model: ModelSpec) -> Path:
-    """The network beside the checkpoint that never saw a model; not every model has one."""
+    """Return the network, beside the checkpoint, that held out a model; some models have none."""
     slug = Exclusion(models=(model,)).slug()
     return find_checkpoint(None).with_name(LEFT_OUT_FOLDER) / f"{slug}.safetensors"
 
@@ -95,7 +96,7 @@ def _coefficients(network: Path, deployment: Deployment) -> Float[np.ndarray, " 
 
 
 def _simulated(observations: pd.DataFrame, networks: Mapping[str, Path]) -> pd.DataFrame:
-    """TPOT and TTFT of every row, and how they change with each coefficient."""
+    """Return the TPOT and TTFT of every row, and their derivatives by each coefficient."""
     jobs = []
     for m in serving_rows(observations).measured:
         found = _coefficients(networks[m.deployment.model.name], m.deployment)
@@ -113,7 +114,7 @@ def _figures(job: Job, run: Run) -> list[float]:
 
 
 def _doubts(rows: ServingRows, networks: Mapping[str, Path]) -> dict[Deployment, Doubt]:
-    """How far each deployment's coefficients and steps may be off, learned on other models."""
+    """Return the uncertainty of each deployment's coefficients and steps, from other models."""
     checkpoint, found = find_checkpoint(None), {}
     errors = remembered_table(_errors, checkpoint)
     of_model = {n: tuple(d for d in rows.deployments if d.model.name == n) for n in networks}
@@ -134,7 +135,7 @@ def _doubts(rows: ServingRows, networks: Mapping[str, Path]) -> dict[Deployment,
 
 
 def _errors(checkpoint: Path) -> pd.DataFrame:
-    """Return errors of held-out models' rows with all that was known of them."""
+    """Return errors of held-out models' rows, with the traits of their deployments."""
     kept = pd.read_csv(checkpoint.with_suffix(".predictions.csv"))
     return described_errors(
         kept[kept["split"] == KEPT],

@@ -1,9 +1,9 @@
-"""Servers of public data, calibrated to some of it and scored on the rest.
+"""Servers of public data, calibrated to some of their data and scored on the rest.
 
-The step summaries of one server: later time, other loads, and a prompt nobody sent. Measured
-serving runs: one load of a server calibrates, its other loads are scored. All starts from the
-checkpoint in use, which learned from runs of the same models (of a model that has a network of its
-own excluded, from that one).
+Step summaries of one server are scored on later time, other loads, and an unseen prompt. Of
+measured serving runs, one load of a server is used for calibration and its other loads are scored.
+The prior is that of the checkpoint in use, or of the network that held the model out if there is
+one.
 """
 
 import os
@@ -36,7 +36,7 @@ from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE
 
 
 def prior_of(deployment: Deployment, network: Path | None = None) -> Prior:
-    """The checkpoint's own prior of a deployment, around another network's coefficients if given.
+    """Return the checkpoint's prior of a deployment, around another network's mean if given.
 
     Raises:
         PinnError: If the checkpoint has no intervals.
@@ -63,7 +63,7 @@ _PROMPT = "1 prefill 4000 @ 0"
 
 
 def read_public_steps() -> tuple[Deployment, Intervals, Prior]:
-    """The public run's server, its intervals and the checkpoint's prior.
+    """Return the public run's server, its intervals and the checkpoint's prior.
 
     Raises:
         PinnError: If PINN_STEPS_DIR names no folder with the file.
@@ -81,7 +81,7 @@ def read_public_steps() -> tuple[Deployment, Intervals, Prior]:
 
 
 def score_steps() -> tuple[pd.DataFrame, dict[str, float]]:
-    """Median errors (%) and how far an unseen prompt's time moves, over its stated half-width."""
+    """Return median errors (%), and how far an unseen prompt's time moves by its half-width."""
     deployment, intervals, prior = read_public_steps()
     later = (("windows", 50), ("windows", 500), ("singles", None), ("both", 50), ("both", 500))
     features = step_features(*batch_work(deployment, [parse_batch(_PROMPT)]))
@@ -102,13 +102,13 @@ def score_steps() -> tuple[pd.DataFrame, dict[str, float]]:
 def _fits(
     pool: Intervals, prior: Prior, kind: str, budget: int | None, seeds: int = _SEEDS
 ) -> list[Posterior]:
-    """Calibrated to so many of a kind of intervals, drawn with one seed after the other."""
+    """Return calibrations to random intervals of a kind, one per seed."""
     settings = (BetaSettings(kind, budget, seed) for seed in range(seeds))
     return [calibrate.calibrate_to(calibrate.chosen(pool, each), prior) for each in settings]
 
 
 def _errors(rows: Intervals, fits: Sequence[Prior]) -> list[float]:
-    """Median error of each fit, in percent."""
+    """Return the median error of each fit, in percent."""
     return [100 * np.median(np.abs(rows.features @ fit.beta / rows.seconds - 1)) for fit in fits]
 
 
@@ -127,7 +127,7 @@ def _later(intervals: Intervals, prior: Prior, kind: str, budget: int | None) ->
 
 
 def _halves(intervals: Intervals, prior: Prior) -> list[dict[str, object]]:
-    """Fitted to the steps of few requests and tested on those of many, and the reverse."""
+    """Return scores of fits to steps with few requests, tested on many, and the reverse."""
     anytime = replace(intervals, part=np.zeros_like(intervals.part))
     rows = []
     for kind, mask in (("windows", intervals.is_window), ("singles", intervals.is_single)):
@@ -144,7 +144,7 @@ def _halves(intervals: Intervals, prior: Prior) -> list[dict[str, object]]:
 
 
 def _move(features: np.ndarray, prior: Prior, fits: Sequence[Posterior]) -> float:
-    """Largest log change of a step's time over the half-width that is stated afterwards."""
+    """Return the largest log change of a step's time over its half-width after calibration."""
     before = features @ prior.mean
     half = [NORMAL_QUANTILE * fit.spread(features) for fit in fits]
     moves = [np.abs(np.log(features @ fit.mean / before)) for fit in fits]
@@ -153,13 +153,13 @@ def _move(features: np.ndarray, prior: Prior, fits: Sequence[Posterior]) -> floa
 
 # Serving runs.
 
-#: Seconds of a stage that are simulated, or so many times a request's latency, if that is longer:
-#: a steady state's means need no more.
+#: Simulated seconds of a stage, and multiple of a request's latency if that is longer: means of a
+#: steady state need no more.
 _SECONDS, _LATENCIES = 120.0, 10.0
 
 
 def score_runs() -> tuple[pd.DataFrame, dict[str, float]]:
-    """E2E errors (%) of every load of a server after each other one, and before."""
+    """Return E2E errors (%) of every load of a server after each other load, and before."""
     path = os.environ.get("PINN_SERVING_RUNS")
     if not path:
         raise PinnError("no serving runs: set PINN_SERVING_RUNS to their CSV")
@@ -181,7 +181,7 @@ def score_runs() -> tuple[pd.DataFrame, dict[str, float]]:
 
 
 def _stages(run: MeasuredRun) -> list[BenchmarkRun]:
-    """Each stage of a run as a benchmark of its own."""
+    """Return each stage of a run as a separate benchmark."""
     sent = workload(run.load_name)
     low, high = (share * sent.prompt_tokens for share in PROMPT_RANGE)
     prefix = SharedPrefix(sent.groups, sent.prompts_per_group, sent.shared_prefix_tokens)
@@ -213,8 +213,8 @@ def _server(deployment: Deployment, loads: Sequence[BenchmarkRun]) -> pd.DataFra
 
 
 def _e2e_errors(loads: Sequence[BenchmarkRun], deployment: Deployment, found: Prior) -> np.ndarray:
-    """Signed errors of E2E, TTFT plus the gaps, in percent."""
-    # TTFT and TPOT of one load after the other.
+    """Return signed errors of E2E in percent, from TTFT and the gaps."""
+    # TTFT and TPOT of each load in turn.
     figures = benchmarks.simulated_rows(loads, deployment, found.mean).simulated
     first, between = figures.reshape(-1, 2).T
     gaps = np.array([load.load.output.mean - 1 for load in loads])

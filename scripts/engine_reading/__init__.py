@@ -1,1 +1,1 @@
-"""Reads engines' defaults off the Python files of their wheels; nothing of them is imported."""
+"""Readers of engines' defaults in the Python files of their wheels, without importing them."""

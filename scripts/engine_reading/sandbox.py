@@ -1,8 +1,8 @@
-"""Asks an engine's own rules what they choose, with stand-ins for the GPU and its configuration.
+"""Evaluation of an engine's own rules, with stand-ins for the GPU and its configuration.
 
-A function is compiled from its file alone. Names it asks for are stand-ins, other functions and
-classes of the release, or symbols that are only compared; a name that is none of these is an error,
-so that no rule is guessed. Torch, CUDA and the engine itself are never imported.
+A function is compiled from its file alone. Its names resolve to stand-ins, to other functions and
+classes of the release, or to symbols that are only compared. Any other name is an error, so that no
+rule is guessed. Torch, CUDA and the engine itself are never imported.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Any
 from engine_reading.wheel import EngineSource, compiled
 from pinn.errors import PinnError
 
-#: Modules of Python itself that files import.
+#: Modules of the standard library that files may import.
 _PYTHON = ("abc", "copy", "dataclasses", "enum", "functools", "math", "typing", "itertools")
-#: Methods of a class that rules ask for.
+#: Methods of classes that rules call.
 _ASKED = (
     "_supports", "supports_", "is_supported_config", "activation_format", "get_clses",
     "is_monolithic", "is_gated", "without_mul",
@@ -31,7 +31,7 @@ _ASKED = (
 
 @dataclass(unsafe_hash=True)
 class Symbol:
-    """Something that is only compared, such as a number format or a torch type."""
+    """A value that is only compared, such as a number format or a torch type."""
 
     name: str
 
@@ -45,7 +45,7 @@ class Symbol:
 
 
 class Given:
-    """A configuration: what is given, and False for every switch that is not."""
+    """A configuration with given values, and False for every other switch."""
 
     def __init__(self, **given: Any) -> None:
         self.__dict__.update(given)
@@ -60,13 +60,13 @@ class World:
     """The files of a release as rules see them.
 
     Args:
-        source: The release.
-        stand_ins: Name to what rules find instead, whatever file they are in.
+        source: Release of the engine.
+        stand_ins: Name -> object that rules find instead, in any file.
     """
 
     def __init__(self, source: EngineSource, stand_ins: Mapping[str, Any]) -> None:
         self.source, self.stand_ins = source, stand_ins
-        #: The names of a file.
+        #: Global names of a file.
         self.space = cache(partial(Space, self))
 
     def ask(self, place: str, *given: Any, **named: Any) -> Any:
@@ -74,7 +74,7 @@ class World:
 
         Raises:
             ValueError: If the rule raises an error of its own.
-            PinnError: If it asks for something that nobody stands in for.
+            PinnError: If it needs a name without a stand-in.
         """
         try:
             return self.rule(place)(*given, **named)
@@ -84,12 +84,12 @@ class World:
             raise self.source.unread(place, f"it cannot be asked: {error!r}") from error
 
     def rule(self, place: str) -> Any:
-        """The function itself."""
+        """Return the function itself."""
         return compiled(self.source.node(place), self.space(place.partition(": ")[0]))
 
 
 class Space(dict[str, Any]):
-    """Global names of one file, compiled when they are asked for."""
+    """Global names of one file, compiled on demand."""
 
     def __init__(self, world: World, path: str) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class Space(dict[str, Any]):
         self._imports = _imports(world.source.tree(path), path)
 
     def __getattr__(self, name: str) -> Any:
-        """Return the answer of a module that rules name as a whole."""
+        """Return the answer of a module that rules use as a whole."""
         return self[name]
 
     def __missing__(self, name: str) -> Any:
@@ -132,7 +132,7 @@ class Space(dict[str, Any]):
         return eval(compile(ast.Expression(node), self._path, "eval"), self)
 
     def _class(self, node: ast.ClassDef) -> Any:
-        """An enumeration as it is; of other classes the methods that are asked for."""
+        """Return an enumeration unchanged; for other classes the methods that are used."""
         bases = [base for base in node.bases if isinstance(self._evaluated(base), type)]
         whole = any(issubclass(self._evaluated(base), Enum) for base in bases)
         body = [
@@ -154,14 +154,14 @@ class Space(dict[str, Any]):
         return Symbol(name)
 
     def _file(self, module: str) -> str | None:
-        """The path of a module; None where the release has none of the name."""
+        """Return the path of a module; None if the release does not have it."""
         stem = module.replace(".", "/")
         paths = f"{stem}.py", f"{stem}/__init__.py"
         return next(filter(self._world.source.exists, paths), None)
 
 
 def _imports(tree: ast.Module, path: str) -> dict[str, str]:
-    """Name to what it stands for, ``module`` or ``module.name``, of every import of a file."""
+    """Return name -> ``module`` or ``module.name``, for every import of a file."""
     package = path.rpartition("/")[0].replace("/", ".")
     found: dict[str, str] = {}
     for node in ast.walk(tree):

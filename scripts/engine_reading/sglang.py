@@ -1,7 +1,7 @@
-"""SGLang's defaults by release: fields, and rules that its own functions answer.
+"""SGLang's defaults by release: default fields, and rules evaluated by its own functions.
 
-Arguments live in ``server_args.py``, from 0.5.19 on in ``arg_groups``. What only reading can tell
-is in ``sglang_models.py``.
+Arguments are in ``server_args.py``, from 0.5.19 on in ``arg_groups``. Rules that a person has to
+read are in ``sglang_models.py``.
 """
 
 import ast
@@ -19,10 +19,10 @@ from engine_reading.wheel import EngineSource, literal
 from pinn.engines.recipe import release
 from pinn.engines.vllm_sglang_trtllm import MemoryUsers, reserve_mib
 
-#: Every release that was read, oldest first.
+#: Releases to read, oldest first.
 RELEASES = tuple(DIGESTS)
 
-#: Patterns of GPUs' names: compute capability 10.0 and 10.3, and 9.0.
+#: Patterns of GPUs' names for compute capability 10.0 and 10.3, and for 9.0.
 SM100, SM90 = "b[23]00", "h[128]00|h20"
 
 _SRT = "sglang/srt"
@@ -36,7 +36,7 @@ _FIELDS = tuple(
     for name in ("schedule", "exec_", "memory", "parallel", "disagg")
 )
 _OVERRIDES = f"{_SRT}/arg_groups/overrides.py"
-#: GiB below which the rules of memory hold, and GiB that a GPU of each kind has.
+#: Memory in GiB below which each rule applies, and memory of a GPU of that kind.
 _BELOW, _MEMORIES = (20, 35, 60, 90, 160, None), (10, 24, 48, 80, 141, 192)
 
 
@@ -46,7 +46,7 @@ def requirement(version: str) -> str:
 
 
 def field(source: EngineSource, name: str) -> tuple[Any, str]:
-    """The default of an argument, and where it stands."""
+    """Return the default of an argument, and its place in the source."""
     if name not in _fields(source):
         raise source.unread(name, "no argument of that name has a default")
     value, path = _fields(source)[name]
@@ -64,14 +64,14 @@ def _fields(source: EngineSource) -> dict[str, tuple[ast.expr, str]]:
     return found
 
 
-#: Arguments whose default no rule changes: flag, argument, and what its values are in the table.
+#: Arguments whose default no rule changes: flag, argument, and values in the table.
 _SINGLE: tuple[tuple[str, str, dict[Any, str] | None], ...] = (
     ("max_prefill_tokens", "max_prefill_tokens", None),
     ("enable_chunked_prefill", "chunked_prefill_size", {None: "yes"}),
     ("cudagraph_padding", "disable_cuda_graph_padding", {False: "yes", True: "no"}),
     ("scheduler_recv_interval", "scheduler_recv_interval", None),
 )
-#: What the recipe takes as given.
+#: Settings that the recipe assumes.
 _EXPECTED = {
     "schedule_policy": "fcfs",
     "schedule_conservativeness": 1.0,
@@ -83,7 +83,7 @@ _EXPECTED = {
 
 
 def single_fields(source: EngineSource) -> list[Line]:
-    """Arguments whose default no rule changes."""
+    """Return the defaults of arguments that no rule changes."""
     lines = []
     for flag, name, said in _SINGLE:
         value, where = field(source, name)
@@ -107,7 +107,7 @@ def sampling(source: EngineSource) -> list[Line]:
 
 
 def requests(source: EngineSource) -> list[Line]:
-    """Running requests: a share of the cached tokens within two limits; the lower one."""
+    """Return the limit of running requests: a share of cached tokens, within two limits."""
     candidates = [
         f"{_SRT}/{name}.py"
         for name in (
@@ -125,7 +125,7 @@ def requests(source: EngineSource) -> list[Line]:
 
 
 def memory_rules(source: EngineSource) -> list[Line]:
-    """Prompt tokens of a step and decodes of the largest graph, by memory and GPUs."""
+    """Return prompt tokens of a step and decodes of the largest graph, by memory and GPUs."""
     rule = source.first(*_HANDLE_MEMORY)
     bounds = {int(found) for found in re.findall(r"gpu_mem < (\d+) \* 1024", source.words(rule))}
     if bounds - {32, 64} != {*_BELOW} - {None}:
@@ -147,13 +147,13 @@ def memory_rules(source: EngineSource) -> list[Line]:
 
 
 def _steps(values: Iterable[Any]) -> list[tuple[int | None, Any]]:
-    """Values with the memory below which each holds; of equal neighbours the last."""
+    """Return values with the memory below which each applies; equal neighbours are merged."""
     starts = zip((0, *_BELOW), values, strict=False)
     return [(below, value) for _, below, value in runs(starts)]
 
 
 class _Server(Given):
-    """``ServerArgs``: what is given, else its own defaults and methods in the release."""
+    """``ServerArgs`` with given values, and otherwise the release's own defaults and methods."""
 
     def __getattr__(self, name: str) -> Any:
         source, place = self.world.source, f"{ARGS}: ServerArgs.{name}"
@@ -163,9 +163,9 @@ class _Server(Given):
 
 
 def settings(source: EngineSource, gib: float, users: MemoryUsers) -> tuple[int, int, float]:
-    """Prompt tokens of a step, decodes of the largest graph, and share of memory of a server.
+    """Return prompt tokens of a step, decodes of the largest graph, and share of memory.
 
-    The release's own function answers, whatever ``users`` has of the first two.
+    The release's own function computes them; ``users`` need not have the first two.
     """
     prompts, mib = users.prompt_graph_tokens > 0, gib * 1024
     phase = {"bs": None, "max_bs": None}
@@ -202,9 +202,9 @@ def settings(source: EngineSource, gib: float, users: MemoryUsers) -> tuple[int,
     return server.chunked_prefill_size, graphs, server.mem_fraction_static
 
 
-#: The first release that captures graphs of prompts unless told not to.
+#: First release that captures graphs of prompts by default.
 PROMPT_GRAPHS_SINCE = (0, 5, 10)
-#: Kinds of servers; what the release chooses itself is 0, or 1 where it is to choose some.
+#: Kinds of servers; 0 or 1 where the release chooses a value itself.
 SERVERS = (
     MemoryUsers(0, 0, 1, 0), MemoryUsers(0, 0, 8, 0), MemoryUsers(0, 0, 8, 8),
     *(MemoryUsers(0, 0, 1, 0, algorithm=name) for name in ("EAGLE", "STANDALONE", "NGRAM")),
@@ -214,7 +214,7 @@ SERVERS = (
 
 
 def memory_share(source: EngineSource) -> list[Line]:
-    """No line: that the recipe's reserve is the release's own, for each kind of server."""
+    """Check that the recipe's reserve is the release's own, for each kind of server."""
     number = release(source.version)
     for gib, users in product((24, 80, 192), SERVERS):
         if users.prompt_graph_tokens and number < PROMPT_GRAPHS_SINCE:
@@ -232,11 +232,11 @@ def memory_share(source: EngineSource) -> list[Line]:
 
 
 def fused_all_reduce(source: EngineSource) -> list[Line]:
-    """Architectures whose all-reduce is fused with the norm after it, and on which GPUs."""
+    """Return architectures whose all-reduce is fused with the next norm, and their GPUs."""
     where, architectures, said = _fusion_rule(source)
     if "enable_dp_attention" not in said and "attn_dp_enabled_of" not in said:
         raise source.unread(where, "attention data parallelism does not turn it off")
-    # Of one node, which has 8 GPUs; H20 is skipped until its bug was mended.
+    # One node has 8 GPUs. H20 was skipped until its bug was fixed.
     one_node = "nnodes" in said and "nnodes == 1 or" not in said
     gpus = {SM100: 9 if one_node else None}
     if "sm90" in said:
@@ -250,7 +250,7 @@ def fused_all_reduce(source: EngineSource) -> list[Line]:
 
 
 def _fusion_rule(source: EngineSource) -> tuple[str, list[str], str]:
-    """Where it stands, the architectures, and all conditions as the source words them."""
+    """Return the place of a rule, its architectures, and its conditions as in the source."""
     if source.has(listed := f"{_OVERRIDES}: _FLASHINFER_ALLREDUCE_FUSION_ARCHS"):
         place = f"{_OVERRIDES}: _flashinfer_allreduce_fusion_auto_enable"
         return place, _constants(source.value(listed)), source.words(place)
@@ -280,7 +280,7 @@ def _sets_fusion(node: ast.stmt) -> bool:
 
 
 def _branches(node: ast.AST, above: tuple[ast.If, ...] = ()) -> list[tuple[ast.If, ...]]:
-    """Every branch of a function with those it stands in; of an ``elif`` only its own."""
+    """Return every branch of a function with its enclosing ones; for an ``elif`` only its own."""
     found: list[tuple[ast.If, ...]] = []
     for each in ast.iter_child_nodes(node):
         if isinstance(each, ast.If):

@@ -1,9 +1,9 @@
-"""Whether what SGLang decides by architecture and GPU was read in a release.
+"""Check that SGLang's rules by architecture and GPU were read in a release.
 
-Those rules spread over functions of hundreds of lines, so a person reads them and writes their
-lines of ``data/engines/defaults.csv`` (``block_size``, ``async_scheduling``, ``moe_backend``,
-``prompt_graph_tokens``), which stay as they are. A digest of the functions stands here for each
-release that was read: one whose digest is not here is an error.
+These rules spread over functions of hundreds of lines. A person reads them and writes their rows of
+``data/engines/defaults.csv`` (``block_size``, ``async_scheduling``, ``moe_backend``,
+``prompt_graph_tokens``), which no script changes. This module has a digest of the functions for
+each release that was read; an unknown digest is an error.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from engine_reading.table import Line
 from engine_reading.wheel import EngineSource, fingerprint
 
-#: ``model_type`` of checkpoints by SGLang's architecture, of those that a rule here is about.
+#: SGLang's architecture -> ``model_type`` of checkpoints, for architectures with a rule.
 _TYPES: dict[str, tuple[str, ...]] = {
     "DeepseekV3ForCausalLM": ("deepseek_v3", "kimi_k2"),
     "DeepseekV32ForCausalLM": ("deepseek_v32",),
@@ -30,7 +30,7 @@ _TYPES: dict[str, tuple[str, ...]] = {
 }
 
 _SRT = "sglang/srt"
-#: Where the rules stand, from one release or another on.
+#: Places of the rules, by the first release with each place.
 _FILES = (
     f"{_SRT}/server_args.py",
     *(f"{_SRT}/arg_groups/{name}.py" for name in (
@@ -69,7 +69,7 @@ _NAMES = (
     "multimodal_breakable_cuda_graph_supported_model_archs", "CudaGraphConfig",
     "default_prefill_backend",
 )  # fmt: skip
-#: Releases that were read, oldest first, and the digest of those functions in each.
+#: Releases that were read, oldest first, with the digest of these functions.
 DIGESTS: dict[str, str] = {
     "0.5.3.post1": "3c3e9029abfe",
     "0.5.5": "8be7c1938ce7",
@@ -95,12 +95,12 @@ DIGESTS: dict[str, str] = {
 
 
 def model_types(architectures: Iterable[str]) -> tuple[str, ...]:
-    """``model_type`` of checkpoints of some architectures, those that are known here."""
+    """Return the known ``model_type`` values of checkpoints of some architectures."""
     return tuple(t for each in dict.fromkeys(architectures) for t in _TYPES.get(each, ()))
 
 
 def check_read(source: EngineSource) -> list[Line]:
-    """No line: that the rules were read in this very release."""
+    """Check that the rules were read in this release; return no line."""
     rules = [
         place
         for place in (f"{path}: {name}" for path in _FILES for name in _NAMES)

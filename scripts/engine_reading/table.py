@@ -1,4 +1,4 @@
-"""From lines of single releases to the table: runs of releases that say the same."""
+"""Merge of rows of single releases into a table: one row for releases with equal rows."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -15,14 +15,14 @@ KERNEL_COLUMNS = (
     "engine", "format", "since", "until", "least_capability", "below_capability", "spread",
     "kernels", "source",
 )  # fmt: skip
-#: A line of a table, by column.
+#: Row of a table: column -> value.
 Line = dict[str, str]
-#: Releases that follow each other, each with what it says of one flag or format.
+#: Consecutive releases, each with its value of one flag or format.
 Run = Sequence[tuple[EngineSource, list[Line]]]
 
 
 def default(flag: str, value: object, source: str, **limits: Any) -> Line:
-    """One default of one release; of a flag's lines the first that fits counts.
+    """Return one default of one release; of a flag's rows the first that fits applies.
 
     Args:
         flag: Field of ``ServingSpec``, or a name that ``pinn.specs`` looks up.
@@ -40,15 +40,15 @@ def default(flag: str, value: object, source: str, **limits: Any) -> Line:
 def kernel_line(
     form: str, capabilities: tuple[float, float | None], spread: str, kernels: str, source: str
 ) -> Line:
-    """The kernels that one release multiplies experts of one format by.
+    """Return the kernels of one release for experts of one format.
 
     Args:
         form: Number format of the experts, as ``pinn.specs.precision`` names it.
-        capabilities: Lowest compute capability of the GPU, and the one that it is below.
+        capabilities: Lowest compute capability of the GPU, and an exclusive upper bound.
         spread: How experts are spread, empty for any: ``tp`` where each is cut over tensor-parallel
             GPUs, ``ep`` where whole ones are spread over those, ``dp`` over ranks of data
             parallelism.
-        kernels: The engine's own name of them.
+        kernels: Name of the kernels in the engine.
         source: ``path: symbol`` in the release.
     """
     given = ("", form, "", "", *capabilities, spread, kernels, source)
@@ -56,7 +56,7 @@ def kernel_line(
 
 
 def runs(values: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any, Any]]:
-    """Equal neighbours as one: where each run starts, where the next one does, and its value.
+    """Return runs of equal values: start of each run, start of the next one, and value.
 
     >>> runs([(0, "a"), (8, "a"), (9, "b")])
     [(0, 9, 'a'), (9, None, 'b')]
@@ -75,10 +75,10 @@ def _cell(value: Any) -> str:
 
 
 def merged(read: Iterable[tuple[EngineSource, Sequence[Line]]]) -> list[Line]:
-    """Lines of the table: what consecutive releases say alike is written once.
+    """Return the rows of the table, with equal rows of consecutive releases merged.
 
     Args:
-        read: Releases and their lines, oldest first; of releases of one number the last counts.
+        read: Releases and their rows, oldest first; of releases with one number the last counts.
     """
     last = {release(source.version): (source, lines) for source, lines in read}
     releases = [last[number] for number in sorted(last)]
@@ -88,7 +88,7 @@ def merged(read: Iterable[tuple[EngineSource, Sequence[Line]]]) -> list[Line]:
         runs = [
             [*run] for _, run in groupby(said, lambda pair: [x | {"source": ""} for x in pair[1]])
         ]
-        # 0.28.0 is written as 0.28, which is before it when numbers are compared.
+        # 0.28.0 is written as 0.28, which is earlier if numbers are compared.
         starts = [run[0][0].version.removesuffix(".0") for run in runs]
         for run, since, until in zip(runs, ["", *starts[1:]], [*starts[1:], ""], strict=True):
             about = {"engine": run[0][0].engine, "since": since, "until": until}
@@ -103,7 +103,7 @@ def _subject(line: Line) -> str:
 
 
 def _sources(run: Run, j: int) -> str:
-    """Where a line of a run stands: releases, file and symbol, and the next where they moved."""
+    """Return the sources of a run: releases, file and symbol, and later places if they moved."""
     found = []
     for source, part in groupby(run, key=lambda pair: pair[1][j]["source"]):
         versions = [each.version for each, _ in part]

@@ -1,4 +1,4 @@
-"""Which kernels vLLM multiplies routed experts by, as its own rules answer on each kind of GPU."""
+"""Kernels of routed experts in vLLM, by its own rules for each kind of GPU."""
 
 import inspect
 from collections.abc import Iterator
@@ -14,16 +14,16 @@ from pinn.errors import PinnError
 _MOE = "vllm/model_executor/layers/fused_moe"
 _STRATEGY = "compressed_tensors.quantization.QuantizationStrategy"
 _QUANTIZATION = "vllm/model_executor/layers/quantization"
-#: Releases that had no rule of their own: what ``Fp8MoEMethod`` did, by its fingerprint. vLLM turns
-#: DeepGEMM on where ``VLLM_USE_DEEP_GEMM`` is, FlashInfer where ``VLLM_USE_FLASHINFER_MOE_FP8`` is.
+#: Fingerprint of ``Fp8MoEMethod`` -> its choice, for releases without a separate rule. vLLM
+#: enables DeepGEMM by ``VLLM_USE_DEEP_GEMM``, FlashInfer by ``VLLM_USE_FLASHINFER_MOE_FP8``.
 _FP8_METHOD = f"{_QUANTIZATION}/fp8.py: Fp8MoEMethod.__init__"
 _FP8_METHODS = ("f3c47990b662", "b6f6ff0aaca5")
 
-#: Compute capabilities that are asked for: Ampere, Ada, Hopper, Blackwell and Blackwell Ultra of
-#: data centres, and Blackwell's other cards.
+#: Compute capabilities for which rules are evaluated: Ampere, Ada, Hopper, data-centre Blackwell
+#: and Blackwell Ultra, and other Blackwell cards.
 _CAPABILITIES = (8.0, 8.9, 9.0, 10.0, 10.3, 12.0)
-#: How experts are spread: cut over tensor-parallel ranks, whole over those ranks, whole over ranks
-#: of data parallelism.
+#: Spreads of experts: cut over tensor-parallel ranks, whole over these, whole over data-parallel
+#: ranks.
 _PLAIN = {
     "dp_size": 1, "pcp_size": 1, "sp_size": 1, "all2all_backend": "allgather_reducescatter",
 }  # fmt: skip
@@ -41,8 +41,8 @@ _FP8 = (
     f"{_QUANTIZATION}/fp8.py: get_fp8_moe_backend",
     _FP8_METHOD,
 )
-#: Number format to the formats of weights and activations that its rule is asked about, and the
-#: functions that chose its kernels, newest first.
+#: Number format -> formats of weights and activations that its rule takes, and the functions that
+#: chose its kernels, newest first.
 _RULES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "fp8_block": ("kFp8Static128BlockSym", "kFp8Dynamic128Sym", _FP8),
     "fp8": ("kFp8StaticTensorSym", "kFp8StaticTensorSym", _FP8),
@@ -60,14 +60,14 @@ _RULES: dict[str, tuple[str, str, tuple[str, ...]]] = {
 
 
 def expert_kernels(source: EngineSource) -> list[Line]:
-    """Kernels of every number format that the release has a rule for."""
+    """Return the kernels of every number format for which the release has a rule."""
     rules = {form: next(filter(source.has, _RULES[form][2]), None) for form in _RULES}
     rules |= dict.fromkeys(("fp8", "fp8_block"), source.first(*_FP8))
     return [line for form, rule in rules.items() if rule for line in _lines(source, rule, form)]
 
 
 def _lines(source: EngineSource, rule: str, form: str) -> Iterator[Line]:
-    """Neighbouring capabilities of the same kernels as one line; none where none are chosen."""
+    """Yield rows for capabilities; neighbours with equal kernels are merged."""
     ask = _before_rules if rule == _FP8_METHOD else _chosen
     chosen = [
         (c, tuple(ask(source, rule, form, c, each) for each in _SPREADS.values()))
@@ -95,7 +95,7 @@ def _before_rules(source: EngineSource, rule: str, form: str, capability: float,
 
 
 def _chosen(source: EngineSource, rule: str, form: str, capability: float, parallel: Given) -> str:
-    """The release's own name of the kernels, in small letters; empty where it refuses."""
+    """Return the release's name of the kernels in lower case; empty if it refuses."""
     world = _world(source, capability)
     weights, activations, _ = _RULES[form]
     gated = form != "mxfp4"
@@ -108,7 +108,7 @@ def _chosen(source: EngineSource, rule: str, form: str, capability: float, paral
         in_dtype=Symbol("torch.bfloat16"), hidden_dim=4096, num_experts=128, num_local_experts=32,
         intermediate_size_per_partition=1024, intermediate_size_per_partition_unpadded=1024,
         intermediate_size=1024, experts_per_token=8, router_logits_dtype=Symbol("torch.bfloat16"),
-        # Top k, then softmax: what Qwen's and gpt-oss's routers do.
+        # Top-k, then softmax: the routers of Qwen and gpt-oss.
         routing_method=_member(world, "config.py: RoutingMethodType", "Renormalize"),
         max_num_tokens=8192, num_logical_experts=128,
         hidden_dim_unpadded=4096, swiglu_alpha=None, swiglu_beta=None,
@@ -120,7 +120,7 @@ def _chosen(source: EngineSource, rule: str, form: str, capability: float, paral
         "tp_size": parallel.tp_size,
         "with_lora_support": False, "is_act_and_mul": True, "use_ep": parallel.use_ep,
         "use_dp": parallel.dp_size > 1, "moe_parallel_config": parallel,
-        # Weights of 4 bits in groups of 128, as compressed-tensors checkpoints describe them.
+        # 4-bit weights in groups of 128, as in compressed-tensors checkpoints.
         "quant_config": QuantizationArgs(
             group_size=128, actorder=None, num_bits=4, strategy=Symbol(f"{_STRATEGY}.GROUP")
         ), "may_have_zp": False, "may_have_bias": False,

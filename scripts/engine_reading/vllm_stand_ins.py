@@ -1,4 +1,4 @@
-"""Stand-ins for the GPU, environment variables and libraries that vLLM's rules ask for."""
+"""Stand-ins for the GPU, environment variables and libraries that vLLM's rules use."""
 
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from engine_reading.sandbox import Given, Symbol, World
 from engine_reading.wheel import EngineSource, compiled
 
-#: Libraries that vLLM's images for CUDA bring; ``humming`` and others it does not bring are absent.
+#: Libraries in vLLM's CUDA images; others, such as ``humming``, count as missing.
 _INSTALLED = (
     "has_flashinfer", "has_deep_gemm", "has_triton_kernels", "has_flashinfer_moe",
     "has_flashinfer_cutlass_fused_moe", "has_flashinfer_trtllm_fused_moe",
@@ -15,14 +15,14 @@ _INSTALLED = (
 )  # fmt: skip
 _ABSENT = ("has_humming", "has_cutedsl", "has_deep_ep", "has_pplx", "has_hpc", "has_tilelang")
 
-#: Patterns of the names in ``data/gpus``: Hopper, and data centres' Blackwell.
+#: Patterns of names in ``data/gpus``: Hopper, and data-centre Blackwell.
 HOPPER, BLACKWELL = "h(100|20|800)", "b[23]00"
-#: Compute capability to the pattern of its GPUs' names.
+#: Compute capability -> pattern of its GPUs' names.
 GPUS = {9.0: HOPPER, 10.0: "b200", 10.3: "b300"}
 
 
 class Platform(Given):
-    """One that is no other: what begins with ``is_`` is not so, whatever is asked."""
+    """A platform for which every ``is_...`` is false unless set."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("is_"):
@@ -39,9 +39,9 @@ class _Capability(NamedTuple):
 
 
 def gpu(source: EngineSource, capability: float, gib: float = 80, name: str = "a GPU") -> Platform:
-    """``current_platform`` of a GPU by NVIDIA, with as many multiprocessors as any rule asks for.
+    """Return ``current_platform`` of an NVIDIA GPU with enough multiprocessors for any rule.
 
-    Whether it supports DeepGEMM is as ``vllm/platforms/cuda.py`` of the release answers.
+    ``vllm/platforms/cuda.py`` of the release decides whether it supports DeepGEMM.
     """
     own = round(capability * 10)
     deep = "vllm/platforms/cuda.py: CudaPlatformBase.support_deep_gemm"
@@ -68,7 +68,7 @@ def _number(asked: Any) -> int:
 
 
 class Envs:
-    """``vllm.envs`` where no variable is set: each one's default as ``envs.py`` has it."""
+    """``vllm.envs`` with no variable set: each has its default in ``envs.py``."""
 
     path = "vllm/envs.py"
 
@@ -77,7 +77,7 @@ class Envs:
         self._world = World(source, {"os": none})
 
     def is_set(self, _: str) -> bool:
-        """None is."""
+        """Return False: no variable is set."""
         return False
 
     def __getattr__(self, name: str) -> Any:
@@ -92,11 +92,11 @@ class QuantizationArgs(Given):
 
 
 class _Other:
-    """Descriptions of checkpoints that are not asked about."""
+    """Stand-in for descriptions of checkpoints that are not used."""
 
 
 def world_of(source: EngineSource, capability: float = 9.0, **more: Any) -> World:
-    """A release's files with stand-ins for rules about one kind of GPU, and further ones."""
+    """Return a release's files with stand-ins for one kind of GPU, and further ones."""
     text = Given(model_type="")
     config = Given(
         model_config=Given(quantization_config=None, hf_text_config=text),

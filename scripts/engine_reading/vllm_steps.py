@@ -1,4 +1,4 @@
-"""Which steps vLLM launches as CUDA graphs, and whether it plans one while the last runs."""
+"""Which steps vLLM runs as CUDA graphs, and whether it schedules asynchronously."""
 
 import ast
 import re
@@ -13,12 +13,12 @@ CONFIG = "vllm/config/vllm.py"
 _SETTINGS = "vllm/config/scheduler.py: SchedulerConfig"
 _INIT = f"{CONFIG}: VllmConfig.__post_init__"
 _MANY = 10**6
-#: What drafts, as ``pinn.specs.speculation`` and vLLM both name it.
+#: Draft methods, under names that ``pinn.specs.speculation`` and vLLM share.
 _METHODS = ("ngram", "eagle", "eagle3", "mtp", "draft_model")
 
 
 def graph_sizes(source: EngineSource) -> list[Line]:
-    """The mode, the most tokens that are captured, and whether drafts raise them."""
+    """Return the graph mode, the most captured tokens, and whether drafts raise them."""
     rule, flag = f"{CONFIG}: VllmConfig._set_cudagraph_sizes", "max_cudagraph_capture_size"
     if not source.has(rule):
         rule = rule.replace(CONFIG, "vllm/config/__init__.py")
@@ -39,7 +39,7 @@ def graph_sizes(source: EngineSource) -> list[Line]:
 def _largest_graph(
     source: EngineSource, rule: str, capability: float, max_num_seqs: int, drafts: int
 ) -> int:
-    """Tokens of the largest graph captured for so many requests with so many tokens drafted."""
+    """Return the tokens of the largest graph for a number of requests and draft tokens."""
     world = world_of(source, capability, CUDAGraphMode=Symbol("mode"))
     config = _config(max_num_seqs, drafts)
     if "cuda_graph_sizes" in source.words(init := f"{_SETTINGS}.__post_init__"):
@@ -51,7 +51,7 @@ def _largest_graph(
 
 
 def _config(max_num_seqs: int, drafts: int = 0, method: str = "", stages: int = 1) -> Given:
-    """A server's configuration in which nothing is chosen that these rules choose."""
+    """Return a server's configuration with nothing chosen that these rules choose."""
     speculative = Given(
         method=method, num_speculative_tokens=drafts, parallel_drafting=False,
         disable_padded_drafter_batch=False, use_dflash=lambda: False, use_dspark=lambda: False,
@@ -85,7 +85,7 @@ def _config(max_num_seqs: int, drafts: int = 0, method: str = "", stages: int = 
 
 
 def _mode(source: EngineSource, path: str) -> tuple[str, str]:
-    """The mode of the default optimization level; before there were levels, of compiled models."""
+    """Return the mode of the default optimization level, or of compiled models before levels."""
     place = source.first(f"{path}: OPTIMIZATION_LEVEL_02", f"{path}: VllmConfig.__post_init__")
     pattern = r"cudagraph_mode(?:': | is None:.*?= )CUDAGraphMode\.(\w+)"
     named = re.search(pattern, source.words(place), re.DOTALL)
@@ -95,7 +95,7 @@ def _mode(source: EngineSource, path: str) -> tuple[str, str]:
 
 
 def overlap(source: EngineSource) -> list[Line]:
-    """By default, with pipeline stages, and the methods of speculation that leave it on."""
+    """Return asynchronous scheduling by default, with pipeline stages and by draft method."""
     place = f"{_SETTINGS}.async_scheduling"
     given = source.constant(place)
     plain, pipelined, drafted = False, False, []
@@ -116,7 +116,7 @@ def _overlaps(source: EngineSource, method: str = "", stages: int = 1) -> bool:
     world = world_of(source, get_args=typing.get_args, entry_points=lambda **_: [])
     config = _config(256, 3 if method else 0, method, stages)
     own = f"{CONFIG}: VllmConfig"
-    # The second runner serves every model unless a feature is missing there, or one by one.
+    # The second runner serves every model, except for missing features or listed models.
     config.use_v2_model_runner = (
         source.has(f"{own}.use_v2_model_runner")
         and not source.has(f"{own}._is_default_v2_model_runner_model")
@@ -127,7 +127,7 @@ def _overlaps(source: EngineSource, method: str = "", stages: int = 1) -> bool:
 
 
 def _chain(source: EngineSource) -> ast.FunctionDef:
-    """The part of ``__post_init__`` that decides, as a function of its own."""
+    """Return the deciding part of ``__post_init__`` as a separate function."""
     body = source.node(_INIT).body
     tests = [ast.unparse(each.test) if isinstance(each, ast.If) else "" for each in body]
     if (decided := "self.scheduler_config.async_scheduling") not in tests:

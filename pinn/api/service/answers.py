@@ -1,4 +1,4 @@
-"""Answers to requests, computed in a process of their own; and those that are kept."""
+"""Answers to requests, computed in a separate process, and the cache of answers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from pinn.common.files import find_checkpoint
 from pinn.engines.configurations import forget_files
 from pinn.errors import PinnError, printable
 
-#: Bytes of all answers that are kept.
+#: Bytes of all cached answers.
 MOST_KEPT_BYTES = 64 * 2**20
-#: Warnings of an answer that are sent, and characters of each.
+#: Most warnings of an answer that are sent, and most characters of each.
 _MOST_WARNINGS, _WARNING_CHARACTERS = 20, 300
 
 
@@ -32,7 +32,7 @@ class Answer:
         status: HTTP status.
         content: JSON of the result, or of a problem.
         warned: Warnings, which a command prints on standard error.
-        texts: Texts of the request, none of which named a file; None if the answer is not kept.
+        texts: Texts of the request, none of which named a file; None if the answer is not cached.
     """
 
     status: int
@@ -60,7 +60,7 @@ def compute(name: str, content: bytes, limits: Limits) -> Answer:
     Args:
         name: Name of the endpoint.
         content: Body of the request.
-        limits: What the service allows.
+        limits: Limits of the service.
     """
     forget_files()
     with warnings.catch_warnings(record=True) as caught:
@@ -84,7 +84,7 @@ def compute(name: str, content: bytes, limits: Limits) -> Answer:
 
 
 def _computed(name: str, content: bytes, limits: Limits) -> tuple[bytes, frozenset[str] | None]:
-    """Return an endpoint's JSON, and the texts of the request where none names a file."""
+    """Return an endpoint's JSON, and the texts of the request if none names a file."""
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError:
@@ -102,13 +102,13 @@ def _computed(name: str, content: bytes, limits: Limits) -> tuple[bytes, frozens
 
 
 def warm_up() -> None:
-    """Import what predictions need, and read what they share."""
+    """Import the modules that predictions need, and read shared data."""
     body = b'{"model": "Llama-3.1-8B", "gpu": "H100"}'
     compute("predict", body, Limits(60.0, reads_files=False))
 
 
 class KeptAnswers:
-    """Answers that were given before, the last used ones within a limit of bytes.
+    """Cache of answers, limited in bytes, that keeps the most recently used ones.
 
     The key is the endpoint, the request's body and the checkpoint; requests that name a file, or a
     model beyond the catalog, are not kept.
@@ -131,7 +131,7 @@ class KeptAnswers:
         return hashlib.sha256(text.encode() + content).hexdigest()
 
     def find(self, key: str) -> Answer | None:
-        """Return a kept answer; None without one, or if a text of the request is a file by now."""
+        """Return a cached answer; None without one, or if a text now names a file."""
         found = self._answers.get(key)
         if found is None or any_exists(found.texts or frozenset()):
             return None
@@ -139,7 +139,7 @@ class KeptAnswers:
         return found
 
     def keep(self, key: str, answer: Answer) -> None:
-        """Keep an answer whose request names no file."""
+        """Cache an answer whose request names no file."""
         if answer.texts is None or key in self._answers:
             return
         self._answers[key] = answer
@@ -150,5 +150,5 @@ class KeptAnswers:
 
 
 def _size(answer: Answer) -> int:
-    """Return the bytes of an answer, with 100 for each text and for what Python adds."""
+    """Return the bytes of an answer, with 100 for each text and for Python's overhead."""
     return 1000 + len(answer.content) + sum(100 + len(text) for text in answer.texts or ())

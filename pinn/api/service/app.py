@@ -22,13 +22,13 @@ from pinn.api.service.metrics import MEDIA_TYPE, Metrics
 from pinn.common.files import json_text
 from pinn.errors import PinnError
 
-#: Bytes of a request's body.
+#: Most bytes of a request's body.
 MOST_BODY_BYTES = 8 * 2**20
 #: Header with the warnings of an answer, a JSON list.
 WARNINGS = "Pinn-Warnings"
-#: Status, which no client sees, of an answer whose client went away.
+#: Internal status of an answer whose client disconnected.
 GONE = 499
-#: Seconds after which a client may ask again: where predictions wait, and where simulations do.
+#: Seconds after which a client should retry: if predictions wait, and if simulations do.
 _RETRY_S = {"predictions": 1, "simulations": 10}
 
 
@@ -38,8 +38,8 @@ class Settings:
 
     Attributes:
         processes: Processes for predictions, and as many for simulations and plans.
-        most_waiting: Requests that may wait for a process of either kind.
-        limits: What a request may ask for.
+        most_waiting: Most requests that wait for a process of either kind.
+        limits: Limits of requests.
     """
 
     processes: int
@@ -48,7 +48,7 @@ class Settings:
 
 
 class Service:
-    """Processes, kept answers and metrics behind the routes."""
+    """Processes, cached answers and metrics behind the routes."""
 
     def __init__(self, settings: Settings) -> None:
         self.metrics = Metrics()
@@ -85,7 +85,7 @@ class Service:
     async def _computed(
         self, endpoint: Endpoint, request: Request, content: bytes, key: str
     ) -> Response:
-        """Return the response that a process computes, unless its client goes away."""
+        """Return the response that a process computes, unless the client disconnects."""
         name = "simulations" if endpoint.is_long else "predictions"
         run = self.lanes[name].run(answers.compute, endpoint.name, content, self.limits)
         job, gone = asyncio.create_task(run), asyncio.create_task(_gone(request))
@@ -114,7 +114,7 @@ class Service:
         return _response(answer)
 
     def health(self) -> dict[str, Any]:
-        """Return what ``/health`` shows."""
+        """Return the content of ``/health``."""
         busy = {
             name: {"running": lane.running, "waiting": lane.waiting}
             for name, lane in self.lanes.items()
@@ -122,7 +122,7 @@ class Service:
         return {"status": "ok", "version": pinn.__version__, **busy}
 
     def described(self) -> str:
-        """Return how busy the service is, for a terminal."""
+        """Return a sentence on how busy the service is."""
         lanes = self.lanes.values()
         busy = f"{sum(lane.running for lane in lanes)} running"
         waiting = f"{sum(lane.waiting for lane in lanes)} waiting"
@@ -145,7 +145,7 @@ async def _body(request: Request) -> bytes | None:
 
 
 async def _gone(request: Request) -> None:
-    """Wait until the client of a request goes away."""
+    """Wait until the client of a request disconnects."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
@@ -157,12 +157,12 @@ def _response(answer: answers.Answer) -> Response:
 
 
 def refusal(status: int, detail: object, headers: dict[str, str] | None = None) -> Response:
-    """Return a response with a problem."""
+    """Return a response with a problem document."""
     return Response(problems.problem(status, detail), status, headers, problems.MEDIA_TYPE)
 
 
 def make_app(settings: Settings, started: Callable[[], object] = lambda: None) -> FastAPI:
-    """Return the application.
+    """Return the FastAPI application.
 
     Args:
         settings: Limits of the service.

@@ -16,11 +16,11 @@ from pinn.errors import PinnError
 from pinn.planning.plan import PlanRequest
 from pinn.planning.report import plan_json
 
-#: Candidates of one request.
+#: Most candidates of one request.
 MOST_CANDIDATES = 10_000
 
 
-#: Arguments that are names, mappings or texts as well as paths.
+#: Arguments that accept names, mappings or texts as well as paths.
 _NAMES_TOO = ("model", "gpu", "price")
 
 
@@ -30,10 +30,11 @@ class Endpoint:
 
     Attributes:
         name: Name of the function of ``import pinn``, and of the path.
-        compute: Returns the JSON of the function's result for its arguments.
-        is_long: Whether it simulates: it then runs beside predictions, not before them.
-        is_kept: Whether the same arguments give the same answer again.
-        withheld: Arguments that the operator of the service decides.
+        compute: Function that returns the JSON of the result for the arguments.
+        is_long: Whether it simulates; it then has separate processes, so that predictions do not
+            wait.
+        is_kept: Whether answers are cached, since equal arguments give equal answers.
+        withheld: Arguments that only the operator of the service sets.
     """
 
     name: str
@@ -55,7 +56,7 @@ class Endpoint:
         return {name: p for name, p in taken.items() if name not in self.withheld}
 
     def answer(self, body: Mapping[str, Any]) -> bytes:
-        """Return the JSON of the result for the arguments of a request; null leaves one out.
+        """Return the JSON of the result for the arguments of a request; null means not given.
 
         Raises:
             PinnError: If an argument is missing, withheld, unknown or has a bad value.
@@ -74,7 +75,7 @@ class Endpoint:
 
 
 def _check_exists(name: str, value: object) -> None:
-    """Refuse the path of an argument where there is no such file."""
+    """Check that the file of a path argument exists."""
     for each in value if isinstance(value, list) else [value]:
         if isinstance(each, str) and not given_path(each).exists():
             fault = f"{name} must be a file on the service's machine, got {each!r:.200}"
@@ -95,7 +96,7 @@ def _printed(name: str) -> Callable[[dict[str, Any]], bytes]:
 
 
 def _many(given: dict[str, Any]) -> bytes:
-    """Return the rows that ``pinn coefficients --out FILE.json`` writes; why rows were skipped."""
+    """Return the rows of ``pinn coefficients --out FILE.json``, and reasons for skipped rows."""
     from pinn.export.coefficient_table import table_json
 
     configurations, batch = given.pop("configurations"), given.pop("batch", ())
@@ -108,7 +109,7 @@ def _many(given: dict[str, Any]) -> bytes:
 
 
 def _plan(given: dict[str, Any]) -> bytes:
-    """Return plan.json, which ``pinn plan --out FOLDER`` writes."""
+    """Return plan.json as ``pinn plan --out FOLDER`` writes it."""
     return plan_json(pinn.plan(**given).plan)
 
 
@@ -130,7 +131,7 @@ ENDPOINTS = {
 
 
 def check_time_budget(body: Mapping[str, Any], timeout_s: float) -> None:
-    """Refuse a plan whose search may take longer than the service waits for an answer.
+    """Refuse a plan whose time budget exceeds the service's timeout.
 
     Raises:
         PinnError: If its time budget is not below the timeout.
@@ -140,7 +141,7 @@ def check_time_budget(body: Mapping[str, Any], timeout_s: float) -> None:
         try:
             seconds = float(budget)
         except ValueError:
-            return  # refused where it is read
+            return  # the value is refused where it is read
         if not seconds < timeout_s:
             fault = f"time_budget must be below the service's timeout of {timeout_s:g} s"
             raise PinnError(

@@ -12,30 +12,30 @@ from pinn.common.workers import end_pool, new_pool
 
 Result = TypeVar("Result")
 
-#: Seconds that work whose answer nobody waits for goes on before its process is ended.
+#: Seconds after which a process is ended if its client has disconnected.
 GRACE_S = 1.0
 
 
 class QueueFullError(Exception):
-    """More requests wait for a process than may."""
+    """Error of a request when too many others wait for a process."""
 
 
 class TooSlowError(Exception):
-    """An answer took longer than it may."""
+    """Error of an answer that exceeds the timeout."""
 
 
 class ProcessEndedError(Exception):
-    """The process of an answer ended, as where memory runs out."""
+    """Error of an answer whose process ended, for example for lack of memory."""
 
 
 class Lane:
     """A number of processes, each of which computes one answer at a time.
 
-    A process starts with its first answer. It is ended, and another one takes its place, where an
-    answer takes too long or its client goes away.
+    A process starts with its first answer. It is ended and replaced if an answer takes too long or
+    its client disconnects.
 
     Attributes:
-        running: Number of answers that are computed.
+        running: Number of answers that are being computed.
         waiting: Number of requests that wait for a process.
     """
 
@@ -51,12 +51,12 @@ class Lane:
             self._free.put_nowait(pool)
 
     async def run(self, work: Callable[..., Result], *arguments: object) -> Result:
-        """Return what a function of a module gives in one of the processes.
+        """Return the result of a module's function, computed in one of the processes.
 
         Raises:
-            QueueFullError: If too many requests wait, or this one waited as long as it may.
-            TooSlowError: If it takes longer than the timeout.
-            ProcessEndedError: If its process ends.
+            QueueFullError: If too many requests wait, or this one waited too long.
+            TooSlowError: If the answer takes longer than the timeout.
+            ProcessEndedError: If the process ends.
             asyncio.CancelledError: If the caller cancels it; the process is then ended.
         """
         pool = await self._next_pool()
@@ -85,9 +85,9 @@ class Lane:
             self.waiting -= 1
 
     async def _give_back(self, pool: ProcessPoolExecutor, answer: asyncio.Future[Result]) -> None:
-        """Make a process free again, or another one in its place if it still computes."""
+        """Free a process, or replace it if it still computes."""
         await asyncio.wait([answer], timeout=GRACE_S)
-        answer.add_done_callback(_is_broken)  # nobody else looks at an error that comes later
+        answer.add_done_callback(_is_broken)  # no other code reads an error that comes later
         if not answer.done() or _is_broken(answer):
             end_pool(pool)
             self._pools.remove(pool)

@@ -19,7 +19,7 @@ def listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens on an address.
 
     Raises:
-        PinnError: If there is no such address, or another program has the port.
+        PinnError: If the address does not exist, or the port is in use.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -35,24 +35,24 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def is_local(listening: socket.socket) -> bool:
-    """Return whether only programs of this machine reach a socket."""
+    """Return whether a socket is reachable from this machine only."""
     return ipaddress.ip_address(listening.getsockname()[0]).is_loopback
 
 
 def url(listening: socket.socket) -> str:
-    """Return the URL of a socket that listens."""
+    """Return the URL of a listening socket."""
     address, port = listening.getsockname()[:2]
     return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
 
 
 def run(app: FastAPI, listening: socket.socket) -> None:
-    """Serve an application until SIGINT or SIGTERM comes."""
+    """Serve an application until SIGINT or SIGTERM."""
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2)
     _Server(config).run(sockets=[listening])
 
 
 class _Server(uvicorn.Server):
-    """A server that ends at a signal, and does not raise it again afterwards."""
+    """A server that ends at a signal without raising it again."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

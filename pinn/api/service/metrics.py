@@ -19,7 +19,7 @@ from pinn.api.service.lanes import Lane
 
 __all__ = ["MEDIA_TYPE", "Metrics"]
 
-#: Upper ends of the histogram's buckets, seconds.
+#: Upper ends of the histogram's buckets in seconds.
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
@@ -28,7 +28,7 @@ class Metrics:
 
     Attributes:
         answered: Number of requests that were answered.
-        kept: Answers that were kept from an earlier request.
+        kept: Number of answers from the cache.
     """
 
     def __init__(self) -> None:

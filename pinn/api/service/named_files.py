@@ -1,4 +1,4 @@
-"""Texts of a request that may name a file, or anything else that is not part of the product."""
+"""Texts of a request that may name a file or other resources outside the product."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from pathlib import Path
 from pinn.errors import PinnError
 from pinn.specs.model_names import find_in_catalog
 
-#: Texts that hold no path, but for the name of a file in the working directory.
+#: Pattern of texts that contain no path, except possibly a name in the working directory.
 _PLAIN = re.compile(r"(?:[\w@+,. %:-]|<=)*")
-#: Arguments whose text is a model, or holds one, which may lie in a cache or on the hub.
+#: Arguments whose text is or contains a model, which may be in a cache or on the hub.
 _MODELS = {"model", "serve", "speculative_draft_model_path"}
 
 
 def plain_texts(body: object) -> frozenset[str] | None:
-    """Return all texts of a request where none names a file, a hub's model or a command.
+    """Return all texts of a request if none names a file, a hub's model or a command.
 
     Args:
         body: Arguments of an endpoint.
 
     Returns:
-        The texts and their words; None if one of them may name a file. Names of files in the
-        working directory are plain as long as there is no such file.
+        The texts and their words; None if one of them may name a file. A bare name is accepted if
+        the working directory has no such file.
     """
     found: set[str] = set()
     for name, text in _texts(body, ""):
@@ -45,7 +45,7 @@ def check_no_files(texts: frozenset[str] | None) -> None:
     """Refuse a request that may name a file.
 
     Raises:
-        PinnError: If it does.
+        PinnError: If the request may name a file.
     """
     if texts is None:
         raise PinnError(

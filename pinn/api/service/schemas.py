@@ -1,4 +1,4 @@
-"""OpenAPI's description of an endpoint, from the declarations of its arguments."""
+"""OpenAPI description of an endpoint, from the declarations of its arguments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pinn.api.requests import explained
 from pinn.api.service import problems
 from pinn.api.service.endpoints import Endpoint
 
-#: Status -> when a request gets it.
+#: HTTP status -> description.
 REFUSALS = {
     413: "The body is too large.",
     415: "The Content-Type of the body is not application/json.",
@@ -23,7 +23,7 @@ REFUSALS = {
 
 
 def operation(endpoint: Endpoint) -> dict[str, Any]:
-    """Return what FastAPI adds to the OpenAPI operation of an endpoint."""
+    """Return the endpoint's additions to its OpenAPI operation."""
     content = {"application/json": {"schema": _arguments(endpoint)}}
     problem = {problems.MEDIA_TYPE: {"schema": problems.SCHEMA}}
     answer = {"application/json": {"schema": {"type": "object"}}}
@@ -57,7 +57,7 @@ def _arguments(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def _type(argument: inspect.Parameter) -> dict[str, Any]:
-    """Return the type and the default of an argument; any value where its type is a text."""
+    """Return the type and the default of an argument; any value if its type is a text."""
     if isinstance(argument.annotation, str) or argument.annotation is argument.empty:
         return {}
     found: dict[str, Any] = TypeAdapter(argument.annotation).json_schema()

@@ -16,10 +16,10 @@ from pinn.measurements.deployments.observations import read_observations
 
 # The tables of an evaluation folder that a report is drawn from.
 
-#: Method whose predictions are shown beside those of the split's other methods.
+#: Method whose predictions are compared with those of the split's other methods.
 METHOD = "network"
 
-#: Tables that an evaluation may have beside its predictions and results.
+#: Optional tables of an evaluation, beside its predictions and results.
 _OTHERS = ("ranking", "coverage", "stated", "decisions")
 
 #: Empty table in place of a missing one.
@@ -106,7 +106,7 @@ class Picture:
 
     @property
     def png(self) -> str:
-        """Base64 text of the picture, for a page that needs no other file."""
+        """Return the picture as base64 text, for a self-contained page."""
         return base64.b64encode(self.content).decode()
 
 

@@ -14,15 +14,15 @@ from pinn.training.data.released import PEERS
 
 # Errors of every held-out model and GPU as dots: one dot a row, a bar across their median.
 
-#: Methods that are shown side by side, where they have predictions.
+#: Methods that are plotted side by side, if they have predictions.
 METHODS = (
     "network", "teacher", "network, no kernels", "global vector", "BLIS, published",
     "gradient-boosted trees", "roofline, constant efficiencies", *PEERS,
 )  # fmt: skip
 
-#: Position of a legend.
+#: Position of a legend in a figure.
 _Place = Literal["outside upper right", "outside lower center", "outside upper center"]
-#: Largest error of the axis, percent; larger errors are drawn at the edge.
+#: Largest error on the axis in percent; larger errors are drawn at the edge.
 EDGE = 100.0
 
 

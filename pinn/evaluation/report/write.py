@@ -25,7 +25,8 @@ _UNSEEN = {
 _COVERED = {split: f"unseen {what}" for split, what in _UNSEEN.items()}
 _COVERED |= {folds.RUN_ERRORS_SPLIT: "serving runs of unseen models"}
 
-#: Methods of this package, and methods that saw the rows that they predict: no peers.
+#: Methods that are no peers: those of this package, and those that saw the rows that they
+#: predict.
 _NO_PEERS = ("network", "teacher", "global vector", "blackbox, per configuration")
 
 
@@ -157,7 +158,7 @@ def _calibration(tables: Tables) -> list[Picture]:
 
 # The page and its pictures.
 
-#: Pictures for the docs.
+#: Names of the pictures that the docs show.
 DOCS_PICTURES = ("accuracy-leave-one-model-out-tpot", "agreement-leave-one-model-out-tpot")
 
 

@@ -10,9 +10,10 @@ from pinn.specs.model import LatentAttentionSpec
 
 # Measured attention over ordinary key and value heads, in decodes and in fresh prompts.
 
-#: Share of the time above which keys and values from the cache spoil a row (an assumption).
+#: Share of the time above which keys and values read from the cache spoil a row (an assumption).
 WARM_SHARE = 0.2
-#: A working set up to 10 % larger than the cache still comes partly from there (an assumption).
+#: Ratio of a working set to the cache up to which it is partly read from the cache (an
+#: assumption).
 CACHE_MARGIN = 1.1
 
 
@@ -67,7 +68,7 @@ DECODE_LAYOUT = table.layout(
     _decode_rules,
     added=lambda rows: rows.assign(context_tokens=rows["cached_tokens"] + rows["tokens"]),
 )
-#: ``sequences`` fresh prompts of ``tokens`` each.
+#: Table of ``sequences`` fresh prompts of ``tokens`` each.
 PREFILL_LAYOUT = table.layout("attention", "context_attention_perf", _prefill_rules)
 
 
@@ -110,7 +111,7 @@ def _latent_floor(r: pd.DataFrame, gpu: GpuSpec) -> np.ndarray:
 LATENT_DECODE_LAYOUT = table.layout(
     "mla", "mla_generation_module_perf", lambda _, __: _RULES, finished=_with_core
 )
-#: Fresh prompts.
+#: Table of latent attention of fresh prompts.
 LATENT_PREFILL_LAYOUT = table.layout(
     "mla",
     "mla_context_module_perf",

@@ -19,7 +19,7 @@ from pinn.specs.gpu import GpuSpec
 #: matrices are this many times smaller. On L40S and RTX PRO 6000, times jump at a sixth of the
 #: cache.
 COPIES_IN_LOOP = 5.5
-#: Shares of the time above which weights from the cache spoil a row (assumptions).
+#: Shares of the time above which weights read from the cache spoil a row (assumptions).
 _GEMM_WARM_SHARE, WARM_SHARE = 0.55, 0.3
 
 
@@ -37,7 +37,7 @@ def _gemm_rules(gpu: GpuSpec, source: table.TableSource) -> table.Rules:
         ),
         **table.NO_TIME,
         "one row takes over 1.5 x as long as two: an odd kernel": _odd_single_row,
-        # 3.6 % of B200's fp8 rows.
+        # This rule refuses 3.6 % of B200's fp8 rows.
         f"a spike: over {table.SPIKE} x as long as with fewer and with more rows": lambda r: (
             table.spikes(r, ("precision", "n", "k"), "m")
         ),

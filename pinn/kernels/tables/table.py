@@ -91,7 +91,8 @@ def _of_row(row: Mapping[str, str]) -> Iterator[TableSource]:
 
 # Reading one table of measured kernels: its place, the columns it needs, the rows refused.
 
-#: Rows kept of one table with its report; and rows of several tables with their reports.
+#: Rows of one table that are kept, with its report; and rows of several tables with their
+#: reports.
 ReadTable = tuple[pd.DataFrame, ReadReport]
 Read = tuple[pd.DataFrame, list[ReadReport]]
 #: Function from rows to rows.
@@ -133,10 +134,11 @@ def refuse(rows: pd.DataFrame, report: ReadReport, rules: Rules) -> ReadTable:
     return rows.reset_index(drop=True), replace(report, accepted=len(rows), refused=refused)
 
 
-#: Bytes of an element: the tables of communication count 16-bit elements. Read as bytes, H100's
-#: NVLink would carry 170 of its 450 GB/s, and vLLM would switch to NCCL at 4 MiB, not at its 8 MiB.
+#: Bytes of an element in tables of communication, which count 16-bit elements. If the counts were
+#: bytes, H100's NVLink would have 170 of its 450 GB/s, and vLLM would switch to NCCL at 4 MiB
+#: instead of 8 MiB.
 ELEMENT_BYTES = 2
-#: Our name of a column -> factor to SI units.
+#: Name of a column here -> factor to SI units.
 _UNITS = {"seconds": MILLISECOND, "bytes": ELEMENT_BYTES}
 
 

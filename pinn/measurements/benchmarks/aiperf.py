@@ -1,7 +1,7 @@
-"""``aiperf profile`` and ``genai-perf profile``: JSON, CSV, or JSON lines of requests.
+"""Reader of ``aiperf profile`` and ``genai-perf profile``: JSON, CSV, or JSON lines of requests.
 
-Layout read in the sources of aiperf 0.13 and genai-perf 0.0.16. ``inter_token_latency`` is TPOT
-(per request, then averaged); gaps are ``inter_chunk_latency``. Every metric carries its unit.
+Formats as in the sources of aiperf 0.13 and genai-perf 0.0.16. ``inter_token_latency`` is TPOT (per
+request, then averaged); gaps are ``inter_chunk_latency``. Every metric carries its unit.
 Pre-releases have the metrics under ``records``, with tags ``ttft`` and ``osl``.
 """
 
@@ -15,7 +15,7 @@ from pinn.measurements.benchmarks.documents import Document, NotUsable
 from pinn.measurements.benchmarks.reading import Reading
 from pinn.measurements.benchmarks.tree import Tree
 
-#: Latency here -> tags of it, the released one first.
+#: Latency -> its tags, that of the release first.
 _TAGS = {
     "ttft": ("time_to_first_token", "ttft"),
     "tpot": ("inter_token_latency",),
@@ -30,30 +30,30 @@ def _is_summary(document: Document) -> str:
     return f"the key {tags[0]}" if tags else ""
 
 
-#: Recognizes JSON of aiperf and genai-perf: a summary, or lines of requests.
+#: Mark of aiperf's and genai-perf's JSON: a summary, or lines of requests.
 is_aiperf = marks.any_of(_is_summary, marks.keys("metrics", "metadata", "error"))
 
 
 def aiperf_points(document: Document) -> list[list[Tree]]:
-    """One run a file: a summary, or all the requests of a file of JSON lines."""
+    """Return one run per file: a summary, or all requests of a file of JSON lines."""
     return [document.trees] if "metrics" in document.first else [[document.first]]
 
 
-#: Recognizes the table of a summary.
+#: Mark of the table of a summary.
 is_aiperf_table = marks.pattern("the header Metric,avg", re.compile(r"\AMetric,avg,"))
 
 
 def aiperf_table(document: Document) -> list[list[Tree]]:
-    """One run a table."""
+    """Return one run per table."""
     return [[Tree({"records": _csv_metrics(document.text)})]]
 
 
 def read_aiperf(point: list[Tree], reading: Reading) -> BenchmarkRun:
-    """One run.
+    """Read one run.
 
     Raises:
         NotUsable: If nothing was served, the run was cancelled, or it did not stream.
-        PinnError: If the user has to say more.
+        PinnError: If an option for missing data is needed.
     """
     summary = point[0]
     if "metrics" in summary:
@@ -85,7 +85,7 @@ def _metrics(values: Tree) -> Tree:
 
 
 def _sending(config: Tree) -> tuple[int | None, float | None, str]:
-    """Concurrency, rate and arrival process of the profiling phase."""
+    """Return concurrency, rate and arrival process of the profiling phase."""
     phases = [p for p in config.trees("phases") if "warm" not in p.text("name")]
     if len(phases) > 1:
         raise NotUsable("several load phases in one summary")
@@ -106,7 +106,7 @@ def _server(point: Tree, config: Tree) -> StatedServer:
 
 
 def _gpu(telemetry: Json) -> str:
-    """The GPU's name in DCGM's telemetry, wherever it stands."""
+    """Return the GPU's name in DCGM's telemetry, at any place."""
     if isinstance(telemetry, list):
         return next(filter(None, map(_gpu, telemetry)), "")
     if not isinstance(telemetry, dict):
@@ -116,7 +116,7 @@ def _gpu(telemetry: Json) -> str:
 
 
 def _csv_metrics(text: str) -> dict[str, JsonObject]:
-    r"""The CSV's two tables under the tags of the JSON.
+    r"""Return the CSV's two tables under the tags of the JSON.
 
     >>> _csv_metrics("Metric,avg,p50\nTime to First Token (ms),2.5,2\n")
     {'time_to_first_token': {'unit': 'ms', 'avg': 2.5, 'p50': 2.0}}
@@ -135,7 +135,7 @@ def _csv_metrics(text: str) -> dict[str, JsonObject]:
 
 
 def _from_requests(rows: list[Tree], reading: Reading) -> BenchmarkRun:
-    """A run of single requests; how they were sent stands in the summary, so it is asked for."""
+    """Read a run from single requests; the user has to give how they were sent."""
     profiled = [r for r in rows if r.at("metadata").text("benchmark_phase") != "warmup"]
     good = [r.at("metrics") for r in profiled if not r.values.get("error")]
     good = [m for m in good if _seconds(m, "ttft") and _seconds(m, "e2e")]

@@ -1,4 +1,4 @@
-"""One measured point of a benchmark, whichever tool wrote it."""
+"""A benchmark run: one measured point of any tool."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from pinn.errors import PinnError
 from pinn.specs.flags import FlagValue
 from pinn.specs.serving import SGLANG, TRTLLM, VLLM
 
-# The engine behind a file, as tools spell it, as flags.
+# Flags of the engine that a file names.
 
-#: Part of the name in small letters -> engine. InferenceX writes ``trt``, ``dynamo-trt`` and
+#: Part of a name in lower case -> engine. InferenceX writes ``trt``, ``dynamo-trt`` and
 #: ``dynamo-sglang``, clients of SGLang ``sglang-oai-chat`` and ``trt``.
 _ENGINES = {"vllm": VLLM, "sglang": SGLANG, "trt": TRTLLM, "tensorrt": TRTLLM}
 
 
 def engine_flags(spelled: str) -> dict[str, str]:
-    """``engine`` and, where the name says its release, ``engine_version``.
+    """Return ``engine`` and, if the name includes a release, ``engine_version``.
 
-    Empty where the name says no engine that is simulated here.
+    The result is empty for an engine that is not supported.
 
     >>> engine_flags("sglang v0.5.5-cu129-amd64")
     {'engine': 'sglang', 'engine_version': '0.5.5'}
@@ -36,34 +36,33 @@ def engine_flags(spelled: str) -> dict[str, str]:
     if engine is None:
         return {}
     try:
-        # Images of Dynamo, a front end, bear its release and not the engine's.
+        # Images of the front end Dynamo have its release, not the engine's.
         numbers = () if name.startswith("dynamo") else release(version)
     except PinnError:
         numbers = ()
-    # Builds from a branch call themselves 0.0.0.
+    # Builds from a branch have the version 0.0.0.
     if not any(numbers):
         return {"engine": engine}
     return {"engine": engine, "engine_version": ".".join(map(str, numbers))}
 
 
-# One measured point of a serving benchmark, whichever tool wrote it: ``BenchmarkRun``.
+# One measured point of a serving benchmark of any tool: ``BenchmarkRun``.
 #
-# Readers turn every file into this type, in SI units; ``benchmarks.loads`` makes of
-# its load a workload for the simulator and the same figures of a simulated run, so that both sides
-# of a comparison are counted alike:
+# Readers convert every file into this type, in SI units. ``benchmarks.loads`` converts its load
+# into a workload for the simulator, and computes the same metrics of a simulated run:
 #
 #     runs, report = read_benchmarks(paths, given)           pinn.measurements.benchmarks.read
 #     target = benchmark_target(runs, model, gpu, flags)     pinn.measurements.traces.ingestion
 #     run_ = simulate(target.deployment(), benchmark_workload(run), latency)
 #     benchmark_figures(run_, run.figures)                   the same names as run.figures
 
-#: Latencies of a client: from the send to the first token; (E2E - TTFT) / (output tokens - 1) of
-#: each request; all ITL gaps, pooled; from the send to the last token.
+#: Latencies of a client: from send to first token; (E2E - TTFT) / (output tokens - 1) of each
+#: request; all ITL gaps, pooled; from send to last token.
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 THROUGHPUTS = ("requests_per_s", "output_tokens_per_s")
 
-#: Every name that ``BenchmarkRun.figures`` may have: ``ttft_mean_s``, ..., ``output_tokens_per_s``.
+#: Allowed names in ``BenchmarkRun.figures``: ``ttft_mean_s``, ..., ``output_tokens_per_s``.
 FIGURES = tuple(f"{name}_{each}_s" for name in LATENCIES for each in STATISTICS) + THROUGHPUTS
 
 
@@ -73,12 +72,13 @@ class Lengths:
 
     Attributes:
         mean: Mean number of tokens.
-        low: Lengths are whole numbers uniform from ``low`` to ``high``; all equal the mean where
-            both are None and there is no ``std``.
-        high: See ``low``; with ``std`` the bounds of a normal distribution.
+        low: Smallest length of a uniform distribution, or lower bound of a normal one; None for
+            lengths equal to the mean.
+        high: Largest length of a uniform distribution, or upper bound of a normal one; None with
+            ``low``.
         std: Standard deviation of normally distributed lengths; 0 for none.
-        each: The length of every request in the order of sending, where the file lists them; goes
-            before the rest.
+        each: Length of every request in the order of sending, if the file lists them; it overrides
+            the distribution.
     """
 
     mean: float
@@ -93,18 +93,18 @@ class Lengths:
 
     @staticmethod
     def listed(each: tuple[int, ...]) -> Lengths:
-        """Lengths of requests that are known one by one."""
+        """Return lengths that are known for each request."""
         return Lengths(sum(each) / len(each) if each else math.nan, each=each)
 
 
 @dataclass(frozen=True)
 class SharedPrefix:
-    """A set of prompts that repeat: ``groups x prompts_per_group`` of them.
+    """A set of ``groups x prompts_per_group`` prompts that repeat.
 
     Attributes:
-        groups: Groups whose prompts begin alike.
-        prompts_per_group: Different prompts in each.
-        tokens: Tokens that a group shares.
+        groups: Number of groups whose prompts share a prefix.
+        prompts_per_group: Number of different prompts in each group.
+        tokens: Tokens of a group's shared prefix.
     """
 
     groups: int
@@ -114,19 +114,20 @@ class SharedPrefix:
 
 @dataclass(frozen=True)
 class Load:
-    """The load that a benchmark sent.
+    """Load that a benchmark sent.
 
     Attributes:
-        requests: How many.
+        requests: Number of requests.
         prompt: Prompt lengths.
         output: Output lengths.
         concurrency: Most requests in flight; None for no limit.
-        rate_per_s: Mean rate of sending; None for all at once (with ``concurrency`` a closed loop).
-        process: Gaps between sends: ``poisson``, ``gamma`` (with ``cv``) or ``constant``.
+        rate_per_s: Mean request rate; None for all at once (with ``concurrency`` a closed loop).
+        process: Distribution of the gaps between requests: ``poisson``, ``gamma`` (with ``cv``) or
+            ``constant``.
         cv: Standard deviation over mean of the gaps.
-        offsets_s: When each request was sent, where the file says and no limit delayed it; goes
-            before the rate.
-        prefix: Prompts that repeat; None where each is unlike the others.
+        offsets_s: Send time of each request, if the file has it and no limit delayed it; it
+            overrides the rate.
+        prefix: Prompts that repeat; None if all are different.
     """
 
     requests: int
@@ -152,7 +153,7 @@ class Load:
 
     @property
     def text(self) -> str:
-        """The load in a few words.
+        """Return a short description of the load.
 
         >>> Load(640, Lengths(1024), Lengths(128), concurrency=64).text
         '640 x 1024 + 128 tokens, 64 at a time'
@@ -168,16 +169,15 @@ class Load:
 
 @dataclass(frozen=True)
 class StatedServer:
-    """Facts about the server that a benchmark file states; the user's flags complete them.
+    """Facts about the server in a benchmark file, which the user's flags complete.
 
     Attributes:
-        model: Name of the model; empty where the file has none.
-        gpu: Name of the GPU; empty where the file has none.
+        model: Name of the model; empty if the file has none.
+        gpu: Name of the GPU; empty if the file has none.
         flags: Fields of ``ServingSpec`` (and ``precision``) that the file states.
-        kv_tokens: Tokens that the server's KV cache holds; None where the file has no such number.
-        engine: Name and version as the file spells them, such as ``vllm 0.15.1``; empty where
-            unknown.
-        speculative: Whether tokens were drafted and verified, which no prediction here knows.
+        kv_tokens: Size of the server's KV cache in tokens; None if the file does not state it.
+        engine: Name and version as the file spells them, such as ``vllm 0.15.1``; empty if unknown.
+        speculative: Whether the server used speculative decoding, which the file does not describe.
     """
 
     model: str = ""
@@ -189,29 +189,30 @@ class StatedServer:
 
     @property
     def all_flags(self) -> dict[str, FlagValue]:
-        """The flags with the engine and its release among them."""
+        """Return the flags, including the engine and its release."""
         return {**engine_flags(self.engine), **self.flags}
 
 
-#: Where a file says nothing of the server.
+#: Server of a file that states nothing about it.
 UNSTATED = StatedServer()
 
 
 @dataclass(frozen=True)
 class BenchmarkRun:
-    """One load on one server, and what its clients saw.
+    """A benchmark run: one load on one server, and the metrics that its clients measured.
 
     Attributes:
-        name: File, with ``#1``, ``#2``, ... behind it where a file holds several runs.
-        tool: What wrote it, such as ``vllm bench serve``.
-        load: What was sent, for the simulator to replay.
-        figures: Figure -> value over the requests that were served: names of ``FIGURES``, in
-            seconds or per second; only those that the file has.
-        served: Requests that the figures are over.
-        failed: Requests that failed or were cut off.
-        server: What the file says of the server.
-        assumed: What the file leaves out and was assumed, one sentence each.
-        recognized_by: By what the tool was told, such as ``the keys hw, conc, isl, osl``.
+        name: File name, followed by ``#1``, ``#2``, ... if a file has several runs.
+        tool: Tool that wrote it, such as ``vllm bench serve``.
+        load: Load that was sent, which the simulator replays.
+        figures: Metric -> value over the served requests, in seconds or per second; names of
+            ``FIGURES`` that the file has.
+        served: Number of served requests, over which the metrics are.
+        failed: Number of requests that failed or were cut off.
+        server: Facts about the server in the file.
+        assumed: Assumptions about data that the file lacks, one sentence each.
+        recognized_by: Mark by which the tool was recognized, such as ``the keys hw, conc, isl,
+            osl``.
     """
 
     name: str
@@ -233,13 +234,13 @@ class BenchmarkRun:
                 raise PinnError(f"{self.name}: {name} is {value}; it must be positive and finite")
 
     def typical_s(self, *latencies: str) -> float | None:
-        """Return the mean of the first of some latencies that the file has, else its median."""
+        """Return the mean, or else the median, of the first given latency in the file."""
         names = [f"{latency}_{each}_s" for each in ("mean", "p50") for latency in latencies]
         return next((self.figures[name] for name in names if name in self.figures), None)
 
     @property
     def failed_share(self) -> float:
-        """Share of the requests that failed."""
+        """Return the share of requests that failed."""
         return self.failed / max(self.served + self.failed, 1)
 
     @staticmethod
@@ -260,7 +261,7 @@ class BenchmarkRun:
 
 
 def _keys(values: Mapping[str, Json], above: str = "") -> set[str]:
-    """Names of all keys, nested ones as ``load.concurrency``."""
+    """Return the names of all keys, nested ones as ``load.concurrency``."""
     found = {f"{above}{name}" for name in values}
     for name, value in values.items():
         if isinstance(value, Mapping):

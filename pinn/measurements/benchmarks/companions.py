@@ -1,4 +1,4 @@
-"""Files of a folder that hold results, without what tools write beside them."""
+"""Result files in a folder, without the other files that tools write beside them."""
 
 from collections.abc import Iterable
 from fnmatch import fnmatch
@@ -7,12 +7,13 @@ from pathlib import Path
 
 from pinn.errors import PinnError
 
-#: Settings of a run, which the readers of its results look at.
+#: Files with settings of a run, which the readers of its results use.
 _SETTINGS = {"config.yaml", "profile.yaml", "exp-config.yaml"}
 
-#: Name -> files whose runs it repeats, sums up or warms up for; it is passed over beside them.
-#: ``run=N.json`` are of ``vllm bench sweep serve`` (vLLM 0.33.0 ``vllm/benchmarks/sweep/serve.py:
-#: run_comb``), which writes their summary and all of them as a table, too.
+#: Name of a file that repeats, summarizes or warms up for others -> names of these; it is skipped
+#: beside them. ``run=N.json`` are of ``vllm bench sweep serve`` (vLLM 0.33.0
+#: ``vllm/benchmarks/sweep/serve.py: run_comb``), which also writes their summary and a table of
+#: all.
 _REPEATED = {
     "summary_lifecycle_metrics.json": "stage_*_lifecycle_metrics.json",
     "*_prometheus_metrics.json": "*_lifecycle_metrics.json",
@@ -26,10 +27,10 @@ _REPEATED = {
 
 
 def result_files(paths: Iterable[Path]) -> list[Path]:
-    """Return the files themselves, and those of folders that hold results of their own.
+    """Return the given files, and the files with results in the given folders.
 
     Raises:
-        PinnError: If one does not exist.
+        PinnError: If a path does not exist.
     """
     found: list[Path] = []
 

@@ -1,10 +1,10 @@
-"""Console output of the engines' own benchmarks: the table "Serving Benchmark Result".
+"""Reader of the engines' own benchmarks' console output: the table "Serving Benchmark Result".
 
-Labels read in the sources of vLLM 0.10.2 to 0.33.0 (``vllm/benchmarks/serve.py: benchmark``) and
+Labels as in the sources of vLLM 0.10.2 to 0.33.0 (``vllm/benchmarks/serve.py: benchmark``) and
 SGLang 0.4.9 to 0.5.23 (``bench_serving.py`` and ``benchmark/serving.py: benchmark``). The values
-are those of the result file under other names, rounded to two decimals, so throughput is taken
-from the totals. vLLM prints neither model nor engine flags; it leaves out a concurrency or a rate
-that was not limited. Other text around a table, such as a log's, is passed over.
+are those of the result file under other names, rounded to two decimals, so throughput is taken from
+the totals. vLLM prints neither model nor engine flags, and omits a concurrency or a rate without a
+limit. Other text around a table, such as a log, is skipped.
 """
 
 import re
@@ -33,17 +33,18 @@ _KEYS = {
     "Accept length": "accept_length",
 }
 _STATISTIC, _METRIC = r"(Mean|Median|P\d{2})", r"(TTFT|TPOT|ITL|E2EL|E2E Latency)"
-#: A line of the table, behind whatever a log puts before it; and the line that closes the table.
+#: Patterns of a line of the table, after any prefix of a log, and of the line that ends the
+#: table.
 _LINE = re.compile(
     rf"\b(?:({'|'.join(map(re.escape, _KEYS))})|{_STATISTIC} {_METRIC} \(ms\)): *\|? *([^\s|]+)"
 )
 _END = re.compile(r"={20}")
-#: Labels without which there is no load.
+#: Labels that are needed to know the load.
 _NEEDED = tuple(_KEYS)[:4]
-#: What SGLang prints for a concurrency that is not limited.
+#: SGLang's text for an unlimited concurrency.
 _NOT_SET = "not"
 
-#: Recognizes the printed table.
+#: Mark of the printed table.
 is_console = marks.pattern("the heading 'Serving Benchmark Result'", _HEADING)
 
 
@@ -65,8 +66,8 @@ def read_console(values: Tree, reading: Reading) -> BenchmarkRun:
     """Read one table.
 
     Raises:
-        NotUsable: If nothing was served, or the table is not whole.
-        PinnError: If the user has to say more.
+        NotUsable: If nothing was served, or the table is incomplete.
+        PinnError: If an option for missing data is needed.
     """
     lacking = [label for label in _NEEDED if _KEYS[label] not in values]
     if lacking:

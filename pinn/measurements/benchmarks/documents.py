@@ -1,4 +1,4 @@
-"""A benchmark's file, parsed as far as its kind shows, and its figures in SI units."""
+"""A benchmark file, parsed as far as its kind is known, and its metrics in SI units."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -15,14 +15,14 @@ from pinn.measurements.benchmarks.lines import SkippedLine, csv_rows, json_lines
 from pinn.measurements.benchmarks.tree import Tree
 from pinn.units import MICROSECOND, MILLISECOND
 
-# A benchmark's file, parsed as far as its kind can be told from its content.
+# A benchmark file, parsed as far as its content tells its kind.
 
 
 class NotUsable(PinnError):  # noqa: N818  a reason to leave a run out, no failure
-    """A run that is skipped; its text is the reason, which the report counts.
+    """A run that is skipped; the text is the reason, which the report counts.
 
     Attributes:
-        line: Line of the file where the reason was met; None for the whole file.
+        line: Line of the file to which the reason applies; None for the whole file.
     """
 
     def __init__(self, reason: object, line: int | None = None) -> None:
@@ -32,15 +32,15 @@ class NotUsable(PinnError):  # noqa: N818  a reason to leave a run out, no failu
 
 @dataclass(frozen=True)
 class Document:
-    """A file.
+    """A benchmark file.
 
     Attributes:
-        path: Where it is.
-        text: Its text; empty where it is a JSON or YAML document, or JSON lines throughout.
-        values: The JSON or YAML documents that it holds, one for each line of JSON lines and each
-            row of a table; empty for another text.
-        lines: Line number of each value, where each has a line of its own.
-        skipped: Lines that hold no value beside lines that do.
+        path: Path of the file.
+        text: Text of the file; empty for a JSON or YAML document or JSON lines.
+        values: JSON or YAML documents in the file, one for each line of JSON lines and each row of
+            a table; empty for other text.
+        lines: Line number of each value, if each has its own line.
+        skipped: Lines without a value, beside lines with one.
     """
 
     path: Path
@@ -51,12 +51,12 @@ class Document:
 
     @property
     def first(self) -> Tree:
-        """The first document where that is a mapping, else an empty one."""
+        """Return the first document if it is a mapping, else an empty mapping."""
         return Tree(self.values[0] if self.values else None)
 
     @property
     def trees(self) -> list[Tree]:
-        """Every document as a mapping."""
+        """Return every document as a mapping."""
         return [Tree(each) for each in self.values]
 
 
@@ -64,7 +64,7 @@ def read_document(path: Path) -> Document:
     """Read a file.
 
     Raises:
-        NotUsable: If it cannot be read, is empty, too large or cut off.
+        NotUsable: If the file cannot be read, is empty, too large or cut off.
     """
     try:
         text = read_text(path, MOST_CSV_BYTES, "text")
@@ -90,7 +90,7 @@ def read_document(path: Path) -> Document:
     if found.values:
         left = text if found.skipped else ""
         return Document(path, left, tuple(found.values), tuple(found.numbers), tuple(found.skipped))
-    # A log may begin with a brace or a bracket too.
+    # A log may also begin with a brace or a bracket.
     if fault and text.lstrip().startswith(('{"', "{\n", "[{", "[\n", "[[")):
         raise fault
     rows = csv_rows(text)
@@ -105,7 +105,7 @@ def _json_fault(error: PinnError) -> NotUsable:
     return NotUsable("invalid JSON, perhaps cut off", getattr(cause, "lineno", None))
 
 
-# Figures of foreign files in SI units, and the shapes that tools share.
+# Metrics of foreign files in SI units, and structures that tools share.
 
 #: Unit as files spell it -> seconds.
 SECONDS = {
@@ -115,10 +115,10 @@ SECONDS = {
 
 
 def unit_seconds(latency: str, unit: str) -> float:
-    """A unit as a file spells it, in seconds.
+    """Return the seconds of a unit as a file spells it.
 
     Raises:
-        NotUsable: If it is unknown.
+        NotUsable: If the unit is unknown.
     """
     if unit not in SECONDS:
         raise NotUsable(f"{latency} is in {unit!r}, known units are {', '.join(SECONDS)}")
@@ -126,7 +126,7 @@ def unit_seconds(latency: str, unit: str) -> float:
 
 
 def kept(figures: Mapping[str, float | None]) -> dict[str, float]:
-    """Figures that hold something: tools write 0, null or NaN for what they could not measure.
+    """Return metrics with a value: tools write 0, null or NaN for what they could not measure.
 
     >>> kept({"ttft_mean_s": 0.1, "itl_mean_s": 0.0, "e2e_mean_s": None})
     {'ttft_mean_s': 0.1}
@@ -142,10 +142,10 @@ def throughputs(
 
 
 def streamed(figures: dict[str, float]) -> dict[str, float]:
-    """The figures, among which a time to first token has to be.
+    """Return the metrics after a check that they include a time to first token.
 
     Raises:
-        NotUsable: If there is none.
+        NotUsable: If there is no time to first token.
     """
     if not any(name.startswith("ttft") for name in figures):
         raise NotUsable("no time to first token, because the run did not stream")
@@ -155,24 +155,25 @@ def streamed(figures: dict[str, float]) -> dict[str, float]:
 def statistics_of(
     latency: str, lookup: Callable[[str], float | None], unit_s: float
 ) -> dict[str, float]:
-    """Mean and percentiles of a latency, in seconds.
+    """Return mean and percentiles of a latency, in seconds.
 
     Args:
-        latency: Its name here, such as ``ttft``.
-        lookup: Statistic (``mean``, ``p50``, ...) -> the file's number; None where it has none.
-        unit_s: The file's unit in seconds.
+        latency: Name of the latency, such as ``ttft``.
+        lookup: Function of a statistic (``mean``, ``p50``, ...) that returns the file's number, or
+            None.
+        unit_s: Unit of the file in seconds.
     """
     found = {each: lookup(each) for each in STATISTICS}
     return kept({f"{latency}_{k}_s": None if v is None else v * unit_s for k, v in found.items()})
 
 
 def client_statistics(values: Tree, e2e: str, unit_s: float, suffix: str = "") -> dict[str, float]:
-    """Latencies of a file that has ``mean_ttft``, ``median_ttft``, ``p99_ttft`` and so on as keys.
+    """Return the latencies of a file with keys such as ``mean_ttft`` and ``p99_ttft``.
 
     Args:
-        values: The file.
-        e2e: How it spells ``e2e``; the other latencies have the names that they have here.
-        unit_s: The file's unit in seconds.
+        values: Content of the file.
+        e2e: Spelling of ``e2e`` in the file; other latencies have the same names.
+        unit_s: Unit of the file in seconds.
         suffix: Unit suffix of the keys, such as ``_ms``.
     """
     figures: dict[str, float] = {}
@@ -185,7 +186,7 @@ def client_statistics(values: Tree, e2e: str, unit_s: float, suffix: str = "") -
 
 
 def sample_figures(latency: str, seconds: Iterable[float]) -> dict[str, float]:
-    """Statistics of single values in seconds, without those that are no positive numbers."""
+    """Return statistics of single values in seconds, without those that are not positive."""
     values = np.array([v for v in seconds if v is not None and v > 0], float)
     values = values[np.isfinite(values)]
     if not len(values):
@@ -197,7 +198,7 @@ def sample_figures(latency: str, seconds: Iterable[float]) -> dict[str, float]:
 def request_figures(
     ttft_s: Iterable[float], e2e_s: Iterable[float], output_tokens: Iterable[int]
 ) -> dict[str, float]:
-    """TTFT, E2E and TPOT of requests that are known one by one."""
+    """Return TTFT, E2E and TPOT statistics of requests that are known one by one."""
     rows = list(zip(ttft_s, e2e_s, output_tokens, strict=True))
     return (
         sample_figures("ttft", (first for first, _, _ in rows))

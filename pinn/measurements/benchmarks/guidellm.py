@@ -1,9 +1,9 @@
-"""guidellm's ``benchmarks.json``: many points a file.
+"""Reader of guidellm's ``benchmarks.json``, which has several points per file.
 
-Layout read in the sources of guidellm 0.3 to 0.8. Its inter-token latency, (last - first) / (n - 1)
+Format as in the sources of guidellm 0.3 to 0.8. Its inter-token latency, (last - first) / (n - 1)
 weighted by tokens, is the TPOT of other tools; its own "time per output token" divides by n and is
-not read. Request latency is in seconds, the others in milliseconds. Of each metric the successful
-requests count.
+not read. Request latency is in seconds, the others in milliseconds. Metrics are those of successful
+requests.
 """
 
 from pinn.measurements.benchmarks import documents
@@ -21,25 +21,25 @@ _LATENCIES = {
 
 
 def is_guidellm(document: Document) -> str:
-    """Recognize guidellm."""
+    """Return the mark of guidellm's files; empty for other files."""
     points = document.first.trees("benchmarks")
     is_own = any("request_latency" in point.at("metrics") for point in points)
     return "the keys benchmarks and, below it, metrics.request_latency" if is_own else ""
 
 
 def guidellm_points(document: Document) -> list[Tree]:
-    """Its benchmarks, each with what the file says of all."""
+    """Return the file's benchmarks, each with the data that applies to all."""
     spec = document.first.at("config", "spec") or document.first.at("args")
     points = document.first.trees("benchmarks")
     return [Tree({"spec": spec.values, **point.values}) for point in points]
 
 
 def read_guidellm(point: Tree, reading: Reading) -> BenchmarkRun:
-    """One benchmark of the file.
+    """Read one benchmark of the file.
 
     Raises:
         NotUsable: If nothing was served or the load is not one of the known kinds.
-        PinnError: If the user has to say more.
+        PinnError: If an option for missing data is needed.
     """
     config, metrics = point.at("config") or point.at("args"), point.at("metrics")
     served = _count(metrics, "successful")
@@ -82,7 +82,7 @@ def _sending(strategy: Tree) -> tuple[int | None, float | None, str]:
 
 
 def _prefix(point: Tree) -> tuple[int, int, int] | None:
-    """Prompts that begin alike, where the synthetic data say so."""
+    """Return the shared prefixes of synthetic prompts; None if the file does not state them."""
     for data in point.at("spec").trees("data"):
         for bucket in data.trees("prefix_buckets")[:1]:
             if tokens := bucket.count("prefix_tokens"):

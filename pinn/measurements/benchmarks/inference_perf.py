@@ -1,10 +1,10 @@
-"""One lifecycle report of inference-perf, with the configuration beside it.
+"""Reader of a lifecycle report of inference-perf, with the configuration beside it.
 
-Older versions count two stream chunks per token, so that their time per output token comes out near
-half: it is taken from E2E and TTFT in its place. ``output_len`` counts tokens of the re-tokenized
-text, up to 20 % fewer than were generated. ``config.yaml`` beside it is what the tool ran: with
-``ignore_eos`` every request generates the tokens that were asked for. ``exp-config.yaml`` in the
-run's folder says what served it.
+Older versions count two stream chunks per token, so that their time per output token is about half.
+TPOT is therefore computed from E2E and TTFT. ``output_len`` counts tokens of the re-tokenized text,
+up to 20 % fewer than were generated. ``config.yaml`` beside it is the tool's configuration: with
+``ignore_eos`` every request generates the requested tokens. ``exp-config.yaml`` in the run's folder
+describes the server.
 """
 
 from pathlib import Path
@@ -18,16 +18,16 @@ from pinn.measurements.benchmarks.tree import Tree
 from pinn.specs.flags import given_flags
 from pinn.specs.serving import ServingSpec
 
-#: Recognizes reports of client-side latencies of inference-perf.
+#: Mark of inference-perf's reports of client-side latencies.
 is_inference_perf = marks.keys("load_summary", "successes.latency")
 
 
 def read_inference_perf(document: Document, reading: Reading) -> BenchmarkRun:
-    """One stage; its configuration lies beside it.
+    """Read one stage, with the configuration beside it.
 
     Raises:
-        NotUsable: If nothing was served, or the report sums up several stages.
-        PinnError: If the user has to say more.
+        NotUsable: If nothing was served, or the report covers several stages.
+        PinnError: If an option for missing data is needed.
     """
     report, folder, given = document.first, document.path.parent, reading.given
     stages = folder.glob("stage_*_lifecycle_metrics.json")
@@ -41,7 +41,7 @@ def read_inference_perf(document: Document, reading: Reading) -> BenchmarkRun:
     shared, server = config.at("data", "shared_prefix"), config.at("server")
     output = shared.number("output_len") if server.is_true("ignore_eos") else None
     if output is None and given.output_tokens is None:
-        # Versions after 0.6.1 have the server's count.
+        # Versions after 0.6.1 have the server's token count.
         output = _mean(successes, "output_tokens", "output_len")
         counted = "output tokens as the tool counted them, up to 20 % too few (--output-tokens)"
         reading.assumed.append(counted)
@@ -89,7 +89,7 @@ def _shared_prompts(shared: Tree) -> tuple[int, int, int] | None:
 
 
 def _mean(values: Tree, *names: str) -> float | None:
-    """Return the metrics of the first latency table that a report holds."""
+    """Return the mean in a statistic of the report; None without one."""
     return next((values.at(name).number("mean") for name in names if values.at(name)), None)
 
 

@@ -1,7 +1,7 @@
-"""InferenceX (InferenceMAX) ``agg_<name>.json``: one object a run, or a list of them.
+"""Reader of InferenceX (InferenceMAX) ``agg_<name>.json``: one object per run, or a list of them.
 
 Latencies are in seconds, without a suffix. Its CI draws lengths uniform in [0.8, 1] x the nominal
-ones and drops the totals; it sends ten prompts per unit of concurrency, prefix cache off.
+ones and drops the totals. It sends ten prompts per unit of concurrency, without prefix caching.
 """
 
 from pinn.measurements.benchmarks import documents, marks
@@ -12,9 +12,9 @@ from pinn.measurements.benchmarks.tree import Tree
 from pinn.specs.flags import FlagValue
 from pinn.specs.serving import SGLANG, TRTLLM
 
-#: Lengths are drawn uniformly from this share of the nominal ones (the benchmark's range ratio).
+#: Smallest length relative to the nominal one; lengths are uniform (the benchmark's range ratio).
 LENGTH_RANGE = (0.8, 1.0)
-#: Prompts of one benchmark run per unit of concurrency.
+#: Prompts of one run per unit of concurrency.
 PROMPTS_PER_CONCURRENCY = 10
 LABEL_SCHEMES = {"fp4": "nvfp4", "fp8": "fp8", "int4": "int4", "bf16": "bf16"}
 
@@ -25,15 +25,16 @@ _ASSUMED = (
 )
 
 
-#: Recognizes InferenceX.
+#: Mark of InferenceX's files.
 is_inferencex = marks.keys("hw", "conc", "isl", "osl")
 
 
 def read_inferencex(values: Tree, reading: Reading) -> BenchmarkRun:
-    """One run.
+    """Read one run.
 
     Raises:
-        NotUsable: If prefill and decode ran apart, or attention data-parallel over some GPUs.
+        NotUsable: If prefill and decode were disaggregated, or attention was data-parallel over
+            some of the GPUs.
     """
     if values.is_true("disagg"):
         raise NotUsable("disaggregated prefill/decode")

@@ -1,10 +1,10 @@
-"""Reports of the latency profile generator (LPG), the inference benchmark of llm-d and GKE.
+"""Reader of reports of the latency profile generator (LPG), the benchmark of llm-d and GKE.
 
-One JSON object a run: ``metrics`` (numbers), ``dimensions`` (texts) and ``config``. Latencies are
-in milliseconds under ``STATISTIC_LATENCY_ms``; E2E is called latency. Layout as in published
-reports. They do not say which tokens ``per_token_latency`` divides by, so only ITL is read, not
-TPOT. A report states the totals of tokens; some state the requests that were sent and
-their rate, too.
+Each run is one JSON object with ``metrics`` (numbers), ``dimensions`` (texts) and ``config``.
+Latencies are in milliseconds under ``STATISTIC_LATENCY_ms``; E2E is called latency. The format is
+that of published reports. They do not say which tokens ``per_token_latency`` divides by, so only
+ITL is read, not TPOT. A report states the totals of tokens; some also state the number and rate of
+requests.
 """
 
 import math
@@ -20,7 +20,7 @@ _LATENCIES = {"ttft": "TTFT_ms", "itl": "ITL_ms", "e2e": "latency_ms"}
 _STATISTICS = {"mean": "avg", "p50": "median", "p90": "p90", "p95": "p95", "p99": "p99"}
 _NEEDED = ("benchmark_time", "total_input_tokens", "total_output_token")
 
-#: Recognizes the generator.
+#: Mark of the generator's reports.
 is_latency_profile = marks.keys("dimensions", "config", "metrics.throughput_rps")
 
 
@@ -28,8 +28,9 @@ def read_latency_profile(values: Tree, reading: Reading) -> BenchmarkRun:
     """Read one run.
 
     Raises:
-        NotUsable: If nothing was served, by several models, or without a time to first token.
-        PinnError: If the user has to say more.
+        NotUsable: If nothing was served, several models were served, or there is no time to first
+            token.
+        PinnError: If an option for missing data is needed.
     """
     metrics, config = values.at("metrics"), values.at("config")
     lacking = [f"metrics.{name}" for name in _NEEDED if name not in metrics]

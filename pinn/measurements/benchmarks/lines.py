@@ -1,4 +1,4 @@
-"""Values that stand one a line: JSON lines among other lines, and tables of runs."""
+"""Readers of one value per line: JSON lines among other lines, and tables of runs."""
 
 import csv
 import io
@@ -15,8 +15,8 @@ class SkippedLine:
     """A line of a file that was skipped while the lines around it were read.
 
     Attributes:
-        number: Counted from 1.
-        reason: Why, such as ``no JSON object``.
+        number: Number of the line, counted from 1.
+        reason: Reason for skipping it, such as ``no JSON object``.
     """
 
     number: int
@@ -29,8 +29,8 @@ class Lines:
 
     Attributes:
         values: Parsed values, one per readable line.
-        numbers: Number of each of these, from 1.
-        skipped: The other lines, blank ones aside.
+        numbers: Line number of each value, from 1.
+        skipped: Lines without a value, except blank ones.
     """
 
     values: list[Json] = field(default_factory=list)
@@ -43,12 +43,12 @@ class Lines:
         self.numbers.append(number)
 
     def skip(self, number: int, reason: str) -> None:
-        """Add a line without one."""
+        """Add a skipped line."""
         self.skipped.append(SkippedLine(number, reason))
 
 
 def json_lines(text: str) -> Lines:
-    """Return the JSON objects that begin lines of a text; Infinity is read as such."""
+    """Return the JSON objects at the start of a text's lines; Infinity is accepted."""
     found = Lines()
     if not (text.startswith("{") or "\n{" in text):
         return found
@@ -65,14 +65,14 @@ def json_lines(text: str) -> Lines:
     return found
 
 
-#: Names of columns as keys of JSON are spelled; a first line of others is no header.
+#: Pattern of column names, spelled like keys of JSON; a first line with other names is no header.
 _HEADER = re.compile(r"[\w.\-]*(?:,[\w.\-]*){3,}\s*")
-#: Cells of a table of runs; a larger one is of something else.
+#: Most cells of a table of runs; a larger one has other content.
 _MOST_CELLS = 1_000_000
 
 
 def csv_rows(text: str) -> Lines:
-    """Return the rows of a table whose header looks like keys of JSON, each as its document."""
+    """Return the rows of a table with a header of JSON-like keys, each as a document."""
     found = Lines()
     header = text.split("\n", 1)[0]
     if not _HEADER.fullmatch(header) or text.count(",") > _MOST_CELLS:
@@ -95,7 +95,7 @@ def csv_rows(text: str) -> Lines:
 
 
 def _cell(text: str) -> Json:
-    """Return a cell as the value that JSON would have; None for an empty one."""
+    """Return a cell as a JSON value; None for an empty one."""
     if text in ("True", "False"):
         return text == "True"
     for kind in (int, float):

@@ -1,7 +1,7 @@
-"""Reports of llm-d-benchmark, versions 0.1, 0.2 and 0.2.1: YAML or JSON.
+"""Reader of reports of llm-d-benchmark, versions 0.1, 0.2 and 0.2.1: YAML or JSON.
 
-Units stand beside each figure and differ by the tool that measured. A report made of guidellm's
-file passes its odd time per output token on, so there the inter-token latency is read as TPOT.
+Each metric has its unit, which depends on the tool that measured. Reports from guidellm include its
+unusual time per output token, so their inter-token latency is read as TPOT.
 """
 
 import math
@@ -14,16 +14,16 @@ from pinn.measurements.benchmarks.tree import Tree
 from pinn.specs.flags import FlagValue, flags_of, given_flags
 from pinn.specs.serving import ServingSpec
 
-#: Recognizes llm-d-benchmark.
+#: Mark of llm-d-benchmark's reports.
 is_llm_d = marks.any_of(marks.keys("scenario", "results"), marks.keys("scenario", "metrics"))
 
 
 def read_llm_d(values: Tree, reading: Reading) -> BenchmarkRun:
-    """One report.
+    """Read one report.
 
     Raises:
-        NotUsable: If several servers stand behind it, or nothing was served.
-        PinnError: If the user has to say more.
+        NotUsable: If several servers were measured, or nothing was served.
+        PinnError: If an option for missing data is needed.
     """
     old = "metrics" in values
     scenario = values.at("scenario")
@@ -69,7 +69,7 @@ def _throughput(rates: Tree) -> dict[str, float]:
 
 
 def _sending(asked: Tree, load: Tree) -> tuple[int | None, float | None]:
-    """Concurrency and rate; infinity and nothing are the same."""
+    """Return concurrency and rate; infinity means no limit."""
     args = load.at("args")
     limit = asked.number("concurrency") or args.number("max_concurrency")
     rate = asked.number("rate_qps") or args.number("request_rate")
@@ -114,7 +114,7 @@ def _parallelism(sizes: Tree) -> dict[str, FlagValue]:
 
 
 def _flags(args: Tree) -> dict[str, FlagValue]:
-    """Options of any engine's command line; a switch has no value there."""
+    """Return the options of any engine's command line; a switch has no value."""
     found = dict(args.values)
     for each in flags_of(ServingSpec):
         straight, off = [each.option, *each.shorts], [f"--no-{each.option[2:]}"]

@@ -1,10 +1,10 @@
-"""Summaries of llmperf's ``token_benchmark_ray.py``: one JSON object a run, ``*_summary.json``.
+"""Reader of summaries of llmperf's ``token_benchmark_ray.py``: one JSON object per run.
 
 Latencies are in seconds, under ``results_LATENCY_STATISTIC``. Its clients are a closed loop of
-``num_concurrent_requests``; a length is drawn from a normal distribution of the asked mean and
-standard deviation. Layout as in published summaries. They do not say whether
-``inter_token_latency_s`` counts the wait for the first token, so the time per output token is
-taken from E2E and TTFT in its place.
+``num_concurrent_requests``. Lengths are drawn from a normal distribution with the requested mean
+and standard deviation. The format is that of published summaries. They do not say whether
+``inter_token_latency_s`` includes the wait for the first token, so TPOT is computed from E2E and
+TTFT.
 """
 
 from pinn.measurements.benchmarks import documents, marks
@@ -15,7 +15,7 @@ from pinn.measurements.benchmarks.tree import Tree
 
 _LATENCIES = {"ttft": "ttft_s", "e2e": "end_to_end_latency_s"}
 
-#: Recognizes llmperf.
+#: Mark of llmperf's summaries.
 is_llmperf = marks.keys(
     "num_concurrent_requests", "results_num_requests_started", "results_num_completed_requests"
 )
@@ -25,8 +25,8 @@ def read_llmperf(values: Tree, reading: Reading) -> BenchmarkRun:
     """Read one run.
 
     Raises:
-        NotUsable: If nothing was served, or it has no time to first token.
-        PinnError: If the user has to say more.
+        NotUsable: If nothing was served, or there is no time to first token.
+        PinnError: If an option for missing data is needed.
     """
     served = values.count("results_num_completed_requests")
     failed = values.count("results_number_errors")
@@ -56,7 +56,7 @@ def _figures(values: Tree, output_tokens: float) -> dict[str, float]:
 
 
 def _lengths(name: str, side: str, values: Tree, reading: Reading) -> Lengths:
-    """Return the lengths that were counted, else those that were asked for."""
+    """Return the measured lengths, or else the requested ones."""
     counted = f"results_number_{side}_tokens"
     mean = values.number(f"{counted}_mean", f"mean_{side}_tokens")
     spread = values.number(f"{counted}_stddev", f"stddev_{side}_tokens")

@@ -1,4 +1,4 @@
-"""The load of a benchmark run as a workload, and the figures of its simulation."""
+"""The load of a benchmark run as a workload, and metrics of its simulation."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -20,7 +20,7 @@ from pinn.simulator.workloads.arrivals import draw_gaps, draw_lengths
 from pinn.simulator.workloads.workload import Workload, share_prompts
 from pinn.specs.flags import specified
 
-# The load of a benchmark run as a workload that the simulator serves.
+# The load of a benchmark run as a workload for the simulator.
 
 
 def benchmark_workload(run: BenchmarkRun, seed: int = 0) -> Workload:
@@ -30,7 +30,7 @@ def benchmark_workload(run: BenchmarkRun, seed: int = 0) -> Workload:
     (``vllm/benchmarks/serve.py: get_request``).
 
     Args:
-        run: The run.
+        run: Benchmark run.
         seed: Seed of the random draws.
     """
     load, rng = run.load, np.random.default_rng(seed)
@@ -59,7 +59,7 @@ def _draw(lengths: Lengths, count: int, rng: np.random.Generator) -> Int[np.ndar
 
 
 def _spread(mean: float, count: int) -> Int[np.ndarray, " n"]:
-    """Whole lengths next to the mean, evenly mixed, whose mean it is.
+    """Return whole lengths next to a mean, evenly mixed, that have this mean.
 
     >>> _spread(2.5, 4).tolist()
     [2, 3, 2, 3]
@@ -79,7 +79,7 @@ def _offsets(load: Load, rng: np.random.Generator) -> Float[np.ndarray, " n"]:
 def _repeat(
     prefix: SharedPrefix, prompt: Int[np.ndarray, " n"], rng: np.random.Generator
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Prompt lengths, and what is shared, of prompts sent over and over in one order."""
+    """Return prompt lengths and shared tokens of prompts that repeat in one order."""
     prompts = prefix.groups * prefix.prompts_per_group
     which = rng.permutation(prompts)[np.arange(len(prompt)) % prompts]
     length = prompt[: min(prompts, len(prompt))]
@@ -88,18 +88,18 @@ def _repeat(
     return tokens, share_prompts(which // prefix.prompts_per_group, shared, which, tokens)
 
 
-# Figures of a simulated run, counted as the clients of benchmarks count theirs.
+# Metrics of a simulated run, as clients of benchmarks compute theirs.
 
 
 def benchmark_figures(run: Run, names: Iterable[str] = FIGURES) -> dict[str, float]:
-    """Figures over the requests that were served to the end.
+    """Return the metrics over the requests that were served to the end.
 
     Args:
-        run: The run, as ``benchmark_workload`` takes it.
+        run: Simulated run of a workload of ``benchmark_workload``.
         names: Names of ``pinn.measurements.benchmarks.benchmark_run.FIGURES``.
 
     Returns:
-        Seconds or per second; NaN where nothing was served (or no second token, for gaps).
+        Values in seconds or per second; NaN if nothing was served (or, for gaps, no second token).
 
     Raises:
         PinnError: If a name is unknown.
@@ -122,7 +122,7 @@ def _figure(run: Run, name: str) -> float:
     if latency == "itl":
         values, counts = run.gaps.seconds, run.gaps.count
     else:
-        # A single token has no time per further one.
+        # A request with a single token has no TPOT.
         tpot_s = (r.e2e_s - r.ttft_s) / np.where(r.output_tokens > 1, r.output_tokens - 1.0, np.nan)
         values = {"ttft": r.ttft_s, "e2e": r.e2e_s, "tpot": tpot_s}[latency][done]
         values = values[~np.isnan(values)]

@@ -1,4 +1,4 @@
-"""Marks by which a benchmark tool's files are recognized, and what a file lacks of them."""
+"""Marks by which files of a benchmark tool are recognized, and the marks that a file lacks."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pinn.measurements.benchmarks.documents import Document
 from pinn.measurements.benchmarks.tree import Tree
 
-#: Says by what it recognizes a document; empty where it does not.
+#: Function that returns the mark found in a document; empty without one.
 Mark = Callable[[Document], str]
 
-#: Least share of a tool's keys that makes a file look like one of its own.
+#: Smallest share of a tool's keys with which a file looks like one of its files.
 _SIMILAR = 0.5
 
 
@@ -25,7 +25,7 @@ class Keys:
     names: tuple[str, ...]
 
     def __call__(self, document: Document) -> str:
-        """Return the keys in words where a document has all of them."""
+        """Return the keys as text where a document has all of them."""
         return "" if self.lacking(document) else f"the keys {', '.join(self.names)}"
 
     def lacking(self, document: Document) -> list[str]:
@@ -38,7 +38,7 @@ class Keys:
 
 
 def keys(*names: str) -> Keys:
-    """Return the mark of files that have some keys."""
+    """Return the mark of files that have all of some keys."""
     return Keys(names)
 
 
@@ -50,11 +50,11 @@ def _has(values: Tree, name: str) -> bool:
 
 
 def pattern(what: str, text: re.Pattern[str]) -> Mark:
-    """Return the mark of files whose text a pattern is found in.
+    """Return the mark of files whose text matches a pattern.
 
     Args:
-        what: The pattern in words, such as ``the heading 'Serving Benchmark Result'``.
-        text: The pattern.
+        what: Description of the pattern, such as ``the heading 'Serving Benchmark Result'``.
+        text: Regular expression.
     """
     return lambda document: what if text.search(document.text) else ""
 
@@ -65,11 +65,11 @@ def any_of(*marks: Mark) -> Mark:
 
 
 def nearest(document: Document, tools: Iterable[tuple[str, Mark]]) -> str:
-    """Return which tool's files a document looks like, and the keys that it lacks of theirs.
+    """Return the tool whose files a document resembles, and the keys that the document lacks.
 
     Args:
-        document: That no mark recognizes.
-        tools: Each tool with its mark.
+        document: Document without a known mark.
+        tools: Tools with their marks.
     """
     known = [(tool, mark) for tool, mark in tools if isinstance(mark, Keys)]
     tool, mark = max(known, key=lambda pair: pair[1].share(document))

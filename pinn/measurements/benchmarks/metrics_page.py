@@ -1,4 +1,4 @@
-"""Metrics pages of vLLM and SGLang, and the acceptance of drafts they count."""
+"""Reader of metrics pages of vLLM and SGLang, and of the acceptance rates that they count."""
 
 import re
 from collections.abc import Sequence
@@ -14,19 +14,19 @@ from pinn.measurements.benchmarks.documents import NotUsable, kept
 from pinn.measurements.benchmarks.reading import Reading
 from pinn.specs.flags import FlagValue
 
-# Metrics pages of vLLM and SGLang: what happened between two scrapes.
+# Metrics pages of vLLM and SGLang: differences between two scrapes.
 #
-# Sums and counts of histograms are subtracted. TTFT there begins at the front end's arrival; ITL
-# is per output of the engine. Names by version: ``time_per_output_token_seconds`` is an ITL
-# (vLLM up to 0.11), ``inter_token_latency_seconds`` the same from 0.10.2 on, and
-# ``request_time_per_output_token_seconds`` (from 0.11 on) the TPOT. ``cache_config_info`` tells
-# the KV cache. GPU, parallelism and what was sent stand nowhere.
+# Sums and counts of histograms are subtracted. TTFT there begins at the arrival at the front end;
+# ITL is per output of the engine. Names by version: ``time_per_output_token_seconds`` is an ITL
+# (vLLM up to 0.11), as is ``inter_token_latency_seconds`` from 0.10.2 on;
+# ``request_time_per_output_token_seconds`` (from 0.11 on) is the TPOT. ``cache_config_info`` has
+# the size of the KV cache. GPU, parallelism and load are not on the page.
 
 _SERIES = re.compile(r"^(vllm|sglang):(\w+)(?:\{(.*)\})?\s+(\S+)", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _STARTED = re.compile(r"^process_start_time_seconds(?:\{.*\})?\s+(\S+)", re.MULTILINE)
 
-#: Figure -> histograms that hold it, the best first.
+#: Metric -> histograms that have it, the best first.
 _HISTOGRAMS = {
     "ttft_mean_s": ("time_to_first_token_seconds",),
     "tpot_mean_s": ("request_time_per_output_token_seconds",),
@@ -34,22 +34,22 @@ _HISTOGRAMS = {
     "e2e_mean_s": ("e2e_request_latency_seconds",),
 }
 
-#: A smaller share of prompt tokens found in the prefix cache may come from chat templates alone.
+#: Largest share of cached prompt tokens that chat templates alone may cause.
 _HITS = 0.05
 
 
 @dataclass
 class Page:
-    """One scrape.
+    """One scrape of a metrics page.
 
     Attributes:
         engine: ``vllm`` or ``sglang``.
         sums: Series -> sum over its labels (without buckets).
-        labelled: Series and transfer type -> sum over its other labels.
-        models: Names of the models served.
+        labelled: (series, transfer type) -> sum over its other labels.
+        models: Names of the served models.
         info: Labels of ``cache_config_info``.
-        engines: Engines that the page tells of.
-        started_s: When the server was started, epoch seconds; None where unknown.
+        engines: Number of engines on the page.
+        started_s: Start time of the server in epoch seconds; None if unknown.
     """
 
     engine: str = ""
@@ -61,7 +61,7 @@ class Page:
     started_s: float | None = None
 
 
-#: Recognizes a metrics page of vLLM or SGLang.
+#: Mark of a metrics page of vLLM or SGLang.
 is_metrics_page = marks.pattern("series named vllm: or sglang:", _SERIES)
 
 
@@ -87,15 +87,15 @@ def read_page(text: str) -> Page:
 
 
 def read_metrics_pages(pages: Sequence[str], reading: Reading) -> BenchmarkRun:
-    """Counters between two scrapes, or from a server's start to the only one.
+    """Read the counters between two scrapes, or from a server's start to a single scrape.
 
     Args:
-        pages: Their texts, the earlier first.
-        reading: With the load, which no page tells.
+        pages: Texts of the pages, the earlier first.
+        reading: Reading that has the load, which pages do not contain.
 
     Raises:
-        NotUsable: If they are not two scrapes of one server, or nothing was served in between.
-        PinnError: If the user has to say more.
+        NotUsable: If the pages are not of one server, or nothing was served between them.
+        PinnError: If an option for missing data is needed.
     """
     *earlier, after = map(read_page, pages)
     before = earlier[0] if earlier else _at_start(after, reading)
@@ -137,10 +137,10 @@ def read_metrics_pages(pages: Sequence[str], reading: Reading) -> BenchmarkRun:
 
 
 def _at_start(page: Page, reading: Reading) -> Page:
-    """Return the page that a server has before it serves anything.
+    """Return the page of a server that has not served anything yet.
 
     Raises:
-        NotUsable: If neither the time since then nor the load is given.
+        NotUsable: If neither the duration nor the load is given.
     """
     given = reading.given
     if given.duration is None and given.concurrency is None and given.request_rate is None:
@@ -155,7 +155,7 @@ def _at_start(page: Page, reading: Reading) -> Page:
 def _mean(
     counts: dict[str, float], histograms: tuple[str, ...], total: str, served: int
 ) -> float | None:
-    """Mean of the first histogram that counted anything, else a total for each request."""
+    """Return the mean of the first histogram with counts, or else a total per request."""
     for name in histograms:
         count = counts.get(f"{name}_count", 0.0)
         if count > 0:
@@ -198,24 +198,24 @@ def _server(page: Page) -> StatedServer:
     return StatedServer(model, "", flags, int(tokens) if tokens else None, page.engine)
 
 
-# Acceptance of drafted tokens, measured: the counters of vLLM's metrics page.
+# Measured acceptance rates of draft tokens: counters of vLLM's metrics page.
 #
-# ``spec_decode_num_drafts``, ``spec_decode_num_accepted_tokens_per_pos`` and, where a page has
-# no positions, ``spec_decode_num_draft_tokens`` and ``spec_decode_num_accepted_tokens`` (vLLM
-# 0.15.1 ``vllm/v1/spec_decode/metrics.py``), since the server was started.
+# The counters are ``spec_decode_num_drafts``, ``spec_decode_num_accepted_tokens_per_pos`` and, for
+# a page without positions, ``spec_decode_num_draft_tokens`` and ``spec_decode_num_accepted_tokens``
+# (vLLM 0.15.1 ``vllm/v1/spec_decode/metrics.py``). They count from the start of the server.
 
 
 def measured_acceptance(text: str, where: str) -> tuple[float, ...]:
-    """By position, the share of drafted tokens accepted where all before them were.
+    """Return by position the share of draft tokens accepted if all before them were.
 
-    Engines of one page are added up. Without counts by position one rate for all.
+    Counts of all engines are added. Without counts by position the result is one rate.
 
     Args:
-        text: A scrape of the page.
-        where: What errors call it.
+        text: Text of a metrics page.
+        where: Name of the page in errors.
 
     Raises:
-        PinnError: If it tells of no drafted token.
+        PinnError: If the page counts no draft tokens.
     """
     sums: dict[str, float] = {}
     positions: dict[int, float] = {}
@@ -242,10 +242,10 @@ def measured_acceptance(text: str, where: str) -> tuple[float, ...]:
 
 
 def acceptance_text(path: Path) -> str:
-    """Return ``--speculative-acceptance`` as a file with a metrics page states it.
+    """Return ``--speculative-acceptance`` from a file with a metrics page.
 
     Raises:
-        PinnError: If it cannot be read or tells of no drafted token.
+        PinnError: If the file cannot be read or counts no draft tokens.
     """
     text = read_text(path, MOST_CSV_BYTES, "text")
     return ",".join(f"{rate:.4f}" for rate in measured_acceptance(text, str(path)))

@@ -1,4 +1,4 @@
-"""Benchmark files of any tool: which tool wrote a file shows in its content."""
+"""Reader of benchmark files of any tool, which is recognized by the content."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +30,7 @@ from pinn.measurements.benchmarks.documents import Document, NotUsable, read_doc
 from pinn.measurements.benchmarks.reading import GivenLoad, Reading
 from pinn.measurements.benchmarks.tree import Tree
 
-#: One run of a file, unread.
+#: Function that reads one run of a file.
 Point = TypeVar("Point")
 
 
@@ -39,11 +39,11 @@ class Reader(Generic[Point]):
     """Reader of the files of one tool.
 
     Attributes:
-        tool: Its name.
-        mark: By what it is recognized that it wrote a file.
-        read: One of its runs.
-        points: The runs of a file, unread.
-        of_text: Whether it reads a file's text, of which any line may be about something else.
+        tool: Name of the tool.
+        mark: Mark of the tool's files.
+        read: Function that reads one run.
+        points: Function that splits a file into its runs.
+        of_text: Whether it reads a file's text, in which any line may be unrelated.
     """
 
     tool: str
@@ -53,17 +53,17 @@ class Reader(Generic[Point]):
     of_text: bool = False
 
     def unread(self, document: Document) -> list[Callable[[Reading], BenchmarkRun]]:
-        """Return the runs of a file, each still to be read."""
+        """Return a function for each run of a file that reads it."""
         return [partial(self.read, point) for point in self.points(document)]
 
 
 def _trees(document: Document) -> list[Tree]:
-    """One run a JSON document."""
+    """Return one run per JSON document."""
     return document.trees
 
 
 def _whole(document: Document) -> list[Document]:
-    """One run a file."""
+    """Return one run per file."""
     return [document]
 
 
@@ -96,18 +96,18 @@ READERS = (
     Reader("vLLM log", vllm_log.is_vllm_log, vllm_log.read_vllm_log, _whole, of_text=True),
 )
 
-#: Places of one reason that are named.
+#: Most places that are named for a reason.
 _PLACES = 4
 
 
 @dataclass
 class _Found:
-    """Runs and refusals that a reader has found so far.
+    """Runs and refusals found so far.
 
     Attributes:
-        given: What the files leave out.
-        runs: In the order of the files.
-        refused: Reason -> where the skipped runs, lines or files stand.
+        given: Options for data that files lack.
+        runs: Runs in the order of the files.
+        refused: Reason -> places of the skipped runs, lines or files.
     """
 
     given: GivenLoad
@@ -115,12 +115,12 @@ class _Found:
     refused: dict[str, list[str]] = field(default_factory=dict)
 
     def refuse(self, reason: str, place: str) -> None:
-        """Count what was skipped."""
+        """Count a skipped run, line or file."""
         self.refused.setdefault(reason, []).append(place)
 
     @contextmanager
     def counted(self, tool: str, place: str) -> Iterator[None]:
-        """Count what is not usable: values of other types than a tool writes are, too."""
+        """Count unusable data as refused, including values of unexpected types."""
         try:
             yield
         except PinnError as reason:
@@ -141,18 +141,18 @@ class _Found:
 def read_benchmarks(
     paths: Sequence[Path], given: GivenLoad | None = None
 ) -> tuple[list[BenchmarkRun], ReadReport]:
-    """Read files of benchmarks, of one tool or of several.
+    """Read benchmark files of one tool or of several.
 
-    What cannot be read is skipped and counted: a file, a run of it, or a line beside others.
+    Unreadable files, runs and lines are skipped and counted.
 
     Args:
         paths: Files, or folders of them. Metrics pages come in pairs, the earlier first; one alone
             counts from the server's start.
-        given: What the files leave out.
+        given: Options for data that files lack.
 
     Returns:
-        The runs in the order of the files, and the counts: a point of a file that holds several is
-        one, like a pair of metrics pages, or a line that holds none beside lines that do.
+        The runs in the order of the files, and the counts of runs read. A pair of metrics pages
+        counts as one, and so does a line without a run.
 
     Raises:
         PinnError: If nothing could be read, with the reasons.
@@ -176,7 +176,7 @@ def read_benchmarks(
 
 
 def _nothing_read(report: ReadReport) -> str:
-    """Return why there is no run: the file and its reason, or all reasons with their places."""
+    """Return the reason why there are no runs: that of the file, or all with their places."""
     known = ""
     if not report.refused or any(_UNKNOWN in reason for reason in report.refused):
         tools = ", ".join(dict.fromkeys(reader.tool for reader in READERS))
@@ -211,7 +211,7 @@ def _read_document(document: Document, found: _Found) -> None:
 
 
 def _read_pages(pages: list[Document], found: _Found) -> None:
-    """Read pairs of pages, or the only one."""
+    """Read pairs of metrics pages, or a single one."""
     if len(pages) > 1 and len(pages) % 2:
         found.refuse("a /metrics page without a second scrape", str(pages.pop().path))
     for at in range(0, len(pages), 2):

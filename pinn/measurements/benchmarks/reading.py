@@ -1,4 +1,4 @@
-"""A benchmark's file while it is read: what it leaves out the user says, or it is assumed aloud."""
+"""A run while its file is read: missing data comes from options, or is assumed with a note."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from pinn.measurements.benchmarks.documents import NotUsable
 from pinn.measurements.benchmarks.tree import Tree
 from pinn.specs.flags import FlagValue, check_flags, flag, flags_apart, flags_of
 
-#: A stated number and a given one within this share are the same: files round.
+#: Relative difference up to which a stated and a given number are equal, since files round.
 _SAME = 0.02
 
 
 @dataclass(frozen=True)
 class GivenLoad:
-    """Options for what files leave out; one that contradicts a file is refused."""
+    """Options for data that files lack; one that contradicts a file is refused."""
 
     PANEL: ClassVar[str] = "Load of benchmark files that do not record it"
 
@@ -58,7 +58,7 @@ class GivenLoad:
         self.length_shares()
 
     def length_shares(self) -> tuple[float, float]:
-        """Between which shares of the nominal ones lengths are uniform."""
+        """Return the smallest and largest multiple of the nominal lengths, uniform in between."""
         if not self.length_range:
             return 1.0, 1.0
         try:
@@ -74,14 +74,14 @@ class GivenLoad:
 
 @dataclass
 class Reading:
-    """A run whose file is being read: what it leaves out the user says, or it is assumed aloud.
+    """A run while its file is read, with options for missing data and assumptions so far.
 
     Attributes:
         name: Name of the run.
-        tool: What wrote it.
-        given: What the user says.
-        recognized_by: By what the tool was told.
-        assumed: What was assumed so far, one sentence each.
+        tool: Tool that wrote the file.
+        given: Options of the user.
+        recognized_by: Mark by which the tool was recognized.
+        assumed: Assumptions so far, one sentence each.
     """
 
     name: str
@@ -98,15 +98,15 @@ class Reading:
         failed: int = 0,
         server: StatedServer = UNSTATED,
     ) -> BenchmarkRun:
-        """The run, once it is read."""
+        """Return the run from the data that was read."""
         own, told = tuple(self.assumed), self.recognized_by
         return BenchmarkRun(self.name, self.tool, load, figures, served, failed, server, own, told)
 
     def or_stated(self, name: str, stated: float | None) -> float | None:
-        """The file's value, else the user's; None where neither says.
+        """Return the file's value, or else the user's; None without either.
 
         Raises:
-            NotUsable: If they contradict each other.
+            NotUsable: If file and user contradict each other.
         """
         given: float | None = getattr(self.given, name)
         if given is None or stated is None:
@@ -120,19 +120,19 @@ class Reading:
         return stated
 
     def concurrency(self, stated: float | None) -> int | None:
-        """The file's concurrency, else the user's.
+        """Return the file's concurrency, or else the user's; None without either.
 
         Raises:
-            NotUsable: If they contradict each other.
+            NotUsable: If file and user contradict each other.
         """
         found = self.or_stated("concurrency", stated)
         return None if found is None else int(found)
 
     def needed(self, name: str, stated: float | None = None) -> float:
-        """A needed value of the load; what neither says is asked for.
+        """Return a required value of the load: the file's, or else the user's.
 
         Raises:
-            NotUsable: If neither says it, or they contradict each other.
+            NotUsable: If there is no value, or file and user contradict each other.
         """
         found = self.or_stated(name, stated)
         if found is None:
@@ -142,7 +142,7 @@ class Reading:
     def stated_lengths(
         self, prompt: Tree, output: Tree, mean: str = "mean", std: str = "std"
     ) -> tuple[Lengths, Lengths]:
-        """Lengths of which a file states statistics; a mean that it leaves out is asked for."""
+        """Return lengths from a file's statistics; missing means come from options."""
 
         def of(name: str, stated: Tree) -> Lengths:
             found = self.needed(name, stated.number(mean) or None)
@@ -154,7 +154,7 @@ class Reading:
     def sending(
         self, concurrency: int | None = None, rate: float | None = None
     ) -> tuple[int | None, float | None]:
-        """Concurrency and rate of sending; where neither is known, they are asked for.
+        """Return concurrency and request rate, at least one of which has to be known.
 
         Raises:
             NotUsable: If neither is known, or the user contradicts the file.
@@ -166,7 +166,7 @@ class Reading:
         return limit, rate
 
     def lengths(self, mean: float) -> Lengths:
-        """Lengths of a mean; how they spread is the user's or assumed."""
+        """Return lengths with a mean; their spread is the user's or assumed."""
         low, high = self.given.length_shares()
         if low == high:
             equal = "all lengths are equal to the mean (--length-range)"
@@ -177,7 +177,7 @@ class Reading:
         return Lengths(mean, low * nominal, high * nominal)
 
     def prefix(self, stated: tuple[int, int, int] | None = None) -> SharedPrefix | None:
-        """The prompts that repeat, as the file states or else the user; none: assumed aloud."""
+        """Return the prompts that repeat: by the file, the user, or none as an assumption."""
         given = self.given
         if stated:
             return SharedPrefix(*stated)
@@ -191,11 +191,11 @@ _FLAGS = {each.name: each for each in flags_of(GivenLoad)}
 
 
 def _described(name: str) -> str:
-    """An option of the load, with what it is."""
+    """Return an option of the load with its description."""
     return f"{_FLAGS[name].option} ({_FLAGS[name].help.rstrip('.').lower()})"
 
 
 def split_flags(flags: Mapping[str, FlagValue]) -> tuple[dict[str, FlagValue], GivenLoad]:
-    """Options of a command that takes both: those of the server, and those of the load."""
+    """Return the options of the server, and those of the load."""
     load, server = flags_apart(GivenLoad, flags)
     return server, GivenLoad(**load)

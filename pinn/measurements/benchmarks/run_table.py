@@ -1,4 +1,4 @@
-"""Benchmark runs in print: latencies, loads, what wrote them, and what was assumed."""
+"""Tables of benchmark runs: latencies, loads, tools and assumptions."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,14 +7,14 @@ from pinn.common.numbers import number
 from pinn.measurements.benchmarks.benchmark_run import LATENCIES, BenchmarkRun
 from pinn.units import MILLISECOND
 
-#: A server that answered less than this share of the rate it was asked for is overloaded.
+#: Share of the requested rate below which a server's answers show that it is overloaded.
 _KEPT_UP = 0.9
-#: Behind a median, where a file has no mean.
+#: Mark of a median that is shown because a file has no mean.
 _MEDIAN = " p50"
 
 
 def run_lines(runs: Sequence[BenchmarkRun]) -> list[str]:
-    """Return a table of runs and, below it, what wrote them and what was assumed of them."""
+    """Return lines with a table of runs, and the tools and assumptions below it."""
     rows = [line for run in runs for line in _run_lines(run)]
     heads = " ".join(f"{name.upper():>9s}" for name in LATENCIES)
     unit = "mean, ms (or p50)" if any(map(_has_median, runs)) else "mean, ms"

@@ -1,4 +1,4 @@
-"""Mappings of foreign files, read by key and kind."""
+"""Mappings of foreign files, with typed access by key."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pinn.common import Json
 
 
 class Tree:
-    """A mapping of a foreign file, read by key and kind; what is not there is empty."""
+    """A mapping of a foreign file with typed access by key; missing values are empty."""
 
     def __init__(self, values: object = None) -> None:
         self.values: Mapping[str, Json] = values if isinstance(values, Mapping) else {}
@@ -20,7 +20,7 @@ class Tree:
         return key in self.values
 
     def at(self, *path: str) -> Tree:
-        """Return the mapping at the end of a path; an empty one where there is none.
+        """Return the mapping at the end of a path; an empty one if it is missing.
 
         >>> Tree({"a": {"b": {"c": 1}}}).at("a", "b").number("c"), bool(Tree({"a": None}).at("a"))
         (1.0, False)
@@ -37,21 +37,21 @@ class Tree:
         return found
 
     def find(self, key: str) -> Tree:
-        """Return the mapping under a key; an empty one where something else stands there."""
+        """Return the mapping under a key; an empty one for other values."""
         return Tree(self.values.get(key))
 
     def number(self, *names: str) -> float | None:
         """Return the first of some keys that has a value, as a number.
 
         Raises:
-            TypeError: If it is a list or a mapping.
-            ValueError: If it is text of no number.
+            TypeError: If the value is a list or a mapping.
+            ValueError: If the value is text that is no number.
         """
         found = next((v for v in map(self.values.get, names) if v is not None), None)
         return None if found is None else float(found)  # type: ignore[arg-type]
 
     def count(self, *names: str) -> int:
-        """Return the same as a whole number; 0 without one."""
+        """Return the first of some keys that has a value, as a whole number; 0 without one."""
         return int(self.number(*names) or 0)
 
     def text(self, *names: str) -> str:
@@ -60,7 +60,7 @@ class Tree:
         return str(found)
 
     def is_true(self, name: str) -> bool:
-        """Whether a value is true, also as text."""
+        """Return whether a value is true, also as text."""
         return self.text(name).lower() == "true"
 
     def texts(self, name: str) -> list[str]:

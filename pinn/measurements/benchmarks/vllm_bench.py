@@ -1,4 +1,4 @@
-"""Reports of the engines' own benchmarks: vLLM's and SGLang's."""
+"""Readers of the result files of vLLM's and SGLang's own benchmarks."""
 
 from dataclasses import replace
 from typing import Self
@@ -16,23 +16,22 @@ from pinn.specs.flags import Flag, FlagValue, flags_of, given_flags
 from pinn.specs.serving import SGLANG, VLLM, ServingSpec
 from pinn.units import MILLISECOND
 
-# ``vllm bench serve --save-result``: one JSON object a run.
+# ``vllm bench serve --save-result``: one JSON object per run.
 #
-# Layout read in the sources of vLLM 0.6.6 to 0.33 (``vllm/benchmarks/serve.py``,
-# ``benchmarks/benchmark_serving.py``). TPOT is (E2E - TTFT) / (output - 1) of each request; ITL
-# are the gaps between chunks. Neither lengths asked for nor prefixes, seeds or engine flags are
-# stored.
+# Format as in the sources of vLLM 0.6.6 to 0.33 (``vllm/benchmarks/serve.py``,
+# ``benchmarks/benchmark_serving.py``). TPOT is (E2E - TTFT) / (output - 1) of each request; ITLs
+# are the gaps between chunks. Requested lengths, prefixes, seeds and engine flags are not stored.
 
-#: Servers that the clients speak to and nothing here knows.
+#: Protocols of servers that are not supported.
 _UNKNOWN = {"deepspeed-mii", "gserver", "llama.cpp", "lmdeploy", "scalellm", "tgi", "truss"}
 
-#: ``--metadata`` keys that people use -> field of ``ServingSpec``.
+#: Common ``--metadata`` keys -> field of ``ServingSpec``.
 _ALIASES = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size",
             "dp": "data_parallel_size", "quantization": "precision"}  # fmt: skip
 
 
 class ClientFile(BaseModel):
-    """Keys that vLLM's client writes, and SGLang's, which grew out of it; others are ignored."""
+    """Keys of vLLM's client and of SGLang's, which derives from it; others are ignored."""
 
     model_config = ConfigDict(extra="allow", protected_namespaces=())
 
@@ -60,7 +59,7 @@ class ClientFile(BaseModel):
         """Validate a file.
 
         Raises:
-            NotUsable: If it does not fit, with the keys that it lacks, or the first wrong one.
+            NotUsable: If keys are missing or a value is wrong; the message names them.
         """
         try:
             return cls.model_validate(values.values)
@@ -70,16 +69,16 @@ class ClientFile(BaseModel):
             raise NotUsable(fault) from error
 
 
-#: Recognizes vLLM's client.
+#: Mark of the files of vLLM's client.
 is_vllm_bench = marks.keys("model_id", "num_prompts", "completed")
 
 
 def read_vllm_bench(values: Tree, reading: Reading) -> BenchmarkRun:
-    """One run.
+    """Read one run.
 
     Raises:
         NotUsable: If nothing was served, the rate was ramped up, or a number is missing.
-        PinnError: If the user has to say more.
+        PinnError: If an option for missing data is needed.
     """
     file = ClientFile.checked(values)
     if file.ramp_up_strategy:
@@ -92,11 +91,11 @@ def read_vllm_bench(values: Tree, reading: Reading) -> BenchmarkRun:
 
 
 def client_load(file: ClientFile, sent: int, reading: Reading) -> Load:
-    """The load of vLLM's and SGLang's client.
+    """Return the load of vLLM's or SGLang's client.
 
     Raises:
-        NotUsable: If nothing was served, or by an engine that is not simulated.
-        PinnError: If the user has to say more.
+        NotUsable: If nothing was served, or the engine is not supported.
+        PinnError: If an option for missing data is needed.
     """
     if file.completed < 1:
         raise NotUsable("no request was served")
@@ -125,10 +124,10 @@ def client_load(file: ClientFile, sent: int, reading: Reading) -> Load:
 
 
 def client_figures(file: ClientFile, values: Tree, e2e: str) -> dict[str, float]:
-    """Metrics as stated, with E2E as the file spells it; details add those that it lacks.
+    """Return the stated metrics, and further ones from the file's details.
 
     Raises:
-        NotUsable: If it has no latency at all.
+        NotUsable: If the file has no latency.
     """
     stated = _details(file) | documents.client_statistics(values, e2e, MILLISECOND, "_ms")
     if not stated:
@@ -161,30 +160,30 @@ def _server(values: Tree) -> StatedServer:
 
 
 def _other_engine(spoken: str) -> str:
-    """The protocol, where it is another engine's own; vLLM's and OpenAI's are spoken by all."""
+    """Return the protocol if it belongs to another engine; all engines have vLLM's and OpenAI's."""
     return spoken if StatedServer(engine=spoken).all_flags.get("engine", VLLM) != VLLM else ""
 
 
-# ``python -m sglang.bench_serving --output-file``: one JSON object appended a run.
+# ``python -m sglang.bench_serving --output-file``: one JSON object per run, appended.
 #
-# Layout read in the sources of SGLang 0.4.1 to 0.5.23. From 0.5.8 on ``server_info`` holds the
-# server's resolved flags. Random lengths are uniform in [r L, L] with r = 0 by default, so that
-# their mean is half of what was asked for; the stored totals tell.
+# Format as in the sources of SGLang 0.4.1 to 0.5.23. From 0.5.8 on ``server_info`` has the server's
+# resolved flags. Random lengths are uniform in [r L, L] with r = 0 by default, so that their mean
+# is half of the requested length; the stored totals show it.
 
-#: Share of its own value that SGLang leaves of ``schedule_conservativeness`` under attention data
-#: parallelism, which divides the chunk among its ranks, too (0.5.9 server_args.py:
-#: _handle_data_parallelism). Both are undone here, since flags are what the user gave.
+#: Factor on ``schedule_conservativeness`` in SGLang under attention data parallelism, which also
+#: divides the chunk among its ranks (0.5.9 server_args.py: _handle_data_parallelism). Both are
+#: undone here, since flags are the values that the user gave.
 _CONSERVATIVE = 0.3
 
-#: Flags that are read otherwise, or whose resolved values are names of SGLang's own.
+#: Flags that are read separately, or whose resolved values are SGLang's own names.
 _UNREAD = {"engine", "engine_version", "kv_cache_dtype", "moe_backend", "sampling_backend",
            "speculative_config", "disaggregation_mode"}  # fmt: skip
-#: Formats by SGLang's name -> by that of ``--quantization``.
+#: SGLang's name of a format -> value of ``--quantization``.
 _FORMATS = {"modelopt_fp4": "nvfp4", "modelopt_fp8": "fp8_static", "fp8": "fp8",
             "w8a8_fp8": "fp8", "w8a8_int8": "int8", "awq": "int4", "gptq": "int4",
             "mxfp4": "mxfp4"}  # fmt: skip
 
-#: A mean within this share of the asked distribution's says that it was the one drawn from.
+#: Relative difference up to which a mean belongs to the requested distribution.
 _AGREES = 0.1
 
 
@@ -198,16 +197,16 @@ class _File(ClientFile):
     server_info: dict[str, object] | None = None
 
 
-#: Recognizes SGLang's client.
+#: Mark of the files of SGLang's client.
 is_sglang_bench = marks.keys("dataset_name", "random_input_len", "completed")
 
 
 def read_sglang_bench(values: Tree, reading: Reading) -> BenchmarkRun:
-    """One run.
+    """Read one run.
 
     Raises:
         NotUsable: If nothing was served or a number is missing.
-        PinnError: If the user has to say more.
+        PinnError: If an option for missing data is needed.
     """
     file = _File.checked(values)
     if "shared-prefix" in file.dataset_name:
@@ -222,7 +221,7 @@ def read_sglang_bench(values: Tree, reading: Reading) -> BenchmarkRun:
 
 
 def _random_lengths(file: _File, load: Load, assumed: list[str]) -> Load:
-    """Uniform lengths where the totals agree with what was asked for."""
+    """Return the load with uniform lengths if the totals agree with the requested lengths."""
     if not file.dataset_name.startswith("random") or load.prompt.each:
         return load
     share = file.random_range_ratio or 0.0
@@ -234,7 +233,7 @@ def _random_lengths(file: _File, load: Load, assumed: list[str]) -> Load:
 
 
 def _uniform(lengths: Lengths, share: float, asked: int | None) -> Lengths:
-    """Lengths uniform from a share of what was asked for, where their mean agrees."""
+    """Return uniform lengths from a share of the requested one, if their mean agrees."""
     mean = lengths.mean
     if not asked or abs(asked * (1 + share) / 2 / mean - 1) > _AGREES:
         return lengths
@@ -243,10 +242,10 @@ def _uniform(lengths: Lengths, share: float, asked: int | None) -> Lengths:
 
 
 def sglang_server(info: Tree) -> StatedServer:
-    """The server of a ``server_info``, which holds resolved flags by SGLang's names.
+    """Return the server in ``server_info``, which has resolved flags under SGLang's names.
 
     Raises:
-        NotUsable: If prefill and decode ran apart.
+        NotUsable: If prefill and decode were disaggregated.
     """
     if (info.text("disaggregation_mode") or "null") != "null":
         raise NotUsable("disaggregated prefill/decode")
@@ -275,7 +274,7 @@ def sglang_server(info: Tree) -> StatedServer:
 
 
 def _resolved(flag: Flag, info: Tree) -> Json:
-    """A flag's value; None where the server names none, or writes -1 for it."""
+    """Return a flag's value; None if it is missing or -1."""
     spelled = flag.spelled.get(SGLANG, flag.name)
     value = info.values.get(spelled.removeprefix("no_"))
     if value is None or (flag.kind in ("int", "float") and float(str(value)) <= 0):

@@ -1,4 +1,4 @@
-"""Benchmark data that vLLM itself writes: its log, and spans of requests."""
+"""Readers of benchmark data that vLLM writes itself: its log, and spans of requests."""
 
 import ast
 import re
@@ -28,14 +28,14 @@ from pinn.specs.flags import FlagValue, given_flags
 from pinn.specs.serving import ServingSpec
 from pinn.units import MILLISECOND, NANOSECOND
 
-# Lines that stock vLLM logs with ``--enable-logging-iteration-details``.
+# Lines of stock vLLM with ``--enable-logging-iteration-details``.
 #
-# Such a line names an iteration, its context (prefill) and generation (decode) requests and tokens,
-# and its elapsed time: ``Iteration(12): 1 context requests, 512 context tokens, 32 generation
-# requests, 32 generation tokens, iteration elapsed time: 15.20 ms``. The elapsed time covers the
-# model's execution in one step, not the busy-loop cycle.
+# A line has the number of an iteration, its context (prefill) and generation (decode) requests and
+# tokens, and its elapsed time: ``Iteration(12): 1 context requests, 512 context tokens, 32
+# generation requests, 32 generation tokens, iteration elapsed time: 15.20 ms``. The elapsed time
+# covers the model's execution in one step, not the busy-loop cycle.
 
-# No count has more digits than an integer column holds.
+# Patterns allow no more digits than an integer column can have.
 _MARK = re.compile(r"\bIteration\s*\(\s*(-?\d{1,15})\s*\)", re.IGNORECASE)
 _COUNTS = {
     f"{phase}_{what}": re.compile(rf"\b(\d{{1,15}})\s+{word}\s+{what}?\b", re.IGNORECASE)
@@ -43,20 +43,20 @@ _COUNTS = {
     for what in ("requests", "tokens")
 }
 
-#: Date and time before a line, without a year: ``INFO 02-18 15:03:04 [core.py:77]``.
+#: Pattern of date and time before a line, without a year: ``INFO 02-18 15:03:04 [core.py:77]``.
 _LOGGED = re.compile(r"\b(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)\b")
 _ELAPSED = re.compile(r"elapsed(?:\s+time)?\s*[:=]?\s*([\d.]+)\s*ms", re.IGNORECASE)
 
 
 def read_iteration_log(path: Path) -> tuple[pa.Table, ReadReport]:
-    """Read a log file; lines about other things are refused as such.
+    """Read a log file; other lines are counted as refused.
 
     Returns:
         One row per iteration: its number, requests and tokens, ``elapsed_s``, and ``logged_s``, the
         time before the line to the second, from an arbitrary day. And the counts.
 
     Raises:
-        PinnError: If the file is missing or sparse, or no line is about an iteration.
+        PinnError: If the file is missing or sparse, or has no line on an iteration.
     """
     check_file(path, "give the file that vLLM's log was written to")
     rows, refused, read = [], Counter[str](), 0
@@ -82,7 +82,7 @@ def read_iteration_log(path: Path) -> tuple[pa.Table, ReadReport]:
 
 
 def _row(number: str, line: str) -> dict[str, float | None] | str:
-    """The row, or the reason why there is none."""
+    """Return the row of a line, or the reason why there is none."""
     row: dict[str, float | None] = {"step_id": int(number), "logged_s": _logged_s(line)}
     for name, pattern in _COUNTS.items():
         found = pattern.search(line)
@@ -96,7 +96,7 @@ def _row(number: str, line: str) -> dict[str, float | None] | str:
 
 
 def _logged_s(line: str) -> float | None:
-    """Seconds from the beginning of the year (of 31-day months) to the line's time."""
+    """Return the seconds from the beginning of the year (of 31-day months) to the line's time."""
     found = _LOGGED.search(line)
     if found is None:
         return None
@@ -104,33 +104,33 @@ def _logged_s(line: str) -> float | None:
     return float((((month * 31 + day) * 24 + hour) * 60 + minute) * 60 + second)
 
 
-# vLLM's log with ``--enable-logging-iteration-details``: batches, and the flags at its top.
+# vLLM's log with ``--enable-logging-iteration-details``: batches, and the flags at the start.
 #
-# A line's elapsed time is the wait for the result: with asynchronous scheduling (the default
-# from 0.14 on) it is neither the model's time nor the cycle. The cycle is read off the times
-# before the lines, which are whole seconds, where the log is long enough.
+# A line's elapsed time is the wait for the result. With asynchronous scheduling (the default from
+# 0.14 on) it is neither the model's time nor the cycle. In a long log the cycle follows from the
+# times before the lines, which are whole seconds.
 
 _ITERATION = re.compile(r"\bIteration\s*\(\s*\d+\s*\)")
 _ARGS = re.compile(r"non-default args: (\{.*\})")
 _CONFIG = re.compile(r"Initializing a V1 LLM engine \(v([^)]+)\) with config: (.*)")
 
-#: Below this span whole seconds say too little of a cycle: an assumption, 5 % at either end.
+#: Shortest span in seconds for a cycle time from whole seconds: an assumption, 5 % at either end.
 _MIN_SPAN_S = 20.0
 
 
-#: Recognizes a log with iteration details.
+#: Mark of a log with iteration details.
 is_vllm_log = marks.pattern("lines 'Iteration(N)'", _ITERATION)
 
 
 def read_vllm_log(log: Document, reading: Reading) -> BenchmarkRun:
-    """Return the load and the mean ITL of a log.
+    """Read the load and the mean ITL of a log.
 
-    Requests are counted by their prompts: a prompt cut into chunks goes on in the step after one
-    that was full. The tokens of prompts leave out what the prefix cache held.
+    Requests are counted by their prompts: a chunked prompt continues in the step after a full one.
+    Prompt tokens exclude those in the prefix cache.
 
     Raises:
-        NotUsable: If it holds no prompt or no token.
-        PinnError: If the user has to say more.
+        NotUsable: If the log has no prompt or no token.
+        PinnError: If an option for missing data is needed.
     """
     table = read_iteration_log(log.path)[0].to_pandas()
     server = log_server(log.text)
@@ -166,13 +166,14 @@ def _gap_s(busy: pd.DataFrame, assumed: list[str]) -> float:
         assumed.append("the logged time of an iteration is the time to the next one; with "
             "asynchronous scheduling it is shorter")  # fmt: skip
         return float(decodes @ busy["elapsed_s"].to_numpy(float) / decodes.sum())
-    # Whole seconds between the first and the last tick; the parts of seconds outside are unknown.
+    # Times are whole seconds: only the span between the first and the last change of second is
+    # known.
     inner = (logged > np.nanmin(logged)) & (logged < np.nanmax(logged))
     return float((span - 1) / inner.sum())
 
 
 def log_server(text: str) -> StatedServer:
-    """Return the facts about the server that the top of a log states."""
+    """Return the facts about the server at the start of a log."""
     flags: dict[str, FlagValue] = {}
     model = engine = ""
     if config := _CONFIG.search(text):
@@ -198,14 +199,14 @@ def log_server(text: str) -> StatedServer:
     return StatedServer(model, "", flags, held, engine, "speculative_config" in (args or [""])[0])
 
 
-# Request spans of stock vLLM (``--otlp-traces-endpoint``): OTLP-JSON, one export a line.
+# Request spans of stock vLLM (``--otlp-traces-endpoint``): OTLP-JSON, one export per line.
 #
-# Each span ``llm_request`` carries its request's tokens and latencies as attributes
-# (``vllm/tracing.py: SpanAttributes``); nothing is known of steps. TTFT and E2E begin at the
-# engine's arrival time. Arrivals are the starts of the spans.
+# Each span ``llm_request`` has its request's tokens and latencies as attributes (``vllm/tracing.py:
+# SpanAttributes``), but no data on steps. TTFT and E2E begin at the engine's arrival time. Arrivals
+# are the starts of the spans.
 
 _SPAN = "llm_request"
-#: Attribute -> what it is here.
+#: Attribute of a span -> name of the value.
 _ATTRIBUTES = {
     "gen_ai.latency.time_to_first_token": "ttft",
     "gen_ai.latency.e2e": "e2e",
@@ -217,7 +218,7 @@ _NEEDED = {"ttft", "e2e", "prompt", "output"}
 
 
 def is_request_spans(document: Document) -> str:
-    """Recognize request spans with latencies and no events of an instrumented engine."""
+    """Return the mark of request spans with latencies, without events of an instrumented engine."""
     is_own = "resourceSpans" in document.first and any(
         span.numbers.keys() >= _NEEDED for span in _spans(document)
     )
@@ -228,9 +229,9 @@ class _RequestSpan(NamedTuple):
     """A request span.
 
     Attributes:
-        start_ns: Its start.
-        model: Name of the model; empty where it says none.
-        numbers: Tokens, and latencies in seconds.
+        start_ns: Start time in ns.
+        model: Name of the model; empty if the span has none.
+        numbers: Tokens and latencies in seconds, by name.
     """
 
     start_ns: int
@@ -239,10 +240,10 @@ class _RequestSpan(NamedTuple):
 
 
 def read_request_spans(document: Document, reading: Reading) -> BenchmarkRun:
-    """The requests of a file as one run.
+    """Read the requests of a file as one run.
 
     Raises:
-        NotUsable: If no span is complete, or two models served them.
+        NotUsable: If no span is complete, or there are two models.
     """
     spans = list(_spans(document))
     whole = [s for s in spans if s.numbers.keys() >= _NEEDED]

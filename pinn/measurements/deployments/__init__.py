@@ -1,1 +1,1 @@
-"""Measured deployments of the public benchmark: what ran, under which load, and its latencies."""
+"""Measured deployments of the public benchmark: configurations, loads and latencies."""

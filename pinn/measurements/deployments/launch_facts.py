@@ -1,10 +1,10 @@
-"""Flags that the public benchmark's launch scripts passed to the engine behind a measured row.
+"""Flags that the public benchmark's launch scripts passed, for each measured row.
 
-``data/engines/launch_facts.csv`` holds it: a line per configuration, interval and set of equal
-flags, with the points (lengths, GPUs, labels, clients) that it was run at and the script and commit
-it was read from (``scripts/import_launch_facts.py`` makes the file). A row is looked up by what it
-says of itself; what a row came out at has no say. An empty cell was not passed: the default of the
-release holds. ``CONC`` is the number of clients, ``+200`` so many tokens beyond prompt and output.
+``data/engines/launch_facts.csv`` has a row per configuration, interval and set of equal flags, with
+the points (lengths, GPUs, labels, clients) that it ran at, and the script and commit of its source
+(``scripts/import_launch_facts.py`` makes the file). A measured row is looked up by its labels and
+load, not by its results. An empty cell was not passed: the release's default applies. ``CONC`` is
+the number of clients, ``+200`` the tokens beyond prompt and output.
 """
 
 import re
@@ -19,43 +19,42 @@ from pinn.engines.recipe import engine_rows
 from pinn.measurements.deployments.observations import COLUMNS
 from pinn.specs.serving import TRTLLM, VLLM
 
-#: How sure a row's facts are: it names the image and one set of flags fits; it names none and all
-#: that was valid that day has one image and set; no script is known and another's stands in, or
-#: several sets fit; nothing fits.
+#: Confidence in a row's flags: the row names the image and one set fits; it names none and all
+#: scripts of that day agree; another script's flags are used, or several sets fit; nothing fits.
 CONFIDENCES = KNOWN, LIKELY, AMBIGUOUS, UNKNOWN = ("known", "likely", "ambiguous", "unknown")
 
-#: Flags of ``ServingSpec``, by its names, that lines hold as they were passed.
+#: Fields of ``ServingSpec`` that rows have as passed.
 SERVING_FLAGS = tuple(name for name, kind in COLUMNS.items() if kind == "passed")
-#: Flags that scripts set by the load and that no coefficient depends on.
+#: Flags that scripts set by the load and on which no coefficient depends.
 LOAD_FLAGS = ("max_num_seqs", "max_model_len")
-#: What else was passed that can change a step or what waits for it.
+#: Other settings that can change a step or its schedule.
 OTHER_FLAGS = (
     "async_scheduling", "stream_interval", "fuse_attn_quant", "piecewise_tokens", "environment",
 )  # fmt: skip
-#: What the client did.
+#: Settings of the client.
 CLIENT = ("prompts_per_client", "warmups_per_client", "chat_template")
 _LAYOUT = (
     "tensor_parallel_size", "data_parallel_size", "enable_dp_attention", "enable_expert_parallel",
 )  # fmt: skip
 FLAGS = (*_LAYOUT, *SERVING_FLAGS, *OTHER_FLAGS, *CLIENT)
-#: Columns that :func:`with_launch_facts` adds to rows, beside those that it corrects.
+#: Columns that :func:`with_launch_facts` adds to rows.
 ADDED = (
     *SERVING_FLAGS, *OTHER_FLAGS, *CLIENT, "drafts", "image", "script", "facts", "facts_reason",
 )  # fmt: skip
 
-#: From this month on a change to a configuration started its run: rows of its minute or day ran
-#: after it.
+#: First month in which a change to a configuration started its run: rows of that minute or day
+#: ran after the change.
 CHANGES_START_RUNS = "2025-12"
 
-#: Environment variables that choose kernels of the experts. ``..._FP8=0`` beside
+#: Environment variables that choose expert kernels. ``..._FP8=0`` beside
 #: ``VLLM_MOE_USE_DEEP_GEMM=0`` leaves Triton's (vllm 0.17.0 fused_moe/oracle/fp8.py:
 #: select_fp8_moe_backend); Marlin: vllm 0.18.0 quantization/mxfp4.py.
 _EXPERT_KERNELS = {"VLLM_MXFP4_USE_MARLIN=1": "marlin", "VLLM_USE_FLASHINFER_MOE_FP8=0": "triton"}
-#: Activations of eight bits beside weights in mxfp4 (vllm 0.10.2 quantization/mxfp4.py:
+#: Variable for 8-bit activations beside mxfp4 weights (vllm 0.10.2 quantization/mxfp4.py:
 #: get_mxfp4_backend).
 _EIGHT_BIT_ACTIVATIONS = "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1"
-#: ``attention_dp_config: timeout_iters`` where only ``enable_balance`` is passed (TensorRT-LLM
-#: llm_args.py: AttentionDpConfig, not read in a release).
+#: Default of ``attention_dp_config: timeout_iters`` if only ``enable_balance`` is passed
+#: (TensorRT-LLM llm_args.py: AttentionDpConfig, not read in a release).
 DEFAULT_BALANCE_STEPS = 50
 
 _IMAGE = re.compile(r"(?:; |image=)((?:vllm/|lmsysorg/|nvcr\.io)[^;]+)$")
@@ -64,18 +63,18 @@ _NO_CLOCK = "T00:00:00.000Z"
 _RELEASE = re.compile(r"v?(\d+\.\d[^-]*)")
 
 
-#: A decoded row of the benchmark's table, by its columns.
+#: Decoded row of the benchmark's table: column -> value.
 Row = Mapping[Hashable, Any]
 
 
 @dataclass(frozen=True)
 class LaunchFact:
-    """One line of the table at one of its points.
+    """One row of the table of flags, at one of its points.
 
     Attributes:
-        passed: The line, by its columns.
-        expert_parallel: What the benchmark's label says of expert parallelism.
-        data_parallel: What it says of attention data parallelism.
+        passed: Column -> value of the row.
+        expert_parallel: Expert parallelism by the benchmark's label.
+        data_parallel: Attention data parallelism by the benchmark's label.
     """
 
     passed: Mapping[str, str]
@@ -90,12 +89,12 @@ class LaunchFact:
 
 @dataclass(frozen=True)
 class Found:
-    """The flags a row ran with, or why nobody knows.
+    """The flags that a measured row ran with, or the reason why they are unknown.
 
     Attributes:
-        fact: The line; None where none fits.
+        fact: Row of the table of flags; None if none fits.
         confidence: One of ``CONFIDENCES``.
-        reason: In a few words.
+        reason: Short reason for the confidence.
     """
 
     fact: LaunchFact | None
@@ -105,7 +104,7 @@ class Found:
 
 @cache
 def launch_facts() -> Mapping[tuple[str, ...], tuple[LaunchFact, ...]]:
-    """The table by engine, model, GPU, label, prompt, output, GPUs and clients, as texts."""
+    """Return the table by engine, model, GPU, label, lengths, GPUs and clients, as texts."""
     found: dict[tuple[str, ...], list[LaunchFact]] = {}
     for line in engine_rows("launch_facts.csv"):
         about = (line["engine"], line["model"], line["gpu"], line["precision"])
@@ -119,15 +118,15 @@ def launch_facts() -> Mapping[tuple[str, ...], tuple[LaunchFact, ...]]:
 
 
 def find(row: Row) -> Found:
-    """Look a row up.
+    """Look up the flags of a measured row.
 
-    A row with a clock time ran what was valid at that minute, one with a day alone what was valid
-    on that day; of several the one whose own configuration changed then. vLLM's rows stored
-    with attention data parallelism may have run without
-    (:func:`pinn.measurements.deployments.silicon.decode`), so that label chooses nothing there.
+    A row with a time ran the flags valid at that minute, a row with a day those valid on that day.
+    Of several sets the one counts whose own configuration changed then. vLLM's rows stored with
+    attention data parallelism may have run without it
+    (:func:`pinn.measurements.deployments.silicon.decode`), so that label is ignored there.
 
     Args:
-        row: ``engine``, ``model`` (of the catalogue), ``gpu``, ``precision`` (the label), lengths,
+        row: ``engine``, ``model`` (of the catalog), ``gpu``, ``precision`` (the label), lengths,
             ``concurrency``, ``tensor_parallel_size``, ``data_parallel_size``,
             ``enable_expert_parallel``, ``stored_attention_dp_size`` and ``source``.
     """
@@ -159,12 +158,12 @@ def find(row: Row) -> Found:
         if not facts:
             return Found(None, UNKNOWN, f"no configuration {what}")
     facts = tuple(fact for fact in facts if _started(fact, when)) or facts
-    # Configurations with and without speculation share images; a row that both fit ran plainly,
-    # unless pinn.training.data.engine_deployments knows better.
+    # Configurations with and without speculation share images. A row that fits both ran without it,
+    # unless pinn.training.data.engine_deployments says otherwise.
     chosen = tuple(fact for fact in facts if not fact.passed["drafts"]) or facts
     first = chosen[0].passed
     if not when:
-        # What all of a point's configurations have in common is that they speculate, or nothing.
+        # All configurations of a point may have speculation in common, or nothing.
         return Found(chosen[0] if first["drafts"] else None, UNKNOWN, "no time")
     confidence, reason = (KNOWN if image else LIKELY), ""
     if first["borrowed"]:
@@ -182,23 +181,23 @@ def _is_valid(fact: LaunchFact, time: str) -> bool:
 
 
 def _started(fact: LaunchFact, time: str) -> bool:
-    """Whether a change to the row's own configuration started its run: of its minute or day."""
+    """Return whether a change to the row's own configuration started its run, by minute or day."""
     digits = 10 if time.endswith(_NO_CLOCK) else 16
     changed = fact.passed["own_change"] and fact.passed["since"][:digits] == time[:digits]
     return bool(changed) and time >= CHANGES_START_RUNS
 
 
 def with_launch_facts(rows: pd.DataFrame, models: Mapping[str, str]) -> pd.DataFrame:
-    """Decoded rows with what really ran in place of their labels.
+    """Return decoded rows with the flags that really ran in place of their labels.
 
     Args:
-        rows: As :func:`find` reads them, with the file's names of models.
-        models: Name in the file -> name in the catalogue.
+        rows: Rows for :func:`find`, with the file's names of models.
+        models: Name in the file -> name in the catalog.
 
     Returns:
         The rows with ``tensor_parallel_size``, ``data_parallel_size``, ``enable_expert_parallel``
-        and ``engine_version`` as they ran, and the columns ``ADDED``, texts that are empty where
-        nothing was passed. Rows that no line fits keep their labels.
+        and ``engine_version`` as they ran, and the columns ``ADDED``, which are empty texts if
+        nothing was passed. Rows without known flags keep their labels.
     """
     named = rows.assign(model=rows["model"].map(models).fillna(rows["model"]))
     ran = [_ran(find(row), row) for row in named.to_dict("records")]
@@ -232,7 +231,7 @@ def _ran(found: Found, row: Row) -> dict[str, object]:
 
 
 def _layout(passed: Mapping[str, str], row: Row) -> dict[str, object]:
-    """GPUs of a replica's layers, replicas of the attention, and whether experts are whole.
+    """Return the GPUs of a replica's layers, the attention replicas, and whether experts are whole.
 
     SGLang and TensorRT-LLM count all GPUs as tensor parallel ones; every configuration with expert
     parallelism spreads experts over all.
@@ -250,10 +249,10 @@ def _layout(passed: Mapping[str, str], row: Row) -> dict[str, object]:
 
 
 def served_scheme(scheme: str, row: Row) -> str:
-    """Number format that ran: mxfp4 with eight-bit activations where that was asked for.
+    """Return the number format that ran; mxfp4 may have 8-bit activations.
 
-    TensorRT-LLM's own expert kernels quantize activations so on Blackwell; ``moe_config.backend``
-    TRTLLM names them, which no script passes elsewhere.
+    TensorRT-LLM's own expert kernels quantize activations to 8 bits on Blackwell; scripts select
+    them by ``moe_config.backend`` TRTLLM, only there.
 
     >>> served_scheme("mxfp4", {"engine": "trtllm", "moe_backend": "TRTLLM", "environment": ""})
     'mxfp4_mxfp8'
@@ -264,7 +263,7 @@ def served_scheme(scheme: str, row: Row) -> str:
 
 
 def image_release(image: str) -> str:
-    """Release that an image's tag names, or the tag.
+    """Return the release in an image's tag, or else the tag.
 
     >>> image_release("vllm/vllm-openai:v0.19.0-cu130")
     '0.19.0'
@@ -277,10 +276,10 @@ def image_release(image: str) -> str:
 
 
 def facts_by_confidence(rows: pd.DataFrame) -> dict[str, int]:
-    """Rows by confidence, and by reason where facts are ambiguous or unknown.
+    """Return the number of rows by confidence, and by reason for ambiguous or unknown flags.
 
     Args:
-        rows: With ``facts`` and ``facts_reason``.
+        rows: Rows with the columns ``facts`` and ``facts_reason``.
     """
     counts = {name: int((rows["facts"] == name).sum()) for name in CONFIDENCES}
     told = rows[rows["facts_reason"] != ""]

@@ -1,4 +1,4 @@
-"""From a row of measurements to its deployment and its load."""
+"""Deployment and load of a row of measurements."""
 
 import re
 from collections.abc import Hashable, Mapping
@@ -19,26 +19,26 @@ from pinn.specs.model import GREEDY
 from pinn.specs.model_variants import with_precision
 from pinn.specs.serving import SGLANG, VLLM, ServingSpec
 
-# From a row of observations or serving runs to the deployment that was measured.
+# Deployment that a row of observations or serving runs measured.
 
 Row = Mapping[Hashable, Any] | pd.Series
-#: Names and values, as a cache holds them.
+#: Names and values as a hashable key.
 Flags = tuple[tuple[str, FlagValue], ...]
 
-#: Builds that are no release, such as gpt-oss-dev, get the defaults of the table's own release.
+#: Builds without a release, such as gpt-oss-dev, have the defaults of the table's default
+#: release.
 RELEASE = re.compile(r"\d+\.\d+")
 
 
 def observed_deployment(row: Row) -> Deployment:
-    """The deployment of a row of ``observations.read_observations``.
+    """Return the deployment of a row of ``observations.read_observations``.
 
-    Every flag is the row's; an empty one was not passed and is the default of the row's release.
-    The benchmark asks for temperature 0 (as vLLM's own did when it was made of that). Equal rows
-    share one object.
+    An empty flag has the default of the row's release. The benchmark asks for temperature 0 (as
+    vLLM's own did when it was derived from that). Equal rows share one object.
 
     Raises:
-        PinnError: If the model, the GPU, the precision or a flag is unknown, or they do not fit
-            together.
+        PinnError: If the model, the GPU, the precision or a flag is unknown, or flags are
+            incompatible.
     """
     passed = tuple((name, str(row[name])) for name in SERVING_FLAGS if row.get(name, "") != "")
     version = str(row["engine_version"])
@@ -48,7 +48,7 @@ def observed_deployment(row: Row) -> Deployment:
 
 
 def _layout(row: Row) -> dict[str, FlagValue]:
-    """The engine of a row and how it spreads the model over GPUs, in its own words."""
+    """Return the engine of a row and its parallel sizes, as flags of the engine."""
     engine, is_expert_parallel = str(row["engine"]), bool(row["enable_expert_parallel"])
     tp, dp = int(row["tensor_parallel_size"]), int(row["data_parallel_size"])
     if engine == VLLM:
@@ -64,18 +64,18 @@ def _layout(row: Row) -> dict[str, FlagValue]:
 
 
 def observed_deployments(rows: pd.DataFrame) -> dict[str, Deployment]:
-    """Deployments of observations by row id."""
+    """Return the deployments of observations by row id."""
     return {str(row["row_id"]): observed_deployment(row) for _, row in rows.iterrows()}
 
 
 def run_deployment(row: Row) -> Deployment:
-    """The deployment of a row of :func:`pinn.measurements.runs.serving_runs.read_serving_runs`.
+    """Return the deployment of a row of ``serving_runs.read_serving_runs``.
 
-    The number formats are those of the model's config. The load generator asks for no sampling
-    settings, so the model's own hold. Equal rows share one object.
+    The number formats are those of the model's config. The load generator sends no sampling
+    settings, so the model's own apply. Equal rows share one object.
 
     Raises:
-        PinnError: If the model or the GPU is unknown, or they do not fit together.
+        PinnError: If the model or the GPU is unknown, or flags are incompatible.
     """
     sizes = ("tensor_parallel_size", "max_num_batched_tokens", "max_num_seqs", "max_model_len")
     flags: dict[str, FlagValue] = {name: int(row[name]) for name in sizes if not pd.isna(row[name])}
@@ -98,26 +98,26 @@ def _run(config: str, name: str, gpu: str, flags: Flags) -> Deployment:
     return Deployment(model, load_gpu(gpu), specified(ServingSpec, dict(flags)))
 
 
-# The load behind a row of measured deployments: the closed loop that its benchmark ran.
+# Load of a row of measured deployments: the closed loop of its benchmark.
 #
-# Clients keep the stated number of requests in flight, all of them sent at once in the
-# beginning. Warm-up requests that a benchmark sends before have ended by then and leave nothing
-# behind but, with a prefix cache, one prompt, so they are dropped.
+# Clients keep the stated number of requests in flight, all of them sent at once in the beginning.
+# Warm-up requests have ended by then and are dropped; with a prefix cache they leave one cached
+# prompt.
 
-#: Share of memory of SGLang and TensorRT-LLM where nobody knows it.
+#: Assumed share of memory of SGLang and TensorRT-LLM if it is unknown.
 _ROOMY_SHARE = 0.97
 
 
 @dataclass(frozen=True)
 class MeasuredDeployment:
-    """One row of observations as something that can be simulated.
+    """One row of observations, ready for simulation.
 
     Attributes:
-        row_id: Its name.
-        deployment: What ran, without the flags of ``LOAD_FLAGS``: rows that differ only in load
-            share it.
-        served: What ran.
-        workload: What its clients sent.
+        row_id: Name of the row.
+        deployment: Deployment without the flags of ``LOAD_FLAGS``, so that rows that differ only in
+            load share it.
+        served: Deployment with all flags.
+        workload: Requests that its clients sent.
         tpot_s: Measured mean time per output token after the first.
         ttft_s: Measured mean time to first token.
     """
@@ -131,21 +131,21 @@ class MeasuredDeployment:
 
     @property
     def concurrency(self) -> int:
-        """Requests in flight."""
+        """Return the number of requests in flight."""
         return self.workload.concurrency or 0
 
 
 def measured_deployments(observations: pd.DataFrame) -> list[MeasuredDeployment]:
-    """Every row of observations, in their order.
+    """Return every row of observations, in order.
 
     Args:
-        observations: As ``observations.read_observations`` gives them.
+        observations: Table of ``observations.read_observations``.
     """
     return [measured_deployment(row) for _, row in observations.iterrows()]
 
 
 def measured_deployment(row: Row) -> MeasuredDeployment:
-    """One row of observations."""
+    """Return one row of observations."""
     served = observed_deployment(row)
     if row["facts"] == UNKNOWN:
         served = replace(served, serving=_roomy(served.serving, row))
@@ -159,9 +159,9 @@ def measured_deployment(row: Row) -> MeasuredDeployment:
 
 
 def _roomy(serving: ServingSpec, row: Row) -> ServingSpec:
-    """Flags nobody knows, with room for what the clients sent: such rows did not wait for memory.
+    """Return flags with enough memory for the clients' requests, where flags are unknown.
 
-    Rows whose requests waited are refused, so any length and share will do that hold the others.
+    Rows whose requests waited for memory are refused, so any sufficient values are right.
     """
     longest = int(row["prompt_tokens"]) + int(row["output_tokens"])
     share = serving.gpu_memory_utilization if serving.engine == VLLM else _ROOMY_SHARE

@@ -1,7 +1,7 @@
 """Canonical observations: one deployment under one load, with its measured latencies.
 
-A table is a Parquet file with a JSON manifest of the same name beside it, which says where the
-rows come from and holds the digest that reading checks.
+A table is a Parquet file with a JSON manifest of the same name beside it. The manifest has the
+origin of the rows and the digest that reading checks.
 """
 
 from collections.abc import Mapping
@@ -26,15 +26,15 @@ from pinn.specs.serving import ServingSpec
 
 _FLAGS = {flag.name: flag for flag in flags_of(ServingSpec)}
 
-#: Column -> its kind, which is ``text``, ``flag``, ``count`` (a whole number of at least 1),
-#: ``from zero`` (one of at least 0), ``seconds`` (positive) or ``passed`` (a flag of
-#: ``ServingSpec`` as text, empty where it was not passed). ``columns.csv`` has their meanings.
+#: Column -> kind: ``text``, ``flag``, ``count`` (a whole number of at least 1), ``from zero`` (at
+#: least 0), ``seconds`` (positive) or ``passed`` (a flag of ``ServingSpec`` as text, empty if not
+#: passed). ``columns.csv`` has their meanings.
 COLUMNS = {row["column"]: row["kind"] for row in read_rows(Path(__file__).with_name("columns.csv"))}
 _DTYPES: Mapping[str, Any] = {
     "text": "str", "passed": "str", "flag": "bool", "count": "int64", "from zero": "int64",
     "seconds": "float64",
 }  # fmt: skip
-#: What numbers have to be, by kind.
+#: Kind of number -> rule for its values.
 _WANTED = {
     "count": "a whole number of at least 1",
     "from zero": "a whole number of at least 0",
@@ -49,9 +49,9 @@ class Manifest:
 
     Attributes:
         table_sha256: Digest of the Parquet file.
-        rows: Rows in it.
-        report: What the reader read, accepted and refused; holds the digest of the source file,
-            the package's version and the filters with their counts.
+        rows: Number of rows in the table.
+        report: Counts of rows read, accepted and refused, with the digest of the source file and
+            the package's version.
         schema: Name and version of the column list.
     """
 
@@ -65,8 +65,8 @@ def validate(rows: pd.DataFrame, what: str = "the observations") -> pd.DataFrame
     """Check a table against :data:`COLUMNS`.
 
     Args:
-        rows: The table; further columns are dropped.
-        what: How an error names the table.
+        rows: Table to check; further columns are dropped.
+        what: Name of the table in errors.
 
     Returns:
         The columns of the schema in its order, each with its dtype.
@@ -96,8 +96,8 @@ def write_observations(rows: pd.DataFrame, path: Path, report: ReadReport) -> Ma
 
     Args:
         rows: Rows as :func:`validate` accepts them.
-        path: The Parquet file to write; the manifest goes to ``manifest_path(path)``.
-        report: What the reader did; its accepted rows must be these.
+        path: Parquet file to write; the manifest is written to ``manifest_path(path)``.
+        report: Counts of the reader; its accepted rows must be these.
 
     Raises:
         PinnError: If the rows are invalid or are not those that the report counts.
@@ -141,7 +141,7 @@ def read_manifest(path: Path) -> Manifest:
     """Read the manifest that belongs to a table.
 
     Raises:
-        PinnError: If it is missing, is not JSON, or describes another schema.
+        PinnError: If the manifest is missing, is not JSON, or describes another schema.
     """
     manifest = manifest_path(path)
     if not manifest.is_file():
@@ -160,12 +160,12 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def manifest_path(path: Path) -> Path:
-    """``observations.parquet`` -> ``observations.manifest.json``."""
+    """Return the manifest's path: ``observations.manifest.json`` for ``observations.parquet``."""
     return path.with_suffix(".manifest.json")
 
 
 def _checked(values: pd.Series, kind: str, what: str) -> pd.Series:
-    """The values with their column's dtype, or an error that names the first bad one."""
+    """Return the values with their column's dtype; an error names the first bad one."""
     if values.isna().any():
         raise PinnError(f"{what} is missing in {int(values.isna().sum())} row(s)")
     if kind in _WANTED:

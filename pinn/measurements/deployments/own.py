@@ -1,4 +1,4 @@
-"""Measured deployments of one's own: a CSV with the columns of observations."""
+"""Measured deployments of the user: a CSV file with the columns of observations."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,13 +14,13 @@ from pinn.measurements.deployments.observations import COLUMNS, validate, write_
 from pinn.measurements.deployments.silicon import UNKNOWN_VERSION, series_key
 from pinn.specs.serving import VLLM
 
-#: Columns that a file must have; units are those of ``COLUMNS``.
+#: Required columns; units are those of ``COLUMNS``.
 REQUIRED = (
     "model", "gpu", "precision", "tensor_parallel_size", "concurrency", "prompt_tokens",
     "output_tokens", "ttft_s", "tpot_s",
 )  # fmt: skip
-#: Column that a file may have -> its value where it is absent. Every other one is empty: flags that
-#: were not passed have the defaults of the engine's release.
+#: Optional column -> default. Other missing columns are empty: flags that were not passed have
+#: the defaults of the engine's release.
 OPTIONAL: Mapping[str, str] = {
     "data_parallel_size": "1",
     "enable_expert_parallel": "false",
@@ -34,17 +34,17 @@ _REMEDY = "docs/training.md has the columns and an example"
 
 
 def import_own(target: Path | str, source: Path | str) -> ReadReport:
-    """Write the rows of a CSV as observations.
+    """Write the rows of a CSV file as observations.
 
     Args:
-        target: Parquet file to write; its manifest goes beside it.
-        source: The CSV.
+        target: Parquet file to write, with its manifest beside it.
+        source: CSV file to read.
 
     Returns:
         The counts of rows read, refused and accepted.
 
     Raises:
-        PinnError: On the same grounds as :func:`read_own`.
+        PinnError: Under the conditions of :func:`read_own`.
     """
     rows, report = read_own(Path(source))
     write_observations(rows, Path(target), report)

@@ -1,4 +1,4 @@
-"""Reads the measured deployments that the package ``aiconfigurator-core`` ships."""
+"""Reader of the measured deployments in the package ``aiconfigurator-core``."""
 
 import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
@@ -23,29 +23,29 @@ from pinn.units import MILLISECOND
 _LENGTHS = ("prompt_tokens", "output_tokens")
 
 PACKAGE = "aiconfigurator-core"
-#: Engines by their names in the file.
+#: Engine name in the file -> engine.
 _ENGINES = {VLLM: "vLLM", SGLANG: "SGLang", TRTLLM: "TensorRT-LLM"}
 
 
-#: Stand-in for an engine version that the file does not name.
+#: Engine version of rows without one.
 UNKNOWN_VERSION = "unknown"
 
 
-#: A rule: a mask of rows, true where one is dropped.
+#: Rule of refusal: function that returns a mask of rows to drop.
 Rule = Callable[[pd.DataFrame], pd.Series]
-#: The reason that the read report gives -> the rule, in the order in which they are applied.
+#: Reason in the read report -> rule, in the order of application.
 Filters = Mapping[str, Rule]
 
-#: Model of the file -> what it stands for: ``served``, its name in the model catalogue (the
-#: benchmark serves Llama 3.3, which has the shapes of 3.1), and the scheme of its checkpoint by
-#: label, where the label does not say it: gpt-oss is MXFP4 whatever the label; the own checkpoints
-#: of MiniMax and others are block-scaled fp8. No file tells whether Llama's fp8 had static scales:
-#: it keeps its label (LOG.md has both readings). What a scheme covers (Kimi's int4: the routed
-#: experts only) is ``with_precision``'s business.
+#: Model in the file -> ``served``, its name in the model catalog (the benchmark serves Llama 3.3,
+#: with the shapes of 3.1), and the scheme of its checkpoint by label, if the label does not
+#: determine it: gpt-oss is MXFP4 under every label; MiniMax's and others' own checkpoints are
+#: block-scaled fp8. Whether Llama's fp8 had static scales is unknown: it keeps its label (LOG.md
+#: has both readings). The matrices of a scheme (Kimi's int4: only routed experts) are determined by
+#: ``with_precision``.
 _MODEL_FACTS = {
     row["model"]: row for row in read_rows(Path(__file__).with_name("silicon_models.csv"))
 }
-#: Name in the file -> name in the model catalogue.
+#: Name in the file -> name in the model catalog.
 MODELS = {name: facts["served"] for name, facts in _MODEL_FACTS.items()}
 
 _RAW_NAMES = {
@@ -67,20 +67,20 @@ def read_sample(
     decoded: Callable[[pd.DataFrame], pd.DataFrame],
     finished: Callable[[pd.DataFrame], pd.DataFrame],
 ) -> tuple[pd.DataFrame, ReadReport]:
-    """Read the aggregated deployments of engines.
+    """Read the aggregated (not disaggregated) deployments of engines.
 
     Args:
         path: ``silicon_sample.csv``; None for the installed package's.
-        engines: By their names in the file.
+        engines: Names of engines in the file.
         filters: Filters that drop rows, in order.
-        decoded: Gives raw rows their real meaning.
-        finished: Makes observations of what the filters left.
+        decoded: Function that decodes raw rows.
+        finished: Function that makes observations of the remaining rows.
 
     Returns:
-        The observations, and the counts of what was read and refused.
+        The observations, and the counts of rows read and refused.
 
     Raises:
-        PinnError: On the same grounds as :func:`read_silicon`.
+        PinnError: Under the conditions of :func:`read_silicon`.
     """
     path, version = sample_file(path)
     raw = read_csv(path)
@@ -97,7 +97,7 @@ def read_sample(
 
 
 def sample_file(path: Path | None) -> tuple[Path, str]:
-    """The file, by default the installed package's, and the package and release it is from."""
+    """Return the file, by default the installed package's, and its package with release."""
     if path is not None:
         return path, ""
     version = f"{PACKAGE} {importlib.metadata.version(PACKAGE)}"
@@ -105,17 +105,17 @@ def sample_file(path: Path | None) -> tuple[Path, str]:
 
 
 def decode(raw: pd.DataFrame) -> pd.DataFrame:
-    """Give raw rows their real meaning; names of models and precisions stay the file's.
+    """Return decoded raw rows; names of models and precisions stay those of the file.
 
     ``tp_size`` is the tensor-parallel size. Rows stored with ``attention_dp_size`` N > 1 are an
-    artefact of the export: they ran TP = EP = N with one attention replica (twins stored as
-    TP = EP = N agree with them within 1 %), so their batch is the whole concurrency, which is
-    read from the text of ``silicon_data_source``. Labels of expert parallelism are not what every
-    script passed, and some of these rows did run data-parallel:
+    artefact of the export: they ran TP = EP = N with one attention replica (twins stored as TP = EP
+    = N agree with them within 1 %), so their batch is the whole concurrency, which is read from the
+    text of ``silicon_data_source``. Labels of expert parallelism differ from what some scripts
+    passed, and some of these rows did run data-parallel:
     :mod:`pinn.measurements.deployments.launch_facts`.
 
     Args:
-        raw: Rows of the file, with its column names.
+        raw: Rows of the file with its column names.
 
     Returns:
         Rows with the columns that the filters read, latencies in seconds.
@@ -133,12 +133,12 @@ def decode(raw: pd.DataFrame) -> pd.DataFrame:
 
 
 def decode_engines(raw: pd.DataFrame) -> pd.DataFrame:
-    """Give raw rows their real layout and one name to DeepSeek-R1; other names stay the file's.
+    """Return rows with their real parallel layout and one name for DeepSeek-R1.
 
     The dump of 2026-04-06 and the database dump store products where experts are spread: expert
     tensor and expert parallel size are both N, with ``tp_size`` N x N for tensor parallelism over N
     GPUs, or with ``tp_size`` 1 and ``attention_dp_size`` N x N for attention data parallelism over
-    N. Either has the N expert-parallel. Other dumps store N itself. The database dump calls
+    N. Both have expert parallelism over N GPUs. Other dumps store N itself. The database dump calls
     DeepSeek-R1 "V3" (same rows, same shapes).
 
     Args:
@@ -160,17 +160,17 @@ def decode_engines(raw: pd.DataFrame) -> pd.DataFrame:
 
 
 def canonical(rows: pd.DataFrame) -> pd.DataFrame:
-    """Decoded and filtered rows, as they ran, under the catalogue's names.
+    """Return decoded and filtered rows as they ran, under the catalog's names.
 
     Raises:
-        PinnError: On the same grounds as :func:`named`.
+        PinnError: Under the conditions of :func:`named`.
     """
     rows = named(rows)
     rows["precision"] = [
         launch_facts.served_scheme(row["precision"], row) for row in rows.to_dict("records")
     ]
     rows["series"] = [series_key(row) for _, row in rows.iterrows()]
-    # Where a script's runs differ or are not known, the least: what all others sent.
+    # If a script's runs differ or are unknown, the smallest number is used, which all sent.
     sent = rows["prompts_per_client"].str.extract(r"(\d+)", expand=False)
     rows["prompts_per_client"] = sent.fillna(PROMPTS_PER_CONCURRENCY).astype("int64")
     rows["warmups_per_client"] = pd.to_numeric(rows["warmups_per_client"]).fillna(0).astype("int64")
@@ -178,7 +178,7 @@ def canonical(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def named(rows: pd.DataFrame) -> pd.DataFrame:
-    """Decoded rows with models and precisions as catalogues have them, whole numbers as integers.
+    """Return decoded rows with the catalog's models and precisions, and with integers.
 
     Raises:
         PinnError: If a model or a precision is unknown or a row states no concurrency.
@@ -196,7 +196,7 @@ def named(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def series_key(row: pd.Series) -> str:
-    """Text that is equal for the rows of one curve of latency over concurrency."""
+    """Return a text that is equal for the rows of one latency curve over concurrency."""
     tp, dp = row["tensor_parallel_size"], row["data_parallel_size"]
     layout = f"tp{tp}|ep{tp * dp if row['enable_expert_parallel'] else 1}"
     lengths = f"{row['prompt_tokens']}x{row['output_tokens']}"
@@ -207,7 +207,7 @@ def series_key(row: pd.Series) -> str:
 
 
 def catalog_name(model: str) -> str:
-    """Name in the model catalogue of a model of the file.
+    """Return the name in the model catalog of a model of the file.
 
     Raises:
         PinnError: If the file's model is unknown.
@@ -221,11 +221,11 @@ def catalog_name(model: str) -> str:
 
 
 def precision_scheme(model: str, label: str) -> str:
-    """Quantization scheme of the checkpoint that ran.
+    """Return the quantization scheme of the checkpoint that ran.
 
     Args:
         model: Name in the file.
-        label: The file's ``precision``; ``bf16`` where it has none.
+        label: ``precision`` in the file; ``bf16`` if it has none.
 
     Raises:
         PinnError: If the label is unknown for that model.
@@ -244,7 +244,7 @@ def precision_scheme(model: str, label: str) -> str:
 
 
 def read_csv(path: Path) -> pd.DataFrame:
-    """The file as it is, checked for the columns that are read."""
+    """Return the file's rows, after a check of the columns that are read."""
     texts = {"backend_version": "str", "precision": "str"}
     raw = read_frame(path, f"reinstall {PACKAGE}==0.12.0 or give its file", dtype=texts)
     missing = [name for name in ("mode", *_RAW_NAMES) if name not in raw.columns]
@@ -255,14 +255,14 @@ def read_csv(path: Path) -> pd.DataFrame:
 
 
 def apply_filters(rows: pd.DataFrame, filters: Filters) -> tuple[pd.DataFrame, dict[str, int]]:
-    """Drop rows rule by rule.
+    """Return the rows that no rule drops, and counts of dropped rows.
 
     Args:
         rows: Decoded rows.
         filters: Rules, applied in their order.
 
     Returns:
-        The rows that every rule left, in their order, and the rows dropped by reason, in order.
+        The remaining rows in order, and the number of dropped rows by reason, in order.
     """
     dropped: dict[str, int] = {}
     for reason, rule in filters.items():

@@ -4,5 +4,5 @@
 machine with the GPU need not have this package. They run under Python 3.10 to 3.12.
 """
 
-#: In the order in which the file has them: each uses only what is before it.
+#: Modules in the order of the file: each uses only those before it.
 MODULES = ("batches", "table", "engine", "session", "serving", "command")

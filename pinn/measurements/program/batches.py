@@ -1,4 +1,4 @@
-"""Batches that are wanted: a short list that always comes first, and an order of its own."""
+"""Batches to measure: a short list that always comes first, and a default order."""
 
 import re
 from collections.abc import Iterator
@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 
 class Wanted(NamedTuple):
-    """A step's work: equal decodes beside equal prompts.
+    """Batch to measure: equal decodes beside equal prompts.
 
     Attributes:
-        decodes: Requests that generate.
-        context: Tokens in the cache of each of them.
-        prompts: Prompts that are worked on.
+        decodes: Number of decodes.
+        context: Cached tokens of each decode.
+        prompts: Number of prompts.
         tokens: New tokens of each prompt.
-        cached: Tokens of each prompt that are in the cache already.
+        cached: Cached tokens of each prompt.
     """
 
     decodes: int
@@ -23,7 +23,7 @@ class Wanted(NamedTuple):
     cached: int = 0
 
     def __str__(self) -> str:
-        """As the command line writes batches."""
+        """Return the batch as written on a command line."""
         decodes = f"{self.decodes} decode @ {self.context}" if self.decodes else ""
         prompts = f"{self.prompts} prefill {self.tokens} @ {self.cached}" if self.prompts else ""
         return " + ".join(filter(None, (decodes, prompts)))
@@ -33,12 +33,12 @@ class Limits(NamedTuple):
     """Limits of the engine that bound the batches to measure.
 
     Attributes:
-        max_num_seqs: Requests of a step.
-        budget: Tokens of a step.
-        longest: Tokens of a request, prompt and output.
-        cache: Tokens of the KV cache.
-        block: Tokens of a block of it.
-        shares: Whether prompts that begin alike are computed once.
+        max_num_seqs: Most requests of a step.
+        budget: Most tokens of a step.
+        longest: Most tokens of a request, prompt plus output.
+        cache: Size of the KV cache in tokens.
+        block: Tokens of a block of the KV cache.
+        shares: Whether prefix caching is on.
         captured: Largest captured CUDA graph, in tokens; 0 without graphs.
         vocabulary: Size of the vocabulary.
     """
@@ -53,12 +53,11 @@ class Limits(NamedTuple):
     vocabulary: int = 32000
 
 
-#: Tokens that decodes of a batch generate while they are held: at most, at least (what the most
-#: repeats of one batch take), and as a share of the KV cache, so that a small one has room for
-#: batches too.
+#: Tokens that held decodes generate: at most, at least (for the most repeats of one batch), and
+#: as a share of the KV cache, so that a small cache also has room for batches.
 HELD_OUTPUTS, LEAST_HELD, HELD_SHARE = 1024, 192, 1 / 56
 
-#: Decodes and contexts that come first, and the prompt beside 32 decodes.
+#: Decodes and contexts of the short list, and the prompt beside 32 decodes.
 FIRST_DECODES, FIRST_CONTEXTS, FIRST_CHUNK = (1, 32, 256), (500, 4000), 512
 
 _PART = re.compile(r"(\d+) +(?:prefill +(\d+)|decode) *@ *(\d+)$")
@@ -80,13 +79,13 @@ def read_batch(text: str) -> Wanted:
 
 
 def held_outputs(limits: Limits) -> int:
-    """Tokens that a held request generates."""
+    """Return the tokens that a held request generates."""
     share = max(LEAST_HELD, int(HELD_SHARE * limits.cache))
     return min(HELD_OUTPUTS, limits.longest // 4, share)
 
 
 def fits(wanted: Wanted, limits: Limits) -> bool:
-    """Whether an engine can run it as one step, and hold it while it is repeated."""
+    """Return whether an engine can run a batch as one step, and hold it for repeats."""
     decodes, context, prompts, tokens, cached = wanted
     kept, chunk = context + held_outputs(limits), tokens + cached
     return (
@@ -132,7 +131,7 @@ def own_order(limits: Limits) -> Iterator[Wanted]:
 
 
 def _most(decodes: int, context: int, limits: Limits) -> int:
-    """As many decodes as fit, at most so many."""
+    """Return the number of decodes that fit, up to ``decodes``."""
     each = context + held_outputs(limits)
     return max(min(decodes, limits.max_num_seqs - 1, int(0.85 * limits.cache / each)), 1)
 

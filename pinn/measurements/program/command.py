@@ -1,4 +1,4 @@
-"""The program's command line."""
+"""Command line of the measuring program."""
 
 import argparse
 import os
@@ -19,14 +19,14 @@ from pinn.measurements.program.table import (
     machine_facts,
 )
 
-#: What ``pinn measure --script`` writes here: arguments that come before those of the command line,
-#: and batches in order with their worth.
+#: Filled in by ``pinn measure --script``: arguments before those of the command line, and batches
+#: in order with their information gains.
 ARGUMENTS: list[str] = []
 DESIGN: list[tuple[str, float]] = []
 
 
 class _Asked:
-    """Whether SIGINT or SIGTERM came."""
+    """Whether SIGINT or SIGTERM has arrived."""
 
     def __init__(self) -> None:
         self._asked = False
@@ -37,17 +37,17 @@ class _Asked:
         return self._asked
 
     def waits(self) -> None:
-        """From now on a signal is noted, and asked for after each step."""
+        """Note further signals, to be checked after each step."""
         for number in self._old:
             signal.signal(number, self._note)
 
     def interrupts(self) -> None:
-        """From now on a signal interrupts at once, as while an engine starts."""
+        """Let a signal interrupt at once, as while an engine starts."""
         for number in self._old:
             signal.signal(number, signal.default_int_handler)
 
     def restore(self) -> None:
-        """Leave the process as it was."""
+        """Restore the process's signal handlers."""
         for number, handler in self._old.items():
             signal.signal(number, handler)
 
@@ -55,16 +55,16 @@ class _Asked:
         self._asked = True
 
 
-#: Starts an engine with flags of its command line.
+#: Function that starts an engine with flags of its command line.
 Start = Callable[[list[str]], VllmEngine]
 
 
 def main(argv: list[str] | None = None, start: Start = VllmEngine) -> int:
-    """Measure, and say what came of it; 0 if something was measured, and to a good end.
+    """Measure and report the result; return 0 after a complete measurement.
 
     Args:
         argv: Arguments; None for those of the process.
-        start: Starts an engine from its flags.
+        start: Function that starts an engine from its flags.
     """
     given, flags = _arguments([*ARGUMENTS, *(sys.argv[1:] if argv is None else argv)])
     asked = _Asked()
@@ -118,16 +118,16 @@ def _measure(given: argparse.Namespace, flags: list[str], start: Start, asked: _
 
 
 def _wanted(limits: Limits) -> Iterable[Wanted]:
-    """The short list, then the design if there is one, then an order of its own.
+    """Return the short list, then the design if there is one, then the default order.
 
-    Much of a design may not fit an engine whose KV cache is smaller than pinn thought.
+    Parts of a design may not fit an engine with a smaller KV cache than predicted.
     """
     design = [read_batch(text) for text, _ in DESIGN]
     return dict.fromkeys([*short_list(limits), *design, *own_order(limits)])
 
 
 def _serve(given: argparse.Namespace, flags: list[str], asked: _Asked) -> None:
-    """Serve first: a card that the engine was on in this process may not be free again."""
+    """Run the server measurement first, since this process's engine may not free the card."""
     third = 20.0 * given.minutes
     try:
         files = serve_and_load(given.model, flags, given.out, third, _say, given.port, VLLM, asked)

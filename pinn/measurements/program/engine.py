@@ -1,11 +1,11 @@
-"""VLLM in this process: batches are submitted, and its own steps timed.
+"""vLLM in this process: submits batches and times the engine's own steps.
 
-A step is what the engine core's loop does once: schedule, run, take in the result. Its time ends
-where the loop's turn ends in which its result came, and begins where the turn began in which it was
-scheduled, or where the step before it ended, whichever is later: under asynchronous scheduling
-the next step is scheduled while one runs, and steps follow each other end to end.
+A step is one pass of the engine core's loop: schedule, run, take in the result. Its time ends with
+the turn of the loop that received its result. It begins with the turn that scheduled it, or at the
+end of the previous step, whichever is later. Under asynchronous scheduling steps follow each other
+without a gap.
 
-Read in vLLM 0.15.0 to 0.33.0: vllm/v1/engine/core.py: EngineCore.step, step_with_batch_queue and
+Sources, vLLM 0.15.0 to 0.33.0: vllm/v1/engine/core.py: EngineCore.step, step_with_batch_queue and
 log_error_detail (entered right before the wait that the iteration log times), and
 vllm/v1/core/sched/output.py: SchedulerOutput.
 """
@@ -18,10 +18,10 @@ from typing import Any
 from pinn.measurements.program.batches import Limits
 from pinn.measurements.program.table import MeasuringError, Step
 
-#: Releases whose source was read; a newer one is tried if its engine has what is used here.
+#: Releases whose source was read. A newer one is tried if its engine has the needed methods.
 OLDEST, NEWEST = (0, 15), (0, 33)
 
-#: Words of an engine's error -> what to do about it.
+#: Words of an engine's error -> remedy.
 _REMEDIES = {
     "out of memory": "the model does not fit: use more GPUs (-tp), fewer bits, or a smaller model",
     "No available memory for the cache": "there is no room for a KV cache: use more GPUs "
@@ -33,10 +33,10 @@ _REMEDIES = {
 
 
 class VllmEngine:
-    """An engine whose loop is turned by hand.
+    """An engine whose loop this program turns step by step.
 
     Attributes:
-        limits: What it can hold.
+        limits: Limits of the engine.
         facts: Release and resolved settings.
     """
 
@@ -44,7 +44,7 @@ class VllmEngine:
         """Start the engine with the flags of ``vllm serve``.
 
         Raises:
-            MeasuringError: If there is none, it cannot be timed, or it does not start.
+            MeasuringError: If vLLM is missing, cannot be timed, or does not start.
         """
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         release = _release()
@@ -60,7 +60,7 @@ class VllmEngine:
             ) from error
         given = EngineArgs.add_cli_args(FlexibleArgumentParser()).parse_args(arguments)
         try:
-            # The server's own defaults of both limits, which another context has not.
+            # Both limits have the defaults of the server, which differ in other contexts.
             engine = LLMEngine.from_engine_args(
                 EngineArgs.from_cli_args(given), usage_context=UsageContext.OPENAI_API_SERVER
             )
@@ -89,11 +89,11 @@ class VllmEngine:
 
     @staticmethod
     def clock() -> float:
-        """Seconds on a clock that does not jump."""
+        """Return seconds of a monotonic clock."""
         return time.perf_counter()
 
     def submit(self, prompt: list[int], outputs: int) -> str:
-        """Add a request of token ids that generates exactly so many tokens; its name."""
+        """Add a request of token ids that generates a fixed number of tokens; return its name."""
         name = f"measured-{self._submitted}"
         self._submitted += 1
         self._ids.append(name)
@@ -103,7 +103,7 @@ class VllmEngine:
         return name
 
     def step(self) -> list[Step]:
-        """Turn the loop once; the steps whose results came, none while a queue fills."""
+        """Turn the loop once and return finished steps; none while a queue fills."""
         begin = self._begin = time.perf_counter()
         _, executed = self._core.step_fn()
         self._core.post_step(executed)
@@ -118,7 +118,7 @@ class VllmEngine:
         return found
 
     def drop(self, names: list[str] | None = None) -> None:
-        """Take requests out; without names all, and let what runs come to its end."""
+        """Abort requests by name, or all, and let running steps end."""
         going = self._ids if names is None else names
         if going:
             self._engine.abort_request(going)
@@ -132,19 +132,20 @@ class VllmEngine:
         self._scheduled.clear()
 
     def close(self) -> None:
-        """End the engine and give its memory back."""
+        """Stop the engine and free its memory."""
         with suppress(Exception):
             self._engine.engine_core.shutdown()
 
     def _watch(self) -> None:
-        """Note what is scheduled, when its result is waited for, and when it is taken in."""
+        """Hook the times when a step is scheduled, awaited and taken in."""
         scheduler = self._core.scheduler
         schedule, update = scheduler.schedule, scheduler.update_from_output
         detail = self._core.log_error_detail
 
         def schedule_noted(*given: object, **named: object) -> object:
             output = schedule(*given, **named)
-            self._scheduled[id(output)] = (self._begin, output)  # kept, so that ids stay unique
+            # kept alive, so that ids stay unique
+            self._scheduled[id(output)] = (self._begin, output)
             return output
 
         def update_noted(output: object, *given: object, **named: object) -> object:
@@ -172,10 +173,10 @@ class VllmEngine:
 
 
 def _release() -> str:
-    """VLLM's release.
+    """Return vLLM's release.
 
     Raises:
-        MeasuringError: If there is none, or it is too old.
+        MeasuringError: If vLLM is missing or too old.
     """
     try:
         import vllm
@@ -192,7 +193,7 @@ def _release() -> str:
 
 
 def _numbers(release: str) -> tuple[int, ...]:
-    """The first two numbers of a release; none where it has no such."""
+    """Return the first two numbers of a release; empty if it has none."""
     parts = release.split(".")[:2]
     return tuple(map(int, parts)) if all(part.isdigit() for part in parts) else ()
 
@@ -258,7 +259,7 @@ def _variance(values: list[int]) -> float:
 
 
 def _in_a_line(error: BaseException) -> str:
-    """An engine's error and its causes in a line, with what to do where that is known."""
+    """Return an engine's error with its causes in one line, and the remedy if known."""
     texts: list[str] = []
     at: Any = error
     while at is not None and len(texts) < 5:

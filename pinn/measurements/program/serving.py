@@ -1,4 +1,4 @@
-"""The engine's own server under its own load generator: what front end, client and queue add."""
+"""Measurement of the engine's server with its load generator: front end, client and queue."""
 
 import json
 import os
@@ -15,11 +15,11 @@ from typing import Any
 
 from pinn.measurements.program.table import MeasuringError
 
-#: Clients of the two closed loops, where the KV cache holds as many, and requests of each; the open
-#: loop asks for this share of what the larger loop was served.
+#: Clients of the two closed loops, limited by the KV cache, and requests of each client; and rate
+#: of the open loop relative to the larger loop's throughput.
 CLOSED, OPEN_REQUESTS, OPEN_SHARE = {4: 24, 32: 96}, 60, 0.6
 
-#: Tokens of prompts and outputs, where the model's context has room for four times as many.
+#: Tokens of prompts and outputs, if the model's context has room for four times as many.
 PROMPT, OUTPUT = 1000, 200
 
 #: Longest start of a server, and longest first load, in seconds.
@@ -27,7 +27,7 @@ _START = 900.0
 
 _ADDRESS, _FOLDER, _LOG, _COLD = "127.0.0.1", "serving", "server.log", "cold.json"
 
-#: How vLLM is called where its command is not in the path.
+#: Command of vLLM if it is not in the path.
 VLLM = (sys.executable, "-m", "vllm.entrypoints.cli.main")
 
 Say = Callable[[str], None]
@@ -44,20 +44,20 @@ def serve_and_load(
     program: tuple[str, ...] = VLLM,
     is_asked: IsAsked = lambda: False,
 ) -> list[str]:
-    """Serve, load, and leave the load generator's files.
+    """Start a server, send loads, and return the load generator's files.
 
     Args:
         model: Model name or folder, as ``vllm serve`` takes it.
         arguments: The server's other flags.
         out: Folder of the measurement.
-        seconds: Most that the three loads may take together.
-        say: For progress.
-        port: On the loopback address; 0 for a free one.
-        program: How vLLM is called.
-        is_asked: Whether somebody asked to stop.
+        seconds: Most seconds of the three loads together.
+        say: Function that prints progress.
+        port: Port on the loopback address; 0 for a free one.
+        program: Command of vLLM.
+        is_asked: Function that returns whether to stop.
 
     Returns:
-        The files, as many as there was time for.
+        The files of the loads that finished in time.
 
     Raises:
         MeasuringError: If the port is taken or the server does not start.
@@ -91,13 +91,14 @@ def _loads(
     prompt, output = min(PROMPT, longest // 4), min(OUTPUT, longest // 8)
     most = _held(_text(address + "/metrics"), prompt + output)
     files: list[str] = []
-    # What is done once is no part of a load, nor of its time.
+    # One-time work such as compilation is not part of a load, nor of its time.
     throughput, end = 1.0, time.monotonic() + _START
     closed = {min(n, most): count for n, count in CLOSED.items()}
     loads = [(_COLD, 4, 8), *((f"closed_{n}.json", n, count) for n, count in closed.items())]
     for seed, (name, clients, asked) in enumerate([*loads, ("open.json", 0, OPEN_REQUESTS)]):
         rate = max(OPEN_SHARE * throughput, 0.01)
-        # Each has a quarter of the time, by what was served last; the rest is the clients' start.
+        # Each load gets a quarter of the time, by the last throughput; the rest is for starting
+        # clients.
         in_time = int((throughput if clients else rate) * seconds / 4)
         count = max(min(asked, in_time), 2 * clients, 8)
         how = ["--max-concurrency", str(clients)] if clients else ["--request-rate", f"{rate:.4g}"]
@@ -122,7 +123,7 @@ def _loads(
 
 
 def _run(command: list[str], path: str, end: float, is_asked: IsAsked) -> str:
-    """Run the load generator until it is done, out of time or not wanted; what went wrong."""
+    """Run the load generator until it ends, times out or is stopped; return its error, if any."""
     with tempfile.TemporaryFile() as output:
         client = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
         try:
@@ -142,10 +143,10 @@ def _run(command: list[str], path: str, end: float, is_asked: IsAsked) -> str:
 
 
 def _free_port(port: int) -> int:
-    """The port, or a free one.
+    """Return the port, or a free one.
 
     Raises:
-        MeasuringError: If it is taken.
+        MeasuringError: If the port is taken.
     """
     with socket.socket() as probe:
         try:
@@ -174,7 +175,7 @@ def _wait(server: Any, address: str, log: str, is_asked: IsAsked) -> None:
 
 
 def _held(page: str, tokens: int) -> int:
-    """Requests of so many tokens that the KV cache of a metrics page holds; at least one."""
+    """Return how many requests of a length the KV cache of a metrics page holds; at least one."""
     info = next((line for line in page.splitlines() if "cache_config_info{" in line), "")
     sizes = [re.search(rf'\b{name}="(\d+)"', info) for name in ("num_gpu_blocks", "block_size")]
     if not all(sizes):

@@ -1,6 +1,6 @@
-"""Measuring: make a batch, repeat its step until its median is known, take the next one.
+"""Measuring session: build a batch, repeat its step until its median is known, continue.
 
-Whatever has ``clock``, ``submit``, ``step``, ``drop`` and ``limits`` is an engine here.
+An engine is any object with ``clock``, ``submit``, ``step``, ``drop`` and ``limits``.
 """
 
 import random
@@ -12,45 +12,45 @@ from typing import Any, NamedTuple
 from pinn.measurements.program.batches import Wanted, fits, held_outputs
 from pinn.measurements.program.table import MeasuringError, Step, Table
 
-#: Relative standard error at which a median is known, fewest and most repeats of a step, and share
-#: of the whole time that repeats of one batch may take.
+#: Relative standard error at which a median is known, fewest and most repeats of a step, and
+#: largest share of the time for repeats of one batch.
 KNOWN, LEAST, MOST, MOST_SHARE = 0.01, 8, 128, 1 / 64
 
-#: First steps of a batch that are cold: kernels are chosen and buffers grow in them.
+#: Number of first steps of a batch that are cold: kernels are chosen and buffers grow.
 COLD = 2
 
-#: Times the median from which a step is no step of its kind: a cold one, or a stall of the host;
-#: and share of steps beyond which stalls are named.
+#: Multiple of the median from which on a step is cold or stalled by the host; and share of steps
+#: above which stalls are reported.
 FAR, STALLED = 3.0, 0.02
 
-#: How far the context of held decodes may lie from the wanted one: the table says which it was.
+#: Largest relative difference of the context of held decodes from the wanted one.
 _NEAR = 0.1
 
-#: Share of the time left that making one batch may take.
+#: Largest share of the remaining time for building one batch.
 _SETUP_SHARE = 0.25
 
-#: Token ids of made-up prompts: the first ones are special in most vocabularies.
+#: First token id of made-up prompts: lower ones are special in most vocabularies.
 _LOWEST_ID, _HIGHEST_ID = 100, 20000
 
-#: Ids that are drawn once, since drawing them for each prompt takes the host seconds.
+#: Number of ids that are drawn once, since drawing them for each prompt takes seconds.
 _POOL = 2**15
 
 
 class StopError(Exception):
-    """The time is over, or somebody asked to stop."""
+    """The time is over, or the user asked to stop."""
 
 
 class Outcome(NamedTuple):
     """Counts and duration of a measurement.
 
     Attributes:
-        batches: Batches of which something was measured.
+        batches: Number of batches with measured steps.
         known: Number of batches whose median is known.
-        cold: Steps that were dropped as cold.
-        steps: Steps of wanted batches that count.
-        stalls: Of them, those beyond ``FAR`` times their median.
-        worst: The longest of these over its median.
-        ended: Why it ended.
+        cold: Number of steps that were dropped as cold.
+        steps: Number of measured steps of wanted batches.
+        stalls: Number of these beyond ``FAR`` times their median.
+        worst: Longest step relative to its median.
+        ended: Reason for the end.
     """
 
     batches: int
@@ -63,10 +63,10 @@ class Outcome(NamedTuple):
 
 
 def relative_error(values: list[float]) -> float:
-    """Standard error of a median over it, from the median absolute deviation.
+    """Return a median's standard error relative to it, from the median absolute deviation.
 
-    1.4826 turns the deviation into the standard deviation of normal noise, and 1.2533 is the root
-    of pi / 2, by which a median scatters more than a mean.
+    1.4826 converts the deviation into the standard deviation of normal noise. 1.2533, the root of
+    pi / 2, is the ratio of the standard errors of median and mean.
     """
     centre = median(values)
     away = median(abs(v - centre) for v in values)
@@ -74,23 +74,23 @@ def relative_error(values: list[float]) -> float:
 
 
 class Session:
-    """One engine, and what it holds at the moment.
+    """A measuring session of one engine, and the requests that it holds.
 
     Attributes:
-        engine: To measure.
+        engine: Engine to measure.
         limits: Limits of the engine.
-        rows: What was measured of the batch at hand.
+        rows: Steps measured so far of the current batch.
     """
 
     def __init__(
         self, engine: Any, seconds: float, is_asked: Callable[[], bool] = lambda: False
     ) -> None:
-        """Begin to count the time.
+        """Start the clock of the session.
 
         Args:
-            engine: To measure.
-            seconds: Most that it may take.
-            is_asked: Whether somebody asked to stop.
+            engine: Engine to measure.
+            seconds: Most seconds of the session.
+            is_asked: Function that returns whether to stop.
         """
         self.engine, self.limits, self._is_asked = engine, engine.limits, is_asked
         self._end = engine.clock() + seconds
@@ -104,17 +104,17 @@ class Session:
 
     @property
     def left(self) -> float:
-        """Seconds that are left."""
+        """Return the seconds that are left."""
         return self._end - self.engine.clock()
 
     def measure(self, wanted: Wanted) -> tuple[list[tuple[Step, bool]], bool]:
-        """A batch's steps, each with whether it is cold, and whether its median is known.
+        """Return a batch's steps, each with whether it is cold, and whether the median is known.
 
-        Steps on the way to the batch are dropped. ``self.rows`` has what there is
-        where the time ends or the engine fails.
+        Steps that build up the batch are dropped. ``self.rows`` has the steps so far if the time
+        ends or the engine fails.
 
         Raises:
-            StopError: If the time is over or somebody asked.
+            StopError: If the time is over or the user asked to stop.
         """
         self.rows = []
         self._hold(wanted)
@@ -148,7 +148,7 @@ class Session:
         return self.rows, False
 
     def can_make(self, wanted: Wanted) -> bool:
-        """Whether a batch fits, and is made soon enough."""
+        """Return whether a batch fits, and can be built in time."""
         if not fits(wanted, self.limits):
             return False
         kept = len(self._held) if self._keeps(wanted) else 0
@@ -157,12 +157,12 @@ class Session:
         return seconds <= _SETUP_SHARE * self.left
 
     def _keeps(self, wanted: Wanted) -> bool:
-        """Whether held decodes are part of a batch, or more than it."""
+        """Return whether all held decodes belong to a batch."""
         near = abs(self._context - wanted.context) <= max(_NEAR * wanted.context, 64)
         return bool(self._held and wanted.decodes and near and self._left > MOST + COLD)
 
     def _hold(self, wanted: Wanted) -> None:
-        """Have exactly the wanted decodes run, each past its prompt."""
+        """Start or drop requests until exactly the wanted decodes run, each past its prompt."""
         if not self._keeps(wanted):
             self.release()
             self._context = wanted.context
@@ -184,7 +184,7 @@ class Session:
             self._prefill_rate = more * wanted.context / spent
 
     def _run(self, until: Callable[[Step], object]) -> int:
-        """Turn until a step is as wanted; how many steps that took."""
+        """Turn the loop until a step is as wanted; return the number of steps."""
         count = still = 0
         while True:
             found = self._turn()
@@ -207,12 +207,12 @@ class Session:
         return found
 
     def release(self) -> None:
-        """Let go of what is held."""
+        """Drop all held requests."""
         self.engine.drop()
         self._held = []
 
     def _ids(self, count: int) -> list[int]:
-        """A prompt that begins like no other: a stretch of a pool behind two ids of its own."""
+        """Return a prompt with a unique prefix: two ids of its own, then a stretch of a pool."""
         begin = self._random.randrange(len(self._pool))
         repeats = 1 + (begin + count) // len(self._pool)
         stretch = (self._pool * repeats)[begin : begin + count]
@@ -220,7 +220,7 @@ class Session:
 
 
 def _is(step: Step, wanted: Wanted) -> bool:
-    """Whether a step has a batch's composition; contexts grow while it is repeated."""
+    """Return whether a step has a batch's composition; contexts grow while it repeats."""
     decodes, _, prompts, tokens, cached = wanted
     together = (decodes, prompts, prompts * tokens, prompts * cached)
     return (step.decodes, step.prompts, step.tokens, step.cached) == together
@@ -229,9 +229,9 @@ def _is(step: Step, wanted: Wanted) -> bool:
 def measure_all(
     session: Session, wanted: Iterable[Wanted], table: Table, say: Callable[[str], None]
 ) -> Outcome:
-    """Measure batch after batch until the time is over; all that was measured is in the table.
+    """Measure batches until the time is over; the table has all measured steps.
 
-    Errors of the engine or of the disk end it too: the outcome says which.
+    Errors of the engine or of the disk also end it; the outcome names them.
     """
     batches = known = cold = steps = stalls = misses = 0
     worst, ended = 1.0, "all batches are measured"
@@ -247,7 +247,7 @@ def measure_all(
         except MeasuringError as error:
             misses += 1
             say(f"skipped {batch}: {error}")
-            with suppress(Exception):  # the next batch says what is wrong
+            with suppress(Exception):  # the next batch reports the error
                 session.release()
             if misses >= 3:
                 stop = f"three batches could not be run: {error}"

@@ -1,4 +1,4 @@
-"""The table of steps: a row each in the layout of Dynamo's forward-pass metrics, and more.
+"""Table of measured steps, in the format of Dynamo's forward-pass metrics with more columns.
 
 =====================  ====  =============================================================
 column                 unit  meaning
@@ -38,24 +38,24 @@ COLUMNS = (
 
 
 class MeasuringError(Exception):
-    """Something that the user can correct: what was got, and what to do, in one line."""
+    """An error that the user can correct, with a remedy, in one line."""
 
 
 class Step(NamedTuple):
-    """A step that ran.
+    """A step of the engine.
 
     Attributes:
         start: Seconds on the engine's clock.
-        latency: Seconds that it took, by the table's rule.
-        engine: Seconds that the engine itself logs as elapsed, a part of these.
-        prompts: Requests that worked on their prompt.
-        tokens: New tokens of them, together.
-        cached: Tokens of them that were in the cache, together.
-        tokens_variance: Variance of the new tokens.
-        decodes: Requests that generated.
-        context: Tokens in their caches, together.
-        context_variance: Variance of them.
-        preempted: Whether the engine took a request's place away.
+        latency: Seconds of the step, as the table defines them.
+        engine: Part of these seconds that the engine logs as elapsed.
+        prompts: Number of requests in prefill.
+        tokens: New prompt tokens of all these requests.
+        cached: Cached prompt tokens of all these requests.
+        tokens_variance: Variance of the new prompt tokens over requests.
+        decodes: Number of decodes.
+        context: Cached tokens of all decodes.
+        context_variance: Variance of the cached tokens over decodes.
+        preempted: Whether the engine preempted a request.
     """
 
     start: float
@@ -72,13 +72,13 @@ class Step(NamedTuple):
 
 
 class Table:
-    """A folder that is written row by row, so that what was measured stays whatever happens."""
+    """Folder that is written row by row, so that measured steps survive any error."""
 
     def __init__(self, folder: str, facts: dict[str, object]) -> None:
-        """Make the folder with its header and facts.
+        """Create the folder with header and facts.
 
         Raises:
-            FileExistsError: If it holds steps already.
+            FileExistsError: If the folder has steps already.
         """
         os.makedirs(folder, exist_ok=True)
         self.folder, self.facts, self.rows = folder, facts, 0
@@ -89,7 +89,7 @@ class Table:
         self.describe({})
 
     def write(self, batch: int, steps: Iterable[tuple[Step, bool]]) -> None:
-        """Append a batch's steps, each with whether it is cold, and hand them to the disk.
+        """Append a batch's steps, each with whether it is cold, and flush them to disk.
 
         Raises:
             OSError: If the disk is full; rows before it are kept.
@@ -115,7 +115,7 @@ class Table:
         return ",".join(map(str, values)) + "\n"
 
     def describe(self, more: dict[str, object]) -> None:
-        """Write the facts beside the steps anew, whole or not at all."""
+        """Rewrite the facts beside the steps, atomically."""
         self.facts.update(more)
         path = os.path.join(self.folder, FACTS_FILE)
         with open(path + ".tmp", "w", encoding="utf-8") as file:
@@ -124,24 +124,23 @@ class Table:
         os.replace(path + ".tmp", path)
 
     def close(self) -> None:
-        """Close the file; one without a step goes, so that the folder can be used again."""
+        """Close the file, and remove a file without steps so that the folder can be reused."""
         with suppress(OSError):
             self._file.close()
             if not self.rows:
                 os.remove(self._file.name)
 
 
-# What the measurements were made on: card, driver, host.
+# Machine of the measurements: card, driver, host.
 
-#: Share of a card's memory that another program may hold before the card counts as busy: what a
-#: display or a monitor takes.
+#: Share of a card's memory above which another program makes it busy; a display uses less.
 _IDLE_SHARE = 0.05
 
 _QUERY = "name,driver_version,memory.used,memory.total,clocks.max.sm,power.limit"
 
 
 def machine_facts() -> dict[str, object]:
-    """Card, driver and host, as far as the machine tells them."""
+    """Return card, driver and host, as far as the machine reports them."""
     return {
         "cards": cards(),
         "host_cpu": _cpu_name(),
@@ -152,7 +151,7 @@ def machine_facts() -> dict[str, object]:
 
 
 def cards() -> list[dict[str, float | str]]:
-    """The NVIDIA cards of the machine; none where there is no driver."""
+    """Return the NVIDIA cards of the machine; empty without a driver."""
     found = []
     for line in _nvidia_smi(f"--query-gpu={_QUERY}").splitlines():
         values = [part.strip() for part in line.split(",")]
@@ -163,9 +162,9 @@ def cards() -> list[dict[str, float | str]]:
 
 
 def busy_card(found: list[dict[str, float | str]]) -> str:
-    """A card that somebody else uses, in words; empty where all are free.
+    """Return a description of a card that is in use; empty if all are free.
 
-    Only those that ``CUDA_VISIBLE_DEVICES`` leaves, where it has numbers.
+    If ``CUDA_VISIBLE_DEVICES`` has numbers, only these cards count.
     """
     shown = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     numbers = {int(part) for part in shown if part.strip().isdigit()}

@@ -1,7 +1,7 @@
-"""The layers of an OTLP-JSON line as types, each decoded by itself.
+"""Layers of an OTLP-JSON line as types, each decoded separately.
 
-A layer holds the one below as raw bytes, so that a malformed span or event costs itself alone, and
-every layer counts what it read and refused.
+A layer has the next one as raw bytes, so that a malformed span or event does not affect others.
+Every layer counts items read and refused.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ _VALUE = msgspec.json.Decoder(Value, strict=False)
 
 
 def values_of(raws: Sequence[msgspec.Raw], kind: type) -> list[int | float | str | None]:
-    """Decode values of one attribute; None where a value is not of the kind."""
+    """Decode values of one attribute; None for a value of another type."""
     try:
         found: Sequence[Value | None] = _VALUES.decode(b"[" + b",".join(map(bytes, raws)) + b"]")
     except DECODE_ERRORS:
@@ -113,17 +113,17 @@ def _value(raw: msgspec.Raw) -> Value | None:
         return None
 
 
-#: What is counted apart: lines of the file, groups (resourceSpans and scopeSpans entries), spans,
-#: events of spans.
+#: Levels that are counted separately: lines of the file, groups (resourceSpans and scopeSpans
+#: entries), spans, events of spans.
 LEVELS = ("lines", "groups", "spans", "events")
 
-#: Refusal reasons kept apart per level; further ones are counted under one heading.
+#: Most refusal reasons per level; further ones are counted together.
 MAX_REASONS = 200
 
 
 @dataclass
 class Counts:
-    """Items read and refused by level; the rest of those read was accepted."""
+    """Counts of items read and refused by level; the others were accepted."""
 
     read: Counter[str] = field(default_factory=Counter)
     refused: dict[str, Counter[str]] = field(default_factory=lambda: {n: Counter() for n in LEVELS})
@@ -146,7 +146,7 @@ class Counts:
         return reports
 
     def refuse(self, level: str, reason: str) -> None:
-        """Count an item that was read and is refused."""
+        """Count an item that is refused."""
         self.refused[level][reason] += 1
 
 
@@ -154,7 +154,7 @@ Layer = TypeVar("Layer", Export, ResourceSpans, ScopeSpans, Span, SpanEvents, Ev
 
 
 class Layers:
-    """Decoded layers of lines; what does not decode is refused and counted at its level."""
+    """Decoder of lines, layer by layer, which counts malformed parts at their level."""
 
     def __init__(self, counts: Counts) -> None:
         self.counts = counts
@@ -162,10 +162,10 @@ class Layers:
     def line(self, line: bytes, is_cut: bool) -> Iterator[tuple[msgspec.Raw, Span | None, _Raws]]:
         """Decode a line: the resource, the span and the raw events of each of its spans.
 
-        A malformed span whose events can be read comes as None.
+        The span is None if it is malformed but its events can be read.
 
         Args:
-            line: With or without its line end.
+            line: Line with or without its line end.
             is_cut: Whether it is the last line of a file and lacks its line end.
         """
         try:
@@ -196,7 +196,7 @@ class Layers:
                 yield resource, self.decoded(Span, raw, "spans", "span"), below.events
 
     def decoded(self, layer: type[Layer], raw: msgspec.Raw, level: str, what: str) -> Layer | None:
-        """Decode one part; None, counted, if it is malformed."""
+        """Decode one part; count a malformed one and return None."""
         try:
             return _decoder(layer).decode(raw)
         except DECODE_ERRORS as error:

@@ -1,4 +1,4 @@
-"""Gathers raw tables from trace lines; every line, span and event is counted once."""
+"""Parser of trace lines into raw tables; every line, span and event is counted once."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -22,28 +22,28 @@ from pinn.measurements.readers.otlp import (
 from pinn.measurements.readers.request_spans import numbers, strings
 from pinn.measurements.readers.wire import EventKind, Field
 
-#: Type of the column that holds a kind of value.
+#: Kind of value -> type of its column.
 ARROW_TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string()}
 _NUMPY_TYPES = {int: np.int64, float: np.float64}
 
-#: Columns before those of the attributes; ``span`` and ``server`` count from 0 in a chunk.
+#: Columns before those of attributes; ``span`` and ``server`` count from 0 in a chunk.
 _EVENT_HEAD = (("span", int), ("server", int), ("wall_ns", int))
 _SPAN_HEAD = (("span", int), ("server", int), ("span_id", str), ("parent_id", str))
 
-#: No count of steps, tokens or blocks, and no nanoseconds of a clock, reach these.
+#: Bounds above all plausible counts and clock values in nanoseconds.
 _MAX_COUNT, _MAX_NS = 2**40, 2**62
 
 Head = tuple[int | str, ...]
 
 
 class Shape:
-    """Rows of one shape: the same name, the same attributes in the same order.
+    """Rows of one shape: with one name and the same attributes in the same order.
 
-    Servers write an event's attributes in the same order nearly always, so rows are gathered by
-    shape and decoded column by column; what a shape lacks refuses all its rows at once.
+    Servers nearly always write an event's attributes in one order, so rows are gathered by shape
+    and decoded column by column. A shape that lacks a required attribute is refused as a whole.
 
     Attributes:
-        kind: What the rows are; without a table for an unknown event.
+        kind: Event of the rows; without a table if it is unknown.
         heads: Values of each row before those of its attributes.
         values: Raw values of each row's attributes.
     """
@@ -52,7 +52,7 @@ class Shape:
         self.kind = kind
         self.heads, self.values = list[Head](), list[list[msgspec.Raw]]()
         self._refusal = "" if kind.table else f"unknown event {name[:60]!r}"
-        # Of two attributes of one name the later one counts.
+        # Of two attributes with one name the later one is used.
         places = {key: i for i, key in enumerate(keys) if key not in wire.ECHOES}
         self._fields: list[tuple[Field, str, int]] = []
         for field in kind.fields:
@@ -68,7 +68,7 @@ class Shape:
             self._refusal = f"{name} without a monotonic time"
 
     def batch(self, refused: Counter[str]) -> pa.RecordBatch | None:
-        """Return the rows as columns; None, with the refusals counted, where none is left."""
+        """Return the rows as columns and count refusals; None if no row is left."""
         if self._refusal:
             refused[self._refusal] += len(self.heads)
             return None
@@ -107,7 +107,7 @@ class Shape:
         return pa.RecordBatch.from_arrays([columns[name] for name in ordered], ordered)
 
     def _extras(self, rows: list[int]) -> pa.Array:
-        """Return attributes that fill no column, as JSON text."""
+        """Return, per row, the attributes that have no column of their own, as JSON text."""
         if not self._extra:
             return pa.nulls(len(rows), pa.string())
         texts = (
@@ -125,13 +125,13 @@ def _array(values: Sequence[int | float | str | None], kind: type) -> pa.Array:
 
 @dataclass
 class ParsedChunk:
-    """Raw tables of a stretch of the file.
+    """Raw tables of a chunk of the file.
 
     Attributes:
         tables: Record batches by raw table; ``span`` and ``server`` count from 0 in this chunk.
         spans: Number of request spans.
         servers: Resource attributes of each server as JSON text.
-        counts: What was read and refused.
+        counts: Counts of items read and refused.
     """
 
     tables: dict[str, list[pa.RecordBatch]]
@@ -141,13 +141,13 @@ class ParsedChunk:
 
 
 class ChunkParser:
-    """Parses stretches of a file one after another."""
+    """Parser of successive chunks of a file."""
 
     def parse(self, lines: list[bytes], last_is_cut: bool = False) -> ParsedChunk:
         """Parse lines.
 
         Args:
-            lines: With or without their line ends.
+            lines: Lines with or without their line ends.
             last_is_cut: Whether the last line lacks its line end.
         """
         self._shapes: dict[tuple[str, ...], Shape] = {}
@@ -174,7 +174,7 @@ class ChunkParser:
         return ParsedChunk(dict(tables), self._spans, servers, self._counts)
 
     def _span(self, span: Span, server: int) -> int:
-        """Take a span; its row's number, or -1 if it stands for no request."""
+        """Add a span; return its row's number, or -1 if it represents no request."""
         if span.name not in wire.REQUEST_SPANS:
             if not span.name.startswith(wire.STEP_SPAN_PREFIX):
                 self._counts.refuse("spans", f"unknown span {span.name[:60]!r}")
@@ -197,7 +197,7 @@ class ChunkParser:
 
 
 def _canonical(resource: bytes) -> str:
-    """A resource's attributes as JSON text with sorted names, so that equal servers are equal."""
+    """Return a resource's attributes as JSON text with sorted names, as a key of the server."""
     try:
         entries = msgspec.json.decode(resource)["attributes"]
         values = {e["key"]: next(iter(e["value"].values())) for e in entries}

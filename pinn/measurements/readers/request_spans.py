@@ -1,7 +1,7 @@
-"""One row per request span: the moments and counts of its events.
+"""Rows of request spans: times and counts of each span's events.
 
-A span's events are always beside it, so this is done stretch by stretch while the file is read, and
-memory holds rows of requests, not of events. What is missing is -1, not-a-number or the empty text.
+A span's events are always beside it. Each chunk of a file is therefore converted while it is read,
+and memory has rows of requests, not of events. Missing values are -1, NaN or the empty text.
 """
 
 from collections import Counter
@@ -15,13 +15,11 @@ from pinn.measurements.readers.wire import API_EVENTS
 from pinn.measurements.schemas import SCHEMAS
 from pinn.units import NANOSECOND
 
-# Arrow columns made of their buffers: ``pa.array`` would do, but imports pandas on its first call.
-#
-# Every process that parses would wait for that; none of them needs pandas.
+# Arrow columns from buffers, since ``pa.array`` imports pandas on its first call.
 
 
 def numbers(values: Shaped[np.ndarray, " rows"]) -> pa.Array:
-    """A column of numbers.
+    """Return a column of numbers.
 
     >>> numbers(np.array([1, 2])).to_pylist()
     [1, 2]
@@ -31,7 +29,7 @@ def numbers(values: Shaped[np.ndarray, " rows"]) -> pa.Array:
 
 
 def strings(texts: Sequence[str]) -> pa.Array:
-    """A column of texts.
+    """Return a column of texts.
 
     >>> strings(["a", "bc", "é"]).to_pylist()
     ['a', 'bc', 'é']
@@ -47,12 +45,12 @@ def strings(texts: Sequence[str]) -> pa.Array:
 
 # Rows of requests.
 
-#: No host's clock runs for longer than this.
+#: Upper bound of a host's clock in seconds.
 MAX_SECONDS = 2.0**32
 
 ENGINE, FRONT = "engine", "front"
 
-#: Events that happen once in an engine span -> name of their moment.
+#: Events that happen once in an engine span -> name of their time.
 ENGINE_MOMENTS = {
     label: label.lower() for label in ("QUEUED", "SCHEDULED", "FIRST_TOKEN", "FINISHED")
 }
@@ -66,7 +64,7 @@ Names = Mapping[str, str]
 
 
 class _Events:
-    """Events of one label: their spans, times and columns, in order of time."""
+    """Events of one label in order of time: their spans, times and columns."""
 
     def __init__(self, batches: Batches, keep: str | None = None) -> None:
         self._batches = [b for b in batches if keep is None or label_of(b) == keep]
@@ -75,24 +73,24 @@ class _Events:
         self.time_s, self.span = time_s[self._order], self.integers("span")
 
     def integers(self, name: str) -> np.ndarray:
-        """A column of whole numbers; -1 where it is missing."""
+        """Return a column of whole numbers; -1 if it is missing."""
         parts = [_integers(b, name) for b in self._batches]
         return np.concatenate([np.zeros(0, dtype=np.int64), *parts])[self._order]
 
     def texts(self, name: str) -> np.ndarray:
-        """A column of texts; None where it is missing."""
+        """Return a column of texts; None if it is missing."""
         texts = [text for b in self._batches for text in b.column(name).to_pylist()]
         return np.array(texts, dtype=object)[self._order]
 
     def where(self, chosen: np.ndarray) -> "_Events":
-        """Only the chosen events."""
+        """Return the chosen events."""
         part = object.__new__(_Events)
         part._batches, part._order = self._batches, self._order[chosen]
         part.time_s, part.span = self.time_s[chosen], self.span[chosen]
         return part
 
     def first(self, spans: int) -> np.ndarray:
-        """Index of each span's earliest event; -1 without one."""
+        """Return the index of each span's earliest event; -1 without one."""
         index = np.full(spans, -1, dtype=np.int64)
         index[self.span[::-1]] = np.arange(len(self.span))[::-1]
         return index
@@ -101,13 +99,13 @@ class _Events:
 def engine_rows(
     spans: Batches, journey: Batches, count: int, refused: Counter[str]
 ) -> pa.RecordBatch:
-    """Rows of the engine's spans.
+    """Return the rows of the engine's spans.
 
     Args:
-        spans: The raw ones of a stretch of the file.
-        journey: Raw engine events of it, each batch of one label.
-        count: Number of its request spans of both kinds.
-        refused: Counts what happens twice in a span though it happens once.
+        spans: Raw spans of a chunk of the file.
+        journey: Raw engine events of the chunk, each record batch with one label.
+        count: Number of request spans of both kinds in the chunk.
+        refused: Counter of repeated events in a span that should happen once.
     """
     events = {label: _Events(journey, label) for label in (*ENGINE_MOMENTS, "PREEMPTED")}
     scheduled, preempted = events["SCHEDULED"], events["PREEMPTED"]
@@ -143,7 +141,7 @@ def engine_rows(
 
 
 def front_rows(spans: Batches, api: Batches, count: int, refused: Counter[str]) -> pa.RecordBatch:
-    """Rows of the API server's spans; the arguments are as in :func:`engine_rows`."""
+    """Return the rows of the API server's spans; arguments as in :func:`engine_rows`."""
     events = {label: _Events(api, label) for label in FRONT_MOMENTS}
     columns, _ = _moments("api", FRONT_MOMENTS, events, count, refused)
     return _rows(spans, columns, SCHEMAS[FRONT])
@@ -152,7 +150,7 @@ def front_rows(spans: Batches, api: Batches, count: int, refused: Counter[str]) 
 def _moments(
     scope: str, names: Names, events: Mapping[str, _Events], count: int, refused: Counter[str]
 ) -> tuple[Columns, dict[str, np.ndarray]]:
-    """Columns of the moments of events, and the index of each span's earliest event by label."""
+    """Return columns of event times, and the index of each span's earliest event by label."""
     columns: Columns = {}
     at = {label: events[label].first(count) for label in names}
     for label, name in names.items():
@@ -164,7 +162,7 @@ def _moments(
 
 
 def _rows(spans: Batches, columns: Columns, schema: pa.Schema) -> pa.RecordBatch:
-    """Rows of the given spans in the order of the file."""
+    """Return rows of the given spans in the order of the file."""
     table = pa.Table.from_batches(spans).combine_chunks()
     number = np.from_dlpack(table["span"].chunk(0))
     order, rows = numbers(np.argsort(number, kind="stable")), numbers(np.sort(number))
@@ -180,19 +178,19 @@ def _rows(spans: Batches, columns: Columns, schema: pa.Schema) -> pa.RecordBatch
 
 
 def _lists(owner: np.ndarray, values: np.ndarray, count: int) -> pa.Array:
-    """A list for each owner 0, ..., count - 1: its values in their order."""
+    """Return a list of values for each owner 0, ..., count - 1, in order."""
     ends = np.concatenate(([0], np.cumsum(np.bincount(owner, minlength=count))))
     ordered = values[np.argsort(owner, kind="stable")]
     return pa.ListArray.from_arrays(numbers(ends.astype(np.int32)), numbers(ordered))
 
 
 def label_of(batch: pa.RecordBatch) -> str:
-    """The label of a batch, which its rows have in common."""
+    """Return the label that all rows of a record batch share."""
     return batch.column("label")[0].as_py()
 
 
 def _integers(batch: pa.RecordBatch, name: str) -> np.ndarray:
-    """A column; -1 where it is missing, which it is in all rows of a shape or in none."""
+    """Return a column; -1 if it is missing, which is alike for all rows of a shape."""
     column = batch.column(name)
     if column.null_count:
         return np.full(len(column), -1, dtype=np.int64)
@@ -200,7 +198,7 @@ def _integers(batch: pa.RecordBatch, name: str) -> np.ndarray:
 
 
 def _times(batch: pa.RecordBatch) -> np.ndarray:
-    """Monotonic time in seconds; not-a-number where the writer's is none or absurd."""
+    """Return monotonic times in seconds; NaN for missing or impossible ones."""
     if not batch.column("monotonic_ns").null_count:
         nanoseconds: np.ndarray = np.from_dlpack(batch.column("monotonic_ns"))
         return nanoseconds * NANOSECOND
@@ -209,7 +207,7 @@ def _times(batch: pa.RecordBatch) -> np.ndarray:
 
 
 def _pick(column: np.ndarray, index: np.ndarray, missing: float | None) -> np.ndarray:
-    """Values at an index, ``missing`` where it is negative."""
+    """Return values at an index, ``missing`` where the index is negative."""
     picked = np.full(len(index), missing, dtype=column.dtype)
     picked[index >= 0] = column[index[index >= 0]]
     return picked

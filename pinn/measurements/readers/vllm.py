@@ -1,4 +1,4 @@
-"""vLLM's traces: snapshots, journeys and steps."""
+"""Reader of vLLM's traces: snapshots, journeys and steps."""
 
 import mmap
 import os
@@ -27,9 +27,9 @@ from pinn.measurements.readers.parser import ARROW_TYPES, ChunkParser, ParsedChu
 from pinn.measurements.readers.wire import FIELDS, SNAPSHOTS, STEPS
 from pinn.measurements.schemas import SCHEMAS
 
-# Lines of a big file, by stretches of bytes that can be read independently.
+# Lines of a large file, in stretches of bytes that can be read independently.
 
-#: Bytes per stretch; long enough to hide the fixed cost of one, short enough for memory.
+#: Bytes per stretch: enough to hide its fixed cost, and few enough for memory.
 STRETCH_BYTES = 8 * 2**20
 
 
@@ -38,8 +38,8 @@ class Stretch:
     """Lines that begin in a stretch of a file.
 
     Attributes:
-        lines: With their line ends.
-        too_long: Lines skipped for their length.
+        lines: Lines with their line ends.
+        too_long: Number of lines skipped for their length.
         last_is_cut: Whether the last line is the file's last and lacks its line end.
     """
 
@@ -49,7 +49,7 @@ class Stretch:
 
 
 def stretches(size: int, length: int = STRETCH_BYTES) -> list[tuple[int, int]]:
-    """Cut a file of a size into (start, end) stretches.
+    """Return the (start, end) stretches of a file of a size.
 
     >>> stretches(5, 2)
     [(0, 2), (2, 4), (4, 5)]
@@ -58,26 +58,26 @@ def stretches(size: int, length: int = STRETCH_BYTES) -> list[tuple[int, int]]:
 
 
 def check_file(path: Path, remedy: str) -> None:
-    """Refuse what is no file of lines, before any of it is read.
+    """Check that a file has lines, before any of it is read.
 
-    A sparse file shows terabytes that nobody wrote; reading its zeros would take hours.
+    A sparse file may appear to have terabytes; reading its zeros would take hours.
 
     Args:
-        path: To check.
-        remedy: What to give instead where there is no such file.
+        path: File to check.
+        remedy: Remedy for the error if there is no such file.
 
     Raises:
-        PinnError: If it is missing, or has a hole that is longer than the longest line.
+        PinnError: If the file is missing, or has a hole longer than the longest line.
     """
     if not path.is_file():
         raise PinnError(f"{path}: no such file: {remedy}")
     with path.open("rb") as file:
         size, data = os.fstat(file.fileno()).st_size, 0
-        # Beyond the end of a file, which an empty one is all, there is nothing to seek.
+        # An empty file has nothing to seek.
         while data < size and (hole := os.lseek(file.fileno(), data, os.SEEK_HOLE)) < size:
             try:
                 data = os.lseek(file.fileno(), hole, os.SEEK_DATA)
-            except OSError:  # nothing but the hole follows
+            except OSError:  # only the hole follows
                 data = size
             if data - hole > MOST_LINE_BYTES:
                 rest = f"tail -c +{data + 1}" if data < size else f"head -c {hole}"
@@ -89,7 +89,7 @@ def check_file(path: Path, remedy: str) -> None:
 
 
 def read_stretch(path: Path, start: int, end: int, max_line: int = MOST_LINE_BYTES) -> Stretch:
-    """Read the lines whose first byte lies in ``[start, end)``, with their line ends."""
+    """Read the lines whose first byte is in ``[start, end)``, with their line ends."""
     lines: list[bytes] = []
     too_long, is_cut = 0, False
     with path.open("rb", buffering=2**20) as file:
@@ -109,7 +109,7 @@ def read_stretch(path: Path, start: int, end: int, max_line: int = MOST_LINE_BYT
 
 
 def _skip_line(file: BinaryIO, end: int) -> int:
-    """Pass over the rest of a line, or to where no line is looked for any more; bytes passed."""
+    """Skip the rest of a line, up to ``end``; return the bytes skipped."""
     skipped = 0
     while file.tell() < end and (piece := file.readline(2**20)):
         skipped += len(piece)
@@ -118,10 +118,10 @@ def _skip_line(file: BinaryIO, end: int) -> int:
     return skipped
 
 
-# Reads traces.json, the OpenTelemetry file of an instrumented vLLM, into raw tables on disk.
+# Reader of traces.json, the OpenTelemetry file of an instrumented vLLM, into raw tables on disk.
 #
 # The file is streamed: stretches of it are parsed one after another or by several processes, and
-# what comes out is spooled as Arrow files, so memory does not grow with the file.
+# the tables are spooled as Arrow files, so memory does not grow with the file.
 
 
 def _event_schema(table: str) -> pa.Schema:
@@ -139,20 +139,21 @@ RAW_SCHEMAS = {
 }
 
 
-#: Parsed stretches per process that wait for an earlier one, so that order and memory are kept.
+#: Most parsed stretches per process that wait for an earlier one, to limit memory.
 MAX_PARTS = 8
 
 
 @dataclass(frozen=True)
 class RawRun:
-    """Raw tables of a run and what is known of their origin.
+    """Raw tables of a run, and their origin.
 
     Attributes:
         source: Name of the file.
         sha256: Hash of the file's content.
-        servers: Name, or resource attributes as JSON text, of each server by its number.
-        tables: By name; those of a trace file are mapped from disk.
-        reports: What was read and refused; of a trace file lines, groups, spans and events apart.
+        servers: Name, or resource attributes as JSON text, of each server, by number.
+        tables: Raw tables by name; those of a trace file are mapped from disk.
+        reports: Counts read and refused; for a trace file separately for lines, groups, spans and
+            events.
         parse_s: Wall time of reading.
         maps: Memory maps of the tables on disk.
     """
@@ -166,7 +167,7 @@ class RawRun:
     maps: Sequence[mmap.mmap] = ()
 
     def release(self) -> None:
-        """Give back the memory of what was looked at; tables stay valid and read it anew."""
+        """Release memory of pages that were read; tables stay valid."""
         pa.default_memory_pool().release_unused()
         for pages in self.maps:
             pages.madvise(mmap.MADV_DONTNEED)
@@ -178,9 +179,9 @@ def read_vllm(
     """Read a trace file.
 
     Args:
-        path: One OTLP-JSON export object per line.
-        spool: Folder for the raw tables; made if it does not exist.
-        workers: Processes that parse, this one among them.
+        path: File with one OTLP-JSON export object per line.
+        spool: Folder for the raw tables, which is created if needed.
+        workers: Number of processes that parse, including this one.
         stretch_bytes: Bytes a process reads at once.
 
     Raises:
@@ -212,7 +213,7 @@ def read_vllm(
 
 
 def _renumbered(batch: pa.RecordBatch, servers: pa.Array) -> pa.RecordBatch:
-    """A chunk's rows with the file's numbers of the servers."""
+    """Return a chunk's rows with the file's numbers of the servers."""
     place = batch.schema.get_field_index("server")
     return batch.set_column(place, "server", servers.take(batch.column("server")))
 
@@ -230,8 +231,8 @@ def parse_file(
     if workers == 1 or len(tasks) < 2:
         yield from (_parse_stretch(*task) for task in tasks)
         return
-    # This process parses too: it begins while the others start. They are spawned, not forked, since
-    # this one may run threads.
+    # This process starts to parse while the others start. They are spawned, not forked, since this
+    # one may run threads.
     with ProcessPoolExecutor(workers - 1, get_context("spawn")) as pool:
         parts: deque[Future[ParsedChunk]] = deque()  # in order of the file
         for task in tasks:
@@ -258,7 +259,7 @@ def _parse_stretch(path: Path, start: int, end: int) -> ParsedChunk:
 
 
 def _gather_requests(chunk: ParsedChunk) -> None:
-    """Put rows of requests in the place of their spans and events."""
+    """Replace spans and events of a chunk by rows of requests."""
     raw = (wire.SPANS, wire.JOURNEY, wire.API)
     spans, journey, api = (chunk.tables.pop(name, []) for name in raw)
     refused = chunk.counts.refused["events"]
@@ -271,9 +272,9 @@ def _gather_requests(chunk: ParsedChunk) -> None:
             chunk.tables[name] = [gather(of_label, events, chunk.spans, refused)]
 
 
-# Reads step summaries that are already in a table: a Parquet file with the wire's names.
+# Reader of step summaries in a table: a Parquet file with the wire's names.
 
-#: Column that tells runs in one file apart; each is a server of its own.
+#: Column that separates runs in one file; each is treated as a server.
 RUN_COLUMN = "experiment_id"
 
 
@@ -284,7 +285,7 @@ def read_steps(path: Path) -> RawRun:
         path: Parquet with the columns of ``step.BATCH_SUMMARY`` under any of their names, and
             optionally ``experiment_id``.
 
-    Rows without a value that a step needs are refused.
+    Rows that lack a required value are refused.
 
     Raises:
         PinnError: If the file is missing, is no Parquet, or lacks a column that steps need.

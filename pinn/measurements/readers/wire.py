@@ -1,4 +1,4 @@
-"""Names on the wire of an instrumented vLLM (0.15.1): events, their attributes, their columns.
+"""Names on the wire of an instrumented vLLM (0.15.1): events, attributes, columns.
 
 ``wire.csv`` has the attributes: the raw table and column that each fills, the type of its value,
 whether an event without it is refused, and its spellings. Older writings use other spellings; each
@@ -17,12 +17,12 @@ STEPS, SNAPSHOTS, JOURNEY, API, SPANS = "steps", "snapshots", "journey", "api", 
 
 @dataclass(frozen=True)
 class Field:
-    """An attribute of an event or span and the raw column it fills.
+    """An attribute of an event or span, and its raw column.
 
     Attributes:
-        column: Name of the raw column; the unit, where there is one, is in the name.
-        kind: Type of its value: int, float or str.
-        names: Spellings on the wire, the current one first; of two present ones the earlier wins.
+        column: Name of the raw column, which includes the unit if there is one.
+        kind: Type of the value: int, float or str.
+        names: Spellings on the wire, the current one first; the first present one is used.
         required: Whether an event without it is refused.
     """
 
@@ -34,14 +34,14 @@ class Field:
 
 @dataclass(frozen=True)
 class EventKind:
-    """An event of the wire: the raw table its rows go to; none of an unknown event."""
+    """An event of the wire, and the raw table of its rows; no table for an unknown event."""
 
     table: str
     label: str
 
     @property
     def fields(self) -> Sequence[Field]:
-        """The columns that its attributes fill."""
+        """Return the columns of the event's attributes."""
         return FIELDS.get(self.table, ())
 
 
@@ -55,13 +55,13 @@ def _read_fields() -> dict[str, list[Field]]:
     return found
 
 
-#: Raw table -> the attributes that fill it.
+#: Raw table -> its attributes.
 FIELDS = _read_fields()
 
 JOURNEY_EVENTS = ("QUEUED", "SCHEDULED", "FIRST_TOKEN", "PREEMPTED", "FINISHED")
 API_EVENTS = ("ARRIVED", "HANDOFF_TO_CORE", "FIRST_RESPONSE_FROM_CORE", "DEPARTED", "ABORTED")
 
-#: Event name on the wire, aliases included -> what it is.
+#: Event name on the wire, aliases included -> event.
 EVENT_KINDS: dict[str, EventKind] = {
     name: EventKind(table, label)
     for table, prefix, labels in (
@@ -74,14 +74,14 @@ EVENT_KINDS: dict[str, EventKind] = {
     for name in (f"{prefix}.{label}", label)
 }
 
-#: Spans that stand for a request: the engine's and, its parent, the API server's.
+#: Spans of a request: the engine's and its parent, the API server's.
 CORE_SPAN, API_SPAN = "llm_core", "llm_request"
 REQUEST_SPANS = {name: EventKind(SPANS, name) for name in (CORE_SPAN, API_SPAN)}
 
-#: Spans that collect step events of a while; their number is no step id.
+#: Spans that collect step events for some time; their number is no step id.
 STEP_SPAN_PREFIX = "scheduler_steps_"
 
-#: Attributes that only repeat others (the event's name and what follows from it; start + duration;
-#: prefill + decode tokens): they fill no column and are not decoded.
+#: Redundant attributes (the event's name and its parts; start + duration; prefill + decode
+#: tokens), which have no column and are not decoded.
 ECHOES = ("event.type", "event_type", "phase", "step.ts_end_ns", "step_ts_end_ns",
           "batch.scheduled_tokens", "batch_scheduled_tokens")  # fmt: skip

@@ -1,4 +1,4 @@
-"""Serving runs as deployments with loads, also from reports of load stages."""
+"""Measured serving runs as deployments with loads, also from reports of load stages."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,22 +23,23 @@ from pinn.specs.flags import given_flags
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
 
-# Measured serving runs: what ran, what was sent and what its clients saw.
+# Measured serving runs: deployment, load, and metrics of the clients.
 
-#: Figure -> where a stage's report of inference-perf has it: (latency, statistic).
+#: Metric -> its place in a stage's report of inference-perf: (latency, statistic).
 _PLACES = {
     f"{name}_{statistic}_s": (latency, statistic)
     for name, latency in (("e2e", "request_latency"), ("ttft", "time_to_first_token"))
     for statistic in ("mean", "p90", "p99")
 }
-#: What clients report of a stage, in seconds. ITL is (E2E - TTFT) / (output tokens - 1).
+#: Metrics of a stage that clients report, in seconds. ITL is (E2E - TTFT) / (output tokens - 1).
 FIGURES = (*_PLACES, "itl_mean_s")
 
-#: Tokenizers make 2 to 5 % more tokens of a text than it was cut to, as the prompt lengths of load
-#: generators' reports show beside what was asked for; where in between is not known.
+#: Range of true to nominal prompt lengths. Tokenizers make 2 to 5 % more tokens than the text was
+#: cut to, as load generators' reports show.
 PROMPT_RANGE = (1.02, 1.05)
 
-#: The load generator's pause between stages (inference-perf, ``load.interval``: 1 by default).
+#: Pause of the load generator between stages in seconds (inference-perf, ``load.interval``: 1 by
+#: default).
 STAGE_GAP_S = 1.0
 
 
@@ -48,13 +49,13 @@ class MeasuredRun:
 
     Attributes:
         name: Name in its source.
-        deployment: What ran.
+        deployment: Deployment that was measured.
         load_name: Name of its load.
         rates_per_s: Mean rate of each stage.
-        workload: What clients sent.
-        measured: Stage (``0``, ``1``, ... and ``all``) -> figure -> seconds; names of ``FIGURES``,
-            those that the source has.
-        failed_share: Stage -> share of requests that failed; 0 where the source tells nothing.
+        workload: Requests that clients sent.
+        measured: Stage (``0``, ``1``, ... and ``all``) -> metric -> seconds; names of ``FIGURES``
+            that the source has.
+        failed_share: Stage -> share of requests that failed; 0 if the source does not state it.
     """
 
     name: str
@@ -67,7 +68,7 @@ class MeasuredRun:
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """The load stages that were measured, in order."""
+        """Return the measured load stages in order."""
         return tuple(sorted(stage for stage in self.measured if stage != WHOLE_RUN))
 
 
@@ -76,11 +77,11 @@ def read_measured_runs(
 ) -> tuple[tuple[MeasuredRun, ...], ReadReport]:
     """Read a CSV of serving runs, see ``pinn.measurements.runs.serving_runs``.
 
-    Its column ``workload`` names built-in loads, or workload files from the CSV's folder on.
+    Its column ``workload`` names built-in loads, or workload files relative to the CSV's folder.
 
     Args:
-        path: The file, or a folder that holds just one CSV.
-        model_configs: Folder of ``<model>/config.json`` for models that the catalogue lacks.
+        path: CSV file, or a folder with exactly one.
+        model_configs: Folder of ``<model>/config.json`` for models that the catalog lacks.
         seed: Seed of the arrival times and prompt lengths.
 
     Raises:
@@ -97,10 +98,10 @@ def read_measured_runs(
 
 
 def csv_of(path: Path) -> Path:
-    """The file itself, or the only CSV of a folder.
+    """Return the file itself, or the only CSV of a folder.
 
     Raises:
-        PinnError: If the folder holds none or several.
+        PinnError: If the folder has none or several.
     """
     if not path.is_dir():
         return path
@@ -131,9 +132,9 @@ def _run(name: object, rows: pd.DataFrame, load: serving_runs.Workload, seed: in
 
 
 def sent_workload(load: serving_runs.Workload, seed: int = 0) -> Workload:
-    """Requests of the load generator: stages of exponential gaps over a hundred repeating prompts.
+    """Return the load generator's requests: exponential gaps, a hundred repeating prompts.
 
-    A stage opens when every request of the one before has ended.
+    A stage opens when every request of the previous one has ended.
     """
     shared, own = load.shared_prefix_tokens, load.prompt_tokens - load.shared_prefix_tokens
     prompts = PromptGroups(load.groups, load.prompts_per_group, shared, own, PROMPT_RANGE)
@@ -143,11 +144,11 @@ def sent_workload(load: serving_runs.Workload, seed: int = 0) -> Workload:
     )
 
 
-# Runs as inference-perf leaves them: a folder with its config and one report per load stage.
+# Runs of inference-perf: a folder with its config and one report per load stage.
 #
-# ``exp-config.yaml`` (model, tensor_parallelism, max_num_batched_tokens, max_num_seqs,
-# max_model_len, and any other flag of vLLM by its name) says what served it; the GPU stands
-# nowhere and has to be given.
+# ``exp-config.yaml`` describes the server: model, tensor_parallelism, max_num_batched_tokens,
+# max_num_seqs, max_model_len, and any other flag of vLLM by its name. The GPU is in no file and has
+# to be given.
 
 _SERVER, _CONFIG = Path("exp-config.yaml"), Path("results") / "config.yaml"
 _REMEDY = "give the folder that inference-perf wrote"
@@ -174,7 +175,7 @@ class _Stage(BaseModel):
 
 
 def is_load_report(path: Path) -> bool:
-    """Whether a folder is one that inference-perf wrote."""
+    """Return whether inference-perf wrote a folder."""
     return (path / _SERVER).is_file() and (path / _CONFIG).is_file()
 
 
@@ -183,14 +184,14 @@ def read_load_report(
 ) -> MeasuredRun:
     """Read one run.
 
-    The generator counts output tokens by tokenizing the text again and finds fewer than were
-    generated, so ITL is taken from E2E, TTFT and the requested number of tokens. A server's file
-    without ``engine_version`` is taken for one of ``ASSUMED_RELEASE``.
+    The generator re-tokenizes the text and counts fewer output tokens than were generated. ITL is
+    therefore computed from E2E, TTFT and the requested number of tokens. A server without
+    ``engine_version`` is assumed to be of ``ASSUMED_RELEASE``.
 
     Args:
-        path: The run's folder.
-        gpu: Name or datasheet of the GPU that it ran on.
-        model_configs: Folder of ``<model>/config.json`` for models that the catalogue lacks.
+        path: Folder of the run.
+        gpu: Name or datasheet of the GPU.
+        model_configs: Folder of ``<model>/config.json`` for models that the catalog lacks.
         seed: Seed of the arrival times and prompt lengths.
 
     Raises:
@@ -212,7 +213,8 @@ def read_load_report(
     flags.setdefault("engine_version", serving_runs.ASSUMED_RELEASE)
     config = serving_runs.model_config(server.model, model_configs)
     model = load_model(config, published_as=server.model)
-    deployment = Deployment(model, load_gpu(gpu), ServingSpec(**flags), force=True)  # it ran
+    # it ran, so checks are skipped
+    deployment = Deployment(model, load_gpu(gpu), ServingSpec(**flags), force=True)
     return MeasuredRun(
         path.name,
         deployment,

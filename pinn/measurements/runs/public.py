@@ -1,8 +1,8 @@
-"""Public measurements of other people's servers, read as ``data/public/sets.yaml`` describes them.
+"""Public measurements of other servers, as described in ``data/public/sets.yaml``.
 
 Steps are returned as kinds of steps with median times, loads as serving runs of one stage. Both are
-evaluation data, but for sets marked ``held_out: half``: every other batch size of theirs is
-training data.
+evaluation data, except that every other batch size of sets marked ``held_out: half`` is training
+data.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,13 +31,13 @@ from pinn.simulator.workloads.arrivals import Stage
 from pinn.simulator.workloads.workload import Workload, closed_loop, open_loop
 from pinn.units import MILLISECOND
 
-#: What is known of a set.
+#: Description of a set.
 About = Mapping[str, Any]
-#: Requests of a closed loop whose source does not say how many it sent, per client.
+#: Requests per client of a closed loop, if the source does not state them.
 _REQUESTS_PER_CLIENT = 10
-#: The same of an open loop: seconds that it lasts.
+#: Duration of an open loop in seconds, if the source does not state it.
 _OPEN_LOOP_S = 300.0
-#: Figures of ``public_points.csv`` -> those of a serving run; medians stand for means there.
+#: Metric of ``public_points.csv`` -> metric of a serving run; medians are used as means.
 _POINT_FIGURES = {
     "ttft_ms": "ttft_mean_s", "ttft_p50_ms": "ttft_mean_s", "tpot_ms": "itl_mean_s",
     "tpot_p50_ms": "itl_mean_s", "itl_ms": "itl_mean_s",
@@ -68,14 +68,14 @@ class PublicSteps:
 
 @dataclass(frozen=True)
 class PublicRun:
-    """A load of a set; ``rates_per_s`` of a closed loop are its requests in flight."""
+    """A load of a set; for a closed loop ``rates_per_s`` are its requests in flight."""
 
     set_name: str
     run: MeasuredRun
 
 
 def read_public_steps(folders: Sequence[Path]) -> tuple[list[PublicSteps], list[ReadReport]]:
-    """Read the steps of every set whose file lies in one of the folders.
+    """Read the steps of every set whose file is in one of the folders.
 
     Raises:
         PinnError: If a file cannot be read or lacks a column, or a deployment is unknown.
@@ -98,7 +98,7 @@ def read_public_steps(folders: Sequence[Path]) -> tuple[list[PublicSteps], list[
 def _halves(
     about: About, name: str, deployment: Deployment, steps: pd.DataFrame
 ) -> Iterator[PublicSteps]:
-    """Yield all steps as evaluation data, or every other batch size of them, then the others."""
+    """Yield all steps as evaluation data, or every other batch size, then the others."""
     is_half = about.get("held_out") == "half"
     kind = kinds_of_steps(steps)
     new = steps["decode_requests"] + steps["prefill_requests"] * steps["prefill_tokens"]
@@ -111,10 +111,10 @@ def _halves(
 
 
 def read_public_runs(folders: Sequence[Path]) -> tuple[list[PublicRun], list[ReadReport]]:
-    """Read the loads of every set whose file lies in one of the folders.
+    """Read the loads of every set whose file is in one of the folders.
 
     Raises:
-        PinnError: On the same grounds as :func:`read_public_steps`.
+        PinnError: Under the conditions of :func:`read_public_steps`.
     """
     found, reports = [], []
     for about, path in _present("loads", folders):
@@ -126,7 +126,7 @@ def read_public_runs(folders: Sequence[Path]) -> tuple[list[PublicRun], list[Rea
 
 
 def _present(kind: str, folders: Sequence[Path]) -> Iterator[tuple[About, Path]]:
-    """Return what is known of each set of a kind, and its file."""
+    """Yield the description and file of each set of a kind that is present."""
     for folder in folders:
         if not folder.is_dir():
             raise PinnError(
@@ -141,7 +141,7 @@ def _present(kind: str, folders: Sequence[Path]) -> Iterator[tuple[About, Path]]
 
 
 def _rows(about: About, path: Path) -> tuple[pd.DataFrame, ReadReport]:
-    """The rows of a set, and how many others its file holds."""
+    """Return the rows of a set, and counts of the file's other rows."""
     table = read_table(path, ())
     rows = table.query(about["where"], engine="python") if "where" in about else table
     refused = {f"not {about['where']}": len(table) - len(rows)} if "where" in about else {}
@@ -151,7 +151,7 @@ def _rows(about: About, path: Path) -> tuple[pd.DataFrame, ReadReport]:
 def _by_deployment(
     about: About, rows: pd.DataFrame
 ) -> Iterator[tuple[str, Deployment, pd.DataFrame]]:
-    """Name, deployment and rows of each configuration."""
+    """Yield name, deployment and rows of each configuration."""
     given = about.get("of", {})
     columns = pd.DataFrame(_columns(rows, given), rows.index)
     groups = columns.groupby(list(given), sort=True) if given else [((), columns)]
@@ -162,12 +162,12 @@ def _by_deployment(
 
 
 def _columns(rows: pd.DataFrame, expressions: About) -> dict[str, pd.Series]:
-    """Each expression over the columns of rows."""
+    """Return each expression evaluated over the columns of rows."""
     return {name: pd.Series(rows.eval(str(of)), rows.index) for name, of in expressions.items()}
 
 
 def _loads(about: About, rows: pd.DataFrame) -> Iterator[MeasuredRun]:
-    """A run for each row."""
+    """Yield a run for each row."""
     load, figures = (pd.DataFrame(_columns(rows, about[part])) for part in ("load", "figures"))
     for named, deployment, part in _by_deployment(about, rows):
         for place in part.index:
@@ -177,7 +177,7 @@ def _loads(about: About, rows: pd.DataFrame) -> Iterator[MeasuredRun]:
 
 
 def _points(about: About, rows: pd.DataFrame) -> Iterator[MeasuredRun]:
-    """A run for each load of each point."""
+    """Yield a run for each load of each point."""
     rows = rows.fillna({"flags": ""})
     known = ["id", "flags", "load", *about["of"].values(), *about["load"].values()]
     for values, part in rows.groupby(known, sort=True):
@@ -193,13 +193,13 @@ def _points(about: About, rows: pd.DataFrame) -> Iterator[MeasuredRun]:
 
 
 def _stated(value: object) -> object:
-    """A value without the remark in parentheses that says how it is known."""
+    """Return a value without its remark in parentheses."""
     text = str(value).partition(" (")[0]
     return "" if text.startswith(("unknown", "before")) else text
 
 
 def _named_flags(text: str) -> dict[str, object]:
-    """Flags of a list such as ``enforce_eager; max_num_seqs 30``; remarks are passed over."""
+    """Return the flags in a list such as ``enforce_eager; max_num_seqs 30``, without remarks."""
     words = (part.split() for part in text.split(";"))
     named = {part[0]: part[1] if len(part) == 2 else True for part in words if len(part) in (1, 2)}
     return {name: value for name, value in named.items() if name in KEYS}

@@ -14,14 +14,14 @@ from pinn.errors import PinnError
 from pinn.simulator.workloads.load import load_workload
 from pinn.units import MILLISECOND
 
-# Reads measured serving runs: an open-loop load on one vLLM server, per load stage and overall.
+# Reader of measured serving runs: an open-loop load on one vLLM server, per stage and overall.
 #
-# The file is the user's (a CSV of one row per run and stage); nothing of it is shipped here.
+# The file is a user's CSV with one row per run and stage; the project contains none.
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A load of constant mean rate with exponential gaps between arrivals."""
+    """A load stage of constant mean rate with exponential gaps between arrivals."""
 
     rate_per_s: float
     duration_s: float
@@ -33,15 +33,15 @@ class Workload:
 
     Attributes:
         name: Name in the file.
-        stages: Loads one after the other on the same server.
+        stages: Load stages in order, on one server.
         prompt_tokens: Nominal prompt length; tokenizers add 2 to 5 %.
         output_tokens: Tokens that every request generates (the end token is ignored).
-        shared_prefix_tokens: Start of the prompt that the prompts of a group share.
-        groups: Groups of prompts.
-        prompts_per_group: Prompts in a group. The groups x prompts_per_group prompts repeat, so
-            nearly every prompt block is a prefix-cache hit.
-        file: Holds the requests themselves, whose means the lengths and rates are then; None for
-            a load that these facts describe.
+        shared_prefix_tokens: Tokens of the prefix that the prompts of a group share.
+        groups: Number of groups of prompts.
+        prompts_per_group: Number of prompts in a group. All prompts repeat, so nearly every prompt
+            block is a prefix cache hit.
+        file: File with the requests, of which lengths and rates are means; None for a load that
+            these facts define.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Workload:
 
 
 def _stages(*rates_per_s: float) -> tuple[Stage, ...]:
-    """Every run lasts 1,200 s, shared equally by its stages."""
+    """Return the stages of a run, which share 1,200 s equally."""
     return tuple(Stage(rate, 1200.0 / len(rates_per_s)) for rate in rates_per_s)
 
 
@@ -71,18 +71,18 @@ WORKLOADS = {
     )
 }
 
-#: Engine settings of runs under the built-in loads, where the file has no column for them; runs
-#: under loads of files have the engine's own defaults.
+#: Engine settings of runs under built-in loads, if the file has no column for them. Runs under
+#: loads from files have the engine's defaults.
 MAX_MODEL_LEN = 4096
 MAX_NUM_SEQS = 128
-#: Release of vLLM behind runs that name none: that of the first runs in this layout. It is no
-#: default of the engine's, so that a later default changes nothing about an old measurement.
+#: Release of vLLM for runs without one: that of the first runs in this format. It is independent
+#: of the default release, so that old measurements keep it.
 ASSUMED_RELEASE = "0.15.1"
 
-#: Share by which mean lengths of a row and of its workload file may differ.
+#: Largest relative difference between mean lengths of a row and of its workload file.
 _FILE_TOLERANCE = 0.1
 
-#: The file's GPU name -> GPU system.
+#: GPU name in the file -> GPU.
 GPUS = {"H100": "h100_sxm", "A100": "a100_sxm", "L40S": "l40s"}
 
 _LATENCIES_MS = (
@@ -123,10 +123,10 @@ def read_serving_runs(
     """Read a CSV of serving runs.
 
     Args:
-        path: The file.
-        model_configs: Folder of ``<model>/config.json`` for models that the catalogue lacks;
+        path: CSV file to read.
+        model_configs: Folder of ``<model>/config.json`` for models that the catalog lacks;
             ``<model>`` is the last part of the model's name in lower case.
-        workloads: What the load generator sent, by name; give your own for your own runs.
+        workloads: Loads of the load generator by name; own ones for own runs.
 
     Returns:
         One row per run and stage (``0``, ``1`` or ``all``): ``row_id``, ``run``, ``stage``,
@@ -163,19 +163,19 @@ def read_serving_runs(
 
 
 def _read_csv(path: Path) -> pd.DataFrame:
-    """The file's rows, numbers as numbers.
+    """Return the file's rows, with numbers as numbers.
 
     Raises:
-        PinnError: If it is no CSV, holds no row, names a column twice or has text for a number.
+        PinnError: If the file is no CSV, has no row, names a column twice or has text for a number.
     """
-    CsvTable(path)  # refuses a column that is named twice
+    CsvTable(path)  # refuses a column that occurs twice
     raw = read_frame(path, "give a CSV of serving runs", dtype=dict.fromkeys(_TEXTS, "str"))
     if raw.empty:
         raise PinnError(f"{path} holds 0 serving runs: add a row per run and stage")
     for name in _NUMBERS:
         if name in raw.columns and not pd.api.types.is_numeric_dtype(raw[name]):
             cells = raw[name].dropna()
-            # As text: a whole number beyond all floats is infinite there, and an error otherwise.
+            # As text: a whole number beyond float64 becomes infinite, which is an error otherwise.
             odd = cells[~np.isfinite(pd.to_numeric(cells.astype("str"), errors="coerce"))]
             first = (raw[name] if odd.empty else odd).iloc[0]
             raise PinnError(f"{path}: {name} must be a number, got {first!r:.60}")
@@ -185,7 +185,7 @@ def _read_csv(path: Path) -> pd.DataFrame:
 def _usable(
     raw: pd.DataFrame, workloads: Mapping[str, Workload]
 ) -> tuple[pd.DataFrame, dict[str, int]]:
-    """Rows whose load is the workload's and whose latencies agree with each other."""
+    """Return the rows whose load is the workload's and whose latencies are consistent."""
     latencies = raw[list(_LATENCIES_MS)]
     usable = ((latencies > 0) & np.isfinite(latencies)).all(axis=1)
     itl_ms = (raw["e2e_mean_ms"] - raw["ttft_mean_ms"]) / (raw["output_tokens"] - 1)
@@ -207,9 +207,9 @@ def _usable(
 
 
 def _is_workload(row: pd.Series, known: Workload) -> bool:
-    """Whether the row's stage, rate and lengths are those of its workload.
+    """Return whether a row's stage, rate and lengths are those of its workload.
 
-    Lengths of a file's workload may differ by ``_FILE_TOLERANCE``, as tools count tokens anew.
+    Lengths of a workload file may differ by ``_FILE_TOLERANCE``, since tools recount tokens.
     """
     stage, of_file = str(row["stage"]), known.file is not None
     tolerance = _FILE_TOLERANCE if of_file else 0.0
@@ -226,7 +226,7 @@ def _is_workload(row: pd.Series, known: Workload) -> bool:
 def _canonical(
     raw: pd.DataFrame, model_configs: Path | None, workloads: Mapping[str, Workload]
 ) -> pd.DataFrame:
-    """Rows in SI units under the project's names."""
+    """Return rows in SI units under the project's names."""
     unknown = sorted(set(raw["gpu"].fillna("(none)")) - set(GPUS))
     if unknown:
         raise PinnError(f"unknown GPU(s) {', '.join(unknown)}: known ones are {', '.join(GPUS)}")
@@ -252,7 +252,7 @@ def _canonical(
 
 
 def model_config(name: str, folder: Path | None) -> str:
-    """Path of the model's ``config.json`` in the folder, else its name for the catalogue.
+    """Return the path of the model's ``config.json`` in the folder, or else its name.
 
     >>> model_config("01-ai/Yi-34B", None)
     '01-ai/Yi-34B'
@@ -269,17 +269,17 @@ def _duration_s(known: Workload, stage: str) -> float:
     return known.stages[int(stage)].duration_s
 
 
-# Loads of serving runs that a file holds, in place of a built-in name.
+# Loads of serving runs in files, in place of built-in names.
 
 
 def find_workloads(path: Path) -> dict[str, Workload]:
-    """The built-in loads, and those that the column ``workload`` of a CSV names as files.
+    """Return the built-in loads, and the files in the column ``workload`` of a CSV.
 
     Args:
-        path: The CSV, in whose folder relative paths begin; it need not be there.
+        path: CSV file, to whose folder paths are relative; it need not exist.
 
     Raises:
-        PinnError: If it is no CSV, or a file is no workload.
+        PinnError: If the file is no CSV, or a workload file cannot be read.
     """
     found, raw = dict(WORKLOADS), _read_csv(path) if path.is_file() else pd.DataFrame()
     for name in raw["workload"].dropna().unique() if "workload" in raw else ():
@@ -290,7 +290,7 @@ def find_workloads(path: Path) -> dict[str, Workload]:
 
 
 def _of_file(name: str, path: Path) -> Workload:
-    """Mean lengths and rates of a file's requests; what is sent is the file's own."""
+    """Return a workload with the mean lengths and rates of a file's requests."""
     sent = load_workload(path)
     stages = []
     for stage in range(sent.stages):

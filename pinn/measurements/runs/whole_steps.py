@@ -1,12 +1,12 @@
-"""Reads measured whole engine steps: what each held, and how long it took.
+"""Reader of measured whole engine steps: the batch of each step, and its time.
 
 A table has one row per iteration of an engine on one data-parallel rank, as vLLM 0.20's forward
-pass metrics write them, and beside it ``runs.csv`` with the flags of each run. Equal steps are
-taken together: training and evaluation use the median of each kind.
+pass metrics write them, and beside it ``runs.csv`` with the flags of each run. Training and
+evaluation use the median of each kind of equal steps.
 
-Dropped, each with a count: iterations without work; cold ones, beyond ``COLD`` times the median of
-their kind; and those that a log credits to the step before or after (faster than the floor), with
-their neighbours.
+These steps are dropped and counted: iterations without work; cold ones, beyond ``COLD`` times the
+median of their kind; and steps whose time a log credits to a neighbouring step (faster than the
+roofline lower bound), with their neighbours.
 """
 
 from collections.abc import Hashable, Mapping
@@ -32,17 +32,17 @@ from pinn.specs.serving import ServingSpec
 from pinn.units import MILLISECOND
 
 RUNS_FILE = "runs.csv"
-#: A step this many times as long as the median of its kind is a cold one.
+#: Multiple of the median of its kind from which on a step is cold.
 COLD = 3.0
-#: A run of whose steps with prompts more than this share is faster than memory allows credits steps
-#: to one another: all its steps with prompts go.
+#: Share of steps with prompts faster than memory allows, above which all steps with prompts of a
+#: run are dropped.
 MISCOUNTED_SHARE = 0.05
-#: Share of the reading of experts beyond the first that surely takes as long as it says.
+#: Share of the expert reads beyond the first expert that a lower bound of the time includes.
 SURELY_READ = 0.5
-#: Contexts and prompts that differ by less than this share are of one kind.
+#: Relative difference of contexts and prompts up to which steps are of one kind.
 ALIKE = 0.125
 
-#: Runs whose logs are miscounted throughout: of this one, 4 decodes take 28.8 ms and 6 take 12.7.
+#: Runs whose logs are inconsistent: in this one, 4 decodes take 28.8 ms and 6 take 12.7 ms.
 ALL_MISCOUNTED = ("fpm_upfront_dsv4_flash_moe_full_once_20260613_211059/tp1_ep1_past4096",)
 
 BATCH = tuple(field.name for field in fields(UniformBatches))
@@ -59,11 +59,11 @@ class MeasuredSteps:
     """Kinds of steps of one deployment.
 
     Attributes:
-        run: Where they were measured.
-        deployment: What ran.
-        batches: What a step of each kind held: equal decodes beside equal chunks.
-        seconds: Median time of each kind.
-        count: Steps behind each median.
+        run: Name of the run.
+        deployment: Deployment that was measured.
+        batches: Batch of each kind: equal decodes beside equal prefill chunks.
+        seconds: Median time of each kind, in seconds.
+        count: Number of steps of each kind.
     """
 
     run: str
@@ -79,9 +79,9 @@ def read_whole_steps(
     """Read a table of whole steps.
 
     Args:
-        path: CSV, packed or not, with ``runs.csv`` beside it.
-        gpu: What they ran on, which the table does not say.
-        graph_tokens: Largest step in a CUDA graph, where the runs' flags do not say it.
+        path: CSV file, compressed or not, with ``runs.csv`` beside it.
+        gpu: GPU of the runs, which the table does not state.
+        graph_tokens: Tokens of the largest CUDA graph, if the runs' flags do not state it.
 
     Raises:
         PinnError: If a file is missing or lacks a column, or no step is usable.
@@ -111,7 +111,7 @@ def read_whole_steps(
 
 
 def read_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
-    """A table, packed or not, with at least these columns."""
+    """Return a table, compressed or not, after a check of its columns."""
     if not path.is_file():
         raise PinnError(
             f"no measured steps at {path}: give the path of the table, with runs.csv "
@@ -132,7 +132,7 @@ def read_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
 def _deployment(
     row: Row, runs: pd.DataFrame, gpu: str, graph_tokens: int | None
 ) -> Deployment | None:
-    """Return the deployment that a run served; None where its model's layers are not read."""
+    """Return the deployment of a run; None if its model is not supported."""
     name = str(row["model"])
     if str(row["run"]) not in runs.index:
         raise PinnError(
@@ -157,7 +157,7 @@ def _deployment(
 
 
 def _with_work(rows: pd.DataFrame) -> pd.DataFrame:
-    """Steps in order, batches of equal requests, times in seconds; those without work are gone."""
+    """Return steps with work, in order, as batches of equal requests with times in seconds."""
     rows = rows.sort_values(["dp_rank", "counter_id"], kind="stable")
     found = pd.DataFrame(vars(alike_batches(rows)))
     found["seconds"] = rows[LATENCY].to_numpy() * MILLISECOND
@@ -165,7 +165,7 @@ def _with_work(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def kinds_of_steps(steps: pd.DataFrame) -> pd.Series:
-    """A number for each kind of step: equal requests, lengths within ``ALIKE``."""
+    """Return a number for each kind of step: equal requests, lengths within ``ALIKE``."""
     lengths = steps[["decode_context", "prefill_tokens", "prefill_cached"]]
     keys = steps[["decode_requests", "prefill_requests"]].join(length_class(lengths))
     return keys.groupby(list(keys.columns), sort=False).ngroup()
@@ -177,9 +177,9 @@ def length_class(tokens: Tokens) -> Tokens:
 
 
 def _credited(steps: pd.DataFrame, deployment: Deployment) -> Bool[np.ndarray, " steps"]:
-    """Steps that cannot be as fast as the log says, and their neighbours, one of which has it.
+    """Return a mask of steps that are impossibly fast by the log, and their neighbours.
 
-    None is faster than the floor and half of reading the experts that its tokens hit.
+    The lower bound is the roofline with half of the reads of all experts that the tokens hit.
     """
     sums, costs = _batches(steps).sums(deployment.model.window_tokens), step_costs([deployment])
     least_s = floor_seconds(costs, sums) + SURELY_READ * experts_hit(costs, sums)
@@ -194,7 +194,7 @@ def _credited(steps: pd.DataFrame, deployment: Deployment) -> Bool[np.ndarray, "
 def median_steps(
     run: str, steps: pd.DataFrame, kind: pd.Series, deployment: Deployment
 ) -> MeasuredSteps:
-    """One entry for each kind."""
+    """Return the median step of each kind."""
     groups = steps.groupby(kind)
     batches, seconds = _batches(groups[list(BATCH)].mean()), groups["seconds"].median().to_numpy()
     count = groups.size().to_numpy()

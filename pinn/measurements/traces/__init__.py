@@ -1,1 +1,1 @@
-"""Traces of a server: which steps it ran, and of what."""
+"""Traces of a server: its steps and their batches."""

@@ -1,4 +1,4 @@
-"""Assignment of requests to steps."""
+"""Batches of steps, from requests and summaries in traces."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -14,30 +14,30 @@ from jaxtyping import Bool, Float, Int, Shaped
 from pinn.measurements.traces.steps import JOURNEY, KNOWLEDGE, SNAPSHOT
 from pinn.physics.batch_sums import BatchSums, uniform_sums
 
-# Which request ran what in which step, rebuilt from the journeys.
+# Batch of each step, rebuilt from the journeys of requests.
 #
-# A request resides in the batch from the step that schedules it until it ends or is preempted:
-# first its prompt, in one or more chunks, then one token per step. The journey gives both ends,
-# so every step in between is known, sampled or not, if all requests of the server were written.
+# A request is in the batch from the step that schedules it until it ends or is preempted: first its
+# prompt, in one or more chunks, then one token per step. Its journey has both ends. If all requests
+# of the server were written, every step in between is therefore known, sampled or not.
 
-#: Outputs of a step may be handled this many steps later, which their events' step numbers show.
+#: Most steps by which outputs of a step are handled late, as their events' step numbers show.
 OUTPUT_LAGS = (0, 1, 2)
 
-#: No request stays in the batch for so many steps: a longer stay is not known, its ends are.
+#: Most steps of a stay in the batch; of a longer stay only the ends are used.
 MAX_STAY_STEPS = 100_000
 
 
 @dataclass(frozen=True)
 class Residencies:
-    """Stays in the batch; all fields run over them.
+    """Stays of requests in the batch; all fields have an entry per stay.
 
     Attributes:
-        begin: Step that schedules the first chunk.
-        first_output: Step that works on the last chunk and yields a token.
+        begin: Step that schedules the first prompt chunk.
+        first_output: Step that computes the last chunk and yields a token.
         end: Last step that yields a token; ``first_output`` or later.
-        total: Tokens to prefill; after a preemption the generated ones too.
-        cached: Prompt tokens found in the prefix cache, a part of these.
-        is_known: Whether all of this is known; else only ``begin`` and ``end`` are bounds.
+        total: Tokens to prefill, including generated ones after a preemption.
+        cached: Part of these that was in the prefix cache.
+        is_known: Whether all fields are exact; else ``begin`` and ``end`` are bounds.
     """
 
     begin: Int[np.ndarray, " stays"]
@@ -49,10 +49,10 @@ class Residencies:
 
 
 def residencies(requests: pa.Table, output_lag: int = 0) -> Residencies:
-    """Stays of the requests of one segment.
+    """Return the stays of the requests of one segment.
 
     Args:
-        requests: Canonical requests; those never scheduled have no stay.
+        requests: Canonical requests; a request that was never scheduled has no stay.
         output_lag: Steps by which the step numbers of output events are late.
     """
     scheduled = requests.filter(pc.is_valid(requests["scheduled_step"]))
@@ -88,7 +88,7 @@ _ANY_STAY = [*_ONE_STAY, "preempted_steps", "preempted_outputs", "resumed_steps"
 
 
 def _stays(request: tuple[Any, ...], lag: int) -> list[tuple[int, int, int, int, int, bool]]:
-    """The stays of one request: one more than its preemptions."""
+    """Return the stays of one request: one more than its preemptions."""
     scheduled, first_token, finished, prompt, cached, outputs, preempted = request[:7]
     preempted_outputs, resumed, resumed_cached = request[7:]
     begins = [scheduled, *resumed]
@@ -127,17 +127,18 @@ class JourneyBatches:
     """Batches of the steps of one segment, from the stays of its requests.
 
     Attributes:
-        agrees: Per canonical step of the segment, whether journeys and summary tell the same.
+        agrees: Whether journeys and summary agree on the batch, for each canonical step of the
+            segment.
     """
 
     def __init__(self, stays: Residencies, steps: pd.DataFrame, token_budget: int | None) -> None:
-        """Work out prompt chunks.
+        """Compute the prompt chunks of all stays.
 
         Args:
             stays: Residencies of all requests of the segment.
-            steps: Its canonical steps.
+            steps: Canonical steps of the segment.
             token_budget: ``max_num_batched_tokens``; a prompt in several chunks fills it in each
-                step but its last. None: such prompts count as cut into equal chunks.
+                step but its last. With None equal chunks are assumed.
         """
         self.stays = stays
         self._begin = np.sort(stays.begin)
@@ -145,7 +146,7 @@ class JourneyBatches:
         self._end = np.sort(stays.end)
         chunks = _chunks(stays, token_budget, self.decodes)
         order = np.argsort(chunks[:, 0], kind="stable")
-        #: Per prompt chunk: step, new tokens, cached tokens, whether that is certain.
+        #: Step, new tokens, cached tokens and certainty of each prompt chunk.
         self._chunks = chunks[order]
         self._chunk_steps = self._chunks[:, 0]
         self._chunk_sums = np.concatenate(([0], np.cumsum(self._chunks[:, 1])))
@@ -161,16 +162,16 @@ class JourneyBatches:
         )
 
     def decodes(self, steps: Int[np.ndarray, " steps"]) -> Int[np.ndarray, " steps"]:
-        """Number of requests that generate in each step."""
+        """Return the number of decodes in each step."""
         return np.searchsorted(self._first_output, steps) - np.searchsorted(self._end, steps)
 
     def _prefills(self, steps: Int[np.ndarray, " steps"]) -> Int[np.ndarray, " steps"]:
-        """Number of requests that work on their prompt in each step."""
+        """Return the number of prefills in each step."""
         begun = np.searchsorted(self._begin, steps, side="right")
         return begun - np.searchsorted(self._first_output, steps)
 
     def _prefill_tokens(self, steps: Int[np.ndarray, " steps"]) -> Int[np.ndarray, " steps"]:
-        """Prompt tokens scheduled in each step."""
+        """Return the prompt tokens scheduled in each step."""
         low = np.searchsorted(self._chunk_steps, steps)
         high = np.searchsorted(self._chunk_steps, steps, side="right")
         return self._chunk_sums[high] - self._chunk_sums[low]
@@ -178,11 +179,11 @@ class JourneyBatches:
     def is_certain(
         self, first: Int[np.ndarray, " spans"], end: Int[np.ndarray, " spans"]
     ) -> Bool[np.ndarray, " spans"]:
-        """Whether no step in ``[first, end)`` holds a guessed chunk or a stay that is not known."""
+        """Return whether no step in ``[first, end)`` has a guessed chunk or an uncertain stay."""
         return np.searchsorted(self._doubts, first) == np.searchsorted(self._doubts, end)
 
     def sums(self, steps: Int[np.ndarray, " steps"], window: float | None) -> BatchSums:
-        """Sums of the given steps, in any order, repetitions allowed."""
+        """Return the batch sums of the given steps, in any order, with repetitions."""
         asked, back = np.unique(steps, return_inverse=True)
         known = self.stays.is_known
         first = self.stays.first_output[known]
@@ -206,7 +207,7 @@ class JourneyBatches:
 
 
 def _doubtful_steps(stays: Residencies) -> list[np.ndarray]:
-    """All steps of stays that are not known, cut off where they are absurdly long."""
+    """Return all steps of uncertain stays, cut off if they are impossibly long."""
     return [
         np.arange(begin, min(end, begin + MAX_STAY_STEPS) + 1)
         for begin, end in zip(stays.begin[~stays.is_known], stays.end[~stays.is_known], strict=True)
@@ -216,7 +217,7 @@ def _doubtful_steps(stays: Residencies) -> list[np.ndarray]:
 def _chunks(
     stays: Residencies, token_budget: int | None, decodes: Callable[[np.ndarray], np.ndarray]
 ) -> np.ndarray:
-    """Rows (step, new tokens, cached tokens, certain) of all prompt chunks."""
+    """Return rows (step, new tokens, cached tokens, certain) of all prompt chunks."""
     whole = stays.is_known & (stays.begin == stays.first_output)
     new = (stays.total - stays.cached)[whole]
     rows = [np.column_stack((stays.begin[whole], new, stays.cached[whole], np.ones_like(new)))]
@@ -242,7 +243,7 @@ def _chunks(
 def _filled(
     steps: np.ndarray, tokens: int, budget: int | None, decodes: np.ndarray, used: Counter[int]
 ) -> np.ndarray | None:
-    """Chunks that fill the budget in each step but the last; None if that does not work out."""
+    """Return chunks that fill the budget in all steps but the last; None if impossible."""
     if budget is None:
         return None
     others = decodes + np.array([used[step] for step in steps.tolist()])
@@ -251,25 +252,25 @@ def _filled(
     return news if (news > 0).all() and news[-1] <= budget - others[-1] else None
 
 
-# Batches of steps at the best level of knowledge there is, as sums that the features need.
+# Batches of steps from the best available data, as sums for step features.
 #
-# An interval between two steps is a weighted list of batches: each of its steps where all are
-# known, else its two ends at half its steps each. Features of an interval are the weighted sum
-# of the features of its batches, so they stay linear in the coefficients.
+# An interval between two steps is a weighted list of batches: each of its steps if all are known,
+# else its two ends with half of its steps each. Features of an interval are the weighted sum over
+# these batches, so they stay linear in the coefficients.
 
-#: Agreement with the summaries above which no other lag of output events is tried. An assumption: a
-#: wrong lag agrees only where nothing begins or ends.
+#: Share of agreement with the summaries above which no other lag of outputs is tried. An
+#: assumption: a wrong lag agrees only if nothing begins or ends.
 SURE_SHARE = 0.95
 
 
 @dataclass(frozen=True)
 class WeightedBatches:
-    """Batches with owners: ``sum(weight * features(sums))`` over an owner's batches is its feature.
+    """Weighted batches of intervals: ``sum(weight * features(sums))`` over an owner's batches.
 
     Attributes:
         sums: Sums of each batch, as :class:`BatchSums` names them.
-        owner: Index of the interval it belongs to.
-        weight: Number of steps it stands for; they add up to the interval's steps.
+        owner: Index of the interval of each batch.
+        weight: Number of steps that each batch represents; the sum is the interval's steps.
     """
 
     sums: BatchSums
@@ -278,17 +279,16 @@ class WeightedBatches:
 
 
 def each_sum(make: Callable[..., Shaped[np.ndarray, " batches"]], *sums: BatchSums) -> BatchSums:
-    """Apply a function to each field of batch sums."""
+    """Return the batch sums with a function applied to each field."""
     return BatchSums(*(make(*(getattr(s, f.name) for s in sums)) for f in fields(BatchSums)))
 
 
 def context_estimate(steps: pd.DataFrame, block_size: int) -> Float[np.ndarray, " steps"]:
-    """Mean tokens in the cache per scheduled request after the step, from the KV usage.
+    """Return the mean cached tokens per scheduled request after each step, from the KV usage.
 
-    Blocks in use x block size, less half a block per request for its last block's empty part, over
-    the requests in the batch. Blocks that requests share (a common prefix) are counted once, so the
-    estimate is low where many prompts start alike; requests that wait with blocks make it high.
-    0 where the usage is unknown.
+    The estimate is blocks in use x block size, less half a block per request, over the requests in
+    the batch. It is low if requests share blocks (a common prefix), and high if waiting requests
+    hold blocks. It is 0 if the usage is unknown.
     """
     requests = (steps["prefill_requests"] + steps["decode_requests"]).to_numpy(float)
     requests = np.maximum(requests, 1)
@@ -298,9 +298,9 @@ def context_estimate(steps: pd.DataFrame, block_size: int) -> Float[np.ndarray, 
 
 
 def aggregate_sums(steps: pd.DataFrame, block_size: int, window: float | None = None) -> BatchSums:
-    """Sums of batches of which only the summary is known.
+    """Return the sums of batches of which only the summary is known.
 
-    Requests of a kind count as alike: prompt chunks share the prefill tokens equally, and every
+    Requests of a kind are assumed equal: prompt chunks share the prefill tokens equally, and every
     request has the estimated context.
 
     Args:
@@ -329,7 +329,7 @@ def ragged_sums(
     count: int,
     window: float | None,
 ) -> BatchSums:
-    """Sums of ``count`` batches given request by request, each with the index of its batch."""
+    """Return the sums of ``count`` batches from requests, each with the index of its batch."""
     prefill = is_prefill.astype(np.float64)
     each = uniform_sums(
         decode_requests=1 - prefill,
@@ -347,7 +347,7 @@ def segment_journeys(
 ) -> JourneyBatches:
     """Rebuild a segment's batches from its requests.
 
-    The lag of output events is the one under which journeys and summaries agree most often.
+    The lag of output events is chosen for the best agreement of journeys and summaries.
 
     Args:
         steps: Canonical steps of the segment.
@@ -363,7 +363,7 @@ def segment_journeys(
 
 
 def complete_snapshots(steps: pd.DataFrame, snapshots: pd.DataFrame) -> Bool[np.ndarray, " steps"]:
-    """Per canonical step, whether its snapshots tell of every request that its summary counts.
+    """Return whether each step's snapshots include every request that its summary counts.
 
     Args:
         steps: Canonical steps.
@@ -384,7 +384,7 @@ def complete_snapshots(steps: pd.DataFrame, snapshots: pd.DataFrame) -> Bool[np.
 def knowledge_levels(
     has_snapshot: Bool[np.ndarray, " steps"], has_journey: Bool[np.ndarray, " steps"]
 ) -> Int[np.ndarray, " steps"]:
-    """Index into ``KNOWLEDGE`` of each step: a snapshot before journeys before the summary."""
+    """Return the index into ``KNOWLEDGE`` of each step: snapshot, else journeys, else summary."""
     levels = np.full(len(has_snapshot), len(KNOWLEDGE) - 1, dtype=np.int8)
     levels[has_journey] = KNOWLEDGE.index(JOURNEY)
     levels[has_snapshot] = KNOWLEDGE.index(SNAPSHOT)

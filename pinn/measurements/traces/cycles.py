@@ -1,4 +1,4 @@
-"""Cycles of a scheduler, and which requests they belong to.
+"""Cycles of a scheduler: times from one step's start to the next, to which beta is fitted.
 
 The target that beta is fitted to: the busy-loop cycle, from one step's start to the next's.
 
@@ -41,9 +41,9 @@ from pinn.measurements.traces.steps import CLOCK_STEP_S
 
 KINDS = SINGLE, WINDOW = "single", "window"
 
-#: What is known of an interval's batches: every request of every step; the summary of its only
-#: step; or its two ends, whose mean times its steps is an estimate. Which step the summary stands
-#: for depends on whether the scheduler runs ahead (see ``is_ahead``).
+#: Knowledge of an interval's batches: every request of every step; the summary of its only step;
+#: or its two ends, whose mean estimates its steps. Which step the summary describes depends on
+#: whether the scheduler runs ahead (see ``is_ahead``).
 BATCHES = KNOWN, SUMMARY, ENDS = "known", "summary", "ends"
 
 REASONS = (
@@ -51,19 +51,19 @@ REASONS = (
     "idle server", "few requests", "warm-up", "preemption", "stalled",
 )  # fmt: skip
 
-#: Thresholds of the rules above: assumptions, generous to what a server can do by itself.
+#: Thresholds of the rules above: assumptions, with a wide margin.
 RULES = {"max_steps": 64, "min_requests": 2, "warm_up_steps": 20, "stall_factor": 10.0}
 
 
 @dataclass(frozen=True)
 class JourneyEvidence:
-    """Sums over journeys, each over the canonical steps in order.
+    """Evidence of journeys for the canonical steps in order.
 
     Attributes:
-        agrees: Whether journeys and summary tell the same of the step's batch.
-        is_certain: Whether every step until the next sampled one is known request by request.
-        idle_until: Whether the engine was empty for some of the time until the next sampled step.
-        preempts_until: Whether a request was preempted until then.
+        agrees: Whether journeys and summary agree on the step's batch.
+        is_certain: Whether the requests of every step until the next sampled one are known.
+        idle_until: Whether the engine was idle at some time until the next sampled step.
+        preempts_until: Whether a request was preempted until the next sampled step.
     """
 
     agrees: Bool[np.ndarray, " steps"]
@@ -73,16 +73,16 @@ class JourneyEvidence:
 
     @staticmethod
     def none(count: int) -> "JourneyEvidence":
-        """No journeys at all."""
+        """Return the evidence without any journeys."""
         return JourneyEvidence(*(np.zeros(count, dtype=bool) for _ in range(4)))
 
 
 def cycle_table(steps: pd.DataFrame, journeys: JourneyEvidence | None = None) -> pd.DataFrame:
-    """One row per step: the interval that it begins.
+    """Return one row per step: the interval that begins with it.
 
     Args:
-        steps: Canonical steps in their order.
-        journeys: What the journeys tell, if there are any.
+        steps: Canonical steps in order.
+        journeys: Evidence of journeys; None without any.
 
     Returns:
         Columns ``segment``, ``step_id``, ``end_step_id``, ``start_s``, ``steps``, ``step_s`` (mean
@@ -103,7 +103,7 @@ def cycle_table(steps: pd.DataFrame, journeys: JourneyEvidence | None = None) ->
         step_s = np.where(is_last, np.nan, elapsed / length)
     is_known = journeys.agrees & journeys.agrees[following] & journeys.is_certain
 
-    # Nothing scheduled at an end, or all that ran at the start ended at once.
+    # Nothing scheduled at an end, or all requests at the start ended at once.
     left = np.where(np.isnan(here["running_depth"]), requests, here["running_depth"])
     left -= np.nan_to_num(here["finished"]).astype(left.dtype)
     left += np.nan_to_num(here["waiting_depth"]).astype(left.dtype)
@@ -121,7 +121,8 @@ def cycle_table(steps: pd.DataFrame, journeys: JourneyEvidence | None = None) ->
         preempted | preempted[following] | journeys.preempts_until,
         _stalled(no_prompt & no_prompt[following], step_s, is_last | idle | (length <= 0)),
     )
-    # The first reason wins: it is written last. Codes, not texts: files hold millions of steps.
+    # The first reason wins, so it is written last. Codes are used since files have millions of
+    # steps.
     reason = np.full(count, -1, dtype=np.int8)
     for code in reversed(range(len(REASONS))):
         reason[tests[code]] = code
@@ -147,22 +148,22 @@ def _named(codes: np.ndarray, names: tuple[str, ...]) -> pd.Categorical:
 
 
 def _masked(values: np.ndarray, missing: np.ndarray) -> pd.arrays.IntegerArray:
-    """Whole numbers, null where they are missing."""
+    """Return whole numbers, null where they are missing."""
     return pd.arrays.IntegerArray(values.astype(np.int64), missing.copy())
 
 
 def _warm_up(step: np.ndarray, idle: np.ndarray, is_last: np.ndarray) -> np.ndarray:
-    """Steps soon after the segment's first possible one or after the end of an idle interval."""
+    """Return a mask of steps soon after a segment's start or after an idle interval."""
     count, warm_up = len(idle), RULES["warm_up_steps"]
     first = np.ones(count, dtype=bool)
     first[1:] = is_last[:-1]
-    # A process numbers its steps from 0; one whose file begins in the middle is warm already.
+    # A process numbers its steps from 0; a segment that starts later is warm already.
     from_zero = first & (step < warm_up)
     after_idle = np.zeros(count, dtype=bool)
     after_idle[1:] = idle[:-1] & ~is_last[:-1]
     begins = np.where(from_zero, 0, np.where(after_idle, step, -warm_up))
     segment_base = np.where(first | after_idle, begins, np.iinfo(np.int64).min)
-    # Carry the latest beginning forward inside the segment: positions grow, so does their maximum.
+    # Carry the latest beginning forward inside the segment by a running maximum.
     rows = np.arange(count, dtype=np.uint32)
     position = np.maximum.accumulate(np.where(first | after_idle, rows, 0))
     return step - segment_base[position] < warm_up
@@ -176,7 +177,7 @@ def _stalled(no_prompt: np.ndarray, step_s: np.ndarray, left_out: np.ndarray) ->
 
 
 def accounting(cycles: pd.DataFrame) -> dict[str, int]:
-    """Numbers of steps by the fate of the interval they begin; they add up to the steps."""
+    """Return the number of steps by the fate of their interval; they add up to all steps."""
     good = cycles["set_aside"].isna()
     named = {"single cycles": SINGLE, "windows": WINDOW}
     counts = {name: int((good & (cycles["kind"] == kind)).sum()) for name, kind in named.items()}
@@ -185,14 +186,14 @@ def accounting(cycles: pd.DataFrame) -> dict[str, int]:
 
 
 def medians_by_decodes(steps: pd.DataFrame, cycles: pd.DataFrame) -> pd.DataFrame:
-    """Median single cycle by the number of decodes at its start.
+    """Return the median single cycle by the number of decodes at its start.
 
     Args:
         steps: Canonical steps.
-        cycles: Their intervals, row by row.
+        cycles: Intervals of the steps, row by row.
 
     Returns:
-        Columns ``decode_requests``, ``cycles`` (how many) and ``median_step_s``.
+        Columns ``decode_requests``, ``cycles`` (their number) and ``median_step_s``.
     """
     good = (cycles["set_aside"].isna() & (cycles["kind"] == SINGLE)).to_numpy()
     groups = cycles["step_s"][good].groupby(steps["decode_requests"].to_numpy()[good])
@@ -200,21 +201,21 @@ def medians_by_decodes(steps: pd.DataFrame, cycles: pd.DataFrame) -> pd.DataFram
     return medians.rename_axis("decode_requests").reset_index()
 
 
-# Ties requests to the segments and steps around them, and draws from them what cycles need.
+# Assignment of requests to segments and steps, and evidence from requests on cycles.
 
-#: Journeys are taken as those of all requests where they agree with this share of the summaries. An
-#: assumption: a request that was not written spoils every step of its stay.
+#: Smallest share of agreeing summaries with which journeys count as complete. An assumption: a
+#: missing request falsifies every step of its stay.
 COMPLETE_SHARE = 0.9
 
 
 def with_segments(requests: pa.Table, steps: pd.DataFrame) -> pa.Table:
-    """Fill the segment of each request: that of its server and clock which it was queued in.
+    """Set the segment of each request: that of its server and clock when it was queued.
 
-    Between two segments of one clock, the middle of the gap divides.
+    Two segments of one clock are divided at the middle of the gap.
 
     Args:
         requests: Canonical requests.
-        steps: Canonical steps, in order.
+        steps: Canonical steps in order.
     """
     queued = _floats(requests, "queued_s")
     offset = _floats(requests, "wall_s") - queued
@@ -231,7 +232,7 @@ def with_segments(requests: pa.Table, steps: pd.DataFrame) -> pa.Table:
             after = clock.loc[clock["first"] > here["last"], "first"].min()
             low = -np.inf if np.isnan(before) else (before + here["first"]) / 2
             high = np.inf if np.isnan(after) else (after + here["last"]) / 2
-            far = np.abs(offset - here["offset"]) > CLOCK_STEP_S  # False where one is unknown
+            far = np.abs(offset - here["offset"]) > CLOCK_STEP_S  # false if an offset is unknown
             inside = (server == owner) & (queued >= low) & (queued < high) & ~far
             segment[inside & (segment < 0)] = number
     column = pa.array(segment, mask=segment < 0)
@@ -241,12 +242,12 @@ def with_segments(requests: pa.Table, steps: pd.DataFrame) -> pa.Table:
 def states(
     requests: pa.Table, steps: pd.DataFrame, cycles: pd.DataFrame
 ) -> dict[str, pa.DoubleArray]:
-    """Columns of the state of the engine that each request met when it was queued.
+    """Return columns with the engine's state when each request was queued.
 
     Args:
         requests: Canonical requests with segments.
         steps: Canonical steps.
-        cycles: Their intervals, row by row.
+        cycles: Intervals of the steps, row by row.
     """
     names = ["segment", "queued_s"]
     queued = pd.DataFrame({name: _floats(requests, name) for name in names}).dropna()
@@ -267,7 +268,7 @@ def states(
 def journeys_by_segment(
     requests: pa.Table, steps: pd.DataFrame, token_budget: int | None
 ) -> dict[int, JourneyBatches]:
-    """Journeys of the segments in which they are complete.
+    """Return the journeys of the segments in which they are complete.
 
     Args:
         requests: Canonical requests with segments.
@@ -288,7 +289,7 @@ def journeys_by_segment(
 def journey_evidence(
     requests: pa.Table, steps: pd.DataFrame, token_budget: int | None
 ) -> JourneyEvidence:
-    """Evidence of journeys about each step and the time until the next.
+    """Return the evidence of journeys on each step and the time until the next one.
 
     Args:
         requests: Canonical requests with segments.
@@ -312,7 +313,7 @@ def journey_evidence(
 
 
 def _by_segment(requests: pa.Table) -> dict[int, pa.Table]:
-    """Return the requests of each segment, without those that are in none."""
+    """Return the requests of each segment, without those in no segment."""
     segment = np.nan_to_num(_floats(requests, "segment"), nan=-1).astype(np.int64)
     order = np.argsort(segment, kind="stable")
     ordered = requests.take(pa.array(order)).combine_chunks()
@@ -322,7 +323,7 @@ def _by_segment(requests: pa.Table) -> dict[int, pa.Table]:
 
 
 def _idle_until(requests: pa.Table, start: np.ndarray) -> np.ndarray:
-    """Whether no request was in the engine for some of the time from each start to the next."""
+    """Return whether the engine was empty at some time between each start and the next."""
     begin, end = _floats(requests, "queued_s"), _floats(requests, "finished_s")
     known = np.isfinite(begin) & np.isfinite(end)
     order = np.argsort(begin[known])
@@ -330,7 +331,7 @@ def _idle_until(requests: pa.Table, start: np.ndarray) -> np.ndarray:
     gaps = np.flatnonzero(begin[1:] > end[:-1])
     gap_begin, gap_end = end[gaps], begin[gaps + 1]
     following = np.append(start[1:], start[-1:])
-    # A gap overlaps if it begins before the next start and ends after this one.
+    # A gap counts for a step if it begins before the next step and ends after this one starts.
     return np.searchsorted(gap_begin, following) > np.searchsorted(gap_end, start, side="right")
 
 
@@ -338,13 +339,13 @@ def _floats(table: pa.Table, name: str) -> np.ndarray:
     return table[name].cast(pa.float64()).to_numpy(zero_copy_only=False)
 
 
-# Checks candidate targets of beta against the physical floor.
+# Checks of candidate step times against the roofline lower bound.
 #
-# No step is faster than max(FLOPs / peak, bytes to read / bandwidth) of its batch. A column
-# whose median lies below the floor does not hold step times, whatever it is called; coefficients
-# fitted to it would promise hardware that does not exist.
+# No step is faster than max(FLOPs / peak, bytes to read / bandwidth) of its batch. A column whose
+# median is below this bound does not have step times, whatever its name. Coefficients fitted to it
+# would promise impossible hardware.
 
-#: What columns that are known to be something else really hold.
+#: Column that is known to have other times -> their meaning.
 MEANINGS = {
     "reported_duration_s": (
         "step.duration_us is the time of the scheduler's schedule() call, not of "
@@ -357,19 +358,21 @@ MEANINGS = {
 def check_target(
     column: str, values: Float[np.ndarray, " steps"], floor: Float[np.ndarray, " steps"]
 ) -> dict[str, str | float | bool]:
-    """Check one column.
+    """Check a column of candidate step times.
 
-    It is refused where the median of value / floor is below 1: then most rows are impossible.
+    A column is refused if the median of value / lower bound is below 1, since most rows are
+    impossible.
 
     Args:
-        column: Its name.
-        values: Its values in seconds; those that are not numbers are dropped.
-        floor: Roofline lower bound of each row's batch in seconds; rows without any are dropped.
+        column: Name of the column.
+        values: Values in seconds; NaN values are dropped.
+        floor: Roofline lower bound of each row's batch in seconds; rows without one are dropped.
 
     Returns:
-        ``column``; ``rows``, values checked; ``median_s`` and ``floor_median_s``, medians of these
-        and of their floors; ``below_floor``, values below their own floor; ``is_target``, whether
-        beta may be fitted to it; and ``explanation``, why not, empty for a target.
+        ``column``; ``rows``, the number of values checked; ``median_s`` and ``floor_median_s``,
+        medians of values and of lower bounds; ``below_floor``, the number of values below their
+        bound; ``is_target``, whether beta may be fitted to the column; and ``explanation``, the
+        reason if not.
     """
     use = np.isfinite(values) & (floor > 0)
     values, floor = values[use], floor[use]

@@ -1,4 +1,4 @@
-"""Traces and benchmark files as tables on disk, with all that was dropped and why."""
+"""Ingestion of traces and benchmark files into tables, with counts and reasons of dropped data."""
 
 import json
 import tempfile
@@ -46,7 +46,7 @@ from pinn.specs.serving import ServingSpec
 
 BENCHMARKS = "benchmarks"
 
-#: One row a run, for people; the last column holds all of it.
+#: Columns for display, one row per run; the last column has the whole run as JSON.
 BENCHMARK_SCHEMA = pa.schema(
     {
         **dict.fromkeys(("name", "tool"), pa.string()),
@@ -58,7 +58,7 @@ BENCHMARK_SCHEMA = pa.schema(
 
 
 def benchmark_table(runs: Sequence[BenchmarkRun]) -> pa.Table:
-    """The runs as a table of ``BENCHMARK_SCHEMA``."""
+    """Return the runs as a table with ``BENCHMARK_SCHEMA``."""
     rows = []
     for run in runs:
         tokens = {"prompt_tokens": run.load.prompt.mean, "output_tokens": run.load.output.mean}
@@ -68,16 +68,16 @@ def benchmark_table(runs: Sequence[BenchmarkRun]) -> pa.Table:
 
 
 def read_benchmark_table(tables: TraceTables) -> list[BenchmarkRun]:
-    """The runs of an ingested folder.
+    """Return the runs of an ingested folder.
 
     Raises:
-        PinnError: If it has none, or was changed since.
+        PinnError: If the folder has no runs, or was changed since.
     """
     texts = tables.table(BENCHMARKS, ["run"])["run"].to_pylist()
     return [BenchmarkRun.from_json(json.loads(text)) for text in texts]
 
 
-# The deployment behind benchmark files: what they state, completed by the user's flags.
+# Deployment of benchmark files: facts in the files, completed by the user's flags.
 
 
 def benchmark_target(
@@ -86,10 +86,9 @@ def benchmark_target(
     gpu: str | None = None,
     flags: Mapping[str, FlagValue] | None = None,
 ) -> Target:
-    """The server that the runs were measured on.
+    """Return the server that the runs were measured on.
 
-    The user's word goes before the files'; where they contradict each other,
-    ``pinn.calibration.checks`` says so.
+    The user's flags override the files; ``pinn.calibration.checks`` reports contradictions.
 
     Args:
         runs: Runs of one server.
@@ -98,7 +97,7 @@ def benchmark_target(
         flags: Fields of ``ServingSpec`` (and ``precision``) that the user gave.
 
     Raises:
-        PinnError: If neither says which model or GPU, or a flag has a bad value.
+        PinnError: If neither names the model or the GPU, or a flag has a bad value.
     """
     model = model or next((r.server.model for r in runs if r.server.model), None)
     gpu = gpu or next((r.server.gpu for r in runs if find_gpu(r.server.gpu)), None)
@@ -121,7 +120,7 @@ def _of_engine(
     return {name: value for name, value in stated.items() if name not in own}
 
 
-# From a server's files to a folder of canonical tables.
+# Ingestion of a server's files into a folder of canonical tables.
 
 
 def ingest_vllm(
@@ -130,13 +129,13 @@ def ingest_vllm(
     """Read an instrumented vLLM's trace file into a folder of canonical tables.
 
     Args:
-        traces: The OTLP-JSON file.
+        traces: OTLP-JSON file.
         out: Folder to write; one with earlier trace tables is replaced.
-        target: The deployment; without it no column is checked against the floor.
-        workers: Processes that parse.
+        target: Deployment; without it no column is checked against the roofline lower bound.
+        workers: Number of processes that parse.
 
     Raises:
-        PinnError: If a file is missing, holds nothing of the server, or the deployment is unknown.
+        PinnError: If a file is missing or has no data of a server, or the deployment is unknown.
     """
     deployment = target.deployment() if target else None
     with (
@@ -158,9 +157,9 @@ def ingest_steps(path: Path, out: Path, target: Target | None = None) -> TraceTa
     """Read a Parquet file of step summaries into a folder of canonical tables.
 
     Args:
-        path: The Parquet file.
+        path: Parquet file.
         out: Folder to write; one with earlier trace tables is replaced.
-        target: The deployment; without it no column is checked against the floor.
+        target: Deployment; without it no column is checked against the roofline lower bound.
 
     Raises:
         PinnError: If the file is missing or malformed, or the deployment is unknown.
@@ -174,11 +173,11 @@ def ingest_steps(path: Path, out: Path, target: Target | None = None) -> TraceTa
 
 @dataclass(frozen=True)
 class GivenServer:
-    """Facts that the user states about the measured server; files state the rest.
+    """Facts about the measured server from the user; files have the rest.
 
     Attributes:
-        model: Name or config.json; None for what the files say.
-        gpu: Name or datasheet; None for what the files say.
+        model: Name or config.json; None for that of the files.
+        gpu: Name or datasheet; None for that of the files.
         flags: Fields of ``ServingSpec`` (and ``precision``).
     """
 
@@ -193,14 +192,14 @@ def ingest_measured_steps(path: Path, out: Path, given: GivenServer) -> Measured
     Args:
         path: Folder of ``pinn measure``, or a CSV file in its layout.
         out: Folder to write; one with earlier trace tables is replaced.
-        given: What the user says of the server.
+        given: Facts about the server from the user.
 
     Raises:
         PinnError: If the file is malformed, or the deployment is unknown.
     """
     found = read_measured_steps(path)
     target = found.target(given.model, given.gpu, given.flags)
-    target.deployment()  # checks it
+    target.deployment()  # checks the deployment
     table = pa.Table.from_pandas(found.rows, preserve_index=False)
     sources = [{"path": path.name, "sha256": found.report.sha256}]
     origin = {"sources": sources, "deployment": target, "facts": found.facts.values}
@@ -216,15 +215,15 @@ def ingest_benchmarks(
     Args:
         files: Files or folders; metrics pages in pairs, the earlier first.
         out: Folder to write; one with earlier trace tables is replaced.
-        given: What the user says of the server.
-        load: What the files leave out of the load.
+        given: Facts about the server from the user.
+        load: Options for the load that the files lack.
 
     Raises:
         PinnError: If nothing could be read, or the deployment is unknown.
     """
     runs, report = read_benchmarks(files, load)
     target = benchmark_target(runs, given.model, given.gpu, given.flags)
-    target.deployment()  # checks it
+    target.deployment()  # checks the deployment
     sources = [{"path": file.name, "sha256": report.sha256} for file in files]
     origin = {"sources": sources, "deployment": target}
     _write_single(out, BENCHMARKS, benchmark_table(runs), report, origin)
@@ -234,17 +233,17 @@ def ingest_benchmarks(
 def _write_single(
     out: Path, name: str, table: pa.Table, report: ReadReport, origin: dict[str, object]
 ) -> None:
-    """Write a folder with one table and what its manifest says of where that comes from."""
+    """Write a folder with one table and a manifest with its origin."""
     with trace_tables.atomic_folder(out) as folder:
         entry = trace_tables.write_table(folder, name, table.to_batches(), table.schema)
         held = {"tables": {name: entry}, "reports": {name: report}}
         trace_tables.write_manifest(folder, origin | held)
 
 
-# Canonical tables of a run, from its raw ones.
+# Canonical tables of a run, from its raw tables.
 
-#: What cycles, links and floors need of the steps, segments, states and journeys of the requests,
-#: and the level of knowledge of a step of its snapshots: little enough to keep in memory.
+#: Columns that are kept in memory: those for cycles, links and lower bounds of steps, for
+#: segments, states and journeys of requests, and for the knowledge of a step's snapshots.
 _OF_SNAPSHOTS = ("segment", "step_id", "is_prefill", "new_tokens")
 _OF_REQUESTS = (
     "server", "segment", "wall_s", "queued_s", "finished_s", "scheduled_step", "first_token_step",
@@ -257,11 +256,11 @@ _OF_STEPS = (
     "preempted", "kv_usage", "is_ambiguous",
 )  # fmt: skip
 
-#: What the floor of a step and the durations that it is held against need.
+#: Columns for a step's lower bound, and the durations that are compared with it.
 _OF_FLOORS = ("prefill_requests", "decode_requests", "prefill_tokens", "kv_blocks_total",
               "kv_usage", "reported_duration_s")  # fmt: skip
 
-#: Rows that the floor is worked out for at most, evenly spread.
+#: Most rows for which the lower bound is computed, evenly spread.
 _FLOOR_ROWS = 50_000
 
 
@@ -271,10 +270,10 @@ def _write_run(
     """Write the tables and, last, the manifest.
 
     Args:
-        folder: To fill.
-        run: What was read.
-        target: The deployment as the user names it, if it is known.
-        deployment: The deployment, with its model and GPU loaded.
+        folder: Folder to fill.
+        run: Raw tables of the run.
+        target: Deployment as the user names it; None if unknown.
+        deployment: Deployment with its model and GPU loaded; None if unknown.
     """
     begin = time.perf_counter()
     all_steps = canonical_steps(run.tables[STEPS], run.release)
@@ -303,7 +302,7 @@ def _write_run(
     made = {"steps": all_steps, "requests": all_requests, "snapshots": all_snapshots}
     write = partial(trace_tables.write_table, folder)
     tables = {name: write(name, table.batches(), table.schema) for name, table in made.items()}
-    if not any(table["rows"] for table in tables.values()):  # they would replace good ones
+    if not any(table["rows"] for table in tables.values()):  # empty tables would replace good ones
         read = (f"{r.read} {name} (refused {r.refused})" for name, r in run.reports.items())
         fault = "has no usable step and no usable request"
         raise PinnError(f"{run.source} {fault}: {', '.join(read)}")
@@ -323,7 +322,7 @@ def _write_run(
         "intervals": cycles.accounting(intervals),
         "medians_by_decodes": cycles.medians_by_decodes(steps, intervals).to_dict("records"),
         "rules": cycles.RULES,
-        # Such a usage is no share: in percent, say.
+        # Larger values are no shares, but percentages for example.
         "implausible": {"kv_usage above 1": pc.sum(above_one).as_py() or 0},
         "request_issues": dict(Counter(counts).most_common()),
         "targets": checks,
@@ -335,9 +334,9 @@ def _write_run(
 def _floor_checks(
     steps: Canonical, intervals: pd.DataFrame, deployment: Deployment
 ) -> dict[str, dict[str, str | float | bool]]:
-    """Verdicts on the candidate columns.
+    """Return verdicts on the candidate columns of step times.
 
-    The floor of a window is the mean of the floors of its ends, that of a single step its own.
+    The lower bound of a window is the mean of those of its ends.
     """
     rows = np.unique(np.linspace(0, len(intervals) - 1, _FLOOR_ROWS).astype(np.int64))
     window, block_size = deployment.model.window_tokens, deployment.recipe.block_tokens

@@ -1,4 +1,4 @@
-"""Intervals between snapshots: what ran in each, early and late ones apart."""
+"""Batches of intervals between sampled steps, and the split of intervals by time."""
 
 from dataclasses import fields
 
@@ -14,31 +14,30 @@ from pinn.measurements.traces.steps import JOURNEY, MAX_STEP_ID, SNAPSHOT
 from pinn.measurements.traces.trace_tables import TraceTables
 from pinn.physics.batch_sums import BatchSums
 
-# Batches of steps that are scheduled ahead of their run, told from summaries alone.
+# Steps that are scheduled ahead of their run, recognized from summaries alone.
 #
 # With asynchronous scheduling, vLLM's default, step j is scheduled while step j - 1 still runs.
-# Two things follow for summaries:
+# This has two consequences for summaries:
 #
-# - The scheduler comes to step j + 1 when step j - 1 has ended, so that the time from the start
-#   of step j to that of step j + 1 is the run of step j - 1.
-# - A request whose prompt ended in step j - 1 has no output yet when step j is scheduled, so that
-#   step j counts it as a prefill of one token again: an *echo*. In truth it decodes there.
+# - The scheduler handles step j + 1 when step j - 1 has ended. The time from the start of step j
+#   to that of step j + 1 is therefore the duration of step j - 1.
+# - A request whose prompt ended in step j - 1 has no output yet when step j is scheduled. Step j
+#   therefore counts it again as a prefill of one token, an *echo*, although it decodes there.
 #
-# Echoes thus tell of the prefills of the step before, but for their tokens.
+# Echoes thus reveal the number of prefills of the previous step, but not their tokens.
 
-#: Pairs of consecutive sampled steps, the first with one prefill of several tokens, below which
-#: nothing is concluded, and the share of them that must be followed by an echo. A request with
-#: a prompt of many chunks is followed by one too, but only once. Assumptions; in the public run
-#: every one is.
+#: Fewest pairs of consecutive sampled steps, the first with one prefill of several tokens, for a
+#: conclusion, and share of them that must be followed by an echo. A prompt of many chunks has only
+#: one echo. Assumptions; in the public run every pair has one.
 MIN_PAIRS = 10
 MIN_SHARE = 0.5
 
 
 def is_ahead(steps: pd.DataFrame) -> Bool[np.ndarray, " steps"]:
-    """Whether each step belongs to a segment whose steps are scheduled ahead.
+    """Return whether each step belongs to a segment whose steps are scheduled ahead.
 
     Args:
-        steps: Canonical steps in their order.
+        steps: Canonical steps in order.
     """
     segment = steps["segment"].to_numpy()
     requests, tokens = (steps[f"prefill_{c}"].to_numpy() for c in ("requests", "tokens"))
@@ -51,7 +50,7 @@ def is_ahead(steps: pd.DataFrame) -> Bool[np.ndarray, " steps"]:
 
 
 def follows(steps: pd.DataFrame) -> Bool[np.ndarray, " steps"]:
-    """Whether the row above is the step right before."""
+    """Return whether the row above is the immediately preceding step."""
     found = np.zeros(len(steps), dtype=bool)
     same = np.diff(steps["segment"].to_numpy()) == 0
     found[1:] = same & (np.diff(steps["step_id"].to_numpy()) == 1)
@@ -59,10 +58,10 @@ def follows(steps: pd.DataFrame) -> Bool[np.ndarray, " steps"]:
 
 
 def own_work(steps: pd.DataFrame) -> pd.DataFrame:
-    """The steps with their echoes counted as decodes.
+    """Return the steps with their echoes counted as decodes.
 
-    Where there are more prefill tokens than prefills, one prefill is taken to be real and the
-    others are echoes; else all are.
+    If there are more prefill tokens than prefills, one prefill is assumed real and the others
+    echoes; else all are echoes.
 
     Args:
         steps: Canonical steps that are scheduled ahead.
@@ -76,7 +75,7 @@ def own_work(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def work_before(steps: pd.DataFrame, chunk_tokens: float) -> pd.DataFrame:
-    """An estimate of what ran in the step before each: the echoes as prefills, decodes unchanged.
+    """Estimate the batch of the step before each: echoes as prefills, decodes unchanged.
 
     Args:
         steps: Canonical steps that are scheduled ahead.
@@ -87,7 +86,7 @@ def work_before(steps: pd.DataFrame, chunk_tokens: float) -> pd.DataFrame:
 
 
 def mean_chunk(steps: pd.DataFrame) -> float:
-    """Mean tokens of a real prefill; 1 where none is seen."""
+    """Return the mean tokens of a real prefill; 1 without any."""
     own = own_work(steps)
     requests = float(own["prefill_requests"].sum())
     return float(own["prefill_tokens"].sum()) / requests if requests else 1.0
@@ -99,17 +98,17 @@ def _echoes(steps: pd.DataFrame) -> Float[np.ndarray, " steps"]:
     return np.where(has_real, np.maximum(requests - 1, 0), requests)
 
 
-# Splits inside a run: in time, since later steps of a run must not teach about earlier ones.
+# Splits inside a run by time, since later steps must not inform predictions of earlier ones.
 
 
 def temporal_split(cycles: pd.DataFrame) -> list[Int[np.ndarray, " part"]]:
-    """Rows of good intervals: of the first 60 % of a run's time, the next 20 %, the last 20 %.
+    """Return rows of good intervals in the first 60 %, next 20 % and last 20 % of a run's time.
 
-    Times are shares of each segment's own span, so that every run is in all three parts. An
-    interval that reaches past its part's end is dropped: it would tell of the next part.
+    Times are relative to each segment's span, so that every run is in all three parts. An interval
+    that crosses the end of a part is dropped.
 
     Args:
-        cycles: The cycle table.
+        cycles: Cycle table.
     """
     groups = cycles.groupby("segment")["start_s"]
     begin, span = groups.transform("min"), groups.transform("max") - groups.transform("min")
@@ -121,23 +120,23 @@ def temporal_split(cycles: pd.DataFrame) -> list[Int[np.ndarray, " part"]]:
     return [np.flatnonzero(use & (share >= a) & (share < b) & ~(end > b + 1e-9)) for a, b in edges]
 
 
-# Batches of chosen intervals, as the weighted sums that a linear fit needs.
+# Batches of selected intervals, as weighted sums for a linear fit.
 #
-# Where steps are scheduled ahead of their run (see ``is_ahead``), an interval of which only
-# summaries are known ran the batches one step earlier: a single cycle that of the step before,
-# from its own summary if that was sampled too, a window those before its ends as well as its
+# If steps are scheduled ahead of their run (see ``is_ahead``), an interval known only from
+# summaries ran the batches of one step earlier. A single cycle ran the batch of the step before,
+# known from its own summary if sampled; a window ran batches before its ends as well as at its
 # ends.
 
 
 class IntervalBatches:
-    """Gives the batches of intervals of a folder of trace tables."""
+    """Batches of the intervals in a folder of trace tables."""
 
     def __init__(self, traces: TraceTables, deployment: Deployment) -> None:
-        """Rebuild what the journeys tell.
+        """Rebuild the batches that the journeys determine.
 
         Args:
-            traces: The tables.
-            deployment: What ran.
+            traces: Trace tables.
+            deployment: Deployment that was traced.
         """
         self._steps, self._cycles = traces.steps, traces.cycles
         self._window = deployment.model.window_tokens
@@ -153,7 +152,7 @@ class IntervalBatches:
             self._journeys = journeys_by_segment(traces.requests, self._steps, budget)
 
     def of(self, rows: Int[np.ndarray, " intervals"]) -> WeightedBatches:
-        """Batches of intervals.
+        """Return the batches of intervals.
 
         Args:
             rows: Rows of the cycle table, none of which is the last of its segment.
@@ -178,7 +177,7 @@ class IntervalBatches:
         return _joined(parts)
 
     def of_steps(self, rows: Int[np.ndarray, " steps"]) -> BatchSums:
-        """Batches of sampled steps, each at the best level of knowledge there is.
+        """Return the batches of sampled steps, each from the best available data.
 
         Args:
             rows: Rows of the step table.
@@ -198,11 +197,11 @@ class IntervalBatches:
     def at(
         self, segment: Int[np.ndarray, " steps"], step: Int[np.ndarray, " steps"]
     ) -> tuple[BatchSums, Bool[np.ndarray, " steps"]]:
-        """Batches of any steps: sampled ones, else what the journeys tell for sure.
+        """Return the batches of any steps: sampled ones, or those that the journeys determine.
 
         Args:
             segment: Segment of each step.
-            step: Its number.
+            step: Number of each step within its segment.
 
         Returns:
             The batches, and whether each is known; unknown ones are empty.
@@ -225,7 +224,7 @@ class IntervalBatches:
         return sums, known
 
     def _summaries(self, rows: np.ndarray) -> BatchSums:
-        """Return the evidence of steps in the summaries alone."""
+        """Return the batch sums of steps from their summaries alone."""
         chosen = self._steps.iloc[rows]
         ahead = self._ahead[rows]
         if ahead.any():
@@ -235,7 +234,7 @@ class IntervalBatches:
         return batches.aggregate_sums(chosen, self._block_size, self._window)
 
     def _before(self, rows: np.ndarray) -> BatchSums:
-        """Batches of the steps right before sampled ones, all of which are scheduled ahead."""
+        """Return the batches of the steps right before sampled ones that are scheduled ahead."""
         estimate = work_before(self._steps.iloc[rows], self._chunk)
         sums = batches.aggregate_sums(estimate, self._block_size, self._window)
         sums = batches.each_sum(np.copy, sums)
@@ -244,7 +243,7 @@ class IntervalBatches:
         return sums
 
     def _known(self, rows: np.ndarray, which: np.ndarray) -> WeightedBatches:
-        """Every step of intervals that the journeys tell request by request."""
+        """Return every step of intervals whose requests the journeys determine."""
         cycles = self._cycles.iloc[rows[which]]
         parts = []
         for number, journeys in self._journeys.items():
@@ -267,7 +266,7 @@ class IntervalBatches:
 
 
 def _fill(sums: BatchSums, rows: np.ndarray, found: BatchSums) -> None:
-    """Write batches into their rows."""
+    """Write batches into their rows of the sums."""
     for field in fields(BatchSums):
         getattr(sums, field.name)[rows] = getattr(found, field.name)
 

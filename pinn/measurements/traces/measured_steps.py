@@ -1,6 +1,6 @@
-"""Whole steps with their own times: the table of ``pinn measure``, or of Dynamo's pass metrics.
+"""Measured whole steps: the table of ``pinn measure``, or of Dynamo's forward-pass metrics.
 
-Steps that ran the same batch are one row of :class:`MeasuredSteps`, their median.
+All steps of one batch are one row of :class:`MeasuredSteps`, with their median.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,23 +33,23 @@ from pinn.specs.gpu import find_gpu
 from pinn.specs.serving import VLLM, ServingSpec
 from pinn.units import MILLISECOND
 
-#: Where ``pinn.measurements.program`` leaves files of a load generator.
+#: Folder in which ``pinn.measurements.program`` puts files of a load generator.
 SERVING_FOLDER = "serving"
 
-#: Their table in a folder that ``pinn ingest`` wrote.
+#: Name of their table in a folder that ``pinn ingest`` wrote.
 MEASURED = "measured_steps"
 
-#: Fewest steps whose median counts: as many as ``pinn measure`` leaves of a slow batch.
+#: Fewest steps for a median, as few as ``pinn measure`` keeps of a slow batch.
 LEAST = 3
 
-#: Times the median from which a step is cold or stalled, as there.
+#: Multiple of the median from which on a step is cold or stalled, as in ``pinn measure``.
 FAR = 3.0
 
-#: Least relative noise of one step, since a few may be equal by chance: an assumption.
+#: Smallest relative noise of one step, since a few may be equal by chance: an assumption.
 _LEAST_NOISE = 0.005
 
-#: Steps as many as which the scatter of all batches counts in one's own: repeats end where a few
-#: happen to lie close, so that their own scatter is too small. An assumption.
+#: Weight, in steps, of the scatter of all batches in that of one batch. Repeats end when a few
+#: steps are close to each other, so that their own scatter is too small. An assumption.
 _LIKE_OTHERS = 16.0
 
 Rows = Float[np.ndarray, " batches"]
@@ -57,14 +57,14 @@ Rows = Float[np.ndarray, " batches"]
 
 @dataclass(frozen=True)
 class MeasuredSteps:
-    """Batches that were measured.
+    """Measured batches.
 
     Attributes:
-        name: Where they are from.
-        facts: What was written beside them: card, host, release, flags.
-        report: Steps read, accepted and refused.
-        rows: A row each batch: ``COUNTS``, means over its steps; ``seconds``, their median;
-            ``error``, its relative standard error; and ``count``, the steps.
+        name: Name of the source.
+        facts: Metadata of the measurement: card, host, release, flags.
+        report: Counts of steps read, accepted and refused.
+        rows: One row per batch: ``COUNTS``, means over its steps; ``seconds``, their median;
+            ``error``, its relative standard error; and ``count``, the number of steps.
     """
 
     name: str
@@ -77,29 +77,29 @@ class MeasuredSteps:
 
     @property
     def seconds(self) -> Rows:
-        """Median of each batch."""
+        """Return the median of each batch in seconds."""
         return self.rows["seconds"].to_numpy(float)
 
     @property
     def error(self) -> Rows:
-        """Relative standard error of each median."""
+        """Return the relative standard error of each median."""
         return self.rows["error"].to_numpy(float)
 
     @property
     def names(self) -> list[str]:
-        """The batches as the command line writes them."""
+        """Return the batches as the command line writes them."""
         alike = zip(*vars(alike_batches(self.rows)).values(), strict=True)
         return [str(Wanted(*map(round, batch))) for batch in alike]
 
     def sums(self, window: float | None) -> BatchSums:
-        """Sums of the batches."""
+        """Return the batch sums."""
         return alike_batches(self.rows).sums(window)
 
     def target(self, model: str | None, gpu: str | None, flags: Mapping[str, FlagValue]) -> Target:
-        """The measured server: the user's word, then the engine's settings, then its flags.
+        """Return the measured server: by the user, else the engine's settings, else its flags.
 
         Raises:
-            PinnError: If neither says which model or GPU.
+            PinnError: If model or GPU are unknown.
         """
         cards = [card.text("name") for card in self.facts.trees("cards")]
         model = model or self.facts.text("model")
@@ -125,19 +125,19 @@ class MeasuredSteps:
         )
 
     def engine(self, flags: Mapping[str, FlagValue]) -> EngineSpec:
-        """Return scheduler settings: the user's, else those that the engine logged."""
+        """Return scheduler settings: the user's, or else those that the engine logged."""
         named = {"num_gpu_blocks_override": "kv_blocks", "async_scheduling": "async_scheduling"}
         settings = {name: self.facts.values.get(key) or None for name, key in named.items()}
         return specified(EngineSpec, {**settings, **flags})
 
     @property
     def serving(self) -> list[Path]:
-        """Files of what a server of the same flags was seen to do."""
+        """Return the load generator's files of a server with these flags."""
         return sorted((Path(self.name).parent / SERVING_FOLDER).glob("*.json"))
 
 
 def alike_batches(steps: pd.DataFrame) -> UniformBatches:
-    """The batches of a table with the columns ``COUNTS``, requests of a kind taken as alike."""
+    """Return the batches of a table with columns ``COUNTS``, with equal requests of each kind."""
     prompts, tokens, cached, decodes, context = steps[list(COUNTS)].to_numpy(float).T
     each = np.maximum(prompts, 1)
     of_decode = context / np.maximum(decodes, 1)
@@ -145,10 +145,10 @@ def alike_batches(steps: pd.DataFrame) -> UniformBatches:
 
 
 def typed_flags(words: Sequence[str], release: str = "") -> dict[str, FlagValue]:
-    """Fields of ``ServingSpec`` (and ``precision``) among vLLM's arguments; others are left.
+    """Return fields of ``ServingSpec`` (and ``precision``) in vLLM's arguments; others are ignored.
 
     Raises:
-        PinnError: If a value is not one that its flag can have.
+        PinnError: If a flag has a bad value.
     """
     found = read_arguments(VLLM, list(map(str, words)), release, only_known=True).configuration
     format_ = {"precision": found["precision"]} if found.get("precision") else {}
@@ -156,12 +156,13 @@ def typed_flags(words: Sequence[str], release: str = "") -> dict[str, FlagValue]
 
 
 def read_measured_steps(path: Path) -> MeasuredSteps:
-    """Read a folder that ``pinn measure`` wrote, or a CSV file of one server in its layout.
+    """Read a folder of ``pinn measure``, or a CSV file of one server in its format.
 
     The table may be of any size (:func:`read_step_table`).
 
     Raises:
-        PinnError: If there is none, it lacks a column, is of several servers, or no batch is left.
+        PinnError: If there is no table, it lacks a column, has several servers, or no batch is
+            left.
     """
     file = path / STEPS_FILE if path.is_dir() else path
     table = read_step_table(file)
@@ -171,10 +172,10 @@ def read_measured_steps(path: Path) -> MeasuredSteps:
 
 
 def _facts(file: Path) -> Tree:
-    """Metadata written beside the steps.
+    """Return the metadata beside the steps.
 
     Raises:
-        PinnError: If it is none of ``pinn measure``.
+        PinnError: If the metadata is not of ``pinn measure``.
     """
     facts = read_json(file)
     told = facts if isinstance(facts, dict) else {}
@@ -196,7 +197,7 @@ def ingested_steps(traces: TraceTables) -> MeasuredSteps:
 
 
 def _grouped(table: StepTable, file: Path, facts: Tree) -> MeasuredSteps:
-    """Return the median of each batch, without what is far from it."""
+    """Return the median of each batch, without outliers."""
     latency, batch, kept = table.milliseconds, table.batch, KeptRows(len(table.batch))
     usual_ms = _medians(latency, batch, len(table.alike))
     slow = latency > FAR * usual_ms[batch]
@@ -223,7 +224,7 @@ def _grouped(table: StepTable, file: Path, facts: Tree) -> MeasuredSteps:
 
 
 def _medians(values: np.ndarray, batch: np.ndarray, batches: int) -> np.ndarray:
-    """Return the median of each batch; 0 of one without a value."""
+    """Return the median of each batch; 0 for a batch without a value."""
     found = pd.Series(values).groupby(batch).median()
     medians = np.zeros(batches)
     medians[found.index] = found

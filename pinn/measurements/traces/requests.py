@@ -1,8 +1,8 @@
-"""The canonical table of requests: a row each, its moments in seconds, and alpha's targets.
+"""The canonical table of requests: one row each, times in seconds, and targets for alpha.
 
 The engine's span (``llm_core``) is joined to the API server's (``llm_request``) by the parent span:
-their request ids differ. All moments are on the server host's monotonic clock; a step number tells
-in which engine step an event happened.
+their request ids differ. All times are on the server host's monotonic clock. A step number is that
+of the engine step in which an event happened.
 """
 
 from collections import Counter
@@ -32,7 +32,7 @@ STATE_COLUMNS = tuple(
 
 _MOMENTS = (*FRONT_MOMENTS.values(), *ENGINE_MOMENTS.values())
 
-#: Columns that the engine's events tell better than its spans.
+#: Columns for which the engine's events are more precise than its spans.
 _OF_EVENTS = {"prompt_tokens": "prefill_total", "output_tokens": "decode_done",
               "max_tokens": "decode_max"}  # fmt: skip
 
@@ -40,15 +40,14 @@ _OF_EVENTS = {"prompt_tokens": "prefill_total", "output_tokens": "decode_done",
 def canonical_requests(
     engine: pa.Table, front: pa.Table, release: Callable[[], None] = lambda: None
 ) -> Canonical:
-    """The engine's spans with their parents, then lone API spans; in order of the first moment.
+    """Return the engine's spans with their parents, then lone API spans, by their first time.
 
-    Second copies of a span are refused. Segment and state, which spans do not tell, are null until
-    they are given.
+    Repeated spans are refused. Segment and state, which spans lack, are null until they are set.
 
     Args:
         engine: Raw rows of the engine's spans.
         front: Raw rows of the API server's spans.
-        release: Gives back the memory of what was looked at.
+        release: Function that frees memory of pages that were read.
     """
     refused: Counter[str] = Counter()
     engines, fronts = _first_copies(engine, refused), _first_copies(front, refused)
@@ -63,7 +62,7 @@ def canonical_requests(
     first = np.full(len(rows), np.nan)
     moments = ((front, "arrived_s", 1), (engine, "queued_s", 0), (engine, "scheduled_s", 0))
     for table, name, side in moments:
-        values = np.append(table[name].to_numpy(), np.nan)  # which row -1 is
+        values = np.append(table[name].to_numpy(), np.nan)  # the entry of row -1
         first = np.where(np.isnan(first), values[rows[:, side]], first)
     rows = rows[np.argsort(first, kind="stable")]
     read = engine.num_rows + front.num_rows
@@ -74,7 +73,7 @@ def canonical_requests(
 
 
 def _first_copies(spans: pa.Table, refused: Counter[str]) -> np.ndarray:
-    """Rows whose span id was not seen before; spans without an id have no copies."""
+    """Return rows whose span id is new; spans without an id are never repeated."""
     ids = spans["span_id"].combine_chunks()
     repeated = pd.Series(pc.dictionary_encode(ids).indices.to_numpy()).duplicated().to_numpy()
     copies = repeated & pc.not_equal(ids, "").to_numpy(zero_copy_only=False)
@@ -83,7 +82,7 @@ def _first_copies(spans: pa.Table, refused: Counter[str]) -> np.ndarray:
 
 
 def _columns(engine: pa.Table, front: pa.Table, rows: np.ndarray) -> Columns:
-    """Return the engine's value, else the API server's; null where neither has one."""
+    """Return the engine's value, or else the API server's; null without either."""
     behind, before = _known_rows(engine, rows[:, 0]), _known_rows(front, rows[:, 1])
 
     def column(name: str) -> pa.Array:
@@ -99,7 +98,7 @@ def _columns(engine: pa.Table, front: pa.Table, rows: np.ndarray) -> Columns:
 
 
 def _known_rows(table: pa.Table, rows: np.ndarray) -> Columns:
-    """Rows of a table; null for row -1. Only the stretch they lie in is touched."""
+    """Return rows of a table; null for row -1. Only the pages of these rows are read."""
     held = rows[rows >= 0]
     low, high = (int(held.min()), int(held.max()) + 1) if len(held) else (0, 0)
     stretch, places = table.slice(low, high - low), pa.array(rows - low, mask=rows < 0)
@@ -107,7 +106,7 @@ def _known_rows(table: pa.Table, rows: np.ndarray) -> Columns:
 
 
 def _known(column: pa.ChunkedArray) -> pa.Array:
-    """The column with null for -1, not-a-number and the empty text."""
+    """Return the column with null for -1, NaN and the empty text."""
     whole = column.combine_chunks()
     if pa.types.is_list(whole.type):
         return whole
@@ -119,7 +118,7 @@ def _known(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _issues(column: Columns) -> pa.Array:
-    """The first thing that is wrong with each request; null where nothing is."""
+    """Return the first problem of each request; null without any."""
 
     def values(name: str) -> np.ndarray:
         return column(name).to_numpy(zero_copy_only=False)
@@ -147,12 +146,12 @@ def _issues(column: Columns) -> pa.Array:
 
 
 def _elapsed(begin: str, end: str, column: Columns) -> pa.Array:
-    """Seconds between two moments; null where one is missing or the order is wrong."""
+    """Return the seconds between two times; null if one is missing or they are out of order."""
     return _not_negative(pc.subtract(column(end), column(begin)))
 
 
 def _output_token_s(column: Columns) -> pa.Array:
-    """Seconds per output token after the first."""
+    """Return the seconds per output token after the first."""
     further = pc.subtract(column("output_tokens"), 1)
     decoding = pc.subtract(column("finished_s"), column("first_token_s"))
     return _not_negative(pc.divide(decoding, pc.if_else(pc.greater(further, 0), further, None)))

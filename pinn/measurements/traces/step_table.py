@@ -1,4 +1,4 @@
-"""A table of whole steps of any size, read in pieces into the columns that are fitted to."""
+"""Reader of a table of whole steps of any size, in pieces."""
 
 import codecs
 import csv
@@ -18,15 +18,15 @@ from pinn.common.tables import KeptRows
 from pinn.errors import PinnError
 from pinn.measurements.readers.vllm import check_file
 
-#: Columns that a table needs, all numbers.
+#: Required numeric columns.
 COUNTS = ("num_prefill_requests", "sum_prefill_tokens", "sum_prefill_kv_tokens",
           "num_decode_requests", "sum_decode_kv_tokens")  # fmt: skip
 LATENCY = "latency_ms"
 
-#: Columns that are equal in all steps of a batch; contexts of decodes grow from step to step.
+#: Columns that are equal for all steps of a batch; contexts of decodes grow from step to step.
 ALIKE = COUNTS[:4]
 _BATCH, _COLD = "batch", "is_cold"
-#: Columns that tell one server from others: they may hold one value.
+#: Columns that identify a server, so they must have one value.
 _SERVERS = {
     "run": "{file} has steps of {count} runs: give those of one server",
     "dp_rank": "{file} has steps of several data-parallel ranks: give those of one rank",
@@ -43,11 +43,11 @@ class StepTable:
     """The accepted steps of a table.
 
     Attributes:
-        alike: Counts ``ALIKE`` of each batch.
-        batch: Row of ``alike`` of each step; batches without an accepted step may be among them.
-        context: Tokens that the decodes of each step had before it.
-        milliseconds: Time of each step.
-        read: Rows of the table.
+        alike: Columns ``ALIKE`` of each batch.
+        batch: Index into ``alike`` of each step; some batches may have no accepted step.
+        context: Cached tokens of the decodes before each step.
+        milliseconds: Time of each step in ms.
+        read: Number of rows of the table.
         refused: Reason -> number of rows refused for it.
     """
 
@@ -62,11 +62,11 @@ class StepTable:
 def read_step_table(file: Path) -> StepTable:
     """Read a CSV table of steps.
 
-    A table without the column ``batch`` takes consecutive steps of equal prompts and as many
-    decodes as one batch. A row that is too short or too long is refused and counted.
+    Without a column ``batch``, consecutive steps with equal prompts and equally many decodes are
+    one batch. A row that is too short or too long is refused and counted.
 
     Raises:
-        PinnError: If it is no table, lacks a column, or is of several servers.
+        PinnError: If the file is no table, lacks a column, or has several servers.
     """
     check_file(file, _REMEDY)
     _check_text(file)
@@ -86,7 +86,7 @@ def read_step_table(file: Path) -> StepTable:
 
 
 def _check_text(file: Path) -> None:
-    """Refuse what is no UTF-8, of which Arrow would lose rows that it cannot show."""
+    """Refuse text that is not UTF-8, of which Arrow would lose rows."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     with file.open("rb") as pieces:
         try:
@@ -136,7 +136,7 @@ def _tables(file: Path, names: list[str], wrong: Counter[str]) -> Iterator[pa.Ta
 
 
 class _Pieces:
-    """The accepted steps of the pieces so far, and the batches that they ran."""
+    """Accepted steps of the pieces so far, and their batches."""
 
     def __init__(self, file: Path, names: list[str]) -> None:
         self._file, self._names = file, names
@@ -151,10 +151,10 @@ class _Pieces:
         self._read, self._refused = 0, Counter[str]()
 
     def add(self, table: pa.Table) -> None:
-        """Take a piece.
+        """Add a piece of the table.
 
         Raises:
-            PinnError: If it is of several servers.
+            PinnError: If the table has several servers.
         """
         for name in set(_SERVERS) & set(table.column_names):
             self._servers[name] |= set(table[name].unique().drop_null().to_pylist())
@@ -174,7 +174,7 @@ class _Pieces:
         self._milliseconds.append(accepted[LATENCY].to_numpy().copy())
 
     def _of_known(self, rows: np.ndarray) -> np.ndarray:
-        """Return the batch of each row, which its name and its counts tell."""
+        """Return the batch of each row, by its name and its counts."""
         codes = _group_numbers(rows)
         _, first = np.unique(codes, return_index=True)
         numbers = [self._known.setdefault(row.tobytes(), len(self._known)) for row in rows[first]]
@@ -184,7 +184,7 @@ class _Pieces:
         return np.array(numbers, np.int32)[codes]
 
     def _of_runs(self, rows: np.ndarray) -> np.ndarray:
-        """Return the batch of each row, a run of equal rows that may go on from the last piece."""
+        """Return the batch of each row: a run of equal rows, which may continue the last piece."""
         before = np.vstack([self._last, rows[:-1]])
         is_new = ~((rows == before) | (np.isnan(rows) & np.isnan(before))).all(axis=1)
         is_new[0] |= not self._batches
@@ -194,7 +194,7 @@ class _Pieces:
         return numbers.astype(np.int32)
 
     def whole(self, wrong: Counter[str]) -> StepTable:
-        """Return all of it; rows that did not fit the header come on top."""
+        """Return all accepted steps; rows that did not fit the header are added to the counts."""
         read, refused = self._read + wrong.total(), dict(wrong + self._refused)
         alike, batch = _joined(self._alike), _joined(self._batch)
         context, milliseconds = _joined(self._context), _joined(self._milliseconds)
@@ -202,14 +202,14 @@ class _Pieces:
 
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:
-    """Return the parts one after another, and let go of them."""
+    """Return the concatenated parts, and free them."""
     found = np.concatenate(parts)
     parts.clear()
     return found
 
 
 def _numbers(column: pa.ChunkedArray) -> np.ndarray:
-    """Return cells as numbers; NaN where a cell is missing or none."""
+    """Return cells as numbers; NaN for a missing cell or other text."""
     try:
         return column.cast(pa.float64()).to_numpy()
     except pa.ArrowInvalid:
@@ -218,12 +218,12 @@ def _numbers(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def _small(values: np.ndarray) -> np.ndarray:
-    """Return whole numbers in half the memory where they fit."""
+    """Return whole numbers in half the memory if they fit."""
     return values.astype(np.int32 if abs(values).max(initial=0) < 2**31 else values.dtype)
 
 
 def _refuse_faulty(numbers: pd.DataFrame, kept: KeptRows) -> None:
-    """Refuse rows by what stands in them alone."""
+    """Refuse rows by their own values."""
     refuse = kept.refuse
     whole = numbers[[name for name in numbers if name != LATENCY]]
     refuse(_MISSING, ~np.isfinite(numbers).all(axis=1))
@@ -238,7 +238,7 @@ def _refuse_faulty(numbers: pd.DataFrame, kept: KeptRows) -> None:
 
 
 def _group_numbers(rows: np.ndarray) -> np.ndarray:
-    """Number the distinct rows, in the order in which they come."""
+    """Return each row's number among the distinct rows, in order of first appearance."""
     groups = np.zeros(len(rows), np.int64)
     for column in rows.T:
         codes, values = pd.factorize(column)

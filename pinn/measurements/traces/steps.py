@@ -1,4 +1,4 @@
-"""Steps of a trace, its stretches without a gap, and snapshots of its requests."""
+"""Canonical steps and snapshots of a trace, and its segments without gaps."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -15,18 +15,17 @@ from pinn.common.tables import KeptRows
 from pinn.measurements.schemas import SCHEMAS
 from pinn.units import MICROSECOND, NANOSECOND
 
-# Segments: stretches of one server process on one clock, in which step numbers and time both
-# grow.
+# Segments: stretches of one server process on one clock, in which step numbers and time both grow.
 #
-# A file may hold several servers, a server may be restarted (its step numbers begin anew) and
-# its host rebooted (its monotonic clock begins anew). Intervals between steps mean something
-# only inside one segment.
+# A file may have several servers. A server may restart, which resets its step numbers, and its host
+# may reboot, which resets its monotonic clock. Intervals between steps are valid only inside one
+# segment.
 
-#: Monotonic clocks of one boot differ from the epoch by a constant; a larger step is another clock
-#: (how much larger is an assumption).
+#: Smallest change, in seconds, of epoch minus monotonic time that means another clock: an
+#: assumption. Within one boot the difference is constant.
 CLOCK_STEP_S = 5.0
 
-#: More falls of the step number than this, in number and as a share of the rows, are no restarts
+#: Number of decreases of the step number, and share of rows, above which they are not restarts
 #: (assumptions).
 MAX_RESTARTS = 3
 MAX_RESTART_SHARE = 0.01
@@ -41,8 +40,8 @@ class Segments:
     Attributes:
         order: Rows by segment, then start time.
         segment: Segment of each row, in the order of the input.
-        is_ambiguous: Whether two servers with equal resource attributes wrote the row's segment in
-            turn, so that they cannot be told apart.
+        is_ambiguous: Whether two servers with equal resource attributes wrote the row's segment,
+            which cannot be separated.
     """
 
     order: Whole
@@ -51,13 +50,13 @@ class Segments:
 
 
 def find_segments(server: Whole, step_id: Whole, start_ns: Whole, wall_ns: Whole) -> Segments:
-    """Tell apart servers, boots and processes.
+    """Separate servers, boots and processes.
 
     Args:
-        server: The server by its resource attributes.
-        step_id: Step number.
-        start_ns: Its start on the server's monotonic clock.
-        wall_ns: Epoch time beside it; 0 where unknown.
+        server: Number of the server, by its resource attributes.
+        step_id: Step number of each row.
+        start_ns: Start of each step on the server's monotonic clock.
+        wall_ns: Epoch time of each start; 0 if unknown.
     """
     clock = _clock_groups(server, start_ns, wall_ns)
     order = np.lexsort((step_id, start_ns, clock))
@@ -73,9 +72,9 @@ def find_segments(server: Whole, step_id: Whole, start_ns: Whole, wall_ns: Whole
 
 
 def _clock_groups(server: np.ndarray, start_ns: np.ndarray, wall_ns: np.ndarray) -> np.ndarray:
-    """Number the monotonic clocks: equal for rows of one server and one boot of its host.
+    """Return the number of each row's monotonic clock: one per server and boot of its host.
 
-    Inside one boot, epoch minus monotonic time is constant but for the drift of the epoch clock.
+    Within one boot, epoch minus monotonic time is constant except for clock drift.
     """
     offset_s = np.where(wall_ns > 0, (wall_ns - start_ns) * 1e-9, -np.inf)
     order = np.lexsort((offset_s, server))
@@ -88,9 +87,9 @@ def _clock_groups(server: np.ndarray, start_ns: np.ndarray, wall_ns: np.ndarray)
 
 
 def _runs(step_id: np.ndarray) -> tuple[np.ndarray, bool]:
-    """Cut rows in order of time where the step number does not grow.
+    """Cut rows in order of time wherever the step number does not grow.
 
-    A restart makes one cut. Many cuts mean that two servers write the same name in turn.
+    A restart makes one cut. Many cuts mean that two servers write under one name.
     """
     falls = np.diff(step_id) <= 0
     if falls.sum() > max(MAX_RESTARTS, MAX_RESTART_SHARE * len(step_id)):
@@ -98,10 +97,10 @@ def _runs(step_id: np.ndarray) -> tuple[np.ndarray, bool]:
     return np.concatenate(([0], np.cumsum(falls))), False
 
 
-# The canonical table of steps: one row per sampled engine step, in SI units.
+# Canonical table of steps: one row per sampled engine step, in SI units.
 
-#: What is known of a step's batch, best first: each request, from a snapshot or from the journeys
-#: of all requests; or the summary's totals with contexts estimated from the KV usage.
+#: Knowledge of a step's batch, best first: each request, from a snapshot or from complete
+#: journeys; or the summary's totals, with contexts estimated from the KV usage.
 KNOWLEDGE = SNAPSHOT, JOURNEY, AGGREGATE = "snapshot", "journey", "aggregate"
 
 _COUNTS = (
@@ -109,35 +108,35 @@ _COUNTS = (
     "decode_tokens", "finished", "preempted", "kv_blocks_total",
 )  # fmt: skip
 
-#: No engine counts so many steps.
+#: Upper bound of step numbers.
 MAX_STEP_ID = 2**40
 
 
-#: Of one raw table, or of several beside each other.
+#: Raw rows of one table, or of several side by side.
 Rows = Shaped[np.ndarray, "rows ..."]
 
-#: Gives back the memory of what was looked at.
+#: Function that frees memory of pages that were read.
 Release = Callable[[], None]
 
-#: Gives a column by its name.
+#: Function that returns a column by name.
 Columns = Callable[[str], pa.Array | pa.ChunkedArray]
 
-#: Rows that are made at a time.
+#: Rows that are converted at a time.
 BATCH_ROWS = 2**16
 
 
 @dataclass(frozen=True)
 class Canonical:
-    """A canonical table that is made of raw rows, a batch at a time.
+    """A canonical table that is made from raw rows, one record batch at a time.
 
     Attributes:
-        schema: Its columns.
-        rows: Of each of its rows, the raw one, or the raw ones of each raw table.
-        raw: Gives the raw columns of some of these.
-        made: Columns that follow from others.
-        given: Columns that are known for all rows.
-        report: Counts of the raw rows.
-        release: Called now and then to give back the memory of what was looked at.
+        schema: Schema of the table.
+        rows: Index of each row's raw row, or of those in each raw table.
+        raw: Function that returns raw columns of some rows.
+        made: Functions for columns that derive from others.
+        given: Columns that are given for all rows.
+        report: Counts of raw rows read and refused.
+        release: Function that frees memory of pages that were read.
     """
 
     schema: pa.Schema
@@ -149,25 +148,25 @@ class Canonical:
     release: Release
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows, a batch at a time, so that big files need little memory."""
+        """Yield the rows as record batches, so that large files need little memory."""
         for begin in range(0, len(self.rows), BATCH_ROWS):
             yield self._batch(slice(begin, begin + BATCH_ROWS))
             self.release()
 
     def table(self) -> pa.Table:
-        """All rows in memory."""
+        """Return all rows in memory."""
         return pa.Table.from_batches(self.batches(), schema=self.schema)
 
     def frame(self) -> pd.DataFrame:
-        """Return the columns; each leaves Arrow as it is converted, so that it is stored once."""
+        """Return the table as a frame; each column is freed once it is converted."""
         return self.table().to_pandas(split_blocks=True, self_destruct=True)
 
     def having(self, *names: str) -> "Canonical":
-        """Some of the columns, the only ones that are made."""
+        """Return a table of some columns only."""
         return replace(self, schema=pa.schema([self.schema.field(name) for name in names]))
 
     def only(self, chosen: Int[np.ndarray, " chosen"]) -> "Canonical":
-        """Some of the rows."""
+        """Return a table of some rows only."""
         given = {name: values[chosen] for name, values in self.given.items()}
         return replace(self, rows=self.rows[chosen], given=given)
 
@@ -189,16 +188,16 @@ class Canonical:
 
 
 def taken(raw: pa.Table, rows: Shaped[np.ndarray, " rows"]) -> Columns:
-    """Rows of a table that are nearly in its order: only the stretch they lie in is touched."""
+    """Return rows of a table that are nearly in order: only their pages are read."""
     low, high = int(rows.min()), int(rows.max()) + 1
     stretch, places = raw.slice(low, high - low), pa.array(rows.astype(np.int64) - low)
     return lambda name: stretch[name].take(places)
 
 
 def canonical_steps(raw: pa.Table, release: Callable[[], None] = lambda: None) -> Canonical:
-    """The steps in order of their segments, and of time in these; what is known of each is lacking.
+    """Return the steps by segment and time, without the level of knowledge.
 
-    Only key columns are read for it; the others are checked for range.
+    Only key columns are read; others are checked for their range.
     """
     absurd = out_of_range(raw, [*_COUNTS, "kv_blocks_free"], release)
     keys = ("server", "step_id", "start_ns", "wall_ns")
@@ -221,7 +220,7 @@ def canonical_steps(raw: pa.Table, release: Callable[[], None] = lambda: None) -
 
 
 def scaled(name: str, unit: float, positive: bool = False) -> Callable[[Columns], pa.Array]:
-    """Makes a raw column's numbers into SI units; with ``positive`` null where they are not."""
+    """Return a function that converts raw numbers to SI units; ``positive`` drops others."""
 
     def make(raw: Columns) -> pa.Array:
         values = pc.multiply(raw(name).cast(pa.float64(), safe=False), unit)
@@ -231,7 +230,7 @@ def scaled(name: str, unit: float, positive: bool = False) -> Callable[[Columns]
 
 
 def _usage(raw: Columns) -> pa.Array:
-    """KV usage as reported, else from the blocks; null where it is no share."""
+    """Return the KV usage as reported, or else from blocks; null if it is no share."""
     total, free = raw("kv_blocks_total"), raw("kv_blocks_free")
     safe = pc.if_else(pc.greater(total, 0), total, None)
     blocks = pc.divide(pc.subtract(total, free).cast(pa.float64()), safe.cast(pa.float64()))
@@ -249,7 +248,7 @@ _MADE = {
 
 
 def out_of_range(raw: pa.Table, counts: list[str], release: Release) -> Bool[np.ndarray, " rows"]:
-    """Whether any of a row's counts is negative or absurd."""
+    """Return whether any of a row's counts is negative or impossibly large."""
     bad = [np.zeros(0, dtype=bool)]
     for batch in raw.select(counts).to_batches():
         columns = (pc.fill_null(c, 0).to_numpy(zero_copy_only=False) for c in batch.columns)
@@ -258,7 +257,7 @@ def out_of_range(raw: pa.Table, counts: list[str], release: Release) -> Bool[np.
     return np.concatenate(bad)
 
 
-# The canonical table of snapshots: one row per request of a step whose requests were written.
+# Canonical table of snapshots: one row per request of a step with snapshots.
 #
 # A snapshot precedes its step: ``cached_tokens`` are in the cache, ``new_tokens`` follow now.
 
@@ -271,15 +270,15 @@ _OF_SNAPSHOT: dict[str, Callable[[Columns], pa.Array]] = {
 
 
 def canonical_snapshots(raw: pa.Table, steps: pd.DataFrame, release: Release) -> Canonical:
-    """The snapshots in order of the file.
+    """Return the snapshots in order of the file.
 
-    Refused are negative counts, phases other than PREFILL and DECODE, a request's second snapshot
-    in a step, and snapshots whose step's summary is missing.
+    Negative counts, phases other than PREFILL and DECODE, a request's second snapshot in a step,
+    and snapshots without their step's summary are refused.
 
     Args:
-        raw: The raw table.
+        raw: Raw table of snapshots.
         steps: Columns ``server``, ``segment``, ``step_id``, ``wall_s`` of the canonical steps.
-        release: Gives back the memory of what was looked at.
+        release: Function that frees memory of pages that were read.
     """
     kept = KeptRows(raw.num_rows)
     counts = ["step_id", "computed_tokens", "scheduled_tokens", "prompt_tokens"]
@@ -299,7 +298,7 @@ def canonical_snapshots(raw: pa.Table, steps: pd.DataFrame, release: Release) ->
 
 
 def _step_rows(raw: pa.Table, steps: pd.DataFrame) -> np.ndarray:
-    """Row of each snapshot's step, -1 without one; of several of its number the nearest in time."""
+    """Return the row of each snapshot's step; -1 without one, the nearest in time of several."""
     found = np.full(raw.num_rows, -1, dtype=np.int64)
     if steps.empty or not raw.num_rows:
         return found

@@ -1,7 +1,7 @@
-"""A folder of canonical trace tables with its manifest: written whole or not at all.
+"""A folder of canonical trace tables with a manifest, written atomically.
 
-``requests``, ``steps``, ``snapshots`` and ``cycles`` as Parquet, beside
-``manifest.json``: where they come from, the deployment, what was refused and why.
+``requests``, ``steps``, ``snapshots`` and ``cycles`` as Parquet, beside ``manifest.json``, which
+has their origin, the deployment, and counts of refused rows with reasons.
 """
 
 import os
@@ -36,10 +36,10 @@ _UNNAMED = "the model and the GPU are not stated"
 
 @contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
-    """A new folder to fill, which takes the place of ``folder`` at the end; after an error, not.
+    """Yield a new folder to fill, which replaces ``folder`` at the end, unless there is an error.
 
     Raises:
-        PinnError: If ``folder`` is the current one, or holds something else than trace tables.
+        PinnError: If ``folder`` is the current one, or has other files than trace tables.
     """
     if not folder.name:
         raise PinnError(f"{folder} cannot be replaced: give a new folder")
@@ -72,7 +72,7 @@ class TableEntry(TypedDict):
 def write_table(
     folder: Path, name: str, batches: Iterable[pa.RecordBatch], schema: pa.Schema
 ) -> TableEntry:
-    """Write one table; its entry in the manifest."""
+    """Write one table and return its entry in the manifest."""
     path, count = folder / f"{name}.parquet", 0
     with pq.ParquetWriter(path, schema) as writer:
         for batch in batches:
@@ -82,7 +82,7 @@ def write_table(
 
 
 def write_manifest(folder: Path, manifest: Mapping[str, object]) -> None:
-    """Write the manifest; the last file of a folder."""
+    """Write the manifest, as the last file of a folder."""
     write_json_file(folder / MANIFEST, {"schema": SCHEMA, **manifest})
 
 
@@ -99,11 +99,11 @@ class Target:
     def of(
         model: str | None, gpu: str | None, flags: Mapping[str, FlagValue], lacking: str = _UNNAMED
     ) -> "Target":
-        """From names and flags: fields of ``ServingSpec``, and ``precision``.
+        """Return a target from names and flags: fields of ``ServingSpec``, and ``precision``.
 
         Raises:
-            PinnError: Without model or GPU, in words that begin with ``lacking``, or if a flag has
-                a bad value.
+            PinnError: If model or GPU are missing (the message begins with ``lacking``), or a flag
+                has a bad value.
         """
         for option, value in (("--model", model), ("--gpu", gpu)):
             if not value:
@@ -114,31 +114,32 @@ class Target:
         return Target(str(model), str(gpu), specified(ServingSpec, serving), known)
 
     def deployment(self) -> Deployment:
-        """Load and check it; ``precision`` None means what the model's config says.
+        """Return the deployment; ``precision`` None means the format in the model's config.
 
         Raises:
-            PinnError: If a name is unknown, or they do not fit together.
+            PinnError: If a name is unknown, or flags are incompatible.
         """
         model = load_model(self.model)
         if self.precision is not None:
             model = with_precision(model, self.precision)
-        return Deployment(model, load_gpu(self.gpu), self.serving, force=True)  # it ran
+        # it ran, so checks are skipped
+        return Deployment(model, load_gpu(self.gpu), self.serving, force=True)
 
 
 @dataclass(frozen=True)
 class TraceTables:
-    """A folder of canonical tables; each is read when it is asked for.
+    """A folder of canonical tables, each of which is read on demand.
 
     Attributes:
-        folder: Where it is.
-        manifest: Its manifest.
+        folder: Path of the folder.
+        manifest: Content of the manifest.
     """
 
     folder: Path
     manifest: dict[str, Any]
 
     def table(self, name: str, columns: list[str] | None = None) -> pa.Table:
-        """A table by name.
+        """Return a table by name.
 
         Raises:
             PinnError: If the folder has no such table, or it was changed or cut off since.
@@ -158,29 +159,29 @@ class TraceTables:
 
     @cached_property
     def steps(self) -> pd.DataFrame:
-        """The canonical steps."""
+        """Return the canonical steps."""
         return self.table("steps").to_pandas()
 
     @cached_property
     def cycles(self) -> pd.DataFrame:
-        """The interval that each step begins, row by row."""
+        """Return the interval that begins with each step, row by row."""
         return self.table("cycles").to_pandas()
 
     @cached_property
     def requests(self) -> pa.Table:
-        """The canonical requests; they hold lists, so they stay an Arrow table."""
+        """Return the canonical requests as an Arrow table, since they contain lists."""
         return self.table("requests")
 
     @cached_property
     def snapshots(self) -> pd.DataFrame:
-        """The canonical snapshots."""
+        """Return the canonical snapshots."""
         return self.table("snapshots").to_pandas()
 
     def deployment(self) -> Deployment:
-        """The deployment that the traces belong to.
+        """Return the deployment that was traced.
 
         Raises:
-            PinnError: If it was not given when the traces were ingested, or is unknown.
+            PinnError: If the deployment was not given at ingestion, or is unknown.
         """
         entry = self.manifest.get("deployment")
         if not entry:
@@ -199,7 +200,7 @@ def read_trace_tables(folder: Path) -> TraceTables:
     """Open a folder of canonical tables.
 
     Raises:
-        PinnError: If it is missing, has no readable manifest, or one of another schema.
+        PinnError: If the folder is missing, or its manifest is not readable or has another schema.
     """
     path = folder / MANIFEST
     if not path.is_file():
@@ -214,17 +215,17 @@ def read_trace_tables(folder: Path) -> TraceTables:
     return TraceTables(folder, manifest)
 
 
-# What cleaning did, as tables for the terminal.
+# Report of the cleaning as tables for the terminal.
 
 _MS = 1e3
 
-#: Medians that are worth printing, and the cycles behind each.
+#: Number of medians that are printed, and fewest cycles of each.
 MAX_MEDIANS = 12
 MIN_CYCLES = 5
 
 
 def cleaning_tables(manifest: Mapping[str, Any]) -> str:
-    """The report of a folder of trace tables as text.
+    """Return the report of a folder of trace tables as text.
 
     Args:
         manifest: Manifest of the folder.
@@ -253,7 +254,7 @@ def _counts(title: str, counts: Mapping[str, int]) -> str:
 
 
 def _medians(rows: Sequence[Mapping[str, float]]) -> str:
-    """Some medians over the whole range of decodes; all are in the manifest."""
+    """Return some medians over the whole range of decodes; the manifest has all."""
     known = [row for row in rows if row["cycles"] >= MIN_CYCLES] or rows
     places = np.unique(np.linspace(0, len(known) - 1, MAX_MEDIANS).round().astype(int))
     lines = [

@@ -33,10 +33,10 @@ from pinn.surrogate.deployment_features import deployment_features
 from pinn.surrogate.step_features import STEP_FEATURES, seconds_by_feature
 from pinn.surrogate.surrogate import Surrogate
 
-#: Default tensor-parallel sizes, and default number formats; None is the checkpoint's own format.
+#: Default tensor-parallel sizes and number formats; None is the checkpoint's own format.
 SIZES = (1, 2, 4, 8)
 FORMATS = (None, "fp8")
-#: Most servers of a page. Simulating one takes some seconds.
+#: Most servers of a page; simulating one takes some seconds.
 MOST_SERVERS = 200
 
 
@@ -175,9 +175,10 @@ def _check_supported(deployment: Deployment) -> None:
         )
 
 
-#: Lengths are uniform between 0.7 and 1.3 times the stop, so clients do not stay in lockstep.
+#: Smallest and largest length relative to the stop, uniform in between, so that clients do not
+#: synchronize.
 RANGE_RATIO = 0.3
-#: Requests of a load per client, in addition to ``Lengths.further_requests``.
+#: Requests of a load per client, besides ``Lengths.further_requests``.
 REQUESTS_PER_CLIENT = 4
 #: Numbers of clients of the first nodes, up to the most that fit.
 _FIRST_NODES = (1, 2, 4, 8, 16, 64, 192)
@@ -185,9 +186,9 @@ _FIRST_NODES = (1, 2, 4, 8, 16, 64, 192)
 #: ``Node``'s fields. Halving the distance of nodes at least halves the error, so errors between
 #: nodes are below half of these values.
 _TOLERANCES = (0.09, 0.05, 0.05)
-#: Smallest ratio of clients between neighbouring nodes.
+#: Smallest ratio of the clients of neighbouring nodes.
 _LEAST_RATIO = 1.1
-#: Parts of a step, in the order of the features.
+#: Part of a step of each step feature, in the order of the features.
 PARTS = tuple(dict.fromkeys(feature.part for feature in STEP_FEATURES.values()))
 
 
@@ -338,7 +339,7 @@ def _node(job: Job, run: Run) -> Node:
 
 
 def _parts(job: Job, run: Run, chosen: np.ndarray) -> tuple[float, ...]:
-    """Return the seconds of each part of the mean batch of the chosen steps."""
+    """Return the seconds of each part of a step, averaged over chosen steps."""
     if not chosen.any():
         return ()
     weights = chosen[None, :] / chosen.sum()

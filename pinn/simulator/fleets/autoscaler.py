@@ -1,4 +1,4 @@
-"""Autoscaler: the number of servers for a load, by its rate or by predicted latency."""
+"""Autoscaler: chooses the number of servers from the request rate or predicted latency."""
 
 import math
 from dataclasses import dataclass, field
@@ -7,10 +7,10 @@ from pinn.simulator.fleets.spec import RATE, Autoscaler
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.batch import Batch
 
-#: Rounds of the search for the number of requests that run at a rate.
+#: Iterations of the fixed-point search for the requests that run at a rate.
 _ROUNDS = 200
-#: Time from a request's arrival to the step that takes it, in steps: it misses the one that runs,
-#: and with batches planned ahead the next one too.
+#: Steps from a request's arrival to the step that takes it. A request misses the running step
+#: and, with asynchronous scheduling, the next one too.
 _STEPS_BEFORE = 1.5
 
 
@@ -20,8 +20,8 @@ class MeanRequest:
 
     Attributes:
         latency: Times of the server's steps.
-        prompt_tokens: Mean prompt, without what a cache has of it.
-        output_tokens: Mean answer.
+        prompt_tokens: Mean prompt tokens that are not in the prefix cache.
+        output_tokens: Mean output tokens.
         most_running: Most requests that run at once.
     """
 
@@ -33,9 +33,9 @@ class MeanRequest:
     def latencies_s(self, rate_per_s: float) -> dict[str, float]:
         """Return the predicted mean TTFT and TPOT of a server at a rate; infinite where it is full.
 
-        By Little's law rate x output tokens x step time requests decode at once, and rate x step
-        time prompts are computed in a step. The step time that fits to that is found by going on
-        from an idle server; of one that has none the queue grows without bound.
+        By Little's law, rate x output tokens x step time requests decode at once, and each step
+        computes rate x step time prompts. A fixed-point iteration from an idle server finds the
+        step time. Without a fixed point the queue grows without bound.
         """
         step_s = self._step_s(1.0, 0.0)
         for _ in range(_ROUNDS):
@@ -49,7 +49,7 @@ class MeanRequest:
         return {"ttft": math.inf, "tpot": math.inf}
 
     def _step_s(self, running: float, prompts: float) -> float:
-        """Return the mean time of a step, in proportion between whole numbers of requests."""
+        """Return the mean step time in seconds, interpolated between whole numbers of requests."""
         decodes, whole = int(running), int(prompts)
         more, some = running - decodes, prompts - whole
         return sum(
@@ -77,7 +77,7 @@ class Scaling:
     Attributes:
         rule: The rule.
         request: Mean request of the load, for predictions.
-        wanted: Moments and numbers of servers that were wanted of late.
+        wanted: Recent decisions: (time in seconds, number of servers).
     """
 
     rule: Autoscaler
@@ -86,10 +86,10 @@ class Scaling:
     _known: dict[int, dict[str, float]] = field(default_factory=dict)
 
     def decide(self, now_s: float, rate_per_s: float, present: int) -> int:
-        """Return how many servers there should be.
+        """Return the number of servers that the autoscaler wants now.
 
-        More are started at once; fewer are kept only when no more were wanted for
-        ``down_after_s``.
+        Scaling up is immediate. Scaling down waits until no decision of the last ``down_after_s``
+        wanted more.
         """
         rule = self.rule
         need = self._need(rate_per_s)
@@ -111,7 +111,7 @@ class Scaling:
         return rule.most
 
     def _meets(self, rate_per_s: float) -> bool:
-        """Whether a server's predicted latencies are within the limits, at a rate to 1 %."""
+        """Return whether predicted latencies are within the limits at a rate (rounded to 1 %)."""
         if rate_per_s <= 0:
             return True
         step = math.ceil(100 * math.log(rate_per_s))

@@ -1,4 +1,4 @@
-"""Life of the servers of a fleet: they start, fail, drain and stop."""
+"""Life cycle of a fleet's servers: start, failure, draining and stop."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from pinn.simulator.state import (
     UNSENT,
 )
 
-#: Server that is not there, gets no requests yet, serves, ends what it has, or has failed.
+#: Status of a server: off, starting, serving, draining, or failed.
 OFF, STARTING, READY, DRAINING, DOWN = range(5)
-#: What happens at a moment, in this order.
+#: Kinds of events; those of one moment happen in this order.
 _READY, _FAIL, _RESTART, _TICK = range(4)
 
 
@@ -37,11 +37,11 @@ class ServerState:
 
     Attributes:
         kind: Number of its kind.
-        copy: Its place among the servers of the kind.
+        copy: Number of the server among those of its kind.
         status: ``OFF`` to ``DOWN``.
-        since_s: When it was asked for; while it is on.
-        on: Spans in which its GPUs were taken, in seconds.
-        serial: Counts its starts, so that what was planned for an earlier one is not done.
+        since_s: When its current start was requested, while it is on.
+        on: Past (begin, end) spans in which its GPUs were in use, in seconds.
+        serial: Number of starts so far; events planned for an earlier start are dropped.
     """
 
     kind: int
@@ -54,13 +54,13 @@ class ServerState:
 
 @dataclass
 class Control:
-    """A fleet in the course of a run.
+    """A fleet during a run.
 
     Attributes:
-        spec: What is known of it before.
-        front: Its clients.
+        spec: Description of the fleet.
+        front: Engine that represents the clients.
         engines: Servers of each kind.
-        models: Compiled latencies of each kind.
+        models: Compiled latency model of each kind.
         scaling: The autoscaler; None for a fixed fleet.
         servers: All servers, kind by kind.
         events: Heap of (moment, what, server, serial).
@@ -103,7 +103,7 @@ class Control:
             heapq.heappush(self.events, (self.scaling.rule.interval_s, _TICK, -1, -1))
 
     def run(self, *_: object) -> int:
-        """Run until all has ended or a record buffer is full, as a loop of ``run_engines``."""
+        """Run until all requests have ended or a record buffer is full."""
         while True:
             until_s = self.events[0][0] if self.events else math.inf
             status = int(compiled_advance_fleet(self.front, self.engines, self.models, until_s))
@@ -119,7 +119,7 @@ class Control:
                 )
             while self.events and self.events[0][0] == until_s:
                 self._act(*heapq.heappop(self.events))
-            # All of a moment first: a server that it closes gets nothing.
+            # All events of one moment come first: a server that they close gets no request.
             self._send_held(until_s)
 
     def _act(self, now_s: float, what: int, place: int, serial: int) -> None:
@@ -150,7 +150,7 @@ class Control:
         server.status = READY
         self.engines[server.kind].copies["closed"][server.copy] = 0
         for engine in self.engines:
-            engine.counters.look_s = 0.0  # the router is told of it at once
+            engine.counters.look_s = 0.0  # the router learns of the change at once
 
     def _stop(self, server: ServerState, now_s: float) -> None:
         server.on.append((server.since_s, now_s))
@@ -163,7 +163,7 @@ class Control:
         for r in held:
             compiled_dispatch(self.front, self.engines, r, now_s)
 
-    # Failures: what was in flight on the server is sent again, or ends with it.
+    # Failures: requests in flight on a failed server are resent or lost.
 
     def _fail(self, now_s: float, place: int) -> None:
         server = self.servers[place]
@@ -190,7 +190,7 @@ class Control:
                 _leave(engine, int(r), now_s)
 
     def _in_flight(self, server: ServerState) -> np.ndarray:
-        """Return the requests on a server that have not ended, in the order of arrival."""
+        """Return the unfinished requests on a server, in order of arrival."""
         engine = self.engines[server.kind]
         ranks = int(engine.config.n_replicas) // int(engine.config.n_copies)
         requests = engine.requests
@@ -225,7 +225,7 @@ class Control:
             self._drain(self.servers[place], now_s)
 
     def _drain(self, server: ServerState, now_s: float) -> None:
-        """A server gets no more requests, and is given up when it has ended what it has."""
+        """Send a server no more requests, and stop it once its requests have ended."""
         if server.status == STARTING:
             self._stop(server, now_s)
             return
@@ -248,7 +248,7 @@ class Control:
         return float(requests["last_s"][mine].max(initial=server.since_s))
 
     def finish(self, end_s: float) -> None:
-        """End the spans of all servers that are still on."""
+        """End the time spans of all servers that are still on."""
         for server in self.servers:
             if server.status == DRAINING:
                 self._stop(server, self._last_end_s(server, end_s))
@@ -257,7 +257,7 @@ class Control:
 
 
 def _leave(engine: Engine, r: int, now_s: float) -> None:
-    """Note that a request leaves an engine now: lost, or to be sent again by the router."""
+    """Note that a request leaves an engine: it is lost, or the router resends it."""
     place = int(engine.counters.leaving)
     engine.leaving["moment_s"][place], engine.leaving["request"][place] = now_s, r
     engine.counters.leaving += 1
@@ -265,7 +265,7 @@ def _leave(engine: Engine, r: int, now_s: float) -> None:
 
 
 def _per_copy(engine: Engine) -> dict[str, int]:
-    """Return array -> entries of one copy, for arrays with entries of each."""
+    """Return array name -> entries of one copy, for arrays with entries for each copy."""
     config = engine.config
     axes = ("n_replicas", "n_groups", "n_servers", "n_copies")
     return {
@@ -276,19 +276,19 @@ def _per_copy(engine: Engine) -> dict[str, int]:
 
 
 def _snapshot(engine: Engine) -> dict[str, np.ndarray]:
-    """Return the idle state of the first copy, and all requests."""
+    """Return the idle state of the first copy, and the state of all requests."""
     parts = {name: getattr(engine, name)[:each].copy() for name, each in _per_copy(engine).items()}
     return parts | {"requests": engine.requests.copy()}  # type: ignore[attr-defined]
 
 
 def _restore(engine: Engine, fresh: dict[str, np.ndarray], copy: int) -> None:
-    """Make a copy idle and empty, as after a start."""
+    """Reset a copy to idle and empty, as after a start."""
     for name, each in _per_copy(engine).items():
         getattr(engine, name)[copy * each : (copy + 1) * each] = fresh[name]
 
 
 def _forget_deadlines(engine: Engine, gone: np.ndarray) -> None:
-    """Take requests out of the heap of deadlines; a sorted list is a heap."""
+    """Remove requests from the heap of deadlines; a sorted list is a valid heap."""
     deadlines = np.asarray(engine.deadlines)
     open_ones = deadlines[: int(engine.counters.deadlines)]
     kept = np.sort(open_ones[~np.isin(open_ones["request"], gone)], order="moment_s")

@@ -39,9 +39,9 @@ def advance_fleet(
     latencies: tuple[LatencyModel, ...],
     until_s: float,
 ) -> int:
-    """Run until every request has ended or waits for a server (DONE), or ``until_s`` (PAUSED).
+    """Run until all requests ended or wait for a server (DONE), or until ``until_s`` (PAUSED).
 
-    It also returns where a record buffer is nearly FULL.
+    Return FULL if a record buffer is nearly full.
     """
     while True:
         for k in range(len(engines)):
@@ -73,9 +73,9 @@ def advance_fleet(
 
 
 def dispatch(front: Engine, engines: tuple[Engine, ...], r: int, moment: float) -> bool:
-    """Send a request to the server with the highest score; whether there is an open one.
+    """Send a request to the server with the highest score; return whether any server is open.
 
-    Without one it waits at the router.
+    If none is open, the request waits at the router.
     """
     most, least = -1, NO_QUEUE
     for k in range(len(engines)):

@@ -30,7 +30,7 @@ from pinn.simulator.statistics import Metrics
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Rows of the table over time, and spans of the picture.
+#: Rows of the table over time, and time spans of the plot.
 _PERIODS, _BINS = 12, 144
 _HOUR_S = 3600.0
 _NO_INTERVALS = "prediction errors of whole fleets were never measured"
@@ -41,10 +41,10 @@ class FleetSimulation(Served):
     """A workload served by a fleet.
 
     Attributes:
-        found: The run.
-        kinds: Servers of each kind; ``replicas`` is their number at first.
+        found: Run of the fleet.
+        kinds: Servers of each kind; ``replicas`` is their initial number.
         spec: Start-up, failures and the autoscaler.
-        about: What was simulated of each kind, for JSON.
+        about: Description of each kind for JSON.
         reported: Percentiles that are printed, and limits that are checked.
     """
 
@@ -56,12 +56,12 @@ class FleetSimulation(Served):
 
     @property
     def run(self) -> Run:
-        """Requests as clients see them, and the steps of all servers."""
+        """Return the requests as clients see them, and the steps of all servers."""
         return self.found.run
 
     @cached_property
     def metrics(self) -> Metrics:
-        """Metrics of the clients, and ``gpu_hours``, ``gpus_mean`` and ``gpus_max``."""
+        """Return the clients' metrics, and ``gpu_hours``, ``gpus_mean`` and ``gpus_max``."""
         found = statistics.client_statistics(self.run, None, self.reported.percentiles)
         found |= {
             "gpu_hours": gpu_hours(self.spans),
@@ -74,7 +74,7 @@ class FleetSimulation(Served):
 
     @cached_property
     def spans(self) -> Float[np.ndarray, "spans 3"]:
-        """Begin, end and GPUs of every span in which a server was on, in seconds."""
+        """Return (begin, end, GPUs) of every span in which a server was on, in seconds."""
         return gpu_spans(self.found, [pool.gpus // pool.engine.replicas for pool in self.kinds])
 
     @property
@@ -83,7 +83,7 @@ class FleetSimulation(Served):
 
     @property
     def _is_long(self) -> bool:
-        """Whether times are shown in hours."""
+        """Return whether the run is long enough to show times in hours."""
         return self._end_s >= 4 * _HOUR_S
 
     @property
@@ -100,13 +100,13 @@ class FleetSimulation(Served):
 
     @cached_property
     def servers(self) -> list[Metrics]:
-        """Metrics of each server, kind by kind, with ``gpu_hours`` and ``starts``."""
+        """Return the metrics of each server, kind by kind, with ``gpu_hours`` and ``starts``."""
         found: list[Metrics] = []
         first = 0
         for k, run in enumerate(self.found.kinds):
             mine = self.found.kind == k
             records = _of(run.requests, mine, first)
-            # A single server's figures are those of its kind.
+            # The metrics of a kind with a single server are those of the server.
             own = replace(run, requests=records)
             found += server_statistics(own, self.reported.percentiles, single=True)
             first += run.replicas
@@ -120,7 +120,7 @@ class FleetSimulation(Served):
         return found
 
     def over_time(self, edges_s: Float[np.ndarray, " edges"]) -> list[Metrics]:
-        """Return rate, GPUs, requests beyond the SLO and TTFT of the periods between edges.
+        """Return rate, GPUs, requests that miss the SLO, and TTFT for each period between edges.
 
         A request belongs to the period in which it was sent.
         """
@@ -150,7 +150,7 @@ class FleetSimulation(Served):
 
     @property
     def periods(self) -> list[Metrics]:
-        """Rows of the table over time: hours of a day, or twelfths of a shorter load."""
+        """Return the table over time: a row per hour, or per twelfth of a shorter load."""
         end = self._end_s
         width = _HOUR_S if self._is_long else end / _PERIODS
         return self.over_time(np.append(np.arange(0.0, end, width), end)) if end > 0 else []
@@ -177,7 +177,7 @@ class FleetSimulation(Served):
 
     @property
     def assumptions(self) -> list[str]:
-        """Assumptions about a fleet, in words."""
+        """Return sentences on the assumptions of a fleet simulation."""
         found = ["there is one router, and routing takes no time"]
         if self.spec.failures:
             found.append(
@@ -200,11 +200,11 @@ class FleetSimulation(Served):
         return found.assign(kind=self.found.kind)
 
     def write_requests(self, path: Path) -> None:
-        """Write that table as Parquet."""
+        """Write the table of requests as Parquet."""
         write_requests(self.run, path, {"kind": self.found.kind})
 
     def print_report(self) -> None:
-        """Print latencies, servers, GPUs over time and what was taken for granted."""
+        """Print latencies, servers, GPUs over time and assumptions."""
         if self.goodput is not None:
             say(f"{self.goodput.sentence}.")
         fleet = " + ".join(
@@ -252,7 +252,7 @@ class FleetSimulation(Served):
         return table
 
     def timeline(self, path: str | Path) -> None:
-        """Draw rate, GPUs, TTFT and requests beyond the SLO over time as a PNG.
+        """Plot rate, GPUs, TTFT and requests that miss the SLO over time, as PNG.
 
         Raises:
             OSError: If the file cannot be written.
@@ -281,7 +281,7 @@ class FleetSimulation(Served):
 
 
 def _of(records: RequestRecords, mine: np.ndarray, first_rank: int) -> RequestRecords:
-    """Return the records of some requests, with their kind's own numbers of ranks."""
+    """Return the records of selected requests, with replica numbers of their own kind."""
     columns = {
         name: value[mine] if np.ndim(value) else value for name, value in vars(records).items()
     }

@@ -1,4 +1,4 @@
-"""A workload served by a fleet, and what it leaves behind."""
+"""Simulation of a fleet that serves a workload, and the records of the run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FleetRun:
 
     Attributes:
         run: Requests as clients see them, and the steps of all servers.
-        kinds: The run of each kind's servers, with the requests that they served.
+        kinds: Run of each kind's servers, with the requests that they served.
         kind: Number of the kind that served each request; -1 for none.
         servers: Each server's spans of time, kind by kind.
         resent: Requests that were sent again because their server failed.
@@ -52,8 +52,8 @@ def simulate_fleet(kinds: Sequence[Pool], spec: FleetSpec, workload: Workload) -
     does not depend on the order of the kinds: draws among equal servers belong to the servers.
 
     Args:
-        kinds: Servers alike, ``replicas`` of them at first; those of the kind that scales are as
-            many as it may have.
+        kinds: Kinds of identical servers, each with ``replicas`` servers at first. The kind that
+            scales has as many as its autoscaler allows.
         spec: Start-up, failures and the autoscaler.
         workload: What clients send.
 
@@ -93,7 +93,7 @@ def simulate_fleet(kinds: Sequence[Pool], spec: FleetSpec, workload: Workload) -
 
 
 def _identity(kind: Pool) -> tuple[object, ...]:
-    """Return what tells kinds apart whatever their order, so that draws belong to them."""
+    """Return an identity for each kind that does not depend on their order, for random draws."""
     facts = (kind.deployment, kind.engine)
     latency = _linear(kind)
     return (repr(facts), latency.beta.tolist(), latency.alpha.tolist())
@@ -107,7 +107,7 @@ def _linear(kind: Pool) -> LinearLatency:
 
 
 def _at_first(k: int, kind: Pool, spec: FleetSpec) -> int:
-    """Servers of a kind that are there when the first request is sent."""
+    """Return the number of a kind's servers that are on when the first request is sent."""
     rule, count = spec.autoscaler, kind.engine.replicas
     return min(max(count, rule.least), rule.most) if rule and rule.kind == k else count
 
@@ -118,7 +118,7 @@ def _most(k: int, kind: Pool, spec: FleetSpec) -> int:
 
 
 def _models(latencies: Sequence[LinearLatency], engines: Sequence[Engine]) -> tuple[object, ...]:
-    """Return compiled latencies of one type, so that one loop takes all of them."""
+    """Return compiled latency models of one type, so that one loop can take all of them."""
     apart = any(bool(engine.config.prefill_first) for engine in engines)
     shares = any(latency.shares for latency in latencies)
     models = tuple(latency.compile(apart, shares) for latency in latencies)
@@ -182,7 +182,7 @@ def _finished(
 
 
 def _where(mine: np.ndarray, one: RequestRecords, other: RequestRecords) -> RequestRecords:
-    """Return the records of one where ``mine``, else of the other."""
+    """Return records: those of ``one`` where ``mine`` is true, else those of ``other``."""
     columns = {}
     for f in fields(RequestRecords):
         a, b = getattr(one, f.name), getattr(other, f.name)

@@ -1,4 +1,4 @@
-"""A fleet as a file describes it: kinds of servers, start-up, failures and an autoscaler."""
+"""Description of a fleet in a file: kinds of servers, start-up time, failures, autoscaler."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -17,12 +17,12 @@ RATE, LATENCY = "rate", "latency"
 
 @dataclass(frozen=True)
 class Failure:
-    """A server that fails, and starts anew.
+    """A failure of a server, which then restarts.
 
     Attributes:
-        at_s: When it fails.
-        server: Its number, in the order of the file's kinds.
-        down_s: Time until it begins to start.
+        at_s: Time of the failure.
+        server: Number of the server, counted over the file's kinds in order.
+        down_s: Time from the failure to the beginning of the restart.
     """
 
     at_s: float
@@ -34,8 +34,9 @@ class Failure:
 class Autoscaler:
     """A rule for the number of servers of a kind.
 
-    By ``rate`` it wants as many as the requests per second of the window make at ``target`` each.
-    By ``latency`` it wants as few as are predicted to stay within ``margin`` of the limits.
+    Scaling by ``rate`` wants the window's request rate divided by ``target``. Scaling by
+    ``latency`` wants the fewest servers whose predicted latencies stay within ``margin`` of the
+    limits.
 
     Defaults are those of Kubernetes' HorizontalPodAutoscaler (``HPAScalingRules`` of the API schema
     ``autoscaling/v2``, v1.37): a tolerance of 10 %, a window of 300 s for scaling down, periods of
@@ -47,12 +48,12 @@ class Autoscaler:
         slo: Limits on the mean TTFT and TPOT, such as ``ttft<=1s, tpot<=50ms``; needed by latency.
         margin: Share of those limits that may be used.
         kind: Number of the kind that scales.
-        least: Fewest servers of it.
-        most: Most servers of it.
+        least: Fewest servers of that kind.
+        most: Most servers of that kind.
         interval_s: Time between decisions.
         window_s: Time over which requests are counted.
-        down_after_s: A server is given up if fewer were wanted for so long.
-        tolerance: Relative difference from the present number up to which nothing is done.
+        down_after_s: Time for which fewer servers must be wanted before one stops.
+        tolerance: Relative difference from the current number of servers that is ignored.
     """
 
     by: str
@@ -103,10 +104,10 @@ class FleetSpec:
         kinds: Flags of the servers of each kind, beside those of the command; ``replicas`` is their
             number.
         start_up_s: Time from when a server is asked for to its first request.
-        in_flight: What becomes of the requests of a server that fails: ``resend`` has their clients
-            send them again at once, ``lose`` ends them with an error.
+        in_flight: Handling of requests on a server that fails: with ``resend`` clients send them
+            again at once, with ``lose`` they end with an error.
         failures: Servers that fail.
-        autoscaler: What starts and stops servers; None for a fixed fleet.
+        autoscaler: Rule that starts and stops servers; None for a fixed fleet.
     """
 
     kinds: tuple[Mapping[str, Any], ...] = ({},)
@@ -141,7 +142,7 @@ def read_fleet(path: Path) -> FleetSpec:
     """Read a fleet's YAML file.
 
     Raises:
-        PinnError: If it cannot be read, or says what no fleet can be.
+        PinnError: If the file cannot be read, or describes an impossible fleet.
     """
     return fleet_of(read_yaml(path), str(path))
 
@@ -150,7 +151,7 @@ def fleet_of(document: object, where: str) -> FleetSpec:
     """Return the fleet that a document describes.
 
     Raises:
-        PinnError: If it says what no fleet can be; ``where`` is its name in that.
+        PinnError: If it describes an impossible fleet; ``where`` names the document in the message.
     """
     if not isinstance(document, Mapping):
         raise PinnError(f"{where}: expected kinds, start_up_s, failures, in_flight or autoscaler")
@@ -194,7 +195,7 @@ def _mapping(value: object, what: str) -> Mapping[str, Any]:
 
 
 def _made(kind: type, value: object, what: str) -> Any:
-    """Return a part of a fleet; words of a known key are refused with its name."""
+    """Build a part of a fleet from its keys; an error names the key that is wrong."""
     given = dict(_mapping(value, what))
     _check_keys(given, kind, what)
     needed = [f.name for f in fields(kind) if f.name in ("at_s", "server", "by")]

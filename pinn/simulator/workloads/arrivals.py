@@ -1,4 +1,4 @@
-"""When requests arrive, and how long they are."""
+"""Arrival times of requests, and distributions of their lengths."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -17,20 +17,21 @@ from pinn.common.documents import (
 )
 from pinn.errors import PinnError
 
-# When requests are sent: gaps between arrivals, and load stages of a mean rate.
+# Arrival times: gaps between requests, and load stages with a mean rate.
 
 PROCESSES = ("poisson", "gamma", "weibull", "constant")
-#: Spread of gaps: Weibull's equation can be solved in this range.
+#: Range of the coefficient of variation in which Weibull's equation can be solved.
 _LEAST_CV, _MOST_CV = 0.02, 50.0
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A load of a mean rate.
+    """A load stage with a mean request rate.
 
     Attributes:
         rate_per_s: Requests per second.
-        duration_s: How long they are sent; rate times duration, rounded down, is their number.
+        duration_s: Duration in seconds; rate times duration, rounded down, is the number of
+            requests.
     """
 
     rate_per_s: float
@@ -49,13 +50,13 @@ class Stage:
 
     @property
     def requests(self) -> int:
-        """Requests sent in the stage."""
+        """Return the number of requests sent in the stage."""
         product = self.rate_per_s * self.duration_s
         return int(product + 1e-9) if math.isfinite(product) else 0
 
 
 def check_requests(count: float, where: str = "a workload") -> None:
-    """Refuse a number of requests before any of them is drawn.
+    """Check the number of requests before any of them is drawn.
 
     Raises:
         PinnError: If there are more than ``MOST_REQUESTS``.
@@ -64,7 +65,7 @@ def check_requests(count: float, where: str = "a workload") -> None:
 
 
 def random_draws(seed: int) -> np.random.Generator:
-    """The source of a workload's random draws.
+    """Return the random generator of a workload.
 
     Raises:
         PinnError: If the seed is negative.
@@ -77,16 +78,16 @@ def random_draws(seed: int) -> np.random.Generator:
 def read_stages(
     stages: Sequence[tuple[float, float]], where: str, mean_rate_per_s: float | None = None
 ) -> list[Stage]:
-    """Load stages of a file, from (requests per second, seconds).
+    """Return the load stages of a file, which are given as (requests per second, seconds).
 
     Args:
         stages: Stages as the file has them.
-        where: The file, for messages.
-        mean_rate_per_s: Of all stages together: their rates are multiplied alike, and each lasts
-            as long as it did. None for the file's own rates.
+        where: Name of the file, for messages.
+        mean_rate_per_s: Mean rate of all stages, to which their rates are scaled at unchanged
+            durations. None for the file's own rates.
 
     Raises:
-        PinnError: If one sends nothing, with its number, counted from 0.
+        PinnError: If a stage sends nothing; the message has its number, counted from 0.
     """
     found = _stages(stages, where)
     if mean_rate_per_s is None:
@@ -111,13 +112,13 @@ def _stages(stages: Sequence[tuple[float, float]], where: str) -> list[Stage]:
 def draw_gaps(
     process: str, rate_per_s: float, count: int, rng: np.random.Generator, cv: float = 1.0
 ) -> Float[np.ndarray, " count"]:
-    """Gaps between arrivals, of mean 1 / rate.
+    """Return random gaps between arrivals, with mean 1 / rate.
 
     Args:
         process: ``poisson`` (exponential gaps), ``gamma`` or ``weibull`` with a coefficient of
             variation, or ``constant``.
         rate_per_s: Mean rate.
-        count: How many.
+        count: Number of gaps.
         rng: Source of randomness.
         cv: Standard deviation over mean of the gaps, for ``gamma`` and ``weibull``.
 
@@ -148,7 +149,7 @@ def draw_gaps(
 
 
 def weibull_shape(cv: float) -> float:
-    """Shape of the Weibull distribution with a coefficient of variation from 0.02 to 50.
+    """Return the shape of a Weibull distribution with a coefficient of variation of 0.02 to 50.
 
     >>> round(weibull_shape(1.0), 6)
     1.0
@@ -170,14 +171,14 @@ class Gaps:
     cv: float = 1.0
 
 
-#: Of clients that know nothing of each other.
+#: Gaps of independent clients.
 POISSON = Gaps()
 
 
 def stage_arrivals(
     stages: Sequence[Stage], gaps: Gaps, rng: np.random.Generator
 ) -> tuple[Float[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-    """Offsets from the opening of each stage, and the stage of each request."""
+    """Return each request's offset from the opening of its stage, and its stage."""
     if not stages:
         raise PinnError("a load needs at least one stage, got 0")
     check_requests(sum(stage.requests for stage in stages))
@@ -191,10 +192,10 @@ def stage_arrivals(
 def stage_starts(
     least_s: Sequence[float], offset_s: Float[np.ndarray, " n"], stage: Int[np.ndarray, " n"]
 ) -> tuple[float, ...]:
-    """When stages open that follow each other by the clock.
+    """Return when stages open that follow each other by the clock.
 
-    A stage lasts until its duration is over and its last request is sent: their number is fixed,
-    so random gaps may take longer.
+    A stage ends when its duration is over and its last request is sent. Random gaps may extend it,
+    since the number of requests is fixed.
 
     >>> stage_starts([2.0, 1.0], np.array([0.5, 2.25, 1.0]), np.array([0, 0, 1]))
     (0.0, 2.25)
@@ -206,7 +207,7 @@ def stage_starts(
 # Prompt and output lengths drawn from a distribution.
 
 _SHORTER = "shorten it"
-#: Parameters that are scales or shapes, and the largest values of those that are exponents.
+#: Parameters that are scales or shapes, and largest values of those that are exponents.
 _NOT_NEGATIVE = frozenset({"std_dev", "sigma", "alpha", "xm", "mix_weight"})
 _MOST = {"mu": 50.0, "sigma": 50.0, "mean": 1e12, "std_dev": 1e12, "value": 1e12, "max": 1e12}
 
@@ -214,13 +215,13 @@ Draw = Callable[[Mapping[str, float], int, np.random.Generator], np.ndarray]
 
 
 def _pareto_lognormal(p: Mapping[str, float], count: int, rng: np.random.Generator) -> np.ndarray:
-    """A Pareto tail with probability ``mix_weight``, else lognormal."""
+    """Draw from a Pareto tail with probability ``mix_weight``, else from a lognormal."""
     tail = p["xm"] * (1 + rng.pareto(p["alpha"], count))
     body = rng.lognormal(p["mu"], p["sigma"], count)
     return np.where(rng.random(count) < p["mix_weight"], tail, body)
 
 
-#: Name -> (parameters that it needs, how to draw).
+#: Name -> (parameters that the distribution needs, function that draws).
 DISTRIBUTIONS: dict[str, tuple[tuple[str, ...], Draw]] = {
     "constant": (("value",), lambda p, n, _rng: np.full(n, float(p["value"]))),
     "uniform": (("min", "max"), lambda p, n, rng: rng.uniform(p["min"], p["max"], n)),
@@ -234,7 +235,7 @@ DISTRIBUTIONS: dict[str, tuple[tuple[str, ...], Draw]] = {
 def draw_lengths(
     distribution: str, parameters: Mapping[str, float], count: int, rng: np.random.Generator
 ) -> Int[np.ndarray, " count"]:
-    """Whole lengths of at least 1, kept between the parameters ``min`` and ``max`` if given.
+    """Return random whole lengths of at least 1, between the parameters ``min`` and ``max``.
 
     Raises:
         PinnError: If the distribution is unknown or lacks a parameter.
@@ -264,7 +265,7 @@ def draw_lengths(
 def _check_parameters(
     distribution: str, parameters: Mapping[str, float], needed: tuple[str, ...]
 ) -> None:
-    """Refuse numbers that the distribution cannot have; a mean or location may be anything."""
+    """Check the parameters of a distribution; a mean or a location may have any value."""
     for name in needed:
         value, where = parameters[name], f"length distribution {distribution}: {name}"
         if not math.isfinite(value) or (name in _NOT_NEGATIVE and value < 0):
@@ -286,12 +287,12 @@ def draw_range(
     *,
     least: int = 1,
 ) -> Int[np.ndarray, " count"]:
-    """Lengths uniform between two shares of a nominal one, as load generators draw them.
+    """Return lengths that are uniform between two multiples of a nominal length.
 
-    All are at least 1, but for a nominal length of 0.
+    Lengths are at least 1, unless the nominal length is 0.
 
     Raises:
-        PinnError: If the nominal length is below ``least`` or the shares are not in order.
+        PinnError: If the nominal length is below ``least`` or the multiples are not in order.
 
     >>> draw_range(1000, (0.8, 1.0), 3, np.random.default_rng(0)).min() >= 800
     np.True_

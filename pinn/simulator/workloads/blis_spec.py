@@ -1,12 +1,11 @@
-"""BLIS's workload specification: what its YAML says is sent.
+"""BLIS's workload specification, a YAML file that describes a load.
 
 ``clients`` with ``aggregate_rate`` and ``num_requests`` or ``horizon`` (microseconds), or an
 ``inference_perf`` load of stages and shared prefixes; see the models below for the keys. A client's
 prompt is its prefix, 50 tokens where its group names none, followed by a draw of its input
-distribution. What says nothing about the load of one server is read over: tenants, SLO classes and
-targets, names of models, streaming, what share of an output is reasoning, and the network, which
-has no effect in BLIS either. Any other key is refused by its name, as are those whose load cannot
-be simulated here.
+distribution. Keys that do not affect the load of one server are ignored: tenants, SLO classes and
+targets, names of models, streaming, the reasoning share of an output, and the network, which has no
+effect in BLIS either. Any other key is refused by name, as are keys whose load cannot be simulated.
 """
 
 import math
@@ -24,16 +23,17 @@ from pinn.simulator.workloads import arrivals, workload
 from pinn.simulator.workloads.yaml_spec import Number, Strict, Whole, check
 from pinn.units import MICROSECOND
 
-# Clients of a BLIS workload specification: their keys, and the requests that one sends.
+# Clients of a BLIS workload specification: their keys, and the requests that each sends.
 
-#: Arrival, prompt, output, prefix group (-1 for none), prefix tokens and patience of requests.
+#: Columns of requests: arrival, prompt, output, prefix group (-1 for none), prefix tokens,
+#: patience.
 Requests = tuple[np.ndarray, ...]
-#: What a prefix group has where it says no length.
+#: Tokens of a prefix group without a length.
 DEFAULT_PREFIX_TOKENS = 50
 
 
 class BlisArrival(Strict):
-    """Gaps between a client's requests: by ``cv``, or by ``shape`` and ``scale`` (us)."""
+    """Gaps between a client's requests, given by ``cv``, or by ``shape`` and ``scale`` (us)."""
 
     process: str = "poisson"
     cv: Number = 1.0
@@ -43,7 +43,7 @@ class BlisArrival(Strict):
     def gaps_s(
         self, rate_per_s: float, count: int, rng: np.random.Generator, faster: float
     ) -> Float[np.ndarray, " count"]:
-        """Seconds between requests, so many times faster where ``scale`` sets them.
+        """Return seconds between requests; gaps that ``scale`` sets are divided by ``faster``.
 
         Raises:
             PinnError: If the process is unknown or lacks its second parameter.
@@ -71,7 +71,7 @@ class BlisLengths(Strict):
     params: dict[str | Whole, Number] = Field(default_factory=dict)
 
     def draw(self, count: int, rng: np.random.Generator) -> Int[np.ndarray, " count"]:
-        """Lengths of at least 1.
+        """Return random lengths of at least 1.
 
         Raises:
             PinnError: If the distribution is unknown or its parameters do not fit.
@@ -113,7 +113,7 @@ class _Reasoning(Strict):
 
 
 class BlisClient(Strict):
-    """A client of BLIS's; what says nothing about the load of one server is read over."""
+    """A client of a BLIS specification; keys that do not affect one server's load are ignored."""
 
     id: str = ""
     tenant_id: str = ""
@@ -139,24 +139,24 @@ class BlisClient(Strict):
 
     @property
     def prefix_tokens(self) -> int:
-        """Tokens of the prefix; BLIS gives a group without a length one of its own."""
+        """Return the tokens of the client's prefix; a group without a length has BLIS's default."""
         return (self.prefix_length or DEFAULT_PREFIX_TOKENS) if self.prefix_group else 0
 
     @property
     def windows(self) -> list[_Window]:
-        """When it sends; always where the file does not say."""
+        """Return the time windows in which the client sends; one unlimited window by default."""
         return (self.lifecycle.windows if self.lifecycle else []) or [_ALWAYS]
 
     @property
     def timeout_s(self) -> float:
-        """When the client hangs up; infinity where the file does not say."""
+        """Return the patience of the client in seconds; infinity by default."""
         return math.inf if self.timeout is None else self.timeout * MICROSECOND
 
 
 def _sent(
     client: BlisClient, window: _Window, moments: np.ndarray, group: int, rng: np.random.Generator
 ) -> Requests:
-    """Requests of a client; a window that draws its own lengths has no prefix, as in BLIS."""
+    """Return the requests of a client; as in BLIS, a window with its own lengths has no prefix."""
     n = len(moments)
     own = window.input_distribution is not None or window.output_distribution is not None
     prefix = 0 if own else client.prefix_tokens
@@ -171,7 +171,7 @@ def _sent(
 
 
 _REMEDY = "remove it, or give the load as a CSV trace"
-#: Keys of BLIS's that ask for what is not simulated here, at whatever depth.
+#: Keys of BLIS, at any depth, for loads that are not simulated.
 _UNSERVED = {
     "servegen_data": "the load is in files of its own",
     "cohorts": "write their members as clients",
@@ -214,28 +214,28 @@ class _Spec(Strict):
 
     @property
     def horizon_s(self) -> float:
-        """No request arrives later."""
+        """Return the time in seconds after which no request arrives."""
         return math.inf if self.horizon is None else self.horizon * MICROSECOND
 
 
-#: Keys of which each says that a YAML mapping is a BLIS workload specification.
+#: Keys each of which identifies a YAML mapping as a BLIS workload specification.
 OWN_KEYS = {"clients", "aggregate_rate", "inference_perf", "cohorts", "servegen_data"}
 
 
 def read_blis_spec(
     values: Mapping[str, Json], path: Path, seed: int | None = None, rate_per_s: float | None = None
 ) -> workload.Workload:
-    """The load of a BLIS workload specification, all clients merged in the order of arrival.
+    """Return the load of a BLIS workload specification, with all clients merged by arrival.
 
     Args:
         values: Contents of the file.
-        path: Where they come from, for messages.
-        seed: In place of the file's.
-        rate_per_s: Mean rate, in place of the file's.
+        path: Path of the file, for messages.
+        seed: Seed that replaces the file's; None keeps it.
+        rate_per_s: Mean rate that replaces the file's; None keeps it.
 
     Raises:
-        PinnError: If a key is unknown or asks for what cannot be simulated, if a rate is not
-            positive, or if nothing says how much is sent.
+        PinnError: If a key is unknown or its load cannot be simulated, if a rate is not positive,
+            or if neither a number of requests nor a horizon is given.
     """
     _check_served(values, str(path))
     spec = check(_Spec, values, path, _REMEDY)
@@ -259,7 +259,7 @@ def read_blis_spec(
 
 
 def _check_served(values: object, where: str) -> None:
-    """Refuse keys of BLIS's that ask for what is not simulated."""
+    """Refuse keys whose load is not simulated."""
     for key, value in values.items() if isinstance(values, dict) else ():
         if key in _UNSERVED and value not in (None, False, 0, [], {}):
             raise PinnError(f"{where}: {key} cannot be simulated here: {_UNSERVED[key]}")
@@ -268,7 +268,7 @@ def _check_served(values: object, where: str) -> None:
 
 
 def _merged(parts: list[Requests], spec: _Spec, path: Path) -> workload.Workload:
-    """All clients' requests in the order of arrival."""
+    """Return all clients' requests in the order of arrival."""
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     kept = columns[0] <= spec.horizon_s
     columns = [column[kept] for column in columns]
@@ -286,7 +286,7 @@ def _merged(parts: list[Requests], spec: _Spec, path: Path) -> workload.Workload
 
 
 def _rates_per_s(spec: _Spec, path: Path) -> list[float]:
-    """The clients' shares of the whole rate."""
+    """Return each client's share of the total rate, in requests per second."""
     fractions = np.array([client.rate_fraction for client in spec.clients])
     if any(client.concurrency is not None for client in spec.clients):
         raise PinnError(f"{path}: concurrency of one client among several is not simulated")
@@ -309,7 +309,7 @@ def _rates_per_s(spec: _Spec, path: Path) -> list[float]:
 
 
 def _clients(spec: _Spec, path: Path, faster: float, rng: np.random.Generator) -> list[Requests]:
-    """Clients whose shares of the rate make the whole; rates of windows are ``faster``."""
+    """Return the requests of clients whose shares add up to the total rate."""
     groups = sorted({client.prefix_group for client in spec.clients})
     parts = []
     for client, share_per_s in zip(spec.clients, _rates_per_s(spec, path), strict=True):
@@ -329,10 +329,11 @@ def _clients(spec: _Spec, path: Path, faster: float, rng: np.random.Generator) -
 def _stage_clients(
     load: _InferencePerf, path: Path, rate_per_s: float | None, rng: np.random.Generator
 ) -> list[Requests]:
-    """BLIS's version of inference-perf: a client for each user of each system prompt.
+    """Return the clients of an inference-perf load as BLIS defines it: one per user and prompt.
 
-    Of several stages each is a Poisson process. In a single one every client sends as many requests
-    and its gaps are stretched to end with the stage, so that all last requests come at once.
+    Each of several stages is a Poisson process. In a single stage every client sends equally many
+    requests, and its gaps are stretched to end with the stage. All last requests then arrive at
+    once.
     """
     shared = load.shared_prefix
     users, tokens = shared.num_users_per_system_prompt, shared.system_prompt_len

@@ -1,8 +1,8 @@
-"""Conversations: requests that wait for the answer before them and repeat all that was said.
+"""Conversations: requests that wait for the previous answer and repeat the whole history.
 
-A turn's prompt is the whole history, prompts and answers, and what is new: what the user types, or
-the result of a tool that the answer before called. So the prefix cache has all of it but the new
-tokens, as long as nothing of it was evicted.
+A turn's prompt is the history of prompts and answers plus new tokens: the user's text, or the
+result of a tool that the previous answer called. The prefix cache therefore has all but the new
+tokens, unless some of it was evicted.
 """
 
 from collections.abc import Callable
@@ -15,13 +15,13 @@ from jaxtyping import Float, Int
 from pinn.errors import PinnError
 from pinn.simulator.workloads import arrivals
 
-#: Draws lengths in tokens: from their mean, and how many.
+#: Function that draws lengths in tokens, from their mean and their number.
 DrawLengths = Callable[[int, int], Int[np.ndarray, " n"]]
 
 
 @dataclass(frozen=True)
 class ConversationShape:
-    """Shape of conversations that are alike.
+    """Shape of equal conversations.
 
     Attributes:
         turns: Prompts that a user types in each conversation.
@@ -29,11 +29,12 @@ class ConversationShape:
         turn_tokens: New tokens of each later prompt.
         output_tokens: Tokens of each answer.
         system_tokens: Tokens of the system prompt, which conversations of a group share.
-        groups: Different system prompts, which conversations take in turn.
-        think_s: Mean pause between the last answer of a turn and the next prompt; exponential.
-        tool_calls: Calls of a tool in each turn: so many answers more.
+        groups: Number of different system prompts, which conversations take in turn.
+        think_s: Mean pause in seconds between a turn's last answer and the next prompt;
+            exponential.
+        tool_calls: Tool calls in each turn, each of which adds a request.
         tool_tokens: Tokens that a tool's result adds.
-        tool_delay_s: Mean time that a tool takes; exponential.
+        tool_delay_s: Mean seconds that a tool takes; exponential.
     """
 
     turns: int
@@ -56,14 +57,15 @@ class ConversationShape:
 
     @property
     def requests(self) -> int:
-        """Requests of a conversation."""
+        """Return the number of requests of a conversation."""
         return self.turns * (1 + self.tool_calls)
 
     def conversations(self, requests: int) -> int:
-        """Return how many whole conversations so many requests are.
+        """Return the number of whole conversations that a number of requests makes.
 
         Raises:
-            PinnError: If they are less than one, or one has too many.
+            PinnError: If the requests make less than one conversation, or one has too many
+                requests.
         """
         arrivals.check_requests(self.requests, "a conversation")
         if requests < self.requests:
@@ -85,14 +87,14 @@ def converse(
 
     Args:
         shape: Shape of each conversation.
-        offset_s: When each begins, from the opening of its stage.
-        stage: Load stage of each.
-        draw: Draws lengths of a mean, so many.
-        rng: Source of the pauses.
+        offset_s: Seconds from the opening of its stage to the begin of each conversation.
+        stage: Load stage of each conversation.
+        draw: Function that draws lengths, from their mean and their number.
+        rng: Random generator of the pauses.
     """
     count, each = len(offset_s), shape.requests
     arrivals.check_requests(count * each, "conversations x requests of each")
-    call = np.arange(each) % (1 + shape.tool_calls)  # 0 where the user types
+    call = np.arange(each) % (1 + shape.tool_calls)  # 0 for a prompt that the user types
     new, pause_s = np.empty((count, each), np.int64), np.zeros((count, each))
     new[:, call == 0] = draw(shape.turn_tokens, count * shape.turns).reshape(count, -1)
     new[:, 0] = shape.system_tokens + draw(shape.first_tokens, count)
@@ -108,7 +110,7 @@ def converse(
     before[:, 0] = -1
     shared = np.roll(known, 1, axis=1)
     donor = before.copy()
-    donor[:, 0] = np.arange(count) - shape.groups  # the conversation of its group before it
+    donor[:, 0] = np.arange(count) - shape.groups  # the previous conversation of its group
     donor[:, 0] = np.where(donor[:, 0] >= 0, donor[:, 0] * each, -1)
     shared[:, 0] = shape.system_tokens
     if shape.system_tokens == 0:

@@ -46,7 +46,7 @@ _OUTPUT = "output_tokens"
 _OTHERS = (_OUTPUT, "think_time_s", "timeout_s", "deadline_us", "transferred_tokens")
 _READ = frozenset({*_ARRIVAL, *_PROMPT, *_PREFIX, *_LABELS, *_OTHERS})
 
-#: What a column may be called beside the names above, in lower case with underscores.
+#: Alternative column names, in lower case with underscores.
 OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
     "the arrival time": (
         "timestamp", "arrival", "arrival_time", "arrived_at", "arrival_timestamp", "request_time",
@@ -71,7 +71,7 @@ _ROLES: Mapping[str, tuple[str, ...]] = {
 _ENDINGS = {
     "s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": MILLISECOND, "us": MICROSECOND, "ns": NANOSECOND
 }  # fmt: skip
-#: Columns that say that a number without a unit is BurstGPT's, which is seconds.
+#: Columns that mark a file as BurstGPT's, whose times without a unit are seconds.
 _BURSTGPT = {"request_tokens", "response_tokens"}
 _MOMENT = re.compile(
     r"^(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d(?:\.\d{1,9})?)\d*\s*(?:Z|UTC|([+-])(\d\d):?(\d\d))?$"
@@ -83,7 +83,7 @@ def read_csv_trace(path: Path, most: int | None = None) -> Workload:
 
     Args:
         path: File of the trace.
-        most: Requests that are wanted, of a file that may have too many; None for all.
+        most: Largest number of requests to read; None for all.
 
     Raises:
         PinnError: If the file cannot be read, lacks a column or holds a value that is no number.
@@ -122,7 +122,7 @@ def read_csv_trace(path: Path, most: int | None = None) -> Workload:
 def _arrivals(
     columns: "_Columns", arrival: np.ndarray, later: np.ndarray, clock: str
 ) -> Float[np.ndarray, " n"]:
-    """Return when each was sent; a round that waits has the time of the one before."""
+    """Return when each request was sent; a round that waits has the time of the previous one."""
     columns.refuse(np.isnan(arrival) & (later < 0), lambda _: f"{clock} is missing")
     for i in np.flatnonzero(later >= 0).tolist():
         arrival[i] = arrival[later[i]]
@@ -130,7 +130,7 @@ def _arrivals(
 
 
 class _Columns:
-    """A CSV file by columns; those that a trace may have."""
+    """A CSV file as columns, with those that a trace may have."""
 
     def __init__(self, path: Path, most: int | None) -> None:
         table = documents.CsvTable(path)
@@ -159,7 +159,7 @@ class _Columns:
         return len(self._lines)
 
     def adopt(self) -> Reading | None:
-        """Take columns of other names and drop rows that are no requests; None if none is taken."""
+        """Rename columns of other formats and drop rows that are no requests; None if unchanged."""
         taken = {own[0]: self._other(role, own) for role, own in _ROLES.items()}
         foreign = {own: name for own, name in taken.items() if name is not None}
         if not foreign:
@@ -169,7 +169,7 @@ class _Columns:
         return self._drop(foreign)
 
     def _other(self, role: str, own: Sequence[str]) -> str | None:
-        """Return the column that stands for one of this project's; None where the file has that."""
+        """Return the column that replaces a missing one; None if it is not missing."""
         if any(name in self.names for name in own):
             return None
         names = [n for n in self.names if {_plain(n), _unit(n)[0]} & set(OTHER_NAMES[role])]
@@ -179,7 +179,7 @@ class _Columns:
         return names[0] if names else None
 
     def _seconds(self, name: str) -> list[str]:
-        """Return a column of moments in seconds; its unit is in its name or its cells."""
+        """Return a column of times in seconds; the unit is in its name or its cells."""
         cells = self._cells[name]
         unit = _unit(name)[1]
         first = next(filter(None, cells), "")
@@ -195,7 +195,7 @@ class _Columns:
         return [_scaled(cell, unit) for cell in cells]
 
     def _drop(self, foreign: Mapping[str, str]) -> Reading:
-        """Leave out rows that are no requests by a column of another name, and count them."""
+        """Drop rows that are no requests by their cells in a renamed column, and count them."""
         rows, kept = len(self), np.full(len(self), True)
         refused: Counter[str] = Counter()
         for own, name in foreign.items():
@@ -219,13 +219,13 @@ class _Columns:
         return reading
 
     def refuse(self, bad: np.ndarray, reason: Callable[[int], str]) -> None:
-        """Stop at the first row that a mask selects, with its line and the reason."""
+        """Raise an error for the first row that a mask selects, with its line and the reason."""
         rows = np.flatnonzero(bad)
         if len(rows):
             raise PinnError(f"{self.path}, line {self._lines[rows[0]]}: {reason(int(rows[0]))}")
 
     def first(self, names: Iterable[str], meaning: str) -> str:
-        """The first of some columns that the file has."""
+        """Return the first of some columns that the file has."""
         for name in names:
             if name in self._cells:
                 return name
@@ -233,12 +233,12 @@ class _Columns:
         raise PinnError(f"{self.path}: {meaning} is missing: {expected}")
 
     def numbers(self, name: str, default: float | None = None) -> np.ndarray:
-        """A column of numbers; the default stands for a missing column or an empty cell."""
+        """Return a column of numbers, with a default for a missing column or an empty cell."""
         column = self._cells.get(name, [""] * len(self))
         return np.array([self._number(i, text, name, default) for i, text in enumerate(column)])
 
     def whole(self, name: str, default: int | None = None) -> np.ndarray:
-        """A column of whole numbers from 0 on."""
+        """Return a column of non-negative whole numbers."""
         found = self.numbers(name, default)
         bad = (found != np.rint(found)) | (found < 0) | (found > MOST_REQUEST_TOKENS)
         rule = f"it must be a whole number from 0 to {MOST_REQUEST_TOKENS:,}"
@@ -246,13 +246,13 @@ class _Columns:
         return found.astype(np.int64)
 
     def labels(self, name: str) -> np.ndarray:
-        """A column of names as numbers; -1 for a missing column or an empty cell."""
+        """Return a column of names as numbers; -1 for a missing column or an empty cell."""
         texts = self._cells.get(name, [""] * len(self))
         known = {text: i for i, text in enumerate(sorted(set(texts) - {""}))}
         return np.array([known.get(text, -1) for text in texts])
 
     def follows(self, waits: Bool[np.ndarray, " n"]) -> np.ndarray:
-        """Return the row before, of the same session, that each row waits for; -1 for none."""
+        """Return the previous row of the same session that each row waits for; -1 for none."""
         latest: dict[int, int] = {}
         found = np.full(len(self), -1)
         for i, session in enumerate(self.labels("session_id").tolist()):
@@ -279,7 +279,7 @@ def _plain(name: str) -> str:
 
 
 def _own_names(path: Path, names: Sequence[str]) -> list[str]:
-    """Return columns with those of this project's as it spells them: ``Prompt Tokens`` is one."""
+    """Return columns under this project's spelling: ``Prompt Tokens`` becomes ``prompt_tokens``."""
     found = [
         plain if (plain := _plain(name)) in _READ and plain not in names else name for name in names
     ]
@@ -290,7 +290,7 @@ def _own_names(path: Path, names: Sequence[str]) -> list[str]:
 
 
 def _unit(name: str) -> tuple[str, float | None]:
-    """Return a column's name without its unit, and the unit in seconds."""
+    """Return a column's name without its unit, and the unit's seconds."""
     plain, _, ending = _plain(name).rpartition("_")
     return (plain, _ENDINGS[ending]) if ending in _ENDINGS else (_plain(name), None)
 
@@ -309,7 +309,7 @@ def _scaled(cell: str, unit: float) -> str:
 
 
 def _moment_s(cell: str) -> str:
-    """Return a date with its time as seconds since 1970, as text; empty for what is none."""
+    """Return a date with time as seconds since 1970, as text; empty for other text."""
     found = _MOMENT.match(cell)
     if found is None:
         return ""

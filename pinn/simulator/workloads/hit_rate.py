@@ -1,4 +1,4 @@
-"""A load whose prompts share as much as a prefix cache is known to hit."""
+"""Loads whose prompts share enough tokens for a known prefix cache hit rate."""
 
 from dataclasses import replace
 
@@ -8,23 +8,23 @@ from jaxtyping import Int
 from pinn.errors import PinnError
 from pinn.simulator.workloads.workload import Workload
 
-#: Different beginnings of prompts, so that requests that run at once mostly hold their own; and
-#: requests of each at least, of which the first one finds nothing.
+#: Most different shared prefixes, so that concurrent requests mostly have distinct ones; and
+#: fewest requests of each prefix, since the first one finds nothing cached.
 _BEGINNINGS, _REQUESTS_OF_EACH = 16, 20
-#: Halvings of the share of a prompt that is looked for.
+#: Bisection steps for the shared share of a prompt.
 _HALVINGS = 40
 
 
 def with_hit_rate(workload: Workload, hit_rate: float) -> Workload:
-    """Return a load whose prompts repeat the beginnings of earlier ones.
+    """Return a load whose prompts repeat prefixes of earlier ones, at a given hit rate.
 
-    Requests take turns among up to 16 different beginnings, or one for each client of a closed
-    loop. Each repeats the same share of its prompt, so that their tokens are ``hit_rate`` of all
-    prompt tokens: less comes out where the cache does not keep them until they are wanted, or
-    finds whole blocks only.
+    Requests take turns among up to 16 different prefixes, or one for each client of a closed loop.
+    Each request repeats an equal share of its prompt, so that repeated tokens are ``hit_rate`` of
+    all prompt tokens. The simulated hit rate is lower if the cache evicts prefixes, or matches
+    whole blocks only.
 
     Raises:
-        PinnError: If the load says itself what its prompts share, or so much cannot be shared.
+        PinnError: If the load defines what its prompts share, or the hit rate is not reachable.
     """
     if (workload.shares_with >= 0).any():
         raise PinnError(

@@ -1,6 +1,6 @@
-"""A load as it is asked for: a file, whatever wrote it, or a few flags.
+"""A requested load: a file in any known format, or flags.
 
-Lengths of flags are drawn as vLLM's random data set draws them (``vllm 0.15.1
+Lengths from flags are drawn as in vLLM's random data set (``vllm 0.15.1
 vllm/benchmarks/datasets.py: RandomDataset.get_sampling_params``): uniform whole numbers from
 floor(length x (1 - range ratio)) to ceil(length x (1 + range ratio)), prompts behind a prefix that
 all of them share. 1,000 requests are its default (``--num-prompts``).
@@ -46,19 +46,18 @@ def load_workload(
     rate_per_s: float | None = None,
     most: int | None = None,
 ) -> Workload:
-    """Load a workload; what kind of file it is shows in its contents.
+    """Load a workload; its contents tell the kind of file.
 
     Args:
         path: A CSV or YAML (or JSON) file.
-        seed: Of the random draws, in place of the file's (0 where it names none).
-        rate_per_s: Exact mean rate, in place of the file's. Loads that are drawn last as long as
-            they would, with more or fewer requests, as if the file named that rate. A recorded one
-            is sent faster and again and again for as long as it lasts, or slower. Conversations
-            without times begin at random.
-        most: Requests at most, the first ones of the file; None for all.
+        seed: Seed of the random draws, which replaces the file's; None for the file's, or 0.
+        rate_per_s: Mean rate that replaces the file's. A random load keeps its duration, with more
+            or fewer requests. A recorded load is sent slower, or faster and repeatedly for its own
+            duration. Conversations without times begin at random.
+        most: Largest number of requests, from the start of the file; None for all.
 
     Raises:
-        PinnError: If the file is of no known kind or cannot be used.
+        PinnError: If the kind of file is unknown or the file cannot be used.
     """
     if rate_per_s is not None:
         rates.check_rate(rate_per_s)
@@ -91,7 +90,7 @@ def _load(path: Path, seed: int | None, rate_per_s: float | None, most: int | No
 
 
 def _is_list(path: Path) -> bool:
-    """Whether a JSON file is a list."""
+    """Return whether a JSON file is a list."""
     with path.open("rb") as file:
         return file.read(1024).lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"["
 
@@ -99,9 +98,9 @@ def _is_list(path: Path) -> bool:
 def _recorded(
     sent: Workload, seed: int | None, rate_per_s: float | None, most: int | None
 ) -> Workload:
-    """Return a recorded load with the requests that a rate takes while it lasts, but no fewer.
+    """Return a recorded load, repeated so that it keeps its duration at a higher rate.
 
-    A load without times begins at random.
+    The requests of a load without times begin at random.
     """
     if rate_per_s is None:
         return sent
@@ -114,7 +113,7 @@ def _recorded(
 
 
 def _beside(header: Path, time_unit: str) -> Path:
-    """Return the CSV of a TraceV2 header: it has its name, or is the only CSV beside it."""
+    """Return the CSV file of a TraceV2 header: the one with its name, or the only one beside it."""
     if time_unit.lower() not in ("us", "microsecond", "microseconds"):
         raise PinnError(f"{header}: time_unit must be microseconds, got {time_unit!r}")
     same = header.with_suffix(".csv")
@@ -127,10 +126,10 @@ def _beside(header: Path, time_unit: str) -> Path:
     return beside[0]
 
 
-# What is sent, as it is asked for: a file, or flags as ``vllm bench serve`` has them.
+# A requested load: a file, or flags like those of ``vllm bench serve``.
 
 _BENCH = "vllm bench serve"
-#: Requests where nothing says how many (``vllm 0.15.1 vllm/benchmarks/datasets.py``).
+#: Default number of requests (``vllm 0.15.1 vllm/benchmarks/datasets.py``).
 _NUM_PROMPTS = 1000
 _LENGTHS = "--input-len 1024 --output-len 256"
 
@@ -236,15 +235,15 @@ class LoadFlags:
 
     @property
     def given(self) -> dict[str, FlagValue]:
-        """Flags that are not the default."""
+        """Return the flags that differ from the defaults."""
         return {f.name: v for f in fields(self) if (v := getattr(self, f.name)) != f.default}
 
     def draw(self, rate_per_s: float | None, seed: int, image_tokens: int = 0) -> Workload:
-        """The requests.
+        """Return the requests of the load.
 
         Args:
-            rate_per_s: Mean rate at which they are sent, as a Poisson process; None or infinite
-                for at once, ``concurrency`` of them at a time.
+            rate_per_s: Mean rate of a Poisson process; None or infinite for all at once, with at
+                most ``concurrency`` in flight.
             seed: Seed of the random draws.
             image_tokens: Tokens of each prompt's images.
 
@@ -280,10 +279,10 @@ class LoadFlags:
         return with_hit_rate(found, self.prefix_hit_rate) if self.prefix_hit_rate else found
 
     def applied(self, sent: Workload, seed: int) -> Workload:
-        """Return a file's load with clients, pauses and cache hits as flags beside it say.
+        """Return a file's load with the clients, pauses and cache hits that flags add to it.
 
         Raises:
-            PinnError: If it has no conversations to pause, or nothing says when they are sent.
+            PinnError: If pauses are given for a load without conversations or without times.
         """
         if self.concurrency is not None:
             sent = replace(sent, concurrency=self.concurrency)
@@ -329,7 +328,7 @@ class LoadFlags:
         return converse(shape, offset, np.zeros(len(offset), np.int64), draw, rng)
 
     def _shape(self) -> ConversationShape | None:
-        """Return the shape of conversations; None where each request is alone."""
+        """Return the shape of conversations; None for single requests."""
         later = ("turn_len", "think_time", "tool_calls", "tool_len", "tool_delay")
         given = [name for name in later if name in self.given]
         if self.turns is None and not given:
@@ -357,7 +356,7 @@ class LoadFlags:
         )
 
     def titled(self, image_tokens: int = 0) -> str:
-        """``1024 tokens in, 256 out``, or ``8 turns of 1024 tokens in, 256 out``."""
+        """Return a title such as ``8 turns of 1024 tokens in, 256 out``."""
         turns = f"{self.turns} turns of " if self.turns else ""
         tokens = (self.turn_len if self.turns else None) or self.input_len or 0
         beside = 0 if self.turns else self.prefix_len + image_tokens
@@ -386,13 +385,13 @@ class LoadFlags:
 
 @dataclass(frozen=True)
 class Load:
-    """A load: a file's content, or the flags.
+    """A load: the content of a file, or flags.
 
     Attributes:
         path: Path of the file; None for flags.
-        flags: In place of a file; some also go beside one.
-        seed: Of the random draws; None for the file's own, or 0.
-        images: Images of each prompt; None without any.
+        flags: Flags of the load, in place of a file; some also apply to a file.
+        seed: Seed of the random draws; None for the file's own, or 0.
+        images: Images of each prompt; None without images.
     """
 
     path: Path | None
@@ -401,15 +400,14 @@ class Load:
     images: RequestImages | None = None
 
     def draw(self, rate_per_s: float | None = None, seed: int | None = None) -> Workload:
-        """The requests.
+        """Return the requests of the load.
 
         Args:
-            rate_per_s: Mean rate, in place of the file's own: as long a load with more or fewer
-                requests.
-            seed: In place of the load's.
+            rate_per_s: Mean rate that replaces the file's own, at unchanged duration.
+            seed: Seed that replaces the load's; None keeps it.
 
         Raises:
-            PinnError: If the file cannot be used, or flags do not make a load.
+            PinnError: If the file cannot be used, or the flags do not define a load.
         """
         seed = self.seed if seed is None else seed
         if self.path is not None:
@@ -419,17 +417,17 @@ class Load:
 
     @property
     def image_tokens(self) -> int:
-        """Tokens of each prompt's images."""
+        """Return the tokens of each prompt's images."""
         return 0 if self.images is None else self.images.prompt_tokens
 
     @property
     def title(self) -> str:
-        """Path of the file, or the flags in words."""
+        """Return the path of the file, or the flags as text."""
         return self.flags.titled(self.image_tokens) if self.path is None else str(self.path)
 
     @property
     def words(self) -> list[str]:
-        """As the command line says it, without rate."""
+        """Return the load as command-line arguments, without the rate."""
         given, known = self.flags.given, {f.name: f.option for f in flags_of(LoadFlags)}
         words = [] if self.path is None else ["--workload", str(self.path)]
         words += [word for name, v in given.items() for word in (known[name], exact(v))]
@@ -437,13 +435,13 @@ class Load:
 
     @property
     def document(self) -> JsonObject:
-        """For JSON."""
+        """Return the load as JSON."""
         if self.path is None:
             return asdict(self.flags)
         return {"path": str(self.path), **self.flags.given}
 
 
-#: Flags of a load that go beside a file.
+#: Flags of a load that also apply to a file.
 _BESIDE_FILE = frozenset({"concurrency", "num_prompts", "think_time", "prefix_hit_rate"})
 
 
@@ -455,17 +453,17 @@ def asked_load(
     model: str | Path | None = None,
     closed: bool = True,
 ) -> tuple[Load, dict[str, FlagValue]]:
-    """The load, and the flags that are not its own.
+    """Return the load, and the flags that do not belong to it.
 
     Args:
         path: Path of a file; None for flags.
         flags: Flags of the load and others.
         seed: Seed of the random draws.
-        model: Name or path of the model, which decides what images come to.
-        closed: Whether clients may wait for answers, which an error then advises too.
+        model: Name or path of the model, which determines the tokens of images.
+        closed: Whether a closed loop is allowed, so that errors suggest it.
 
     Raises:
-        PinnError: If neither a file nor flags say what is sent, or both do.
+        PinnError: If neither a file nor flags define the load, or both do.
     """
     given, rest = flags_apart(LoadFlags, flags)
     if path is not None and (instead := [name for name in given if name not in _BESIDE_FILE]):
@@ -483,7 +481,7 @@ def _images(flags: LoadFlags, model: str | Path | None) -> RequestImages | None:
     """Return the images of each prompt.
 
     Raises:
-        PinnError: If the model is not named, or nothing is known of its images.
+        PinnError: If no model is named, or its image tokens are unknown.
     """
     if not flags.images_per_request:
         return None

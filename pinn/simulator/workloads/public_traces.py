@@ -1,4 +1,4 @@
-"""Loads in JSON that others publish: Mooncake's traces, and conversations as texts.
+"""Loads in public JSON formats: Mooncake's traces, and conversations as text.
 
 Mooncake (github.com/kvcache-ai/Mooncake, ``FAST25-release``; ``sglang 0.5.23
 sglang/benchmark/datasets/mooncake.py`` reads it): a line per request with ``timestamp`` in
@@ -29,12 +29,12 @@ from pinn.errors import PinnError
 from pinn.simulator.workloads.workload import Reading, Workload
 from pinn.units import MILLISECOND
 
-#: Tokens of a hash of Mooncake's.
+#: Tokens of one of Mooncake's hashes.
 _HASHED_TOKENS = 512
-#: Bytes of UTF-8 that count as a token: OpenAI's rule of thumb of four English characters.
+#: UTF-8 bytes per token: OpenAI's rule of thumb of four English characters.
 _TOKEN_BYTES = 4
 _NOTE = f"Lengths are estimated, with one token for {_TOKEN_BYTES} bytes of text"
-#: Keys of a conversation and of its messages; who speaks, and who is the model.
+#: Keys of a conversation and of its messages, and the roles of user and model.
 _LISTS, _SPEAKERS, _TEXTS = ("conversations", "messages", "conversation"), ("from", "role"), (
     "value", "content",
 )  # fmt: skip
@@ -50,7 +50,7 @@ def read_json_load(path: Path, most: int | None = None) -> Workload:
         most: Most requests to read; None for all.
 
     Raises:
-        PinnError: If the file is of no known kind, or none of its entries is a request.
+        PinnError: If the kind of file is unknown, or none of its entries is a request.
     """
     entries = json_entries(path)
     first = next(entries, None)
@@ -67,10 +67,10 @@ def read_json_load(path: Path, most: int | None = None) -> Workload:
 
 
 def json_entries(path: Path) -> Iterator[Json]:
-    """Yield the entries of a JSON list, or of lines of JSON; the file may be large.
+    """Yield the entries of a JSON list, or of lines of JSON, without reading the whole file.
 
     Raises:
-        PinnError: If it cannot be read, or is no JSON.
+        PinnError: If the file cannot be read, or is no JSON.
     """
     decoder, text, at, number = json.JSONDecoder(), "", 0, 0
     try:
@@ -112,7 +112,7 @@ def _end_of_gap(text: str, at: int, *, at_begin: bool) -> int:
 def _read_mooncake(
     path: Path, first: dict[str, Any], entries: Iterator[Json], most: int | None
 ) -> Workload:
-    """Read requests with their times; prompts share tokens as far as hashes are equal."""
+    """Read requests with their times; prompts share tokens as far as their hashes are equal."""
     rows: list[tuple[float, int, int, list[int]]] = []
     refused: Counter[str] = Counter()
     for entry in _chain(first, entries):
@@ -163,7 +163,7 @@ def _mooncake_fault(entry: Any) -> str | None:
 
 
 def _share_hashes(hashes: list[list[int]], prompt: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first request with the longest common beginning, and its tokens, for each."""
+    """Return for each prompt the first request with the longest shared prefix, and its tokens."""
     donor, shared = np.full((2, len(hashes)), -1, np.int64)
     known: dict[tuple[int, int], tuple[int, int]] = {}  # (node before, hash) -> node, request
     for r, ids in enumerate(hashes):
@@ -182,8 +182,8 @@ def _share_hashes(hashes: list[list[int]], prompt: np.ndarray) -> tuple[np.ndarr
 def _read_conversations(
     path: Path, first: dict[str, Any], entries: Iterator[Json], most: int | None
 ) -> Workload:
-    """Read conversations, which have no times, and whose turns wait for answers."""
-    turns: list[tuple[int, int, int]] = []  # prompt, output, tokens known before
+    """Read conversations; they have no times, and each turn waits for the previous answer."""
+    turns: list[tuple[int, int, int]] = []  # prompt tokens, output tokens, tokens of the history
     refused: Counter[str] = Counter()
     read = 0
     for entry in _chain(first, entries):
@@ -209,7 +209,7 @@ def _read_conversations(
 
 
 def _turns_of(entry: Any) -> list[tuple[int, int, int]] | str:
-    """Return prompt, output and earlier tokens of each answer; or why there is none."""
+    """Return prompt, output and earlier tokens of each answer; or the reason why there is none."""
     messages = next((entry[k] for k in _LISTS if k in entry), None) if _is_map(entry) else None
     if not isinstance(messages, list) or not all(_is_map(each) for each in messages):
         return "without messages"
@@ -230,7 +230,7 @@ def _is_map(value: object) -> bool:
 
 
 def _tokens(text: object) -> int:
-    """Estimate the tokens of a message; of its parts only texts count."""
+    """Estimate the tokens of a message; only its text parts count."""
     if isinstance(text, list):
         return sum(_tokens(part.get("text")) for part in text if isinstance(part, Mapping))
     return -(-len(text.encode(errors="replace")) // _TOKEN_BYTES) if isinstance(text, str) else 0

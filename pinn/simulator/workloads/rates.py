@@ -1,4 +1,4 @@
-"""A load at another rate: its clock scaled, its requests repeated, or fewer of them."""
+"""A load at another rate: scaled times, repeated requests, or fewer requests."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,10 +12,10 @@ from pinn.simulator.workloads.workload import COLUMNS, Workload
 
 
 def mean_rate_per_s(workload: Workload) -> float:
-    """Requests per second, from the first to the last that is sent.
+    """Return the mean requests per second, from the first to the last request.
 
-    Where stages wait for each other, the time in between counts for nothing. Conversations count
-    with all their turns, from the first to the last that begins.
+    Pauses between stages that wait for each other are excluded. Conversations count with all their
+    turns, over the time from the first to the last begin.
 
     Raises:
         PinnError: If the load is a closed loop, or sends everything at one moment.
@@ -37,23 +37,23 @@ def mean_rate_per_s(workload: Workload) -> float:
 
 
 def check_rate(rate_per_s: float) -> None:
-    """Refuse a rate at which nothing can be sent.
+    """Check that a rate is positive and finite.
 
     Raises:
-        PinnError: If it is not positive and finite.
+        PinnError: If the rate is not positive and finite.
     """
     if not 0 < rate_per_s < np.inf:
         raise PinnError(f"a rate must be positive and finite, got {rate_per_s:g} requests/s")
 
 
 def at_rate(workload: Workload, rate_per_s: float) -> Workload:
-    """A load's requests at another mean rate: every time between two of them changes alike.
+    """Return a load's requests at another mean rate, with all times scaled by one factor.
 
-    Stages keep the ratio of their rates. Lengths, sharing, patience and pauses between the turns of
-    a conversation stay.
+    Stages keep the ratio of their rates. Lengths, shared tokens, patience and pauses within
+    conversations do not change.
 
     Raises:
-        PinnError: If the rate is not positive, or the load has none.
+        PinnError: If the rate is not positive, or the load has no rate.
     """
     check_rate(rate_per_s)
     factor = mean_rate_per_s(workload) / rate_per_s
@@ -76,13 +76,13 @@ def begun_at_random(workload: Workload, rate_per_s: float, seed: int) -> Workloa
 
 
 def repeated(workload: Workload, count: int) -> Workload:
-    """So many requests: the load's own, and then the same again, as often as it takes.
+    """Return a load with a number of requests, repeated as often as needed.
 
-    Each repetition begins where the next request of the one before would be due on average. Its
-    prompts are its own: what they share they share with requests of the same repetition.
+    Each repetition begins when the next request would be due on average. Prompts share tokens only
+    within a repetition.
 
     Raises:
-        PinnError: If there are too many, or the load has no rate.
+        PinnError: If there are too many requests, or the load has no rate.
     """
     n = len(workload)
     copies = -(-count // n)
@@ -106,14 +106,13 @@ def repeated(workload: Workload, count: int) -> Workload:
 
 
 def thinned(workload: Workload, kept: Bool[np.ndarray, " n"]) -> Workload:
-    """Some requests of a load, at their own times.
+    """Return selected requests of a load, at their own times.
 
-    Requests that share tokens with one that is dropped share them with each other, as far as
-    their own prompts reach: with the one before that has most of them. Of a conversation first
-    turns have to be kept.
+    Requests that shared tokens with a dropped request share them with each other, as far as their
+    own prompts reach. A kept turn of a conversation needs all turns before it.
 
     Raises:
-        PinnError: If none is kept, or a turn without the one before it.
+        PinnError: If no request is kept, or a turn is kept without the one before it.
     """
     donor, shared = workload.shares_with, workload.shared_tokens
     if (donor >= 0).any() and not kept.all():
@@ -134,7 +133,7 @@ def thinned(workload: Workload, kept: Bool[np.ndarray, " n"]) -> Workload:
 
 
 def _clock_s(workload: Workload) -> Float[np.ndarray, " n"]:
-    """When requests that follow no other are due if nothing is ever waited for."""
+    """Return when requests that follow no other are due on the clock, without any waiting."""
     starts_s = workload.stage_starts_s
     if workload.stages_wait:
         offset_s = np.where(workload.starts, workload.offset_s, 0.0)
@@ -145,10 +144,9 @@ def _clock_s(workload: Workload) -> Float[np.ndarray, " n"]:
 def _shared_among(
     donor: np.ndarray, shared: np.ndarray, kept: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Donors that are kept, and the tokens shared with them.
+    """Return kept donors of shared tokens, and the number of tokens shared with each.
 
-    Every dropped request is represented by a kept one that begins with as many of its tokens as any
-    so far.
+    Each dropped donor is replaced by the kept request that shares most of its first tokens.
     """
     new_donor, stand_in = np.full((2, len(donor)), -1, np.int64)
     new_shared, tokens = np.zeros((2, len(donor)), np.int64)

@@ -15,7 +15,7 @@ from pinn.common import documents
 from pinn.errors import PinnError, printable
 from pinn.simulator.workloads import arrivals
 
-# Which earlier request a request shares its first tokens with.
+# Prefix sharing: the earlier request whose first tokens a request repeats.
 
 
 def share_prompts(
@@ -24,12 +24,13 @@ def share_prompts(
     prompt: Int[np.ndarray, " n"] | None = None,
     prompt_tokens: Int[np.ndarray, " n"] | int = 0,
 ) -> dict[str, Any]:
-    """Donors and shared tokens of requests whose prompts repeat or begin alike.
+    """Return donors and shared tokens of requests whose prompts repeat or share a prefix.
 
     Args:
         group: Group whose prompts share their first tokens; -1 for none.
-        prefix_tokens: How many tokens the request shares with its group.
-        prompt: Prompt identity: equal numbers are equal prompts, -1 is unique; None where all are.
+        prefix_tokens: Number of tokens that each request shares with its group.
+        prompt: Prompt identity: equal numbers are equal prompts, -1 is a unique one; None if all
+            are unique.
         prompt_tokens: Prompt lengths.
 
     Returns:
@@ -45,23 +46,23 @@ def share_prompts(
 
 
 def _first_of(label: np.ndarray) -> np.ndarray:
-    """Index of the first entry with the same label; -1 for the first itself and for label -1."""
+    """Return the first entry with an equal label; -1 for the first itself and for label -1."""
     _, first, inverse = np.unique(label, return_index=True, return_inverse=True)
     origin = first[inverse]
     return np.where((label >= 0) & (origin < np.arange(len(label))), origin, -1)
 
 
-# What clients send: requests with their lengths, times, shared prompts and patience.
+# Requests of clients: lengths, times, shared prompts and patience.
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Counts of the rows of a file.
+    """Counts of the rows read from a file.
 
     Attributes:
-        rows: Read.
-        refused: Reason -> how many rows were refused for it.
-        notes: Sentences on what the file does not say and what is taken in its place.
+        rows: Number of rows read.
+        refused: Reason -> number of refused rows.
+        notes: Sentences on data that the file lacks, with the assumption made instead.
     """
 
     rows: int
@@ -70,7 +71,7 @@ class Reading:
 
     @property
     def accepted(self) -> int:
-        """Rows that are sent."""
+        """Return the number of rows that are sent."""
         return self.rows - sum(self.refused.values())
 
     def __str__(self) -> str:
@@ -80,7 +81,7 @@ class Reading:
         return ". ".join([f"{counts} ({reasons})" if reasons else counts, *self.notes])
 
 
-#: aiohttp gives up after five minutes unless told otherwise; inference-perf does not tell it.
+#: aiohttp's default timeout of five minutes, which inference-perf does not change.
 AIOHTTP_TIMEOUT_S = 300.0
 
 
@@ -88,34 +89,35 @@ AIOHTTP_TIMEOUT_S = 300.0
 class Workload:
     """``n`` requests in the order in which they are sent.
 
-    Columns that have a default may be given empty, which stands for it.
+    An empty column stands for its default.
 
     Attributes:
-        name: For print-outs only.
+        name: Name for output only.
         prompt_tokens: Prompt length of each request, at least 1.
-        output_tokens: Tokens that each request generates; 0 for one that ends with its prompt,
-            see ``generated_tokens``.
-        offset_s: When it is sent, from the opening of its stage; never falling inside a stage. Of a
-            request that follows another, the pause after the end of that one.
-        stage: Load stage it belongs to, 0, 1, ...; never falling.
+        output_tokens: Tokens that each request generates; 0 for a request that ends with its
+            prompt, see ``generated_tokens``.
+        offset_s: Seconds from the opening of its stage until it is sent, non-decreasing inside a
+            stage. For a request that follows another, the pause after the end of that one.
+        stage: Load stage of each request, from 0, non-decreasing.
         shares_with: Index of an earlier request whose first tokens it repeats; -1 for none. The
             donor's sequence is its prompt followed by its output.
-        shared_tokens: How many of its first tokens it shares with the donor.
+        shared_tokens: Number of first tokens that it shares with the donor.
         transferred_tokens: First prompt tokens whose keys and values arrive over the network, as
             behind a prefill server; 0 for a request that is prefilled here.
         timeout_s: The client hangs up after this long; infinity for a patient one.
         follows: Index of an earlier request of the same stage whose end it waits for, as the next
             turn of a conversation does; -1 for none. No two follow the same one.
-        concurrency: Most requests in flight at once (a closed loop when every offset is 0), or
-            conversations, pauses included; None for an open loop.
-        stages_wait: Whether a stage opens only when every request of the one before has ended.
-        stage_gap_s: Pause between that moment and the opening.
-        stage_starts_s: When each stage opens, if stages do not wait.
-        warmup_requests: So many are sent before the measurement begins.
-        warmup_s: And it begins no earlier than this.
-        hit_rate: Share of the prompt tokens that the prefix cache is to hit; None if not asked for.
-        reading: Counts of what a file had and what of it is not sent; None where it is sent whole.
-        timed: Whether its source says when requests, or conversations, begin; all at once if not.
+        concurrency: Most requests, or conversations with their pauses, in flight at once; a closed
+            loop if every offset is 0. None for an open loop.
+        stages_wait: Whether a stage opens only when every request of the previous one has ended.
+        stage_gap_s: Seconds between the end of a stage and the opening of the next, if stages wait.
+        stage_starts_s: Time at which each stage opens, if stages do not wait.
+        warmup_requests: Number of requests sent before the measurement begins.
+        warmup_s: Earliest time at which the measurement begins, in seconds.
+        hit_rate: Requested prefix cache hit rate, as a share of prompt tokens; None if not
+            requested.
+        reading: Counts of rows read and refused; None if all rows are sent.
+        timed: Whether the source has times; if not, all requests or conversations begin at once.
     """
 
     name: str
@@ -158,26 +160,26 @@ class Workload:
 
     @property
     def stages(self) -> int:
-        """Number of load stages."""
+        """Return the number of load stages."""
         return int(self.stage[-1]) + 1
 
     @property
     def starts(self) -> Bool[np.ndarray, " n"]:
-        """Mask of the requests that follow no other: single ones and first turns."""
+        """Return a mask of the requests that follow no other: single ones and first turns."""
         return self.follows < 0
 
     @property
     def followers(self) -> Int[np.ndarray, " n"]:
-        """Index of the request that follows each one; -1 for none."""
+        """Return the index of the request that follows each one; -1 for none."""
         found, next_turns = np.full(len(self), -1), np.flatnonzero(~self.starts)
         found[self.follows[next_turns]] = next_turns
         return found
 
     @cached_property
     def turns(self) -> Int[np.ndarray, " n"]:
-        """Place of each request in its conversation, from 0."""
+        """Return each request's number within its conversation, from 0."""
         before, found = self.follows, (~self.starts).astype(np.int64)
-        while (waits := before >= 0).any():  # each time twice as far back
+        while (waits := before >= 0).any():  # each iteration looks twice as far back
             earlier = np.maximum(before, 0)
             found = found + np.where(waits, found[earlier], 0)
             before = np.where(waits, before[earlier], -1)
@@ -185,7 +187,7 @@ class Workload:
 
     @cached_property
     def conversations(self) -> Int[np.ndarray, " n"]:
-        """Number of each request's conversation, in the order of their first turns."""
+        """Return the number of each request's conversation, in the order of their first turns."""
         first = np.where(self.starts, np.arange(len(self)), self.follows)
         while not self.starts[first].all():
             first = first[first]
@@ -193,14 +195,12 @@ class Workload:
 
     @property
     def generated_tokens(self) -> Int[np.ndarray, " n"]:
-        """Tokens that the engine makes of each request: one where none is asked for, its result.
+        """Return the tokens that the engine generates for each request: 1 for one without output.
 
-        The step that computes the last prompt token gives an embedding, a score or a class as it
-        would give the first of output tokens, and ends the request
-        (``vllm/v1/core/sched/scheduler.py: Scheduler.update_from_output``, ``pooler_output``).
-        Until then both are scheduled alike, in the same chunks, and hold the same blocks: an
-        output token takes a place in the KV cache only when a later step computes it, and after a
-        single one there is none.
+        The step that computes the last prompt token returns an embedding, a score or a class
+        instead of a first output token, and ends the request (``vllm/v1/core/sched/scheduler.py:
+        Scheduler.update_from_output``, ``pooler_output``). Until then such a request is scheduled
+        like one with a single output token, which takes no place in the KV cache.
         """
         return np.maximum(self.output_tokens, 1)
 
@@ -233,7 +233,7 @@ class Workload:
             raise self._fault(f"a warm-up must be 0 or more, got {got}")
 
     def _check_turns(self) -> None:
-        """Each conversation is one line of requests."""
+        """Check that no two requests follow the same one."""
         later = np.flatnonzero(~self.starts)
         before = self.follows[later]
         bad = (before >= later) | (self.stage[before] != self.stage[later])
@@ -246,7 +246,7 @@ class Workload:
             raise self._fault(f"two requests follow request {self.follows[twice[0]]}: only one may")
 
     def _check_starts(self) -> None:
-        """A request that is due before one that is sent earlier would be sent in the past."""
+        """Check that no request is due before one that is sent earlier."""
         if self.stages_wait:
             return
         if (given := len(self.stage_starts_s)) != self.stages:
@@ -282,7 +282,7 @@ class Workload:
             )
 
 
-#: Column of a workload -> (what an empty one stands for, its least value, its largest value).
+#: Column of a workload -> (default for an empty column, smallest value, largest value).
 COLUMNS: dict[str, tuple[float, float, float]] = {
     "prompt_tokens": (1, 1, documents.MOST_REQUEST_TOKENS),
     "output_tokens": (1, 0, documents.MOST_REQUEST_TOKENS),
@@ -296,7 +296,7 @@ COLUMNS: dict[str, tuple[float, float, float]] = {
 }
 
 
-# Workloads made from a few numbers: open loops, closed loops, shared prefixes.
+# Workloads from a few numbers: open loops, closed loops, shared prefixes.
 
 
 def open_loop(
@@ -310,17 +310,17 @@ def open_loop(
     seed: int = 0,
     name: str = "open loop",
 ) -> Workload:
-    """Requests at given rates whatever the server does, every prompt unlike the others.
+    """Return requests at given rates, independent of the server, with unique prompts.
 
     Args:
-        stages: Loads one after the other, by the clock.
+        stages: Load stages, one after the other by the clock.
         prompt_tokens: Nominal prompt length.
         output_tokens: Nominal output length; may be 0.
-        gaps: How those between arrivals are drawn.
-        length_range: Lengths are uniform between these shares of the nominal ones.
-        timeout_s: After which a client hangs up.
+        gaps: Distribution of the gaps between arrivals.
+        length_range: Smallest and largest multiple of the nominal lengths, uniform in between.
+        timeout_s: Seconds after which a client hangs up.
         seed: Seed of the random draws.
-        name: For print-outs.
+        name: Name for output.
     """
     rng = arrivals.random_draws(seed)
     offset, stage = arrivals.stage_arrivals(stages, gaps, rng)
@@ -347,9 +347,9 @@ def closed_loop(
     seed: int = 0,
     name: str = "closed loop",
 ) -> Workload:
-    """Clients that each send their next request when the last one ended; all start at once.
+    """Return requests of clients that send the next one when the last one ends; all start at 0.
 
-    The requests form one line, as in vLLM's ``benchmark_serving --max-concurrency``.
+    Clients take requests from one queue, as in vLLM's ``benchmark_serving --max-concurrency``.
     """
     if requests < 1:
         raise PinnError(f"a closed loop needs at least 1 request, got {requests}")
@@ -367,15 +367,15 @@ def closed_loop(
 
 @dataclass(frozen=True)
 class PromptGroups:
-    """A fixed set of prompts in groups, each of which begins alike.
+    """A fixed set of prompts in groups; the prompts of a group share a prefix.
 
     Attributes:
-        groups: How many.
-        prompts_per_group: Prompts in each.
-        shared_tokens: Tokens that a group shares.
+        groups: Number of groups.
+        prompts_per_group: Number of prompts in each group.
+        shared_tokens: Tokens of a group's shared prefix.
         question_tokens: Further tokens of each prompt.
-        length_range: Each prompt's true length is uniform between these shares of the nominal
-            one: tokenizers make 2 to 5 % more of a text than it was cut to.
+        length_range: Smallest and largest multiple of the nominal length, uniform in between:
+            tokenizers make 2 to 5 % more tokens than the text was cut to.
     """
 
     groups: int
@@ -394,7 +394,7 @@ class PromptGroups:
         if min(self.shared_tokens, self.question_tokens) < 0:
             got = " and ".join(map(documents.written, (self.shared_tokens, self.question_tokens)))
             raise PinnError(f"shared and further tokens of a prompt must be 0 or more, got {got}")
-        # Not its length, which Python limits before this does.
+        # The length itself is not checked, since Python limits it first.
         count, remedy = self.groups * self.prompts_per_group, "lower groups x prompts_per_group"
         documents.check_size(count, documents.MOST_REQUESTS, "different prompts", remedy)
 
@@ -410,21 +410,21 @@ def shared_prefix(
     seed: int = 0,
     name: str = "shared prefix",
 ) -> Workload:
-    """A fixed set of prompts in groups, sent over and over in one shuffled order.
+    """Return a load of a fixed set of prompts in groups, sent repeatedly in one shuffled order.
 
-    Prompts of a group share their first tokens, and each prompt repeats, so with prefix caching
-    on only its first use pays its prefill.
+    Prompts of a group share their first tokens, and each prompt repeats. With prefix caching only
+    its first use needs a prefill.
 
     Args:
-        stages: Loads one after the other.
-        prompts: What is sent.
+        stages: Load stages, one after the other.
+        prompts: Set of prompts.
         output_tokens: Tokens that each request generates.
-        gaps: How those between arrivals are drawn.
-        timeout_s: After which a client hangs up.
-        stage_gap_s: Pause between the end of a stage and the next one; None where stages open by
-            the clock.
+        gaps: Distribution of the gaps between arrivals.
+        timeout_s: Seconds after which a client hangs up.
+        stage_gap_s: Seconds between the end of a stage and the next one; None if stages open by the
+            clock.
         seed: Seed of the random draws.
-        name: For print-outs.
+        name: Name for output.
     """
     rng = arrivals.random_draws(seed)
     offset, stage = arrivals.stage_arrivals(stages, gaps, rng)

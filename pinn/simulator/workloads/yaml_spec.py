@@ -1,4 +1,4 @@
-"""Loads in YAML: this project's own, and inference-perf's."""
+"""Loads in YAML: this project's own format, and inference-perf's."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,7 +25,7 @@ def _no_truth_value(value: object) -> object:
     return value
 
 
-#: Numbers of a file; ``true`` is none, though it counts as 1 in Python.
+#: Number in a file; ``true`` is refused, although it equals 1 in Python.
 Whole = Annotated[int, BeforeValidator(_no_truth_value)]
 Number = Annotated[float, BeforeValidator(_no_truth_value)]
 
@@ -40,7 +40,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
     """Read a YAML (or JSON) file that holds a mapping.
 
     Raises:
-        PinnError: If it cannot be read, is malformed or no mapping.
+        PinnError: If the file cannot be read, is malformed or is no mapping.
     """
     values = read_yaml(path)
     if not isinstance(values, dict):
@@ -52,10 +52,11 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 
 def check(model: type[Model], values: object, path: Path, remedy: str) -> Model:
-    """Validate values.
+    """Validate values against a pydantic model.
 
     Raises:
-        PinnError: If they do not fit, with the first place, what was expected there and a remedy.
+        PinnError: If a value does not fit; the message has the first such place, the expected value
+            and a remedy.
     """
     try:
         return model.model_validate(values)
@@ -121,7 +122,7 @@ class _Spec(Strict):
     seed: Whole = 0
 
 
-#: Keys that say something of conversations alone.
+#: Keys that apply only to conversations.
 _OF_TURNS = ("turn_tokens", "think_time_s", "tool_calls", "tool_tokens", "tool_delay_s")
 
 
@@ -134,13 +135,13 @@ class _Sent(TypedDict):
 def read_plain_spec(
     values: Mapping[str, Json], path: Path, seed: int | None = None, rate_per_s: float | None = None
 ) -> workload.Workload:
-    """The load of a plain specification.
+    """Return the load of a file in the project's own format.
 
     Args:
         values: Contents of the file.
-        path: Where they come from, for messages.
-        seed: In place of the file's.
-        rate_per_s: Mean rate of its stages, in place of their own.
+        path: Path of the file, for messages.
+        seed: Seed that replaces the file's; None keeps it.
+        rate_per_s: Mean rate that replaces that of the stages; None keeps it.
 
     Raises:
         PinnError: If a key is unknown or the loop is neither open nor closed.
@@ -180,7 +181,7 @@ def read_plain_spec(
 def _conversations(
     spec: _Spec, stages: list[arrivals.Stage] | None, sent: _Sent
 ) -> workload.Workload:
-    """Return conversations that begin at the rate of stages, or a few at a time."""
+    """Return conversations that begin at the rate of stages, or with a fixed concurrency."""
     rng = arrivals.random_draws(sent["seed"])
     shape = ConversationShape(
         turns=spec.turns or 1,
@@ -239,10 +240,10 @@ def _check_lengths(spec: _Spec, path: Path) -> None:
 
 # inference-perf's YAML: the profile that a user writes, or the config that the tool ran.
 #
-# The tool ignores keys that it does not know, and so does this reader: a profile that says
+# The tool ignores unknown keys, and so does this reader: a profile with
 # ``num_unique_system_prompts`` runs with the tool's default of 10 groups of 10 prompts. Both
-# ``constant`` and ``poisson`` load draw exponential gaps; a stage sends rate x duration requests
-# and ends when the last one has, and ``interval`` seconds later the next one begins.
+# ``constant`` and ``poisson`` loads draw exponential gaps. A stage sends rate x duration requests
+# and ends when the last one has ended; the next stage begins ``interval`` seconds later.
 
 _REMEDY = "see inference-perf's documentation of this key"
 
@@ -288,17 +289,18 @@ def read_inference_perf(
     prompt_range: tuple[float, float] = (1.0, 1.0),
     rate_per_s: float | None = None,
 ) -> workload.Workload:
-    """The load that inference-perf sends for a profile or config.
+    """Return the load that inference-perf sends for a profile or config.
 
     Args:
         values: Contents of the file.
-        path: Where they come from, for messages.
+        path: Path of the file, for messages.
         seed: Seed of the random draws.
-        prompt_range: True prompt lengths over nominal ones, see ``shared_prefix``.
-        rate_per_s: Mean rate of its stages, in place of their own.
+        prompt_range: Smallest and largest ratio of true to nominal prompt lengths, see
+            ``shared_prefix``.
+        rate_per_s: Mean rate that replaces that of the stages; None keeps it.
 
     Raises:
-        PinnError: If a key has no meaning, or the data need texts that the file does not hold.
+        PinnError: If a key is invalid, or the load needs texts that the file does not contain.
     """
     config = check(_Config, values, path, _REMEDY)
     load, data = config.load, config.data
@@ -326,7 +328,7 @@ def read_inference_perf(
 def _random(
     stages: list[arrivals.Stage], data: _Data, timeout_s: float, gap_s: float, seed: int, name: str
 ) -> workload.Workload:
-    """Normally distributed lengths, cut to their bounds; every prompt unlike the others."""
+    """Return requests with unique prompts and normally distributed lengths, cut to bounds."""
     rng = arrivals.random_draws(seed)
     offset, stage = arrivals.stage_arrivals(stages, arrivals.POISSON, rng)
     prompt, output = (

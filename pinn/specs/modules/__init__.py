@@ -1,1 +1,1 @@
-"""A model of no known family, read off the modules that transformers builds for its config.json."""
+"""Models of unknown families, read from the modules that transformers builds."""

@@ -18,10 +18,10 @@ from pinn.specs.modules.weights import Shape, UnrecognizedError, attribute, matr
 if TYPE_CHECKING:
     from torch import nn
 
-# Attention: roles of projections by their names, sizes by their shapes.
+# Attention: roles of projections by name, sizes by shape.
 
 _CLASS = re.compile(r"(Attention|Attn)(?!.*(Layer|Block)$)")
-#: Names of projections, without affixes, by role.
+#: Role -> names of projections, without affixes.
 _ROLES = {
     "q": ("q", "wq", "query"),
     "k": ("k", "wk", "key"),
@@ -34,13 +34,13 @@ _ROLES = {
 }  # fmt: skip
 _ROLE_OF = {name: role for role, names in _ROLES.items() for name in names}
 _AFFIX = re.compile(r"^(?:project_|linear_)|(?:_proj|_lin|_linear)$")
-#: Vectors of attention that change nothing but numbers, beside norms and biases.
+#: Vectors of attention without effect on cost, beside norms and biases.
 _VECTORS = ("bias", "sinks", "sink")
 _HEAD_WIDTHS = ("head_dim", "head_size", "attention_head_size", "d_head", "dim_head", "depth")
 
 
 def is_attention(module: nn.Module) -> bool:
-    """Whether a module is attention, by its class."""
+    """Return whether a module is attention, by its class."""
     return bool(_CLASS.search(type(module).__name__))
 
 
@@ -55,7 +55,7 @@ def read_attention(
         window: Tokens that a query may look back on; None for all.
 
     Returns:
-        The attention, and its matrices beside that: gates of one value a head.
+        The attention, and the number of its other weights: gates of one value per head.
 
     Raises:
         UnrecognizedError: If its weights are not those of attention that has a cost model.

@@ -15,9 +15,9 @@ from pinn.specs.config_fields import ConfigFields, read_fields
 if TYPE_CHECKING:
     from torch import nn
 
-#: Tokens of the one forward pass. Without weights their number does not matter.
+#: Tokens of the forward pass. Without weights their number has no effect.
 _TOKENS = 16
-#: Keys that would make transformers load code, kernels or weights of somebody else.
+#: Keys that would make transformers load third-party code, kernels or weights.
 _UNSAFE = ("auto_map", "quantization_config", "compression_config", "use_pretrained_backbone")
 _LAYERS = re.compile(r"(^|_)layers?$")
 
@@ -40,14 +40,14 @@ class BuiltModel:
 
     @property
     def title(self) -> str:
-        """The model's class and where it comes from."""
+        """Return the model's class and its source."""
         return f"{type(self.module).__name__} of transformers {self.version}"
 
 
 def build_text_model(fields: ConfigFields) -> BuiltModel:
     """Build the language part of a config.json with transformers' own code, and run it once.
 
-    Nothing is loaded: neither weights nor code of a model's folder.
+    Neither weights nor code of a model's folder are loaded.
 
     Raises:
         PinnError: If transformers is missing, does not know the type, or cannot build or run it.
@@ -73,7 +73,7 @@ def build_text_model(fields: ConfigFields) -> BuiltModel:
         config = root.get_text_config(decoder=True)
         module = _text_module(config)
         calls = _calls(module)
-    except Exception as error:  # code of any model may fail in any way
+    except Exception as error:  # code of a model may raise any error
         reason = f"{type(error).__name__}: {error}".split("\n")[0]
         fault = f"transformers {version} cannot build and run it without weights"
         raise PinnError(f"{fields.source}: {fault} ({reason:.200})") from error
@@ -84,13 +84,13 @@ def build_text_model(fields: ConfigFields) -> BuiltModel:
 
 
 def _safe(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration without what asks for code, kernels, or weights."""
+    """Return a configuration without keys that load code, kernels or weights."""
     kept = {k: v for k, v in values.items() if k not in _UNSAFE and "implementation" not in str(k)}
     return {k: _safe(v) if isinstance(v, Mapping) else v for k, v in kept.items()}
 
 
 def _check_layers(fields: ConfigFields) -> None:
-    """Refuse more layers than are built in a second."""
+    """Refuse more layers than can be built in a second."""
     for key, value in (*fields.root.items(), *fields.text.items()):
         if _LAYERS.search(key) and isinstance(value, int):
             check_size(value, MOST_LAYERS, f"{fields.source}: {key}", "correct the file")
@@ -102,7 +102,7 @@ def _text_module(config: Any) -> nn.Module:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
 
     factory: Any = AutoModelForCausalLM if config.model_type in CAUSAL else AutoModel
-    # Other implementations need the values of masks and of routers.
+    # Other attention implementations need the values of masks and routers.
     settings = {"attn_implementation": "eager", "experts_implementation": "batched_mm"}
     with torch.device("meta"):
         module: nn.Module = factory.from_config(
@@ -114,8 +114,8 @@ def _text_module(config: Any) -> nn.Module:
 def _calls(module: nn.Module) -> Counter[str]:
     """Count the calls of each module in a forward pass, which alone shows layers that run again.
 
-    Code that asks for values, which are not there, hears that all hold (masks ask whether nothing
-    is masked), and finds none that are not zero (loops over the experts that got a token).
+    Tensors have no values here. Tests of all values return true, such as whether nothing is masked,
+    and searches for nonzero values find none, such as experts with tokens.
     """
     import torch
     from torch.overrides import TorchFunctionMode

@@ -1,4 +1,4 @@
-"""A model of no known family, read off the modules that transformers builds for its config.json."""
+"""Reader of a model of an unknown family from the modules that transformers builds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from pinn.specs.modules.weights import (
 if TYPE_CHECKING:
     from torch import nn
 
-#: Two matrices narrower than this share of the stream are a gate, not a feed-forward network.
+#: Width, relative to the hidden size, below which two matrices are a gate rather than an FFN.
 _NARROW = 0.5
 _MOST_NAMED = 3
 
@@ -40,18 +40,18 @@ _MOST_NAMED = 3
 def model_from_modules(
     config: Mapping[str, Any], source: str, settings: ReadSettings, refusal: UnknownLayersError
 ) -> model.ModelSpec:
-    """Read a model off the modules that transformers builds for its config.json.
+    """Read a model from the modules that transformers builds for its config.json.
 
     A warning says what was recognized.
 
     Args:
-        config: The JSON object.
+        config: Parsed config.json.
         source: File name for error messages.
-        settings: What is known beside the config.json.
-        refusal: Why its keys alone do not tell its layers.
+        settings: Facts about the model beside the config.json.
+        refusal: Reason why its keys alone do not determine its layers.
 
     Raises:
-        PinnError: Why it cannot be read either way.
+        PinnError: If it cannot be read either way.
     """
     try:
         return _read(config, source, settings)
@@ -76,7 +76,7 @@ def _read(config: Mapping[str, Any], source: str, settings: ReadSettings) -> mod
 
 
 class ModuleReader:
-    """Reads one model, part by part."""
+    """Reader of one model, part by part."""
 
     def __init__(self, built: BuiltModel, max_position: int) -> None:
         self._built, self._fields = built, built.fields
@@ -87,7 +87,7 @@ class ModuleReader:
         self._vocab, self._hidden = self._table.weight.shape
 
     def read(self) -> tuple[list[model.LayerPart], dict[str, Any]]:
-        """Return the parts of each layer, and what is beside them as fields of ``ModelSpec``.
+        """Return the parts of each layer, and the other parts as fields of ``ModelSpec``.
 
         Raises:
             PinnError: If something in it is not recognized, or layers run more than once.
@@ -119,7 +119,7 @@ class ModuleReader:
 
     @property
     def note(self) -> str:
-        """Recognized modules, in one line."""
+        """Return a sentence on the recognized modules."""
         classes, sides = self._findings.classes, self._findings.sides.total()
         parts = [f"{count} {role} ({cls})" for (role, cls), count in classes.items()]
         parts += [f"{sides} other matrices"] * bool(sides)
@@ -129,7 +129,7 @@ class ModuleReader:
         return PinnError(f"{self._fields.source}: {self._built.title}: {text}")
 
     def _layer_list(self) -> tuple[str, list[nn.Module]]:
-        """Return the list of modules with the most weights, which is the layers."""
+        """Return the path and list of modules with the most weights, which are the layers."""
         lists = {
             path: [*each.children()]
             for path, each in self._built.module.named_modules()
@@ -165,7 +165,7 @@ class ModuleReader:
         return pairs + [model.LayerPart(index, None, network) for network in networks[1:]]
 
     def _with_shared(self, path: str, found: _LayerFindings) -> model.MoeFfnSpec | None:
-        """Return a layer's experts with networks beside them, which every token passes, too."""
+        """Return a layer's experts with shared networks, which every token passes."""
         if not found.experts:
             return None
         experts = found.experts[0]
@@ -177,7 +177,7 @@ class ModuleReader:
     def _walk(
         self, path: str, module: nn.Module, window: int | None, found: _LayerFindings
     ) -> None:
-        """Recognize a module or, if it is none that has a name here, what is inside it."""
+        """Recognize a module or, if it has no known role, the modules inside it."""
         try:
             if self._recognize(module, window, found):
                 return
@@ -234,7 +234,7 @@ class ModuleReader:
             self._findings.refuse(path, module, f"a weight of {shape}")
 
     def _outside(self, module: nn.Module, path: str, layers: list[nn.Module]) -> None:
-        """Read what is beside the layers: norms, tables of positions, matrices of every token."""
+        """Read the parts outside the layers: norms, position tables, matrices of every token."""
         for name, child in children(module):
             here = f"{path}.{name}".lstrip(".")
             if child is self._table or [*child.children()] == layers:
@@ -275,7 +275,7 @@ class _LayerFindings:
 
 
 def _beside_matrices(module: nn.Module) -> int:
-    """Return the weights of a recurrent mixer beside its matrices, such as its convolution's."""
+    """Return the weights of a recurrent mixer outside its matrices, such as its convolution's."""
     every = sum(p.numel() for p in module.parameters())
     return every - sum(prod(shape) for shape in matrices(module).values())
 

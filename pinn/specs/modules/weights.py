@@ -1,4 +1,4 @@
-"""Weights of a module by their shapes: matrices, vectors, tables, networks and experts."""
+"""Weights of a module by shape: matrices, vectors, tables, networks and experts."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class Findings:
         self.classes[role, type(module).__name__] += 1
 
     def refuse(self, path: str, module: nn.Module, why: str = "") -> None:
-        """Note what was not recognized."""
+        """Note weights that were not recognized."""
         self.unknown.append(f"{path} ({type(module).__name__}{': ' if why else ''}{why})")
 
     def side_projections(self) -> tuple[tuple[int, Projection], ...]:
-        """Matrices beside the layers as a model specification has them: whole on every GPU."""
+        """Return the matrices outside the layers, which every GPU replicates."""
         return tuple(
             (count, Projection(name, (Part(1, shape.outputs),), Part(1, shape.inputs)))
             for (name, shape), count in self.sides.items()
@@ -61,12 +61,12 @@ class Findings:
 
 
 def is_table(module: nn.Module) -> bool:
-    """Whether a module looks rows up instead of multiplying."""
+    """Return whether a module looks rows up instead of multiplying."""
     return any("Embedding" in cls.__name__ for cls in type(module).__mro__) and _own(module) != []
 
 
 def is_norm(module: nn.Module) -> bool:
-    """Whether a module scales its input, as norms do: it has vectors alone."""
+    """Return whether a module scales its input like a norm: it has only vectors."""
     return "Norm" in type(module).__name__ and all(p.dim() < 2 for p in module.parameters())
 
 
@@ -81,7 +81,8 @@ def matrices(module: nn.Module) -> dict[str, Shape]:
         weight = dict(_own(each)).get("weight")
         if weight is not None and weight.dim() == 2 and not is_table(each):
             rows, columns = weight.shape
-            is_transposed = type(each).__name__ == "Conv1D"  # transformers.pytorch_utils, of GPT-2
+            # Conv1D of transformers.pytorch_utils, as in GPT-2
+            is_transposed = type(each).__name__ == "Conv1D"
             found[path] = Shape(columns, rows) if is_transposed else Shape(rows, columns)
     return found
 
@@ -93,19 +94,19 @@ def vectors(module: nn.Module) -> dict[str, int]:
 
 
 def rest(module: nn.Module) -> list[str]:
-    """Return the paths of what is neither a matrix of a linear layer nor a vector."""
+    """Return the paths of weights that are neither matrices of linear layers nor vectors."""
     known = {f"{path}.weight".lstrip(".") for path in matrices(module)} | set(vectors(module))
     return [path for path, _ in module.named_parameters() if path not in known]
 
 
 def attribute(module: nn.Module, *names: str) -> int | None:
-    """Return the first whole number that a module or one inside it has under a name."""
+    """Return the first whole number under given names in a module or one inside it."""
     values = (getattr(m, name, None) for name in names for m in module.modules())
     return next((v for v in values if isinstance(v, int) and not isinstance(v, bool)), None)
 
 
 def children(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the children that hold weights, in order."""
+    """Yield the children that have weights, in order."""
     for name, child in module.named_children():
         if next(child.parameters(), None) is not None:
             yield name, child
@@ -136,7 +137,7 @@ def network_of(shapes: Sequence[Shape], stream: int) -> DenseFfnSpec | None:
 
 
 class Experts(NamedTuple):
-    """Routed experts: their number, the width that they read and write, and one of them."""
+    """Routed experts: their number, their input and output width, and the shape of one."""
 
     number: int
     stream: int
@@ -144,7 +145,7 @@ class Experts(NamedTuple):
 
 
 def experts_of(module: nn.Module, hidden: int) -> Experts | None:
-    """Return the experts that a module's own tensors or children are; None for other modules.
+    """Return the experts in a module's own tensors or children; None for other modules.
 
     They are tensors of three dimensions, lists of equal networks, or (DBRX) matrices with all
     experts one below the other.
@@ -166,7 +167,7 @@ def experts_of(module: nn.Module, hidden: int) -> Experts | None:
 
 
 def _stacked(stacks: Sequence[tuple[int, ...]], hidden: int) -> Experts | None:
-    """Return the experts of stacked matrices, the down projection last, whichever way turned."""
+    """Return the experts of stacked matrices, the down projection last, in either orientation."""
     if len({number for number, _, _ in stacks}) > 1:
         return None
     for stream in (hidden, *stacks[-1][1:]):
@@ -194,7 +195,7 @@ def holder_of_experts(module: nn.Module, hidden: int) -> tuple[nn.Module, Expert
 def read_experts(
     module: nn.Module, fields: ConfigFields, hidden: int, findings: Findings
 ) -> MoeFfnSpec | None:
-    """Read a mixture of experts; None for a module that holds no routed experts.
+    """Read a mixture of experts; return None for a module without routed experts.
 
     Raises:
         UnrecognizedError: If something in it is neither an expert, the router nor a shared expert.

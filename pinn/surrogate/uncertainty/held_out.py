@@ -103,7 +103,7 @@ def described_steps(kernels: KernelSurrogates, steps: Sequence[Step]) -> pd.Data
 
 
 def decode_step(requests: float, prompt_tokens: float, output_tokens: float) -> str:
-    """Return the step in the middle of so many requests' answers, as text."""
+    """Return as text a decode step of all requests, each in the middle of its output."""
     return f"{max(round(requests), 1)} decode @ {max(int(prompt_tokens + output_tokens / 2), 1)}"
 
 

@@ -112,7 +112,7 @@ def half_widths(found: Mapping[str, HalfWidth], rows: pd.DataFrame) -> dict[str,
 
 # Coverage: intervals of each held-out part are calibrated on the others.
 
-#: Levels of the calibration curve.
+#: Nominal levels of the calibration curve.
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 
 #: Columns that identify a row.

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     import pandas as pd
 from pinn.surrogate.uncertainty.distance import KernelDistance, gpu_is_known, locate
 
-# Kinds of predictions in words, and the errors of held-out rows of each kind.
+# Kinds of predictions as text, and the errors of held-out rows of each kind.
 
-#: Largest share of a step's kernel time measured on other GPUs where a GPU's kernels are measured.
+#: Largest share of a step's kernel time measured on other GPUs at which a GPU's kernels count as
+#: measured.
 _ELSEWHERE = 0.5
 
 MEASURED = "a measured GPU"
@@ -28,7 +29,7 @@ UNSERVED = "a GPU without serving data"
 
 UNMEASURED = "a GPU without such kernels or serving data"
 
-#: Value in place of a kind or a place: all of them.
+#: Stands for all kinds or all places.
 ANY = "any"
 
 
@@ -71,7 +72,7 @@ class KindErrors:
 
     @property
     def words(self) -> str:
-        """Return kind and place in words."""
+        """Return the kind and the place as text."""
         what = "all held-out data" if self.kind == ANY else self.kind
         return what if self.place == ANY else f"{what} on {self.place}"
 
@@ -94,7 +95,7 @@ def weight_bits(found: Precision) -> int:
 
 
 def place_of(situation: Situation) -> str:
-    """Return what is known of the GPU, in words."""
+    """Return as text which measurements of the GPU exist."""
     if situation.gpu_known:
         return MEASURED
     return UNMEASURED if situation.distance.elsewhere > _ELSEWHERE else UNSERVED

@@ -1,4 +1,4 @@
-"""Evidence for the coefficients of a network, in words: held-out errors and distances."""
+"""Evidence for the coefficients of a network, as text: held-out errors and distances."""
 
 import math
 from collections.abc import Mapping, Sequence

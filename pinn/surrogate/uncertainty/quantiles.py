@@ -20,10 +20,10 @@ from jaxtyping import Float
 # exchangeable, since they share a few models. So 90 % is an average over groups like these, not a
 # guarantee for each of them; half of the rows of an unseen model can lie outside.
 
-#: Share of values that intervals are to cover.
+#: Share of values that intervals should cover.
 LEVEL = 0.9
 
-#: Half of a 90 % interval over the standard deviation, where errors are normal.
+#: Ratio of half of a 90 % interval to the standard deviation for normal errors.
 NORMAL_QUANTILE = 1.645
 
 Values = Float[np.ndarray, " n"]

@@ -19,7 +19,7 @@ from pinn.surrogate.uncertainty.widths import TRAITS, Widths
 #: traits that hardly occur near 0. The second leaves a metric's level almost free, but gives a
 #: level without rows a value.
 _RIDGE, _LEVEL_RIDGE = 0.003, 1e-12
-#: Smaller errors count as 1 %.
+#: Smallest absolute log error; smaller errors count as 1 %.
 _LEAST_ERROR = 0.01
 
 Rows = Float[np.ndarray, " rows"]

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pinn.engines.deployment import Deployment
 from pinn.specs.serving import VLLM
 
-#: Width of a layer from which launch time hardly shows in a step. An assumption.
+#: Layer width from which on launch time hardly affects a step. An assumption.
 WIDE_LAYER = 4096.0
 
-#: Trait in words -> its amount in a deployment, on a GPU whose serving data are in the training
+#: Name of a trait -> its amount in a deployment, on a GPU whose serving data are in the training
 #: data or not. Traits were chosen for their meaning before they were fitted.
 TRAITS: dict[str, Callable[[Deployment, bool], float]] = {
     "an engine other than vLLM": lambda d, _: float(d.serving.engine != VLLM),
@@ -28,7 +28,7 @@ _DEFINED = {
     "experts spread over ranks": "expert parallelism",
 }
 
-#: Least factor of a trait that is named as a reason for wider intervals.
+#: Smallest factor of a trait that is named as a reason for wider intervals.
 _WORTH_SAYING = 1.1
 
 
@@ -46,7 +46,8 @@ class Widths:
     """Factors of half-widths by trait and metric.
 
     Attributes:
-        traits: Name in ``TRAITS`` -> logarithm of the factor of one unit of it.
+        traits: Name of a trait in ``TRAITS`` -> log of the factor by which one unit of the trait
+            widens intervals.
         levels: ``tpot`` and ``ttft`` -> factor of every deployment's half-width; 1 where missing.
     """
 

@@ -18,16 +18,16 @@ from pinn.training.data import silicon
 #
 # The rules are like those of :mod:`pinn.training.data.silicon`. They apply to rows whose layout is
 # from ``decode_engines`` of :mod:`pinn.measurements.deployments.silicon` and whose flags are from
-# :mod:`pinn.measurements.deployments.launch_facts`. None depends on a model's predictions.
-# The file does not mark multi-token prediction (MTP). Launch scripts tell of it. Where scripts with
-# and without MTP fit rows, rows of the same point that ran without it tell (twins).
+# :mod:`pinn.measurements.deployments.launch_facts`. None depends on a model's predictions. The file
+# does not mark multi-token prediction (MTP), but launch scripts do. If scripts with and without MTP
+# fit a row, rows of the same point without it (twins) decide.
 
 _ROW = ["engine", "model", "gpu", "precision"]
 _LENGTHS = ["prompt_tokens", "output_tokens"]
 _POINT = [*_LENGTHS, "concurrency", "tpot_10us"]
 
-#: Models with linear (gated delta net) or sparse attention: read separately, nothing is fitted to
-#: them.
+#: Models with linear (gated delta net) or sparse attention, which are read separately and not
+#: used for training.
 OTHER_ATTENTION = ("Qwen/Qwen3.5-397B-A17B", "zhipuai/GLM-5")
 
 
@@ -71,7 +71,8 @@ def development_image(rows: pd.DataFrame) -> pd.Series:
     return rows["engine_version"].str.contains("nightly-dev|glm5-hopper")
 
 
-#: Copies as among vLLM's rows, without the layout, which dumps store differently.
+#: Columns that are equal in copies, as for vLLM's rows but without the layout, which dumps store
+#: differently.
 copy_of_a_row = partial(silicon.copy_across_dumps, key=(*_ROW, *_LENGTHS))
 
 
@@ -101,7 +102,7 @@ def shows_no_mtp(rows: pd.DataFrame) -> pd.Series:
     return ~(speculates(rows) | mtp_beside_plain(rows))
 
 
-#: Rules that keep the rows with hidden multi-token prediction, copies included.
+#: Rules that keep the rows with unrecorded multi-token prediction, copies included.
 MTP_FILTERS = {**_OF_THE_BENCHMARK, "no sign of multi-token prediction": shows_no_mtp}
 
 
@@ -126,7 +127,7 @@ def not_dense_campaign(rows: pd.DataFrame) -> pd.Series:
 # read as closed loops likewise. Dumps store the layout differently (``decode_engines`` of
 # :mod:`pinn.measurements.deployments.silicon`), and other filters apply (above).
 
-#: Engines beside vLLM, by their names in the file.
+#: Other engines, by their names in the file.
 ENGINES = (SGLANG, TRTLLM)
 
 #: Reason to show rows separately and not to train on them. DeepSeek on B300 of 2026-04-17 has 3.6
@@ -152,7 +153,7 @@ def read_engines(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
         reason to show a row separately (empty for most); and the counts.
 
     Raises:
-        PinnError: On the same grounds as ``read_silicon``.
+        PinnError: Under the conditions of ``read_silicon``.
     """
     return _read(path, ENGINE_FILTERS)
 
@@ -167,7 +168,7 @@ def read_every_engine(path: Path | None = None) -> tuple[pd.DataFrame, ReadRepor
         Rows as :func:`pinn.training.data.silicon.read_silicon` returns them, and the counts.
 
     Raises:
-        PinnError: On the same grounds as ``read_silicon``.
+        PinnError: Under the conditions of ``read_silicon``.
     """
     vllm, of_vllm = silicon.read_silicon(path)
     others, of_others = read_engines(path)
@@ -181,7 +182,7 @@ def read_every_engine(path: Path | None = None) -> tuple[pd.DataFrame, ReadRepor
     rows = pd.concat([vllm, kept[list(sample.CANONICAL)]], ignore_index=True)
     noted = Counter(of_vllm.noted)
     noted.update(of_others.noted)
-    # The launch script of every row shown separately is known.
+    # The launch scripts of all rows shown separately are known.
     noted.subtract(others.loc[others["apart"] != "", "facts"])
     return rows, replace(of_vllm, accepted=len(rows), refused=dict(refused), noted=dict(noted))
 

@@ -72,7 +72,7 @@ def hopper_to_blackwell(rows: pd.DataFrame) -> list[Split]:
     return [_one_way(rows, "Hopper to Blackwell", hopper, blackwell, "gpu")]
 
 
-#: Eight-bit formats to train on and four-bit formats to test on, for the split below.
+#: Eight-bit formats for training and four-bit formats for testing, for the split below.
 EIGHT_BITS = ("fp8", "fp8_static", "fp8_block", "int8")
 FOUR_BITS = ("nvfp4", "mxfp4", "mxfp4_mxfp8", "int4")
 

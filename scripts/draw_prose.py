@@ -1,0 +1,49 @@
+"""Draw pieces of prose for fresh readers to grade by the rubric in CONTRIBUTING.md.
+
+python scripts/draw_prose.py --seed 1
+
+The seeds 1 and 2 together draw 80 pieces. An odd and an even seed never draw the same piece.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Annotated
+
+import typer
+from prose_pieces import Piece, pieces
+
+#: Kind -> pieces of a draw with an odd seed, and with an even one.
+COUNTS = {
+    "docstring": (10, 10),
+    "comment": (5, 5),
+    "sentence": (12, 13),
+    "help": (4, 4),
+    "error": (4, 4),
+    "output": (5, 4),
+}
+
+
+def draw(seed: int, drawn_from: list[Piece]) -> list[Piece]:
+    """Return a seed's pieces, which depend on the seed and on the pieces alone."""
+    even = seed % 2 == 0
+    drawn: list[Piece] = []
+    for kind, counts in COUNTS.items():
+        known = [piece for piece in drawn_from if piece.kind == kind][even::2]
+        drawn += random.Random(seed).sample(known, counts[even])
+    return drawn
+
+
+def main(seed: Annotated[int, typer.Option(help="Which draw to print.", min=0)]) -> None:
+    """Print the pieces of one draw, numbered, with the place and the context of each."""
+    for number, piece in enumerate(draw(seed, list(pieces())), 1):
+        typer.echo(f"=== {number}. {piece.kind} | {piece.place}")
+        if piece.before:
+            typer.echo(f"[context] {piece.before}")
+        typer.echo(piece.text)
+        if piece.after:
+            typer.echo(f"[context] {piece.after}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

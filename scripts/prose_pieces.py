@@ -1,0 +1,213 @@
+"""Pieces of prose of the repository: docstrings, comments, sentences of docs, and shown strings."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pinn.cli.main import COMMANDS
+
+ROOT = Path(__file__).resolve().parents[1]
+#: Table of the reasons for which engines refuse deployments, with a remedy each.
+REFUSALS = "data/engines/refusals.csv"
+#: Functions whose arguments are help texts, which commands show.
+_FLAGS = ("flag", "Flag", "cost")
+#: Fewest words of a sentence, and of a string that counts as prose.
+_WORDS_OF_SENTENCE, _WORDS_OF_STRING = 4, 5
+#: Most code shown under a comment, in lines, and beside a string, in characters.
+_LINES_OF_CODE, _CODE_CHARACTERS = 3, 300
+_WORD = re.compile(r"(?<![\w{.'\"/-])[A-Za-z][a-z]+(?=$|[ .,;:])")
+#: Regular expressions, patterns of log lines and code are no prose.
+_NOT_PROSE = re.compile(r"\.\*|\\[a-z]|\(\?|#[a-z]|^[^\w{'\"*-]|^--?\w+$|</?\w+>")
+_NOT_COMMENT = re.compile(r"#\s*(?:noqa|type:|fmt:|mypy:|!|pragma)")
+_SENTENCE_END = re.compile(r"(?<=[.!?])(?<!e\.g\.)(?<!i\.e\.)(?<!vs\.)[)*]*\s+(?=[A-Z0-9`\[*(])")
+#: Code, lists of pages, generated parts and remarks to scripts.
+_SKIPPED = re.compile(
+    r"^```.*?^```$|^:{3,}.*?^:{3,}$|<!-- begin .*?<!-- end -->|<!--.*?-->",
+    re.DOTALL | re.MULTILINE,
+)
+_Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A piece of prose and the context that a reader of its place sees.
+
+    Attributes:
+        kind: One of docstring, comment, sentence, help, error, output.
+        place: Path and line, or path and heading.
+        before: Context above it, such as the signature of a docstring's function.
+        text: Text to grade; values put into a string are shown as ``{name}``.
+        after: Context below it, such as the code under a comment.
+    """
+
+    kind: str
+    place: str
+    before: str
+    text: str
+    after: str = ""
+
+
+def pieces() -> Iterator[Piece]:
+    """Yield every piece of prose in ``pinn``, ``scripts``, the docs and the help of commands."""
+    for folder in ("pinn", "scripts"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            yield from _pieces_of_module(path, with_strings=folder == "pinn")
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        yield from _sentences(page)
+    yield from _help()
+    yield from _refusals()
+
+
+def _pieces_of_module(path: Path, *, with_strings: bool) -> Iterator[Piece]:
+    text, name = path.read_text(), str(path.relative_to(ROOT))
+    tree = ast.parse(text)
+    yield from _docstrings(tree, text, name)
+    yield from _comments(text, name)
+    if with_strings:
+        yield from _strings(tree, name)
+
+
+def _docstrings(tree: ast.Module, text: str, name: str) -> Iterator[Piece]:
+    lines = text.splitlines()
+    for node in ast.walk(tree):
+        if not isinstance(node, _Documented) or not (said := ast.get_docstring(node)):
+            continue
+        first = node.body[0].lineno
+        head = [] if isinstance(node, ast.Module) else lines[node.lineno - 1 : first - 1]
+        yield Piece("docstring", f"{name}:{first}", "\n".join(head), said)
+
+
+def _comments(text: str, name: str) -> Iterator[Piece]:
+    """Yield each block of whole comment lines, and each comment behind code."""
+    lines, block = text.splitlines(), [0]
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type != tokenize.COMMENT or _NOT_COMMENT.match(token.string):
+            continue
+        row, column = token.start
+        if before := lines[row - 1][:column].strip():
+            yield Piece("comment", f"{name}:{row}", before, token.string)
+        elif row not in block:
+            block = [row]
+            while lines[block[-1]].lstrip().startswith("#"):
+                block.append(block[-1] + 1)
+            said = "\n".join(lines[number - 1].strip() for number in block)
+            after = "\n".join(lines[block[-1] : block[-1] + _LINES_OF_CODE])
+            yield Piece("comment", f"{name}:{row}", "", said, after)
+
+
+def _strings(tree: ast.Module, name: str) -> Iterator[Piece]:
+    """Yield each string of prose in errors and output, with the statement that puts it there."""
+
+    def visit(node: ast.AST, kind: str, statement: str) -> Iterator[Piece]:
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            return
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in _FLAGS:
+            return
+        if isinstance(node, ast.keyword) and node.arg == "help":
+            return
+        if isinstance(node, ast.Raise):
+            kind, statement = "error", ""
+        elif isinstance(node, ast.stmt):
+            statement = ast.unparse(node)
+        said = _shown(node)
+        if said is None:
+            for child in ast.iter_child_nodes(node):
+                yield from visit(child, kind, statement)
+        elif _is_prose(said):
+            line = getattr(node, "lineno", 0)
+            yield Piece(kind, f"{name}:{line}", statement[:_CODE_CHARACTERS], said)
+
+    yield from visit(tree, "output", "")
+
+
+def _is_prose(said: str) -> bool:
+    enough = min(len(_WORD.findall(said)), said.count(" ")) >= _WORDS_OF_STRING
+    return enough and not _NOT_PROSE.search(said)
+
+
+def _shown(node: ast.AST) -> str | None:
+    """Return a string as a reader sees it, or None for other expressions."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if not isinstance(node, ast.JoinedStr):
+        return None
+    return "".join(
+        str(part.value) if isinstance(part, ast.Constant) else _placeholder(part.value)
+        for part in node.values
+        if isinstance(part, ast.Constant | ast.FormattedValue)
+    )
+
+
+def _placeholder(value: ast.expr) -> str:
+    """Return ``{name}`` for an expression, or the text that it may put there."""
+    if isinstance(value, ast.IfExp):
+        return _shown(value.body) or _placeholder(value.body)
+    return f"{{{_name(value)}}}"
+
+
+def _name(value: ast.expr) -> str:
+    """Return the name that an expression's value has in a message."""
+    match value:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case ast.Subscript(slice=ast.Constant(value=str(name))):
+            return name
+        case ast.Call(func=ast.Name(id="len"), args=[counted]):
+            return f"number of {_name(counted)}"
+        case ast.BinOp(left=ast.Constant(), right=inner) | ast.BinOp(left=inner):
+            return _name(inner)
+        case ast.Subscript(value=inner) | ast.GeneratorExp(elt=inner) | ast.ListComp(elt=inner):
+            return _name(inner)
+        case ast.Call(args=[inner, *_]) | ast.Call(func=inner):
+            return _name(inner)
+    return "..."
+
+
+def _sentences(page: Path) -> Iterator[Piece]:
+    """Yield the sentences of a page, each with its heading and the sentence before it."""
+    name, text = str(page.relative_to(ROOT)), _SKIPPED.sub("\n\n", page.read_text())
+    for section in re.split(r"^(?=#+ )", text, flags=re.MULTILINE):
+        heading, _, body = section.partition("\n")
+        for paragraph in _paragraphs(body):
+            before = ""
+            for sentence in _SENTENCE_END.split(paragraph):
+                if len(_WORD.findall(sentence)) >= _WORDS_OF_SENTENCE:
+                    yield Piece("sentence", f"{name}, {heading}", before, sentence)
+                before = sentence
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    """Yield paragraphs and items of lists in one line each, without tables and pictures."""
+    for part in re.split(r"\n\s*\n|\n(?=\s*(?:[-*:]|\d+\.) )", text):
+        joined = " ".join(part.split())
+        if joined and not joined.startswith(("|", "![")):
+            yield re.sub(r"^(?:[-*:]|\d+\.) ", "", joined)
+
+
+def _help() -> Iterator[Piece]:
+    """Yield the help of each command, and of each option that differs from other commands'."""
+    known: set[tuple[str, str]] = set()
+    for command in COMMANDS:
+        loaded = command.load()
+        yield Piece("help", "pinn --help", command.name, command.help)
+        for each in (loaded, *getattr(loaded, "commands", {}).values()):
+            for parameter in each.params:
+                option, said = parameter.opts[0], getattr(parameter, "help", None)
+                if said and (option, said) not in known:
+                    known.add((option, said))
+                    yield Piece("help", f"pinn {command.name} --help", option, said)
+
+
+def _refusals() -> Iterator[Piece]:
+    with (ROOT / REFUSALS).open(newline="") as file:
+        for row in csv.DictReader(file):
+            yield Piece(
+                "error", f"{REFUSALS}, {row['rule']}", "", f"{row['reason']}: {row['remedy']}"
+            )
