@@ -137,7 +137,7 @@ class VllmEngine:
             self._engine.engine_core.shutdown()
 
     def _watch(self) -> None:
-        """Hook the times when a step is scheduled, awaited and taken in."""
+        """Record the times when a step is scheduled, awaited and taken in."""
         scheduler = self._core.scheduler
         schedule, update = scheduler.schedule, scheduler.update_from_output
         detail = self._core.log_error_detail
