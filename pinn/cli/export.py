@@ -64,18 +64,23 @@ def table(
 @app.command()
 @asked
 def blis(out: Path, configs: str | None = None, *, how: BlisRequest) -> None:
-    """A folder per configuration that an unmodified BLIS runs as it is.
+    """Files with which an unmodified BLIS serves configurations.
 
-    config.json, hardware.json, coefficients and run.sh, one whole command line: behind it goes what
-    BLIS shall serve. BLIS's own formula gets the vector that reproduces the step times best over
-    the batches of a simulated load, and run.sh picks that of the load nearest to what it is given;
-    each file says what it costs under the others.
+    --target folder, for BLIS up to 2026-08-22: a folder per configuration with config.json,
+    hardware.json, coefficients and run.sh, a complete command line. The workload's flags go behind
+    it, and run.sh picks the coefficients of the simulated loads nearest to that workload.
 
-    Example:
+    --target kernel, for BLIS with a latency kernel: coefficient sets of a registry, scenarios with
+    their deployments, and catalog entries that BLIS lacks.
+
+    Examples:
       pinn export blis --configs 'model=Llama-3.1-8B gpu=H100' --out blis
 
+      pinn export blis --target kernel --configs 'model=Llama-3.3-70B-Instruct gpu=H100
+      tensor_parallel_size=4 max_model_len=8192' --out kernel
+
     Options:
-        out: Folder for the folders.
+        out: Folder for the folders, or for registry, catalog and scenarios.
     """
     from pinn.api import exports
 

@@ -237,14 +237,16 @@ def fit(batches: Timed, guard: Timed | None = None) -> Float[np.ndarray, " basis
     if guard is not None:
         guarded = guard.relative[:, used] / size[used]
         limited.append((guarded, GUARD, np.zeros(len(guarded), int)))
-    found = _least(limited, (1 / len(few), _BEYOND_SUM, _BEYOND_GUARD))
+    found = least_deviations(limited, (1 / len(few), _BEYOND_SUM, _BEYOND_GUARD))
     beta = np.zeros(len(BASIS))
     beta[used] = found / size[used]
     return beta
 
 
-def _least(
-    limited: Sequence[tuple[np.ndarray, float, np.ndarray]], weights: Sequence[float]
+def least_deviations(
+    limited: Sequence[tuple[np.ndarray, float, np.ndarray]],
+    weights: Sequence[float],
+    least: Float[np.ndarray, " used"] | None = None,
 ) -> Float[np.ndarray, " used"]:
     """Return the vector whose rows differ least from 1 beyond their limits.
 
@@ -252,6 +254,7 @@ def _least(
         limited: Tuples of rows, their allowed distance from 1, and the index of each row's excess;
             rows with the same index share one excess.
         weights: Weight of an excess of each tuple.
+        least: Smallest value of each component; 0 by default.
     """
     counts = [int(which.max()) + 1 for _, _, which in limited]
     # One column for each excess, on the rows that share it.
@@ -260,14 +263,16 @@ def _least(
     shared = np.eye(firsts[-1])[which]
     left = np.concatenate([rows for rows, _, _ in limited])
     limit = np.concatenate([np.full(len(rows), most) for rows, most, _ in limited])
+    lowest = np.zeros(left.shape[1]) if least is None else least
     solved = linprog(
         np.concatenate([np.zeros(left.shape[1]), np.repeat(weights[: len(counts)], counts)]),
         A_ub=np.block([[left, -shared], [-left, -shared]]),
         b_ub=np.concatenate([1 + limit, limit - 1]),
+        bounds=[(low, None) for low in (*lowest.tolist(), *[0.0] * firsts[-1])],
         method="highs",
     )
     assert solved.x is not None, solved.message
-    return np.maximum(solved.x[: left.shape[1]], 0.0)
+    return np.maximum(solved.x[: left.shape[1]], lowest)
 
 
 def _sums(

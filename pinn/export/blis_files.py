@@ -68,10 +68,10 @@ def folder_name(configured: Configured, row: int) -> str:
     """Return a configuration's folder name, such as ``003_Llama-3.1-8B_H100-SXM_tp1``."""
     deployment = configured.deployments[row]
     model, size = deployment.model.name.split("/")[-1], deployment.recipe.tensor_parallel_size
-    return _file_name(f"{row + 1:03d}_{model}_{deployment.gpu.name}_tp{size}")
+    return file_name(f"{row + 1:03d}_{model}_{deployment.gpu.name}_tp{size}")
 
 
-def _file_name(text: str) -> str:
+def file_name(text: str) -> str:
     """Return a text with only characters that are safe in file names and a shell."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text)
 
@@ -219,7 +219,7 @@ def write_folders(
 def _named_loads(files: Sequence[Path]) -> list[Workload]:
     """Return the loads of files, under names that are safe in file names and a shell."""
     loads = [load_workload(path) for path in files]
-    loads = [replace(load, name=_file_name(load.name)) for load in loads]
+    loads = [replace(load, name=file_name(load.name)) for load in loads]
     counts = Counter([blis_vectors.MIX, *(load.name for load in loads)])
     taken = (name for name, count in counts.items() if count > 1 or blis_vectors.is_standard(name))
     twice = next(taken, None)

@@ -142,7 +142,7 @@ def results(configured, vectors, tmp_path_factory):
 
 
 def test_the_page_types_this_file_with_loads_of_a_length():
-    (variable, program, _, path), _ = command_on("blis.md", "pytest")
+    (variable, program, _, path), _ = command_on("blis.md", "test_blis_engine.py")
     assert (program, Path(path).name) == ("pytest", Path(__file__).name)
     assert variable.split("=")[0] in Path(__file__).read_text()
 
