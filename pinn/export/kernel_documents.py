@@ -138,11 +138,12 @@ class _Entries:
 
     def add(self, name: str, value: float, units: str) -> None:
         """Add a coefficient; one of 0 is not charged."""
-        known = {"value": float(f"{value:.9g}"), "units": units}
-        method = {"method": "assumed" if value else "not_charged", "fitted": False}
-        self.found.append(
-            {name: known | method | {"rationale": self.rationale, "scope": self.scope}}
-        )
+        entry: JsonObject = {
+            "value": float(f"{value:.9g}"), "units": units,
+            "method": "assumed" if value else "not_charged", "fitted": False,
+            "rationale": self.rationale, "scope": self.scope,
+        }  # fmt: skip
+        self.found.append({name: entry})
 
 
 def coefficient_entries(latency: LinearLatency, law: KernelLaw, rationale: str) -> list[JsonObject]:
@@ -259,8 +260,12 @@ def run_documents(deployment: Deployment, name: str) -> list[JsonObject]:
     }
     if serving.kv_cache_dtype != "auto":
         engine["cache_dtype"] = serving.kv_cache_dtype
-    cluster = {"hardware": chip_name(deployment.gpu), "nodes": 1, "gpus_per_node": _GPUS_PER_NODE}
-    pool = {"role": "colocated", "nodes": 1, "parallel": parallel, "engine": engine}
+    cluster: JsonObject = {
+        "hardware": chip_name(deployment.gpu),
+        "nodes": 1,
+        "gpus_per_node": _GPUS_PER_NODE,
+    }
+    pool: JsonObject = {"role": "colocated", "nodes": 1, "parallel": parallel, "engine": engine}
     return [
         {
             "kind": "Scenario", "name": name, "model": model_name(deployment),
