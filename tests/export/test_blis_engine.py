@@ -148,7 +148,7 @@ def test_the_page_types_this_file_with_loads_of_a_length():
 
 
 def test_no_batch_is_off_by_more_than_a_file_says(configured, vectors):
-    """Every number of decodes is covered, with none to as many prompts as the load brings at once."""
+    """All numbers of decodes are covered, with up to as many prompts as the load brings at once."""
     each = {"dense": [], "experts": []}
     for row, deployment in enumerate(configured.deployments):
         latency = latency_of(configured, row)
