@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from scipy.optimize import linprog, nnls
 
 from pinn.export.blis_model import BlisModel
@@ -259,7 +259,7 @@ def fit(batches: Timed, guards: Sequence[Limited] = ()) -> Float[np.ndarray, " b
 
 
 def least_deviations(
-    limited: Sequence[tuple[np.ndarray, float, np.ndarray]],
+    limited: Sequence[tuple[Float[np.ndarray, "_ used"], float, Int[np.ndarray, " _"]]],
     weights: Sequence[float],
     least: Float[np.ndarray, " used"] | None = None,
 ) -> Float[np.ndarray, " used"]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from jaxtyping import Float, Int
 
 from pinn.engines.engine_spec import EngineSpec
 from pinn.export import blis_features
@@ -226,6 +227,6 @@ def observe_steady(latency: LinearLatency, lengths: Lengths) -> list[Seen]:
     return sorted(found, key=lambda one: one.decodes)
 
 
-def evenly(values: np.ndarray, count: int) -> np.ndarray:
+def evenly(values: Float[np.ndarray, " values"], count: int) -> Int[np.ndarray, " kept"]:
     """Return ``count`` positions among values, evenly spaced from first to last."""
     return np.linspace(0, len(values) - 1, min(count, len(values))).astype(int)
