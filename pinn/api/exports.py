@@ -15,6 +15,7 @@ from pinn.common.files import find_checkpoint
 from pinn.common.screen import printed, skipped_lines
 from pinn.engines.configurations import Values, canonical, make_deployments, typed_configurations
 from pinn.errors import PinnError
+from pinn.specs.serving import VLLM
 
 if TYPE_CHECKING:
     from pinn.api.prediction import AnyConfigurations
@@ -71,21 +72,30 @@ def export_table(
 def export_blis(
     out: str | Path, configurations: AnyConfigurations | None = None, **given: object
 ) -> Written:
-    """Write a folder per configuration that an unmodified BLIS runs: ``pinn export blis``.
+    """Write files with which an unmodified BLIS serves configurations: ``pinn export blis``.
 
     Args:
-        out: Folder for the folders.
+        out: Folder for the folders, or for registry, catalog and scenarios.
         configurations: Configurations, as :func:`export_table` takes them.
         **given: The keyword arguments below.
 
     Raises:
         PinnError: If something is unknown, does not fit together, or BLIS cannot express it.
     """
-    from pinn.export.blis_files import write_folders
+    from pinn.export.blis_files import WORST_ERROR, write_folders
+    from pinn.export.kernel_documents import ENGINE_VERSION
+    from pinn.export.kernel_files import write_registry
 
     how, _ = read_request(BlisRequest, given, out=out, configurations=configurations)
+    if how.target == "kernel":
+        if how.workloads:
+            raise PinnError("--workload is for --target folder: a coefficient set has no load")
+        configured, lines = _configured(configurations, how, ENGINE_VERSION)
+        said = printed(write_registry, configured, Path(out), how.worst_error, how.skip_invalid)
+        return _folders(out, lines, said)
+    worst = WORST_ERROR if how.worst_error is None else how.worst_error
     configured, lines = _configured(configurations, how)
-    settings = (how.workloads or [], Path(out), how.worst_error, how.skip_invalid)
+    settings = (how.workloads or [], Path(out), worst, how.skip_invalid)
     return _folders(out, lines, printed(write_folders, configured, *settings))
 
 
@@ -151,16 +161,32 @@ def export_onnx(out: str | Path, **given: object) -> Written:
 
 
 def _configured(
-    configurations: AnyConfigurations | None, how: TableRequest | BlisRequest | LlmDRequest
+    configurations: AnyConfigurations | None,
+    how: TableRequest | BlisRequest | LlmDRequest,
+    release: str = "",
 ) -> tuple[Configured, list[str]]:
-    """Return configurations with coefficients, and a line for each skipped one."""
+    """Return configurations with coefficients, and a line for each reason to leave some out.
+
+    Args:
+        configurations: Configurations in any form.
+        how: Settings of the export.
+        release: Release of vLLM where a configuration names none, and no coefficient file.
+    """
     from pinn.export.configured import from_checkpoint, with_coefficient_files
 
     rows = _rows(configurations, how.coefficients)
+    if release and not how.coefficients:
+        rows = [_at_release(row, release) for row in rows]
     kept, deployments, reasons = make_deployments(rows, how.skip_invalid)
     configured = from_checkpoint(find_checkpoint(how.checkpoint), kept, deployments)
     configured = with_coefficient_files(configured, how.coefficients or [])
     return configured, skipped_lines(Counter(sorted(reasons)))
+
+
+def _at_release(row: Values, release: str) -> Values:
+    """Return a configuration with a release of vLLM, unless it names a release or an engine."""
+    named = row.get("engine_version") or row.get("engine", VLLM) != VLLM
+    return row if named else {**row, "engine_version": release}
 
 
 def _rows(configurations: AnyConfigurations | None, files: Sequence[Path] | None) -> list[Values]:

@@ -65,19 +65,23 @@ def table(
 @app.command()
 @asked
 def blis(out: Path, configs: str | None = None, *, how: BlisRequest) -> None:
-    """Write a folder for each configuration that an unmodified BLIS simulator runs.
+    """Write files with which an unmodified BLIS simulator runs configurations.
 
-    A folder has config.json, hardware.json, coefficients and run.sh. run.sh starts BLIS; its
-    arguments are BLIS's options of the load. The coefficients of BLIS's own step time formula are
-    fitted to the steps of simulated loads, one vector for each load, and run.sh picks the vector of
-    the load nearest to its arguments. The files of coefficients have the error of each vector on
-    the other loads.
+    --target folder, for BLIS up to 2026-08-22: a folder per configuration with config.json,
+    hardware.json, coefficients and run.sh. run.sh starts BLIS; its arguments are BLIS's options of
+    the load. It picks the coefficients of the simulated load nearest to its arguments.
 
-    Example:
+    --target kernel, for BLIS with a latency kernel: coefficient sets of a registry, scenarios with
+    their deployments, and catalog entries that BLIS lacks.
+
+    Examples:
       pinn export blis --configs 'model=Llama-3.1-8B gpu=H100' --out blis
 
+      pinn export blis --target kernel --configs 'model=Llama-3.3-70B-Instruct gpu=H100
+      tensor_parallel_size=4 max_model_len=8192' --out kernel
+
     Options:
-        out: Folder to write a folder for each configuration to.
+        out: Folder to write to: a folder per configuration, or registry, catalog and scenarios.
     """
     from pinn.api import exports
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Int
 
 from pinn.export.blis_features import BlisSums, Timed, blis_features
 from pinn.export.blis_model import blis_model
@@ -28,6 +29,8 @@ _CONTEXTS = (0.5, 1.25, 3.0)
 #: Number of decodes up to which a guard has every number, and about how many larger numbers it
 #: has.
 _EACH, _SPREAD = 16, 60
+#: Most prompts in a step of a guard.
+MOST_PROMPTS = 4
 
 
 @dataclass(frozen=True)
@@ -75,28 +78,36 @@ def step_us(
 
 @dataclass(frozen=True)
 class Guard:
-    """Batches of given numbers of decodes, with and without a prompt.
+    """Batches of given numbers of decodes, with and without prompts.
 
     Attributes:
         batches: BLIS's features and the surrogate's step times of the batches.
-        shapes: Decodes and prompt tokens of each batch.
+        shapes: Decodes, prompts and tokens of each prompt of each batch.
     """
 
     batches: Timed
-    shapes: Float[np.ndarray, "batches 2"]
+    shapes: Int[np.ndarray, "batches 3"]
 
     def within(self, least: float, most: float) -> Guard:
         """Return the batches with ``least`` to ``most`` decodes."""
         decodes = self.shapes[:, 0]
-        rows = np.flatnonzero((decodes >= np.floor(least)) & (decodes <= np.ceil(most)))
-        return Guard(self.batches[rows], self.shapes[rows])
+        return self.take((decodes >= np.floor(least)) & (decodes <= np.ceil(most)))
+
+    def with_prompts(self, least: int, most: int) -> Guard:
+        """Return the batches with ``least`` to ``most`` prompts."""
+        prompts = self.shapes[:, 1]
+        return self.take((prompts >= least) & (prompts <= most))
+
+    def take(self, rows: Bool[np.ndarray, " batches"]) -> Guard:
+        """Return the batches of some rows."""
+        return Guard(self.batches[np.flatnonzero(rows)], self.shapes[rows])
 
 
 def guard(latency: linear_latency.LinearLatency, lengths: Lengths) -> Guard:
     """Return batches of one decode to as many as may run.
 
-    Contexts are half, 1.25 times and three times a prompt. Each batch exists with and without a
-    prompt. Lengths are cut to the limits of the model and of a step's tokens.
+    Contexts are half, 1.25 times and three times a prompt. Each batch exists without a prompt, with
+    one, which is cut to a step's tokens, and with up to ``MOST_PROMPTS`` whole ones that fit.
     """
     prompt = lengths.prompt
     longest, recipe = max_model_len(latency.deployment) - 1, latency.deployment.recipe
@@ -104,13 +115,14 @@ def guard(latency: linear_latency.LinearLatency, lengths: Lengths) -> Guard:
     spread = np.geomspace(1, most, _SPREAD).round().astype(int)
     counts = sorted({*spread.tolist(), *range(1, min(most, _EACH) + 1)})
     shapes, batches = [], []
-    for n in counts:
-        for new in {0, min(prompt, recipe.token_budget - n)}:
-            decodes = n - (new > 0 and n == most)
-            if new < 0 or decodes < 1:
-                continue
-            for share in _CONTEXTS:
-                context = min(round(share * prompt), longest)
-                shapes.append((decodes, new))
-                batches.append(Batch.decode(decodes, context) + Batch.prefill(int(new > 0), new))
-    return Guard(timed(latency, batches), np.array(shapes, float))
+    for n, prompts in product(counts, range(MOST_PROMPTS + 1)):
+        decodes = min(n, most - prompts)
+        left = recipe.token_budget - decodes
+        new = min(prompt, left) if prompts == 1 else prompt
+        if decodes < 1 or new < 1 or prompts * new > left:
+            continue
+        for share in _CONTEXTS:
+            context = min(round(share * prompt), longest)
+            shapes.append((decodes, prompts, new if prompts else 0))
+            batches.append(Batch.decode(decodes, context) + Batch.prefill(prompts, new))
+    return Guard(timed(latency, batches), np.array(shapes))

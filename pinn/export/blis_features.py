@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from scipy.optimize import linprog, nnls
 
 from pinn.export.blis_model import BlisModel
@@ -143,19 +143,17 @@ def blis_step_us(
 #: assumes.
 CONSTANTS = ("weights", "layer", "interleaved_moe_layer")
 
-_PROMPTS = list(BASIS).index("prefill_compute")
+_PROMPTS, _REQUESTS = (list(BASIS).index(name) for name in ("prefill_compute", "request"))
 _FITTED = np.array([name not in CONSTANTS for name in BASIS])
 #: Share of a batch's time predicted by the others' fit below which the batch counts as stalled.
 _STALLED = 0.5
 #: Batches of a load that are fitted: twice as many move no median error by 0.02 percentage points.
 _ROWS = 400
-#: Largest relative error of the total time of all batches, and of all batches with a prompt.
-_TIME = 0.01
-#: Largest relative error of a guard's batch, if the formula can reach it.
-GUARD = 0.15
-#: Weights of a relative error beyond the limits of a sum and of the guard, relative to a mean
-#: error.
-_BEYOND_SUM, _BEYOND_GUARD = 10.0, 100.0
+#: Largest relative errors of the summed time of all batches, the same over their requests, and the
+#: summed time of all batches with a prompt.
+_SUMS = (0.01, 0.01, 0.02)
+#: Weights of errors beyond these limits, relative to a mean error.
+_BEYOND_SUMS = (1000.0, 30.0, 10.0)
 
 
 @dataclass(frozen=True)
@@ -184,6 +182,21 @@ class Timed:
 
 
 @dataclass(frozen=True)
+class Limited:
+    """Batches whose errors shall not exceed a limit, where the formula can reach that.
+
+    Attributes:
+        batches: Features and step times of the batches.
+        limit: Largest absolute relative error.
+        weight: Weight of the largest error beyond the limit, relative to a mean error.
+    """
+
+    batches: Timed
+    limit: float
+    weight: float
+
+
+@dataclass(frozen=True)
 class Projection:
     """Fitted vector of coefficients, with its errors.
 
@@ -204,46 +217,50 @@ class Projection:
         return float(np.median(self.errors))
 
 
-def project(batches: Timed, guard: Timed | None = None) -> Projection:
+def project(batches: Timed, guards: Sequence[Limited] = ()) -> Projection:
     """Fit every second batch, and evaluate the fit on the others.
 
     Args:
         batches: Batches of a load.
-        guard: Batches whose errors shall not exceed ``GUARD``; None for none.
+        guards: Further batches, whose errors are limited.
     """
-    beta = fit(batches[::2], guard)
+    beta = fit(batches[::2], guards)
     occurs = (batches.features.max(0) > 0) & _FITTED
     zeroed = tuple(np.array(list(BASIS))[occurs & (beta == 0)].tolist())
     return Projection(beta, zeroed, np.abs(batches[1::2].errors(beta)))
 
 
-def fit(batches: Timed, guard: Timed | None = None) -> Float[np.ndarray, " basis"]:
+def fit(batches: Timed, guards: Sequence[Limited] = ()) -> Float[np.ndarray, " basis"]:
     """Return the non-negative vector with the least mean relative error that keeps the load's time.
 
     The surrogate's step time is curved where BLIS's formula is straight. A line that is right for
-    most batches has errors for the others, which least absolute deviations tolerate. End-to-end
-    latencies are sums of all batches, times to first token of those with a prompt. So the error of
-    each of the two sums is at most ``_TIME``, and the error of each batch of the guard at most
-    ``GUARD``. Limits that no vector can meet are exceeded as little as possible. All this is one
-    linear program.
+    most batches has errors for the others, which least absolute deviations tolerate. The engine's
+    time is the sum of all batches, end-to-end latencies that over the requests in them, and times
+    to first token that of batches with a prompt. So the error of each of these sums is limited, and
+    the error of each batch of a guard. Limits that no vector can meet are exceeded as little as
+    possible. All this is one linear program.
     """
     size = np.linalg.norm(batches.relative, axis=0)
     used = (size > 0) & _FITTED
     rows = batches.relative[:, used] / size[used]
     sums = _sums(rows, batches)
     few = rows[np.linspace(0, len(rows) - 1, min(_ROWS, len(rows))).astype(int)]
-    limited = [(few, 0.0, np.arange(len(few))), (sums, _TIME, np.arange(len(sums)))]
-    if guard is not None:
-        guarded = guard.relative[:, used] / size[used]
-        limited.append((guarded, GUARD, np.zeros(len(guarded), int)))
-    found = _least(limited, (1 / len(few), _BEYOND_SUM, _BEYOND_GUARD))
+    limited = [(few, 0.0, np.arange(len(few)))]
+    limited += [(row[None], most, np.zeros(1, int)) for row, most in zip(sums, _SUMS, strict=False)]
+    for guard in guards:
+        guarded = guard.batches.relative[:, used] / size[used]
+        limited.append((guarded, guard.limit, np.zeros(len(guarded), int)))
+    weights = (1 / len(few), *_BEYOND_SUMS[: len(sums)], *(guard.weight for guard in guards))
+    found = least_deviations(limited, weights)
     beta = np.zeros(len(BASIS))
     beta[used] = found / size[used]
     return beta
 
 
-def _least(
-    limited: Sequence[tuple[np.ndarray, float, np.ndarray]], weights: Sequence[float]
+def least_deviations(
+    limited: Sequence[tuple[Float[np.ndarray, "_ used"], float, Int[np.ndarray, " _"]]],
+    weights: Sequence[float],
+    least: Float[np.ndarray, " used"] | None = None,
 ) -> Float[np.ndarray, " used"]:
     """Return the vector whose rows differ least from 1 beyond their limits.
 
@@ -251,6 +268,7 @@ def _least(
         limited: Tuples of rows, their allowed distance from 1, and the index of each row's excess;
             rows with the same index share one excess.
         weights: Weight of an excess of each tuple.
+        least: Smallest value of each component; 0 by default.
     """
     counts = [int(which.max()) + 1 for _, _, which in limited]
     # One column for each excess, for the rows that share it.
@@ -259,20 +277,24 @@ def _least(
     shared = np.eye(firsts[-1])[which]
     left = np.concatenate([rows for rows, _, _ in limited])
     limit = np.concatenate([np.full(len(rows), most) for rows, most, _ in limited])
+    lowest = np.zeros(left.shape[1]) if least is None else least
     solved = linprog(
-        np.concatenate([np.zeros(left.shape[1]), np.repeat(weights[: len(counts)], counts)]),
+        np.concatenate([np.zeros(left.shape[1]), np.repeat(weights, counts)]),
         A_ub=np.block([[left, -shared], [-left, -shared]]),
         b_ub=np.concatenate([1 + limit, limit - 1]),
+        bounds=[(low, None) for low in (*lowest.tolist(), *[0.0] * firsts[-1])],
         method="highs",
     )
     assert solved.x is not None, solved.message
-    return np.maximum(solved.x[: left.shape[1]], 0.0)
+    return np.maximum(solved.x[: left.shape[1]], lowest)
 
 
 def _sums(
     rows: Float[np.ndarray, "batches used"], batches: Timed
 ) -> Float[np.ndarray, "sums used"]:
-    """Return the time of all batches and of those with a prompt, each over the surrogate's.
+    """Return the time of all batches, over their requests, and of those with a prompt.
+
+    Each is relative to the surrogate's.
 
     Batches that take far longer than a least-squares fit predicts are left aside, unless all do.
     """
@@ -280,5 +302,6 @@ def _sums(
     squares, _ = nnls(r, q.sum(0))
     near = rows @ squares > _STALLED
     usual = batches.step_us * (near if near.any() else True)
-    weights = [usual, usual * (batches.features[:, _PROMPTS] > 0)]
+    requests, prompts = batches.features[:, _REQUESTS], batches.features[:, _PROMPTS] > 0
+    weights = [usual, usual * requests, usual * prompts]
     return np.stack([weight @ rows / weight.sum() for weight in weights if weight.any()])

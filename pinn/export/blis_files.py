@@ -14,12 +14,12 @@ from pinn.common.files import json_text, write_whole
 from pinn.errors import PinnError
 from pinn.export import blis_model, blis_vectors
 from pinn.export.blis_features import BASIS
-from pinn.export.configured import Configured
+from pinn.export.configured import Configured, engine_release
 from pinn.simulator.workloads.load import load_workload
 from pinn.simulator.workloads.workload import Workload
 
-#: Version of BLIS for which the files are written.
-BLIS_STATE = "inference-sim of August 2026"
+#: State of BLIS for which the files are written.
+BLIS_STATE = "inference-sim up to f90a1e3a of 2026-08-22; later ones take --target kernel"
 Vectors = Sequence[blis_vectors.BlisVector]
 ALPHA = ("alpha_arrival_us", "alpha_completion_us", "alpha_output_token_us")
 #: Default of the largest accepted error of a batch.
@@ -47,7 +47,8 @@ def vector_facts(vector: blis_vectors.BlisVector) -> dict[str, object]:
         "median_step_error": round(vector.projection.median_error, 5),
         "zeroed": list(vector.projection.zeroed),
         "decodes": f"{vector.decodes:.1f} per step on average; valid for {low:.1f} to {high:.1f}",
-        "worst_batch": f"{vector.worst}, of batches in that range with and without a prompt",
+        "worst_batches": {kind: str(batch) for kind, batch in vector.kinds.items()},
+        "prompts": f"up to {vector.prompts} at once, except in one of a hundred steps with prompts",
     }
     if vector.shared:
         facts["shared_prompts"] = (
@@ -68,10 +69,10 @@ def folder_name(configured: Configured, row: int) -> str:
     """Return a configuration's folder name, such as ``003_Llama-3.1-8B_H100-SXM_tp1``."""
     deployment = configured.deployments[row]
     model, size = deployment.model.name.split("/")[-1], deployment.recipe.tensor_parallel_size
-    return _file_name(f"{row + 1:03d}_{model}_{deployment.gpu.name}_tp{size}")
+    return file_name(f"{row + 1:03d}_{model}_{deployment.gpu.name}_tp{size}")
 
 
-def _file_name(text: str) -> str:
+def file_name(text: str) -> str:
     """Return a text with only characters that are safe in file names and a shell."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text)
 
@@ -107,6 +108,7 @@ def write_configuration(
     }
     common = {
         "blis": BLIS_STATE,
+        "engine": engine_release(deployment),
         "configuration": configured.configurations[row],
         "coefficients": configured.sources[row],
         "provenance": configured.provenance,
@@ -141,6 +143,9 @@ def run_script(
     ]
     return _TEMPLATE.read_text().format(
         title=f"{deployment.model.name} on {deployment.gpu.name} as its coefficients have it",
+        engine=engine_release(deployment),
+        checkpoint=str(configured.provenance.get("checkpoint_sha256", ""))[:16],
+        state=BLIS_STATE,
         mix=blis_vectors.MIX,
         note=note if deployment.model.window_tokens is not None else "",
         blocks=kv_blocks,
@@ -150,6 +155,10 @@ def run_script(
         choices=", ".join([f"{names[0]} to {names[len(steady) - 1]} (loads.csv)", *given]),
         flags=" \\\n".join(f"  --{name} {shlex.quote(value)}" for name, value in flags.items()),
     )
+
+
+def _error(batch: blis_vectors.WorstBatch | None) -> float | None:
+    return None if batch is None else round(batch.error, 5)
 
 
 def vector_row(v: blis_vectors.BlisVector) -> dict[str, object]:
@@ -163,8 +172,10 @@ def vector_row(v: blis_vectors.BlisVector) -> dict[str, object]:
         "prompt_token_us": round(v.prompt_us, 4),
         "arrival_prompt_token_us": round(v.arrival_prompt_us, 6),
         "for_decodes": f"{v.taken[0] * replicas:.1f} to {v.taken[1] * replicas:.1f}",
+        "prompts_at_once": v.prompts,
         "worst_batch_error": round(v.worst.error, 5),
-        "worst_batch": f"{v.worst.decodes * replicas} decodes + {v.worst.prompt_tokens} of prompt",
+        "worst_batch": str(v.worst),
+        **{f"worst {kind}": _error(v.kinds.get(kind)) for kind in blis_vectors.KINDS},
         "median_error": round(v.projection.median_error, 6),
         "mean_step_us": round(v.mean_step_us, 2),
         "shared_prompts_save": round(v.shared, 5),
@@ -219,7 +230,7 @@ def write_folders(
 def _named_loads(files: Sequence[Path]) -> list[Workload]:
     """Return the loads of files, under names that are safe in file names and a shell."""
     loads = [load_workload(path) for path in files]
-    loads = [replace(load, name=_file_name(load.name)) for load in loads]
+    loads = [replace(load, name=file_name(load.name)) for load in loads]
     counts = Counter([blis_vectors.MIX, *(load.name for load in loads)])
     taken = (name for name, count in counts.items() if count > 1 or blis_vectors.is_standard(name))
     twice = next(taken, None)
@@ -254,6 +265,9 @@ def _write_folder(
     for name, v in named.items():
         note = "overloaded: no coefficients written" if v.overloaded else f"worst error {v.worst}"
         print(f"  {name:16} {note}")
+    several = [v.several for v in steady if v.several is not None]
+    if several:
+        print(f"  {'several prompts':16} {max(several, key=lambda batch: abs(batch.error))}")
     return vectors
 
 

@@ -1,5 +1,7 @@
 #!/bin/sh
-# {title}. What BLIS shall serve goes behind it:
+# {title}: step times of {engine} by
+# checkpoint {checkpoint}, for BLIS ({state}).
+# What BLIS shall serve goes behind it:
 #   ./run.sh --workload-spec LOAD.yaml
 # BLIS names its program (blis on the path by default). Coefficients are those of the loads of
 # loads.csv that are nearest to the specification's; LOAD names one of them to take its own, or {mix}.

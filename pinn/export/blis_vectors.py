@@ -1,205 +1,24 @@
-"""Vectors of BLIS's coefficients, and the workloads that they are fitted to."""
+"""Alpha and beta vectors for BLIS: one for each load of a configuration, and one for all loads."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
 
-from pinn.engines.engine_spec import EngineSpec
 from pinn.export import blis_features
-from pinn.export.blis_batches import Guard, Lengths, guard, request_lengths, step_us
-from pinn.export.blis_model import blis_model
+from pinn.export.blis_batches import (
+    MOST_PROMPTS,
+    Guard,
+    guard,
+    request_lengths,
+    step_us,
+)
+from pinn.export.blis_loads import Seen, evenly, is_standard, mean_lengths, observe, observe_steady
 from pinn.export.configured import Configured
-from pinn.memory.kv_cache import kv_layout
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.run import RequestRecords, Run, StepRecords
-from pinn.simulator.simulate import simulate
-from pinn.simulator.workloads.arrivals import Stage
-from pinn.simulator.workloads.workload import Workload, open_loop
-from pinn.surrogate.group_features import group_features
-from pinn.surrogate.step_features import step_time
+from pinn.simulator.workloads.workload import Workload
 from pinn.units import MICROSECOND
-
-# Loads that vectors are fitted to, simulated: their batches and their waiting times.
-
-#: Batches that are kept of each load, evenly over its steps.
-BATCHES = 20_000
-#: Share of requests above which a load is overloaded, if that many wait longer than a step for a
-#: place in the batch, or lose theirs. Their times then follow the queue, not the steps.
-WAITING = 0.005
-#: Decodes of the first load; ratio of decodes from one load to the next; share of the saturating
-#: rate that the last load but one sends.
-_FIRST, _APART, _LAST = 0.7, 1.7, 0.95
-#: Most numbers of decodes that are tried in the search for the last load.
-_TRIED = 24
-#: Standard deviations of the number of requests that arrive at random.
-_CROWDED = 2.0
-_NAME = "decodes-"
-#: Smallest and largest length relative to the mean, uniform in between.
-_LENGTHS = (0.5, 1.5)
-#: Requests of a load, and further requests per request in flight.
-_REQUESTS, _EACH = 50, 8
-
-
-@dataclass(frozen=True)
-class Seen:
-    """Observed batches and delays of a deployment under one load.
-
-    Attributes:
-        load: Name of the load, or ``mix``.
-        batches: BLIS's basis functions of the batches and the surrogate's step times.
-        mean_step_us: Mean step time over all steps.
-        lengths: Mean prompt and output tokens of a request.
-        decodes: Decodes in a step of one replica, averaged over the requests that decode.
-        first_token_delay_us: Part of the time to first token that BLIS's own simulation of queue
-            and steps does not cover.
-        ttft_us: Median time to first token.
-        overloaded: Whether the requests queue up.
-        shared: Share of the steps' time that is saved by prompts which decodes have in common.
-    """
-
-    load: str
-    batches: blis_features.Timed
-    mean_step_us: float
-    lengths: Lengths
-    decodes: float
-    first_token_delay_us: float
-    ttft_us: float
-    overloaded: bool
-    shared: float
-
-
-def rate_per_s(latency: LinearLatency, lengths: Lengths, decodes: float) -> float:
-    """Return the requests per second that keep ``decodes`` in a step of one replica."""
-    alone = step_us(latency, decodes, lengths)
-    prompt_us = step_us(latency, decodes, lengths, prompt=True) - alone
-    return decodes / (lengths.output * alone + decodes * prompt_us) / MICROSECOND
-
-
-def most_decodes(latency: LinearLatency, lengths: Lengths) -> int:
-    """Return the most requests in a step of one replica, by places in batch and KV cache."""
-    deployment = latency.deployment
-    layout = kv_layout(deployment, EngineSpec())
-    held = layout.request_blocks(lengths.prompt + lengths.output, deployment.recipe.block_tokens)
-    return max(min(deployment.recipe.max_requests, int(layout.blocks // held)), 1)
-
-
-def standard_loads(latency: LinearLatency, lengths: Lengths) -> list[Workload]:
-    """Return steady loads, from one request at a time to saturation of the deployment.
-
-    Requests arrive at random; their lengths vary around ``lengths``, and their prompts differ.
-    """
-    most = most_decodes(latency, lengths)
-    counts = np.unique(np.geomspace(1, most, _TRIED).astype(int))
-    # Steps beyond the largest graph may give fewer tokens than some below it.
-    rates = np.maximum.accumulate([rate_per_s(latency, lengths, float(n)) for n in counts])
-    last = max(float(np.interp(_LAST * rates[-1], rates, counts)), 2.0)
-    apart = (_APART**i for i in range(1, 20))
-    between = [n for n in apart if n * _APART**0.5 < last and round(n) < round(last)]
-    return [
-        steady_load(latency, lengths, n)
-        for n in (_FIRST, *between, last, *([most] if most > last + 1 else []))
-    ]
-
-
-def steady_load(latency: LinearLatency, lengths: Lengths, decodes: float) -> Workload:
-    """Return a load that keeps ``decodes`` requests decoding in each replica."""
-    replicas = latency.deployment.recipe.data_parallel_size
-    rate = rate_per_s(latency, lengths, decodes) * replicas
-    stages = [Stage(rate, (_REQUESTS + _EACH * decodes * replicas) / rate)]
-    name = f"{_NAME}{max(round(decodes * replicas), 1)}-prompts-{lengths.prompt}"
-    return open_loop(stages, lengths.prompt, lengths.output, length_range=_LENGTHS, name=name)
-
-
-def is_standard(name: str) -> bool:
-    """Return whether a name is that of a steady load."""
-    return name.startswith(_NAME)
-
-
-def mean_lengths(loads: Sequence[Workload]) -> Lengths:
-    """Return the tokens of a mean request, with equal weight for each load."""
-    prompt = np.mean([load.prompt_tokens.mean() for load in loads])
-    output = np.mean([load.output_tokens.mean() for load in loads])
-    return Lengths(round(float(prompt)), round(float(output)))
-
-
-def observe(latency: LinearLatency, workload: Workload) -> Seen:
-    """Simulate a load twice: as BLIS does, and as the surrogate's engine does.
-
-    BLIS schedules a batch when the last one has ended, and its only delays are its alphas. Its
-    batches, queue and wait for the step in flight are therefore those of synchronous scheduling
-    with equal step times and alpha 0. The time to first token that the full simulation adds is the
-    delay to give to BLIS.
-
-    Raises:
-        PinnError: If the deployment cannot serve the load.
-    """
-    bare = replace(latency, alpha=np.zeros_like(latency.alpha))
-    as_blis = simulate(latency.deployment, workload, bare, EngineSpec(async_scheduling=False))
-    whole = simulate(latency.deployment, workload, latency)
-    steps = _steady_steps(as_blis.steps) if is_standard(workload.name) else as_blis.steps
-    duration_us = steps["duration_s"] / MICROSECOND
-    kept = _evenly(duration_us, BATCHES)
-    sums = blis_features.recorded_sums(steps)
-    chosen = blis_features.BlisSums(*(values[kept] for values in vars(sums).values()))
-    model, overloaded = blis_model(latency.deployment), is_overloaded(as_blis)
-    counts = sums.decode_requests
-    return Seen(
-        workload.name,
-        blis_features.Timed(
-            blis_features.blis_features(model, chosen.scaled(model.data_parallel)),
-            duration_us[kept],
-        ),
-        float(duration_us.mean()),
-        mean_lengths([workload]),
-        float(counts @ counts / max(counts.sum(), 1.0)) or 1.0,
-        _first_token_delay_s(as_blis.requests, whole.requests, overloaded) / MICROSECOND,
-        float(np.nanmedian(whole.requests.ttft_s)) / MICROSECOND,
-        overloaded,
-        _shared(latency, steps),
-    )
-
-
-def _steady_steps(steps: StepRecords) -> StepRecords:
-    """Return the steps from the first to the last whose batch is among the fuller quarter.
-
-    Before and after them the batch fills and empties, unlike in a load that goes on.
-    """
-    requests = steps.sums.requests
-    full = np.flatnonzero(requests >= np.quantile(requests, 0.75))
-    return StepRecords(steps.table[full[0] : full[-1] + 1])
-
-
-def is_overloaded(run: Run) -> bool:
-    """Return whether requests queue up for a place in the batch, or lose it to others."""
-    wait_s = run.requests.scheduled_s - run.requests.queued_s
-    waited = wait_s > run.steps["duration_s"].mean()
-    return float((waited | (run.requests.preemptions > 0)).mean()) > WAITING
-
-
-def _first_token_delay_s(blis: RequestRecords, whole: RequestRecords, overloaded: bool) -> float:
-    """Return the median missing delay over requests; under overload, without time in the queue.
-
-    Two queues of seconds differ by more than the delay in question.
-    """
-    if not overloaded:
-        return float(np.nanmedian(whole.ttft_s - blis.ttft_s))
-    before = whole.queued_s - whole.arrival_s - (blis.queued_s - blis.arrival_s)
-    after = whole.first_token_s - whole.scheduled_s - (blis.first_token_s - blis.scheduled_s)
-    return float(np.nanmedian(before + after))
-
-
-def _shared(latency: LinearLatency, steps: StepRecords) -> float:
-    """Return the share of time that steps would add if no decode reused keys in cache."""
-    saved, whole = (
-        step_time(group_features(latency.deployment, sums, steps.shared_sums), latency.beta).sum()
-        for sums in (steps.sums, steps.whole_sums)
-    )
-    return float(whole / saved - 1)
-
-
-# Alpha and beta vectors for BLIS: one per configuration and load, and one for all loads together.
 
 #: Name of the vector for all loads together.
 MIX = "mix"
@@ -212,16 +31,32 @@ class WorstBatch:
     Attributes:
         error: Relative error, BLIS / surrogate - 1.
         decodes: Decodes of the batch, in one replica.
-        prompt_tokens: Prompt tokens beside the decodes; 0 for none.
+        prompts: Prompts beside the decodes.
+        prompt_tokens: Tokens of each prompt; 0 for none.
     """
 
     error: float
     decodes: int
+    prompts: int
     prompt_tokens: int
 
     def __str__(self) -> str:
-        beside = f" and a prefill of {self.prompt_tokens} tokens" if self.prompt_tokens else ""
+        many = f"{self.prompts} prompts" if self.prompts > 1 else "a prompt"
+        beside = f" beside {many} of {self.prompt_tokens}" if self.prompts else ""
         return f"{100 * self.error:+.1f} % at {self.decodes} decodes{beside}"
+
+
+SEVERAL = "several prompts"
+#: Kinds of steps by their prompts, of which a load brings some at once, and others hardly ever.
+KINDS = "decodes alone", "one prompt", SEVERAL, "rarely so many prompts"
+#: Largest relative error of a guard's batches, where the formula can reach it: of decodes alone and
+#: of dense models, and of mixtures of experts with prompts.
+GUARD, _EXPERTS = 0.145, 0.245
+#: Standard deviations of the number of requests that arrive at random.
+_CROWDED = 2.0
+#: Weights of the largest errors beyond that, relative to a mean error: with a prompt at most, and
+#: with as many as the load brings at once.
+_BEYOND_FEW, _BEYOND_SEVERAL = 100.0, 30.0
 
 
 @dataclass(frozen=True)
@@ -237,8 +72,7 @@ class BlisVector(Seen):
         projection: Beta with its error.
         taken: Smallest and largest number of decodes for which ``run.sh`` uses the vector, alone or
             with its neighbour.
-        worst: Batch with the largest error in that range.
-        output_per_s: Tokens per second of ``decodes`` without prompts, of all replicas.
+        kinds: Kind of step -> its batch with the largest error in that range.
         prompt_us: Time that a prompt token adds to a step of ``decodes``, over all replicas.
         arrival_prompt_us: Time that a prompt token, cached or not, adds before the queue.
         replicas: Data-parallel replicas, which BLIS treats as one engine.
@@ -250,13 +84,27 @@ class BlisVector(Seen):
     alpha: tuple[float, float, float]
     projection: blis_features.Projection
     taken: tuple[float, float]
-    worst: WorstBatch
-    output_per_s: float
+    kinds: dict[str, WorstBatch]
     prompt_us: float
     arrival_prompt_us: float
     replicas: int
     step_errors: dict[str, float]
     first_token_errors: dict[str, float]
+
+    @property
+    def worst(self) -> WorstBatch:
+        """Return the batch with the largest error, with a prompt at most.
+
+        Several prompts at once are told alone: each costs the same in BLIS's formula, while the
+        first one makes the engine launch kernels one by one and hit most experts.
+        """
+        few = (batch for batch in self.kinds.values() if batch.prompts < 2)
+        return max(few, key=lambda batch: abs(batch.error))
+
+    @property
+    def several(self) -> WorstBatch | None:
+        """Return the batch with the largest error and several prompts, as many as at once."""
+        return self.kinds.get(SEVERAL)
 
 
 def latency_of(configured: Configured, row: int) -> LinearLatency:
@@ -296,7 +144,7 @@ def blis_vectors(
     """
     latency = latency_of(configured, row)
     most = float(latency.deployment.recipe.max_requests)
-    classes = [_steady(latency, lengths) for lengths in request_lengths(latency)]
+    classes = [observe_steady(latency, lengths) for lengths in request_lengths(latency)]
     given = [observe(latency, workload) for workload in workloads]
     kept = [*chain(*classes), *(one for one in given if not one.overloaded)]
     found = []
@@ -311,26 +159,14 @@ def blis_vectors(
     return found
 
 
-def _steady(latency: LinearLatency, lengths: Lengths) -> list[Seen]:
-    """Return the observations of steady loads of given lengths, from few decodes to many."""
-    loads = [observe(latency, load) for load in standard_loads(latency, lengths)]
-    # Some requests of the last load wait for a place: that is how saturation shows.
-    found = [replace(one, lengths=lengths, overloaded=False) for one in loads]
-    return sorted(found, key=lambda one: one.decodes)
-
-
 def _vector(
     latency: LinearLatency, one: Seen, loads: list[Seen], guarded: Guard, taken: tuple[float, float]
 ) -> BlisVector:
-    deployment, asked = latency.deployment, guarded.within(*taken)
-    # Step times of experts are too curved for one line through all of them. Random arrivals exceed
-    # the range at times; the vector of the fewest decodes also serves single requests.
-    more = _CROWDED * taken[1] ** 0.5 if taken[0] > 1 else 0.0
-    kept = guarded.within(taken[0], taken[1] + more) if deployment.model.moe else guarded
-    projection = blis_features.project(one.batches, kept.batches)
+    deployment = latency.deployment
+    projection = blis_features.project(
+        one.batches, _guards(guarded, taken, one.prompts, dense=deployment.model.moe is None)
+    )
     beta = projection.beta
-    errors, shapes = asked.batches.errors(beta), asked.shapes
-    at = int(np.abs(errors).argmax())
     completion_us = latency.post_decode_fixed_overhead() / MICROSECOND
     delay_us = one.first_token_delay_us
     decode_us = step_us(latency, one.decodes, one.lengths)
@@ -341,8 +177,7 @@ def _vector(
         alpha=(delay_us, completion_us, 0.0),
         projection=projection,
         taken=taken,
-        worst=WorstBatch(float(errors[at]), int(shapes[at, 0]), int(shapes[at, 1])),
-        output_per_s=one.decodes * replicas / (decode_us * MICROSECOND),
+        kinds=_worst_batches(guarded.within(*taken), one.prompts, beta),
         prompt_us=prompt_us / one.lengths.prompt / replicas,
         arrival_prompt_us=(latency.queueing_time(1) - latency.queueing_time(0)) / MICROSECOND,
         replicas=replicas,
@@ -351,23 +186,61 @@ def _vector(
     )
 
 
-def _evenly(values: np.ndarray, count: int) -> np.ndarray:
-    """Return ``count`` positions among values, evenly spaced from first to last."""
-    return np.linspace(0, len(values) - 1, min(count, len(values))).astype(int)
+def _guards(
+    guarded: Guard, taken: tuple[float, float], prompts: int, *, dense: bool
+) -> list[blis_features.Limited]:
+    """Return the batches whose errors a vector limits: with a prompt at most, and with several."""
+    # Step times of experts are too curved for one line through all of them. Random arrivals exceed
+    # the range at times; the vector of the fewest decodes also serves single requests.
+    more = _CROWDED * taken[1] ** 0.5 if taken[0] > 1 else 0.0
+    few = guarded if dense else guarded.within(taken[0], taken[1] + more)
+    limit, asked = GUARD if dense else _EXPERTS, guarded.within(*taken)
+    each = (
+        (few.with_prompts(0, 0), GUARD, _BEYOND_FEW),
+        (few.with_prompts(1, 1), limit, _BEYOND_FEW),
+        (asked.with_prompts(2, prompts), limit, _BEYOND_SEVERAL),
+    )
+    return [
+        blis_features.Limited(kept.batches, most, weight)
+        for kept, most, weight in each
+        if len(kept.shapes)
+    ]
+
+
+def _worst_batches(asked: Guard, prompts: int, beta: np.ndarray) -> dict[str, WorstBatch]:
+    """Return the batch with the largest error of each kind of step that occurs.
+
+    Args:
+        asked: Batches in the range of a vector.
+        prompts: Most prompts that its load brings at once.
+        beta: Coefficients of the vector.
+    """
+    found = {}
+    ranges = ((0, 0), (1, 1), (2, prompts), (max(prompts + 1, 2), MOST_PROMPTS))
+    for kind, (least, most) in zip(KINDS, ranges, strict=True):
+        each = asked.with_prompts(least, most)
+        if len(each.shapes):
+            errors = each.batches.errors(beta)
+            at = int(np.abs(errors).argmax())
+            found[kind] = WorstBatch(float(errors[at]), *each.shapes[at].tolist())
+    return found
 
 
 def _together(seen: Sequence[Seen]) -> Seen:
     """Return all loads with equal weight: each contributes equally many batches."""
     count = min(len(one.batches.step_us) for one in seen)
-    kept = [one.batches[_evenly(one.batches.step_us, count)] for one in seen]
+    kept = [one.batches[evenly(one.batches.step_us, count)] for one in seen]
     batches = blis_features.Timed(
         np.concatenate([one.features for one in kept]),
         np.concatenate([one.step_us for one in kept]),
     )
-    names = ("mean_step_us", "decodes", "first_token_delay_us", "ttft_us", "shared")
+    names = (
+        "mean_step_us", "decodes", "first_token_delay_us", "ttft_us", "output_per_s", "shared",
+    )  # fmt: skip
     mean = {name: float(np.mean([getattr(one, name) for one in seen])) for name in names}
     middle = sorted((one.lengths for one in seen), key=lambda each: each.prompt)[len(seen) // 2]
-    return Seen(MIX, batches, lengths=middle, overloaded=False, **mean)
+    prompts = max(one.prompts for one in seen)
+    return Seen(MIX, batches, lengths=middle, prompts=prompts, overloaded=False, **mean)
 
 
 def worst_taken(vectors: Sequence[BlisVector]) -> BlisVector:

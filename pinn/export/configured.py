@@ -12,6 +12,7 @@ from pinn.common import JsonObject
 from pinn.common.files import file_sha256
 from pinn.engines.configurations import Values
 from pinn.engines.deployment import Deployment
+from pinn.engines.recipe import served_release
 from pinn.errors import PinnError
 from pinn.surrogate.coefficient_set import CoefficientSet, read_coefficient_set
 from pinn.surrogate.coefficients import NAMES, Coefficients
@@ -37,6 +38,12 @@ def checkpoint_provenance(path: Path, metadata: Mapping[str, object]) -> JsonObj
         "checkpoint_date": str(metadata.get("date", "")),
         "exporter": f"pinn {pinn.__version__}",
     }
+
+
+def engine_release(deployment: Deployment) -> str:
+    """Return the engine's release whose step times are exported, such as ``vllm 0.29.0``."""
+    serving = deployment.serving
+    return f"{serving.engine} {served_release(serving.engine, serving.engine_version)}"
 
 
 # Configurations with their coefficients, from which every export starts.

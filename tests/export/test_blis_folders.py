@@ -51,9 +51,9 @@ def vector(load: str, decodes: float = 30.0, prompt: int = 512, worst: float = 0
     projection = Projection(beta, (), np.zeros(1))
     none, no_batches = {load: 0.0}, Timed(np.zeros((0, len(BASIS))), np.zeros(0))
     return BlisVector(
-        load, no_batches, 1e4, Lengths(prompt, 256), decodes, 0.0, 0.0, False, 0.0,
-        (9e3 + decodes + prompt, 500.0, 0.0), projection, (1.0, 128.0), WorstBatch(worst, 7, 0),
-        50 * decodes, 20.0, 5.0, 1, none, none,
+        load, no_batches, 1e4, Lengths(prompt, 256), decodes, 0.0, 0.0, 1, 50 * decodes, False, 0.0,
+        (9e3 + decodes + prompt, 500.0, 0.0), projection, (1.0, 128.0),
+        {"decodes alone": WorstBatch(worst, 7, 0, 0)}, 20.0, 5.0, 1, none, none,
     )  # fmt: skip
 
 

@@ -16,8 +16,8 @@ from pinn.export.blis_batches import guard, request_lengths
 from pinn.export.blis_features import (
     BASIS,
     CONSTANTS,
-    GUARD,
     BlisSums,
+    Limited,
     Timed,
     blis_features,
     fit,
@@ -30,13 +30,13 @@ from pinn.export.blis_files import (
     write_configuration,
     write_summary,
 )
+from pinn.export.blis_loads import is_standard, steady_load
 from pinn.export.blis_model import blis_model
 from pinn.export.blis_vectors import (
     MIX,
+    SEVERAL,
     blis_vectors,
-    is_standard,
     latency_of,
-    steady_load,
     worst_taken,
 )
 from pinn.export.configured import from_checkpoint
@@ -77,12 +77,13 @@ def test_outliers_do_not_pull_the_vector(llama_8b_h100):
 def test_no_guarded_batch_is_off_by_more_where_a_vector_can_do_that(llama_8b_h100):
     """A bend in the load would lead least deviations to a wrong step of one decode."""
     features = random_features(llama_8b_h100)
-    step_us = features @ np.full(len(BASIS), 0.5) + 4000 * (features[:, 5] < 40)
+    step_us = features @ np.full(len(BASIS), 0.5) + 3000 * (features[:, 5] < 40)
     low = features[:, 5] < 20
     guarded = Timed(features[low], step_us[low])
-    free, held = fit(Timed(features, step_us)), fit(Timed(features, step_us), guarded)
-    assert np.abs(guarded.errors(free)).max() > 1.5 * GUARD
-    assert np.abs(guarded.errors(held)).max() < GUARD + 1e-3
+    batches, limit = Timed(features, step_us), 0.15
+    free, held = fit(batches), fit(batches, [Limited(guarded, limit, 100.0)])
+    assert np.abs(guarded.errors(free)).max() > 1.5 * limit
+    assert np.abs(guarded.errors(held)).max() < limit + 1e-3
 
 
 def test_unused_terms_are_reported(llama_8b_h100):
@@ -148,11 +149,24 @@ def test_loads_go_from_one_request_to_a_full_batch(released, vectors):
 
 def test_a_dense_model_has_one_guard_and_experts_have_one_for_each_load(released, vectors):
     dense, experts = vectors
-    guards = {v.lengths: guard(latency_of(released, 0), v.lengths).batches for v in dense}
+    latency = latency_of(released, 0)
+    guards = {v.lengths: guard(latency, v.lengths).with_prompts(0, 1) for v in dense}
     for vector in dense:
-        assert np.abs(guards[vector.lengths].errors(vector.projection.beta)).max() < 0.16
+        assert np.abs(guards[vector.lengths].batches.errors(vector.projection.beta)).max() < 0.16
     assert abs(worst_taken(experts).worst.error) < 0.25
     assert abs(experts[-1].worst.error) > abs(worst_taken(experts).worst.error)
+
+
+def test_steps_with_as_many_prompts_as_a_load_brings_are_limited_too(vectors):
+    for found, limit in zip(vectors, (0.15, 0.25), strict=True):
+        steady = [v for v in found if is_standard(v.load)]
+        several = [v for v in steady if v.several is not None]
+        assert len(several) > 0.5 * len(steady)
+        for v in several:
+            assert 2 <= v.several.prompts <= v.prompts <= 4
+            assert abs(v.several.error) < limit + 1e-3
+            assert vector_facts(v)["worst_batches"][SEVERAL] == str(v.several)
+        assert max(v.prompts for v in steady) >= 3
 
 
 def test_arrival_grows_with_the_step_time(vectors):
@@ -176,7 +190,7 @@ def test_alpha_gives_blis_the_same_times(released, vectors):
     latency = latency_of(released, 0)
     names = ("schedule_to_first_token.constant", "completion.constant", "output_token.constant")
     lengths = request_lengths(latency)[2]
-    for load in (steady_load(latency, lengths, n) for n in (0.7, 1.7**5)):
+    for load in (steady_load(latency, lengths, n) for n in (0.7, 1.4**8)):
         vector = next(v for v in vectors[0] if v.load == load.name)
         alpha = np.zeros_like(latency.alpha)
         alpha[[list(REQUEST_FEATURES).index(name) for name in names]] = vector.alpha
@@ -236,7 +250,7 @@ def test_a_file_says_what_a_wrong_use_costs(vectors):
     assert facts["worst_step_error"] == f"{100 * few.step_errors[worst]:.1f} % under {worst}"
     load, worst = max(few.first_token_errors.items(), key=lambda item: abs(item[1]))
     assert facts["worst_first_token_error"] == f"{100 * worst:+.1f} % under {load}"
-    assert str(few.worst) in facts["worst_batch"]
+    assert str(few.worst) in facts["worst_batches"].values()
 
 
 def test_an_overloaded_load_is_in_no_mix_and_in_no_file(released, tmp_path):

@@ -1,0 +1,232 @@
+"""Loads that BLIS's vectors are fitted to, simulated: their batches and their waiting times."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from pinn.engines.engine_spec import EngineSpec
+from pinn.export import blis_features
+from pinn.export.blis_batches import MOST_PROMPTS, Lengths, step_us
+from pinn.export.blis_model import blis_model
+from pinn.memory.kv_cache import kv_layout
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.run import RequestRecords, Run, StepRecords
+from pinn.simulator.simulate import simulate
+from pinn.simulator.workloads.arrivals import Stage
+from pinn.simulator.workloads.workload import Workload, open_loop
+from pinn.surrogate.group_features import group_features
+from pinn.surrogate.step_features import step_time
+from pinn.units import MICROSECOND
+
+#: Batches kept of each load, evenly over its steps.
+BATCHES = 20_000
+#: Share of requests above which a load is overloaded, if that many wait longer than a step for a
+#: place in the batch, or lose theirs. Their times then follow the queue, not the steps.
+WAITING = 0.005
+#: Decodes of the first load; ratio of decodes from one load to the next; share of the saturating
+#: rate that the last load but one sends.
+_FIRST, _APART, _LAST = 0.7, 1.4, 0.95
+#: Numbers of decodes among which the last is looked for.
+_TRIED = 24
+_NAME = "decodes-"
+#: Limits of the uniform distribution of lengths, over their mean.
+_LENGTHS = (0.5, 1.5)
+#: Requests of a load, and further ones per request in flight.
+_REQUESTS, _EACH = 50, 8
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Observed batches and delays of a deployment under one load.
+
+    Attributes:
+        load: Name of the load, or ``mix``.
+        batches: BLIS's basis functions of the batches and the surrogate's step times.
+        mean_step_us: Mean step time over all steps.
+        lengths: Mean prompt and output tokens of a request.
+        decodes: Decodes in a step of one replica, averaged over the requests that decode.
+        first_token_delay_us: Part of the time to first token that BLIS's own simulation of queue
+            and steps does not cover.
+        ttft_us: Median time to first token.
+        prompts: Most prompts in a step, except in one of a hundred steps with prompts.
+        output_per_s: Tokens per second of the decodes that the load keeps running, without the time
+            of prompts, of all replicas.
+        overloaded: Whether the requests queue up.
+        shared: Share of the steps' time that is saved by prompts which decodes have in common.
+    """
+
+    load: str
+    batches: blis_features.Timed
+    mean_step_us: float
+    lengths: Lengths
+    decodes: float
+    first_token_delay_us: float
+    ttft_us: float
+    prompts: int
+    output_per_s: float
+    overloaded: bool
+    shared: float
+
+
+def rate_per_s(latency: LinearLatency, lengths: Lengths, decodes: float) -> float:
+    """Return the requests per second that keep ``decodes`` in a step of one replica."""
+    alone = step_us(latency, decodes, lengths)
+    prompt_us = step_us(latency, decodes, lengths, prompt=True) - alone
+    return decodes / (lengths.output * alone + decodes * prompt_us) / MICROSECOND
+
+
+def _output_per_s(latency: LinearLatency, lengths: Lengths, decodes: float) -> float:
+    """Return the tokens per second of ``decodes`` in a step of each replica, without prompts."""
+    replicas = latency.deployment.recipe.data_parallel_size
+    return decodes * replicas / (step_us(latency, max(decodes, 1.0), lengths) * MICROSECOND)
+
+
+def most_decodes(latency: LinearLatency, lengths: Lengths) -> int:
+    """Return the most requests in a step of one replica, by places in batch and KV cache."""
+    deployment = latency.deployment
+    layout = kv_layout(deployment, EngineSpec())
+    held = layout.request_blocks(lengths.prompt + lengths.output, deployment.recipe.block_tokens)
+    return max(min(deployment.recipe.max_requests, int(layout.blocks // held)), 1)
+
+
+def standard_decodes(latency: LinearLatency, lengths: Lengths) -> list[float]:
+    """Return decodes of steady loads, from one request at a time to saturation of a replica."""
+    most = most_decodes(latency, lengths)
+    counts = np.unique(np.geomspace(1, most, _TRIED).astype(int))
+    # Steps beyond the largest graph may give fewer tokens than some below it.
+    rates = np.maximum.accumulate([rate_per_s(latency, lengths, float(n)) for n in counts])
+    last = max(float(np.interp(_LAST * rates[-1], rates, counts)), 2.0)
+    apart = (_APART**i for i in range(1, 30))
+    # Names have whole numbers, and the first one is 1.
+    between = [n for n in apart if n * _APART**0.5 < last and 1 < round(n) < round(last)]
+    return [_FIRST, *between, last, *([float(most)] if most > last + 1 else [])]
+
+
+def steady_load(latency: LinearLatency, lengths: Lengths, decodes: float) -> Workload:
+    """Return a load that keeps ``decodes`` requests decoding in each replica.
+
+    Requests arrive at random; their lengths vary around ``lengths``, and their prompts differ.
+    """
+    replicas = latency.deployment.recipe.data_parallel_size
+    rate = rate_per_s(latency, lengths, decodes) * replicas
+    stages = [Stage(rate, (_REQUESTS + _EACH * decodes * replicas) / rate)]
+    name = f"{_NAME}{max(round(decodes * replicas), 1)}-prompts-{lengths.prompt}"
+    return open_loop(stages, lengths.prompt, lengths.output, length_range=_LENGTHS, name=name)
+
+
+def is_standard(name: str) -> bool:
+    """Return whether a name is that of a steady load."""
+    return name.startswith(_NAME)
+
+
+def mean_lengths(loads: Sequence[Workload]) -> Lengths:
+    """Return the tokens of a mean request, with equal weight for each load."""
+    prompt = np.mean([load.prompt_tokens.mean() for load in loads])
+    output = np.mean([load.output_tokens.mean() for load in loads])
+    return Lengths(round(float(prompt)), round(float(output)))
+
+
+def observe(latency: LinearLatency, workload: Workload) -> Seen:
+    """Simulate a load twice: as BLIS does, and as the surrogate's engine does.
+
+    BLIS schedules a batch when the last one has ended, and its only delays are its alphas. Its
+    batches, queue and wait for the step in flight are therefore those of synchronous scheduling
+    with equal step times and alpha 0. The time to first token that the full simulation adds is the
+    delay to give to BLIS.
+
+    Raises:
+        PinnError: If the deployment cannot serve the load.
+    """
+    bare = replace(latency, alpha=np.zeros_like(latency.alpha))
+    as_blis = simulate(latency.deployment, workload, bare, EngineSpec(async_scheduling=False))
+    whole = simulate(latency.deployment, workload, latency)
+    steps = _steady_steps(as_blis.steps) if is_standard(workload.name) else as_blis.steps
+    duration_us = steps["duration_s"] / MICROSECOND
+    kept = evenly(duration_us, BATCHES)
+    sums = blis_features.recorded_sums(steps)
+    chosen = blis_features.BlisSums(*(values[kept] for values in vars(sums).values()))
+    model, overloaded = blis_model(latency.deployment), is_overloaded(as_blis)
+    counts, lengths = sums.decode_requests, mean_lengths([workload])
+    return Seen(
+        workload.name,
+        blis_features.Timed(
+            blis_features.blis_features(model, chosen.scaled(model.data_parallel)),
+            duration_us[kept],
+        ),
+        float(duration_us.mean()),
+        lengths,
+        float(counts @ counts / max(counts.sum(), 1.0)) or 1.0,
+        _first_token_delay_s(as_blis.requests, whole.requests, overloaded) / MICROSECOND,
+        float(np.nanmedian(whole.requests.ttft_s)) / MICROSECOND,
+        _most_prompts(steps),
+        _output_per_s(latency, lengths, float(counts.mean())),
+        overloaded,
+        _shared(latency, steps),
+    )
+
+
+def _steady_steps(steps: StepRecords) -> StepRecords:
+    """Return the steps from the first to the last whose batch is among the fuller quarter.
+
+    Before and after them the batch fills and empties, unlike in a load that goes on.
+    """
+    requests = steps.sums.requests
+    full = np.flatnonzero(requests >= np.quantile(requests, 0.75))
+    return StepRecords(steps.table[full[0] : full[-1] + 1])
+
+
+def _most_prompts(steps: StepRecords) -> int:
+    """Return the 99th percentile of prompts in steps with prompts, within a guard's range."""
+    prompts = steps.sums.prefill_requests
+    if not prompts.any():
+        return 1
+    # The lower of two neighbours: of fewer than a hundred such steps, the fullest is chance.
+    found = np.quantile(prompts[prompts > 0], 0.99, method="lower")
+    return int(min(found, MOST_PROMPTS))
+
+
+def is_overloaded(run: Run) -> bool:
+    """Return whether requests queue up for a place in the batch, or lose it to others."""
+    wait_s = run.requests.scheduled_s - run.requests.queued_s
+    waited = wait_s > run.steps["duration_s"].mean()
+    return float((waited | (run.requests.preemptions > 0)).mean()) > WAITING
+
+
+def _first_token_delay_s(blis: RequestRecords, whole: RequestRecords, overloaded: bool) -> float:
+    """Return the median missing delay over requests; under overload, without time in the queue.
+
+    Two queues of seconds differ by more than the delay in question.
+    """
+    if not overloaded:
+        return float(np.nanmedian(whole.ttft_s - blis.ttft_s))
+    before = whole.queued_s - whole.arrival_s - (blis.queued_s - blis.arrival_s)
+    after = whole.first_token_s - whole.scheduled_s - (blis.first_token_s - blis.scheduled_s)
+    return float(np.nanmedian(before + after))
+
+
+def _shared(latency: LinearLatency, steps: StepRecords) -> float:
+    """Return the share of time that steps would add if no decode reused keys in cache."""
+    saved, whole = (
+        step_time(group_features(latency.deployment, sums, steps.shared_sums), latency.beta).sum()
+        for sums in (steps.sums, steps.whole_sums)
+    )
+    return float(whole / saved - 1)
+
+
+def observe_steady(latency: LinearLatency, lengths: Lengths) -> list[Seen]:
+    """Return the observations of steady loads of given lengths, from few decodes to many."""
+    found = []
+    for decodes in standard_decodes(latency, lengths):
+        one = observe(latency, steady_load(latency, lengths, decodes))
+        # The rate decides which load a specification takes, not the batches that its requests see.
+        rate = _output_per_s(latency, lengths, decodes)
+        # Some requests of the last load wait for a place: that is how saturation shows.
+        found.append(replace(one, lengths=lengths, output_per_s=rate, overloaded=False))
+    return sorted(found, key=lambda one: one.decodes)
+
+
+def evenly(values: Float[np.ndarray, " values"], count: int) -> Int[np.ndarray, " kept"]:
+    """Return ``count`` positions among values, evenly spaced from first to last."""
+    return np.linspace(0, len(values) - 1, min(count, len(values))).astype(int)

@@ -1,0 +1,158 @@
+"""Coefficients of the latency kernel's law, fitted to a deployment over random batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from pinn.engines.deployment import Deployment
+from pinn.export.blis_features import least_deviations
+from pinn.export.kernel_law import LEAST, KernelLaw, Seconds, collectives, law_columns
+from pinn.memory.kv_layout import max_model_len
+from pinn.physics.batch_sums import BatchSums, sum_batches
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.specs.batch import Batch
+from pinn.surrogate.deployment_features import deployment_features
+from pinn.surrogate.step_features import step_time
+
+#: Most prompts in a batch, and the shortest prompt and context in tokens.
+MOST_PROMPTS, SHORTEST_PROMPT, SHORTEST_CONTEXT = 8, 32, 64
+#: Values of ``gemm_m_half`` and of a collective's knee that are tried, in tokens.
+_HALVES = (0.0, 16.0, 64.0, 128.0, 256.0)
+_KNEES = (64.0, 128.0, 192.0, 256.0, 320.0, 448.0, 640.0)
+#: Random batches of a fit, those of them whose mean error is least, and those of a report.
+_FITTED, _MEAN, _REPORTED = 4000, 300, 2000
+#: Seeds of the batches of a fit and of a report.
+_FIT, _REPORT = 0, 2
+#: Share of the limit within which a fit keeps its batches, so that others keep within the limit.
+_SHARE = 0.95
+#: Weight of the error beyond that, relative to the mean error.
+_BEYOND = 20.0
+#: Rounds of a fit and batches of the largest errors that each of them adds.
+_ROUNDS, _ADDED = 6, 40
+
+
+@dataclass(frozen=True)
+class ErrorLimit:
+    """Largest median and largest absolute relative error of a deployment's steps."""
+
+    median: float
+    worst: float
+
+
+def error_limit(deployment: Deployment) -> ErrorLimit:
+    """Return the errors up to which a deployment is exported by default."""
+    return ErrorLimit(0.04, 0.20) if deployment.model.moe is None else ErrorLimit(0.06, 0.30)
+
+
+def random_batches(deployment: Deployment, seed: int, count: int = _REPORTED) -> BatchSums:
+    """Return random batches of the range of a projection.
+
+    A batch has none to ``MOST_PROMPTS`` prompts of ``SHORTEST_PROMPT`` tokens to ``max_model_len``,
+    as far as they fit in a step, and none to ``max_num_seqs`` decodes with contexts of
+    ``SHORTEST_CONTEXT`` tokens to ``max_model_len``. A third of the batches has decodes alone, a
+    third one prompt. Numbers and lengths are uniform in their logarithm.
+    """
+    rng, recipe = np.random.default_rng(seed), deployment.recipe
+    longest = max_model_len(deployment)
+
+    def length(shortest: int) -> int:
+        return int(np.exp(rng.uniform(np.log(min(shortest, longest)), np.log(longest))))
+
+    batches: list[Batch] = []
+    while len(batches) < count:
+        decodes = round(np.exp(rng.uniform(0, np.log(recipe.max_requests + 1)))) - 1
+        prompts = (0, 1, int(rng.integers(2, MOST_PROMPTS + 1)))[len(batches) % 3]
+        batch, left = Batch(), recipe.token_budget - decodes
+        for _ in range(min(prompts, recipe.max_requests - decodes)):
+            tokens = length(SHORTEST_PROMPT)
+            if tokens <= left:
+                batch, left = batch + Batch.prefill(1, tokens), left - tokens
+        if decodes:
+            batch += Batch.decode(decodes, length(SHORTEST_CONTEXT))
+        if len(batch):
+            batches.append(batch)
+    return sum_batches(batches, deployment.model.window_tokens)
+
+
+def step_seconds(latency: LinearLatency, sums: BatchSums) -> Seconds:
+    """Return the surrogate's step time of batches."""
+    return step_time(deployment_features(latency.deployment, sums), latency.beta)
+
+
+def project_law(latency: LinearLatency, worst: float) -> KernelLaw:
+    """Return the law's coefficients that are closest to a deployment's step times.
+
+    The fit minimizes the mean absolute relative error over random batches. No error shall exceed a
+    share of ``worst``; where the law cannot do that, the largest error counts ``_BEYOND`` times.
+    The law has no term for matrix products that only many tokens make longer. Under tensor
+    parallelism the collectives' knee carries them, too.
+
+    Args:
+        latency: Latency model of the deployment.
+        worst: Largest accepted absolute relative error of a step.
+    """
+    deployment = latency.deployment
+    sums = random_batches(deployment, _FIT, _FITTED)
+    wanted = step_seconds(latency, sums)[:, None]
+
+    def fitted(m_half: float, knee: float) -> _Fitted:
+        rows = law_columns(deployment, sums, m_half, knee) / wanted
+        error, values = _fit(rows, _SHARE * worst)
+        terms = dict(zip(LEAST, values.tolist(), strict=True))
+        return _Fitted(error, KernelLaw(terms, m_half, knee))
+
+    knees = _KNEES if collectives(deployment) else _KNEES[:1]
+    best = min((fitted(_HALVES[0], knee) for knee in knees), key=lambda each: each.error)
+    more = [fitted(m_half, best.law.knee) for m_half in _HALVES[1:]]
+    return min([best, *more], key=lambda each: each.error).law
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """Fitted law with the objective of its fit."""
+
+    error: float
+    law: KernelLaw
+
+
+def _fit(rows: Float[np.ndarray, "batches terms"], worst: float) -> tuple[float, np.ndarray]:
+    """Return the objective and the coefficients, by linear programs over batches of large errors.
+
+    Each round adds the batches with the largest errors of the round before.
+    """
+    size = np.linalg.norm(rows, axis=0)
+    used = size > 0
+    rows, least = rows[:, used] / size[used], np.array(list(LEAST.values()))
+    few = rows[:: len(rows) // _MEAN]
+    kept = np.arange(0, len(rows), len(rows) // _ADDED)
+    for _ in range(_ROUNDS):
+        limited = [
+            (few, 0.0, np.arange(len(few))), (rows[kept], worst, np.zeros(len(kept), int)),
+        ]  # fmt: skip
+        found = least_deviations(limited, (1 / len(few), _BEYOND), (least * size)[used])
+        errors = np.abs(rows @ found - 1)
+        largest = np.argsort(-errors)[:_ADDED]
+        if errors[largest[0]] <= max(worst, errors[kept].max()) + 1e-3:
+            break
+        kept = np.union1d(kept, largest)
+    values = least.copy()
+    values[used] = found / size[used]
+    mean = np.abs(few @ found - 1).mean()
+    return float(mean + _BEYOND * max(errors.max() - worst, 0.0)), values
+
+
+def errors_by_kind(
+    latency: LinearLatency, law: KernelLaw, seed: int = _REPORT
+) -> dict[str, Seconds]:
+    """Return the law's relative errors over random batches that it was not fitted to.
+
+    Kinds of steps: ``decodes alone``, ``one prompt`` and ``more prompts``.
+    """
+    sums = random_batches(latency.deployment, seed)
+    errors = law.seconds(latency.deployment, sums) / step_seconds(latency, sums) - 1
+    prompts = sums.prefill_requests
+    kinds = {"decodes alone": prompts == 0, "one prompt": prompts == 1, "more prompts": prompts > 1}
+    return {kind: errors[rows] for kind, rows in kinds.items() if rows.any()}

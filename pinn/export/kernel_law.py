@@ -1,0 +1,118 @@
+"""The step-time law of BLIS's latency kernel.
+
+The law is that of ``blis-latency-kernel`` 0.1 without overlap, which is what BLIS consumes, as its
+documentation states it. With m scheduled tokens a step takes the sum of
+
+- matrix products: FLOP of m + ``gemm_m_half`` tokens at peak x ``gemm_eps_max``;
+- weights, and those of the experts that m tokens hit, at bandwidth x ``hbm_derate``;
+- with decodes: ``attention_decode_floor`` per layer, and their keys at ``attention_decode_rate``;
+- with prompts: ``attention_prefill_floor`` per layer, and the FLOP of causal pairs at the matrix
+  products' efficiency x ``attention_prefill_work_scale``;
+- collectives, of b bytes each: the longer of floor + b / transition rate, and b / peak rate;
+- the host: ``host_replay_graph_per_step`` up to the largest captured batch, beyond it
+  ``host_launch_eager_per_layer``.
+
+The documentation leaves two facts open. A step is taken to have two all-reduces per layer, and
+graphs to be captured up to the engine's largest size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from pinn.engines.deployment import Deployment
+from pinn.physics.batch_sums import BatchSums
+from pinn.physics.costs import StepCosts, model_costs
+from pinn.specs.precision import ACTIVATION_BYTES
+
+Seconds = Float[np.ndarray, " batches"]
+
+#: Terms of the law, each with its least multiple of datasheet time: no rate exceeds the datasheet,
+#: and floors are not negative.
+LEAST: dict[str, float] = {
+    "memory": 1.0,
+    "flop": 1.0,
+    "decode_floor": 0.0,
+    "keys": 1.0,
+    "windowed_keys": 1.0,
+    "prefill_floor": 0.0,
+    "pairs": 1.0,
+    "replay": 0.0,
+    "eager": 0.0,
+    "collective_floor": 0.0,
+    "collective_bytes": 0.05,
+}
+
+
+@dataclass(frozen=True)
+class KernelLaw:
+    """Coefficients of the law for one deployment.
+
+    Attributes:
+        terms: Name of a term of ``LEAST`` -> its multiple of datasheet time, or its seconds.
+        m_half: ``gemm_m_half`` in tokens.
+        knee: Tokens from which a collective's bytes pass at its peak rate.
+    """
+
+    terms: dict[str, float]
+    m_half: float
+    knee: float
+
+    def seconds(self, deployment: Deployment, sums: BatchSums) -> Seconds:
+        """Return the law's step time of batches."""
+        columns = law_columns(deployment, sums, self.m_half, self.knee)
+        return columns @ np.array([self.terms[name] for name in LEAST])
+
+
+def collectives(deployment: Deployment) -> int:
+    """Return the all-reduces of a step: two per layer under tensor parallelism."""
+    return 2 * deployment.model.layers * (deployment.recipe.tensor_parallel_size > 1)
+
+
+def law_columns(
+    deployment: Deployment, sums: BatchSums, m_half: float, knee: float
+) -> Float[np.ndarray, "batches terms"]:
+    """Return the terms of batches, in the order of ``LEAST``.
+
+    Terms of rates are seconds at the datasheet's rate. ``decode_floor``, ``prefill_floor`` and
+    ``eager`` are counts of layers, ``replay`` of steps and ``collective_floor`` of collectives.
+
+    Args:
+        deployment: Deployment whose steps are timed.
+        sums: Sums of the batches.
+        m_half: Tokens at which matrix products have half of their efficiency.
+        knee: Tokens at which a collective turns from latency to bandwidth: with a floor f and a
+            transition rate r, the longer of f + b / r and b / peak is f max(1, m / knee) + b / r.
+    """
+    costs: StepCosts = model_costs([deployment])
+    tokens, captured = sums.tokens, sums.tokens <= costs.graph_tokens
+    hit = costs.experts * -np.expm1(tokens * np.log1p(-costs.expert_share))
+    token_s = costs.gemm_token_s + costs.expert_token_s
+    pairs = (
+        costs.prefill_pair_s * sums.prefill_pairs
+        + costs.windowed_prefill_pair_s * sums.windowed_prefill_pairs
+    )
+    count = collectives(deployment)
+    message_s = message_bytes(deployment) * tokens / deployment.gpu.link_bandwidth_bytes_per_s
+    columns = {
+        "memory": costs.gemm_weights_s + hit * costs.expert_read_s,
+        "flop": token_s * (tokens + m_half) + costs.head_sequence_s * sums.requests,
+        "decode_floor": costs.layers * (sums.decode_requests > 0),
+        "keys": costs.kv_read_s * sums.decode_context,
+        "windowed_keys": costs.windowed_kv_read_s * sums.windowed_decode_context,
+        "prefill_floor": costs.layers * (sums.prefill_requests > 0),
+        "pairs": pairs * (1 + m_half / np.maximum(tokens, 1)),
+        "replay": captured.astype(float),
+        "eager": costs.layers * ~captured,
+        "collective_floor": count * np.maximum(1.0, tokens / knee),
+        "collective_bytes": count * message_s,
+    }
+    return np.stack([columns[name] for name in LEAST], axis=-1)
+
+
+def message_bytes(deployment: Deployment) -> float:
+    """Return the bytes of one token's message in an all-reduce."""
+    return deployment.model.hidden_size * ACTIVATION_BYTES
