@@ -5,7 +5,8 @@ with the checkpoint in the repository, or a table of a registry. The part on cal
 public step summaries: it stays as it is where PINN_STEPS_DIR does not name their folder.
 ``--scores`` also writes what the checkpoint scores on other engines' rows, on prefill and decode
 apart, on speculation and on decisions, in three minutes more; ``--plans`` types the plans of
-docs/plan.md again, in as many. The picture of the site's first page is drawn anew too.
+docs/plan.md and docs/plan_disaggregated.md again, in as many. The picture of the site's first page
+is drawn anew too.
 """
 
 import contextlib
@@ -45,7 +46,7 @@ from pinn.training.data.released import PEERS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
-PLAN_PAGE = ROOT / "docs" / "plan.md"
+PLAN_PAGES = (ROOT / "docs" / "plan.md", ROOT / "docs" / "plan_disaggregated.md")
 CHECKPOINTS = ROOT / "checkpoints"
 REPORT = "pinn coefficients --model Qwen/Qwen3-30B-A3B --gpu H100 --tensor-parallel-size 2"
 ACCOUNT = (
@@ -310,8 +311,8 @@ def main(scores: bool = False, plans: bool = False) -> None:
     made = {name: make() for name, make in (PARTS | (SCORES if scores else {})).items()}
     for name, part in made.items():
         write_part(PAGES, name, part)
-    if plans:
-        PLAN_PAGE.write_text(_PLAN.sub(typed_plan, PLAN_PAGE.read_text()))
+    for page in PLAN_PAGES if plans else ():
+        page.write_text(_PLAN.sub(typed_plan, page.read_text()))
     draw_held_out.main()
 
 

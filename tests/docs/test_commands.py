@@ -29,6 +29,7 @@ SHIPPED = {
     "limits.md",
     "llm-d.md",
     "plan.md",
+    "plan_disaggregated.md",
     "python.md",
     "speculation.md",
 }
