@@ -32,6 +32,7 @@ SHIPPED = {
     "plan_disaggregated.md",
     "python.md",
     "speculation.md",
+    "speculation_notes.md",
 }
 #: Parts that the script writes and nothing else runs: 36 runs of 7,200 requests.
 SLOW_PARTS = {"simulate"}
