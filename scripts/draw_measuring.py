@@ -1,4 +1,4 @@
-"""Pictures of ``docs/measure_notes.md``: a calibration before and after, and how the design narrows.
+"""Pictures of ``docs/measure_notes.md``: a calibration before and after, and narrowing intervals.
 
     python scripts/draw_measuring.py STEPS docs/images
 
