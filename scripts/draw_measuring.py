@@ -1,4 +1,4 @@
-"""Draw the plots of ``docs/measure.md``: a calibration before and after, and the design's effect.
+"""Draw the plots of ``docs/measure_notes.md``: a calibration before and after, and the design's effect.
 
     python scripts/draw_measuring.py STEPS docs/images
 

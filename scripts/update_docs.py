@@ -4,8 +4,8 @@ Each part is between ``<!-- begin NAME -->`` and ``<!-- end -->``: the output of
 checkpoint in the repository, or a table of a registry. The part on calibration needs the public
 step summaries and stays unchanged unless PINN_STEPS_DIR names their folder. ``--scores`` also
 writes the scores on other engines' rows, on P/D, on speculation and on decisions, which takes three
-minutes more. ``--plans`` reruns the plans of docs/plan.md, which takes as long. The picture of the
-site's first page is also drawn.
+minutes more. ``--plans`` reruns the plans of docs/plan.md and docs/plan_disaggregated.md, which takes
+as long. The picture of the site's first page is also drawn.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ from pinn.training.data.released import PEERS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
-PLAN_PAGE = ROOT / "docs" / "plan.md"
+PLAN_PAGES = (ROOT / "docs" / "plan.md", ROOT / "docs" / "plan_disaggregated.md")
 CHECKPOINTS = ROOT / "checkpoints"
 REPORT = "pinn coefficients --model Qwen/Qwen3-30B-A3B --gpu H100 --tensor-parallel-size 2"
 ACCOUNT = (
@@ -310,8 +310,8 @@ def main(scores: bool = False, plans: bool = False) -> None:
     made = {name: make() for name, make in (PARTS | (SCORES if scores else {})).items()}
     for name, part in made.items():
         write_part(PAGES, name, part)
-    if plans:
-        PLAN_PAGE.write_text(_PLAN.sub(typed_plan, PLAN_PAGE.read_text()))
+    for page in PLAN_PAGES if plans else ():
+        page.write_text(_PLAN.sub(typed_plan, page.read_text()))
     draw_held_out.main()
 
 

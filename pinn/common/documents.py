@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # Largest sizes of input, each checked before anything of that size is built.
 #
 # No deployment or load that is served exceeds them. They keep a typing error or a hostile file from
-# filling the memory or running for hours. docs/limits.md lists them.
+# filling the memory or running for hours. docs/limits_reference.md lists them.
 
 #: Bytes of a JSON document, a YAML document, and a table of configurations or requests.
 MOST_JSON_BYTES = 32 * 2**20

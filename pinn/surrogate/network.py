@@ -53,7 +53,7 @@ class CoefficientNetwork(nn.Module):
 
     **Layers.** A trunk of ``depth`` linear layers of ``hidden`` units, each followed by a SiLU.
     Then two linear heads: one with a unit for each beta, one with a unit for each beta and rate.
-    The released network has 2 x 128 hidden units and 39,857 parameters.
+    The released network has 2 x 128 hidden units and 39,985 parameters.
 
     **Outputs.** 34 betas, one for each step feature, and 7 alphas, one for each request feature.
     For a beta with lower bound b and prior p ::

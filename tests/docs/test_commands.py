@@ -29,8 +29,10 @@ SHIPPED = {
     "limits.md",
     "llm-d.md",
     "plan.md",
+    "plan_disaggregated.md",
     "python.md",
     "speculation.md",
+    "speculation_notes.md",
 }
 #: Parts that the script writes and nothing else runs: 36 runs of 7,200 requests.
 SLOW_PARTS = {"simulate"}

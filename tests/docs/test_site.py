@@ -12,7 +12,7 @@ from pinn.cli.main import app
 INDEX = ROOT / "docs" / "index.md"
 #: Options whose value is a file that is read; a page to write is no file to bring along.
 READ = {"--workload", "--configs", "--coefficients", "--candidates", "--checkpoint"}
-QUESTION = re.compile(r"^\*\*([^*]+\?)\*\*\n\n(?:<!--[^\n]*-->\n)?```\n(.*?)^```$", re.M | re.S)
+QUESTION = re.compile(r"^# ([^\n]+\?)\n((?:(?!#|```).*\n)+)", re.M)
 
 
 def test_ten_questions_take_one_command_and_no_file():
@@ -40,7 +40,7 @@ def test_the_first_answer_is_what_is_printed(page, monkeypatch):
 
 def test_the_picture_of_held_out_models_is_drawn_from_the_kept_table(tmp_path):
     drawn = tmp_path / "held-out.png"
-    run_script("index.md", "draw_held_out.py", str(drawn))
+    run_script("evaluation.md", "draw_held_out.py", str(drawn))
     assert drawn.stat().st_size > 20_000
 
 

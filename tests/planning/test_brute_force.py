@@ -43,7 +43,7 @@ def test_the_choice_and_its_rate_are_those_of_brute_force(
     problem, candidates = check_plan.question(seed)
     alike = [candidate for candidate in candidates if candidate.label.startswith(hardware)]
     monkeypatch.setattr(check_plan, "question", lambda _: (problem, alike))
-    (_, *words), shown = command_on("plan.md", "check_plan.py")
+    (_, *words), shown = command_on("plan_notes.md", "check_plan.py")
     monkeypatch.setattr(sys, "argv", [*words, "--cases", "1", "--first", str(seed)])
     check_plan.main()
     printed = capsys.readouterr().out
