@@ -1,4 +1,4 @@
-"""Draw the plots of ``docs/measure_notes.md``: a calibration before and after, and the design's effect.
+"""Draw the plots of ``docs/measure_notes.md``: a calibration and the effect of the design.
 
     python scripts/draw_measuring.py STEPS docs/images
 

@@ -4,8 +4,8 @@ Each part is between ``<!-- begin NAME -->`` and ``<!-- end -->``: the output of
 checkpoint in the repository, or a table of a registry. The part on calibration needs the public
 step summaries and stays unchanged unless PINN_STEPS_DIR names their folder. ``--scores`` also
 writes the scores on other engines' rows, on P/D, on speculation and on decisions, which takes three
-minutes more. ``--plans`` reruns the plans of docs/plan.md and docs/plan_disaggregated.md, which takes
-as long. The picture of the site's first page is also drawn.
+minutes more. ``--plans`` reruns the plans of docs/plan.md and docs/plan_disaggregated.md, which
+takes as long. The picture of the site's first page is also drawn.
 """
 
 import contextlib
