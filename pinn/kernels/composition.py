@@ -452,7 +452,7 @@ def _indexed_calls(phase: Phase, deployment: Deployment, batches: UniformBatches
 
 
 def _calls(group: LayerGroup, operators: Sequence[str], sizes: Sizes, seconds: Seconds) -> Calls:
-    """Yield one call per operator; the first one carries the mixer's time at datasheet rates."""
+    """Yield one call per operator; the first also has the mixer's roofline time, in seconds."""
     for operator in operators:
         yield Call(operator, group.count, (*sizes, seconds))
         seconds = 0.0 * seconds

@@ -149,7 +149,12 @@ class MemoryLedger:
 
 
 def memory_ledger(deployment: Deployment, engine: EngineSpec | None = None) -> MemoryLedger:
-    """Return the memory of each GPU of a replica, with the engine settings' reserve if given."""
+    """Return the parts of each GPU's memory in one replica, in bytes.
+
+    Args:
+        deployment: Deployment of the replica.
+        engine: Engine settings, which may state the bytes reserved for activations.
+    """
     recipe, given = deployment.recipe, engine.activation_reserve_bytes if engine else None
     return MemoryLedger(
         deployment.gpu.memory_bytes,

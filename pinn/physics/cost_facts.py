@@ -251,7 +251,7 @@ class DenseWork:
 
 @lru_cache(maxsize=16384)
 def dense_work(model: ModelSpec, tp: int) -> DenseWork:
-    """Return the work of the multiplications on one of ``tp`` GPUs."""
+    """Return weight bytes and FLOP of the dense matrix products on one of ``tp`` GPUs."""
     dense = layer_work.dense_matmuls(model, tp)
     return DenseWork(
         sum(m.weight_bytes for m in dense),

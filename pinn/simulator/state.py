@@ -157,7 +157,7 @@ class Server:
 
     free_s: F8
     came_s: F8  # when its last task arrived
-    start_s: F8  # when it begins with the tokens of the last step
+    start_s: F8  # when the process begins to stream the tokens of the last step
     work: Work  # work since it was last idle: requests, their prompt tokens, tokens sent
 
 

@@ -87,7 +87,7 @@ def _label_for(model: ModelSpec, text: str) -> str | None:
         return None
     if methods[text] is None:
         fault = f"{model.name} has no quantization config, so its weights have 16 bits"
-        remedy = "give a model that has one, or a format such as --quantization fp8 or nvfp4"
+        remedy = "give a model with a quantized checkpoint, or a format such as --quantization fp8"
         raise PinnError(f"--quantization {text}: {fault}: {remedy}")
     return str(methods[text])
 

@@ -206,11 +206,11 @@ def seconds_by_feature(features: Features, beta: Features) -> Features:
 
 
 def step_features(costs: StepCosts, sums: BatchSums) -> Float[np.ndarray, "... features"]:
-    """Return all features of steps.
+    """Return the features of engine steps, from which step times are predicted.
 
     Args:
-        costs: Costs of deployments; their shape broadcasts against that of ``sums``.
-        sums: Sums of batches.
+        costs: Costs of each deployment; their shape broadcasts against that of ``sums``.
+        sums: Sums over the requests of each batch, such as tokens and context lengths.
 
     Returns:
         Array of the broadcast shape with one more, last axis over ``STEP_FEATURES``.

@@ -30,7 +30,8 @@ from pinn.surrogate.step_features import (
 # kernels in an engine from kernels measured alone, of sampling from the bytes that it moves, and
 # the cost of unmeasured parts (norms, rotary embedding, host). Each has a log-normal prior.
 
-#: Step feature -> cost of one unit of it beyond the measured kernels, as in the registry.
+#: Step feature -> overhead per unit of it that measured kernel times do not include, from
+#: ``STEP_FEATURES``.
 OVERHEADS: dict[str, Overhead] = {
     name: feature.overhead for name, feature in STEP_FEATURES.items() if feature.overhead
 }

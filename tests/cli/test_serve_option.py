@@ -108,8 +108,8 @@ def test_a_method_in_a_command_needs_a_quantized_checkpoint(run):
     for words in (("--serve", command), ("--model", "Qwen/Qwen3-8B", "-q", "modelopt")):
         result = run("coefficients", *words, "--gpu", "H100")
         assert result.exit_code == 1
-        assert "give a model that has one" in " ".join(result.output.split())
-    with pytest.raises(PinnError, match="give a model that has one"):
+        assert "give a model with a quantized checkpoint" in " ".join(result.output.split())
+    with pytest.raises(PinnError, match="give a model with a quantized checkpoint"):
         pinn.predict("Qwen/Qwen3-8B", "H100", quantization="modelopt")
 
 

@@ -81,7 +81,10 @@ class Value(msgspec.Struct, gc=False, rename="camel"):
     string_value: str | None = None
 
     def of(self, kind: type) -> int | float | str | None:
-        """Return the value as a kind, also a number written as the other kind without loss."""
+        """Return the attribute's value as ``kind``; None if it is of another type.
+
+        An integer and a float are converted into each other if nothing is lost.
+        """
         if kind is str:
             return self.string_value
         if kind is float:

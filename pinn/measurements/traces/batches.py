@@ -23,7 +23,8 @@ from pinn.physics.batch_sums import BatchSums, uniform_sums
 #: Most steps by which outputs of a step are handled late, as their events' step numbers show.
 OUTPUT_LAGS = (0, 1, 2)
 
-#: Most steps of a stay in the batch; of a longer stay only the ends are used.
+#: Maximum number of steps that a request may spend in the batch. Of a longer request only the first
+#: and the last steps are used.
 MAX_STAY_STEPS = 100_000
 
 

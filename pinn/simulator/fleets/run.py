@@ -102,7 +102,7 @@ def _identity(kind: Pool) -> tuple[object, ...]:
 def _linear(kind: Pool) -> LinearLatency:
     if not isinstance(kind.latency, LinearLatency):
         name = type(kind.latency).__name__
-        raise PinnError(f"a fleet runs compiled, which takes a LinearLatency, got {name}")
+        raise PinnError(f"fleets are simulated with a LinearLatency alone, got {name}")
     return linear_latency.complete_latency(kind.latency)  # type: ignore[return-value]
 
 

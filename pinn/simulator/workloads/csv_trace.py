@@ -259,7 +259,7 @@ class _Columns:
             if waits[i]:
                 found[i] = latest.get(session, -1) if session >= 0 else -1
             latest[session] = i
-        remedy = "leave it empty in the first turn, and give session_id"
+        remedy = "leave think_time_s empty in the first turn, and give session_id"
         self.refuse(waits & (found < 0), lambda _: f"think_time_s needs an earlier turn: {remedy}")
         return found
 

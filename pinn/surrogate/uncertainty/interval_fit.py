@@ -48,12 +48,13 @@ def left_out_column(split: str) -> str | None:
 
 
 def fit_half_widths(errors: pd.DataFrame, level: float = LEVEL) -> dict[str, HalfWidth]:
-    """Fit the half-widths of step time and of TTFT.
+    """Fit the half-widths of the prediction intervals of step time (TPOT) and TTFT.
 
     Args:
-        errors: Table with the columns ``split``, ``shape`` (models of equal shape share it),
-            ``gpu``, ``tpot`` and ``ttft`` (log errors), and ``GAINS``.
-        level: Share of measurements to cover.
+        errors: One row per measurement, with the columns ``split``, ``shape`` (equal for models of
+            the same architecture), ``gpu``, ``tpot`` and ``ttft`` (log errors of the prediction),
+            and ``GAINS``.
+        level: Share of measurements that the intervals must cover.
 
     Raises:
         PinnError: If there are fewer than two models, so that none can be held out.
