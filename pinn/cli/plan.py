@@ -40,7 +40,7 @@ def plan(
     Columns:
       GPUs          replicas x tensor x pipeline x data-parallel size
       cost/hour     GPUs x price
-      cost of 10^6  of a million prompt tokens (in), and of a million output tokens
+      cost of 10^6  of a million prompt tokens (in) and of a million output tokens
                     (out), each with the whole cost; only with prices
       start         the row's servers: replicas x GPU, parallel sizes (TP, PP, DP,
                     EP), weight format, engine, and the most tokens and requests

@@ -428,7 +428,7 @@ def server(environment):  # noqa: ARG001
     try:
         line = process.stdout.readline()
         assert not missing(shown, line), f"{line}{process.stderr.read()}"
-        yield line.split()[0], process
+        yield re.search(r"http://\S+", line)[0], process
     finally:
         process.kill()
         process.wait()

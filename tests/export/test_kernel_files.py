@@ -265,7 +265,7 @@ def test_the_validator_refuses_as_documented(tmp_path, change, reason):
     [
         ("data_parallel_size=2 enable_expert_parallel=true", "no scope for data-parallel replicas"),
         ("engine=sglang", "rules of vLLM, and the engine is sglang"),
-        ("pipeline_parallel_size=2", "no pipeline stages"),
+        ("pipeline_parallel_size=2", "does not simulate pipeline parallelism"),
         ("precision=fp8 gpu=A100", "fp8 at a rate that A100-SXM-80GB lacks"),
     ],
 )

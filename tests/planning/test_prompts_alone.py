@@ -62,4 +62,4 @@ def test_limits_on_gaps_are_refused(tmp_path, slo, metric):
 
 def test_there_is_nothing_to_disaggregate(tmp_path):
     found = planned(tmp_path, "--slo", "p99 ttft<=1s", "--disaggregate")
-    assert "asks for no output" in str(found.exception)
+    assert "has no output tokens" in str(found.exception)

@@ -102,9 +102,9 @@ HALF = ("--speculative-acceptance", "0.5")
 @pytest.mark.parametrize(
     ("options", "pools", "first_token"),
     [
-        (("--engine", "sglang"), ("1x tp=2", "1x"), "beside"),
-        (("--engine", "trtllm"), ("1x", "2x"), "beside"),
-        (("--engine", "sglang", "--speculative-algorithm", "NGRAM", *HALF), ("1x", "1x"), "beside"),
+        (("--engine", "sglang"), ("1x tp=2", "1x"), "sends it"),
+        (("--engine", "trtllm"), ("1x", "2x"), "sends it"),
+        (("--engine", "sglang", "--speculative-algorithm", "NGRAM", *HALF), ("1x", "1x"), "sends it"),
         (("--speculative-config", NGRAM, *HALF), ("1x", "1x"), "NixlConnector"),
         ((), ("1x gpu=H100", "1x gpu=H200"), "NixlConnector"),
         (HALF, ("1x", f"1x speculative-config={NGRAM}"), "NixlConnector"),
@@ -123,7 +123,7 @@ def test_pools_of_other_engines_of_two_gpus_and_with_drafts(tmp_path, options, p
 
 
 def test_pools_of_two_engines_are_refused_by_name(run):
-    with pytest.raises(PinnError, match="has the --engine sglang, the decode pool vllm"):
+    with pytest.raises(PinnError, match="have the --engine sglang, the decode workers vllm"):
         run("--prefill", "1x engine=sglang", "--decode", "1x")
 
 
@@ -135,7 +135,7 @@ def test_pools_of_two_engines_are_refused_by_name(run):
         (("--kv-link-gb-per-s", "10"), "--prefill is missing"),
         (("--prefill", "1x", "--decode", "1x", "--replicas", "2"), "number of servers in each"),
         (("--prefill", "1x", "--decode", "1x", "--timeline", "x.png"), "draws one engine"),
-        (("--prefill", "1x", "--decode", "1x", "--kv-link-gb-per-s", "0"), "positive rate"),
+        (("--prefill", "1x", "--decode", "1x", "--kv-link-gb-per-s", "0"), "positive bandwidth"),
         (("--prefill", "1x", "--decode", "1x block-size=32"), "give both the same"),
     ],
 )

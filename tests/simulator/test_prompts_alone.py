@@ -162,7 +162,7 @@ def _simulated(coefficients, folder, arguments):
 def test_decode_servers_need_output():
     target = deployment()
     pool = Pool(target, latency_of(target), EngineSpec())
-    with pytest.raises(PinnError, match="asks for no output"):
+    with pytest.raises(PinnError, match="has no output tokens"):
         simulate_pools(pool, pool, load([8, 9], [0, 0]))
     mixed = simulate_pools(pool, pool, load([8, 9], [0, 3])).decode.requests
     assert mixed.finished.all()

@@ -58,7 +58,7 @@ def test_a_figure_that_nobody_knows_is_refused(coefficients, tmp_path):
         "--coefficients", str(coefficients), "--sensitivity", "e2e",
     ]  # fmt: skip
     error = CliRunner().invoke(app, arguments).exception
-    assert "known are injected_requests" in str(error)
+    assert "use one of injected_requests" in str(error)
 
 
 def test_the_command_needs_no_torch():

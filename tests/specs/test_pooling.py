@@ -50,7 +50,7 @@ def test_a_bidirectional_decoder_is_read_by_its_name(config):
 
 
 def test_an_encoder_of_no_known_family_is_refused(parse):
-    with pytest.raises(PinnError, match="attention in both directions"):
+    with pytest.raises(PinnError, match="bidirectional attention"):
         parse(model_type="brand_new", architectures=["BrandNewForMaskedLM"])
 
 

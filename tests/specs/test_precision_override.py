@@ -108,7 +108,7 @@ def test_static_scales_stay_under_the_label_fp8():
 
 @pytest.mark.parametrize("word", ["compressed-tensors", "modelopt", "torchao", "quark"])
 def test_a_method_without_a_quantized_checkpoint_is_an_error_with_a_remedy(word):
-    with pytest.raises(PinnError, match=rf"--quantization {word}: .*16 bits: give a checkpoint"):
+    with pytest.raises(PinnError, match=rf"--quantization {word}: .*16 bits: give a model with a quantized checkpoint"):
         with_precision(load_model("Qwen/Qwen3-8B"), word)
 
 
@@ -141,7 +141,7 @@ def test_an_8_bit_gptq_checkpoint_keeps_its_bits():
 @pytest.mark.parametrize("name", ["Qwen/Qwen3-8B", "Qwen/Qwen3-30B-A3B"])
 def test_formats_that_no_table_times_have_stand_ins_and_a_note(form, name):
     for _ in range(2):
-        with pytest.warns(UserWarning, match=f"no kernels of {form} were timed"):
+        with pytest.warns(UserWarning, match=f"kernels in {form} were not measured"):
             found = pinn.predict(name, "H100", quantization=form)
     own = with_precision(load_model(name), form).precisions
     assert own.attention.bytes_per_weight == precision(form).bytes_per_weight

@@ -135,7 +135,7 @@ def test_eager_modules_are_not_compiled():
         ({"ep_size": 2}, "vllm has no --ep-size"),
         ({"engine": "trtllm", "scheduler_recv_interval": 4}, "trtllm has no --scheduler-recv"),
         ({"disaggregation_mode": "prefill"}, "describe both pools: pinn simulate --prefill"),
-        ({"engine_version": "nightly"}, "is no release"),
+        ({"engine_version": "nightly"}, "must be a release"),
         ({"engine": "lmdeploy"}, "use one of vllm, sglang, trtllm"),
     ],
 )
