@@ -26,8 +26,10 @@ from blis_kernel import (
     step_us,
 )
 from pages import command_on
+from typer.testing import CliRunner
 
 from pinn import export_blis
+from pinn.cli.main import app
 from pinn.common.files import find_checkpoint
 from pinn.engines.configurations import make_deployments, read_configurations
 from pinn.engines.engine_spec import EngineSpec
@@ -293,3 +295,18 @@ def test_the_page_types_this_file_with_all_configurations():
     (variable, program, _, path), _ = command_on("blis.md", "test_kernel_files.py")
     assert (variable, program) == ("PINN_BLIS_KERNEL=all", "pytest")
     assert Path(path).name == Path(__file__).name
+
+
+def test_the_page_writes_the_documents_of_what_the_kernel_can_express(tmp_path):
+    """Check the page's command on two of its rows, of which one is refused with its error."""
+    (_, *words), _ = command_on("blis.md", "pinn export blis --target kernel")
+    header, *rows = FILE.read_text().splitlines()
+    few = tmp_path / "few.csv"
+    few.write_text("\n".join([header, rows[FEW[0]], rows[FEW[4]]]) + "\n")
+    assert Path(words[words.index("--configs") + 1]) == FILE.relative_to(FILE.parents[2])
+    words[words.index("--configs") + 1] = str(few)
+    words[words.index("--out") + 1] = str(tmp_path / "kernel")
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    assert len(list((tmp_path / "kernel" / "scenarios").glob("*.yaml"))) == 1
+    assert (tmp_path / "kernel" / "README.md").is_file()

@@ -102,9 +102,13 @@ HALF = ("--speculative-acceptance", "0.5")
 @pytest.mark.parametrize(
     ("options", "pools", "first_token"),
     [
-        (("--engine", "sglang"), ("1x tp=2", "1x"), "sends it"),
-        (("--engine", "trtllm"), ("1x", "2x"), "sends it"),
-        (("--engine", "sglang", "--speculative-algorithm", "NGRAM", *HALF), ("1x", "1x"), "sends it"),
+        (("--engine", "sglang"), ("1x tp=2", "1x"), "sends"),
+        (("--engine", "trtllm"), ("1x", "2x"), "sends"),
+        (
+            ("--engine", "sglang", "--speculative-algorithm", "NGRAM", *HALF),
+            ("1x", "1x"),
+            "sends",
+        ),
         (("--speculative-config", NGRAM, *HALF), ("1x", "1x"), "NixlConnector"),
         ((), ("1x gpu=H100", "1x gpu=H200"), "NixlConnector"),
         (HALF, ("1x", f"1x speculative-config={NGRAM}"), "NixlConnector"),

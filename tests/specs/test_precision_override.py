@@ -108,7 +108,10 @@ def test_static_scales_stay_under_the_label_fp8():
 
 @pytest.mark.parametrize("word", ["compressed-tensors", "modelopt", "torchao", "quark"])
 def test_a_method_without_a_quantized_checkpoint_is_an_error_with_a_remedy(word):
-    with pytest.raises(PinnError, match=rf"--quantization {word}: .*16 bits: give a model with a quantized checkpoint"):
+    with pytest.raises(
+        PinnError,
+        match=rf"--quantization {word}: .*16 bits: give a model with a quantized checkpoint",
+    ):
         with_precision(load_model("Qwen/Qwen3-8B"), word)
 
 
