@@ -148,12 +148,10 @@ def _sized(
     size = fleet.fewest_replicas(trials, rate.per_s, problem)
     if size is None:
         why = "but no number of replicas that can be simulated meets the SLO at --rate"
-        return Infeasible(
-            candidate.label, f"one replica meets the SLO up to {alone} requests/s, {why}"
-        )
+        return Infeasible(candidate.label, f"one replica meets the SLO up to {alone}, {why}")
     gpus, may_be = size.replicas * candidate.gpus, problem.max_gpus
     if may_be is not None and gpus > may_be:
-        why = f"needs {gpus} GPUs at {alone} requests/s per replica, more than --max-gpus {may_be}"
+        why = f"needs {gpus} GPUs at {alone} per replica, more than --max-gpus {may_be}"
         return Infeasible(candidate.label, why, gpus)
     return size
 
