@@ -449,7 +449,7 @@ class EffectiveRecipe:
         fused_all_reduce_bytes: Largest message of that kernel; 0 without it.
         fused_quantization: Whether that kernel quantizes its result, too.
         all_reduce_latency: Latency of a message up to 256 KiB, relative to vLLM's own kernel.
-        compiled: Whether modules are compiled: fewer kernels are launched, with less Python.
+        compiled: Whether modules launch as fast as compiled ones: fewer kernels, with less Python.
         decode_kernels: Kernels of decode attention: ``AUTO`` or ``XQA``.
         moe_kernels: Kernels of the experts, by the engine's name; ``AUTO`` if unknown.
         sampler: Family of the sampler's kernels.
@@ -535,6 +535,15 @@ _SETTLED = tuple(_KINDS)
 OWN_KERNEL_BYTES = 2.0**23
 
 
+#: First release of vLLM whose prompts beyond the graphs are launched as fast as compiled modules.
+_FAST_LAUNCHES = (0, 19)
+#: Origin of slower launches before: an inference from TTFT, not from the engine's source.
+_SLOW_LAUNCHES = (
+    "vllm before 0.19 compiles its modules, but prompts of Llama-3.3, MiniMax-M2.5 and Kimi-K2.5 "
+    "beyond the graphs took as long in 0.10.2 to 0.18 as if it did not"
+)
+
+
 @dataclass
 class RecipeFields:
     """Fields of a recipe during resolution, each with its origin.
@@ -568,11 +577,8 @@ class RecipeFields:
             if row["engine"] == self.serving.engine:
                 name, source = row["field"], row["source"].format(version=self.version)
                 self.put(name, typed(_KINDS[name], row["value"]), source, row["set_by"])
-        # Tried and not used: prompts beyond the graphs of vLLM before 0.19 launched as slowly as
-        # modules that are not compiled (TTFT of Llama-3.3, MiniMax-M2.5 and Kimi-K2.5, releases
-        # 0.10.2 to 0.18, each held out).
-        if self.serving.engine == "vllm" and release(self.version) < (0, 19):
-            self.values["compiled"] = False
+        if self.serving.engine == "vllm" and release(self.version) < _FAST_LAUNCHES:
+            self.put("compiled", False, _SLOW_LAUNCHES, ASSUMED)
 
     def take(self, name: str, flag: str, read: Callable[[Any], object] | None = None) -> None:
         """Set a field by a flag, or by its default."""

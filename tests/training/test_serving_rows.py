@@ -83,10 +83,11 @@ def test_a_faster_server_and_faster_steps_make_ttft_shorter(rows):
         )
         for s, a in ((1, 1), (1.2, 1), (1, 1.5))
     ]
-    # What moves a request's arrival may let it catch an earlier step: means tell, not each row.
-    for slower in of[1:]:
-        assert slower.ttft_s.mean() > of[0].ttft_s.mean()
-        assert (slower.ttft_s > 0.95 * of[0].ttft_s).all()
+    usual, slower_steps, slower_server = (each.ttft_s for each in of)
+    assert (slower_steps > usual).all()
+    # A request that arrives later may catch an earlier step: the mean tells, not each row.
+    assert slower_server.mean() > usual.mean()
+    assert (slower_server > 0.95 * usual).all()
 
 
 def test_deployments_are_shared_and_models_weigh_by_the_root_of_their_rows(rows):
