@@ -1,5 +1,6 @@
 """Prior of a calibration: coefficients before a server is measured, with their uncertainty."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from pinn.common.files import find_checkpoint
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.measurements.estimate import Gaussian
+from pinn.physics.step_values import RAMP
 from pinn.specs.batch import parse_batch
 from pinn.surrogate.coefficient_set import CoefficientSet, deployment_facts, read_coefficient_set
 from pinn.surrogate.coefficients import NAMES, Coefficients
@@ -168,8 +170,15 @@ def prior_of_set(found: CoefficientSet, remedy: str = "take the network's interv
 # Uncertainty of a checkpoint as the prior of a calibration.
 
 #: Steps whose intervals the prior keeps: decodes, as trained on TPOT, and a prompt, as trained on
-#: TTFT.
-STEPS = ("32 decode @ 700", "1 prefill 2048 @ 0")
+#: TTFT. The third is the shortest prompt whose layers are all launched eagerly: it may wait for
+#: launching, which no other step determines.
+_STEPS = ("32 decode @ 700", "1 prefill 2048 @ 0", "1 prefill {beyond_graphs} @ 0")
+
+
+def known_steps(deployment: Deployment) -> list[str]:
+    """Return the batches of the steps whose intervals the prior of a deployment keeps."""
+    beyond = math.ceil(deployment.recipe.graph_tokens * (1 + 1 / RAMP))
+    return [step.format(beyond_graphs=max(beyond, 1)) for step in _STEPS]
 
 
 def checkpoint_prior(
@@ -187,11 +196,12 @@ def checkpoint_prior(
         found = read_calibration(checkpoint)
         is_known = gpu_is_known(checkpoint, deployment)
         halves = found.log_half_widths(deployment, is_known)
-        half = [step_half_width(halves, step) for step in STEPS]
+        texts = known_steps(deployment)
+        half = [step_half_width(halves, text) for text in texts]
     except PinnError as error:
         return assumed_prior(mean), str(error)
     own = np.array([found.coefficients[name] for name in NAMES]) / NORMAL_QUANTILE
-    steps = step_features(*batch_work(deployment, [parse_batch(step) for step in STEPS]))
+    steps = step_features(*batch_work(deployment, [parse_batch(text) for text in texts]))
     features = overlapped(steps, coefficients.beta[0])
     return assumed_prior(mean, own, KnownSteps(features, np.array(half) / NORMAL_QUANTILE)), None
 

@@ -15,13 +15,27 @@ from pinn.calibration.prior import (
     Prior,
     all_features,
     assumed_prior,
+    checkpoint_prior,
+    known_steps,
     membership,
 )
+from pinn.common.files import find_checkpoint
+from pinn.engines.configurations import make_deployment
+from pinn.engines.deployment import Deployment
 from pinn.physics.batch_sums import sum_batches
 from pinn.physics.costs import step_costs
 from pinn.specs.batch import parse_batch
 from pinn.surrogate.coefficients import NAMES
-from pinn.surrogate.step_features import STEP_FEATURES, step_features
+from pinn.surrogate.step_features import (
+    LAUNCHING,
+    STEP_FEATURES,
+    overlapped,
+    seconds_by_feature,
+    step_features,
+)
+from pinn.surrogate.surrogate import Surrogate
+from pinn.surrogate.uncertainty.intervals import read_calibration, step_half_width
+from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE
 
 PRIOR = beta_prior(BASE)
 
@@ -110,3 +124,24 @@ def test_one_window_that_contradicts_all_others_moves_nothing_far() -> None:
     found = calibrate_to(rows, PRIOR)
     before = prompt_features() @ PRIOR.mean
     assert prompt_features() @ found.mean == pytest.approx(before, rel=0.03)
+
+
+@pytest.mark.parametrize("flags", [{"max_num_seqs": 128}, {"enforce_eager": True}])
+def test_a_checkpoint_knows_prompts_that_wait_for_launching(flags: dict[str, object]) -> None:
+    wanted = {"model": "meta-llama/Llama-2-7b-hf", "gpu": "H100", "engine_version": "0.15.1"}
+    small, checkpoint = make_deployment(wanted | flags), find_checkpoint(None)
+    found = Surrogate.load(checkpoint).coefficients([small])
+    prior, missing = checkpoint_prior(checkpoint, small, found)
+    assert missing is None
+    features = steps_of(small, known_steps(small), found.beta[0])
+    launching = seconds_by_feature(features, found.beta[0])[-1, LAUNCHING]
+    assert launching.sum() > 0
+    halves = read_calibration(checkpoint).log_half_widths(small, True)
+    spread = prior.spread(all_features(features))
+    for step, each in zip(known_steps(small), spread, strict=True):
+        assert each <= step_half_width(halves, step) / NORMAL_QUANTILE
+
+
+def steps_of(target: Deployment, texts: list[str], beta: np.ndarray) -> np.ndarray:
+    batches = [parse_batch(text) for text in texts]
+    return overlapped(step_features(step_costs([target]), sum_batches(batches)), beta)
