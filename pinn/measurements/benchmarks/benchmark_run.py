@@ -128,6 +128,7 @@ class Load:
         offsets_s: Send time of each request, if the file has it and no limit delayed it; it
             overrides the rate.
         prefix: Prompts that repeat; None if all are different.
+        timeout_s: Seconds after which the client aborts a request; None if it waits for ever.
     """
 
     requests: int
@@ -139,6 +140,7 @@ class Load:
     cv: float = 1.0
     offsets_s: tuple[float, ...] = ()
     prefix: SharedPrefix | None = None
+    timeout_s: float | None = None
 
     def __post_init__(self) -> None:
         if self.requests < 1:

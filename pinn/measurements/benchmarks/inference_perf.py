@@ -15,6 +15,7 @@ from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, Lengths, Lo
 from pinn.measurements.benchmarks.documents import Document, NotUsable
 from pinn.measurements.benchmarks.reading import Reading
 from pinn.measurements.benchmarks.tree import Tree
+from pinn.simulator.workloads.workload import AIOHTTP_TIMEOUT_S
 from pinn.specs.flags import given_flags
 from pinn.specs.serving import ServingSpec
 
@@ -51,7 +52,9 @@ def read_inference_perf(document: Document, reading: Reading) -> BenchmarkRun:
     prompt = reading.needed("prompt_tokens", _mean(successes, "prompt_len", "prompt_tokens"))
     sides = Lengths(prompt), Lengths(reading.needed("output_tokens", output))
     concurrency = None if has_rate else summary.count("concurrency") or None
-    load = Load(sent, *sides, *reading.sending(concurrency, rate), prefix=prefix)
+    timeout_s = config.at("load").number("request_timeout") or AIOHTTP_TIMEOUT_S
+    sending = reading.sending(concurrency, rate)
+    load = Load(sent, *sides, *sending, prefix=prefix, timeout_s=timeout_s)
     run = folder.parent if folder.name == "results" else folder
     stated = _stated_server(run / "exp-config.yaml", server.text("model_name"))
     figures = _report_figures(successes, load.output.mean)

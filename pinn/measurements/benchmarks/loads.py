@@ -37,11 +37,13 @@ def benchmark_workload(run: BenchmarkRun, seed: int = 0) -> Workload:
     prompt = _draw(load.prompt, load.requests, rng)
     output = _draw(load.output, load.requests, rng)
     offsets = _offsets(load, rng)
-    shared: dict[str, np.ndarray] = {}
+    more: dict[str, np.ndarray] = {}
     if load.prefix is not None:
-        prompt, shared = _repeat(load.prefix, prompt, rng)
+        prompt, more = _repeat(load.prefix, prompt, rng)
+    if load.timeout_s is not None:
+        more["timeout_s"] = np.full(len(prompt), load.timeout_s)
     made = partial(Workload, run.name, prompt, output, offsets, concurrency=load.concurrency)
-    return specified(made, shared)
+    return specified(made, more)
 
 
 def _draw(lengths: Lengths, count: int, rng: np.random.Generator) -> Int[np.ndarray, " n"]:

@@ -27,6 +27,7 @@ from pinn.measurements.benchmarks.vllm_bench import sglang_server
 from pinn.measurements.traces.ingestion import benchmark_target
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import simulate
+from pinn.simulator.workloads.workload import AIOHTTP_TIMEOUT_S
 
 
 def prior(deployment):
@@ -223,6 +224,14 @@ def test_a_rate_that_the_user_gives_takes_the_place_of_a_concurrency(closed, tmp
     assert one(paths).load.concurrency == closed.load.concurrency
     load = one(paths, request_rate=4.0).load
     assert (load.concurrency, load.rate_per_s) == (None, 4.0)
+
+
+def test_clients_of_inference_perf_abort_requests_after_their_timeout(closed, tmp_path):
+    (folder,) = write(closed, "inference-perf", tmp_path / "run")
+    assert one([folder]).load.timeout_s == AIOHTTP_TIMEOUT_S
+    config = folder / "results/config.yaml"
+    config.write_text(config.read_text().replace("load:", "load:\n  request_timeout: 45"))
+    assert (benchmark_workload(one([folder])).timeout_s == 45).all()
 
 
 def test_what_a_file_says_otherwise_is_refused(closed, tmp_path):
