@@ -48,7 +48,7 @@ def network_evidence(
     described = describe_trust(situation, outside, stated)
     nearest = distance["nearest_measured"]
     if nearest is not None:
-        described["sentence"] += f" The nearest measured deployment is {nearest}."
+        described["sentence"] += f" {_nearest_words(nearest, deployment)}"
     return Evidence(
         distance | described,
         stated.level,
@@ -87,6 +87,12 @@ def _distance(checkpoint: Path, deployment: Deployment) -> tuple[JsonObject, dic
         "outside_training_range": outside,
         "sentence": text,
     }, outside
+
+
+def _nearest_words(nearest: str, deployment: Deployment) -> str:
+    same = nearest == f"{deployment.model.name} on {deployment.gpu.name}"
+    learned = ": this model on this GPU is in the training data" if same else ""
+    return f"The nearest measured deployment is {nearest}{learned}."
 
 
 def _distance_words(
