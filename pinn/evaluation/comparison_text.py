@@ -34,16 +34,19 @@ def print_comparison(found: Comparison, details: bool = False) -> None:
         _print_rows(_coefficients(coefficients, details), console, details)
         differ = int((coefficients["a"] != coefficients["b"]).sum())
         outside = int(coefficients["verdict"].str.startswith("outside").sum())
-        console.print(
-            f"{differ} of {len(coefficients)} coefficients differ, {outside} outside A's interval."
+        told = (
+            f"{outside} outside A's interval"
+            if coefficients["verdict"].any()
+            else "A has no intervals of coefficients"
         )
+        console.print(f"{differ} of {len(coefficients)} coefficients differ, {told}.")
     if len(times := found.step_times):
         if details:
             _print_rows(_step_times(times), console, details)
         ratio = times["ratio"]
         console.print(
-            f"Step times of B are {ratio.min():.2f} to {ratio.max():.2f} x those of A, median "
-            f"{ratio.median():.2f}."
+            f"Step times of {len(ratio)} batches: B / A is {ratio.min():.2f} to {ratio.max():.2f}, "
+            f"median {ratio.median():.2f}."
         )
     if not details:
         console.print("More: --details (every row), --json FILE.")
@@ -86,7 +89,8 @@ def _coefficients(coefficients: pd.DataFrame, details: bool) -> Grid:
     columns: dict[str | Column, str]
     columns = {Column(name, True, folds=False): name for name in ("name", "unit")}
     columns |= {"A": "a", "B": "b", "B / A": "ratio:.2f"}
-    columns |= {Column("A's interval", True): "verdict"}
+    if verdict.any():
+        columns |= {Column("A's interval", True): "verdict"}
     # Times of coefficients are shown in microseconds.
     in_us = coefficients["unit"].str.match(r"s(/|$)")
     scale = in_us.map({True: MICROSECOND, False: 1.0})

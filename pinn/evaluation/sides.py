@@ -96,10 +96,13 @@ def compare(a: Path, b: Path, method: str = "network") -> Comparison:
             common.
     """
     sides = _read_side(a, method), _read_side(b, method)
+    files = [str(p) for p, side in zip((a, b), sides, strict=True) if side.given is not None]
+    errors, no_errors = pd.DataFrame(), ""
     try:
-        errors, no_errors = compare_errors(*sides), ""
+        errors = compare_errors(*sides)
     except PinnError as error:
-        errors, no_errors = pd.DataFrame(), str(error)
+        lacking = f"coefficient files have none, such as {files[0]}" if files else ""
+        no_errors = lacking or str(error)
     found = Comparison(a, b, errors, *_steps_and_coefficients(*sides), no_errors)
     if not found.tables():
         raise PinnError(no_errors)

@@ -85,7 +85,7 @@ def test_checkpoints_are_compared_by_held_out_errors_and_steps(run, checkpoints,
     assert {row["verdict"] for row in found["errors"]} == {"B better"}
     ratios = [row["ratio"] for row in found["step_times"]]
     assert min(ratios) > 1.0
-    assert f"{min(ratios):.2f} to {max(ratios):.2f} x those of A" in shown
+    assert f"batches: B / A is {min(ratios):.2f} to {max(ratios):.2f}," in shown
     assert "coefficients" not in found
 
 

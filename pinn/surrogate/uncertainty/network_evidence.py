@@ -48,7 +48,7 @@ def network_evidence(
     described = describe_trust(situation, outside, stated)
     nearest = distance["nearest_measured"]
     if nearest is not None:
-        described["sentence"] += f" {_nearest_words(nearest, deployment)}"
+        described["sentence"] += f" {_nearest_words(str(nearest), deployment)}"
     return Evidence(
         distance | described,
         stated.level,
