@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Shaped
 
-from pinn.calibration.prior import STEPS, KnownSteps
+from pinn.calibration.prior import KnownSteps, known_steps
 from pinn.common.files import find_checkpoint
 from pinn.common.store import remembered_table
 from pinn.engines.deployment import Deployment
@@ -25,7 +25,7 @@ from pinn.specs.model import ModelSpec
 from pinn.surrogate.coefficients import NAMES
 from pinn.surrogate.step_features import STEP_FEATURES, overlapped, step_features
 from pinn.surrogate.surrogate import Surrogate, batch_work
-from pinn.surrogate.uncertainty import interval_fit
+from pinn.surrogate.uncertainty import interval_fit, intervals
 from pinn.surrogate.uncertainty.coefficient_changes import FoldNetwork, coefficient_changes
 from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE
 from pinn.training.data.silicon import read_silicon
@@ -123,13 +123,15 @@ def _doubts(rows: ServingRows, networks: Mapping[str, Path]) -> dict[Deployment,
     for name, mine in of_model.items():
         own_rows = [m.row_id for m in rows.measured if m.deployment.model.name == name]
         others = interval_fit.fit_half_widths(errors[~errors["row_id"].isin(own_rows)])
-        wide = [others["tpot"].known, max(half.known for half in others.values())]
+        halves = {metric: half.known for metric, half in others.items()}
         half = interval_fit.coefficient_half_widths(changes[changes["model"] != name])
         own = np.array(list(half.values())) / NORMAL_QUANTILE
         for deployment in mine:
             beta = _coefficients(networks[name], deployment)[: len(STEP_FEATURES)]
-            steps = step_features(*batch_work(deployment, list(map(parse_batch, STEPS))))
+            texts = known_steps(deployment)
+            steps = step_features(*batch_work(deployment, list(map(parse_batch, texts))))
             features = overlapped(steps, beta)
+            wide = [intervals.step_half_width(halves, text) for text in texts]
             found[deployment] = (own, KnownSteps(features, np.array(wide) / NORMAL_QUANTILE))
     return found
 
