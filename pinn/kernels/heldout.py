@@ -91,8 +91,9 @@ def errors(surrogate_name: str, predicted: pd.DataFrame) -> pd.DataFrame:
         surrogate_name: Value of the column ``operator`` in the result.
         predicted: Table with columns gpu, precision and error (predicted / measured - 1).
 
-    Returns: Table with columns operator, gpu, precision and rows; median, mean and P90 of the
-    absolute error; and the median error (bias). All errors are fractions.
+    Returns:
+        Table with columns operator, gpu, precision and rows; median, mean and P90 of the absolute
+        error; and the median error (bias). All errors are fractions.
     """
     parts = [(g, f, part["error"]) for (g, f), part in predicted.groupby(["gpu", "precision"])]
     parts.append(("all", "all", predicted["error"]))
@@ -193,9 +194,9 @@ def mixer_errors(
         operators: Names of operators in ``timed_operators``; None for all.
         systems: Datasheets by system name; None for all measured systems.
 
-    Returns: Table with columns ``operator``, ``left_out`` (``shapes`` or the name of a GPU),
-    ``rows``, ``shapes``,
-        ``median`` and ``mean``.
+    Returns:
+        Table with columns ``operator``, ``left_out`` (``shapes`` or the name of a GPU), ``rows``,
+        ``shapes``, ``median`` and ``mean``.
     """
     known = {name: load_gpu(name) for name in SYSTEMS} if systems is None else systems
     timed = mixer_operators.timed_operators()

@@ -362,8 +362,9 @@ def read_mixer_kernels(operator: MixerOperator, gpus: Gpus, systems: Path | None
         gpus: Datasheets by system name.
         systems: Folder of the tables; None for the tables of the installed package.
 
-    Returns: Table with columns gpu, seconds and the sizes (heads have linear attention's names),
-    and reports on the files.
+    Returns:
+        Table with columns gpu, seconds and the sizes (heads have linear attention's names), and
+        reports on the files.
 
     Raises:
         PinnError: If a column is missing.
