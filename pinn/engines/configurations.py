@@ -383,11 +383,11 @@ def parse_pool(text: str, option: str) -> tuple[int, Values]:
             raise PinnError(f"{option} {text!r}: cannot read {word!r}: {_LAYOUT}")
         if name == "model":
             raise PinnError(
-                f"{option} {text!r}: prefill and decode workers have the same model: "
+                f"{option} {text!r}: prefill and decode workers cannot have different models: "
                 "give it with --model"
             )
         if name in flags:
-            raise PinnError(f"{option} {text!r}: {word!r} is given twice: leave one out")
+            raise PinnError(f"{option} {text!r}: {word!r} is given twice: omit one of them")
         flags[name] = value if equals else True
     return workers, canonical(flags, f"{option}: ")
 

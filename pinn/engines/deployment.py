@@ -336,8 +336,8 @@ class Deployment:
         fewest = min((g.attention.heads for g in self.model.layer_groups if g.attention), default=0)
         tp = self.recipe.tensor_parallel_size
         if 0 < fewest < tp:
-            fault = f"exceed the {fewest} attention heads of {self.model.name}, and no head is cut"
-            raise PinnError(f"{tp} GPUs for tensor parallelism {fault}: use fewer")
+            fault = f"exceed the {fewest} attention heads of {self.model.name}; no head is split"
+            raise PinnError(f"{tp} GPUs for tensor parallelism {fault}: use fewer GPUs")
         found = None if self.force else refusal_of(self)
         if found is not None:
             raise RefusedError(found.text)

@@ -205,7 +205,7 @@ class EngineSpec:
     def __post_init__(self) -> None:
         check_flags(self)
         if not self.v1_multiprocessing and (self.api_server_count or 1) > 1:
-            fault = f"{self.api_server_count} API servers need an engine in a process of its own"
+            fault = f"{self.api_server_count} API servers need an engine in a separate process"
             raise PinnError(f"{fault}: leave --no-v1-multiprocessing or --api-server-count out")
 
         if self.router_weights and self.router != PREFIX_AWARE:

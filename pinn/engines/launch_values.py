@@ -202,7 +202,7 @@ def plain(engine: str, name: str, value: object) -> Read:
         if value not in KV_CACHE_DTYPES:
             return Read(assumed=f"cache format {value}")
     if name == "max_model_len" and str(value).lower() in ("-1", "auto"):
-        return Read(assumed="the longest context that fits: the model's maximum is used")
+        return Read(assumed="the longest context that fits is unknown: the model's maximum is used")
     if name == "speculative_config" and engine != VLLM and str(value).lower() in ("none", ""):
         return NOTHING
     return Read({name: whole_number(value) if isinstance(value, str) else value})
@@ -213,7 +213,7 @@ def _quantization(value: Any, _: str = "") -> Read:
     if form == "none":
         return NOTHING
     if form not in SCHEMES and form not in quantization_words("flag_methods"):
-        return Read(assumed=f"kernels for {value}: those of the format in config.json are used")
+        return Read(assumed=f"kernels for {value} are unknown: those for config.json are used")
     return Read({"precision": form})
 
 
@@ -225,7 +225,7 @@ def _generation(value: object, _: str = "") -> Read:
     named = {"auto": "auto", "model": "auto", "vllm": "vllm", "openai": "vllm"}
     if str(value) in named:
         return Read({"generation_config": named[str(value)]})
-    return Read(assumed=f"sampling settings in {value}: the model's own are used")
+    return Read(assumed=f"sampling settings in {value} are not read: the model's own are used")
 
 
 def _largest_graph(value: object, _: str = "") -> Read:

@@ -548,7 +548,7 @@ _FAST_LAUNCHES = (0, 19)
 #: Origin of slower launches before that release: inferred from TTFT, not from the engine's source.
 _SLOW_LAUNCHES = (
     "vllm before 0.19 compiles its modules, but prompts of Llama-3.3, MiniMax-M2.5 and Kimi-K2.5 "
-    "beyond the graphs took as long in 0.10.2 to 0.18 as if it did not"
+    "beyond the graphs took as long in 0.10.2 to 0.18 as without compilation"
 )
 
 

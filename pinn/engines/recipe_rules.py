@@ -115,7 +115,7 @@ def _shared_recipe(
         found.take_default(name)
     _settle_speculation(found)
     rules = recipe.SchedulerRules(pads_eager_ranks=False)
-    found.put("scheduler", rules, "vLLM alone has rules that change")
+    found.put("scheduler", rules, "only vLLM's rules differ between releases")
     SETTLERS[serving.engine](found)
     _settle_fused_bytes(found)
     _settle_all_reduce(found)

@@ -139,7 +139,10 @@ def read(folder: Path) -> tuple[Tensors, dict[str, Any]]:
     """
     for name in (STRUCTURE, TENSORS):
         if not (folder / name).is_file():
-            raise PinnError(f"no kernel surrogates at {folder / name}: train them first")
+            raise PinnError(
+                f"no kernel surrogates at {folder / name}: fit them with "
+                "'python scripts/fit_surrogates.py'"
+            )
     structure, tensors = read_json(folder / STRUCTURE), folder / TENSORS
     layout = structure.get("layout") if isinstance(structure, dict) else None
     if layout != LAYOUT:

@@ -188,7 +188,7 @@ class OperatorSurrogate:
             PinnError: If there are no rows.
         """
         if len(rows) == 0:
-            raise PinnError(f"no measured rows left to fit the {operator.name} surrogate on")
+            raise PinnError(f"no measured rows are left to fit the {operator.name} surrogate to")
         names, ids, hw = table_hardware(rows, gpus, operator.format_column)
         sizes = operator.measured(rows, hw)
         seconds = rows["seconds"].to_numpy(dtype=np.float64)

@@ -206,7 +206,7 @@ def _overridden(
     known: GpuSpec, stated: Mapping[str, Any], peaks: Mapping[str, float], source: str
 ) -> GpuSpec:
     read = ", ".join(sorted([*stated, *(f"{kind} rate" for kind in peaks)])) or "nothing"
-    said = f"{read} from {source}; the rest is that of {known.name}: {known.source}"
+    said = f"{read} from {source}; all other values are those of {known.name}: {known.source}"
     rates = {**known.peak_flop_per_s, **peaks}
     return replace(known, **stated, peak_flop_per_s=rates, source=said)
 

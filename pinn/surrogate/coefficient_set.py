@@ -234,7 +234,7 @@ def _covariance(entry: Any, path: Path) -> Float[np.ndarray, "coefficients coeff
         found[np.ix_(places, places)] = rows
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise PinnError(
-            f"{path}: its covariance cannot be read ({error}): write the file anew with "
+            f"{path}: its covariance cannot be read ({error}): write the file again with "
             "'pinn calibrate'"
         ) from error
     if not (np.isfinite(found).all() and (np.diag(found) >= 0).all()):

@@ -99,7 +99,7 @@ def draft_pass_costs(deployment: Deployment) -> StepCosts:
     Included are the layers, the output head with greedy sampling, and the projection.
     """
     draft, gpu = deployment.draft, deployment.gpu
-    assert draft is not None, "asked for a draft that there is not"
+    assert draft is not None, "the deployment has no draft model"
     costs = draft_costs(deployment, draft.model, Sampling(temperature=0.0))
     weights = draft.projection_weights
     return replace(

@@ -128,7 +128,7 @@ def images_notice(images: RequestImages) -> str:
     return (
         f"each request has {images.count} {what} of {images.size}, "
         f"{images.tokens:,} tokens each if the preprocessor does not resize them; "
-        "the time of the vision encoder is composed of measured kernels; it was "
+        "the time of the vision encoder is a sum of kernel times; it was "
         "never measured as a whole"
     )
 
@@ -160,9 +160,9 @@ def encoder_time(
     folder = files.find_kernels(None, checkpoint or files.find_checkpoint())
     if folder is None:
         raise PinnError(
-            "--images-per-request: the time of a vision encoder is composed of "
-            "kernel surrogates, and there are none: fit them with 'python "
-            "train.py kernels=on'"
+            "--images-per-request: the time of a vision encoder needs kernel "
+            "surrogates, and there are none: fit them with 'python train.py "
+            "kernels=on'"
         )
     # The JSON file has the hash of the tensor file, so the cache's key covers both files.
     ranks = deployment.recipe.tensor_parallel_size

@@ -41,7 +41,7 @@ def _decode_rules(gpu: GpuSpec, source: table.TableSource) -> table.Rules:
         "heads that vLLM's table has": lambda r: (
             above is not None and (r["kv_heads"] < r["heads"]) | (r["heads"] <= above)
         ),
-        "keys and values from a warm cache": lambda r: table.warm(
+        "keys and values are read from a warm cache": lambda r: table.warm(
             r, _decode_work(r), gpu, cached, WARM_SHARE
         ),
         "below the floor": lambda r: table.below_floor(r, _decode_work(r), gpu, rate),
@@ -119,7 +119,7 @@ LATENT_PREFILL_LAYOUT = table.layout(
     "mla_context_module_perf",
     lambda gpu, _: {
         **_RULES,
-        "not the kernel that vLLM chooses for prompts of this length by itself": lambda r: (
+        "not the kernel that vLLM chooses for prompts of this length by default": lambda r: (
             r["kernel"] != PROMPT_KERNEL
         ),
         "below the floor": lambda r: r["seconds"] < _latent_floor(r, gpu),

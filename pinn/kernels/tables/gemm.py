@@ -33,13 +33,13 @@ def _gemm_rules(gpu: GpuSpec, source: table.TableSource) -> table.Rules:
     cached = gpu.l2_bytes / COPIES_IN_LOOP
     return {
         **table.unused_format("precision", source),
-        "fp8_block is launch-bound (no row below 55 us): fp8 stands in": lambda r: (
+        "fp8_block is launch-bound (no row below 55 us): fp8 replaces it": lambda r: (
             r["precision"] == "fp8_block"
         ),
         **table.NO_TIME,
-        "one row takes over 1.5 x as long as two: an odd kernel": _odd_single_row,
+        "one matrix row takes over 1.5 x as long as two: an outlier": _odd_single_row,
         # This rule refuses 3.6 % of B200's fp8 rows.
-        f"a spike: over {table.SPIKE} x as long as with fewer and with more rows": lambda r: (
+        f"an outlier: over {table.SPIKE} x as long as with fewer and with more rows": lambda r: (
             table.spikes(r, ("precision", "n", "k"), "m")
         ),
         "read from a warm cache": lambda r: table.warm(
@@ -124,7 +124,7 @@ def _moe_rules(gpu: GpuSpec, source: table.TableSource) -> table.Rules:
         "read from a warm cache": lambda r: table.warm(
             r, _moe_work(r), gpu, gpu.l2_bytes, WARM_SHARE
         ),
-        "shape that routes to fewer experts than it says": lambda r: _false_routing(r, gpu),
+        "the tokens use fewer experts than the row states": lambda r: _false_routing(r, gpu),
         "below the floor": lambda r: _below_bound(r, gpu),
     }
 

@@ -30,7 +30,7 @@ def _all_reduce_rules(gpu: GpuSpec, _: table.TableSource) -> table.Rules:
         "launched one by one, not from a graph": lambda r: ~r["backend"].str.endswith("_graph"),
         **table.NO_TIME,
         "below the floor": lambda r: r["seconds"] < _floor(r, gpu),
-        f"a spike: over {table.SPIKE} x as long as with fewer and with more bytes": lambda r: (
+        f"an outlier: over {table.SPIKE} x as long as with fewer and with more bytes": lambda r: (
             table.spikes(r, ("gpus",), "bytes")
         ),
         "ranks share a path: under half of the bandwidth that another number of them has; "
@@ -110,7 +110,7 @@ def _with_new_ranks(
 ) -> table.ReadTable:
     """Read rows whose numbers of ranks are not in ``taken`` yet, and add these to ``taken``."""
     known = taken.setdefault(gpu.name, set())
-    rules: table.Rules = {"as many ranks as an earlier table has": lambda r: r["gpus"].isin(known)}
+    rules: table.Rules = {"an earlier table has as many ranks": lambda r: r["gpus"].isin(known)}
     rows, report = table.refuse(*ALL_REDUCE_LAYOUT.read(gpu, source, systems), rules)
     known.update(rows["gpus"].unique())
     return rows, report

@@ -124,7 +124,7 @@ class ModuleReader:
         classes, sides = self._findings.classes, self._findings.sides.total()
         parts = [f"{count} {role} ({cls})" for (role, cls), count in classes.items()]
         parts += [f"{sides} other matrices"] * bool(sides)
-        return f"recognized in the modules of {self._built.title}: {', '.join(parts)}"
+        return f"read from the modules of {self._built.title}: {', '.join(parts)}"
 
     def _error(self, text: str) -> PinnError:
         return PinnError(f"{self._fields.source}: {self._built.title}: {text}")

@@ -100,9 +100,9 @@ def _distance_words(
 ) -> str:
     text = f"The nearest measured deployment is {nearest}, {away:.1f} standard deviations away."
     if span:
-        text += f" Models held out in the evaluation lay {span[0]:.1f} to {span[1]:.1f} away."
+        text += f" Models held out in the evaluation were {span[0]:.1f} to {span[1]:.1f} away."
     if not outside:
-        return f"{text} Every feature lies inside the training range."
+        return f"{text} Every feature is inside the training range."
     return f"{text} Outside the training range: {named_inputs(outside)}."
 
 
@@ -124,7 +124,7 @@ def _far(stated: StatedIntervals, distance: float) -> list[str]:
 _NAMED = 4
 
 _UNSERVED = (
-    "Some of this model's kinds of layers were not measured in any server: expect larger errors."
+    "Some of this model's layer types were not measured in any server: expect larger errors."
 )
 
 
