@@ -166,11 +166,11 @@ def _model(name: str, precision: str | None) -> ModelSpec:
 
 
 def _warn_of_stand_ins(model: ModelSpec) -> None:
-    """Warn of formats without measured kernels, and name those whose kernels are used instead."""
+    """Warn of formats without measured kernels, naming the formats that are used instead."""
     stand_ins = {form.name: form.timed_as for form in vars(model.precisions).values()}
     for form, timed_as in stand_ins.items():
         if timed_as:
-            told = f"kernels in {form} were not measured: those in {timed_as} are used instead"
+            told = f"kernels in {form} were not measured: kernels in {timed_as} are used instead"
             warnings.warn(f"{model.name}: {told}; weight sizes are exact", stacklevel=3)
 
 
@@ -248,7 +248,7 @@ def parse_grid(text: str) -> list[Values]:
 def make_deployments(
     configurations: Iterable[Mapping[str, FlagValue]], skip_invalid: bool = False
 ) -> tuple[list[Values], list[Deployment], list[str]]:
-    """Return the deployments of many configurations, and the reasons for those skipped.
+    """Return the deployments of many configurations, and why configurations were skipped.
 
     Args:
         configurations: Configurations from :func:`canonical`.
@@ -336,7 +336,7 @@ def _from_tree(path: Path) -> list[Values]:
 
 
 def _named(tree: Configuration, where: str) -> Configuration:
-    """Return the mapping if all its keys are text, since YAML allows keys of other types."""
+    """Return a mapping after checking that all keys are text; YAML allows other types."""
     other = [key for key in tree if not isinstance(key, str)]
     if other:
         raise PinnError(f"{where}a key must be text, such as gpu, got {other[0]!r:.60}")

@@ -34,13 +34,13 @@ from pinn.specs.speculation import DRAFT_MODEL, EAGLE3, MTP, Speculation
 
 # Draft models: a model's own prediction layer, EAGLE's layer, or a separate smaller model.
 
-#: Vocabulary size of EAGLE-3's draft models (``draft_vocab_size`` of those published for Llama 3).
+#: Vocabulary size of EAGLE-3's draft models (``draft_vocab_size`` of Llama 3's published drafts).
 EAGLE3_VOCABULARY = 32_000
 
 
 @dataclass(frozen=True)
 class Draft:
-    """Draft model, in one pass per draft token.
+    """Draft model of speculative decoding that runs on the GPU.
 
     Attributes:
         model: Layers and output head of the draft model.
@@ -140,7 +140,7 @@ KERNEL_TOKENS = 16
 #: Tokens between checkpoints of states within a prompt, by mixer type; blocks are a multiple of it
 #: (vllm 0.33.0 v1/attention/backends/gdn_attn.py: FLASHINFER_GDN_CHECKPOINT_ALIGNMENT).
 _CHECKPOINT_TOKENS = {"gated_delta": 64}
-#: Tokens per block of DeepSeek-V4's keys in vLLM, whatever ``--block-size`` is
+#: Tokens per block of DeepSeek-V4's keys in vLLM, for any ``--block-size``
 #: (deepseek_v4/nvidia/flashmla.py: get_supported_kernel_block_sizes).
 COMPRESSED_BLOCK = 256
 
@@ -203,7 +203,7 @@ def _with_compressed_keys(recipe: EffectiveRecipe, d: Deployment) -> EffectiveRe
 def _with_whole_prompts(recipe: EffectiveRecipe, d: Deployment) -> EffectiveRecipe:
     """Return the configuration; bidirectional models have no chunked prefill or prefix caching.
 
-    Tokens of these models attend to later ones, so a part of a prompt cannot be computed alone.
+    Tokens of these models attend to later ones, so no part of a prompt can be computed separately.
     Source: vllm 0.33.0 config/model.py: is_chunked_prefill_supported, is_prefix_caching_supported.
     """
     if not d.model.bidirectional:
@@ -315,7 +315,7 @@ class Deployment:
         if asked and self.model.moe is None:
             # vllm/config/model.py: _verify_with_expert_parallelism
             fault = f"needs a model with experts, but {self.model.name} has none"
-            remedy = "leave it out; vLLM refuses it, too"
+            remedy = "omit it; vLLM refuses it, too"
             raise PinnError(f"--enable-expert-parallel {fault}: {remedy}")
         replicas, most = self.serving.data_parallel_size, documents.MOST_REPLICAS
         remedy = "predict a single replica with its share of the load"
@@ -368,7 +368,7 @@ class Deployment:
 
     @property
     def expert_kernels(self) -> str:
-        """Return the kernels of the experts; ``AUTO`` for those that the kernel tables measured.
+        """Return the kernels of the experts; ``AUTO`` for the ones in the kernel tables.
 
         What ``AUTO`` means depends on format and GPU, in the tables of vLLM 0.24.0. All other
         kernels have separate measurements.
@@ -400,7 +400,7 @@ class Deployment:
 
     @property
     def sampling(self) -> Sampling:
-        """Return the sampling settings of draft tokens: those of flags, or else of the model."""
+        """Return the sampling settings of draft tokens: from flags, or else from the model."""
         flags = self.serving
         base = self.model.sampling if flags.generation_config == "auto" else Sampling()
         return models.overridden(base, flags.override_generation_config)

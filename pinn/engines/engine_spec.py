@@ -31,7 +31,7 @@ COPY_S = 4.5e-7
 
 @dataclass(frozen=True)
 class EngineSpec:
-    """Flags in addition to those of ``ServingSpec``, with vLLM's names and defaults, or SGLang's.
+    """Flags that ``ServingSpec`` does not have, with the names and defaults of vLLM or SGLang.
 
     Some fields have no flag in vLLM:
 

@@ -10,7 +10,7 @@ from pinn.specs.model import ModelSpec
 
 # Engines whose kernels differ from vLLM's, and the times of these kernels relative to vLLM's.
 
-#: Kernels of decode attention. ``AUTO`` are those that vLLM runs on the GPU: FlashAttention 3 on
+#: Kernels of decode attention. ``AUTO`` is what vLLM runs on the GPU: FlashAttention 3 on
 #: Hopper, and TensorRT-LLM's kernels, which FlashInfer includes, on Blackwell. SGLang runs the same
 #: kernels (labels of aiconfigurator-core 0.12.0, ``generation_attention_perf``). ``XQA`` are
 #: TensorRT-LLM's own kernels on Hopper (the name is from memory, not from a source).

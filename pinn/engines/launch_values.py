@@ -213,7 +213,7 @@ def _quantization(value: Any, _: str = "") -> Read:
     if form == "none":
         return NOTHING
     if form not in SCHEMES and form not in quantization_words("flag_methods"):
-        return Read(assumed=f"kernels for {value} are unknown: those for config.json are used")
+        return Read(assumed=f"kernels for {value} are unknown: config.json's kernels are used")
     return Read({"precision": form})
 
 

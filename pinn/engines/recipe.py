@@ -351,7 +351,7 @@ def vllm_rules(release: Release) -> tuple[SchedulerRules, str]:
 
 # Resolved settings: an engine's flags and defaults as physical quantities.
 #
-# Costs, features and the simulator depend on these settings alone, and not on the engine's name.
+# Costs, features and the simulator depend only on these settings, not on the engine's name.
 
 #: Types of schedules: prompts and decodes in shared steps, or prompts in separate steps.
 FUSED, PREFILL_FIRST = "fused", "prefill_first"
@@ -438,7 +438,7 @@ class EffectiveRecipe:
         memory_share_of: Memory that the share refers to: ``TOTAL``, ``STATIC`` or ``FREE``.
         sampler_bytes: Peak bytes per logit during sampling.
         counted_graphs: Layers whose CUDA graphs are subtracted from the memory share: ``none``,
-            ``experts`` (those with experts or latent attention) or ``all``.
+            ``experts`` (layers with experts or latent attention) or ``all``.
         counts_longest_requests: Whether the engine computes its logged cache tokens as a number of
             requests of max_model_len tokens.
         padded_width: Number to whose multiple the width of sliced mxfp4 experts is padded by
@@ -456,7 +456,7 @@ class EffectiveRecipe:
         fused_quantization: Whether the fused kernel also quantizes its result.
         all_reduce_latency: Latency of an all-reduce of up to 256 KiB, relative to vLLM's own
             kernel.
-        compiled: Whether eager launches are as fast as those of compiled modules, which have fewer
+        compiled: Whether eager launches are as fast as with compiled modules, which have fewer
             kernels and less Python code.
         decode_kernels: Kernels of decode attention: ``AUTO`` or ``XQA``.
         moe_kernels: Kernels of the experts, as the engine names them; ``AUTO`` if unknown.

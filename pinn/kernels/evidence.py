@@ -113,7 +113,7 @@ def _timed_format(measured: MeasuredShapes, form: str) -> str:
 
 
 def _nearest_message(timed: AllReduce, gpu: GpuSpec, form: str, sizes: Sizes) -> Nearest | None:
-    """Return the nearest message on the GPU's own curves, or else on those of its link type."""
+    """Return the nearest message on the GPU's own curves, or else on its link type's."""
     own = [n for name, n in timed.curves if name == gpu.name]
     link = "nvlink" if gpu.has_nvlink else "pcie"
     pooled = [n for name, n in timed.pools if name == link]

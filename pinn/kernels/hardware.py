@@ -124,7 +124,7 @@ def hardware(gpus: Chips, gpu_ids: Ids, formats: Sequence[str], format_ids: Ids)
 
 
 def chip_tags(gpus: Chips) -> Float[np.ndarray, "gpus 5"]:
-    """Return the datasheet values by which surrogates recognize a GPU regardless of its name."""
+    """Return the datasheet values that identify a GPU to surrogates, without its name."""
     rates = [(g.memory_bandwidth_bytes_per_s, g.peak_flop_per_s["bf16"]) for g in gpus]
     cores = [(g.sm_count, g.l2_bytes, g.compute_capability) for g in gpus]
     return np.hstack([np.reshape(rates, (-1, 2)), np.reshape(cores, (-1, 3))]).astype(np.float64)

@@ -106,7 +106,7 @@ def errors(surrogate_name: str, predicted: pd.DataFrame) -> pd.DataFrame:
 
 
 def served(rows: pd.DataFrame, operator: Operator) -> pd.DataFrame:
-    """Return the rows of served sizes: for experts, those within one node and one step's tokens."""
+    """Return the rows of served sizes: for experts, within one node and one step's tokens."""
     if operator.name != "moe":
         return rows
     ranks = rows["tensor_parallel"] * rows["expert_parallel"]

@@ -17,7 +17,7 @@ from pinn.kernels.tables.work import Work
 
 # Monotone interpolation: a surrogate's time never falls when work is added.
 #
-# A network alone may violate this. Its values on a lattice of sizes are therefore replaced by a
+# A network could violate this. Its values on a lattice of sizes are therefore replaced by a
 # monotone envelope along every axis. Between the nodes, times are interpolated linearly in the
 # logarithms. Both operations preserve order, so the result never falls along any axis, and needs
 # only a few look-ups.
@@ -131,7 +131,7 @@ class KernelCorrection(nn.Module):
             self.register_buffer(name, torch.full((inputs,), value, dtype=torch.float64))
 
     def set_range(self, inputs: Float[Tensor, "rows inputs"], clamp: float | None = None) -> None:
-        """Set mean, scale and range of the inputs to those of the training rows."""
+        """Set mean, scale and range of the inputs from the training rows."""
         self.mean.copy_(inputs.mean(0))
         self.scale.copy_(inputs.std(0).clamp_min(1e-6))
         standard = (inputs - self.mean) / self.scale

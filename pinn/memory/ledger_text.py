@@ -90,7 +90,7 @@ def _ends(found: StartUp) -> str:
 
 
 def log_grid(found: StartUp) -> Grid:
-    """Return a table of the lines that the engine would log, next to those that it did log.
+    """Return a table of the lines that the engine would log, next to the lines that it did log.
 
     Sources. vLLM: ``v1/worker/gpu_model_runner.py``, ``gpu_worker.py``,
     ``v1/core/kv_cache_utils.py``. SGLang: ``model_executor/model_runner.py``,

@@ -56,7 +56,7 @@ def _line(engine: str, words: str, pattern: str) -> Line:
 VLLM_KV_TOKENS = _line(VLLM, "KV cache size: ", r"\bKV cache size: @kv_tokens tokens")
 
 _VLLM = [
-    # vllm/v1/engine/core.py; then the API server's line, and from 0.15 on its banner.
+    # Logged by vllm/v1/engine/core.py; then the API server's line, and from 0.15 on its banner.
     ("LLM engine (v", r"Initializing an? (?:V[01] )?LLM engine \(v(?P<release>[^)\s]+)\)"),
     ("server version", r"vLLM (?:API )?server version (?P<release>\d[^\s,]*)"),
     ("  version ", "█  version (?P<release>\\d\\S*)"),
@@ -64,7 +64,7 @@ _VLLM = [
     ("took", r"(?:Loading model weights|Model loading) took #weights Gi?B"),
     ("CUDA graph memory", r"Estimated CUDA graph memory: #graphs_estimated GiB"),
     ("Graph capturing", r"Graph capturing finished in \d+ secs, took #graphs_taken GiB"),
-    # vllm/v1/worker/gpu_worker.py: determine_available_memory
+    # Logged by vllm/v1/worker/gpu_worker.py: determine_available_memory.
     ("KV cache memory", r"Available KV cache memory: #kv_cache GiB"),
     ("KV Cache as", r"reserved #kv_cache ?GiB memory for KV Cache as specified"),
     # vllm/v1/worker/gpu_worker.py: compile_or_warm_up_model. Up to 0.22 the weights are listed
@@ -77,19 +77,19 @@ _VLLM = [
     ("non-torch memory", r" #non_torch GiB for non-torch memory"),
     ("CUDAGraph memory", r" #graphs_taken GiB for CUDAGraph memory"),
     ("in use is", r"Current kv cache memory in use is @kv_cache_exact bytes"),
-    # vllm/v1/core/kv_cache_utils.py, from 0.33 on also kv_cache_planning.py
+    # Logged by vllm/v1/core/kv_cache_utils.py, from 0.33 on also by kv_cache_planning.py.
     ("Maximum concurrency", r"concurrency for @max_model_len tokens per request: #max_concurrency"),
     ("num_gpu_blocks_override=", r"with num_gpu_blocks_override=@blocks"),
-    # vllm/worker/worker.py: determine_num_available_blocks (V0 engine, up to 0.10)
+    # Logged by vllm/worker/worker.py: determine_num_available_blocks (V0 engine, up to 0.10).
     ("total_gpu_memory", r"total_gpu_memory \(#visible ?GiB\)"),
     ("gpu_memory_utilization (", r"gpu_memory_utilization \(#memory_share\)"),
     ("model weights take", r"model weights take #weights ?GiB"),
     ("non_torch_memory takes", r"non_torch_memory takes #non_torch ?GiB"),
     ("activation peak", r"activation peak memory takes #activation_peak ?GiB"),
     ("reserved for KV Cache is", r"reserved for KV Cache is #kv_cache ?GiB"),
-    # vllm/executor/executor_base.py: initialize_cache (V0 engine, up to 0.10)
+    # Logged by vllm/executor/executor_base.py: initialize_cache (V0 engine, up to 0.10).
     ("# CPU blocks", r"# \w+ blocks: @blocks, # CPU blocks"),
-    # vllm/utils/mem_utils.py: MemoryProfilingResult, logged at debug level
+    # Logged at debug level by vllm/utils/mem_utils.py: MemoryProfilingResult.
     ("Memory profiling takes", r"torch peak memory increase: #activation_peak ?GiB"),
     ("non-torch forward", r"non-torch forward increase memory: #non_torch ?GiB"),
     # Settings of the user: "non-default args", the engine's config, or a command.
@@ -97,10 +97,10 @@ _VLLM = [
     ("tensor_parallel_size", r"tensor_parallel_size['\"]?(?:=|: )@tensor_parallel_size"),
 ]  # fmt: skip
 _SGLANG = [
-    # srt/entrypoints/engine.py; from 0.5.19 on a dictionary
+    # Logged by srt/entrypoints/engine.py; from 0.5.19 on as a dictionary.
     ("mem_fraction_static", r"mem_fraction_static['\"]?(?:=|: )#memory_share"),
     ("tp_size", r"\btp_size['\"]?(?:=|: )@tensor_parallel_size"),
-    # srt/model_executor/model_runner.py: load_model
+    # Logged by srt/model_executor/model_runner.py: load_model.
     ("Load weight begin", r"Load weight begin\..*\bavail mem=#free_before_load GB"),
     ("Load weight end", r"Load weight end\..*\bmem usage=#weights GB"),
     ("Load weight end", r"Load weight end\..*\bavail mem=#free_after_load GB"),
@@ -108,7 +108,7 @@ _SGLANG = [
     # before the pool and the pool is an upper bound of addresses.
     ("llocated", r"[Cc]ache (?:is )?allocated\..*\bK size: #kv_cache GB, V size: #kv_values GB"),
     ("llocated", r"[Cc]ache (?:is )?allocated\..*\bKV size: #kv_cache GB"),
-    # srt/managers/scheduler.py
+    # Logged by srt/managers/scheduler.py.
     ("max_total_num_tokens=", r"\bmax_total_num_tokens=@kv_tokens, (?:chunked|max)_prefill"),
     ("context_len=", r"max_running_requests=\d+, context_len=@max_model_len\b"),
     # srt/model_executor/model_runner.py, from 0.5.19 on cuda_graph_setup.py: graphs of decodes, of

@@ -95,7 +95,7 @@ _FIELDS = {f.name for f in fields(StartupLog)}
 _FIRST = {"release", "memory_share", "tensor_parallel_size", "max_model_len"}
 _FREE = {"free_before_load", "free_after_load"}
 _LEAST = {*_FREE, "kv_cache", "kv_cache_exact", "kv_tokens", "blocks", "max_concurrency"}
-#: Names of flags, which alone do not prove that a file is the log of a start.
+#: Names of flags, which do not prove by themselves that a file is the log of a start.
 _ASKED = {"release", "memory_share", "tensor_parallel_size"}
 
 
@@ -159,7 +159,7 @@ def _log(facts: list[Fact], engines: Counter[str]) -> StartupLog:
 
 
 def _of_ranks(engine: str, name: str, values: Mapping[str, list[float | str]]) -> float | str:
-    """Return one value from those that several ranks logged."""
+    """Return one value for all ranks, from the values that they logged."""
     listed = [value for of_rank in values.values() for value in of_rank]
     if name in _FIRST:
         return listed[0]

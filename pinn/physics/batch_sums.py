@@ -31,7 +31,7 @@ class BatchSums:
         prefill_requests: Number of requests that compute prompt tokens.
         decode_requests: Number of requests that generate a token.
         prefill_tokens: Number of prompt tokens scheduled in this step.
-        decode_context: Number of keys that decodes read, including those of their new tokens.
+        decode_context: Number of keys that decodes read, including the keys of their new tokens.
         prefill_cached: Number of keys that prefill chunks read from the cache.
         prefill_pairs: Number of pairs of the prefill chunks.
         windowed_decode_context: Number of keys of ``decode_context`` within the window.

@@ -203,7 +203,7 @@ def fact_row(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> tuple[float, ...]:
 
 @lru_cache(maxsize=16384)
 def model_facts(model: ModelSpec, tp: int) -> dict[str, float]:
-    """Return the numbers of a model's layers on one of ``tp`` GPUs that hold for any GPU model."""
+    """Return the numbers of a model's layers on one of ``tp`` GPUs, which fit any GPU model."""
     dense = dense_work(model, tp)
     found = layer_work.attention_facts(model, tp) | {
         "moe_layers": float(model.moe_layers),

@@ -70,7 +70,7 @@ class Batch:
 
     @property
     def longest(self) -> int:
-        """Return the longest sequence's length in tokens, including those of this step."""
+        """Return the length of the longest sequence after this step, in tokens."""
         ends = zip(self.new_tokens, self.cached_tokens, strict=True)
         return max((new + cached for new, cached in ends), default=0)
 

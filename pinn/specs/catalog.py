@@ -129,7 +129,7 @@ def _sampling(file: Path | None, name: str | None) -> Sampling | None:
     """Return the sampling settings of a generation_config.json, or else those published for a name.
 
     Raises:
-        PinnError: If the file is no JSON object.
+        PinnError: If the file is not a JSON object.
     """
     if file is None:
         content: object = model_names.published_generation(name or "")

@@ -304,7 +304,7 @@ def check_supported(fields: ConfigFields) -> None:
     if not fields.is_listed and fields.architecture.endswith("ForMaskedLM"):
         kind = "bidirectional attention"
     if kind is not None:
-        listed = "see docs/models.md for the supported kinds of layers"
+        listed = "see docs/models.md for the supported layer types"
         fault = f"{fields.model_type} has {kind}, which is not supported: {listed}"
         raise UnknownLayersError(fields.error(fault))
 

@@ -222,7 +222,7 @@ def _words() -> dict[str, dict[str, Any]]:
 def flags_apart(
     specification: type, values: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split values by name into those of a dataclass's flags, and all other values."""
+    """Split values by name into the flags of a dataclass and all other values."""
     names = {flag.name for flag in flags_of(specification)}
     own = {name: value for name, value in values.items() if name in names}
     return own, {name: value for name, value in values.items() if name not in names}

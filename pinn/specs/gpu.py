@@ -41,8 +41,8 @@ class GpuSpec:
         name: Canonical short name, such as ``H100-SXM``.
         memory_bandwidth_bytes_per_s: Peak bandwidth of the device memory.
         memory_bytes: Capacity of the device memory.
-        peak_flop_per_s: Dense tensor-core rate by math kind (``bf16`` always; ``fp8``, ``int8``,
-            ``fp4`` where the chip has them). Never the rate with sparsity.
+        peak_flop_per_s: Dense FLOP/s by tensor-core math (``bf16`` always; ``fp8``, ``int8``,
+            ``fp4`` if the GPU has them). Never the rate with sparsity.
         sm_count: Number of streaming multiprocessors.
         l2_bytes: Size of the last-level cache.
         compute_capability: CUDA compute capability, such as 9.0, which identifies the GPU

@@ -250,7 +250,7 @@ def moe_spec(fields: ConfigFields) -> MoeFfnSpec | None:
         top_k = max(round(top_k * experts / (experts + idle)), 1)
     if top_k > experts:
         raise fields.error(f"{top_k} experts per token are more than the {experts} experts")
-    # two widths, of the experts for text and of those for images
+    # two widths: of the experts for text, and of the experts for images
     if fields.is_type("image_experts"):
         fields = fields.having(
             {"moe_intermediate_size": fields.listed("moe_intermediate_size")[:1]}

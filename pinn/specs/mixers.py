@@ -15,7 +15,7 @@ from pinn.specs.precision import ACTIVATION_BYTES
 GATED_DELTA, KDA, LIGHTNING = "gated_delta", "kda", "lightning"
 MAMBA1, MAMBA2 = "mamba1", "mamba2"
 CONVOLUTION, RECURRENCE = "convolution", "recurrence"
-#: Mixers that process each channel separately; their convolution covers the values alone.
+#: Mixers that process each channel separately; their convolution covers only the values.
 _BY_CHANNEL = (MAMBA1, CONVOLUTION, RECURRENCE)
 
 #: Tokens per chunk of a scan, unless the model has a ``chunk_size``: 64 in flash-linear-attention's
@@ -244,7 +244,7 @@ class LinearMixerSpec:
 
 @dataclass(frozen=True)
 class IndexerSpec:
-    """Indexer of sparse attention, which scores every key and selects those with the top scores.
+    """Indexer of sparse attention, which scores all keys and selects the top-k keys.
 
     Sources: DeepSeek-V3.2-Exp report, section 2.1; vLLM's deepseek_v2.py: Indexer. Tensor
     parallelism replicates it on every GPU.

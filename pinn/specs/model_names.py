@@ -25,7 +25,7 @@ GENERATION_FILE = "generation_config.json"
 def catalog_files() -> dict[str, tuple[str, Path]]:
     """Return the full name and file of each catalog model, by lower-case full name.
 
-    Files of the project take precedence over those of aiconfigurator-core.
+    Files of the project take precedence over aiconfigurator-core's.
     """
     found: dict[str, tuple[str, Path]] = {}
     own = (path for path in data_folder("models").glob("*--*.json"))

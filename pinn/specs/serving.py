@@ -101,5 +101,5 @@ class ServingSpec:
         for each in flags_of(ServingSpec):
             foreign = each.engines and self.engine not in each.engines
             if foreign and getattr(self, each.name) != each.default:
-                remedy = "leave it out, or give the --engine that has it"
+                remedy = "omit it, or give the --engine that has it"
                 raise PinnError(f"{self.engine} has no {each.option}: {remedy}")

@@ -47,7 +47,7 @@ class CoefficientSet:
             returns them, optionally with the user's names in ``named``; empty if the file has no
             such facts.
         coefficients: Alpha and beta of the deployment.
-        taught: Whether each alpha was fitted to data; the others are priors.
+        taught: Whether each alpha was fitted to data; all other alphas are priors.
         base: Coefficients before a calibration; None without a calibration.
         calibration: Data and quality of a calibration's fit, ready for JSON.
         covariance: Covariance of all coefficients after a calibration, beta first; None if it is

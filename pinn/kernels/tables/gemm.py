@@ -111,13 +111,13 @@ def _moe_rules(gpu: GpuSpec, source: table.TableSource) -> table.Rules:
         "expert parallelism of another engine": lambda r: (
             source.whole_experts_only & (r["expert_parallel"] > 1)
         ),
-        "modelopt fp8 on Hopper, three to six times its bound: fp8_block stands in": lambda r: (
+        "modelopt fp8 on Hopper, three to six times its bound: fp8_block replaces it": lambda r: (
             hopper & _named("vllm_modeloptfp8moe")(r)
         ),
         "CUTLASS experts on Blackwell: the fall-back for activations other than SwiGLU": lambda r: (
             blackwell & r["kernel"].str.contains("flashinfer_cutlass")
         ),
-        "SGLang's own call of the kernel, on shapes that vLLM's table has": _named(
+        "SGLang's own call of the kernel, for shapes that vLLM's table covers": _named(
             "sglang_mxfp4_flashinfer"
         ),
         **table.NO_TIME,

@@ -184,6 +184,6 @@ def _checked(module: nn.Module, spec: LinearMixerSpec, hidden: int) -> LinearMix
     expected = sum(prod(projection.shape()) for projection in spec.projections(hidden))
     found = sum(prod(shape) for shape in matrices(module).values())
     if found != expected:
-        text = f"its projections have {found:,} weights, those of {spec.kind} {expected:,}"
+        text = f"its projections have {found:,} weights, expected {expected:,} for {spec.kind}"
         raise UnrecognizedError(text)
     return spec

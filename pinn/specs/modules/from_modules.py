@@ -49,7 +49,7 @@ def model_from_modules(
         config: Parsed config.json.
         source: File name for error messages.
         settings: Facts about the model outside the config.json.
-        refusal: Error that states why the config's keys alone do not determine the layers.
+        refusal: Error that states why the config's keys do not determine the layers.
 
     Raises:
         PinnError: If the modules do not determine the layers either.

@@ -103,7 +103,7 @@ def locate_each(
     folder = files.find_kernels(None, checkpoint)
     if folder is None:
         raise PinnError(
-            "no kernel surrogates beside the checkpoint, so its distance from the data is unknown: "
+            "no kernel surrogates in the checkpoint's folder, so distances are unknown: "
             "fit them with 'python train.py kernels=on'"
         )
     # The JSON file has the hash of the tensor file, so the cache's key covers both files.
