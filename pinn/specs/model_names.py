@@ -212,16 +212,16 @@ _ADAPTER = "adapter_config.json"
 
 
 def check_name(name: str) -> None:
-    """Refuse a name of a release in llama.cpp's or another unsupported engine's format.
+    """Refuse the name of a model in the format of an unsupported engine, such as llama.cpp.
 
     Raises:
-        PinnError: If the name is one of such a release.
+        PinnError: If the name is in the format of such an engine.
 
     >>> check_name("TheBloke/Llama-2-7B-Chat-GGUF")
     Traceback (most recent call last):
     pinn.errors.PinnError: 'TheBloke/Llama-2-7B-Chat-GGUF' is a model in a format of llama.cpp, \
-    whose kernels were not measured: give the model from which it was made, with --quantization \
-    int4 for its size
+whose kernels were not measured: give the model from which it was made, with --quantization \
+int4 for its size
     """
     engines = inverted(models_file("name_words.json")["other_engines"])
     words = re.split(r"[-_./:]", name.lower())
