@@ -197,7 +197,7 @@ def _pairs(engine: str, arguments: list[str], only_known: bool) -> Iterator[tupl
             count = _values(rest)
             yield name, rest[:count]
             del rest[:count]
-        # A word such as -1 is a value; if it is a known flag, the value is missing.
+        # If the next word is a known flag, the value is missing; a word such as -1 is a value.
         elif not rest or _on(known, rest[0].partition("=")[0].replace("_", "-")) in known:
             raise PinnError(f"--serve: {name} needs a value")
         else:

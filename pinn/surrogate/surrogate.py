@@ -40,10 +40,7 @@ def predict_coefficients(network: Network, deployments: Sequence[Deployment]) ->
 def step_seconds(
     beta: Float[np.ndarray, "... features"], costs: StepCosts, sums: BatchSums
 ) -> Float[np.ndarray, "..."]:
-    """Return step times in seconds: ``beta .
-
-    features`` with overlapping launches (``step_time``).
-    """
+    """Return step times in seconds, from coefficients, costs and batch sums (``step_time``)."""
     return step_time(step_features(costs, sums), beta)
 
 

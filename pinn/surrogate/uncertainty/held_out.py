@@ -82,7 +82,7 @@ Step = tuple[Deployment, str, bool]
 def situation(
     kernels: KernelSurrogates, deployment: Deployment, batch: str, gpu_known: bool = True
 ) -> Situation:
-    """Return the situation of a step if these kernels are the training data.
+    """Return the facts of a step known before measurement, with these kernels as training data.
 
     Raises:
         PinnError: If the batch cannot be read, or runs no kernel.
