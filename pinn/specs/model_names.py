@@ -156,7 +156,7 @@ def download_config(repo_id: str) -> Path:
             model or keeps it gated, or if a download fails.
     """
     if not hub_is_reachable():
-        raise PinnError("the model hub did not answer")
+        raise PinnError("the model hub cannot be reached")
     path = _download(repo_id, "config.json")
     if path is None:
         raise PinnError("the model hub does not have it")
