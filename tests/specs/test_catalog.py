@@ -95,9 +95,7 @@ def test_ambiguous_bare_names_list_their_owners(monkeypatch):
     monkeypatch.setattr(
         model_names, "full_names", lambda: {"x": ["qwen/qwen3-32b", "qwen/qwen3-8b"]}
     )
-    with pytest.raises(
-        PinnError, match="fits several models: use one of Qwen/Qwen3-32B, Qwen/Qwen3-8B"
-    ):
+    with pytest.raises(PinnError, match="several models: use one of Qwen/Qwen3-32B, Qwen/Qwen3-8B"):
         load_model("x")
 
 
@@ -116,7 +114,7 @@ def test_a_hub_out_of_reach_fails_soon(monkeypatch):
     monkeypatch.setattr("huggingface_hub.get_session", lambda: _SlowSession())
     monkeypatch.setattr(hub, "PROBE_TIMEOUT_S", 0.2)
     start = time.monotonic()
-    with pytest.raises(PinnError, match="did not answer"):
+    with pytest.raises(PinnError, match="cannot be reached"):
         hub.download_config("org/name")
     assert time.monotonic() - start < 2
 

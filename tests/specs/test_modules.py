@@ -62,9 +62,7 @@ def test_modules_and_keys_tell_the_same_layers(model_type):
 def test_dbrx_has_its_published_parameters():
     from parameter_counts import count_parameters
 
-    with pytest.warns(
-        UserWarning, match=r"read from the modules of DbrxForCausalLM .* 40 mixtures"
-    ):
+    with pytest.warns(UserWarning, match="read from the modules of DbrxForCausalLM .* 40 mixtures"):
         model = load_model(DBRX)
     count = count_parameters(model)
     assert count.total == pytest.approx(132e9, rel=0.01)  # its model card
