@@ -313,7 +313,7 @@ class Deployment:
     def __post_init__(self) -> None:
         asked = self.serving.enable_expert_parallel or self.recipe.expert_parallel_size > 1
         if asked and self.model.moe is None:
-            # vllm/config/model.py: _verify_with_expert_parallelism
+            # Source: vllm/config/model.py: _verify_with_expert_parallelism.
             fault = f"needs a model with experts, but {self.model.name} has none"
             remedy = "omit it; vLLM refuses it, too"
             raise PinnError(f"--enable-expert-parallel {fault}: {remedy}")
@@ -323,7 +323,7 @@ class Deployment:
         capability = self.gpu.compute_capability
         mxfp8 = self.model.moe is not None and self.model.precisions.experts.name == "mxfp4_mxfp8"
         if mxfp8 and not 10 <= capability < 11:
-            # vllm/model_executor/layers/quantization/mxfp4.py: get_mxfp4_backend
+            # Source: vllm/model_executor/layers/quantization/mxfp4.py: get_mxfp4_backend.
             raise PinnError(
                 f"{self.gpu.name} has compute capability {capability}, kernels "
                 "for mxfp4_mxfp8 need 10.x: serve the model as mxfp4, as vLLM "

@@ -237,7 +237,7 @@ def settle_sglang(found: RecipeFields) -> None:
     number = release(found.version)
     adder = f"{_ALIKE} managers/schedule_policy.py: PrefillAdder"
     replicas = values["data_parallel_size"]
-    # server_args.py: _handle_data_parallelism; model_runner.py: max_running_requests.
+    # Sources: server_args.py: _handle_data_parallelism; model_runner.py: max_running_requests.
     values["token_budget"] = max(values["token_budget"] // replicas, 1)
     if serving.max_num_seqs is not None:
         values["max_requests"] = max(values["max_requests"] // replicas, 1)

@@ -43,7 +43,7 @@ class KernelUse:
 
     @property
     def total_seconds(self) -> float:
-        """Return the seconds of all runs."""
+        """Return the seconds of all runs of the kernel in one step."""
         return self.count * self.seconds
 
 

@@ -180,7 +180,7 @@ def _settled(found: dict[str, float | str]) -> dict[str, float | str]:
     values = dict(found)
     if "kv_cache_exact" in values:
         values["kv_cache"] = values["kv_cache_exact"]
-    if "weights" not in values and values.keys() >= _FREE:  # SGLang before 0.4.9
+    if "weights" not in values and values.keys() >= _FREE:  # SGLang before 0.4.9 logs no weights
         free, after = float(values["free_before_load"]), float(values["free_after_load"])
         values["weights"] = free - after
     if "consumed" in values:  # releases that log this value count estimated graphs as activations

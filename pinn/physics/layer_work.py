@@ -137,7 +137,7 @@ def _ffn_matmuls(model: ModelSpec, group: LayerGroup, tp: int) -> Iterator[MatMu
         yield from _mlp(ffn.width, ffn.gated, hidden, group.count, tp, formats.dense_ffn, "")
         return
     yield MatMul("router", ffn.experts, hidden, group.count, precision("bf16"))
-    if ffn.latent_width is not None:  # nemotron_h.py: fc1_latent_proj, fc2_latent_proj
+    if ffn.latent_width is not None:  # source: nemotron_h.py: fc1_latent_proj, fc2_latent_proj
         yield MatMul("latent_down_proj", ffn.latent_width, hidden, group.count, formats.dense_ffn)
         yield MatMul("latent_up_proj", hidden, ffn.latent_width, group.count, formats.dense_ffn)
     if ffn.shared_width:

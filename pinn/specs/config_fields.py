@@ -72,7 +72,7 @@ class ConfigFields:
         return str(self.text.get("model_type") or self.root.get("model_type") or "")
 
     def is_type(self, trait: str) -> bool:
-        """Return whether models of this type have a trait; see :func:`is_type`."""
+        """Return whether types.json lists this model type under a trait."""
         return is_type(self.model_type, trait)
 
     @cached_property

@@ -199,7 +199,7 @@ def _windowed_layers(fields: ConfigFields, layers: int) -> list[bool]:
     if types is not None:
         return [str(kind) not in _FULL for kind in types]
     pattern = fields.get("window_pattern")
-    # EXAONE: a pattern such as "LLLG" of local and global layers
+    # EXAONE has a pattern of local and global layers, such as "LLLG".
     if isinstance(pattern, str) and pattern:
         return [pattern[i % len(pattern)] == "L" for i in range(layers)]
     if pattern is not None:
@@ -241,7 +241,7 @@ def dense_layer(fields: ConfigFields, times: int = 1) -> DenseFfnSpec | None:
 
 
 def moe_spec(fields: ConfigFields) -> MoeFfnSpec | None:
-    """Return the shape of the mixture-of-experts layers; None where the config names no experts."""
+    """Return the shape of the mixture-of-experts layers; None if the config names no experts."""
     experts = 0 if fields.get("experts") == [] else fields.integer("experts", default=0, least=0)
     if not experts or fields.get("enable_moe_block", "is_moe") is False:
         return None
@@ -335,7 +335,7 @@ def moe_plan(fields: ConfigFields, layers: int) -> list[bool]:
 
 def _frequency_plan(fields: ConfigFields, layers: int) -> list[bool]:
     first = fields.integer("first_experts", default=0, least=0)
-    end = fields.integer("moe_layer_end_index", default=-1, least=-1)  # ERNIE 4.5
+    end = fields.integer("moe_layer_end_index", default=-1, least=-1)  # a key of ERNIE 4.5
     last = end if end >= 0 else layers - 1
     frequency = fields.get("moe_layer_freq")
     if isinstance(frequency, list):

@@ -195,7 +195,7 @@ def hub_is_reachable() -> bool:
     def probe() -> None:
         try:
             get_session().head(constants.ENDPOINT, timeout=PROBE_TIMEOUT_S)
-        except Exception:  # any transport error
+        except Exception:  # any transport error means that the hub is out of reach
             return
         answered.set()
 

@@ -179,7 +179,8 @@ def _seconds(
     kernels: Path, encoder: EncoderSpec, gpu: GpuSpec, ranks: int, merged: int, merge: int
 ) -> list[float]:
     """Return the seconds of the first image in a step, and of each further image."""
-    from pinn.kernels.encoder import EncodedImages, kernel_seconds, layer_steps  # imports torch
+    # Imported late, because it loads torch.
+    from pinn.kernels.encoder import EncodedImages, kernel_seconds, layer_steps
     from pinn.kernels.surrogates import KernelSurrogates
 
     surrogates = KernelSurrogates.load(kernels.parent)

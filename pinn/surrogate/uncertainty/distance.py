@@ -121,7 +121,8 @@ def outside_inputs(checkpoint: Path, deployment: Deployment) -> dict[str, float]
 
 
 def _distances(kernels: Path, deployment: Deployment, batches: list[str]) -> list[dict[str, Any]]:
-    from pinn.kernels.surrogates import KernelSurrogates  # imports torch
+    # Imported late, because it loads torch.
+    from pinn.kernels.surrogates import KernelSurrogates
     from pinn.surrogate.uncertainty.held_out import kernel_distance
 
     surrogates = KernelSurrogates.load(kernels.parent)

@@ -29,7 +29,7 @@ BELONGS = ("recipe_sha256", "data_sha256")
 #: Metric whose error is added to the interval of each part of the coefficients.
 _COMMON = {"beta": "tpot", "alpha": "ttft"}
 
-#: Metrics that have a half-width.
+#: Metrics that have a half-width of their own.
 METRICS = ("tpot", "ttft")
 
 Ends = tuple[float, float]
