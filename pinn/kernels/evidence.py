@@ -23,7 +23,7 @@ Sizes = Mapping[str, float]
 
 @dataclass(frozen=True)
 class KernelUse:
-    """One kernel of a step whose time is summed over kernels.
+    """One kernel of a predicted step, with its sizes, its number of runs and its time.
 
     Attributes:
         operator: Part of the step, a key of ``pinn.kernels.composition.COMPOSED_PARTS``.

@@ -51,7 +51,7 @@ class StartUp:
 
     @cached_property
     def predicted(self) -> MemoryFit:
-        """Return the predicted KV cache, also if there is a log."""
+        """Return the predicted KV cache, even if there is a log."""
         return self.fit if self.log is None else memory_fit(self.deployment)
 
     @cached_property

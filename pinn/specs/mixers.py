@@ -102,10 +102,7 @@ class LinearMixerSpec:
 
     @property
     def reach_tokens(self) -> int:
-        """Return 1.
-
-        The state represents all earlier tokens, so a token reads one state at any context.
-        """
+        """Return 1, because a token reads one state, which represents all earlier tokens."""
         return 1
 
     @property

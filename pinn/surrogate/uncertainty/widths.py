@@ -55,7 +55,7 @@ class Widths:
     levels: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, deployment: Deployment, gpu_known: bool) -> float:
-        """Return the factor by which a deployment's traits widen its intervals."""
+        """Return the factor by which the traits of a deployment widen its intervals."""
         return math.prod(self._factors(deployment, gpu_known).values())
 
     def reasons(self, deployment: Deployment, gpu_known: bool) -> dict[str, float]:
