@@ -6,7 +6,7 @@ Data flows one way through the sub-packages, and imports follow it:
           <- measurements <- training <- calibration <- planning <- export <- evaluation
           <- api <- cli
 
-The functions of the commands are in Python under these names, and are imported on first use:
+The functions of the commands are available in Python under these names, imported on first use:
 
 >>> import pinn
 >>> p = pinn.predict(model="Qwen/Qwen3-30B-A3B", gpu="H100", tensor_parallel_size=2)
@@ -108,7 +108,7 @@ __all__ = [
     "sweep",
 ]
 
-#: Module of :mod:`pinn.api` -> the names that it has.
+#: Names that each module of :mod:`pinn.api` provides.
 _MODULES = {
     "breakdown": "breakdown",
     "calibration": "CalibratedServer calibrate",

@@ -1,18 +1,18 @@
-"""The error type that users see as one line, warnings, and text that is safe to print."""
+"""Errors that users see as one line, warnings, and text that is safe to print."""
 
 import sys
 import warnings
 
-#: Most characters of an error message, and of a file name in it.
+#: Maximum number of characters of an error message, and of a file name in a message.
 _MESSAGE_CHARACTERS = 2000
 NAME_CHARACTERS = 200
 
 
 class PinnError(ValueError):
-    """Bad input or a broken file.
+    """Error of bad input or of a broken file.
 
-    The message names what was got, what was expected and the remedy, in one line: the command line
-    prints it as it is and exits with a code other than 0. Control characters from input are
+    The message states what was got, what was expected and the remedy, in one line. The command line
+    prints the message and exits with a code other than 0. Control characters from input are
     escaped.
     """
 
@@ -21,19 +21,19 @@ class PinnError(ValueError):
 
 
 class RefusedError(PinnError):
-    """Error of a deployment that its engine refuses, with the reason and its source."""
+    """Error of a deployment that its engine would refuse, with the reason and its source."""
 
 
 class UnknownLayersError(PinnError):
-    """Error of a config.json whose layers are not determined by its keys, or of an unknown kind."""
+    """Error of a config.json whose keys do not determine its layers, or with unsupported layers."""
 
 
 class TooLargeError(PinnError):
-    """Error of a size beyond a limit of ``pinn.common.documents``."""
+    """Error of a size that exceeds a limit of ``pinn.common.documents``."""
 
 
 def warn_user(text: str) -> None:
-    """Issue a warning, attributed to the line outside this package that made the call."""
+    """Issue a warning that is attributed to the calling line outside this package."""
     frame, level = sys._getframe(1), 2
     while frame.f_back and f"{frame.f_globals.get('__name__')}.".startswith("pinn."):
         frame, level = frame.f_back, level + 1
@@ -41,11 +41,11 @@ def warn_user(text: str) -> None:
 
 
 def printable(text: object, most: int = NAME_CHARACTERS) -> str:
-    r"""Return text for a terminal or a page: control characters escaped, its length limited.
+    r"""Return text for a terminal or a page, with control characters escaped and limited length.
 
     Args:
         text: Object to print, such as a name from a file.
-        most: Most characters; the middle of a longer text becomes ``...``.
+        most: Maximum number of characters; ``...`` replaces the middle of a longer text.
 
     >>> printable("a\x1b[2Jb\n")
     'a\\x1b[2Jb\\n'

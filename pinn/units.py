@@ -1,4 +1,4 @@
-"""Unit conversions, applied once at an edge: inside, everything is SI (seconds, bytes, FLOP).
+"""Factors to SI units, applied once on input; all other code uses seconds, bytes and FLOP.
 
 >>> 250 * MICROSECOND
 0.00025

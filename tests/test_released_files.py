@@ -87,7 +87,7 @@ def test_intervals_of_other_layouts_are_refused(tmp_path: Path) -> None:
     assert {schemas[path] for path in before} >= {f"pinn intervals {i}" for i in (1, 2, 3)}
     for path in before:
         with pytest.raises(
-            PinnError, match="is of another version: calibrate the checkpoint again"
+            PinnError, match="has another format version: calibrate the checkpoint again"
         ):
             numbers_of("intervals", path, tmp_path)
 

@@ -1,1 +1,1 @@
-"""Rules of the engines: defaults, kernels, schedule, memory and compatibility checks."""
+"""Engine behavior: flags, defaults, kernels, scheduling rules and compatibility checks."""

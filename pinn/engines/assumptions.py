@@ -1,4 +1,4 @@
-"""Assumptions of a prediction that the user did not state: release and acceptance rate."""
+"""Assumptions behind a prediction, as text: the release and the speculative acceptance rate."""
 
 from pinn.common.numbers import number
 from pinn.engines.deployment import Deployment
@@ -6,7 +6,7 @@ from pinn.engines.recipe import ASSUMED, measured_line
 
 
 def release_line(deployment: Deployment) -> str:
-    """Return a sentence on the releases that step times are trained on."""
+    """Return the served release and the measured releases of the training data as a sentence."""
     return measured_line(deployment.serving.engine, deployment.serving.engine_version)
 
 
@@ -27,6 +27,6 @@ def acceptance_line(deployment: Deployment) -> str | None:
 
 
 def assumption_lines(deployment: Deployment) -> list[str]:
-    """Return the sentences on the release and, if any, on the acceptance."""
+    """Return the sentence on the release and, with speculation, the one on the acceptance rate."""
     lines = [release_line(deployment), acceptance_line(deployment)]
     return [line for line in lines if line is not None]

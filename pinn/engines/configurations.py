@@ -1,4 +1,4 @@
-"""Configurations by name and flag: single ones, lists, grids, and pools of servers."""
+"""Configurations as keys and values: single ones, lists, grids, and pools of servers."""
 
 import itertools
 import math
@@ -22,11 +22,11 @@ from pinn.specs.model_variants import fallback_of, with_precision
 from pinn.specs.pooling import with_runner
 from pinn.specs.serving import ServingSpec
 
-# Configurations by name and flag, one or many, as deployments.
+# Configurations as keys and values, one or many, and their deployments.
 
-#: Configuration as the user writes it: flag -> value, as text or typed.
+#: Configuration as the user writes it: key -> value, as text or typed.
 Configuration = Mapping[str, object]
-#: Configuration as :func:`canonical` returns it.
+#: Configuration in canonical keys and types, from :func:`canonical`.
 Values = dict[str, FlagValue]
 
 _FLAGS = {**FLAGS, FORCE.name: FORCE}
@@ -36,24 +36,24 @@ _SPELLINGS |= {
     for flag in FLAGS.values()
     for text in (*flag.other_names, *(short.removeprefix("-") for short in flag.shorts))
 }
-#: Switches with the opposite meaning of the flag that they set.
+#: Switches that set a flag to the opposite value.
 _REVERSED = {text for flag in FLAGS.values() for text in flag.reversed_names}
 _ALIASES = {"quantization": "precision", "-q": "precision", "q": "precision"}
 
-#: Every key of a configuration: vLLM's flags with underscores, model, GPU and formats.
+#: All keys of a configuration: vLLM's flags with underscores, model, GPU and formats.
 KEYS = ("model", "gpu", "precision", *_FLAGS)
 
 
 def canonical(configuration: Configuration, where: str = "") -> Values:
-    """Return the given keys in canonical spelling, each value in its type, without blanks.
+    """Return a configuration with canonical keys and typed values, without empty values.
 
     Args:
-        configuration: Keys as in ``KEYS`` or as another engine spells them, with dashes or
+        configuration: Keys as in ``KEYS`` or in another engine's spelling, with dashes or
             underscores, or short as ``-tp`` or ``tp``; ``quantization`` means ``precision``.
-        where: Prefix of error messages, such as a file and a row.
+        where: Prefix of error messages, such as the file and the row.
 
     Raises:
-        PinnError: If a key is unknown or a value is not of its flag's type.
+        PinnError: If a key is unknown, or a value does not have its flag's type.
     """
     found: Values = {}
     for key, value in configuration.items():
@@ -62,7 +62,7 @@ def canonical(configuration: Configuration, where: str = "") -> Values:
             raise PinnError(f"{where}unknown configuration key {key!r}: use {', '.join(KEYS)}")
         if value is not None and value != "":
             if name in found:
-                raise PinnError(f"{where}{name} is given twice, also as {key!r}: leave one out")
+                raise PinnError(f"{where}{name} is given twice, also as {key!r}: omit one of them")
             read = _cell(name, value) if isinstance(value, str) else None
             if read is None:
                 read = _read(name, value, where)
@@ -77,7 +77,7 @@ def _read(name: str, value: object, where: str) -> FlagValue:
 
 @lru_cache(maxsize=65536)
 def _cell(name: str, text: str) -> FlagValue:
-    """Return a text in the type of a flag; None if it does not have that type."""
+    """Convert a text to the type of a flag; return None if the text does not have this type."""
     try:
         return _read(name, text, "")
     except PinnError:
@@ -114,7 +114,7 @@ def make_deployment(configuration: Configuration) -> Deployment:
         configuration: A configuration from :func:`canonical`.
 
     Raises:
-        PinnError: If model or GPU are missing or unknown, or flags are not compatible.
+        PinnError: If the model or the GPU is missing or unknown, or the flags are incompatible.
     """
     for name in ("model", "gpu"):
         if name not in configuration:
@@ -134,7 +134,7 @@ def make_deployment(configuration: Configuration) -> Deployment:
     _warn_of_stand_ins(model)
     if found.serving.enable_lora:
         warnings.warn(
-            "the kernels of LoRA adapters are not included in step times, only their memory is",
+            "step times do not include the kernels of LoRA adapters; only their memory is counted",
             stacklevel=2,
         )
     if warning := beyond_a_machine(found):
@@ -158,19 +158,19 @@ def _model(name: str, precision: str | None) -> ModelSpec:
             stacklevel=2,
         )
     if model.bidirectional:
-        told = "an encoder has no KV cache: the memory that is shown for it stays free"
+        told = "the model is an encoder without KV cache: the memory shown for the cache stays free"
         warnings.warn(
-            f"{name}: {told}; the training data have no server with an encoder", stacklevel=2
+            f"{name}: {told}; there are no encoder models in the training data", stacklevel=2
         )
     return model if precision is None else with_precision(model, precision)
 
 
 def _warn_of_stand_ins(model: ModelSpec) -> None:
-    """Warn of formats without measured kernels, and name those whose kernels are used instead."""
+    """Warn of formats without measured kernels, naming the formats that are used instead."""
     stand_ins = {form.name: form.timed_as for form in vars(model.precisions).values()}
     for form, timed_as in stand_ins.items():
         if timed_as:
-            told = f"kernels in {form} were not measured: those in {timed_as} are used instead"
+            told = f"kernels in {form} were not measured: kernels in {timed_as} are used instead"
             warnings.warn(f"{model.name}: {told}; weight sizes are exact", stacklevel=3)
 
 
@@ -178,9 +178,9 @@ _gpu = lru_cache(maxsize=1024)(load_gpu)
 
 
 def forget_files() -> None:
-    """Clear cached files of models and GPUs.
+    """Clear the cached files of models and GPUs.
 
-    A long-lived process then reads them again, and repeats warnings about models.
+    A long-running process then reads the files again, and repeats the warnings about models.
     """
     forget_models()
     for cached in (_model, _gpu, draft_of):
@@ -193,7 +193,7 @@ def _serving(flags: tuple[tuple[str, Any], ...]) -> ServingSpec:
 
 
 def expand_grid(axes: Configuration, where: str = "") -> list[Values]:
-    """Return every combination of the values under each key; a single value is a list of one.
+    """Return a configuration for every combination of the values of the keys.
 
     Raises:
         PinnError: If a key is unknown, a value has the wrong type or a list is empty.
@@ -215,16 +215,16 @@ def expand_grid(axes: Configuration, where: str = "") -> list[Values]:
 
 
 def check_configurations(count: int, where: str = "") -> None:
-    """Check that a list or grid has at most ``MOST_CONFIGURATIONS``, before it is built.
+    """Check, before a list or grid is built, that it has at most ``MOST_CONFIGURATIONS``.
 
     Raises:
-        PinnError: If there are more configurations.
+        PinnError: If ``count`` exceeds ``MOST_CONFIGURATIONS``.
     """
     documents.check_size(count, documents.MOST_CONFIGURATIONS, f"{where}configurations", "split it")
 
 
 def parse_grid(text: str) -> list[Values]:
-    """Read a grid as written on the command line.
+    """Return the configurations of a grid as written on the command line.
 
     Raises:
         PinnError: If a part is not ``key=value,value``.
@@ -248,17 +248,18 @@ def parse_grid(text: str) -> list[Values]:
 def make_deployments(
     configurations: Iterable[Mapping[str, FlagValue]], skip_invalid: bool = False
 ) -> tuple[list[Values], list[Deployment], list[str]]:
-    """Return the deployments of many configurations.
+    """Return the deployments of many configurations, and why configurations were skipped.
 
     Args:
         configurations: Configurations from :func:`canonical`.
-        skip_invalid: Whether to skip incompatible configurations, which most grids contain.
+        skip_invalid: Whether to skip incompatible configurations, which are in most grids.
 
     Returns:
-        The configurations kept, their deployments, and the reasons why the others were dropped.
+        The valid configurations, their deployments, and the reason for each skipped configuration.
 
     Raises:
-        PinnError: If a configuration is incompatible and not to be skipped, or none is left.
+        PinnError: If a configuration is incompatible and ``skip_invalid`` is false, or if none is
+            valid.
     """
     kept, deployments, reasons = [], [], []
     for number, configuration in enumerate(configurations, 1):
@@ -273,25 +274,25 @@ def make_deployments(
     if not kept:
         why = f", first reason: {reasons[0]}" if reasons else ""
         raise PinnError(
-            f"all {len(reasons)} configurations were skipped{why}: give at least one that is valid"
+            f"all {len(reasons)} configurations were skipped{why}: give at least one valid one"
         )
     return kept, deployments, reasons
 
 
-# Lists and grids of configurations in CSV, YAML or JSON files.
+# Lists and grids of configurations, read from CSV, YAML or JSON files.
 
 SUFFIXES = (".csv", ".yaml", ".yml", ".json")
 
 
 def read_configurations(path: Path) -> list[Values]:
-    """Read a file of configurations.
+    """Return the configurations in a CSV, YAML or JSON file.
 
-    A CSV file has one column per key and one row per configuration. A YAML or JSON file holds a
-    list of configurations, or a grid: a list of values per key, for every combination.
+    A CSV file has one column per key and one row per configuration. A YAML or JSON file contains a
+    list of configurations, or a grid, which has a list of values per key.
 
     Raises:
         PinnError: If the file is missing, malformed or empty, or has an unknown key or a value of
-            the wrong type; names the file and the row.
+            the wrong type; the message names the file and the row.
     """
     if path.suffix.lower() not in SUFFIXES:
         raise PinnError(f"{path}: unknown format: give a name that ends in {', '.join(SUFFIXES)}")
@@ -302,7 +303,7 @@ def read_configurations(path: Path) -> list[Values]:
 
 
 def typed_configurations(typed: str | Path) -> list[Values]:
-    """Return the configurations of a file by its name, or of a grid as typed."""
+    """Return the configurations of a file, if the text is a file's name, or else of a grid."""
     path = files.given_path(typed)
     grid = "=" in str(typed) and not path.is_file()
     return parse_grid(str(typed)) if grid else read_configurations(path)
@@ -335,14 +336,14 @@ def _from_tree(path: Path) -> list[Values]:
 
 
 def _named(tree: Configuration, where: str) -> Configuration:
-    """Return the mapping if all its keys are text; YAML allows others."""
+    """Return a mapping after checking that all keys are text; YAML allows other types."""
     other = [key for key in tree if not isinstance(key, str)]
     if other:
         raise PinnError(f"{where}a key must be text, such as gpu, got {other[0]!r:.60}")
     return tree
 
 
-# A pool of servers as text: ``2x tp=4 ep``.
+# Pools of servers as text, such as ``2x tp=4 ep``.
 
 _WORKERS = re.compile(r"(\d+)x")
 _SHORTS = {short.lstrip("-"): name for name, flag in FLAGS.items() for short in flag.shorts}
@@ -350,20 +351,19 @@ _LAYOUT = "write the number of servers and flags of each, such as '2x tp=4 ep'"
 
 
 def parse_pool(text: str, option: str) -> tuple[int, Values]:
-    """Parse a pool of servers.
+    """Parse the text of a pool of servers, such as ``2x tp=4 ep``.
 
     Args:
-        text: The number of servers with an x (1 without one), and the settings of each of them:
-            flags as ``name=value``, or ``name`` for a switch, in short (``tp``) or in full, and
-            ``gpu`` and ``precision``.
-        option: Option that errors name, such as ``--prefill``.
+        text: The number of servers with the suffix ``x`` (default 1), and the settings of each
+            server: flags in short (``tp``) or in full, ``gpu`` and ``precision``, as ``name=value``
+            or, for a switch, as ``name``.
+        option: Name of the option in error messages, such as ``--prefill``.
 
     Returns:
-        The number of servers, and flags as :func:`pinn.engines.configurations.canonical` returns
-        them.
+        The number of servers, and the flags of each as :func:`canonical` returns them.
 
     Raises:
-        PinnError: If the text cannot be read, names no server, or has an unknown flag or value.
+        PinnError: If the text is malformed, has no server, or has an unknown flag or value.
 
     >>> parse_pool("2x tp=4 ep", "--prefill")
     (2, {'tensor_parallel_size': 4, 'enable_expert_parallel': True})
@@ -383,11 +383,11 @@ def parse_pool(text: str, option: str) -> tuple[int, Values]:
             raise PinnError(f"{option} {text!r}: cannot read {word!r}: {_LAYOUT}")
         if name == "model":
             raise PinnError(
-                f"{option} {text!r}: prefill and decode workers have the same model: "
+                f"{option} {text!r}: prefill and decode workers cannot have different models: "
                 "give it with --model"
             )
         if name in flags:
-            raise PinnError(f"{option} {text!r}: {word!r} is given twice: leave one out")
+            raise PinnError(f"{option} {text!r}: {word!r} is given twice: omit one of them")
         flags[name] = value if equals else True
     return workers, canonical(flags, f"{option}: ")
 

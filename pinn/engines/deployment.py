@@ -1,4 +1,4 @@
-"""A deployment: a model on a GPU under an engine's flags, which determine its step times."""
+"""Deployments: a model on a GPU under an engine's flags, which together determine step times."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ from pinn.specs.precision import ACTIVATION_BYTES, Precision, precision
 from pinn.specs.serving import VLLM, ServingSpec
 from pinn.specs.speculation import DRAFT_MODEL, EAGLE3, MTP, Speculation
 
-# Draft layers: a model's own prediction layer, EAGLE's layer, or a smaller model.
+# Draft models: a model's own prediction layer, EAGLE's layer, or a separate smaller model.
 
-#: Vocabulary of EAGLE-3's drafts (``draft_vocab_size`` of those published for Llama 3).
+#: Vocabulary size of EAGLE-3's draft models (``draft_vocab_size`` of Llama 3's published drafts).
 EAGLE3_VOCABULARY = 32_000
 
 
 @dataclass(frozen=True)
 class Draft:
-    """One pass of the draft model.
+    """Draft model of speculative decoding that runs on the GPU.
 
     Attributes:
-        model: Layers and head of the draft, as a model.
-        joined: Number of hidden states that a projection maps to one: the token's embedding and the
-            target's outputs; 0 without a projection. Its weights have 16 bits and are replicated on
+        model: Layers and output head of the draft model.
+        joined: Number of vectors that a projection maps to one hidden state: the token's embedding
+            and the target's outputs; 0 without a projection. The 16-bit projection is replicated on
             every GPU.
-        shares_head: Whether the draft uses the target's head and embedding.
+        shares_head: Whether the draft model uses the target's output head and embedding.
     """
 
     model: ModelSpec
@@ -62,12 +62,13 @@ class Draft:
 
 @lru_cache(maxsize=1024)
 def draft_of(target: ModelSpec, speculation: Speculation) -> Draft | None:
-    """Return the draft of a model; None if no model drafts on the GPU.
+    """Return the draft model for a target model; None if drafting does not use the GPU.
 
-    A multi-token-prediction layer is one more layer like the model's last (DeepSeek-V3, arXiv
-    2412.19437, section 2.2), EAGLE one dense layer (arXiv 2401.15077) of 16 bits, and EAGLE-3's
-    sees three of the target's layers (arXiv 2503.01840). Without EAGLE's config.json its layer is
-    assumed to have the target's attention, and a feed-forward part as wide as a token uses there.
+    - Multi-token prediction: one more layer like the model's last one (DeepSeek-V3, arXiv
+      2412.19437, section 2.2).
+    - EAGLE: one dense 16-bit layer (arXiv 2401.15077). EAGLE-3's layer sees three layers of the
+      target (arXiv 2503.01840). Without a config.json, EAGLE's layer is assumed to have the
+      target's attention, and a feed-forward part with the width that a token uses in the target.
 
     Raises:
         PinnError: If a draft model is not found.
@@ -90,18 +91,18 @@ def _layers(target: ModelSpec, group: LayerGroup, name: str) -> ModelSpec:
 
 
 def _published(draft: str) -> ModelSpec | None:
-    """Return the draft model if its config.json is a file or in the catalog; else None."""
+    """Return the draft model if its config.json is a file or in the catalog; None otherwise."""
     if draft and (files.given_path(draft).exists() or find_in_catalog(draft) is not None):
         return load_model(draft)
     return None
 
 
 def _attention_group(target: ModelSpec) -> LayerGroup:
-    """Return the last layers with attention over keys and a feed-forward part."""
+    """Return the last group of layers that have attention over keys and a feed-forward part."""
     usual = [g for g in target.layer_groups if isinstance(g.attention, Attention) and g.ffn]
     if not usual:
         fault = (
-            "no layer with attention and a feed-forward network, from which the "
+            "no layer with attention and a feed-forward network from which the "
             "draft model's layer could be derived"
         )
         raise PinnError(f"{target.name} has {fault}: give a draft model, or draft by n-grams")
@@ -109,12 +110,12 @@ def _attention_group(target: ModelSpec) -> LayerGroup:
 
 
 def prediction_layer(target: ModelSpec) -> ModelSpec:
-    """Return one more layer like the model's last, as a model."""
+    """Return a model of one prediction layer, which is like the target's last layer."""
     return _layers(target, replace(_attention_group(target), count=1), f"{target.name} MTP")
 
 
 def eagle_layer(target: ModelSpec) -> ModelSpec:
-    """Return one dense 16-bit layer with the model's attention, as a model."""
+    """Return a model of one dense 16-bit layer with the target's attention."""
     last = _attention_group(target)
     assert isinstance(last.attention, Attention)
     attention = replace(last.attention, window_tokens=None)
@@ -125,20 +126,21 @@ def eagle_layer(target: ModelSpec) -> ModelSpec:
     return replace(layer, precisions=models.WeightPrecisions())
 
 
-# Effects of recurrent states on a recipe: larger blocks in vLLM, and no prefix caching.
+# Effects of recurrent states on a configuration: larger blocks in vLLM, and no prefix caching.
 #
-# vLLM keeps states in the pool of blocks that also has keys and values. It enlarges a block until a
-# layer's keys and values take as much as a layer's state, and a request has one block per group of
-# such layers. A state belongs to one exact prefix, so engines find shared prefixes only where a
-# state was kept. vLLM keeps states at the ends of blocks from 0.28 on, which is not modelled.
+# vLLM keeps states in the same pool of blocks as keys and values. It enlarges a block until a
+# layer's keys and values take as much memory as a layer's state. A request has one block per group
+# of recurrent layers. A state belongs to one exact prefix, so engines find shared prefixes only
+# where a state was kept. From 0.28 on, vLLM keeps states at the ends of blocks, which is not
+# modelled.
 
-#: Tokens of which a block is a multiple for attention kernels: 16 for FlashAttention. For MLA
-#: kernels ``latent_state_block`` of the defaults' table has the number.
+#: Number of tokens of which attention kernels require blocks to be a multiple: 16 for
+#: FlashAttention. For MLA kernels the number is ``latent_state_block`` in the table of defaults.
 KERNEL_TOKENS = 16
-#: Tokens between checkpoints of states within a prompt, of which a block is a multiple, too (vllm
-#: 0.33.0 v1/attention/backends/gdn_attn.py: FLASHINFER_GDN_CHECKPOINT_ALIGNMENT).
+#: Tokens between checkpoints of states within a prompt, by mixer type; blocks are a multiple of it
+#: (vllm 0.33.0 v1/attention/backends/gdn_attn.py: FLASHINFER_GDN_CHECKPOINT_ALIGNMENT).
 _CHECKPOINT_TOKENS = {"gated_delta": 64}
-#: Tokens of a block of DeepSeek-V4's keys in vLLM, for any ``--block-size``
+#: Tokens per block of DeepSeek-V4's keys in vLLM, for any ``--block-size``
 #: (deepseek_v4/nvidia/flashmla.py: get_supported_kernel_block_sizes).
 COMPRESSED_BLOCK = 256
 
@@ -147,14 +149,14 @@ _OTHERS = "prefixes of states are not modelled"
 
 
 def with_states(recipe: EffectiveRecipe, d: Deployment) -> EffectiveRecipe:
-    """Return the recipe with the effects of recurrent states; unchanged for other models.
+    """Return the configuration with the effects of recurrent states; unchanged without such states.
 
-    vLLM keeps states in KV blocks; a model without keys and values has one block of the longest
-    context. Other engines keep states in a separate pool.
+    vLLM keeps states in KV blocks. A model without keys and values has one block, which covers the
+    longest context. Other engines keep states in a separate pool.
 
     Args:
-        recipe: Recipe from flags and defaults.
-        d: Deployment of the recipe.
+        recipe: Resolved engine configuration from flags and defaults.
+        d: Deployment with this configuration.
     """
     states = [g.attention for g in d.model.layer_groups if isinstance(g.attention, LinearMixerSpec)]
     if not states:
@@ -199,9 +201,9 @@ def _with_compressed_keys(recipe: EffectiveRecipe, d: Deployment) -> EffectiveRe
 
 
 def _with_whole_prompts(recipe: EffectiveRecipe, d: Deployment) -> EffectiveRecipe:
-    """Return the recipe without chunked prefill and prefix caching for bidirectional models.
+    """Return the configuration; bidirectional models have no chunked prefill or prefix caching.
 
-    Tokens of these models attend to later ones, so a part of a prompt cannot be computed alone.
+    Tokens of these models attend to later ones, so no part of a prompt can be computed separately.
     Source: vllm 0.33.0 config/model.py: is_chunked_prefill_supported, is_prefix_caching_supported.
     """
     if not d.model.bidirectional:
@@ -221,10 +223,11 @@ def _with_page_sizes(recipe: EffectiveRecipe, d: Deployment) -> EffectiveRecipe:
 
 
 def page_ratios(model: ModelSpec, tp: int) -> tuple[int, int]:
-    """Return the tokens of a block of full attention, and of a window, in units of the smallest.
+    """Return the block sizes of full and of windowed attention, relative to the smaller one.
 
-    Pages have one size: layers that keep fewer bytes of a token keep more tokens in one, if that is
-    a multiple (kv_cache_utils.py: unify_kv_cache_spec_page_size), and pad it if not.
+    All blocks have the same number of bytes. If the ratio of bytes per token is a whole number,
+    layers with fewer bytes per token keep more tokens per block; otherwise the block is padded
+    (kv_cache_utils.py: unify_kv_cache_spec_page_size).
     """
     widths = {True: 0.0, False: 0.0}
     for mixer in cached_attention(model):
@@ -236,16 +239,17 @@ def page_ratios(model: ModelSpec, tp: int) -> tuple[int, int]:
 
 
 def cached_attention(model: ModelSpec) -> Iterator[Attention]:
-    """Yield the attention of each group of layers with a cache of its own."""
+    """Yield the attention of each group of layers whose cache is not another layer's."""
     mixers = (group.attention for group in model.layer_groups)
     return (m for m in mixers if isinstance(m, Attention) and not m.shares_cache)
 
 
 def keeps_state_ends(d: Deployment) -> bool:
-    """Return whether states at block ends are kept for prefixes, which takes two blocks.
+    """Return whether the engine keeps states at the ends of blocks for prefixes, in two blocks.
 
-    ``mamba_cache_mode`` "align", from 0.28 on unless prefix caching is off (models/config.py:
-    MambaModelConfig; v1/kv_cache_interface.py: MambaSpec.max_memory_usage_bytes).
+    From 0.28 on, vLLM's ``mamba_cache_mode`` is "align" unless prefix caching is off
+    (models/config.py: MambaModelConfig; v1/kv_cache_interface.py:
+    MambaSpec.max_memory_usage_bytes).
     """
     if d.serving.engine != VLLM or not d.serving.enable_prefix_caching:
         return False
@@ -254,29 +258,29 @@ def keeps_state_ends(d: Deployment) -> bool:
 
 
 def cached_width(mixer: Attention, tensor_parallel_size: int) -> float:
-    """Return the cached elements of a token in one layer on one GPU; MLA's are replicated."""
+    """Return the cached elements per token and layer on one GPU; every GPU has all of MLA's."""
     if isinstance(mixer, LatentAttentionSpec):
         return float(mixer.kv_width)
     return max(mixer.kv_heads // tensor_parallel_size, 1) * mixer.pair_width
 
 
-# A model on GPUs under an engine configuration, to which coefficients belong.
+# A model on GPUs under an engine configuration, which coefficients are predicted for.
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """A checked (model, GPU, serving configuration) triple.
+    """A model on a GPU under an engine's flags, checked for compatibility.
 
     Attributes:
         model: Served model.
-        gpu: GPU that serves it.
+        gpu: GPU that serves the model.
         serving: Engine and its flags.
         force: Whether to skip the compatibility checks (``pinn.engines.refusals``).
 
     Raises:
         RefusedError: If the engine refuses the flags, unless forced.
         PinnError: If there are no experts to spread, too many replicas, fewer layers than pipeline
-            stages or fewer heads than GPUs, or the GPU has no kernels for mxfp4 experts with mxfp8
+            stages, fewer heads than GPUs, or no kernels on the GPU for mxfp4 experts with mxfp8
             activations.
     """
 
@@ -287,7 +291,7 @@ class Deployment:
 
     @cached_property
     def recipe(self) -> EffectiveRecipe:
-        """Return the flags and the engine's defaults as physical quantities."""
+        """Return the resolved engine configuration: the flags, and defaults for all others."""
         found = effective_recipe(self.serving, self.gpu, self.model.model_type)
         engine = self.serving.engine
         version = recipes.served_release(engine, self.serving.engine_version)
@@ -297,21 +301,21 @@ class Deployment:
 
     @property
     def longest_context(self) -> int:
-        """Return the longest context that is served, in tokens."""
+        """Return the maximum context that is served, in tokens."""
         return self.serving.max_model_len or self.model.max_position
 
     @cached_property
     def draft(self) -> Draft | None:
-        """Return the draft model; None without speculative decoding, or where n-grams draft."""
+        """Return the draft model; None without speculative decoding, and for n-grams."""
         drafts = self.recipe.speculation
         return None if drafts is None else draft_of(self.model, drafts)
 
     def __post_init__(self) -> None:
         asked = self.serving.enable_expert_parallel or self.recipe.expert_parallel_size > 1
         if asked and self.model.moe is None:
-            # vllm/config/model.py: _verify_with_expert_parallelism
-            fault = f"needs a model with experts and {self.model.name} has none"
-            remedy = "leave it out; vLLM refuses it, too"
+            # Source: vllm/config/model.py: _verify_with_expert_parallelism.
+            fault = f"needs a model with experts, but {self.model.name} has none"
+            remedy = "omit it; vLLM refuses it, too"
             raise PinnError(f"--enable-expert-parallel {fault}: {remedy}")
         replicas, most = self.serving.data_parallel_size, documents.MOST_REPLICAS
         remedy = "predict a single replica with its share of the load"
@@ -319,7 +323,7 @@ class Deployment:
         capability = self.gpu.compute_capability
         mxfp8 = self.model.moe is not None and self.model.precisions.experts.name == "mxfp4_mxfp8"
         if mxfp8 and not 10 <= capability < 11:
-            # vllm/model_executor/layers/quantization/mxfp4.py: get_mxfp4_backend
+            # Source: vllm/model_executor/layers/quantization/mxfp4.py: get_mxfp4_backend.
             raise PinnError(
                 f"{self.gpu.name} has compute capability {capability}, kernels "
                 "for mxfp4_mxfp8 need 10.x: serve the model as mxfp4, as vLLM "
@@ -332,19 +336,19 @@ class Deployment:
         fewest = min((g.attention.heads for g in self.model.layer_groups if g.attention), default=0)
         tp = self.recipe.tensor_parallel_size
         if 0 < fewest < tp:
-            fault = f"exceed the {fewest} attention heads of {self.model.name}, and no head is cut"
-            raise PinnError(f"{tp} GPUs for tensor parallelism {fault}: use fewer")
+            fault = f"exceed the {fewest} attention heads of {self.model.name}; no head is split"
+            raise PinnError(f"{tp} GPUs for tensor parallelism {fault}: use fewer GPUs")
         found = None if self.force else refusal_of(self)
         if found is not None:
             raise RefusedError(found.text)
 
     @property
     def kv_cache_precision(self) -> Precision:
-        """Return the format of the KV cache: the flag's, or the checkpoint's if it is ``auto``."""
+        """Return the KV cache's number format: the flag's, or the checkpoint's for ``auto``."""
         return self.kv_precision(self.recipe)
 
     def kv_precision(self, recipe: EffectiveRecipe) -> Precision:
-        """Return the format of keys and values under a recipe."""
+        """Return the number format of keys and values in a resolved engine configuration."""
         flag = recipe.kv_cache_dtype
         if flag == "auto":
             return self.model.kv_cache_precision
@@ -352,7 +356,7 @@ class Deployment:
 
     @property
     def decode_attention_time(self) -> float:
-        """Return the engine's decode attention time relative to the kernels that vLLM runs."""
+        """Return the time of the engine's decode attention relative to vLLM's kernels."""
         if self.recipe.decode_kernels == kernel_choice.AUTO or not self._is_hopper:
             return 1.0
         wide = self.kv_cache_precision.bytes_per_weight >= ACTIVATION_BYTES
@@ -364,13 +368,16 @@ class Deployment:
 
     @property
     def expert_kernels(self) -> str:
-        """Return the kernels of the experts; ``AUTO`` for those that were timed as the default.
+        """Return the kernels of the experts; ``AUTO`` for the ones in the kernel tables.
 
-        Of block-scaled fp8, ``AUTO`` is Triton's kernel on Hopper, CUTLASS's where whole experts
-        are spread there, and TensorRT-LLM's on data-centre Blackwell (tables of vLLM 0.24.0). So
-        CUTLASS's differs on Hopper where experts are not spread, Triton's on Blackwell. Of mxfp4,
-        ``AUTO`` is a kernel of its own on both, so Marlin's differs (vLLM's
-        VLLM_MXFP4_USE_MARLIN); elsewhere Marlin is what ``AUTO`` picks.
+        What ``AUTO`` means depends on format and GPU, in the tables of vLLM 0.24.0. All other
+        kernels have separate measurements.
+
+        - Block-scaled fp8: Triton on Hopper (CUTLASS if whole experts are spread over GPUs), and
+          TensorRT-LLM's kernel on data-center Blackwell. CUTLASS is therefore separate on Hopper if
+          experts are not spread, and Triton on Blackwell.
+        - mxfp4: kernels other than Marlin on Hopper and Blackwell, so Marlin is separate there
+          (vLLM's VLLM_MXFP4_USE_MARLIN). On other GPUs, ``AUTO`` is Marlin.
         """
         if self.model.moe is None:
             return kernel_choice.AUTO
@@ -386,14 +393,14 @@ class Deployment:
 
     @property
     def expert_kernel_format(self) -> Precision:
-        """Return the format whose kernels multiply the experts; Marlin's if it expands them."""
+        """Return the format whose kernels multiply the experts; Marlin's format for Marlin."""
         if self.expert_kernels == MARLIN:
             return precision(kernel_choice.MARLIN_FORMAT)
         return self.model.precisions.experts
 
     @property
     def sampling(self) -> Sampling:
-        """Return the sampling of draft tokens: by flags, or else as for the model."""
+        """Return the sampling settings of draft tokens: from flags, or else from the model."""
         flags = self.serving
         base = self.model.sampling if flags.generation_config == "auto" else Sampling()
         return models.overridden(base, flags.override_generation_config)

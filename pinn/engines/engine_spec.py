@@ -1,4 +1,4 @@
-"""Engine settings that decide the schedule but not the coefficients."""
+"""Engine settings that affect scheduling but not the coefficients."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pinn.specs.flags import check_flags, flag
 from pinn.specs.serving import SGLANG, TRTLLM
 
 ROUTINGS = (LEAST_LOADED, ROUND_ROBIN)
-#: Stores of keys and values in host memory.
+#: Implementations of a store of keys and values in host memory.
 NATIVE, LMCACHE = "native", "lmcache"
-#: Times at which SGLang's HiCache stores a prefix: once computed, once used again, or when it
-#: leaves the GPU (sglang 0.5.3 to 0.5.23 server_args.py, like the choices below).
+#: Times at which SGLang's HiCache stores a prefix: once it is computed, once it is reused, or when
+#: it leaves the GPU (sglang 0.5.3 to 0.5.23 server_args.py, like the choices below).
 WRITE_POLICIES = (WRITE_THROUGH, WRITE_SELECTIVE, WRITE_BACK) = (
     "write_through", "write_through_selective", "write_back",
 )  # fmt: skip
@@ -23,24 +23,28 @@ IO_BACKENDS = (KERNEL, DIRECT) = ("kernel", "direct")
 MEM_LAYOUTS = (
     "layer_first", "page_first", "page_first_direct", "page_first_kv_split", "page_head",
 )  # fmt: skip
-#: Bytes at PCIe rate that correspond to the overhead of one small copy. Separate copies of up to
-#: 28 KiB are slower than one kernel that fills an H100's PCIe link (vllm 0.33.0
-#: v1/kv_offload/cpu/swap_blocks_triton.py: THRESHOLD_BYTES), so each is taken to cost as much time
-#: as 28 KiB at 64 GB/s.
+#: Overhead of one small copy over PCIe, in seconds: the time of 28 KiB at 64 GB/s. Separate copies
+#: of up to 28 KiB are slower than one kernel that fills an H100's PCIe link (vllm 0.33.0
+#: v1/kv_offload/cpu/swap_blocks_triton.py: THRESHOLD_BYTES).
 COPY_S = 4.5e-7
 
 
 @dataclass(frozen=True)
 class EngineSpec:
-    """Flags beside those of ``ServingSpec``; each has vLLM's name and default, or SGLang's.
+    """Flags that ``ServingSpec`` does not have, with the names and defaults of vLLM or SGLang.
 
-    vLLM has no flag for ``activation_reserve_bytes`` (it measures it at start, in place of the
-    estimate of ``pinn.memory``), ``replicas`` (servers of their own, among which a load
-    balancer chooses as among data-parallel ranks), ``data_parallel_routing`` (``round_robin`` is an
-    external load balancer's), ``router`` and what goes with it (``pinn.engines.routers``),
-    ``kv_transfer_*`` and ``reject_long_requests`` (without it the workload is refused).
-    ``api_server_count`` None means one for each data-parallel rank
-    (``vllm/entrypoints/cli/serve.py``); without ``v1_multiprocessing`` there is one only.
+    Some fields have no flag in vLLM:
+
+    - ``activation_reserve_bytes``: vLLM measures it at start. It replaces the estimate of
+      ``pinn.memory``.
+    - ``replicas``: separate servers. Like data-parallel ranks, they share a load balancer.
+    - ``data_parallel_routing``: ``round_robin`` means an external load balancer.
+    - ``router`` and its settings: see ``pinn.engines.routers``.
+    - ``kv_transfer_*``: transfer of keys and values between prefill and decode workers.
+    - ``reject_long_requests``: without it, a workload with too long requests is refused.
+
+    An ``api_server_count`` of None means one server per data-parallel rank
+    (``vllm/entrypoints/cli/serve.py``), or a single one without ``v1_multiprocessing``.
     """
 
     async_scheduling: bool | None = flag(
@@ -201,7 +205,7 @@ class EngineSpec:
     def __post_init__(self) -> None:
         check_flags(self)
         if not self.v1_multiprocessing and (self.api_server_count or 1) > 1:
-            fault = f"{self.api_server_count} API servers need an engine in a process of its own"
+            fault = f"{self.api_server_count} API servers need an engine in a separate process"
             raise PinnError(f"{fault}: leave --no-v1-multiprocessing or --api-server-count out")
 
         if self.router_weights and self.router != PREFIX_AWARE:
@@ -218,17 +222,17 @@ class EngineSpec:
 
     @property
     def offloads(self) -> bool:
-        """Return whether keys and values have a second tier."""
+        """Return whether keys and values are also stored in a second tier."""
         return self.connects or self.enable_hierarchical_cache
 
     @property
     def connects(self) -> bool:
-        """Return whether the second tier is one of vLLM's connectors."""
+        """Return whether the second tier is a KV connector of vLLM."""
         return bool(self.kv_offloading_size or self.kv_transfer_config)
 
     @property
     def without_tier(self) -> EngineSpec:
-        """Return the settings without a second tier of KV."""
+        """Return the settings without the second tier of keys and values."""
         return replace(
             self, kv_offloading_size=None, kv_transfer_config="", enable_hierarchical_cache=False
         )

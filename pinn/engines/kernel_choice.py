@@ -1,4 +1,4 @@
-"""Choice of kernels by an engine, for attention and for experts."""
+"""Kernels that an engine chooses, for attention and for experts."""
 
 from dataclasses import replace
 from functools import cache
@@ -8,45 +8,45 @@ from pinn.errors import PinnError
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import ModelSpec
 
-# Engines whose kernels differ from vLLM's, and the relative time of these kernels.
+# Engines whose kernels differ from vLLM's, and the times of these kernels relative to vLLM's.
 
-#: Kernels of decode attention: ``AUTO`` for those that vLLM runs on the GPU, ``XQA`` for
-#: TensorRT-LLM's own (this name is from memory, not from a source). By the labels of
-#: aiconfigurator-core 0.12.0 (``generation_attention_perf``) vLLM runs FlashAttention 3 on Hopper
-#: and TensorRT-LLM's kernels, which FlashInfer brings, on Blackwell; SGLang does the same.
+#: Kernels of decode attention. ``AUTO`` is what vLLM runs on the GPU: FlashAttention 3 on
+#: Hopper, and TensorRT-LLM's kernels, which FlashInfer includes, on Blackwell. SGLang runs the same
+#: kernels (labels of aiconfigurator-core 0.12.0, ``generation_attention_perf``). ``XQA`` are
+#: TensorRT-LLM's own kernels on Hopper (the name is from memory, not from a source).
 AUTO, XQA = "auto", "xqa"
 HOPPER = 9.0
-#: Time of XQA's kernels on Hopper relative to FlashAttention 3's in vLLM 0.24.0, by the bits of a
-#: cached element: geometric means over H100 and H200 (1.10 and 1.14; 0.69 and 0.63) of all shapes
-#: that both tables have, without a window, with heads of 64 or 128 elements, where vLLM's take
-#: 30 us or more. Shorter ones do not compare: TensorRT-LLM's operator rotates and stores keys as
-#: well. On Blackwell, where both run the same kernels, the same means are 1.06 and 1.04. Of Ampere,
-#: Ada and RTX one card each was timed: nothing is said of them.
+#: Time of XQA's kernels on Hopper relative to FlashAttention 3's in vLLM 0.24.0, by bits of a
+#: cached element. They are geometric means over H100 and H200 (1.10 and 1.14; 0.69 and 0.63) of all
+#: shapes in both tables without a window, with heads of 64 or 128 elements, for which vLLM takes 30
+#: us or more. Shorter times cannot be compared, since TensorRT-LLM's operator also rotates and
+#: stores keys. On Blackwell, where the kernels are the same, the means are 1.06 and 1.04. Ampere,
+#: Ada and RTX have no ratio: only one GPU of each was measured.
 XQA_TIME = {16: 1.12, 8: 0.66}
 
 
-# Kernels of routed experts: the engine's own choice, or others with timings of their own.
+# Kernels of routed experts: the engine's own choice, or kernels with separate measurements.
 
 AUTO, TRITON, CUTLASS, MARLIN = "auto", "triton", "cutlass", "marlin"
 
-#: Format with which Marlin's expert kernels were timed; they expand any weights of 4 bits alike.
+#: Format in which Marlin's expert kernels were measured; Marlin expands all 4-bit weights alike.
 MARLIN_FORMAT = "int4_wo"
 
 
-#: Names of kernels in the engines' own spellings: vLLM's ``--moe-backend``, SGLang's
-#: ``--moe-runner-backend`` and TensorRT-LLM's ``moe_config.backend``. Those that are timed as the
-#: engine's own choice in the kernel tables are ``AUTO``.
+#: Names of expert kernels as the engines spell them: vLLM's ``--moe-backend``, SGLang's
+#: ``--moe-runner-backend`` and TensorRT-LLM's ``moe_config.backend``. ``AUTO`` means the kernels
+#: that the kernel tables measured as the engine's choice.
 @cache
 def kernel_names() -> dict[str, str]:
-    """Return every name in ``data/engines/kernel_names.csv`` with the kernels that it means."""
+    """Return the kernels that each name in ``data/engines/kernel_names.csv`` means."""
     return {row["name"]: row["kernels"] for row in engine_rows("kernel_names.csv")}
 
 
 def named_kernels(name: str) -> str:
-    """Return ``AUTO``, ``TRITON``, ``CUTLASS`` or ``MARLIN`` for a flag's value.
+    """Return ``AUTO``, ``TRITON``, ``CUTLASS`` or ``MARLIN`` for a flag's value, by its meaning.
 
     Raises:
-        PinnError: If no engine has such kernels.
+        PinnError: If no engine has kernels of this name.
     """
     found = kernel_names().get(name.lower())
     if found is None:
@@ -57,10 +57,10 @@ def named_kernels(name: str) -> str:
 
 
 def known_kernels(name: str) -> str:
-    """Return a flag's value in lower case, if some engine has kernels of that name.
+    """Return a flag's value in lower case, after checking that an engine has these kernels.
 
     Raises:
-        PinnError: If no engine has such kernels.
+        PinnError: If no engine has kernels of this name.
     """
     named_kernels(name)
     return name.lower()
@@ -69,10 +69,10 @@ def known_kernels(name: str) -> str:
 def with_release_kernels(
     recipe: EffectiveRecipe, model: ModelSpec, gpu: GpuSpec, engine: str, version: str
 ) -> EffectiveRecipe:
-    """Return the recipe with the kernels that the release picks, unless a flag names some.
+    """Return the configuration with the release's expert kernels, unless a flag names kernels.
 
     Args:
-        recipe: Recipe from flags and defaults.
+        recipe: Resolved engine configuration from flags and defaults.
         model: Served model.
         gpu: GPU of the deployment.
         engine: ``vllm``, ``sglang`` or ``trtllm``.
@@ -90,5 +90,5 @@ def with_release_kernels(
 
 
 def as_in_tables(gpu: GpuSpec) -> str:
-    """Return the flag value whose kernels are timed as ``AUTO`` on a GPU, for any release."""
+    """Return the ``--moe-backend`` value that has the times of ``AUTO`` on a GPU in any release."""
     return TRITON if gpu.compute_capability == HOPPER else "flashinfer_trtllm"

@@ -5,7 +5,7 @@ from pinn.specs.serving import VLLM
 
 
 def hardware_label(deployment: Deployment) -> str:
-    """Return GPU, parallelism of the attention, formats and engine: ``H100-SXM TP 8 bf16``."""
+    """Return GPU, attention parallelism, formats and engine as text: ``H100-SXM TP 8 bf16``."""
     recipe, engine = deployment.recipe, deployment.serving.engine
     ranks = {"PP": recipe.pipeline_parallel_size, "DP": recipe.data_parallel_size}
     parts = [deployment.gpu.name, f"TP {recipe.tensor_parallel_size}"]
@@ -16,7 +16,7 @@ def hardware_label(deployment: Deployment) -> str:
 
 
 def format_label(deployment: Deployment) -> str:
-    """Return the formats of attention and feed-forward part, or one if they are equal."""
+    """Return the formats of attention and feed-forward part as text, once if they are equal."""
     formats = deployment.model.precisions
     ffn = formats.dense_ffn if deployment.model.moe is None else formats.experts
     names = dict.fromkeys([formats.attention.name, ffn.name])

@@ -1,4 +1,4 @@
-"""Reader of a launch command, flag by flag."""
+"""Reader of an engine's launch command, flag by flag."""
 
 import difflib
 import json
@@ -23,21 +23,22 @@ from pinn.specs.serving import SGLANG, TRTLLM, VLLM
 #
 # Names are those of the argument parsers of vLLM 0.10.2 to 0.33.0 and SGLang 0.5.3 to 0.5.23
 # (``vllm/engine/arg_utils.py``, ``entrypoints``; ``srt/server_args.py``, ``arg_groups/fields``),
-# and of ``trtllm-serve`` with the keys of its YAML options (from memory). A test compares the
-# table with the source of the newest release.
+# and of ``trtllm-serve`` with the keys of its YAML options (from memory). A test compares the table
+# with the source of the newest release.
 
 TAKEN, NO_EFFECT, UNMODELLED = "taken", "no_effect", "unmodelled"
 SWITCH, VALUE, VALUES = "switch", "value", "values"
 
 
 class Known(NamedTuple):
-    """A flag of an engine.
+    """Treatment of an engine's flag.
 
     Attributes:
-        kind: ``TAKEN``, ``NO_EFFECT`` (on the time of a step) or ``UNMODELLED``.
-        takes: ``SWITCH``, ``VALUE`` or ``VALUES``.
-        field: Field of ``ServingSpec`` or ``EngineSpec`` that the flag sets; with ``!`` in front to
-            the opposite, with ``:`` by a reader of ``pinn.engines.launch_values``.
+        kind: Effect on predictions: ``TAKEN`` (sets a field), ``NO_EFFECT`` or ``UNMODELLED``.
+        takes: Arguments of the flag: ``SWITCH`` for none, ``VALUE`` for one, ``VALUES`` for
+            several.
+        field: Field of ``ServingSpec`` or ``EngineSpec`` that the flag sets. The prefix ``!`` means
+            the opposite value, ``:`` a reader of ``pinn.engines.launch_values``.
     """
 
     kind: str
@@ -47,7 +48,7 @@ class Known(NamedTuple):
 
 @cache
 def known_flags(engine: str) -> dict[str, Known]:
-    """Return flag with dashes -> description of the flag."""
+    """Return the description of each flag of an engine, by the flag's name with dashes."""
     return {
         name: Known(row["kind"], row["takes"], row["field"])
         for row in engine_rows("launch_flags.csv")
@@ -57,15 +58,16 @@ def known_flags(engine: str) -> dict[str, Known]:
 
 
 def unknown_flag(engine: str, name: str) -> PinnError:
-    """Return an error for an unknown flag that names the nearest known one."""
+    """Return the error for an unknown flag, which names the nearest known flag."""
     close = difflib.get_close_matches(name, sorted(known_flags(engine)), n=1, cutoff=0.5)
     meant = f": did you mean {close[0]}?" if close else ": leave it out"
     return PinnError(f"{name} is not a known flag of {engine}{meant}")
 
 
-# From a launch command to a configuration, and to flags without effect.
+# Conversion of a launch command to a configuration and lists of flags without effect.
 
-#: Short names of keys in vLLM's JSON arguments (0.33.0 ``vllm/engine/arg_utils.py``).
+#: Full names of short flags for keys of vLLM's JSON arguments (0.33.0
+#: ``vllm/engine/arg_utils.py``).
 _PARTS = {
     "--spec-method": "--speculative-config.method",
     "--spec-model": "--speculative-config.model",
@@ -77,7 +79,7 @@ _OWN = {VLLM: ("VLLM_",), SGLANG: ("SGLANG_", "SGL_"), TRTLLM: ("TRTLLM_", "TLLM
 
 @dataclass
 class Launch:
-    """A launch command.
+    """Configuration and flags that a launch command sets.
 
     Attributes:
         engine: One of ``ENGINES``.
@@ -99,7 +101,7 @@ class Launch:
 
     @property
     def lines(self) -> list[str]:
-        """Return the sentences on flags of the three kinds, without empty ones."""
+        """Return a sentence on each of the three lists of flags that is not empty."""
         titles = "taken from the command", "no effect on predictions", "not modelled"
         lists = [self.taken, self.no_effect, self.unmodelled]
         shown = [", ".join(printable(word, 500) for word in words) for words in lists]
@@ -107,17 +109,17 @@ class Launch:
 
 
 def read_launch(command: str, gpu: GpuSpec | None = None, release: str = "") -> Launch:
-    """Read a launch command of vLLM, SGLang or TensorRT-LLM.
+    """Return the settings in a launch command of vLLM, SGLang or TensorRT-LLM.
 
     Args:
         command: Command as typed in a shell, possibly with variables, a container image and line
             breaks.
-        gpu: GPU of the server; some variables depend on it.
-        release: Release of the engine, if the command's image names none.
+        gpu: GPU of the server, which decides the effect of some variables.
+        release: Release of the engine, if the command has no image that names it.
 
     Raises:
         PinnError: If the command starts no known engine, names no model, or has an unknown flag;
-            the message names the nearest flag.
+            the message then names the nearest flag.
     """
     words = launch_values.words_of(command)
     found = read_arguments(words.engine, words.arguments, words.release or release)
@@ -125,7 +127,7 @@ def read_launch(command: str, gpu: GpuSpec | None = None, release: str = "") -> 
     if words.release:
         found.configuration["engine_version"] = words.release
     if "model" not in found.configuration:
-        raise PinnError("--serve: the command has no model: add it")
+        raise PinnError("--serve: the command names no model: add the model")
     for name, value in words.variables.items():
         _take_variable(found, name, value, gpu)
     return found
@@ -134,23 +136,24 @@ def read_launch(command: str, gpu: GpuSpec | None = None, release: str = "") -> 
 def read_arguments(
     engine: str, arguments: list[str], release: str = "", only_known: bool = False
 ) -> Launch:
-    """Read an engine's arguments without the program.
+    """Return the settings in an engine's arguments.
 
     Args:
         engine: One of ``ENGINES``.
-        arguments: Arguments of the engine, without the program.
-        release: Release of the engine; some flags depend on it.
+        arguments: Words of the command after the program.
+        release: Release of the engine, which decides the meaning of some flags.
         only_known: Whether to skip unknown flags, for commands that an engine has accepted.
 
     Raises:
-        PinnError: Under the conditions of :func:`read_launch`.
+        PinnError: If the arguments name no model, or have an unknown flag.
     """
     found = Launch(engine, release)
     known, pairs = known_flags(engine), list(_pairs(engine, arguments, only_known))
     files = [_of_file(engine, value) for name, value in pairs if _is_file(known, name)]
     typed = [(name, value) for name, value in pairs if not _is_file(known, name)]
     inside = list(chain.from_iterable(files))
-    # Typed arguments override vLLM's and SGLang's files, but TensorRT-LLM's file overrides them.
+    # Typed arguments override the YAML file in vLLM and SGLang; in TensorRT-LLM the file overrides
+    # them.
     ordered = [*typed, *inside] if engine == TRTLLM else [*inside, *typed]
     for name, value in _gathered(engine, ordered).items():
         _take(found, name, value)
@@ -162,7 +165,7 @@ def _is_file(known: Mapping[str, Known], name: str) -> bool:
 
 
 def _pairs(engine: str, arguments: list[str], only_known: bool) -> Iterator[tuple[str, Any]]:
-    """Yield flags with their values, in order."""
+    """Yield each flag of a command with its value, in order."""
     known, rest, positional = known_flags(engine), list(arguments), ""
     while rest:
         word = rest.pop(0)
@@ -194,7 +197,7 @@ def _pairs(engine: str, arguments: list[str], only_known: bool) -> Iterator[tupl
             count = _values(rest)
             yield name, rest[:count]
             del rest[:count]
-        # The next word is a flag, not a value such as -1.
+        # If the next word is a known flag, the value is missing; a word such as -1 is a value.
         elif not rest or _on(known, rest[0].partition("=")[0].replace("_", "-")) in known:
             raise PinnError(f"--serve: {name} needs a value")
         else:
@@ -202,7 +205,7 @@ def _pairs(engine: str, arguments: list[str], only_known: bool) -> Iterator[tupl
 
 
 def _values(rest: list[str]) -> int:
-    """Return the number of words before the next flag."""
+    """Return the number of words before the next flag of a command."""
     return next((i for i, word in enumerate(rest) if word.startswith("-")), len(rest))
 
 
@@ -211,7 +214,7 @@ def _known(engine: str, name: str) -> Known:
     found = known.get(_on(known, name))
     base, dot, _ = name.partition(".")
     if found is None and dot and base in known:
-        # A key within a JSON argument.
+        # The name is a key within a JSON argument, joined by a dot.
         whole = known[base]
         found = None if whole.takes == SWITCH or _is_file(known, base) else whole
     if found is None:
@@ -220,7 +223,7 @@ def _known(engine: str, name: str) -> Known:
 
 
 def _on(known: Mapping[str, Known], name: str) -> str:
-    """Return the flag that a ``--no-`` flag turns off."""
+    """Return the flag that a ``--no-`` flag disables."""
     on = f"--{name.removeprefix('--no-')}"
     off = name.startswith("--no-") and name not in known and on in known
     return on if off and known[on].takes == SWITCH else name
@@ -246,7 +249,7 @@ def _of_file(engine: str, path: str) -> Iterator[tuple[str, object]]:
 
 
 def _gathered(engine: str, pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
-    """Return flag -> its last value; dotted keys of a JSON argument are merged into one object."""
+    """Return the last value of each flag; dotted keys of a JSON argument form one object."""
     known, found = known_flags(engine), dict[str, object]()
     for name, value in pairs:
         name = _PARTS.get(name, name) if engine == VLLM else name
@@ -298,7 +301,7 @@ def _take(found: Launch, name: str, value: object) -> None:
 
 
 def _as_typed(name: str, value: object) -> str:
-    """Return a flag as it is typed; a switch that is off is ``--no-...``."""
+    """Return a flag and its value as typed in a shell; a disabled switch is ``--no-...``."""
     if value is True:
         return name
     if value is False and name.startswith("--"):
@@ -329,10 +332,10 @@ def _take_variable(found: Launch, name: str, value: str, gpu: GpuSpec | None) ->
 
 
 def _runs_mxfp4(model: str, gpu: GpuSpec | None) -> bool:
-    """Return whether the mxfp4 kernels of a deployment can choose the activation format.
+    """Return whether mxfp4 kernels with 16-bit and with 8-bit activations are available.
 
-    They can for mxfp4 checkpoints on compute capability 10.x (``vllm 0.15.1 quantization/mxfp4.py:
-    get_mxfp4_backend``).
+    This is the case for mxfp4 checkpoints on compute capability 10.x (``vllm 0.15.1
+    quantization/mxfp4.py: get_mxfp4_backend``).
     """
     if gpu is not None and not 10 <= gpu.compute_capability < 11:
         return False

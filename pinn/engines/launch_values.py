@@ -1,4 +1,4 @@
-"""Words and flag values of a launch command."""
+"""Words of a launch command, and the values of its flags."""
 
 import re
 import shlex
@@ -15,9 +15,9 @@ from pinn.specs.pooling import GENERATE, POOLING
 from pinn.specs.quantization_block import quantization_words
 from pinn.specs.serving import DEEPEP, KV_CACHE_DTYPES, SGLANG, TRTLLM, VLLM
 
-# Words of a launch command: variables, the engine, its release, its arguments.
+# Words of a launch command: its variables, the engine, its release and its arguments.
 
-#: Words that start an engine. A positional model may follow all but the second and third.
+#: Words that start each engine. A positional model may follow all but the second and the third.
 _PROGRAMS = [(r["engine"], tuple(r["words"].split())) for r in engine_rows("launch_programs.csv")]
 _IMAGE = re.compile(
     r"(?:.*/)?(?P<name>vllm-openai|sglang|tensorrt-llm/release)(?::(?P<tag>[\w.-]+))?(?:@sha256:\w+)?"
@@ -32,7 +32,7 @@ class Words(NamedTuple):
 
     Attributes:
         engine: One of ``ENGINES``.
-        release: Release in the image's tag; empty without one.
+        release: Release in the tag of the container image; empty without an image.
         variables: Environment variables that the command sets.
         arguments: Arguments of the engine.
     """
@@ -44,7 +44,7 @@ class Words(NamedTuple):
 
 
 def words_of(command: str) -> Words:
-    """Split a command into its parts.
+    """Split a launch command into engine, release, variables and arguments.
 
     Raises:
         PinnError: If quotes do not match, or the command starts no known engine.
@@ -77,22 +77,22 @@ def words_of(command: str) -> Words:
     return Words(engine, release, {m[1]: m[2] for m in variables}, _arguments(words[first:]))
 
 
-#: Start of a list of arguments, or of the YAML of a container.
+#: Pattern of the start of a list of arguments, or of a container's YAML.
 _LISTED = re.compile(r"\s*(?:[\[{]|- |(?:command|args|image|env|name):\s)")
 
 
 def _shell_line(text: str) -> str:
-    """Return a list of arguments, or a container of Kubernetes, as it would be typed in a shell.
+    """Convert a list of arguments or a Kubernetes container to the equivalent shell command.
 
-    A container's ``command``, ``args``, ``image`` and ``env`` count. Arguments that name no program
-    are those of vLLM's image.
+    Of a container, ``command``, ``args``, ``image`` and ``env`` are read. Arguments without a
+    program are arguments of vLLM's image.
 
     Raises:
-        PinnError: If it is no YAML, or holds something else.
+        PinnError: If the text is not YAML, or contains something else.
     """
     found = documents.parse_yaml(text, "--serve")
     if isinstance(found, list) and len(found) == 1 and isinstance(found[0], dict):
-        (found,) = found  # an entry of ``containers``
+        (found,) = found  # the only entry of ``containers``
     listed = found if isinstance(found, dict) else {"args": found}
     parts = [listed.get(name) or [] for name in ("command", "args")]
     parts = [part if isinstance(part, list) else [part] for part in parts]
@@ -117,7 +117,7 @@ def _shell_line(text: str) -> str:
 
 
 def _image(words: list[str]) -> tuple[int, str, str]:
-    """Return the position of a container's image, its engine and release; -1 without one."""
+    """Return the position of a container image, its engine and its release; -1 without an image."""
     is_container = {"docker", "podman", "nerdctl"} & {word.rsplit("/", 1)[-1] for word in words}
     for i, word in enumerate(words if is_container else ()):
         match = _IMAGE.fullmatch(word.replace("#", "/"))
@@ -129,7 +129,7 @@ def _image(words: list[str]) -> tuple[int, str, str]:
 
 
 def _program(words: list[str], start: int) -> tuple[str, int] | None:
-    """Return the engine that words start, and the position of its first argument."""
+    """Return the engine that the words from ``start`` launch, and its first argument's position."""
     for i in range(start, len(words)):
         for engine, program in _PROGRAMS:
             here = words[i : i + len(program)]
@@ -145,14 +145,14 @@ def _arguments(words: list[str]) -> list[str]:
     return [word.removesuffix(";") for word in words[: min(end, last)]]
 
 
-# Values of a launch command's flags, converted to fields of the specifications.
+# Values of the flags in a launch command, converted to fields of the specifications.
 
 
 class Read(NamedTuple):
-    """Fields that a flag sets; without fields and assumptions the flag has no effect.
+    """Effect of a flag; without fields and assumption, the flag has no effect.
 
     Attributes:
-        fields: Key of a configuration -> value.
+        fields: Value of each key of a configuration that the flag sets.
         assumed: Sentence on what is not modelled; empty if the flag is modelled.
     """
 
@@ -165,12 +165,12 @@ NOTHING = Read()
 
 @cache
 def _words(kind: str) -> dict[str, str]:
-    """Return words of ``data/engines/launch_words.csv`` with their meaning here.
+    """Return the meaning of words in ``data/engines/launch_words.csv``.
 
     Args:
-        kind: ``cache`` for formats of the KV cache; ``quiet`` for keys of a compilation config that
-            change neither kernels nor graphs that are told apart here; ``graphs`` for modes of CUDA
-            graphs.
+        kind: Type of words: ``cache`` for formats of the KV cache; ``graphs`` for modes of CUDA
+            graphs; ``quiet`` for keys of a compilation config without effect on the modelled
+            kernels and graphs.
     """
     rows = engine_rows("launch_words.csv")
     return {row["word"]: row["meaning"] for row in rows if row["kind"] == kind}
@@ -180,10 +180,10 @@ _PASSES = ("fuse_allreduce_rms", "enable_fi_allreduce_fusion")
 
 
 def whole_number(text: str) -> object:
-    """Return the number in ``32k`` or ``1M`` as vLLM reads it; other text unchanged.
+    """Return the number in a text such as ``32k`` or ``1M``; other text is returned unchanged.
 
-    ``vllm 0.15.1 vllm/engine/arg_utils.py: human_readable_int``: small letters are decimal, large
-    ones binary.
+    As in vLLM, lower-case suffixes are decimal and upper-case suffixes binary (``vllm 0.15.1
+    vllm/engine/arg_utils.py: human_readable_int``).
 
     >>> whole_number("32k"), whole_number("1M"), whole_number("7")
     (32000, 1048576, '7')
@@ -196,13 +196,13 @@ def whole_number(text: str) -> object:
 
 
 def plain(engine: str, name: str, value: object) -> Read:
-    """Read a value that a field takes unchanged, or in another spelling."""
+    """Return the effect of a value that a field has unchanged, or in another spelling."""
     if name == "kv_cache_dtype":
         value = _words("cache").get(str(value), str(value))
         if value not in KV_CACHE_DTYPES:
             return Read(assumed=f"cache format {value}")
     if name == "max_model_len" and str(value).lower() in ("-1", "auto"):
-        return Read(assumed="the longest context that fits: the model's maximum is used")
+        return Read(assumed="the longest context that fits is unknown: the model's maximum is used")
     if name == "speculative_config" and engine != VLLM and str(value).lower() in ("none", ""):
         return NOTHING
     return Read({name: whole_number(value) if isinstance(value, str) else value})
@@ -213,7 +213,7 @@ def _quantization(value: Any, _: str = "") -> Read:
     if form == "none":
         return NOTHING
     if form not in SCHEMES and form not in quantization_words("flag_methods"):
-        return Read(assumed=f"kernels for {value}: those of the format in config.json are used")
+        return Read(assumed=f"kernels for {value} are unknown: config.json's kernels are used")
     return Read({"precision": form})
 
 
@@ -225,7 +225,7 @@ def _generation(value: object, _: str = "") -> Read:
     named = {"auto": "auto", "model": "auto", "vllm": "vllm", "openai": "vllm"}
     if str(value) in named:
         return Read({"generation_config": named[str(value)]})
-    return Read(assumed=f"sampling settings in {value}: the model's own are used")
+    return Read(assumed=f"sampling settings in {value} are not read: the model's own are used")
 
 
 def _largest_graph(value: object, _: str = "") -> Read:
@@ -235,7 +235,7 @@ def _largest_graph(value: object, _: str = "") -> Read:
 
 
 def _chunk(value: Any, _: str = "") -> Read:
-    if int(value) <= 0:  # sglang 0.5.9 server_args.py: -1 turns it off
+    if int(value) <= 0:  # sglang 0.5.9 server_args.py: -1 disables it
         return Read({"enable_chunked_prefill": False})
     return Read({"max_num_batched_tokens": int(value)})
 
@@ -247,7 +247,7 @@ def _all_to_all(value: Any, _: str = "") -> Read:
 
 
 def _balance(value: Any, _: str = "") -> Read:
-    """Read TensorRT-LLM's balance settings; the default wait is 50 steps."""
+    """Return the effect of TensorRT-LLM's balance settings; the default wait is 50 steps."""
     if isinstance(value, bool) or str(value).lower() in ("true", "false"):
         on = str(value).lower() == "true"
         return Read({"attention_dp_timeout_iters": 50} if on else {}, "" if on else "no balance")
@@ -260,7 +260,7 @@ def _speculation(value: object, _: str = "") -> Read:
 
 
 def _overrides(value: object, _: str = "") -> Read:
-    """Read vLLM's overrides; scaled positions allow a longer context than the model's."""
+    """Return the effect of vLLM's config overrides; scaled positions extend the maximum context."""
     values = _object(value, "--hf-overrides")
     if any("rope" in key or key in ("max_position_embeddings", "rope_type") for key in values):
         return Read({"force": True}, "--max-model-len is not compared with the model's maximum")
@@ -268,15 +268,16 @@ def _overrides(value: object, _: str = "") -> Read:
 
 
 def _rope(value: object, _: str = "") -> Read:
-    """Read the mapping that scales positions."""
+    """Return the effect of the settings that scale positions (rope scaling)."""
     return _overrides({"rope_scaling": _object(value, "--rope-scaling")})
 
 
 def _optimization(value: object, version: str) -> Read:
-    """Read vLLM's optimization level: since 0.12, 0 runs without graphs, 1 with piecewise graphs.
+    """Return the effect of vLLM's optimization level on CUDA graphs.
 
-    ``vllm 0.15.1 vllm/config/vllm.py: OPTIMIZATION_LEVEL_00``; levels 2 and 3 are the default.
-    Before 0.12 it was the level of compilation.
+    Since 0.12, level 0 runs without graphs and level 1 with piecewise graphs; levels 2 and 3 are
+    the default (``vllm 0.15.1 vllm/config/vllm.py: OPTIMIZATION_LEVEL_00``). Before 0.12, it was
+    the level of compilation.
     """
     level = str(value).removeprefix("O")
     if version and release(version) < (0, 12):
@@ -287,7 +288,7 @@ def _optimization(value: object, version: str) -> Read:
 
 
 def _compilation(value: object, version: str) -> Read:
-    """Read vLLM's ``CompilationConfig``: CUDA graphs, and the fusion of all-reduce and norm."""
+    """Return the effect of vLLM's ``CompilationConfig``: CUDA graphs and fused all-reduces."""
     if isinstance(value, int) or (isinstance(value, str) and re.fullmatch(r"O?[0-3]", value)):
         return _optimization(value, version)
     values = _object(value, "--compilation-config")
@@ -295,7 +296,7 @@ def _compilation(value: object, version: str) -> Read:
     assumed = []
     passes = values.pop("pass_config", {}) or {}
     for key, item in {**values, **passes}.items():
-        if item is None:  # a missing value is the default
+        if item is None:  # a missing value means the default
             continue
         if key in _PASSES:
             fields["fuse_all_reduce"] = bool(item)
@@ -318,7 +319,7 @@ def _object(value: object, name: str) -> dict[str, Any]:
 
 
 def _task(value: object, _: str = "") -> Read:
-    """Read ``--task``, the old name of ``--runner``, or ``--convert``, which selects pooling."""
+    """Return the effect of ``--task``, the old name of ``--runner``, or of ``--convert``."""
     word = str(value)
     if word in ("auto", "none", "draft", "transcription"):
         return NOTHING
@@ -334,7 +335,7 @@ def _spread(_value: object, _: str = "") -> Read:
 
 
 def _connector(value: Any, _: str) -> Read:
-    """Read a KV connector; only those with a second tier in host memory are modelled."""
+    """Return the effect of a KV connector; only those with a tier in host memory are modelled."""
     where = "--kv-transfer-config"
     given = value if isinstance(value, dict) else documents.parse_json(value, where)
     connector = given.get("kv_connector")
@@ -343,7 +344,7 @@ def _connector(value: Any, _: str) -> Read:
     return Read(assumed=f"without the transfers of {connector}")
 
 
-#: Field in the table -> function that reads a value of a release.
+#: Name in the table -> function that returns the effect of a value in a release.
 READERS: dict[str, Callable[[Any, str], Read]] = {
     f":{read.__name__.removeprefix('_')}": read
     for read in (
@@ -354,7 +355,7 @@ READERS: dict[str, Callable[[Any, str], Read]] = {
 }  # fmt: skip
 
 
-#: Environment variables of LMCache -> keys of its connector's configuration.
+#: Keys of LMCache's connector configuration, by environment variable.
 _LMCACHE = {
     "LMCACHE_LOCAL_CPU": "lmcache.local_cpu",
     "LMCACHE_MAX_LOCAL_CPU_SIZE": "lmcache.max_local_cpu_size",
@@ -363,7 +364,7 @@ _LMCACHE = {
 
 
 def connector_variable(configuration: Mapping[str, Any], name: str, value: str) -> Read | None:
-    """Return the field that a variable of LMCache sets; None for others or without LMCache.
+    """Return the field that a variable of LMCache sets; None for other variables or connectors.
 
     The connector's own configuration overrides the variable.
     """
@@ -380,9 +381,9 @@ def connector_variable(configuration: Mapping[str, Any], name: str, value: str) 
 
 
 def variable_read(name: str, on: bool) -> Read | None:
-    """Return the fields that a switched environment variable sets; None if it is unknown.
+    """Return the fields that an environment variable sets if it is on or off; None if unknown.
 
-    Each effective state of a variable has a line in ``data/engines/launch_variables.csv``.
+    Each state of a variable with an effect has a line in ``data/engines/launch_variables.csv``.
     """
     lines = [row for row in engine_rows("launch_variables.csv") if row["variable"] == name]
     line = next((row for row in lines if on == (row["when"] == "on")), None)

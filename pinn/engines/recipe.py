@@ -1,4 +1,4 @@
-"""Resolved engine configuration: a release's defaults, and every setting derived from them."""
+"""Resolved engine configuration ("recipe"): the flags, and a release's defaults for all others."""
 
 import math
 import re
@@ -17,30 +17,30 @@ from pinn.units import GIB
 
 # Defaults of the engines, by engine, version, GPU, tensor parallelism and model.
 #
-# ``data/engines/defaults.csv`` has every default once, with its source. The first row that fits
-# applies; an empty cell fits everything.
+# ``data/engines/defaults.csv`` has every default once, with its source. The first matching row
+# applies; an empty cell matches everything.
 
-#: Numbers of a version.
+#: Numbers of a version, such as (0, 15, 1).
 Release = tuple[int, ...]
-#: Pattern of a version with an optional suffix.
+#: Pattern of a version, which may have a suffix.
 _RELEASE = re.compile(r"v?(\d+(?:\.\d+)*)")
 
 
 @dataclass(frozen=True)
 class Default:
-    """One line of a table of defaults; a condition without a column is always met.
+    """One row of a table of defaults; a condition whose column is empty is always met.
 
     Attributes:
         engine: ``vllm``, ``sglang`` or ``trtllm``.
-        flag: Field of ``ServingSpec``; for expert kernels the number format of their weights.
+        flag: Field of ``ServingSpec``; for expert kernels, the number format of their weights.
         since: First release with the default; None for no lower limit.
-        until: First release without it; None for no upper limit.
-        gpu: Regular expression for a part of the GPU's name in small letters; empty for any.
-        limits: Smallest value, and first value beyond the range, of the GPU's memory in GiB, its
-            compute capability and the tensor-parallel size.
-        models: Types of the models; empty for any.
-        spread: Ways to spread experts, of ``tp``, ``ep`` and ``dp``; empty for any.
-        value: Value as the flag reads it.
+        until: First release without the default; None for no upper limit.
+        gpu: Regular expression for a part of the GPU's name in lower case; empty for any GPU.
+        limits: Minimum (included) and maximum (excluded) of the GPU's memory in GiB, of its compute
+            capability and of the tensor-parallel size.
+        models: Values of ``model_type``; empty for any.
+        spread: Ways to distribute experts, out of ``tp``, ``ep`` and ``dp``; empty for any.
+        value: Value of the flag, as text.
         assumed: Whether the default is an assumption, not read in the engine's source.
         source: Source of the default.
     """
@@ -58,7 +58,7 @@ class Default:
     source: str
 
     def holds(self, version: Release, gpu: GpuSpec, tp: int, model_type: str, spread: str) -> bool:
-        """Return whether the default applies to a release, GPU, parallel size, model and spread."""
+        """Return whether the default applies to a release, GPU, TP size, model and ``spread``."""
         sizes = gpu.memory_bytes / GIB, gpu.compute_capability, tp
         return (
             (self.since is None or version >= self.since)
@@ -72,7 +72,7 @@ class Default:
 
 @lru_cache(maxsize=1024)
 def release(version: str) -> Release:
-    """Return the numbers of a version, without suffixes such as a release candidate's.
+    """Return the numbers of a version, without suffixes such as ``rc1``.
 
     Raises:
         PinnError: If the version does not begin with a number.
@@ -91,12 +91,12 @@ def release(version: str) -> Release:
 
 @cache
 def engine_rows(name: str) -> list[dict[str, str]]:
-    """Return the rows of a table of ``data/engines`` in order; the file is read once."""
+    """Return the rows of a table in ``data/engines``, in order; each file is read once."""
     return read_rows(data_folder("engines") / name)
 
 
 def typed(kind: Any, text: str) -> object:
-    """Return a table's text in the type of the field that it sets; ``yes`` is true."""
+    """Convert a table's text to the type of a field; ``yes`` means true."""
     return text == "yes" if kind is bool else kind(text)
 
 
@@ -120,7 +120,7 @@ def _of(engine: str, flag: str) -> tuple[Default, ...]:
 
 @cache
 def models_named(engine: str) -> frozenset[str]:
-    """Return the model types on which any default of an engine depends."""
+    """Return the model types for which an engine has special defaults."""
     return frozenset(m for d in all_defaults() if d.engine == engine for m in d.models)
 
 
@@ -128,18 +128,18 @@ def models_named(engine: str) -> frozenset[str]:
 def engine_default(
     engine: str, flag: str, version: str, gpu: GpuSpec, tp: int = 1, model_type: str = ""
 ) -> Default:
-    """Return the default of a flag.
+    """Return the default of a flag in a release, on a GPU, for a model.
 
     Args:
         engine: ``vllm``, ``sglang`` or ``trtllm``.
         flag: Field of ``ServingSpec``.
         version: Release as in ``--engine-version``.
         gpu: GPU of the deployment.
-        tp: GPUs of a replica.
+        tp: Tensor-parallel size.
         model_type: ``model_type`` of the model's config.json.
 
     Raises:
-        PinnError: If the version is no release, or the table has no default.
+        PinnError: If the version is not a release, or the table has no default that applies.
     """
     numbers = release(version)
     for default in _of(engine, flag):
@@ -152,15 +152,16 @@ def engine_default(
 def release_kernels(
     engine: str, version: str, form: str, gpu: GpuSpec, spread: str
 ) -> Default | None:
-    """Return the expert kernels that a release picks by default; None if unknown.
+    """Return the default expert kernels of a release; None if they are unknown.
 
     Args:
         engine: ``vllm``, ``sglang`` or ``trtllm``.
         version: Release as in ``--engine-version``.
         form: Number format of the experts' weights.
         gpu: GPU of the deployment.
-        spread: ``tp`` where each expert is cut over tensor-parallel GPUs, ``ep`` where whole ones
-            are spread over those, ``dp`` where over ranks of data parallelism.
+        spread: Distribution of the experts. With ``tp``, each expert is split over tensor-parallel
+            GPUs. Whole experts are on those GPUs with ``ep``, or on data-parallel ranks with
+            ``dp``.
     """
     lines = (line for line in kernel_defaults() if (line.engine, line.flag) == (engine, form))
     numbers = release(version)
@@ -168,28 +169,27 @@ def release_kernels(
 
 
 def reference_version(engine: str) -> Default:
-    """Return the release whose defaults apply if none is named, as a row of the table."""
+    """Return the table row of the release whose defaults apply if the user names no release."""
     return _of(engine, "engine_version")[0]
 
 
-#: Spelling of the engines' names in output.
+#: Names of the engines in output.
 _TITLES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 
 
 def served_release(engine: str, version: str) -> str:
-    """Return the release whose defaults apply: the named one, else the newest that was read."""
+    """Return the release whose defaults apply: the given one, or the newest with known defaults."""
     return version or reference_version(engine).value
 
 
 def unread_notice(engine: str, version: str) -> str | None:
-    """Return a note on a release outside those whose source was read; None within.
+    """Return a note if the defaults of a release are unknown; None if they are known.
 
-    An older release has the defaults of the oldest one that was read, a newer release those of the
-    newest.
+    Releases outside the known range have the defaults of the nearest end of the range.
 
     Args:
         engine: ``vllm``, ``sglang`` or ``trtllm``.
-        version: As ``--engine-version``; empty for the release that the table names.
+        version: Value of ``--engine-version``; empty for the release in the table.
 
     >>> unread_notice("vllm", "99.1")  # doctest: +ELLIPSIS
     'vLLM 99.1 is unknown: using the defaults of ...'
@@ -220,18 +220,18 @@ def _default(row: dict[str, str]) -> Default:
 # Measured releases of an engine, as text for reports.
 
 MEASURED_FILE = "measured.csv"
-#: Stands for all releases in an engine's row of ``data/engines/measured.csv``.
+#: Value that means all releases in an engine's row of ``data/engines/measured.csv``.
 ALL = "all"
 
 
 def measured_line(engine: str, version: str) -> str:
-    """Return a line with the engine's release and the measured releases of the training data.
+    """Return a sentence on the engine's release and the measured releases in the training data.
 
-    A release decides defaults, kernels and the schedule; coefficients are the same for all.
+    A release decides defaults, kernels and scheduling; coefficients do not depend on it.
 
     Args:
         engine: ``vllm``, ``sglang`` or ``trtllm``.
-        version: As ``--engine-version``; empty for the release of the defaults.
+        version: Value of ``--engine-version``; empty for the release in the table.
 
     >>> measured_line("sglang", "0.5.23")
     'sglang 0.5.23, not measured: trained on releases 0.5.3rc1, 0.5.5, 0.5.6, 0.5.9'
@@ -247,7 +247,7 @@ def measured_line(engine: str, version: str) -> str:
 
 @cache
 def releases_text(engine: str) -> str:
-    """Return the measured releases of an engine; empty if there are none.
+    """Return the measured releases of an engine as text; empty if there are none.
 
     Three or more consecutive minor releases are written as a range.
 
@@ -267,7 +267,7 @@ def releases_text(engine: str) -> str:
 
 
 def release_order(version: str) -> tuple[int, Release, str]:
-    """Return a sort key: all releases first, then releases by number, then other tags."""
+    """Return a sort key that puts ``all`` first, then releases by number, then other tags."""
     if version == ALL:
         return 0, (), version
     try:
@@ -284,8 +284,8 @@ def _follows(before: str, after: str) -> bool:
 # Differences between the schedulers of vLLM's releases, with their sources.
 
 #: Batches that may include a request's decodes under pipeline parallelism with asynchronous
-#: scheduling: one at a time, any, or one in as many steps as there are stages, with one more batch
-#: in flight.
+#: scheduling. ``ONE_BATCH``: only one batch in flight. ``ANY_BATCH``: all of them. ``STAGGERED``:
+#: one in as many steps as there are stages, with one more batch in flight.
 ONE_BATCH, ANY_BATCH, STAGGERED = "one_batch", "any_batch", "staggered"
 
 
@@ -294,23 +294,27 @@ class SchedulerRules:
     """Rules of a scheduler that differ between its releases.
 
     Attributes:
-        pipelined_decodes: ``ONE_BATCH``, ``ANY_BATCH`` or ``STAGGERED``.
-        whole_prompts: Whether a waiting request needs room for all its tokens to be admitted, not
-            only for its first chunk.
-        uncached_first: Whether freed blocks without a cached prefix are reused first; else they
-            queue behind all others.
-        cuts_lone_prompts: Whether the limit on chunks also applies to a request that is alone.
-        awaits_preempted: Whether a preempted request restarts only when its batches in flight have
-            ended.
-        group_padding: Largest ratio of the numbers of layers of two kinds at which KV cache groups
-            have the larger number.
-        windows_in_flight: Whether windows include the tokens of all batches in flight; else of one.
-        mixed_pages: Whether a block contains pages of several sizes.
-        state_checkpoints: Mixers that also keep states within a prompt, for prefix caching.
-        packs_sparse_keys: Whether fp8 keys of sparse attention are packed on every GPU.
-        pads_eager_ranks: Whether data-parallel ranks are padded to the largest one also in steps
-            without a CUDA graph, unless graphs are disabled.
-        paces_alone: Whether ``--prefill-schedule-interval`` also applies without ranks in lockstep.
+        pipelined_decodes: Batches with a request's decodes: ``ONE_BATCH``, ``ANY_BATCH`` or
+            ``STAGGERED``.
+        whole_prompts: Whether a request is admitted only if the cache has room for its whole
+            prompt, not just for the first chunk.
+        uncached_first: Whether freed blocks without a cached prefix are reused before all others,
+            instead of after them.
+        cuts_lone_prompts: Whether the chunk limit also applies if there is only one request.
+        awaits_preempted: Whether a preempted request restarts only after its batches in flight end.
+        group_padding: Maximum ratio of the layer counts of two attention types for which KV cache
+            groups have the larger count.
+        windows_in_flight: Whether windows are extended by the tokens of all batches in flight,
+            instead of those of one batch.
+        mixed_pages: Whether a block can contain pages of several sizes.
+        state_checkpoints: Recurrent mixers that also keep states within a prompt, for prefix
+            caching.
+        packs_sparse_keys: Whether the packed fp8 format of sparse attention's keys is used on every
+            GPU.
+        pads_eager_ranks: Whether data-parallel ranks are padded to the largest rank also in steps
+            without a CUDA graph. They never are if graphs are disabled.
+        paces_alone: Whether ``--prefill-schedule-interval`` also applies without data-parallel
+            ranks in lockstep.
     """
 
     pipelined_decodes: str = ONE_BATCH
@@ -329,7 +333,7 @@ class SchedulerRules:
 
 @lru_cache(maxsize=256)
 def vllm_rules(release: Release) -> tuple[SchedulerRules, str]:
-    """Return the rules of a vLLM release, and their sources.
+    """Return the scheduler rules of a vLLM release, and their sources as text.
 
     Each change is a row of ``data/engines/scheduler_rules.csv`` with the first release that has it.
     It applies to every patch of that release.
@@ -347,32 +351,31 @@ def vllm_rules(release: Release) -> tuple[SchedulerRules, str]:
 
 # Resolved settings: an engine's flags and defaults as physical quantities.
 #
-# Costs, features and the simulator read a recipe, and are independent of the engine.
+# Costs, features and the simulator depend only on these settings, not on the engine's name.
 
-#: Kinds of schedules: prompts and decodes in shared steps, or prompts in separate steps.
+#: Types of schedules: prompts and decodes in shared steps, or prompts in separate steps.
 FUSED, PREFILL_FIRST = "fused", "prefill_first"
-#: Rules of admission: room for a request's next step, for the expected output of all running
-#: requests, or for whole outputs.
+#: Admission rules: a request is admitted if there is room for its next step, for the expected
+#: outputs of all running requests, or for their whole outputs.
 NEXT_STEP, ESTIMATE, COMPLETION = "next_step", "estimate", "completion"
-#: Base of the memory share: all memory with a measured reserve, all memory, or the memory that
-#: weights and activations leave free.
+#: Memory that the memory share refers to: all memory minus a measured reserve, all memory, or the
+#: memory that weights and activations leave free.
 TOTAL, STATIC, FREE = "total", "static", "free"
-#: Part of a decode step that is launched as CUDA graphs: all of it, or the pieces between
-#: attention.
+#: Part of a decode step that runs as CUDA graphs: the whole step, or the pieces between attention.
 WHOLE, PIECES, NOTHING = "full", "piecewise", "none"
-#: Exchange of tokens between expert ranks: to the ranks that need them, or to all.
+#: Exchange of tokens between expert ranks: only to the ranks that need them, or to all ranks.
 ALL_TO_ALL, GATHER = "all_to_all", "gather"
-#: Rules by which requests are spread over replicas.
+#: Rules by which requests are distributed over replicas.
 LEAST_LOADED, ROUND_ROBIN = "least_loaded", "round_robin"
 
-#: Kinds of origins of a field: a flag, the engine's default, an assumed default, or the engine's
+#: Types of origins of a setting: a flag, the engine's default, an assumed default, or the engine's
 #: design.
 FLAG, DEFAULT, ASSUMED, DESIGN = "flag", "default", "assumed", "design"
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Origin of a field of a recipe.
+    """Origin of a setting in the resolved engine configuration.
 
     Attributes:
         kind: ``FLAG``, ``DEFAULT``, ``ASSUMED`` or ``DESIGN``.
@@ -384,7 +387,7 @@ class Origin:
 
 
 class RecipeEntry(TypedDict):
-    """One field of a resolved configuration: its value, its origin, and the source."""
+    """One setting of a resolved engine configuration: value, type of origin, and source."""
 
     value: Any
     set_by: str
@@ -395,66 +398,71 @@ class RecipeEntry(TypedDict):
 class EffectiveRecipe:
     """Resolved engine configuration of a deployment, in terms that all engines share.
 
-    Parallel sizes are those of the layers: ``tensor_parallel_size`` GPUs share an attention layer.
-    ``data_parallel_size`` such groups compute attention of different requests. The experts of all
-    these GPUs are spread over ``expert_parallel_size`` GPUs and cut ``expert_tensor_parallel_size``
-    times.
+    Parallel sizes refer to layers. ``tensor_parallel_size`` GPUs share an attention layer, and
+    ``data_parallel_size`` such groups compute attention of different requests. Whole experts are
+    distributed over ``expert_parallel_size`` GPUs, and each is split over
+    ``expert_tensor_parallel_size`` GPUs.
 
     Attributes:
-        schedule: ``FUSED`` or ``PREFILL_FIRST``.
-        token_budget: Tokens of a step of one replica; of a prefill step if those are separate.
-        prompt_budget: Prompt tokens after which a prefill step takes no further request.
-        chunked_prefill: Whether prompts are cut to fit the budget.
-        chunk_multiple: Multiple, in tokens, to which all but the last chunk of a prompt are rounded
-            down.
-        max_requests: Most running requests of one replica.
-        admission: ``NEXT_STEP``, ``ESTIMATE`` or ``COMPLETION``.
-        admission_share: Initially expected share of an output, under ``ESTIMATE``.
-        foresees_ends: Whether running requests count with their whole remaining output, and stop at
-            their last token at once (SGLang from 0.5.22).
-        poll_interval: Decode steps between two polls of the queue of new requests.
-        prompt_wait_steps: Steps for which new prompts wait for others during decodes; 0 for no
-            wait.
-        prompt_wait_tokens: Tokens of a step that end the wait; under attention data parallelism one
-            prompt per replica ends it.
-        overlap: Whether a step is planned while the previous one runs.
-        scheduler: Rules of the scheduler that differ between releases.
-        routing: Rule by which requests are spread over replicas: ``LEAST_LOADED`` or
+        schedule: Type of schedule: ``FUSED`` or ``PREFILL_FIRST``.
+        token_budget: Maximum tokens per step of one replica; under ``PREFILL_FIRST``, per prefill
+            step.
+        prompt_budget: Number of prompt tokens from which on a prefill step admits no further
+            request.
+        chunked_prefill: Whether prompts are split into chunks that fit the token budget.
+        chunk_multiple: Number of tokens to whose multiple all but the last chunk are rounded down.
+        max_requests: Maximum number of running requests of one replica.
+        admission: Admission rule: ``NEXT_STEP``, ``ESTIMATE`` or ``COMPLETION``.
+        admission_share: Share of the maximum output that ``ESTIMATE`` expects initially.
+        foresees_ends: Whether admission counts the whole remaining output of running requests,
+            which stop right at their last token (SGLang from 0.5.22).
+        poll_interval: Number of decode steps between two polls of the queue of new requests.
+        prompt_wait_steps: Number of decode steps that new prompts wait for further prompts; 0 for
+            no wait.
+        prompt_wait_tokens: Number of prompt tokens that end this wait; under attention data
+            parallelism, one prompt per replica ends it.
+        overlap: Whether a step is scheduled while the previous step runs.
+        scheduler: Scheduler rules that differ between releases.
+        routing: Rule by which requests are distributed over replicas: ``LEAST_LOADED`` or
             ``ROUND_ROBIN``.
         tensor_parallel_size: GPUs that share an attention layer.
-        data_parallel_size: Number of such groups.
-        pipeline_parallel_size: Stages of layers.
-        expert_parallel_size: GPUs over which whole experts are spread.
-        expert_tensor_parallel_size: GPUs over which each expert is cut.
-        expert_exchange: ``ALL_TO_ALL`` or ``GATHER``.
-        kv_cache_dtype: Format of the KV cache; ``auto`` for the checkpoint's.
+        data_parallel_size: Number of GPU groups that each have their own requests in attention.
+        pipeline_parallel_size: Number of pipeline stages of the layers.
+        expert_parallel_size: Number of GPUs over which whole experts are distributed.
+        expert_tensor_parallel_size: Number of GPUs over which each expert is split.
+        expert_exchange: Exchange of tokens between expert ranks: ``ALL_TO_ALL`` or ``GATHER``.
+        kv_cache_dtype: Number format of the KV cache; ``auto`` means the checkpoint's.
         prefix_caching: Whether common prefixes are cached.
         block_tokens: Tokens per block of the KV cache, the unit of prefix caching.
-        memory_share: Share of memory for weights and KV cache.
-        memory_share_of: ``TOTAL``, ``STATIC`` or ``FREE``.
-        sampler_bytes: Bytes per logit at the memory peak of sampling.
-        counted_graphs: Layers whose CUDA graphs are subtracted from the share of memory: ``none``,
-            ``experts`` (those with experts or latent attention) or ``all``.
-        counts_longest_requests: Whether the engine logs cache tokens as a multiple of requests of
-            max_model_len.
-        padded_width: Multiple that slices of mxfp4 experts are padded to by default.
-        graph_tokens: Tokens of the largest step with prompts that runs as CUDA graphs; 1 if only
-            decodes do, 0 without graphs.
-        graph_requests: Decodes of the largest decode-only step that runs as a CUDA graph; 0 for no
-            limit.
-        graph_sizes: Numbers of decodes for which graphs are captured, to which a step is rounded
-            up; empty if coefficients were fitted to steps without rounding.
-        decode_graphs: ``WHOLE``, ``PIECES`` or ``NOTHING``; no coefficient depends on it.
-        fused_all_reduce: Whether an all-reduce and the norm after it are one kernel.
-        fused_all_reduce_bytes: Largest message of that kernel; 0 without it.
-        fused_quantization: Whether that kernel quantizes its result, too.
-        all_reduce_latency: Latency of a message up to 256 KiB, relative to vLLM's own kernel.
-        compiled: Whether modules launch as fast as compiled ones: fewer kernels, with less Python.
+        memory_share: Share of GPU memory for weights and KV cache.
+        memory_share_of: Memory that the share refers to: ``TOTAL``, ``STATIC`` or ``FREE``.
+        sampler_bytes: Peak bytes per logit during sampling.
+        counted_graphs: Layers whose CUDA graphs are subtracted from the memory share: ``none``,
+            ``experts`` (layers with experts or latent attention) or ``all``.
+        counts_longest_requests: Whether the engine computes its logged cache tokens as a number of
+            requests of max_model_len tokens.
+        padded_width: Number to whose multiple the width of sliced mxfp4 experts is padded by
+            default.
+        graph_tokens: Maximum tokens of a step with prompts that runs as CUDA graphs; 1 if only
+            decodes run as graphs, 0 without graphs.
+        graph_requests: Maximum number of decodes of a decode-only step that runs as a CUDA graph; 0
+            for no limit.
+        graph_sizes: Numbers of decodes for which graphs are captured; a step is padded to the next
+            one. Empty if coefficients were fitted to steps without padding.
+        decode_graphs: Part of a decode step in graphs: ``WHOLE``, ``PIECES`` or ``NOTHING``;
+            coefficients do not depend on it.
+        fused_all_reduce: Whether an all-reduce and the norm after it are one fused kernel.
+        fused_all_reduce_bytes: Maximum message of the fused kernel in bytes; 0 without fusion.
+        fused_quantization: Whether the fused kernel also quantizes its result.
+        all_reduce_latency: Latency of an all-reduce of up to 256 KiB, relative to vLLM's own
+            kernel.
+        compiled: Whether eager launches are as fast as with compiled modules, which have fewer
+            kernels and less Python code.
         decode_kernels: Kernels of decode attention: ``AUTO`` or ``XQA``.
-        moe_kernels: Kernels of the experts, by the engine's name; ``AUTO`` if unknown.
-        sampler: Family of the sampler's kernels.
-        speculation: Settings of speculative decoding; None without it.
-        origins: Field -> its origin.
+        moe_kernels: Kernels of the experts, as the engine names them; ``AUTO`` if unknown.
+        sampler: Family of kernels that the sampler uses.
+        speculation: Settings of speculative decoding; None if it is disabled.
+        origins: Origin of each setting, by field name.
     """
 
     schedule: str
@@ -504,11 +512,11 @@ class EffectiveRecipe:
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """Return the fields whose values are assumptions."""
+        """Return the names of the settings whose values are assumptions."""
         return tuple(name for name, origin in self.origins.items() if origin.kind == ASSUMED)
 
     def described(self) -> dict[str, RecipeEntry]:
-        """Return field -> ``value``, ``set_by`` and ``source``, for JSON."""
+        """Return ``value``, ``set_by`` and ``source`` of each setting, for JSON."""
         found: dict[str, RecipeEntry] = {}
         for name in _SETTLED:
             value, origin = getattr(self, name), self.origins[name]
@@ -522,38 +530,38 @@ class EffectiveRecipe:
         return found
 
 
-# Fields of a recipe during resolution: flags, the engine's defaults, and origins.
+# Settings during resolution: values from flags and the engine's defaults, with their origins.
 
 FLAGS = {each.name: each for each in flags_of(ServingSpec)}
 _NOT_GIVEN = {name: Origin(DEFAULT, f"{flag.option} is not given") for name, flag in FLAGS.items()}
 _KINDS = {f.name: f.type for f in fields(EffectiveRecipe) if f.name != "origins"}
 _SETTLED = tuple(_KINDS)
 
-#: Largest message of an engine's own all-reduce; larger ones run NCCL (vLLM's
-#: custom_all_reduce.py: max_size = 8192 * 1024). An equal limit for TensorRT-LLM's kernel is an
-#: assumption.
+#: Maximum bytes of a message of an engine's own all-reduce; NCCL reduces larger messages (vLLM's
+#: custom_all_reduce.py: max_size = 8192 * 1024). For TensorRT-LLM's kernel an equal limit is
+#: assumed.
 OWN_KERNEL_BYTES = 2.0**23
 
 
-#: First release of vLLM whose prompts beyond the graphs are launched as fast as compiled modules.
+#: First release of vLLM that launches prompts beyond the graphs as fast as compiled modules.
 _FAST_LAUNCHES = (0, 19)
-#: Origin of slower launches before: an inference from TTFT, not from the engine's source.
+#: Origin of slower launches before that release: inferred from TTFT, not from the engine's source.
 _SLOW_LAUNCHES = (
     "vllm before 0.19 compiles its modules, but prompts of Llama-3.3, MiniMax-M2.5 and Kimi-K2.5 "
-    "beyond the graphs took as long in 0.10.2 to 0.18 as if it did not"
+    "beyond the graphs took as long in 0.10.2 to 0.18 as without compilation"
 )
 
 
 @dataclass
 class RecipeFields:
-    """Fields of a recipe during resolution, each with its origin.
+    """Settings of a configuration during resolution, each with its origin.
 
     Attributes:
         serving: Flags of the engine.
         gpu: GPU of the deployment.
-        model_type: ``model_type`` of the model's config.json, if a default depends on it.
-        values: Field -> value, for resolved fields.
-        origins: Field -> origin, for resolved fields.
+        model_type: ``model_type`` of the model's config.json; empty if no default depends on it.
+        values: Value of each resolved setting, by field name.
+        origins: Origin of each resolved setting, by field name.
     """
 
     serving: ServingSpec
@@ -568,11 +576,11 @@ class RecipeFields:
         return served_release(self.serving.engine, self.serving.engine_version)
 
     def put(self, name: str, value: object, text: str, kind: str = DESIGN) -> None:
-        """Set a field with its origin."""
+        """Set the value and the origin of a setting."""
         self.values[name], self.origins[name] = value, Origin(kind, text)
 
     def put_design(self) -> None:
-        """Set the fields that the engine's design determines: ``data/engines/design.csv``."""
+        """Set the settings that an engine's design determines (``data/engines/design.csv``)."""
         for row in engine_rows("design.csv"):
             if row["engine"] == self.serving.engine:
                 name, source = row["field"], row["source"].format(version=self.version)
@@ -581,23 +589,23 @@ class RecipeFields:
             self.put("compiled", False, _SLOW_LAUNCHES, ASSUMED)
 
     def take(self, name: str, flag: str, read: Callable[[Any], object] | None = None) -> None:
-        """Set a field by a flag, or by its default."""
+        """Set a setting to the value of a flag, or to the flag's default."""
         value, self.origins[name] = self.look_up(flag)
         self.values[name] = value if read is None else read(value)
 
     def default(self, name: str) -> Default:
-        """Return the applicable row of the table of defaults."""
+        """Return the row of the table of defaults that applies to a flag."""
         engine, tp = self.serving.engine, self.serving.tensor_parallel_size
         return engine_default(engine, name, self.version, self.gpu, tp, self.model_type)
 
     def take_default(self, name: str) -> None:
-        """Set a field that no flag sets to its default."""
+        """Set a setting that has no flag to its default."""
         default = self.default(name)
         kind = ASSUMED if default.assumed else DEFAULT
         self.put(name, typed(_KINDS[name], default.value), default.source, kind)
 
     def look_up(self, name: str) -> tuple[Any, Origin]:
-        """Return the value of a flag, and its origin."""
+        """Return the value of a flag, given or default, and its origin."""
         flag, given = FLAGS.get(name), getattr(self.serving, name, None)
         if given not in (None, "", "auto") and (flag is None or given != flag.default):
             return given, Origin(FLAG, flag.spelled_for(self.serving.engine) if flag else name)
@@ -610,7 +618,7 @@ class RecipeFields:
     def put_graphs(
         self, tokens: int, requests: int, sizes: Sequence[int], origin: Origin, decodes: str = WHOLE
     ) -> None:
-        """Set which steps run as CUDA graphs; none with ``--enforce-eager``."""
+        """Set which steps run as CUDA graphs: none if ``--enforce-eager`` is given."""
         if self.serving.enforce_eager:
             tokens, requests, sizes, decodes = 0, 0, (), NOTHING
             origin = self.look_up("enforce_eager")[1]
@@ -621,6 +629,6 @@ class RecipeFields:
         self.origins.update(dict.fromkeys(names, origin))
 
     def recipe(self) -> EffectiveRecipe:
-        """Return the recipe once every field is set."""
+        """Return the resolved engine configuration, after all settings have been set."""
         origins = {name: self.origins[name] for name in _SETTLED}
         return EffectiveRecipe(**{name: self.values[name] for name in _SETTLED}, origins=origins)

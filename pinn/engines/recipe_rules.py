@@ -1,4 +1,4 @@
-"""Resolution of a deployment's flags into its engine's recipe."""
+"""Resolution of a deployment's flags into the engine's configuration."""
 
 import contextlib
 from functools import lru_cache
@@ -13,9 +13,9 @@ from pinn.specs.serving import DEEPEP, SGLANG, TRTLLM, VLLM, ServingSpec
 from pinn.specs.speculation import NONE, Speculation
 from pinn.units import MIB
 
-# Speculation by an engine's flags, and the settings that it changes.
+# Speculative decoding that flags request, and the settings that it changes.
 
-#: Default limit of running requests in SGLang for every speculative algorithm (``server_args.py:
+#: SGLang's default limit of running requests with any speculative algorithm (``server_args.py:
 #: _handle_speculative_decoding``, from 0.5.13 on ``arg_groups/speculative_hook.py``; 0.5.3.post1 to
 #: 0.5.23).
 SGLANG_REQUESTS = 48
@@ -24,7 +24,9 @@ _NOT_ASKED = Origin(recipe.DEFAULT, "--speculative-config is not given")
 
 
 def asked_speculation(serving: ServingSpec, model_type: str) -> tuple[Speculation | None, Origin]:
-    """Return the settings that flags ask for, and their origin (assumed without an acceptance).
+    """Return the speculation settings in the flags, and their origin.
+
+    The origin is an assumption if no acceptance rate is given.
 
     Raises:
         PinnError: If the flags cannot be read, or are combined with pipeline stages.
@@ -52,9 +54,10 @@ def _release(serving: ServingSpec) -> recipe.Release:
 
 
 def why_not_overlapped(serving: ServingSpec, method: str) -> Origin | None:
-    """Return why an engine does not plan a step while the previous one runs; None if it does.
+    """Return why an engine does not schedule a step while the previous step runs, or None.
 
-    SGLang's second version of speculation overlaps, from 0.5.11 on; n-grams from 0.5.14 on.
+    The reason is None if it does: in SGLang's second version of speculation from 0.5.11 on, and for
+    n-grams from 0.5.14 on.
     """
     if serving.engine == TRTLLM and method in (speculation.NGRAM, speculation.DRAFT_MODEL):
         reason = "no overlap scheduler with n-grams or a draft model (from memory)"
@@ -73,22 +76,23 @@ def why_not_overlapped(serving: ServingSpec, method: str) -> Origin | None:
     return Origin(recipe.DEFAULT, f"sglang {reason}") if reason else None
 
 
-# Resolution of an engine's flags. Only this module and the engines' own know which engine it is.
+# Resolution of an engine's flags. Only this module and the engines' own modules depend on the
+# engine.
 #
 # Flags that are not given have the defaults of a table (``pinn.engines.recipe``). Settings without
-# a flag, such as the kind of schedule, are in the engine's own file with their source.
+# a flag, such as the type of schedule, are in the engine's own file, each with its source.
 
 
 def effective_recipe(serving: ServingSpec, gpu: GpuSpec, model_type: str = "") -> EffectiveRecipe:
-    """Return the resolved settings under flags on a GPU.
+    """Return the resolved engine configuration for given flags and a GPU.
 
     Args:
         serving: Flags of the engine.
         gpu: GPU of the deployment.
-        model_type: ``model_type`` of the model's config.json; some defaults depend on it.
+        model_type: ``model_type`` of the model's config.json, on which some defaults depend.
 
     Raises:
-        PinnError: If parallel sizes are incompatible, or the version is no release.
+        PinnError: If parallel sizes are incompatible, or the version is not a release.
     """
     asks = serving.speculative_config != NONE or model_type in recipe.models_named(serving.engine)
     decides = model_type if asks else ""
@@ -99,9 +103,9 @@ def effective_recipe(serving: ServingSpec, gpu: GpuSpec, model_type: str = "") -
 def _shared_recipe(
     serving: ServingSpec, gpu: GpuSpec, model_type: str, _kinds: tuple[type, ...]
 ) -> EffectiveRecipe:
-    """Return the recipe, shared by all models that flags and defaults do not distinguish.
+    """Return the cached configuration, which models with equal flags and defaults share.
 
-    Flags of different types have separate recipes: 1 and 1.0 are equal, but are shown as given.
+    Flags of different types have separate entries: 1 and 1.0 are equal, but are shown as given.
     """
     found = RecipeFields(serving, gpu, model_type)
     found.put_design()
@@ -111,7 +115,7 @@ def _shared_recipe(
         found.take_default(name)
     _settle_speculation(found)
     rules = recipe.SchedulerRules(pads_eager_ranks=False)
-    found.put("scheduler", rules, "vLLM alone has rules that change")
+    found.put("scheduler", rules, "only vLLM's rules differ between releases")
     SETTLERS[serving.engine](found)
     _settle_fused_bytes(found)
     _settle_all_reduce(found)
@@ -119,7 +123,7 @@ def _shared_recipe(
 
 
 def _settle_what_flags_say(found: RecipeFields) -> None:
-    """Set the fields that one flag determines in every engine."""
+    """Set the settings that a single flag determines in every engine."""
     flags = {"token_budget": "max_num_batched_tokens", "max_requests": "max_num_seqs"}
     flags |= {"chunked_prefill": "enable_chunked_prefill", "overlap": "async_scheduling"}
     flags |= {"prefix_caching": "enable_prefix_caching", "block_tokens": "block_size"}
@@ -130,8 +134,8 @@ def _settle_what_flags_say(found: RecipeFields) -> None:
     found.take("moe_kernels", "moe_backend", kernel_choice.known_kernels)
 
 
-#: Memory that a release subtracts from its share, and the way it counts tokens; no flag sets
-#: these.
+#: Settings without a flag: memory that a release subtracts from its share, and how it counts
+#: tokens.
 _OF_MEMORY = ("sampler_bytes", "counted_graphs", "counts_longest_requests", "padded_width")
 
 
@@ -149,8 +153,9 @@ def _settle_parallelism(found: RecipeFields) -> None:
         # sglang 0.5.9 server_args.py: _handle_a2a_moe sets ep_size to tp_size.
         origin = found.look_up("moe_a2a_backend")[1]
     elif not serving.enable_expert_parallel:
-        # vLLM flattens tensor and data parallel ranks for the experts either way
-        # (``FusedMoEParallelConfig.make``): whole experts with the flag, slices without.
+        # vLLM merges tensor- and data-parallel ranks for the experts in both cases
+        # (``FusedMoEParallelConfig.make``): whole experts with the flag, slices of experts without
+        # it.
         spread = serving.ep_size or 1
         origin = found.look_up("ep_size")[1] if serving.ep_size else origin
     if ranks % spread:
@@ -162,10 +167,10 @@ def _settle_parallelism(found: RecipeFields) -> None:
 
 
 def _settle_attention_ranks(found: RecipeFields) -> None:
-    """Set the attention ranks of SGLang and TensorRT-LLM, which count all GPUs as tensor parallel.
+    """Set the attention ranks of SGLang and TensorRT-LLM, whose tensor-parallel size is all GPUs.
 
-    Attention data parallelism takes its ranks from among them: as many as ``dp_size`` in SGLang
-    (0.5.9 layers/dp_attention.py: compute_dp_attention_world_info), all in TensorRT-LLM
+    Attention data parallelism divides these GPUs into ranks: ``dp_size`` ranks in SGLang (0.5.9
+    layers/dp_attention.py: compute_dp_attention_world_info), one per GPU in TensorRT-LLM
     (tensorrt_llm/mapping.py: attn_tp_size is 1 under enable_attention_dp).
     """
     serving = found.serving
@@ -193,11 +198,12 @@ def _settle_attention_ranks(found: RecipeFields) -> None:
 
 
 def _settle_all_reduce(found: RecipeFields) -> None:
-    """Set the relative latency of the engine's own all-reduce; without NVLink all run NCCL.
+    """Set the relative latency of the engine's own all-reduce; without NVLink all engines use NCCL.
 
-    SGLang and vLLM fuse by FlashInfer's copy of TensorRT-LLM's kernel (SGLang 0.5.10
+    SGLang and vLLM fuse with FlashInfer's copy of TensorRT-LLM's kernel (SGLang 0.5.10
     layers/flashinfer_comm_fusion.py: comm; vLLM 0.16.0
-    vllm/compilation/passes/fusion/allreduce_rms_fusion.py), taken as that of its default release.
+    vllm/compilation/passes/fusion/allreduce_rms_fusion.py). Its latency is assumed to be that of
+    TensorRT-LLM's default release.
     """
     own, kind = found.default("all_reduce_latency"), recipe.DESIGN
     if found.values["fused_all_reduce_bytes"]:
@@ -207,18 +213,18 @@ def _settle_all_reduce(found: RecipeFields) -> None:
     if not found.gpu.has_nvlink:
         latency, source = 1.0, "no NVLink: every engine runs NCCL beyond two GPUs"
     found.put("all_reduce_latency", latency, source, kind)
-    # TensorRT-LLM quantizes the result of an all-reduce within the all-reduce kernel.
+    # TensorRT-LLM's all-reduce kernel also quantizes the result.
     quantizes = found.serving.engine == TRTLLM and found.values["fused_all_reduce"]
     found.values["fused_quantization"] = quantizes
 
 
-#: First release in which vLLM's limits of fused messages are a table, which is assumed for
-#: earlier ones.
+#: First release with a table of limits for fused messages in vLLM; the table is assumed for earlier
+#: releases, too.
 _FUSED_LIMITS = "0.11.1"
 
 
 def _settle_fused_bytes(found: RecipeFields) -> None:
-    """Set the largest fused all-reduce message: by vLLM's table, or TensorRT-LLM's kernel."""
+    """Set the maximum bytes of a fused all-reduce: from vLLM's table or TensorRT-LLM's kernel."""
     fused, size = found.values["fused_all_reduce"] and found.gpu.has_nvlink, 0.0
     origin = found.origins["fused_all_reduce"]
     if fused and found.serving.engine != VLLM:
@@ -226,14 +232,14 @@ def _settle_fused_bytes(found: RecipeFields) -> None:
     elif fused:
         version = max(found.version, _FUSED_LIMITS, key=release)
         asked = VLLM, "fuse_all_reduce_most_mib", version, found.gpu
-        with contextlib.suppress(PinnError):  # without a row vLLM does not fuse
+        with contextlib.suppress(PinnError):  # without a row in the table, vLLM does not fuse
             line = recipe.engine_default(*asked, found.values["tensor_parallel_size"])
             size, origin = float(line.value) * MIB, Origin(recipe.DEFAULT, line.source)
     found.put("fused_all_reduce_bytes", size, origin.text, origin.kind)
 
 
 def _settle_speculation(found: RecipeFields) -> None:
-    """Set the drafting method, and the settings that the engine disables or lowers for it."""
+    """Set the drafting method, and the settings that the engine disables or lowers with it."""
     drafts, origin = asked_speculation(found.serving, found.model_type)
     found.put("speculation", drafts, origin.text, origin.kind)
     if drafts is None:

@@ -1,4 +1,4 @@
-"""Compatibility checks: flags with which an engine would not start."""
+"""Compatibility checks: combinations of flags with which an engine would not start."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pinn.engines.deployment import Deployment
 
 
-# Incompatible limits of scheduler and KV cache.
+# Incompatible limits of the scheduler and of the KV cache.
 
 _BLOCKS = (1, 8, 16, 32, 64, 128, 256)
 _FP8 = frozenset({"fp8", "fp8_static", "fp8_block", "nvfp4"})
@@ -31,7 +31,7 @@ def requests_per_step(d: Deployment) -> Refusal | None:
 
 
 def whole_prompts(d: Deployment) -> Refusal | None:
-    """Return a refusal if prompts are not cut and exceed a step; a default budget is raised."""
+    """Return a refusal if unchunked prompts exceed the token budget; a default budget is raised."""
     asked, longest = d.serving.max_num_batched_tokens, d.longest_context
     whole = d.serving.enable_chunked_prefill is False
     refused = asked is not None and whole and asked < longest and runs(d, VLLM)
@@ -45,7 +45,7 @@ def prompt_interval(d: Deployment) -> Refusal | None:
 
 
 def longest_context(d: Deployment) -> Refusal | None:
-    """Return a refusal if the context exceeds the model's positions, unless overridden."""
+    """Return a refusal if the context exceeds the model's maximum, unless a variable allows it."""
     variables = {
         VLLM: "VLLM_ALLOW_LONG_MAX_MODEL_LEN",
         SGLANG: "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN",
@@ -58,10 +58,11 @@ def longest_context(d: Deployment) -> Refusal | None:
 
 
 def block_size(d: Deployment) -> Refusal | None:
-    """Return a refusal of KV block sizes that the release or the attention kernels lack.
+    """Return a refusal of KV block sizes that the release or its attention kernels do not support.
 
-    Before vLLM 0.18 the size is one of a list. Latent and recurrent layers are excepted, since the
-    engine rounds up for them. Flex attention of 0.18 to 0.20 accepts any size.
+    Before vLLM 0.18, a list has the allowed sizes. Models with latent attention or recurrent layers
+    are not checked, because the engine rounds the size up. Flex attention of 0.18 to 0.20 supports
+    any size.
     """
     asked = d.serving.block_size
     if asked is None or not runs(d, VLLM):
@@ -78,7 +79,7 @@ def block_size(d: Deployment) -> Refusal | None:
 
 
 def chunk_of_pages(d: Deployment) -> Refusal | None:
-    """Return a refusal if SGLang's chunks are no multiple of its page size."""
+    """Return a refusal if SGLang's chunk size is not a multiple of its page size."""
     page = d.recipe.block_tokens
     chunk = d.serving.max_num_batched_tokens or d.recipe.token_budget * d.recipe.data_parallel_size
     refused = runs(d, SGLANG) and chunk % page
@@ -88,8 +89,8 @@ def chunk_of_pages(d: Deployment) -> Refusal | None:
 def cache_format(d: Deployment) -> Refusal | None:
     """Return a refusal of an fp8_e5m2 cache for checkpoints whose method has cache scales.
 
-    From 0.24.0 on compressed-tensors without a ``kv_cache_scheme`` is accepted. A model here does
-    not record that, so only block-scaled fp8 is refused.
+    From 0.24.0 on, vLLM accepts compressed-tensors checkpoints without a ``kv_cache_scheme``. Model
+    specifications do not record this key, so only block-scaled fp8 is refused.
     """
     if d.serving.kv_cache_dtype != "fp8_e5m2" or not runs(d, VLLM):
         return None
@@ -99,37 +100,37 @@ def cache_format(d: Deployment) -> Refusal | None:
 
 
 def latent_cache(d: Deployment) -> Refusal | None:
-    """Return a refusal of an fp8 cache with Triton's latent attention, before vLLM 0.18."""
+    """Return a refusal of an fp8 cache if latent attention runs in Triton before vLLM 0.18."""
     hopper_or_blackwell = 9 <= d.gpu.compute_capability < 11
     latent = any(isinstance(g.attention, LatentAttentionSpec) for g in d.model.layer_groups)
     cached = latent and d.kv_cache_precision.name == "fp8" and not hopper_or_blackwell
     return refusal(d, "latent_cache") if cached and runs(d, VLLM, below="0.18") else None
 
 
-# Models and draft methods that a release lacks.
+# Models and draft methods that a release does not support.
 
 
 @cache
 def absences() -> dict[tuple[str, str, str], dict[str, str]]:
-    """Return (engine, part, model type) -> row of the table of models that releases lack.
+    """Return the table of unsupported models: (engine, part, model type) -> row.
 
-    The part is ``model`` or ``mtp``. A row has the ``architecture``, the last release in which it
-    is ``absent``, and the first release that has it, ``since``, empty if none has it.
-    ``scripts/read_architectures.py`` reads them from the engines' source.
+    The part is ``model`` or ``mtp``. A row has the ``architecture``; ``absent``, the last release
+    without it; and ``since``, the first release with it, empty if there is none.
+    ``scripts/read_architectures.py`` reads these from the engines' source.
     """
     rows = engine_rows("architectures.csv")
     return {(row["engine"], row["part"], row["model_type"]): row for row in rows}
 
 
 def _absent(d: Deployment, rule: str, line: dict[str, str], otherwise: str) -> Refusal:
-    """Return a refusal by a line of :func:`absences`; the remedy is a newer release if any."""
+    """Return a refusal from a row of :func:`absences`; the remedy is a newer release, if any."""
     remedy = f"use {line['since']} or newer" if line["since"] else otherwise
     told = {"architecture": line["architecture"], "absent": line["absent"]}
     return refusal(d, rule, **told, remedy=remedy)
 
 
 def architecture(d: Deployment) -> Refusal | None:
-    """Return a refusal if the named release does not know the model."""
+    """Return a refusal if the release that the user named does not support the model."""
     found = absences().get((d.serving.engine, "model", d.model.model_type))
     if found is None or not d.serving.engine_version or release_of(d) > release(found["absent"]):
         return None
@@ -151,7 +152,7 @@ def prediction_layer(d: Deployment) -> Refusal | None:
 
 
 def draft_model(d: Deployment) -> Refusal | None:
-    """Return a refusal of a draft model before vLLM 0.15.0, or with another vocabulary."""
+    """Return a refusal of a draft model before vLLM 0.15.0, or one with another vocabulary size."""
     drafts = d.recipe.speculation
     if drafts is None or drafts.method != DRAFT_MODEL or d.draft is None or not runs(d, VLLM):
         return None
@@ -164,14 +165,14 @@ def draft_model(d: Deployment) -> Refusal | None:
 
 
 def drafts_beside_replicas(d: Deployment) -> Refusal | None:
-    """Return a refusal if SGLang drafts beside attention data parallelism in an unsupported way."""
+    """Return a refusal of SGLang's draft methods that do not support attention data parallelism."""
     drafts, algorithm = d.recipe.speculation, d.serving.speculative_config
     apart = drafts is not None and drafts.method in (DRAFT_MODEL, NGRAM)
     refused = apart and d.serving.enable_dp_attention and runs(d, SGLANG)
     return refusal(d, "drafts_beside_replicas", algorithm=algorithm) if refused else None
 
 
-# Compatibility checks, each with the release and file of its source.
+# All compatibility checks. Each has the release and the file of its source.
 
 #: Checks of a whole deployment; the first refusal is reported.
 RULES: tuple[Callable[[Deployment], Refusal | None], ...] = (
@@ -185,5 +186,5 @@ RULES: tuple[Callable[[Deployment], Refusal | None], ...] = (
 
 
 def refusal_of(deployment: Deployment) -> Refusal | None:
-    """Return why the engine would refuse a deployment; None if no known rule does."""
+    """Return why the engine would refuse a deployment; None if no check fails."""
     return next((found for rule in RULES if (found := rule(deployment)) is not None), None)

@@ -1,4 +1,4 @@
-"""Number formats and parallel splits of a model that an engine refuses."""
+"""Compatibility checks of number formats and parallel splits of a model."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from pinn.engines.deployment import Deployment
 
 
-# A refusal, and the release that it applies to.
+# A refusal, and the release that its rule belongs to.
 
 
 class Refusal(NamedTuple):
-    """Reason why an engine does not start, or one of its kernels fails.
+    """Reason why an engine does not start, or why one of its kernels fails.
 
     Attributes:
         reason: The incompatibility, with its numbers.
-        remedy: Change that makes it compatible.
+        remedy: Change of flags that avoids the refusal.
         source: Release and source file of the check.
     """
 
@@ -31,17 +31,17 @@ class Refusal(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Return the refusal as one line for an error."""
+        """Return the refusal as a one-line error message."""
         return f"{self.reason}: {self.remedy}, or predict it anyway with --force ({self.source})"
 
 
 def refusal(d: Deployment, rule: str, **facts: object) -> Refusal:
-    """Return the refusal in a row of ``data/engines/refusals.csv``, for a deployment.
+    """Return the refusal of a deployment, with the text of a row in ``refusals.csv``.
 
     Args:
         d: The refused deployment.
         rule: Name of the row.
-        facts: Values of the placeholders in the row, beside ``engine``, ``version``, ``gpu``,
+        facts: Values of the row's placeholders other than ``engine``, ``version``, ``gpu``,
             ``model`` and ``tp``.
     """
     known: dict[str, object] = {
@@ -62,7 +62,7 @@ def version_of(d: Deployment) -> str:
 
 
 def release_of(d: Deployment) -> tuple[int, ...]:
-    """Return the numbers of the served release."""
+    """Return the numbers of the served release, such as (0, 15, 1)."""
     return release(version_of(d))
 
 
@@ -78,13 +78,13 @@ def runs(d: Deployment, engine: str, least: str = "0", below: str = "") -> bool:
 
 
 def _mixers(d: Deployment) -> Iterator[tuple[ModelSpec, Mixer]]:
-    """Yield every kind of mixer of the model and of its draft, with its model."""
+    """Yield the mixer of each layer group of the model and of its draft, each with its model."""
     for model in (d.model,) if d.draft is None else (d.model, d.draft.model):
         yield from ((model, g.attention) for g in model.layer_groups if g.attention is not None)
 
 
 def heads(d: Deployment) -> Refusal | None:
-    """Return a refusal if attention heads are not divisible by the tensor-parallel size."""
+    """Return a refusal if the tensor-parallel size does not divide the attention heads."""
     for model, mixer in _mixers(d):
         if mixer.heads % d.recipe.tensor_parallel_size:
             return refusal(d, "heads", heads=mixer.heads, model=model.name)
@@ -92,7 +92,7 @@ def heads(d: Deployment) -> Refusal | None:
 
 
 def kv_heads(d: Deployment) -> Refusal | None:
-    """Return a refusal if KV heads can be neither divided nor replicated evenly."""
+    """Return a refusal if the KV heads can neither be divided nor replicated evenly."""
     tp = d.recipe.tensor_parallel_size
     for model, mixer in _mixers(d):
         is_latent = isinstance(mixer, LatentAttentionSpec)
@@ -102,7 +102,7 @@ def kv_heads(d: Deployment) -> Refusal | None:
 
 
 def experts_over_ranks(d: Deployment) -> Refusal | None:
-    """Return a refusal if an expert-parallel rank has no expert, or in SGLang unequal numbers."""
+    """Return a refusal if an expert-parallel rank has no experts, or in SGLang unequal numbers."""
     moe, ranks = d.model.moe, d.recipe.expert_parallel_size
     if moe is None or ranks == 1:
         return None
@@ -114,7 +114,7 @@ def experts_over_ranks(d: Deployment) -> Refusal | None:
 
 
 def expert_width(d: Deployment) -> Refusal | None:
-    """Return a refusal if experts that are cut have an indivisible width."""
+    """Return a refusal if experts are split over GPUs that do not divide their width."""
     moe, parts = d.model.moe, d.recipe.expert_tensor_parallel_size
     if moe is None or moe.width % parts == 0 or d.serving.engine == TRTLLM:
         return None
@@ -122,32 +122,32 @@ def expert_width(d: Deployment) -> Refusal | None:
 
 
 def dense_widths(d: Deployment) -> dict[int, str]:
-    """Return width -> kind, for feed-forward layers that tensor parallelism cuts."""
+    """Return the type of each feed-forward layer that tensor parallelism splits, by width."""
     dense = [g.ffn for g in d.model.layer_groups if isinstance(g.ffn, DenseFfnSpec)]
     found = {ffn.width: "dense_ffn" for ffn in dense}
     if d.model.moe is not None and d.model.moe.shared_width:
         found[d.model.moe.shared_width] = "shared_experts"
-    # Attention data parallelism keeps these layers whole on each GPU.
+    # Under attention data parallelism each GPU has these layers whole.
     return {} if d.serving.enable_dp_attention else found
 
 
 def dense_width(d: Deployment) -> Refusal | None:
-    """Return a refusal if dense layers have an indivisible width."""
+    """Return a refusal if the tensor-parallel size does not divide the width of a dense layer."""
     for width in dense_widths(d):
         if width % d.recipe.tensor_parallel_size and not runs(d, TRTLLM):
             return refusal(d, "dense_width", width=width)
     return None
 
 
-#: GPUs of one machine, which NVLink connects.
+#: Number of GPUs in one machine, which are connected by NVLink.
 MACHINE_GPUS = 8
 
 
 def beyond_a_machine(d: Deployment) -> str:
-    """Return a warning if a layer's exchanges leave a machine of eight GPUs; empty if not.
+    """Return a warning if layers communicate beyond a machine of eight GPUs; empty otherwise.
 
-    Racks of GB200 and GB300 are one machine. Engines do start across machines, but exchanges over
-    slower links are not modelled.
+    Racks of GB200 and GB300 count as one machine. Engines do start across machines, but the slower
+    links between machines are not modelled.
     """
     if d.gpu.name.startswith("GB"):
         return ""
@@ -156,7 +156,7 @@ def beyond_a_machine(d: Deployment) -> str:
     if d.model.moe is not None and gpus <= MACHINE_GPUS:
         gpus, what = (
             gpus * recipe.data_parallel_size,
-            "the exchange of tokens between the GPUs of experts",
+            "the exchange of tokens between the experts' GPUs",
         )
     if gpus <= MACHINE_GPUS:
         return ""
@@ -166,18 +166,19 @@ def beyond_a_machine(d: Deployment) -> str:
     )
 
 
-# Number formats whose scales a cut would split, or that a GPU or release lacks.
+# Number formats whose blocks of scales a split would cut, or that a GPU or release does not
+# support.
 
-#: Rows and columns of a block that shares a scale (``weight_block_size`` of all published
+#: Rows and columns of a block that shares a scale (``weight_block_size`` in all published
 #: checkpoints).
 BLOCK = 128
 
 
 def block_experts(d: Deployment) -> Refusal | None:
-    """Return a refusal if tensor parallelism would cut experts within blocks of fp8 scales.
+    """Return a refusal if tensor parallelism splits experts inside blocks of fp8 scales.
 
-    From 0.29.0 vLLM repeats the scales for smaller blocks, of 32 at least
-    (``fused_moe/oracle/fp8.py: refine_fp8_moe_block_shape``). Whole experts are not cut.
+    From 0.29.0 on, vLLM repeats the scales for smaller blocks of at least 32
+    (``fused_moe/oracle/fp8.py: refine_fp8_moe_block_shape``). Whole experts are not split.
     """
     moe, parts = d.model.moe, d.recipe.expert_tensor_parallel_size
     if moe is None or d.model.precisions.experts.name != "fp8_block" or runs(d, TRTLLM):
@@ -189,7 +190,7 @@ def block_experts(d: Deployment) -> Refusal | None:
 
 
 def block_dense(d: Deployment) -> Refusal | None:
-    """Return a refusal if tensor parallelism would cut dense layers within blocks of fp8 scales."""
+    """Return a refusal if tensor parallelism splits dense layers inside blocks of fp8 scales."""
     tp = d.recipe.tensor_parallel_size
     for width, kind in dense_widths(d).items():
         form, each = getattr(d.model.precisions, kind).name, width // tp
@@ -199,9 +200,9 @@ def block_dense(d: Deployment) -> Refusal | None:
 
 
 def block_attention(d: Deployment) -> Refusal | None:
-    """Return a refusal if tensor parallelism would cut projections within blocks of fp8 scales.
+    """Return a refusal if tensor parallelism splits projections inside blocks of fp8 scales.
 
-    MiMo-V2's keys and values are padded to whole blocks together (vLLM 0.31.0 models/mimo_v2.py).
+    MiMo-V2's keys and values together are padded to whole blocks (vLLM 0.31.0 models/mimo_v2.py).
     """
     tp = d.recipe.tensor_parallel_size
     if tp == 1 or d.model.precisions.attention.name != "fp8_block" or runs(d, TRTLLM):
@@ -217,7 +218,7 @@ def block_attention(d: Deployment) -> Refusal | None:
 
 
 def _projections(attention: object, tp: int) -> tuple[tuple[str, int], ...]:
-    """Return the projections that are cut, with their width on a GPU; whole heads are required."""
+    """Return the split projections of an attention with their width on a GPU, in whole heads."""
     if isinstance(attention, LatentAttentionSpec):
         here = attention.heads // tp
         nope, value = attention.qk_nope_head_dim, attention.v_head_dim
@@ -237,11 +238,11 @@ def _projections(attention: object, tp: int) -> tuple[tuple[str, int], ...]:
 
 
 def groups(d: Deployment) -> Refusal | None:
-    """Return a refusal if inputs that share a scale would be on several GPUs.
+    """Return a refusal if a split would separate inputs that share a scale.
 
-    ``data/engines/format_groups.csv`` has the fewest inputs that one scale may cover, with its
-    source (a checkpoint's own number is not kept). mxfp4 is padded (``quantization/mxfp4.py:
-    create_weights``), as are nvfp4's experts.
+    ``data/engines/format_groups.csv`` has the minimum number of inputs per scale, with its source;
+    a checkpoint's own number is not recorded. mxfp4 is not refused, since it is padded
+    (``quantization/mxfp4.py: create_weights``), and neither are nvfp4's experts.
     """
     known = {row["format"]: row for row in engine_rows("format_groups.csv")}
     recipe, precisions, moe = d.recipe, d.model.precisions, d.model.moe
@@ -258,9 +259,9 @@ def groups(d: Deployment) -> Refusal | None:
 
 
 def capability(d: Deployment) -> Refusal | None:
-    """Return a refusal if a format has no kernels on the GPU.
+    """Return a refusal if the engine has no kernels for a format on the GPU.
 
-    On GPUs without fp8 or fp4 tensor cores, Marlin expands the weights.
+    On GPUs without fp8 or fp4 tensor cores, Marlin expands the weights to 16 bits.
     """
     have = d.gpu.compute_capability
     formats = {form.name for form in vars(d.model.precisions).values()}

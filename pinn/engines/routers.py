@@ -1,10 +1,10 @@
 """Routers in front of identical servers: their rules, and the scores of weighted rules.
 
-A Kubernetes Service sends each connection to a server at random. Round robin and least requests are
-rules of nginx, Envoy and HAProxy. ``prefix-aware`` follows the inference scheduler of llm-d: its
-endpoint picker adds up the scores of its plugins ``prefix-cache-scorer``, ``queue-scorer`` and
-``kv-cache-utilization-scorer``, each from 0 to 1, and takes the server with the highest sum. Names,
-formulas and weights are those of its default configuration, from memory.
+A Kubernetes Service sends each connection to a random server. Round robin and least requests are
+rules of nginx, Envoy and HAProxy. ``prefix-aware`` follows the inference scheduler of llm-d, whose
+endpoint picker selects the server with the highest sum of scores. The plugins
+``prefix-cache-scorer``, ``queue-scorer`` and ``kv-cache-utilization-scorer`` each score from 0 to
+1. Names, formulas and weights are those of its default configuration, from memory.
 """
 
 from pinn.common.documents import comma_separated
@@ -16,19 +16,19 @@ RANDOM, ROUND_ROBIN, LEAST_REQUESTS, PREFIX_AWARE = (
     "least-requests",
     "prefix-aware",
 )
-#: Rules in the order of the codes in ``pinn.simulator.state``, from 1.
+#: Names of the rules; their codes in ``pinn.simulator.state`` are 1, 2, ... in this order.
 ROUTERS = (RANDOM, ROUND_ROBIN, LEAST_REQUESTS, PREFIX_AWARE)
 
 PREFIX_CACHE, QUEUE, KV_USE = "prefix-cache", "queue", "kv-cache-utilization"
-#: Scorer -> weight. From memory: the default configuration of llm-d's endpoint picker.
+#: Weight of each scorer, from memory: the default configuration of llm-d's endpoint picker.
 DEFAULT_WEIGHTS = {PREFIX_CACHE: 3.0, QUEUE: 2.0, KV_USE: 2.0}
 
 
 def read_weights(text: str) -> dict[str, float]:
-    """Return the weight of each scorer; 0 for those that the text leaves out.
+    """Return the weight of each scorer; 0 for scorers that the text omits.
 
     Args:
-        text: Scorers and weights, such as ``prefix-cache=3,queue=2``; the defaults if empty. The
+        text: Scorers and weights, such as ``prefix-cache=3,queue=2``; empty for the defaults. The
             suffix ``-scorer`` of the plugins' names is optional.
 
     Raises:
@@ -50,8 +50,8 @@ def read_weights(text: str) -> dict[str, float]:
         if name not in found or not 0 <= weight < float("inf"):
             known = ", ".join(found)
             raise PinnError(
-                f"--router-weights: got {word!r:.60}, expected a scorer and its "
-                "weight of 0 or more: write prefix-cache=3,queue=2; the scorers "
+                f"--router-weights: got {word!r:.60}, expected a scorer and a "
+                "weight of at least 0: write prefix-cache=3,queue=2; the scorers "
                 f"are {known}"
             )
         found[name] = weight

@@ -1,4 +1,4 @@
-"""Meaning of flags in vLLM, SGLang and TensorRT-LLM."""
+"""Meaning of flags in vLLM, SGLang and TensorRT-LLM, where it depends on the engine."""
 
 import math
 from dataclasses import dataclass
@@ -12,16 +12,18 @@ from pinn.specs.serving import DEEPEP, FULL_DECODE_ONLY, NO_GRAPHS, PIECEWISE, S
 from pinn.specs.speculation import NONE
 from pinn.units import MIB
 
-# Numbers of decodes for which engines capture CUDA graphs.
+# Numbers of decodes for which the engines capture CUDA graphs.
 
 
 def contiguous_sizes(most: int) -> tuple[int, ...]:
-    """Return every number up to ``most``, which means no rounding."""
+    """Return all numbers from 1 to ``most``, with which no step is padded."""
     return tuple(range(1, most + 1))
 
 
 def vllm_largest(most: int) -> int:
-    """Return the largest size that vLLM captures up to a limit (``_set_cudagraph_sizes``).
+    """Return the maximum graph size that vLLM captures up to a limit.
+
+    Source: ``_set_cudagraph_sizes``.
 
     >>> [vllm_largest(most) for most in (3, 100, 300, 512)]
     [2, 96, 288, 512]
@@ -31,8 +33,8 @@ def vllm_largest(most: int) -> int:
     return next(size for size in (4, 2, 1) if size <= most)
 
 
-#: First, last and step of SGLang's numbers of decodes, the last without an end. The list also
-#: applies to verified drafts, except 64, which is only in it from 0.5.5 on.
+#: Ranges (first, last, step) of SGLang's captured numbers of decodes, without and with verified
+#: drafts; the last range has no end. With drafts, 64 is captured only from 0.5.5 on.
 SGLANG_SIZES = ((1, 2, 1), (4, 12, 4), (16, 256, 8), (272, 511, 16), (512, None, 32))
 SGLANG_DRAFT_SIZES = ((1, 8, 1), (10, 32, 2), (40, 64, 4), (72, 256, 8), (272, None, 16))
 
@@ -40,8 +42,8 @@ SGLANG_DRAFT_SIZES = ((1, 8, 1), (10, 32, 2), (40, 64, 4), (72, 256, 8), (272, N
 def sglang_sizes(most: int, drafts: bool = False, release: Release = (0, 5, 23)) -> tuple[int, ...]:
     """Return SGLang's captured numbers of decodes, which are denser if drafts are verified.
 
-    0.5.3.post1 to 0.5.13 ``server_args.py: _generate_cuda_graph_batch_sizes``, later
-    ``generate_decode_cuda_graph_batch_sizes``; from 0.5.10 on the limit is one of them.
+    From 0.5.10 on, the limit itself is one of them. Source: 0.5.3.post1 to 0.5.13 ``server_args.py:
+    _generate_cuda_graph_batch_sizes``, later ``generate_decode_cuda_graph_batch_sizes``.
 
     >>> sglang_sizes(30)
     (1, 2, 4, 8, 12, 16, 24, 30)
@@ -57,15 +59,15 @@ def sglang_sizes(most: int, drafts: bool = False, release: Release = (0, 5, 23))
     return tuple(found)
 
 
-#: Largest number up to which TensorRT-LLM captures every number of decodes without padding.
+#: Number up to which TensorRT-LLM, without padding, captures every number of decodes.
 TRTLLM_CONTIGUOUS = 32
 
 
 def trtllm_sizes(most: int, padded: bool) -> tuple[int, ...]:
     """Return TensorRT-LLM's captured numbers of decodes (``_generate_cuda_graph_batch_sizes``).
 
-    Without padding a step runs as a graph only if its size was captured. The few captured sizes
-    beyond the consecutive ones are ignored. Source: llm_args.py, ``CudaGraphConfig``.
+    Without padding, a step runs as a graph only if its exact size was captured. The few captured
+    sizes beyond the consecutive ones are ignored. Source: llm_args.py, ``CudaGraphConfig``.
 
     >>> trtllm_sizes(20, padded=True), trtllm_sizes(128, padded=False)[-1]
     ((1, 2, 4, 8, 16, 20), 32)
@@ -78,11 +80,11 @@ def trtllm_sizes(most: int, padded: bool) -> tuple[int, ...]:
     return tuple(sizes if sizes[-1] == most else [*sizes, most])
 
 
-# vLLM's schedule, memory and CUDA graphs, which depend on several flags.
+# vLLM's scheduling, memory and CUDA graphs, which depend on several flags.
 
 
 def settle_vllm(found: RecipeFields) -> None:
-    """Set the fields of vLLM (``vllm/v1/core/sched/scheduler.py`` and the release's defaults)."""
+    """Set the settings of vLLM, from ``vllm/v1/core/sched/scheduler.py`` and its defaults."""
     found.put("scheduler", *vllm_rules(release(found.version)))
     source = f"vllm {found.version} vllm/v1/core/sched/scheduler.py"
     found.put("prompt_budget", found.values["token_budget"], source)
@@ -94,7 +96,7 @@ def settle_vllm(found: RecipeFields) -> None:
 
 
 def _settle_sparse_cache(found: RecipeFields) -> None:
-    """Set the cache format of sparse attention, which has 8 bits unless a flag says otherwise."""
+    """Set the cache format of sparse attention: 8 bits, unless a flag specifies another."""
     default = found.default("sparse_cache_in_fp8")
     if found.serving.kv_cache_dtype == "auto" and default.value == "yes":
         found.put("kv_cache_dtype", "fp8", default.source, recipe.DEFAULT)
@@ -123,7 +125,7 @@ def _settle_fusion(found: RecipeFields) -> None:
 
 
 def _settle_graphs(found: RecipeFields) -> None:
-    """Set which steps CUDA graphs cover, and up to how many tokens."""
+    """Set which steps CUDA graphs cover, and their maximum number of tokens."""
     limit, origin = found.look_up("max_cudagraph_capture_size")
     drafts, rows = found.values["speculation"], 1
     if drafts and found.look_up("graphs_of_drafts")[0]:
@@ -136,7 +138,8 @@ def _settle_graphs(found: RecipeFields) -> None:
     if mode == NO_GRAPHS:
         found.put_graphs(0, 0, (), said, of_decodes)
     elif mode == FULL_DECODE_ONLY:
-        # Prompts are launched kernel by kernel. Each request of a verifying step has several rows.
+        # Prompts are launched kernel by kernel. With drafts to verify, each request has several
+        # rows.
         found.put_graphs(1, max(limit // (1 + (drafts.tokens if drafts else 0)), 1), (), said)
     else:
         found.put_graphs(limit, 0, (), origin, of_decodes)
@@ -146,16 +149,17 @@ def _settle_graphs(found: RecipeFields) -> None:
 
 # SGLang's memory reserve, by release.
 
-#: MiB for a draft model and its graphs, by ``--speculative-algorithm`` and the first release that
-#: reserves as much (``server_args.py: _handle_gpu_memory_settings``); from 0.5.14 on nothing.
+#: MiB that SGLang reserves for a draft model and its graphs, by algorithm and by first release
+#: (``server_args.py: _handle_gpu_memory_settings``); nothing from 0.5.14 on.
 _DRAFTS = (((0, 5, 14), 0, 0), ((0, 5, 10), 4096, 6144), ((0,), 2048, 6144))
 
 
 def prompt_graph_sizes(most: int) -> tuple[int, ...]:
     """Return the numbers of prompt tokens for which SGLang captures graphs.
 
-    SGLang 0.5.23 arg_groups/cuda_graph_hook.py: ``generate_prefill_cuda_graph_batch_sizes``, alike
-    since 0.5.9 ``server_args.py: _generate_piecewise_cuda_graph_tokens``.
+    Source: SGLang 0.5.23 arg_groups/cuda_graph_hook.py:
+    ``generate_prefill_cuda_graph_batch_sizes``, equal since 0.5.9 ``server_args.py:
+    _generate_piecewise_cuda_graph_tokens``.
 
     >>> len(prompt_graph_sizes(8192)), prompt_graph_sizes(64)[-3:]
     (58, (32, 48, 64))
@@ -169,17 +173,17 @@ def prompt_graph_sizes(most: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class MemoryUsers:
-    """Inputs of the memory that SGLang reserves beside weights and KV cache.
+    """Inputs of the memory that SGLang reserves in addition to weights and KV cache.
 
     Attributes:
-        chunk: Prompt tokens of a step, before attention replicas divide them.
-        graphs: Decodes of the largest CUDA graph.
-        gpus: GPUs of the server.
-        replicas: Attention replicas; 0 without attention data parallelism.
-        prompt_graph_tokens: Prompt tokens of the largest graph with prompts; 0 without.
+        chunk: Prompt tokens per step, before they are divided among attention replicas.
+        graphs: Maximum number of decodes in a CUDA graph.
+        gpus: Number of GPUs of the server.
+        replicas: Number of attention replicas; 0 without attention data parallelism.
+        prompt_graph_tokens: Maximum prompt tokens in a graph with prompts; 0 without such graphs.
         latent: Whether the model has multi-head latent attention.
-        algorithm: ``--speculative-algorithm`` in capitals; empty without.
-        deepep: Whether experts exchange tokens by DeepEP.
+        algorithm: ``--speculative-algorithm`` in capitals; empty without speculation.
+        deepep: Whether experts exchange tokens with DeepEP.
     """
 
     chunk: int
@@ -193,11 +197,11 @@ class MemoryUsers:
 
 
 def reserve_mib(release: Release, memory_mib: float, users: MemoryUsers) -> float:
-    """Return the MiB that a release reserves on a GPU with ``memory_mib``.
+    """Return the MiB that a release reserves on a GPU with ``memory_mib`` MiB of memory.
 
-    0.5.3.post1 to 0.5.18 ``server_args.py: _handle_gpu_memory_settings``, later
-    ``arg_groups/memory_hook.py: handle_gpu_memory_settings`` and ``reserve_for_graph_mb``. The
-    larger reserve of multimodal models is ignored.
+    The larger reserve of multimodal models is ignored. Source: 0.5.3.post1 to 0.5.18
+    ``server_args.py: _handle_gpu_memory_settings``, later ``arg_groups/memory_hook.py:
+    handle_gpu_memory_settings`` and ``reserve_for_graph_mb``.
     """
     graphs = users.graphs
     reserve = 512 + max(users.chunk, 2048) * 1.5 + graphs * 2 + users.gpus / 8 * 1024
@@ -215,24 +219,25 @@ def reserve_mib(release: Release, memory_mib: float, users: MemoryUsers) -> floa
     return reserve + (2048 if users.deepep and release >= (0, 5, 15) else 0)
 
 
-# SGLang's schedule, memory and CUDA graphs, which depend on several flags.
+# SGLang's scheduling, memory and CUDA graphs, which depend on several flags.
 
-#: Share of an output that SGLang expects at first (environ.py: SGLANG_INIT_NEW_TOKEN_RATIO), and
-#: its value under attention data parallelism (_handle_data_parallelism, from 0.5.19 on
-#: arg_groups/parallel_hook.py); unchanged from 0.5.3.post1 to 0.5.23.
+#: Share of the maximum output that SGLang expects initially (environ.py:
+#: SGLANG_INIT_NEW_TOKEN_RATIO), and the factor on it under attention data parallelism
+#: (_handle_data_parallelism, from 0.5.19 on arg_groups/parallel_hook.py); unchanged from
+#: 0.5.3.post1 to 0.5.23.
 _EXPECTED_SHARE, _EXPECTED_SHARE_OF_DP = 0.7, 0.3
-#: Model types with sparse attention, whose cache is fp8 from compute capability 10.0 on.
+#: Model types with sparse attention, whose cache is in fp8 from compute capability 10.0 on.
 _SPARSE_TYPES = frozenset({"deepseek_v32", "glm_moe_dsa"})
 _ALIKE = "sglang 0.5.3.post1 to 0.5.23"
 
 
 def settle_sglang(found: RecipeFields) -> None:
-    """Set the fields of SGLang, by its releases 0.5.9 and 0.5.23."""
+    """Set the settings of SGLang, from the source of releases 0.5.9 and 0.5.23."""
     serving, values = found.serving, found.values
     number = release(found.version)
     adder = f"{_ALIKE} managers/schedule_policy.py: PrefillAdder"
     replicas = values["data_parallel_size"]
-    # server_args.py: _handle_data_parallelism; model_runner.py: max_running_requests.
+    # Sources: server_args.py: _handle_data_parallelism; model_runner.py: max_running_requests.
     values["token_budget"] = max(values["token_budget"] // replicas, 1)
     if serving.max_num_seqs is not None:
         values["max_requests"] = max(values["max_requests"] // replicas, 1)
@@ -247,7 +252,7 @@ def settle_sglang(found: RecipeFields) -> None:
     found.take("poll_interval", "scheduler_recv_interval")
     if values["poll_interval"] > 1 and serving.enable_dp_attention:
         flags = "--scheduler-recv-interval with --enable-dp-attention"
-        raise PinnError(f"sglang refuses {flags}: leave one out")
+        raise PinnError(f"sglang refuses {flags}: omit one of them")
     if serving.enable_prefill_delayer and replicas > 1:
         found.take("prompt_wait_steps", "prefill_delayer_max_delay_passes")
     exchanges = {"none": recipe.GATHER, DEEPEP: recipe.ALL_TO_ALL}
@@ -268,7 +273,7 @@ def settle_sglang(found: RecipeFields) -> None:
 
 
 def _settle_caches(found: RecipeFields) -> None:
-    """Set the cache format, and the changes for hybrid models and sparse attention."""
+    """Set the cache format, and the changes for hybrid models and for sparse attention."""
     serving, values = found.serving, found.values
     origin = found.origins["overlap"]
     alone = origin.kind == recipe.DEFAULT and values["speculation"] is None
@@ -281,10 +286,10 @@ def _settle_caches(found: RecipeFields) -> None:
 
 
 def _decode_sizes(found: RecipeFields, limit: int, number: Release) -> tuple[int, ...]:
-    """Return the numbers of decodes with captured graphs, up to the most running requests.
+    """Return the numbers of decodes with captured graphs, up to the maximum number of requests.
 
-    Under attention data parallelism they are multiples of the GPUs that share an attention layer
-    (``get_batch_sizes_to_capture``, ``require_gathered_buffer``).
+    Under attention data parallelism they are multiples of the number of GPUs that share an
+    attention layer (``get_batch_sizes_to_capture``, ``require_gathered_buffer``).
     """
     serving, most = found.serving, int(found.values["max_requests"])
     if found.look_up("cudagraph_padding")[0]:
@@ -299,7 +304,7 @@ def _decode_sizes(found: RecipeFields, limit: int, number: Release) -> tuple[int
 
 
 def _prompt_default(found: RecipeFields) -> tuple[int, Origin]:
-    """Return the default prompt tokens of the largest graph, and its origin; 0 for none."""
+    """Return the default prompt tokens of the largest graph and their origin; 0 without graphs."""
     default = found.default("prompt_graph_tokens")
     chunk = found.look_up("max_num_batched_tokens")[0]
     tokens = chunk if default.value == "chunk" else min(int(default.value), chunk)
@@ -307,10 +312,11 @@ def _prompt_default(found: RecipeFields) -> tuple[int, Origin]:
 
 
 def _prompt_graphs(found: RecipeFields, number: Release) -> tuple[int, int]:
-    """Return the prompt tokens for which graph memory is reserved, and those of the largest graph.
+    """Return the prompt tokens that reserve graph memory, and those of the largest graph.
 
-    Off with drafts in 0.5.10; with attention data parallelism or all-to-all of experts until
-    0.5.16 (``_handle_piecewise_cuda_graph``, ``_disable_breakable_cudagraph_if_incompatible``).
+    Graphs with prompts are off with drafts until 0.5.10, and with attention data parallelism or
+    all-to-all of experts until 0.5.16 (``_handle_piecewise_cuda_graph``,
+    ``_disable_breakable_cudagraph_if_incompatible``).
     """
     serving = found.serving
     tokens = _prompt_default(found)[0]
@@ -322,7 +328,7 @@ def _prompt_graphs(found: RecipeFields, number: Release) -> tuple[int, int]:
 
 
 def _put_static_share(found: RecipeFields, graphs: int, prompt_graph_tokens: int) -> None:
-    """Set the share of all memory that SGLang gives weights and KV cache."""
+    """Set the share of GPU memory that SGLang uses for weights and KV cache."""
     serving = found.serving
     if serving.gpu_memory_utilization is not None:
         found.take("memory_share", "gpu_memory_utilization")
@@ -344,11 +350,11 @@ def _put_static_share(found: RecipeFields, graphs: int, prompt_graph_tokens: int
         found.put("memory_share", round((total - reserve) / total, 3), source, recipe.DEFAULT)
 
 
-# TensorRT-LLM's schedule, memory and CUDA graphs, which depend on several flags.
+# TensorRT-LLM's scheduling, memory and CUDA graphs, which depend on several flags.
 
 
 def settle_trtllm(found: RecipeFields) -> None:
-    """Set the fields of TensorRT-LLM's PyTorch backend (``tensorrt_llm/_torch/pyexecutor``)."""
+    """Set the settings of TensorRT-LLM's PyTorch backend (``tensorrt_llm/_torch/pyexecutor``)."""
     values = found.values
     scheduler = "tensorrt_llm/_torch/pyexecutor/scheduler.py, microBatchScheduler.cpp"
     found.put("prompt_budget", values["token_budget"], scheduler)
@@ -361,14 +367,14 @@ def settle_trtllm(found: RecipeFields) -> None:
     _settle_prompt_wait(found)
 
 
-#: Engine -> function that sets the remaining fields.
+#: Function that sets the remaining settings of each engine.
 SETTLERS = {VLLM: settle_vllm, SGLANG: settle_sglang, TRTLLM: settle_trtllm}
 
 
 def _settle_prompt_wait(found: RecipeFields) -> None:
-    """Set how long prompts wait for others in TensorRT-LLM's ``py_executor.py``.
+    """Set how long prompts wait for further prompts in TensorRT-LLM (``py_executor.py``).
 
-    See ``_waiting_requests``, and ``_balance_adp_requests`` under attention data parallelism.
+    See ``_waiting_requests`` there, and ``_balance_adp_requests`` under attention data parallelism.
     """
     ranks = found.values["data_parallel_size"]
     steps = "batch_wait_timeout_iters" if ranks == 1 else "attention_dp_timeout_iters"

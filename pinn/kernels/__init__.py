@@ -1,1 +1,1 @@
-"""Measured kernels, their surrogates, and steps composed of them."""
+"""Measured kernels, surrogates fitted to them, and step times summed over kernels."""

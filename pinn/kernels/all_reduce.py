@@ -1,4 +1,4 @@
-"""Times of all-reduces: a ring from first principles, and curves fitted to measurements."""
+"""Times of all-reduces: a ring from first principles, and curves of measured times."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from pinn.specs.gpu import GpuSpec
 
 # A ring all-reduce over PCIe from first principles, for links without measurements.
 #
-# NCCL runs there: vLLM switches its own all-reduce off beyond two GPUs that only share PCIe
-# (vllm/distributed/device_communicators/custom_all_reduce.py). A ring takes 2 (n - 1) hops and
-# moves 2 (n - 1) / n of the message over each link (Patarasuk and Yuan 2009). Launch, latency of
-# a hop and share of the link are the constants of NCCL's own choice of algorithms
+# On such links NCCL runs: vLLM disables its own all-reduce for more than two GPUs that share only
+# PCIe (vllm/distributed/device_communicators/custom_all_reduce.py). A ring takes 2 (n - 1) hops and
+# moves 2 (n - 1) / n of the message over each link (Patarasuk and Yuan 2009). Launch time, latency
+# per hop and share of the link are the constants by which NCCL chooses algorithms
 # (src/graph/tuning.cc: baseLat, hwLat; src/graph/topo.h: PCI_BW is 12 of the 16 GB/s of PCIe 3.0
 # x16).
 
-#: Protocol -> launch (s), one hop (s), share of the ring's bandwidth. LL sends a flag beside every
-#: word, Simple synchronizes once per chunk. The faster protocol runs.
+#: Launch (s), latency of one hop (s) and share of the ring's bandwidth, by protocol. LL sends a
+#: flag with every word, Simple synchronizes once per chunk. The faster protocol is used.
 PROTOCOLS = {"LL": (6.6e-6, 1.0e-6, 0.5), "Simple": (8.4e-6, 5.7e-6, 1.0)}
-#: Usable share of the datasheet's PCIe bandwidth in one direction.
+#: Usable share of the PCIe bandwidth in one direction.
 LINK_SHARE = 12.0 / 16.0
 
 
 def ring_seconds(gpu: GpuSpec, ranks: float, bytes_: Sizes) -> Float[np.ndarray, "..."]:
-    """Return the seconds of one ring all-reduce of ``bytes_`` bytes on each of ``ranks`` GPUs."""
+    """Return the seconds of one ring all-reduce of ``bytes_`` bytes per GPU over ``ranks`` GPUs."""
     moved = 2 * (ranks - 1) / ranks * bytes_ / (LINK_SHARE * gpu.link_bandwidth_bytes_per_s)
     times = [launch + 2 * (ranks - 1) * hop + moved / w for launch, hop, w in PROTOCOLS.values()]
     return np.minimum(*times)
 
 
-# All-reduce among tensor-parallel ranks of one node.
+# All-reduce among the tensor-parallel ranks of one node.
 #
-# A chip's own measured curve is used where there is one. For other chips, the curves of their kind
-# of link (NVLink or PCIe) are averaged at equal time on the link, bytes / bandwidth. Links of a
-# kind then differ in bandwidth alone. PCIe without any measurement is computed as a ring.
+# A GPU with measurements has its own curve. For other GPUs, the curves of all GPUs with their link
+# type (NVLink or PCIe) are averaged at equal link times, bytes / bandwidth. Links of one type thus
+# differ only in bandwidth. PCIe without any measurement is computed as a ring.
 
-#: Message sizes of a curve: 256 B to 1 GiB, as in the tables.
+#: Message sizes of a curve in bytes: 256 B to 1 GiB, as in the tables.
 SIZES_BYTES = 2.0 ** np.arange(8, 31)
-#: Times on the link at which curves of several chips are averaged.
+#: Link times in seconds at which the curves of several GPUs are averaged.
 _LINK_SECONDS = np.geomspace(1e-10, 0.1, 46)
 
 
@@ -57,12 +57,12 @@ def _read_curve(bytes_: np.ndarray, seconds: np.ndarray, at: np.ndarray) -> np.n
 
 @dataclass(frozen=True)
 class AllReduce:
-    """Measured curves of chips and pooled curves of links, non-decreasing in the message size.
+    """Measured curves of GPUs and averaged curves of link types, which never fall with size.
 
     Attributes:
-        curves: ``(chip, gpus) -> seconds`` at ``SIZES_BYTES``.
-        pools: ``(link, gpus) -> seconds`` at ``_LINK_SECONDS`` of link time; link ``nvlink`` or
-            ``pcie``.
+        curves: Seconds at ``SIZES_BYTES``, by GPU and number of ranks.
+        pools: Seconds at link times ``_LINK_SECONDS``, by link type (``nvlink`` or ``pcie``) and
+            number of ranks.
     """
 
     curves: dict[tuple[str, int], Float[np.ndarray, " sizes"]] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class AllReduce:
 
     @staticmethod
     def fit(rows: pd.DataFrame, gpus: Gpus) -> AllReduce:
-        """Return the curves of measured all-reduces, and their pools by kind of link."""
+        """Return the curves of measured all-reduces, and their averages by link type."""
         curves: dict[tuple[str, int], np.ndarray] = {}
         logs: dict[tuple[str, int], list[np.ndarray]] = {}
         for _, part in rows.sort_values("bytes").groupby(["gpu", "gpus"]):
@@ -89,7 +89,7 @@ class AllReduce:
 
         Args:
             gpu: GPU as a ``GpuSpec``, or several as a ``Coded``.
-            ranks: Number of GPUs that take part, in one node.
+            ranks: Number of GPUs in the all-reduce, all of one node.
             bytes_: Size of the message on each GPU, in bytes.
         """
         chips = coded(gpu)
@@ -112,7 +112,8 @@ class AllReduce:
         elif ranks in known:
             time = self._known(gpu, ranks, size)
         elif ranks > known[-1]:
-            # Trees and rings: the launch grows with log2 of the ranks, the bytes hardly.
+            # For trees and rings, the launch time grows with log2 of the ranks; the bytes hardly
+            # change.
             time = self._known(gpu, known[-1], size) * np.log2(ranks) / np.log2(known[-1])
         else:
             low = max(n for n in known if n < ranks)
@@ -124,7 +125,7 @@ class AllReduce:
         return np.where(size > 0, np.maximum(time, floor), 0.0)
 
     def _counts(self, gpu: GpuSpec) -> list[int]:
-        """Return the numbers of ranks with a curve of the chip or its kind of link, increasing."""
+        """Return the numbers of ranks, ascending, with a curve of the GPU or of its link type."""
         kind = self._kind(gpu)
         return sorted(
             {n for name, n in self.curves if name == gpu.name}
@@ -132,7 +133,7 @@ class AllReduce:
         )
 
     def _kind(self, gpu: GpuSpec) -> str:
-        """Return the kind of link; NVLink counts as PCIe where no NVLink was measured."""
+        """Return the link type; NVLink counts as PCIe if no GPU with NVLink was measured."""
         timed = {name for name, _ in self.pools}
         return "nvlink" if gpu.has_nvlink and "nvlink" in timed else "pcie"
 

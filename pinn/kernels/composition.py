@@ -1,4 +1,4 @@
-"""Time of a whole step, summed over its kernels."""
+"""Time of an engine step as the sum of its kernels' times."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -32,23 +32,23 @@ from pinn.specs.model import (
 from pinn.specs.precision import ACTIVATION_BYTES, precision
 from pinn.specs.serving import VLLM, ServingSpec
 
-# Elements of a composed step: kinds of kernels, and their calls.
+# Parts of a step: its kernels, their runs per step, and their sizes.
 
 Seconds = Float[np.ndarray, " n"]
 #: Seconds of each call in each step.
 Times = Float[np.ndarray, "calls n"]
-#: Values of calls as a column, which broadcasts against their times.
+#: A value per call, as a column that broadcasts against the calls' times.
 Column = Real[np.ndarray, "..."]
 
 
 @dataclass(frozen=True)
 class Call:
-    """One kernel in the steps of a deployment.
+    """A kernel that the steps of a deployment call with given sizes.
 
     Attributes:
-        form: Number format; for recurrent and sparse mixers the name of the operator.
+        form: Number format; for recurrent and sparse mixers, the name of the operator.
         count: Number of runs per step: one number, or one per batch.
-        sizes: Arguments of the surrogate, each one number or one per batch.
+        sizes: Sizes of the kernel, as its surrogate's arguments: each one number, or one per batch.
     """
 
     form: str
@@ -56,20 +56,20 @@ class Call:
     sizes: tuple[object, ...]
 
 
-#: Calls of one part of a step.
+#: Kernel calls of one part of a step.
 Calls = Iterator[Call]
-#: Sizes and formats that a surrogate takes.
+#: Sizes and formats, as arguments of a surrogate.
 Sizes = tuple[object, ...]
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """Kernels of one kind in a part of a step.
+    """Kernels of one type in a part of a step.
 
     Attributes:
         calls: Function of a deployment and its batches that yields the calls of its steps.
-        seconds: Function of surrogates, chips, formats and a call's sizes that returns seconds.
-        sizes: Names of a call's first sizes; empty where no measured kernel is behind them.
+        seconds: Function of surrogates, GPUs, formats and sizes that returns seconds per call.
+        sizes: Names of the first sizes of a call; empty for kernels without measurements.
         operator: Name of the operator that was fitted to measured kernels; empty for none.
     """
 
@@ -80,30 +80,30 @@ class Kernels:
 
 
 def call_by_call(seconds: Callable[..., Seconds], gpu: Coded, form: Coded, *sizes: Column) -> Times:
-    """Return the values of ``seconds``, called for one chip, format and call's sizes at a time."""
+    """Return the values of ``seconds``, called with one GPU, format and set of sizes at a time."""
     calls = zip(gpu.ids[:, 0], form.ids[:, 0], *np.broadcast_arrays(*sizes), strict=True)
     return np.stack([seconds(gpu.options[g], form.options[f], *call) for g, f, *call in calls])
 
 
-# Scaling of an fp8 multiplication's inputs in each step. Times of the measured tables include it.
+# Quantization of an fp8 multiplication's inputs in each step, which the measured times include.
 
-#: aiconfigurator's tables of vLLM 0.24.0's dynamic_per_token_scaled_fp8_quant, which its fp8
-#: products include: 2.0 to 3.8 us up to 64 rows on H100, H200, B200 and L40S. For 8,192 rows of
-#: 8,192, 3 bytes an element (read 2, write 1) move at 46 to 84 % of the datasheet's bandwidth
-#: (H100 84, L40S 77, H200 67, B200 46). With one formula for all chips, the median APE over a
-#: chip's table is 10 to 50 %.
+#: Launch time and share of the peak bandwidth of vLLM's dynamic_per_token_scaled_fp8_quant, from
+#: aiconfigurator's tables of vLLM 0.24.0, whose fp8 products include it. It takes 2.0 to 3.8 us up
+#: to 64 rows on H100, H200, B200 and L40S. For 8,192 rows of 8,192 elements, with 3 bytes per
+#: element (read 2, write 1), it reaches 46 to 84 % of the peak bandwidth (H100 84, L40S 77, H200
+#: 67, B200 46). With one formula for all GPUs, the median APE on a GPU's table is 10 to 50 %.
 LAUNCH_SECONDS = 2.6e-6
 BANDWIDTH_SHARE = 0.7
 _ELEMENT_BYTES = 3.0
-#: Largest share of a product's time that scaling may be: an assumption; only narrow products reach
-#: it.
+#: Maximum share of a product's time that quantization is assumed to take; only narrow products
+#: reach this limit.
 _LARGEST_SHARE = 0.5
 
 
 def quantization_seconds(
     gpu: GpuSpec, rows: Float[np.ndarray, "*n"], width: Float[np.ndarray, "*#n"]
 ) -> Float[np.ndarray, "*n"]:
-    """Return the seconds of scaling ``rows`` tokens of ``width`` 16-bit elements to fp8."""
+    """Return the seconds to quantize ``rows`` tokens of ``width`` 16-bit elements to fp8."""
     moved = rows * width * _ELEMENT_BYTES
     return LAUNCH_SECONDS + moved / (gpu.memory_bandwidth_bytes_per_s * BANDWIDTH_SHARE)
 
@@ -111,36 +111,37 @@ def quantization_seconds(
 def without_quantization(
     seconds: Float[np.ndarray, "*n"], scaling: Float[np.ndarray, "*n"]
 ) -> Float[np.ndarray, "*n"]:
-    """Return the seconds of a product without the scaling of its inputs, for static scales.
+    """Return the seconds of a product without the quantization of its inputs.
 
-    The kernel before the product has then written its inputs in fp8.
+    With static scales, the kernel before the product writes its inputs in fp8.
     """
     return seconds - np.minimum(scaling, seconds * _LARGEST_SHARE)
 
 
-# Composition of a step: kernels that run, how often, and at which sizes.
+# Composition of a step: which kernels run, how often, and with which sizes.
 #
-# A mixed step is one fused pass: projections, experts and all-reduces see the tokens of decodes
-# and prefill chunks together; attention runs once over the decodes and once over the chunks.
-# Norms, rotary embedding and host work are not composed here: no measurement of them exists, so the
-# teacher learns them as overheads. Sampling was not measured either, but the bytes that its kernels
-# move are known.
+# A mixed step is one fused pass. Projections, experts and all-reduces process the tokens of decodes
+# and prefill chunks together. Attention runs once for the decodes and once for the chunks. Norms,
+# rotary embedding and host work are not included here, because there are no measurements of them:
+# their overheads are fitted to measured servers. The sampler is included: it was not measured in
+# steps, but the bytes that its kernels read and write are known.
 
-#: Choosing experts and sorting tokens, per layer, for measured kernels that start from a given
-#: choice. vLLM's "monolithic" kernels (mxfp4 on Hopper and Blackwell) choose inside. An assumption:
-#: two small kernels of about 2 us.
+#: Seconds per layer to select experts and sort tokens, for measured kernels that begin after this
+#: selection. vLLM's "monolithic" kernels (mxfp4 on Hopper and Blackwell) include it. Two small
+#: kernels of about 2 us each are assumed.
 ROUTING_SECONDS = 4e-6
 MONOLITHIC = ("mxfp4", "mxfp4_mxfp8")
-#: Statistics, scaling and casts in fp32 around the all-reduce of a full-width q/k norm: three
-#: small kernels (vllm/model_executor/layers/mamba/linear_attn.py: forward_qk) of about 2 us each,
-#: an assumption. The 3 us around all-reduces in any layer (``parallel_layer``) are subtracted.
+#: Seconds of statistics, scaling and casts in fp32 around the all-reduce of a full-width q/k norm:
+#: three small kernels (vllm/model_executor/layers/mamba/linear_attn.py: forward_qk) of about 2 us
+#: each, an assumption. The 3 us around all-reduces in every layer (``parallel_layer``) are
+#: subtracted.
 NORM_SECONDS = 3e-6
 
 
 def compose(
     kernels: KernelSurrogates, deployment: Deployment, batches: UniformBatches
 ) -> Float[np.ndarray, "n parts"]:
-    """Return the seconds of each part of ``n`` steps of one deployment, summed over the layers."""
+    """Return the seconds of each part of ``n`` steps of a deployment, summed over its layers."""
     return compose_many(kernels, [deployment], [batches])[0]
 
 
@@ -149,12 +150,13 @@ def compose_many(
 ) -> Float[np.ndarray, "m n parts"]:
     """Return the seconds of each part of ``n`` steps of each of ``m`` deployments.
 
-    All calls of one kind are looked up together: thousands of deployments take seconds.
+    All calls of one kernel type are evaluated together, so that thousands of deployments take
+    seconds.
 
     Args:
         kernels: Fitted operator surrogates.
-        deployments: Models, GPUs and engine configurations.
-        batches: Batches of each deployment's steps; all deployments have equally many.
+        deployments: The ``m`` models, GPUs and engine configurations.
+        batches: Batches of the ``n`` steps of each deployment.
     """
     seconds = np.zeros((len(deployments), len(batches[0]), len(COMPOSED_PARTS)))
     steps = list(zip(deployments, batches, strict=True))
@@ -171,7 +173,7 @@ def compose_many(
 def _times(
     kernels: KernelSurrogates, kind: Kernels, gpus: list[GpuSpec], calls: list[Call], width: int
 ) -> Times:
-    """Return the seconds of calls, each multiplied by its number of runs."""
+    """Return the seconds of each call in each step, multiplied by its number of runs."""
 
     def rows(values: Sequence[Any]) -> Float[np.ndarray, "calls n_or_1"]:
         found = np.empty((len(values), width if any(map(np.ndim, values)) else 1))
@@ -185,7 +187,7 @@ def _times(
 
 
 def _coded(values: Sequence[object]) -> Coded:
-    """Return values coded as one row each."""
+    """Return the distinct values with an index per row."""
     number: dict[object, int] = {}
     ids = np.array([[number.setdefault(value, len(number))] for value in values])
     return Coded(tuple(number), ids)
@@ -195,7 +197,7 @@ def _gemm(deployment: Deployment, batches: UniformBatches) -> Calls:
     for matmul in dense_matmuls(deployment.model, deployment.recipe.tensor_parallel_size):
         rows = batches.requests if matmul.per_sequence else batches.tokens
         if matmul.name == "kv_b_proj":
-            # A chunk expands the keys and values of its cached tokens again (vLLM's
+            # A chunk expands the keys and values of its cached tokens once more (vLLM's
             # MLACommonImpl._compute_prefill_context).
             rows = rows + batches.prefill_requests * batches.prefill_cached
         yield Call(matmul.weights.name, matmul.count, (rows, matmul.n, matmul.k))
@@ -204,7 +206,7 @@ def _gemm(deployment: Deployment, batches: UniformBatches) -> Calls:
 def _products(
     kernels: KernelSurrogates, gpu: Coded, form: Coded, m: Column, n: Column, k: Column
 ) -> Times:
-    """Return the seconds of products; static activation scales are fused into the kernel before."""
+    """Return the seconds of matrix products; static activation scales save the quantization."""
     seconds = kernels.gemm.seconds(gpu, form, m, n, k)
     for row, (g, f) in enumerate(zip(gpu.ids[:, 0], form.ids[:, 0], strict=True)):
         chip, weights = gpu.options[g], precision(form.options[f])
@@ -220,7 +222,7 @@ def _experts(deployment: Deployment, batches: UniformBatches) -> Calls:
 
 
 def _other_experts(deployment: Deployment, batches: UniformBatches) -> Calls:
-    # The last size selects the kernels: 1 for Triton's, 0 for CUTLASS's.
+    # The last size selects the kernels: 1 for Triton, 0 for CUTLASS.
     if deployment.expert_kernels not in (AUTO, MARLIN):
         yield _expert_call(deployment, batches, float(deployment.expert_kernels == TRITON))
 
@@ -250,24 +252,25 @@ def _routed_otherwise(kernels: KernelSurrogates, gpu: Coded, form: Coded, *sizes
 
 def _decode_attention(deployment: Deployment, batches: UniformBatches) -> Calls:
     rows = (batches.decode_requests, batches.decode_context + 1)
-    # Kernels of other engines take a multiple of vLLM's time.
+    # Kernels of other engines take a constant multiple of vLLM's time.
     return _attention(deployment, rows, deployment.decode_attention_time)
 
 
 def _prefill_attention(deployment: Deployment, batches: UniformBatches) -> Calls:
-    """Yield prefill attention; p tokens after s cached ones count as sqrt(p^2 + 2 p s)."""
+    """Yield prefill attention; p tokens after s cached ones count as sqrt(p^2 + 2 p s) tokens."""
     new, cached = batches.prefill_tokens, batches.prefill_cached
     return _attention(deployment, (batches.prefill_requests, np.sqrt(new**2 + 2 * new * cached)))
 
 
 def _attention(deployment: Deployment, rows: Sizes, times: float = 1.0) -> Calls:
-    """Yield ordinary attention; ``rows`` is the number of sequences and the tokens of each."""
+    """Yield grouped-query attention; ``rows`` has the sequences and the tokens of each."""
     tp = deployment.recipe.tensor_parallel_size
     for group in deployment.model.layer_groups:
         attention = group.attention
         if isinstance(attention, AttentionSpec) and attention.indexer is None:
             heads = (attention.heads // tp, max(attention.kv_heads // tp, 1))
-            # The measured kernels have values as wide as keys, so the mean width is used.
+            # The measured kernels have equal widths of keys and values, so the mean of both widths
+            # is used.
             sizes = (*rows, *heads, attention.pair_width // 2, attention.window_tokens or 0)
             yield Call(deployment.kv_cache_precision.name, group.count * times, sizes)
 
@@ -286,7 +289,7 @@ def _latent_prefill(deployment: Deployment, batches: UniformBatches) -> Calls:
 
 
 def _latent_layers(deployment: Deployment) -> Iterator[tuple[int, LatentAttentionSpec, int]]:
-    """Yield latent attention to all keys: number of layers, attention, and its heads on a rank."""
+    """Yield the latent attention to all keys: layers, attention, and number of heads on a rank."""
     for group in deployment.model.layer_groups:
         attention = group.attention
         if isinstance(attention, LatentAttentionSpec) and attention.indexer is None:
@@ -296,7 +299,7 @@ def _latent_layers(deployment: Deployment) -> Iterator[tuple[int, LatentAttentio
 def _all_reduce(deployment: Deployment, batches: UniformBatches) -> Calls:
     """Yield all-reduces: two per layer, one for the embedding, one per full-width q/k norm.
 
-    The norm's all-reduce sums one fp32 square per token for q and one for k.
+    The all-reduce of a norm sums one fp32 square per token for q, and one for k.
     """
     model, tp = deployment.model, deployment.recipe.tensor_parallel_size
     if tp == 1:
@@ -315,7 +318,7 @@ def _all_reduce(deployment: Deployment, batches: UniformBatches) -> Calls:
 def _reduce(kernels: KernelSurrogates, gpu: Coded, _: Coded, *sizes: Column) -> Times:
     """Return the seconds of vLLM's all-reduce, less what another engine's kernel saves.
 
-    Messages that are fused with a norm take the time of the kernel that fuses them.
+    Messages that are fused with a norm have the time of the fused kernel.
     """
     ranks, size, norm, faster, fused_bytes = sizes
     fused = kernels.fused_all_reduce.seconds(gpu, ranks, np.minimum(size, fused_bytes))
@@ -325,11 +328,12 @@ def _reduce(kernels: KernelSurrogates, gpu: Coded, _: Coded, *sizes: Column) -> 
 
 
 def _exchange(deployment: Deployment, batches: UniformBatches) -> Calls:
-    """Yield dispatch and combine of all ranks' tokens.
+    """Yield dispatch and combine of the tokens of all ranks.
 
-    vLLM runs an all-gather and a reduce-scatter by NCCL (0.20.1
-    vllm/distributed/device_communicators/all2all.py: AgRsAll2AllManager). Exchanges of other
-    engines were not measured. Both halves together count as one all-reduce of as many bytes.
+    vLLM runs NCCL's all-gather and reduce-scatter (0.20.1
+    vllm/distributed/device_communicators/all2all.py: AgRsAll2AllManager). The exchanges of other
+    engines were not measured. Dispatch and combine together count as one all-reduce of the same
+    bytes.
     """
     model, recipe = deployment.model, deployment.recipe
     if model.moe is None or recipe.data_parallel_size == 1:
@@ -348,18 +352,19 @@ def _exchanged(
 
 
 def _sampling(deployment: Deployment, batches: UniformBatches) -> Calls:
-    """Yield sampling: seconds as its kernels were timed, scaled by the datasheet's bandwidth."""
+    """Yield sampling, with the measured seconds scaled by the GPU's peak bandwidth."""
     costs = step_costs([deployment])
     yield Call("fp32", 1, (costs.sampled_step_s + batches.requests * costs.sampled_request_s,))
 
 
-# Recurrent states and indexers in a composed step.
+# Recurrent states and indexers in a step.
 #
-# Kernels that were timed take the times of their fits. Lightning Attention and Mamba-1 were not
-# timed, and an exclusion takes kernels away. These take the datasheet's rates: a mixer's bytes and
-# arithmetic are known. The betas of the attention features correct for what those rates miss.
+# Measured kernels have the times of their fits. Lightning Attention and Mamba-1 were not measured,
+# and other kernels may be held out. The time of such a mixer follows from its bytes, its FLOP and
+# the GPU's memory bandwidth and peak FLOP/s. The coefficients (beta) of the attention features
+# correct for the difference.
 
-#: Values of flags that switch drafted tokens off.
+#: Values of flags that disable speculative decoding.
 _NO_DRAFTS: dict[str, Any] = {
     f.name: f.default for f in fields(ServingSpec) if f.name.startswith("speculative_")
 }
@@ -367,14 +372,15 @@ _NO_DRAFTS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Phase:
-    """Decode or prefill, with the operators that it runs.
+    """Decode or prefill, with its operators of recurrent and sparse mixers.
 
     Attributes:
-        rows: Function of batches that returns requests, new tokens and cached tokens of each.
-        operators: Kind of mixer -> operators. For DeepSeek-V4, the key is the number of tokens that
-            a compressed key stands for. A window alone (0) was not timed; it counts as the
-            attention with the fewest keys.
-        datasheet: Function that returns the seconds of mixers at the datasheet's rates.
+        rows: Function of batches that returns requests, and new and cached tokens per request.
+        operators: Operators by mixer type; for DeepSeek-V4, by number of tokens per compressed key.
+            Layers with only a window (0) were not measured, and use the attention with the fewest
+            keys.
+        datasheet: Function that returns the seconds of a mixer at the GPU's memory bandwidth and
+            peak FLOP/s.
     """
 
     rows: Callable[[UniformBatches], tuple[object, object, object]]
@@ -386,8 +392,8 @@ def _prompting(costs: StepCosts, sums: BatchSums) -> Seconds:
     return prefill_attention(costs, sums) + costs.prefill_token_s * sums.prefill_tokens
 
 
-#: KDA's decode includes the convolution. Its prompts run the gated delta net's kernel three times;
-#: they were timed with 0.4 ms of host work in between.
+#: KDA's decode includes the convolution. Its prompts run the gated delta net's kernel three times,
+#: which was measured with 0.4 ms of host work in between.
 DECODES = Phase(
     lambda batches: (batches.decode_requests, 1.0, batches.decode_context),
     {
@@ -410,13 +416,11 @@ PROMPTS = Phase(
     },
     _prompting,
 )
-#: Operators of an indexer, and of attention to the keys that it selects. Tables have several
-#: patterns of scores: real scores are neither equal nor sorted, and selection among rising scores
-#: takes longer.
+#: Operators of an indexer, and of attention to the selected keys. The tables have several orders of
+#: scores. Real scores are neither equal nor sorted; selection from ascending scores takes longest.
 _CHOOSING = ("indexer scores", "indexer choice, best last")
 _CHOSEN = "sparse attention"
-#: Smallest number of heads, to which the kernel pads (vLLM's flashmla_sparse.py:
-#: prefill_padding).
+#: Minimum number of heads, to which the kernel pads (vLLM's flashmla_sparse.py: prefill_padding).
 _LEAST_HEADS = 64
 
 
@@ -434,7 +438,7 @@ def _state_calls(phase: Phase, deployment: Deployment, batches: UniformBatches) 
 
 
 def _indexed_calls(phase: Phase, deployment: Deployment, batches: UniformBatches) -> Calls:
-    """Yield scores of all keys, the choice of the best keys, and attention to these."""
+    """Yield three operators per layer: scoring all keys, selecting keys, and attending to them."""
     for group in deployment.model.layer_groups:
         mixer = group.attention
         if isinstance(mixer, Attention) and mixer.indexer is not None:
@@ -442,7 +446,7 @@ def _indexed_calls(phase: Phase, deployment: Deployment, batches: UniformBatches
             least = _LEAST_HEADS
             if isinstance(mixer, CompressedAttentionSpec):
                 names, least = phase.operators[mixer.ratio], 1
-            elif isinstance(mixer, AttentionSpec):  # attention of this kind was not timed
+            elif isinstance(mixer, AttentionSpec):  # this type of attention was not measured
                 names, least = (mixer_name(mixer),), 1
             heads = max(mixer.heads // deployment.recipe.tensor_parallel_size, least)
             picked = mixer.indexer.top_k * (mixer.indexer.ratio if least == _LEAST_HEADS else 1)
@@ -452,7 +456,7 @@ def _indexed_calls(phase: Phase, deployment: Deployment, batches: UniformBatches
 
 
 def _calls(group: LayerGroup, operators: Sequence[str], sizes: Sizes, seconds: Seconds) -> Calls:
-    """Yield one call per operator; the first also has the mixer's roofline time, in seconds."""
+    """Yield one call per operator; the first call also has the mixer's roofline time in seconds."""
     for operator in operators:
         yield Call(operator, group.count, (*sizes, seconds))
         seconds = 0.0 * seconds
@@ -461,7 +465,7 @@ def _calls(group: LayerGroup, operators: Sequence[str], sizes: Sizes, seconds: S
 def _datasheet_seconds(
     phase: Phase, deployment: Deployment, group: LayerGroup, batches: UniformBatches
 ) -> Seconds:
-    """Return the seconds of one mixer of a group at datasheet rates, without drafts."""
+    """Return the roofline seconds of one mixer of a group, without draft tokens."""
     model = deployment.model
     groups = tuple(g if g is group else replace(g, attention=None) for g in model.layer_groups)
     serving = replace(deployment.serving, **_NO_DRAFTS)
@@ -471,7 +475,7 @@ def _datasheet_seconds(
 
 
 def _streams(deployment: Deployment, batches: UniformBatches) -> Calls:
-    """Yield the mixing of residual streams; their memory traffic counts with the small kernels."""
+    """Yield the mixing of residual streams, whose bytes are counted with the small kernels."""
     model = deployment.model
     for name in ("streams before", "streams after") if model.streams else ():
         yield Call(name, model.layers, (batches.tokens, model.hidden_size, 0.0))
@@ -489,7 +493,7 @@ def mixer_kernels(phase: Phase) -> tuple[Kernels, ...]:
 def _fitted_seconds(
     names: Sequence[str], kernels: KernelSurrogates, gpu: Coded, operator: Coded, *sizes: Column
 ) -> Times:
-    """Return the seconds of mixers' calls: fitted ones at ``names``, else the call's last size."""
+    """Return the seconds of mixers' calls: from the fits of ``names``, or else the last size."""
 
     def seconds(chip: GpuSpec, name: str, *call: Column) -> Seconds:
         *known, datasheet = call
@@ -501,7 +505,7 @@ def _fitted_seconds(
 
 _MESSAGE, _STREAM = ("gpus", "bytes"), ("batch_size", "hidden_size")
 
-#: Part of a composed step -> kernels, in the order of every composed array.
+#: Kernels of each part of a step, in the order of every array of parts.
 COMPOSED_PARTS: dict[str, tuple[Kernels, ...]] = {
     "gemm": (
         Kernels(_gemm, _products, Gemm.sizes(), Gemm.name),

@@ -1,9 +1,9 @@
-"""Time of a vision encoder, composed of the kernels that it runs.
+"""Time of a vision encoder as the sum of its kernels' times.
 
-A layer of an encoder is one of a bidirectional model without an output head, so its products, its
-attention and its all-reduces are those of ``composition``. The embedding of patches and the
-projector are added. Sources: vLLM 0.33.0's v1/worker/gpu_model_runner.py (_execute_mm_encoder: all
-images of a step at once), models/qwen2_5_vl.py (Qwen2_5_VisionBlock, Qwen2_5_VisionPatchMerger).
+An encoder layer is computed like a layer of a bidirectional model without an output head, with the
+products, attention and all-reduces of ``composition``. The patch embedding and the projector are
+added. Sources: vLLM 0.33.0's v1/worker/gpu_model_runner.py (_execute_mm_encoder: all images of a
+step at once), models/qwen2_5_vl.py (Qwen2_5_VisionBlock, Qwen2_5_VisionPatchMerger).
 """
 
 from dataclasses import dataclass
@@ -20,18 +20,18 @@ from pinn.specs.model import AttentionSpec, DenseFfnSpec, LayerGroup, ModelSpec
 from pinn.specs.precision import ACTIVATION_BYTES
 from pinn.specs.serving import ServingSpec
 
-#: Number format of encoders: 16 bits, since checkpoints do not quantize them.
+#: Number format of encoders: 16 bits, because checkpoints do not quantize them.
 _FORMAT = "bf16"
 
 
 @dataclass(frozen=True)
 class EncodedImages:
-    """Images of one size that an encoder takes at once.
+    """Images of one size that an encoder processes at once.
 
     Attributes:
         count: Number of images.
-        merged: Patches of one after merging.
-        merge: Patches of a merged one's edge.
+        merged: Number of patches per image after merging.
+        merge: Number of patches along the edge of a merged patch.
     """
 
     count: int
@@ -40,18 +40,18 @@ class EncodedImages:
 
     @property
     def patches(self) -> int:
-        """Return the patches of one image."""
+        """Return the number of patches of one image, before merging."""
         return self.merged * self.merge**2
 
 
 def layer_steps(
     encoder: EncoderSpec, gpu: GpuSpec, tensor_parallel_size: int, images: EncodedImages
 ) -> list[tuple[Deployment, UniformBatches]]:
-    """Return an encoder's layers as deployments, each with the batch that passes them.
+    """Return an encoder's layers as deployments, each with the batch that its layers process.
 
-    Layers that attend within windows are apart: each window is a sequence of theirs. A token of a
-    bidirectional prompt sees all of it. Half of the prompt as cached tokens makes up for the pairs
-    that a causal one lacks.
+    Layers with windows are a separate deployment, in which each window is a sequence. In a
+    bidirectional prompt, every token sees the whole prompt. The pairs that causal attention lacks
+    are added by counting half of the prompt as cached tokens.
     """
     patches, window = images.patches, min(encoder.window_patches, images.patches)
     windowed = encoder.layers - encoder.full_layers
@@ -67,7 +67,7 @@ def layer_steps(
 
 
 def _as_model(encoder: EncoderSpec, layers: int) -> ModelSpec:
-    """Return layers of an encoder as a model with a minimal vocabulary."""
+    """Return a model of an encoder's layers, with a minimal vocabulary."""
     attention = AttentionSpec(encoder.heads, encoder.heads, encoder.width // encoder.heads)
     group = LayerGroup(layers, attention, DenseFfnSpec(encoder.ffn_width, encoder.gated))
     return ModelSpec(
@@ -93,9 +93,9 @@ def kernel_seconds(
     Args:
         kernels: Fitted operator surrogates.
         encoder: Sizes of the encoder.
-        gpu: GPU that runs it.
-        tensor_parallel_size: GPUs that share it.
-        images: Images of the step.
+        gpu: GPU that runs the encoder.
+        tensor_parallel_size: Number of GPUs that share the encoder.
+        images: Images that the step encodes.
     """
     steps = layer_steps(encoder, gpu, tensor_parallel_size, images)
     total = sum(float(compose(kernels, *step).sum()) for step in steps)

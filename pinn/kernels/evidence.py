@@ -1,4 +1,4 @@
-"""Kernels behind a composed step: their sizes, times and nearest measurements."""
+"""Kernels of a predicted step: their sizes, their times, and the nearest measured kernels."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,21 +17,21 @@ from pinn.physics.batch_sums import UniformBatches
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.precision import precision
 
-#: Name of a size -> its value.
+#: Values of sizes, by name.
 Sizes = Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class KernelUse:
-    """One kernel of a composed step.
+    """One kernel of a predicted step, with its sizes, its number of runs and its time.
 
     Attributes:
         operator: Part of the step, a key of ``pinn.kernels.composition.COMPOSED_PARTS``.
-        precision: Number format; for recurrent and sparse mixers the name of the operator.
+        precision: Number format; for recurrent and sparse mixers, the name of the operator.
         sizes: Sizes of the kernel, by name.
         count: Number of runs per step.
         seconds: Seconds of one run.
-        nearest: Closest measured kernel; None where no comparable kernel was measured.
+        nearest: Nearest measured kernel; None if no comparable kernel was measured.
     """
 
     operator: str
@@ -43,19 +43,19 @@ class KernelUse:
 
     @property
     def total_seconds(self) -> float:
-        """Return the seconds of all runs."""
+        """Return the seconds of all runs of the kernel in one step."""
         return self.count * self.seconds
 
 
 def kernels_used(
     kernels: KernelSurrogates, deployment: Deployment, batches: UniformBatches
 ) -> list[KernelUse]:
-    """Return the kernels of one step, longest first; equal ones of several groups are one entry.
+    """Return the kernels of one step, slowest first; equal kernels of several layers are merged.
 
     Args:
         kernels: Fitted surrogates.
         deployment: Model, GPU and engine configuration.
-        batches: Batch of the step, exactly one.
+        batches: The batch of the step; exactly one.
     """
     found: dict[tuple[object, ...], KernelUse] = {}
     for use in _uses(kernels, deployment, batches):
@@ -75,7 +75,7 @@ def _uses(
             for call in kind.calls(deployment, batches) if kind.sizes else ():
                 arguments = [np.full((1, 1), size, dtype=np.float64) for size in call.sizes]
                 seconds = kind.seconds(kernels, gpu, Coded((call.form,), one), *arguments).item()
-                # Whether a message is fused with a norm is a size without a name.
+                # A call has one more size without a name: whether its message is fused with a norm.
                 named = zip(kind.sizes, arguments[: len(kind.sizes)], strict=True)
                 sizes = {name: size.item() for name, size in named}
                 nearest = _nearest(kernels, part, kind, deployment.gpu, call.form, sizes)
@@ -104,7 +104,7 @@ def _nearest(
 
 
 def _timed_format(measured: MeasuredShapes, form: str) -> str:
-    """Return the format if it was timed, else a timed one of equal arithmetic."""
+    """Return the format if it was measured, or else a measured format with equal arithmetic."""
     formats, form = sorted({timed for _, timed in measured.tables}), precision(form).kernels
     if form in formats:
         return form
@@ -113,7 +113,7 @@ def _timed_format(measured: MeasuredShapes, form: str) -> str:
 
 
 def _nearest_message(timed: AllReduce, gpu: GpuSpec, form: str, sizes: Sizes) -> Nearest | None:
-    """Return the nearest message among the chip's own curves, or else those of its kind of link."""
+    """Return the nearest message on the GPU's own curves, or else on its link type's."""
     own = [n for name, n in timed.curves if name == gpu.name]
     link = "nvlink" if gpu.has_nvlink else "pcie"
     pooled = [n for name, n in timed.pools if name == link]
@@ -127,7 +127,7 @@ def _nearest_message(timed: AllReduce, gpu: GpuSpec, form: str, sizes: Sizes) ->
     return Nearest({"gpus": float(ranks), "bytes": inside}, place, form, stretch)
 
 
-#: Shape of latent attention in the tables; there is only one.
+#: Shape of latent attention in the tables, which have only one.
 _LATENT_SHAPE = {
     "kv_lora_rank": SHAPE.kv_lora_rank, "rope_dim": SHAPE.qk_rope_head_dim,
     "qk_head_dim": SHAPE.head_dim, "v_head_dim": SHAPE.v_head_dim,
@@ -135,7 +135,7 @@ _LATENT_SHAPE = {
 
 
 def _nearest_latent(chips: Sequence[str], gpu: GpuSpec, form: str, sizes: Sizes) -> Nearest | None:
-    """Return the timed MLA shape, of this chip or of all; batch sizes and lengths are not kept."""
+    """Return the measured MLA shape, on this GPU or any; batch sizes are not stored."""
     shape = {name: size for name, size in _LATENT_SHAPE.items() if name in sizes}
     if not chips or not shape:
         return None

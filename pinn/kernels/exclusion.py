@@ -13,18 +13,18 @@ from pinn.physics.layer_work import dense_matmuls
 from pinn.specs.mixers import LinearMixerSpec
 from pinn.specs.model import Attention, DenseFfnSpec, LatentAttentionSpec, ModelSpec, MoeFfnSpec
 
-# Near copies: models that are so similar that holding one out means holding the other out too.
+# Near copies: models so similar that holding out one of them requires holding out the other.
 
-#: Relative tolerance of widths of models and of all sizes of an expert layer. An assumption: the
-#: difference at which a shape counts as another. A wider one would exclude common shapes too.
+#: Relative tolerance of models' widths, and of all sizes of an expert layer: the assumed difference
+#: at which shapes count as different. A larger tolerance would also exclude common shapes.
 TOLERANCE = 0.05
 
 
 def is_near_copy(model: ModelSpec, other: ModelSpec) -> bool:
-    """Return whether two models share their main shapes, whatever their depth and number formats.
+    """Return whether two models share their main shapes, at any depth and in any number format.
 
-    Dense models are near copies if hidden size and feed-forward width agree within 5 %. Models with
-    experts are near copies if also the numbers of experts and the top-k are equal.
+    Dense models are near copies if hidden size and feed-forward width differ by at most 5 %. Models
+    with experts must also have the same number of experts and the same top-k.
     """
     same_kind = (model.moe is None) == (other.moe is None)
     if not (same_kind and _close_sizes(model.hidden_size, other.hidden_size)):
@@ -40,24 +40,24 @@ def _close_sizes(a: float, b: float) -> bool:
 
 
 def _dense_width(model: ModelSpec) -> int:
-    """Return the widest dense feed-forward width; 0 for a model without one."""
+    """Return the maximum width of the dense feed-forward layers; 0 for a model without them."""
     dense = (g.ffn.width for g in model.layer_groups if isinstance(g.ffn, DenseFfnSpec))
     return max(dense, default=0)
 
 
 # Kernels that are removed from the training data for a held-out model or GPU.
 #
-# A held-out model's own kernels at any tensor-parallel size, and near copies of them, must not be
-# trained on. Otherwise its prediction would not be interpolated from other shapes.
+# A held-out model's kernels at any tensor-parallel size, and near copies of them, must not be in
+# the training data. Otherwise the prediction would not be an interpolation between other shapes.
 
 TENSOR_PARALLEL_SIZES = (1, 2, 4, 8)
 #: Relative tolerance of both widths of a multiplication, an assumption like ``TOLERANCE``.
 GEMM_TOLERANCE = 0.03
-#: Relative tolerance of both widths if experts and top-k are equal (an assumption).
+#: Relative tolerance of both widths of experts if number and top-k are equal (an assumption).
 WIDTH_TOLERANCE = 0.25
-#: Columns of the shapes of recurrent mixers.
+#: Columns that define the shape of a recurrent mixer.
 STATE_WIDTHS = ("num_k_heads", "head_k_dim", "num_v_heads", "head_v_dim")
-#: Rank and rope width of the only timed latent attention: DeepSeek-V3's, with 128 heads.
+#: Rank and rotary width of the only measured latent attention: DeepSeek-V3's, with 128 heads.
 _LATENT_SHAPE = (512, 64)
 
 
@@ -74,7 +74,7 @@ class Exclusion:
     gpus: tuple[str, ...] = ()
 
     def apply(self, tables: KernelTables) -> KernelTables:
-        """Return the tables without the excluded rows."""
+        """Return the kernel tables without the excluded rows."""
         excluded = {
             "gemm": self.gemm_rows, "decode_attention": self.attention_rows,
             "prefill_attention": self.attention_rows, "moe": self.moe_rows,
@@ -87,11 +87,11 @@ class Exclusion:
         return replace(tables, mixers=mixers, **kept)
 
     def gpu_rows(self, rows: pd.DataFrame) -> Bool[np.ndarray, " rows"]:
-        """Return which rows are of held-out GPUs."""
+        """Return for each row whether its GPU is held out."""
         return rows["gpu"].isin(self.gpus).to_numpy(dtype=bool, copy=True)
 
     def gemm_rows(self, rows: pd.DataFrame) -> Bool[np.ndarray, " rows"]:
-        """Return which rows have (n, k) within 3 % of a held-out model's multiplication."""
+        """Return for each row whether (n, k) is within 3 % of a held-out model's multiplication."""
         excluded = self.gpu_rows(rows)
         n, k = rows["n"].to_numpy(dtype=float), rows["k"].to_numpy(dtype=float)
         for wide, deep in sorted({s for model in self.models for s in gemm_shapes(model)}):
@@ -99,7 +99,7 @@ class Exclusion:
         return excluded
 
     def attention_rows(self, rows: pd.DataFrame) -> Bool[np.ndarray, " rows"]:
-        """Return which rows have exactly a held-out model's local heads, head width and window."""
+        """Return for each row whether its heads, head width and window are a held-out model's."""
         excluded = self.gpu_rows(rows)
         names = ("heads", "kv_heads", "head_dim", "window")
         table = rows[list(names)].to_numpy(dtype=float)
@@ -108,7 +108,7 @@ class Exclusion:
         return excluded
 
     def moe_rows(self, rows: pd.DataFrame) -> Bool[np.ndarray, " rows"]:
-        """Return which rows are of a held-out model's experts, or of experts much like them."""
+        """Return for each row whether its experts are a held-out model's, or similar to them."""
         excluded = self.gpu_rows(rows)
         value = {c: rows[c].to_numpy(dtype=float) for c in ("hidden", "width", "experts", "top_k")}
         for model in self.models:
@@ -117,7 +117,7 @@ class Exclusion:
         return excluded
 
     def latent_rows(self, rows: pd.DataFrame) -> Bool[np.ndarray, " rows"]:
-        """Return which MLA rows are excluded: all if a held-out model has the one timed shape."""
+        """Return for each MLA row whether it is excluded: all if a held-out model has the shape."""
         if len(rows) == 0:
             return np.zeros(0, dtype=bool)
         latent = (m for m in self._mixers() if isinstance(m, LatentAttentionSpec))
@@ -126,10 +126,10 @@ class Exclusion:
         return self.gpu_rows(rows)
 
     def mixer_rows(self, rows: pd.DataFrame) -> Bool[np.ndarray, " rows"]:
-        """Return which rows have the local heads and widths of a held-out model's recurrent mixer.
+        """Return for each row whether its recurrent mixer's shape is a held-out model's.
 
-        Indexers were timed in GLM-5's shape alone. Any held-out model with an indexer excludes them
-        all.
+        Indexers were measured with GLM-5's shape only. A held-out model with any indexer excludes
+        all of their rows.
         """
         mixers, excluded = self._mixers(), self.gpu_rows(rows)
         if not set(STATE_WIDTHS) <= set(rows):
@@ -142,16 +142,16 @@ class Exclusion:
         return excluded
 
     def _mixers(self) -> list[object]:
-        """Return the token mixer of every layer group of the held-out models."""
+        """Return the token mixer of every layer group of every held-out model."""
         return [g.attention for model in self.models for g in model.layer_groups]
 
     def slug(self) -> str:
-        """Return a file name: ``all``, or ``without-`` and the names that are held out."""
+        """Return a file name for the exclusion: ``all``, or ``without-`` and the held-out names."""
         names = [model.name.split("/")[-1] for model in self.models] + list(self.gpus)
         return "-".join(["without", *names]).lower() if names else "all"
 
     def describe(self) -> dict[str, list[str]]:
-        """Return the held-out names, for a checkpoint's metadata."""
+        """Return the held-out names, for the metadata of a checkpoint."""
         return {"models": [m.name for m in self.models], "gpus": list(self.gpus)}
 
 
@@ -175,20 +175,21 @@ def _like_experts(value: dict[str, np.ndarray], hidden: int, moe: MoeFfnSpec) ->
 
 
 def _parallel_sizes(model: ModelSpec) -> Iterator[int]:
-    """Yield the tensor-parallel sizes that divide the model's heads."""
+    """Yield the tensor-parallel sizes that divide the model's attention heads."""
     heads = [g.attention.heads for g in model.layer_groups if g.attention is not None]
     yield from (tp for tp in TENSOR_PARALLEL_SIZES if all(h % tp == 0 for h in heads))
 
 
 def gemm_shapes(model: ModelSpec) -> set[tuple[int, int]]:
-    """Return (n, k) of every matrix multiplication of a model, at any tensor-parallel size."""
+    """Return (n, k) of all matrix multiplications of a model, at all tensor-parallel sizes."""
     return {(m.n, m.k) for tp in _parallel_sizes(model) for m in dense_matmuls(model, tp)}
 
 
 def attention_shapes(model: ModelSpec) -> set[tuple[int, int, int, int]]:
-    """Return local (heads, kv_heads, head_dim, window) at any tensor-parallel size; no window is 0.
+    """Return local (heads, kv_heads, head_dim, window) at all tensor-parallel sizes.
 
-    Latent attention runs prompts with as many KV heads as heads.
+    A window of 0 means full attention. Latent attention computes prompts with as many KV heads as
+    query heads.
     """
     found = set()
     for tp in _parallel_sizes(model):

@@ -1,4 +1,4 @@
-"""Matrix multiplications, attention and routed experts as operators."""
+"""Operators of matrix multiplications, attention and routed experts."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from pinn.specs.precision import precision
 
 # Matrix multiplications.
 
-# Narrower matrices are dominated by launches; their times in the tables do not increase with size.
+# Narrower matrices are dominated by launch times, so their times do not increase with size.
 # Quarters of an octave include the usual widths (1280, 1792, 3584, 14336, ...).
 _WIDTHS = np.unique(
     np.concatenate([octaves(64, 1024, 2), octaves(1024, 32768, 4), octaves(32768, 262144, 2)])
@@ -24,7 +24,7 @@ _TOKENS = np.concatenate([[1.0], octaves(2, 65536, 2)])
 
 
 class Gemm(Operator):
-    """Product ``[m, k] x [k, n]``, with the second operand in the format of the weights."""
+    """Matrix product ``[m, k] x [k, n]``; the second operand has the format of the weights."""
 
     name = "gemm"
     axes = ("m", "n", "k")
@@ -34,30 +34,30 @@ class Gemm(Operator):
     group = ("n", "k")
     plan = TrainingPlan(batch=8192, learning_rate=5e-3, width=96, bound=4.0)
 
-    #: Launch time in seconds, less than the shortest product in the tables: 2.45 us on A100 and
-    #: H100, 1.5 to 1.8 us on Blackwell. A learned correction multiplies the roofline.
+    #: Launch time in seconds, below the shortest product in the tables: 2.45 us on A100 and H100,
+    #: 1.5 to 1.8 us on Blackwell. A learned correction multiplies the roofline.
     launch_seconds = 2.5e-6
 
     def work(self, hw: Hardware, sizes: Sizes) -> work.Work:
-        """Return the work on the weights, and on the operands in 16 bits."""
+        """Return the bytes of weights and of 16-bit inputs and outputs, and the FLOP."""
         return work.gemm_work(sizes["m"], sizes["n"], sizes["k"], hw.element_bytes)
 
     def rate(self, hw: Hardware, _sizes: Sizes) -> Rows:
-        """Return the compute rate of the weights' format."""
+        """Return the FLOP/s of each row's weight format."""
         return hw.floor_rate
 
     def floor(self, hw: Hardware, sizes: Sizes) -> Rows:
-        """Return the roofline lower bound: the slower of reading the weights and multiplying."""
+        """Return the roofline lower bound: the maximum of reading weights and multiplying."""
         read, _, compute = self.times(hw, sizes)
         return np.maximum(read, compute)
 
     def inputs(self, hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows inputs"]:
-        """Return the network's inputs, with columns in this order.
+        """Return the network's inputs, with these columns in order.
 
         Log roofline; log weight, activation, compute and tile-padded compute time; log of their
         sum; log m, n, k, waves; per tile height 64, 128, 256: log waves, wave rounding, row
-        rounding; weights over cache; narrowness in n and k; single row; few rows; compute over
-        memory; 8-bit and 4-bit flags; rate over the bf16 rate; the chip.
+        rounding; ratio of weights to cache; narrowness in n and k; single row; few rows; ratio
+        of compute to memory time; 8-bit and 4-bit flags; ratio of FLOP/s to bf16's; the GPU.
         """
         m, n, k = sizes["m"], sizes["n"], sizes["k"]
         read, activations, compute = self.times(hw, sizes)
@@ -93,7 +93,7 @@ class Gemm(Operator):
         return np.concatenate([np.stack(columns, axis=1), hw.descriptors()], axis=1)
 
 
-# Attention over cached keys and values (decode) and over fresh prompts (prefill).
+# Attention: over cached keys and values (decode), and over new prompts (prefill).
 
 _SEQUENCES = octaves(1, 2048, 1)
 _CONTEXT = np.concatenate([[1.0, 16.0], octaves(64, 262144, 1)])
@@ -101,7 +101,7 @@ _PROMPT = np.concatenate([[1.0], octaves(16, 512, 1), octaves(512, 32768, 2)[1:]
 
 
 def _head_columns(hw: Hardware, sizes: Sizes) -> list[Rows]:
-    """Return logs of heads, KV heads, their ratio and head width; flags of width, cache, window."""
+    """Return input columns of heads, KV heads and head width; flags of width, cache, window."""
     heads, kv_heads, width = sizes["heads"], sizes["kv_heads"], sizes["head_dim"]
     flags = width > 128, hw.element_bytes < 1.5, sizes["window"] > 0
     logs = map(np.log, (heads, kv_heads, heads / kv_heads, width))
@@ -116,20 +116,20 @@ class _Attention(Operator):
     shape = ("heads", "kv_heads", "head_dim", "window")
     group = ("heads", "kv_heads", "head_dim", "window")
     blanks_unknown_chips = True
-    # Launch times below are an assumption, about half of the shortest kernels in H100's tables (9
-    # to 10 us), whose time includes reads. A learned correction multiplies the roofline.
+    # The launch times below are assumed: about half of the shortest kernels in H100's tables (9 to
+    # 10 us), whose times include reads. A learned correction multiplies the roofline.
 
     def rate(self, hw: Hardware, _sizes: Sizes) -> Rows:
         return hw.bf16_rate
 
     def floor(self, hw: Hardware, sizes: Sizes) -> Rows:
-        """Return a lower bound, with compute at twice the bf16 rate for 8-bit kernels."""
+        """Return the roofline lower bound, with twice the bf16 rate for 8-bit kernels."""
         read, _, compute = self.times(hw, sizes)
         return np.maximum(read, compute / 2.0)
 
 
 class DecodeAttention(_Attention):
-    """Attention of one new token per sequence; ``context_tokens`` includes that token."""
+    """Attention of one new token per sequence; ``context_tokens`` includes the new token."""
 
     name = "decode_attention"
     axes = ("sequences", "context_tokens")
@@ -138,16 +138,16 @@ class DecodeAttention(_Attention):
     launch_seconds = 4e-6
 
     def work(self, hw: Hardware, sizes: Sizes) -> work.Work:
-        """Return the work on cached keys and values in the cache's format."""
+        """Return the bytes of cached keys and values in the cache's format, and the FLOP."""
         own = {name: sizes[name] for name in self.sizes()}
         return work.decode_work(**own, kv_bytes=hw.element_bytes)
 
     def inputs(self, hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows inputs"]:
-        """Return the network's inputs, with columns in this order.
+        """Return the network's inputs, with these columns in order.
 
         Log roofline; log read and compute time with a short and a long launch; log sequences and
-        visible context; blocks per SM: heads alone and with the context split in 256; compute over
-        memory; read bytes over cache; context over window; heads; the chip.
+        visible context; blocks per SM, without and with the context split in 256; ratios of compute
+        to memory time, read bytes to cache, and context to window; heads; the GPU.
         """
         read, _, compute = self.times(hw, sizes)
         keys = work.window_keys(sizes["context_tokens"], sizes["window"])
@@ -169,7 +169,7 @@ class DecodeAttention(_Attention):
 
 
 class PrefillAttention(_Attention):
-    """Causal attention of ``sequences`` fresh prompts of ``tokens`` each."""
+    """Causal attention of ``sequences`` new prompts of ``tokens`` tokens each."""
 
     name = "prefill_attention"
     axes = ("sequences", "tokens")
@@ -178,15 +178,15 @@ class PrefillAttention(_Attention):
     launch_seconds = 5e-6
 
     def work(self, _hw: Hardware, sizes: Sizes) -> work.Work:
-        """Return the work on fresh keys and values, 16 bits wide whatever the cache's format."""
+        """Return the bytes of new keys and values, always in 16 bits, and the FLOP."""
         return work.prefill_work(*(sizes[name] for name in self.sizes()))
 
     def inputs(self, hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows inputs"]:
-        """Return the network's inputs, with columns in this order.
+        """Return the network's inputs, with these columns in order.
 
         Log roofline; log compute time with a short and a long launch; log memory time; log
         sequences, tokens and their product; tiles of 128 queries per SM, wave and row rounding;
-        prompt over window; the window in tiles; heads; the chip.
+        ratio of prompt to window; the window in tiles; heads; the GPU.
         """
         read, activations, compute = self.times(hw, sizes)
         tokens = sizes["tokens"]
@@ -207,23 +207,23 @@ class PrefillAttention(_Attention):
         return np.concatenate([np.stack(columns, axis=1), hw.descriptors()], axis=1)
 
 
-# Routed experts of a mixture-of-experts layer, on one rank.
+# Routed experts of a mixture-of-experts layer on one rank.
 
-#: Kernel families of experts; 16-bit math runs the first, fourth and fifth.
+#: Kernel families of experts; the first, fourth and fifth compute in 16 bits.
 FAMILIES = ("bf16", "fp8", "fp8_block", "weight_only", "mxfp4", "nvfp4", "mxfp4_mxfp8")
 _EXPERT_TOKENS = np.concatenate([[1.0], octaves(2, 32768, 2)])
 
 
 def family(hw: Hardware) -> Int[np.ndarray, " rows"]:
-    """Return the kernel family that vLLM picks for a format on a chip.
+    """Return the kernel family that vLLM selects for a format on a GPU.
 
-    Formats without units of their own are expanded by Marlin (weight-only). mxfp4 has a kernel of
-    its own on Hopper and on data-centre Blackwell, with 8-bit activations only on the latter.
+    Formats without native math units are expanded by Marlin (weight-only). mxfp4 has separate
+    kernels on Hopper and on data-center Blackwell, with 8-bit activations only on Blackwell.
 
-    Marlin multiplies with Ampere's instructions, far below the bf16 rate of newer chips. From 8,192
-    tokens on, vLLM 0.24.0's Marlin runs at 258 TFLOP/s on B200 and 240 on H100. 16-bit experts
-    reach 745 and 398 (medians of the tables). There, so many tokens take longer with int4 experts
-    than with 16-bit ones.
+    Marlin multiplies with Ampere's instructions, far below the bf16 rate of newer GPUs. From 8,192
+    tokens on, vLLM 0.24.0's Marlin reaches 258 TFLOP/s on B200 and 240 on H100, and 16-bit experts
+    745 and 398 (medians of the tables). Steps of that size therefore take longer with int4 experts
+    than with 16-bit experts.
     """
     own_mxfp4 = (hw.capability >= 9.0) & (hw.capability < 11.0)
     blackwell = (hw.capability >= 10.0) & (hw.capability < 11.0)
@@ -246,14 +246,14 @@ def family(hw: Hardware) -> Int[np.ndarray, " rows"]:
 
 
 class Moe(Operator):
-    """Gather, gate, up, down and scatter of the experts that one rank holds.
+    """Routed experts of one rank: gather, gate, up, down and scatter.
 
-    ``tokens`` counts those of the whole expert-parallel group. Each expert, ``width`` inside, is
-    sliced over ``tensor_parallel`` GPUs; whole experts are spread over ``expert_parallel``. An
-    expert with a gate has three ``matrices``, one without has two.
+    ``tokens`` counts the tokens of the whole expert-parallel group. Each expert has the inner width
+    ``width`` and is split over ``tensor_parallel`` GPUs; whole experts are distributed over
+    ``expert_parallel`` GPUs. An expert has three ``matrices`` with a gate, and two without.
 
-    Measurements distribute tokens evenly over experts. Predictions are for tokens that choose
-    experts at random. These hit fewer experts and wait for the busiest rank
+    In measurements, tokens are distributed evenly over experts. In predictions, tokens select
+    experts at random: they use fewer experts, and ranks wait for the busiest rank
     (``experts_hit_busiest``).
     """
 
@@ -270,7 +270,7 @@ class Moe(Operator):
     plan = TrainingPlan(rows=150_000, width=48, depth=2, bound=1.2, clamp=1.8, weight_decay=1e-3)
 
     def measured(self, rows: pd.DataFrame, hw: Hardware) -> dict[str, Rows]:
-        """Return the sizes of measured rows: experts hit evenly, by the kernel that was timed."""
+        """Return the sizes of measured rows: experts hit evenly, by the measured kernel."""
         sizes = super().measured(rows, hw)
         marlin = rows["kernel"].str.contains("marlin").to_numpy()
         sizes["hit"] = np.asarray(work.experts_hit_balanced(*_routed(sizes)))
@@ -278,39 +278,37 @@ class Moe(Operator):
         return sizes
 
     def queried(self, sizes: Sizes, hw: Hardware) -> dict[str, Rows]:
-        """Return the sizes to predict: experts hit at random, the kernel that vLLM picks."""
+        """Return the sizes of a prediction: experts hit at random, by the kernel of vLLM."""
         hit = np.asarray(work.experts_hit_busiest(*_routed(sizes)))
         return {**sizes, "hit": hit, "family": family(hw).astype(np.float64)}
 
     def work(self, hw: Hardware, sizes: Sizes) -> work.Work:
-        """Return the work on the experts hit, and on gathered and scattered activations."""
+        """Return the bytes of hit experts and of moved activations, and the FLOP."""
         return work.moe_work(sizes, sizes["hit"], hw.element_bytes)
 
     def rate(self, hw: Hardware, sizes: Sizes) -> Rows:
-        """Return the compute rate: 16-bit math in the first, fourth and fifth family."""
+        """Return the FLOP/s: 16-bit math for the first, fourth and fifth kernel family."""
         return np.where(np.isin(sizes["family"], (0, 3, 4)), hw.bf16_rate, hw.floor_rate)
 
     def roofline(self, hw: Hardware, sizes: Sizes) -> Rows:
-        """Return a launch of 8 us plus the slower of reading the hit experts and multiplying."""
+        """Return 8 us of launch plus the maximum of reading the hit experts and multiplying."""
         read, _, compute = self.times(hw, sizes)
         return np.maximum(read, compute) + self.launch_seconds
 
     def floor(self, hw: Hardware, sizes: Sizes) -> Rows:
-        """Return a lower bound for any routing: experts of one token, at the format's rate."""
+        """Return a lower bound for any routing, which reads the experts of one token."""
         asked, held = (sizes[n] / sizes["expert_parallel"] for n in ("top_k", "experts"))
         one = np.minimum(np.maximum(asked, 0.0), held)
         least = self.work(hw, {**sizes, "hit": one})
         return np.maximum(least.read_bytes / hw.bandwidth, least.flop / hw.floor_rate)
 
     def inputs(self, hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows inputs"]:
-        """Return the network's inputs: ratios only, so that unseen sizes stay inside the range.
+        """Return the network's inputs: only ratios, so that unseen sizes stay in the trained range.
 
-        The columns are in this order.
-
-        Weight, compute, tile-padded compute and activation time over the launch; compute over
-        memory; log pairs per hit expert and rounding to tiles of 16, 64, 128; share of experts
-        hit; waves of tiles per SM in both matrices, and rounding; activations over the roofline;
-        sharding; family flags; the chip.
+        The columns are, in this order: weight, compute, tile-padded compute and activation time
+        over the launch; ratio of compute to memory time; log pairs per hit expert and rounding to
+        tiles of 16, 64, 128; share of experts hit; waves of tiles per SM in both matrices, and
+        rounding; ratio of activation time to the roofline; sharding; family flags; the GPU.
         """
         read, activations, compute = self.times(hw, sizes)
         base = self.roofline(hw, sizes)
@@ -341,5 +339,5 @@ class Moe(Operator):
 
 
 def _routed(sizes: Sizes) -> tuple[Rows, Rows, Rows, Rows]:
-    """Return the sizes that determine how many experts are hit."""
+    """Return tokens, experts, top-k and expert-parallel size, which determine the experts hit."""
     return sizes["tokens"], sizes["experts"], sizes["top_k"], sizes["expert_parallel"]

@@ -1,4 +1,4 @@
-"""Rates of the chip and storage of the number format of each row, for kernel surrogates."""
+"""Rates of the GPU and bytes of the number format of each row, for kernel surrogates."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,19 +10,19 @@ from jaxtyping import Bool, Float, Int
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.precision import Precision, precision
 
-#: Datasheets by name.
+#: Datasheets of GPUs by name.
 Gpus = Mapping[str, GpuSpec]
-#: Datasheets by index.
+#: Datasheets of GPUs by index.
 Chips = Sequence[GpuSpec]
-#: Index of each row's chip or format in a sequence.
+#: Index of each row's GPU or format in a sequence.
 Ids = Int[np.ndarray, " rows"]
 
 
 @dataclass(frozen=True)
 class Coded:
-    """Values chosen per row: ``options[ids[row]]``; ``ids`` broadcasts with the other arguments.
+    """A value per row: ``options[ids[row]]``; ``ids`` broadcasts with the other arguments.
 
-    A GPU or a format that is the same for every row needs no such wrapper.
+    A GPU or a format that is the same in all rows does not need this class.
 
     >>> Coded(("bf16", "fp8"), np.array([0, 1, 1])).ids.shape
     (3,)
@@ -39,20 +39,20 @@ def coded(value: object) -> Coded:
 
 @dataclass(frozen=True)
 class Hardware:
-    """Rates of the chip and storage of the format per row, all in SI units, shape ``[rows]``.
+    """Rates of the GPU and bytes of the format in each row, in SI units, shape ``[rows]``.
 
     Attributes:
         bandwidth: Bandwidth of the device memory, bytes/s.
         bf16_rate: Dense bf16 FLOP/s.
-        floor_rate: Highest dense FLOP/s of multiplications in the format.
+        floor_rate: Maximum dense FLOP/s of multiplications in the format.
         sms: Number of streaming multiprocessors.
         cache_bytes: Size of the last-level cache.
         capability: CUDA compute capability.
-        element_bytes: Storage per weight or cached element.
-        math: Index of the math that is used: 0 16-bit, 1 8-bit, 2 4-bit.
-        format_ids: Index into ``format_names``.
+        element_bytes: Bytes per weight or cached element.
+        math: Index of the tensor-core math: 0 for 16-bit, 1 for 8-bit, 2 for 4-bit.
+        format_ids: Index of the format in ``format_names``.
         format_names: Names of the formats.
-        known: Whether the training data has kernels of the chip.
+        known: Whether the training data has kernels of the GPU.
     """
 
     bandwidth: Float[np.ndarray, " rows"]
@@ -68,11 +68,12 @@ class Hardware:
     known: Bool[np.ndarray, " rows"]
 
     def descriptors(self) -> Float[np.ndarray, "rows 6"]:
-        """Return network inputs that tell chips apart: generation, log SMs, and a tag of the chip.
+        """Return the network's inputs that distinguish GPUs: generation, log SMs, and a tag.
 
-        Nine chips hardly show how efficiency depends on bandwidth, ridge and cache. Operators can
-        therefore use these three as a tag of known chips and blank it for others, which then run
-        like their generation. Training blanks the tag of some rows to prepare for that.
+        Nine GPUs are too few to learn how efficiency depends on bandwidth, ridge and cache. These
+        three numbers are therefore only a tag of known GPUs. Operators can blank it for other GPUs,
+        which are then treated like their generation. Training blanks the tag of some rows to
+        prepare for this.
         """
         tag = [
             np.log(self.bandwidth / 3e12),
@@ -88,14 +89,14 @@ class Hardware:
 
 
 def math_index(gpu: GpuSpec, form: Precision) -> int:
-    """Return the index of the math of a format on a chip; 16-bit without native units."""
+    """Return the index of the math for a format on a GPU; 16-bit if it has no native units."""
     if form.math == "bf16" or form.math not in gpu.peak_flop_per_s:
         return 0
     return 2 if form.math == "fp4" else 1
 
 
 def hardware(gpus: Chips, gpu_ids: Ids, formats: Sequence[str], format_ids: Ids) -> Hardware:
-    """Return the hardware of rows: their chips and formats, looked up.
+    """Return the rates and bytes of rows with given GPUs and formats.
 
     Raises:
         PinnError: If a format is unknown.
@@ -123,13 +124,13 @@ def hardware(gpus: Chips, gpu_ids: Ids, formats: Sequence[str], format_ids: Ids)
 
 
 def chip_tags(gpus: Chips) -> Float[np.ndarray, "gpus 5"]:
-    """Return the datasheet values by which surrogates recognize a chip, whatever its name."""
+    """Return the datasheet values that identify a GPU to surrogates, without its name."""
     rates = [(g.memory_bandwidth_bytes_per_s, g.peak_flop_per_s["bf16"]) for g in gpus]
     cores = [(g.sm_count, g.l2_bytes, g.compute_capability) for g in gpus]
     return np.hstack([np.reshape(rates, (-1, 2)), np.reshape(cores, (-1, 3))]).astype(np.float64)
 
 
 def is_known(gpus: Chips, tags: Float[np.ndarray, "trained 5"]) -> Bool[np.ndarray, " gpus"]:
-    """Return which chips are among the trained ones, within 2 % in every value."""
+    """Return which GPUs are among the trained ones, within 2 % in every datasheet value."""
     apart = np.abs(chip_tags(gpus)[:, None] / tags[None] - 1.0).max(axis=2)
     return (apart < 0.02).any(axis=1)

@@ -1,4 +1,4 @@
-"""Surrogates fitted without a fold's held-out kernels, and their errors on these."""
+"""Surrogates fitted without a fold's held-out kernels, and their errors on these kernels."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -20,12 +20,12 @@ from pinn.kernels.tables.table import SYSTEMS
 from pinn.kernels.tables.tables import KernelTables, read_kernel_tables
 from pinn.specs.gpu import load_gpu
 
-# Surrogates of an exclusion, fitted to the installed kernel tables or read from the cache.
+# Surrogates fitted to the installed kernel tables without held-out rows, cached on disk.
 
 
 @lru_cache(maxsize=1)
 def kernel_tables(systems: Path | None = None) -> KernelTables:
-    """Return the measured kernels, read once per process."""
+    """Return the tables of measured kernels, which are read once per process."""
     return read_kernel_tables(systems=systems)
 
 
@@ -38,7 +38,7 @@ def surrogates_without(
         exclude: Held-out models and GPUs.
         seed: Seed of all random choices.
         root: Folder in which surrogates are cached.
-        systems: Folder of newer tables; None for the installed package's.
+        systems: Folder of newer tables; None for the tables of the installed package.
     """
     aside = {"shared": root}
     place = remembered_folder(fit_surrogates, exclude, seed, systems, root=root, aside=aside)
@@ -53,46 +53,46 @@ def fit_surrogates(
     *,
     shared: Path | None = None,
 ) -> None:
-    """Fit surrogates into a folder; see :meth:`KernelSurrogates.fit`."""
+    """Fit surrogates and write them to a folder; see :meth:`KernelSurrogates.fit`."""
     tables = kernel_tables(systems)
     KernelSurrogates.fit(tables, exclude=exclude, seed=seed, shared=shared).save(folder)
 
 
-# Errors of kernel surrogates on data that they were not trained on: whole shapes, whole GPUs.
+# Errors of kernel surrogates on held-out data: whole shapes, and whole GPUs.
 
-#: Name of the held-out part that consists of shapes, not of a GPU.
+#: Name of a held-out part that consists of shapes instead of a GPU.
 SHAPES = "shapes"
-#: GPUs whose held-out errors are reported: those with serving data.
+#: GPUs whose held-out errors are reported, because there are serving data of them.
 REPORTED_GPUS = ("H100-SXM", "H200-SXM", "B200-SXM", "A100-SXM-80GB", "L40S")
 _COLUMNS = ["operator", "gpu", "precision", "rows", "median", "mean", "p90", "bias"]
 #: Columns of the table of all held-out errors.
 TABLE_COLUMNS = ("left_out", *_COLUMNS)
-#: Most rows compared per operator and fold, drawn at random. The standard error of a median of 5
-#: % is then about 0.03 points.
+#: Maximum number of rows, sampled at random, that are compared per operator and fold. The standard
+#: error of a median of 5 % is then about 0.03 points.
 _ROWS_COMPARED = 60_000
-#: Number of folds, each of which holds out a fifth of the shapes.
+#: Number of folds; each holds out a fifth of the shapes.
 FOLDS = 5
 #: Number of folds that are evaluated: all for experts, which have few shapes and fast fits.
 FITS = {"gemm": 1, "decode_attention": 1, "prefill_attention": 1, "moe": FOLDS}
-#: Most ranks and tokens of expert layers in the errors; larger ones are timed but seldom served.
+#: Maximum ranks and tokens of expert layers whose errors count; larger ones are seldom served.
 SERVED_RANKS, SERVED_TOKENS = 8, 2048
 
 
 def fold_of_rows(rows: pd.DataFrame, group: Sequence[str]) -> Int[np.ndarray, " rows"]:
-    """Return a fold, 0 to ``FOLDS - 1``, for every row; rows of one shape share it."""
+    """Return the fold of every row, 0 to ``FOLDS - 1``; rows of one shape share a fold."""
     number = rows.groupby(list(group)).ngroup().to_numpy()
     return (np.random.default_rng(0).permutation(number.max() + 1) % FOLDS)[number]
 
 
 def errors(surrogate_name: str, predicted: pd.DataFrame) -> pd.DataFrame:
-    """Return relative errors by GPU and format, and over all rows.
+    """Return statistics of relative errors by GPU and format, and over all rows.
 
     Args:
-        surrogate_name: Value of the column operator.
-        predicted: Columns gpu, precision and error (predicted over measured, minus 1).
+        surrogate_name: Value of the column ``operator`` in the result.
+        predicted: Table with columns gpu, precision and error (predicted / measured - 1).
 
     Returns:
-        Columns operator, gpu, precision and rows; median, mean and 90 % quantile of the absolute
+        Table with columns operator, gpu, precision and rows; median, mean and P90 of the absolute
         error; and the median error (bias). All errors are fractions.
     """
     parts = [(g, f, part["error"]) for (g, f), part in predicted.groupby(["gpu", "precision"])]
@@ -106,7 +106,7 @@ def errors(surrogate_name: str, predicted: pd.DataFrame) -> pd.DataFrame:
 
 
 def served(rows: pd.DataFrame, operator: Operator) -> pd.DataFrame:
-    """Return the rows at served sizes; for experts, those of one node and a step's tokens."""
+    """Return the rows of served sizes: for experts, within one node and one step's tokens."""
     if operator.name != "moe":
         return rows
     ranks = rows["tensor_parallel"] * rows["expert_parallel"]
@@ -122,15 +122,15 @@ def held_out_table(
     plans: Mapping[str, TrainingPlan] | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> pd.DataFrame:
-    """Fit without some shapes, then without one GPU after the other; return the held-out errors.
+    """Return errors of fits without some shapes, and without one GPU at a time.
 
     Args:
         tables: Measured kernels.
-        gpus: GPUs, held out one after the other.
+        gpus: Names of the GPUs that are held out, one at a time.
         operators: Operators to fit.
-        fits: Operator -> number of folds of held-out shapes; None for ``FITS``.
-        plans: Operator -> training plan, for plans that differ from the default.
-        progress: Function called before each fit with the held-out part and the operator.
+        fits: Number of folds of held-out shapes, by operator name; None for ``FITS``.
+        plans: Training plans that differ from the default, by operator name.
+        progress: Function that is called before each fit, with the held-out part and the operator.
 
     Returns:
         Table with ``TABLE_COLUMNS``: ``left_out`` is ``shapes`` or the name of a GPU; the other
@@ -153,7 +153,7 @@ def held_out_table(
 def _left_out(
     operator: Operator, rows: pd.DataFrame, left_out: str, folds: int
 ) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
-    """Yield rows to fit and rows held out: folds of shapes, or a GPU."""
+    """Yield pairs of training rows and held-out rows: for each fold of shapes, or for a GPU."""
     if left_out == SHAPES:
         fold = fold_of_rows(rows, operator.group)
         for i in range(folds):
@@ -164,7 +164,7 @@ def _left_out(
 
 
 def _errors_of(surrogate: OperatorSurrogate, held: pd.DataFrame, gpus: Gpus) -> pd.DataFrame:
-    """Return the errors of held-out rows, at most ``_ROWS_COMPARED`` of them."""
+    """Return the errors on held-out rows, at most ``_ROWS_COMPARED`` of them."""
     held = served(held, surrogate.operator)
     if len(held) > _ROWS_COMPARED:
         held = held.sample(_ROWS_COMPARED, random_state=0)
@@ -177,7 +177,7 @@ def _errors_of(surrogate: OperatorSurrogate, held: pd.DataFrame, gpus: Gpus) -> 
 
 # Errors of the fits of recurrent and sparse mixers on held-out shapes and GPUs.
 
-#: GPUs that are held out one at a time.
+#: GPUs that are held out, one at a time.
 _MIXERS_LEFT_OUT = ("H100-SXM", "B200-SXM")
 _MIXER_COLUMNS = ("operator", "left_out", "rows", "shapes", "median", "mean")
 
@@ -185,17 +185,18 @@ _MIXER_COLUMNS = ("operator", "left_out", "rows", "shapes", "median", "mean")
 def mixer_errors(
     operators: Sequence[str] | None = None, systems: Gpus | None = None
 ) -> pd.DataFrame:
-    """Return the median and mean absolute error, as fractions, of each operator.
+    """Return the median and mean absolute relative error of each mixer operator.
 
-    Held-out shapes: a fifth at a time, with a fit per GPU. A held-out GPU: one fit to all others.
+    Shapes are held out a fifth at a time, with a fit per GPU. For a held-out GPU, one fit uses all
+    other GPUs.
 
     Args:
         operators: Names of operators in ``timed_operators``; None for all.
-        systems: Datasheets by system name; None for all measured ones.
+        systems: Datasheets by system name; None for all measured systems.
 
     Returns:
-        Columns ``operator``, ``left_out`` (``shapes`` or the name of a GPU), ``rows``, ``shapes``,
-        ``median`` and ``mean``.
+        Table with columns ``operator``, ``left_out`` (``shapes`` or the name of a GPU), ``rows``,
+        ``shapes``, ``median`` and ``mean``.
     """
     known = {name: load_gpu(name) for name in SYSTEMS} if systems is None else systems
     timed = mixer_operators.timed_operators()
@@ -233,7 +234,7 @@ def _mean_errors(predicted: np.ndarray, seconds: np.ndarray) -> dict[str, float]
 
 
 def error_grid(table: pd.DataFrame) -> Grid:
-    """Return the printed table: ``median / mean`` in percent, one line per operator."""
+    """Return a grid of ``median / mean`` errors in percent, with one row per operator."""
     parts = list(dict.fromkeys(table["left_out"]))
     grid = Grid.of("operator", "rows", "shapes", *(f"without {part}" for part in parts))
     for name, of_operator in table.groupby("operator", sort=False):

@@ -1,4 +1,4 @@
-"""Latent attention: its decode and its prefill kernels."""
+"""Kernels of latent attention in decode and in prefill."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ from pinn.specs.precision import ACTIVATION_BYTES, precision
 
 # Decode attention over compressed keys (multi-head latent attention, MLA).
 #
-# The model is one launch of ordinary decode attention with a single KV head, plus the time of
-# keys and multiplications. That time is a weighted sum of read time, compute time, the slower of
-# the two and a start. The weights are fitted per chip and cache format to the growth of measured
-# modules with the context. The start is what a short read takes beyond its bytes: splitting the
-# keys, waiting for the first of them, merging.
+# Its time is modeled as one launch of grouped-query decode attention with a single KV head, plus a
+# time that grows with the keys. This time is a weighted sum of read time, compute time, the maximum
+# of the two, and a start-up time. The weights are fitted per GPU and cache format to the growth of
+# measured module times with the context. The start-up time is what a short read takes beyond its
+# bytes: splitting the keys, waiting for the first of them, and merging.
 
-#: Seconds, and other arguments that broadcast.
+#: Seconds or sizes that broadcast together.
 Times = np.ndarray | np.float64
-#: Weights without measurements: four fifths of the slower of the datasheet's rates and no start,
-#: an assumption.
+#: Assumed weights without measurements: kernels reach four fifths of the memory bandwidth or peak
+#: FLOP/s, and there is no start-up time.
 UNMEASURED = np.array([0.0, 0.0, 1.25, 0.0])
-#: Reading time at which half of the start is paid. Among 1 to 6 us, it fits measured modules of 4
-#: to 128 sequences with 512 to 16,384 tokens best, though hardly better than its neighbours.
+#: Reading time at which half of the start-up time is charged. Of the values from 1 to 6 us, this
+#: one best fits measured modules of 4 to 128 sequences with 512 to 16,384 tokens, but neighboring
+#: values are hardly worse.
 _HALF_START_SECONDS = 4e-6
-#: Unit that scales the fitted start to order one; it does not change predictions.
+#: Unit that scales the fitted start-up time to order one; it does not change predictions.
 _START_SECONDS = 1e-6
 
 
@@ -49,15 +50,16 @@ def _terms(gpu: GpuSpec, kv_bytes: Numbers, *sizes: Numbers) -> np.ndarray:
 
 @dataclass(frozen=True)
 class LatentCore:
-    """Weights of latent decode by (chip, cache format); chip ``*`` pools every chip of a format."""
+    """Weights of latent decode by GPU and cache format; GPU ``*`` pools all GPUs of a format."""
 
     weights: dict[tuple[str, str], Float[np.ndarray, " terms"]] = field(default_factory=dict)
 
     @staticmethod
     def fit(rows: pd.DataFrame, gpus: Gpus) -> LatentCore:
-        """Fit to measured modules by relative error; without rows, all chips get ``UNMEASURED``.
+        """Fit weights to measured modules by relative error; without rows, return ``UNMEASURED``.
 
-        Rows whose time hardly depends on the context therefore hardly influence the fit.
+        Because the error is relative, rows whose time hardly depends on the context have little
+        influence.
         """
         if len(rows) == 0:
             return LatentCore()
@@ -87,8 +89,8 @@ class LatentCore:
         Args:
             gpu: GPU of the kernel.
             form: Number format of the cache.
-            sizes: Sequences, tokens of context, heads on this rank, and the widths of the latent
-                vector and of the rotary key.
+            sizes: Sequences, context tokens per sequence, heads on this rank, and the widths of the
+                latent vector and of the rotary key.
         """
         values = _terms(gpu, precision(form).bytes_per_weight, *sizes)
         weights = self.weights.get((gpu.name, form), self.weights.get(("*", form), UNMEASURED))
@@ -96,48 +98,49 @@ class LatentCore:
         return np.maximum(values @ weights, np.maximum(read, compute / 2.0))
 
 
-# Prefill attention of multi-head latent attention (MLA): full heads, keys wider than values.
+# Prefill attention of multi-head latent attention (MLA): all heads, with keys wider than values.
 #
-# Whole modules were measured, projections included. The projections are multiplications whose
-# time is known. Of the rest, the part that grows with (query, key) pairs is the attention kernel.
-# The part that grows with tokens and heads moves its operands: keys are put together from two
-# parts, queries are rotated. Terms that depend on neither, launches and passes over the hidden
-# state, are fitted and dropped. They belong to the layer, and most tables ran them operation by
-# operation where a server fuses them.
+# Whole modules were measured, with their projections. The projections are multiplications whose
+# times are known. Of the rest, the part that grows with (query, key) pairs is the attention kernel.
+# The part that grows with tokens and heads moves the operands: keys are concatenated from two
+# parts, and queries are rotated. Terms that depend on neither (launches, passes over the hidden
+# state) are fitted and then dropped: they belong to the rest of the layer, and most tables measured
+# them unfused, while a server fuses them.
 
-#: Weights of moving the operands once, and of the attention's roofline, without measurements:
-#: four fifths of the datasheet's rates, as for decodes. An assumption.
+#: Assumed weights without measurements, of moving the operands once and of the attention's
+#: roofline: four fifths of the memory bandwidth or peak FLOP/s, as for decodes.
 UNMEASURED_PREFILL = np.array([1.25, 1.25])
 _LAUNCH_SECONDS = 1e-5
 
 
 def _times(work: Work, bandwidth: object, bf16_rate: object) -> tuple[Times, Times]:
-    """Return the seconds of moving queries, keys, values and outputs once, and of multiplying."""
+    """Return the seconds to move queries, keys, values and outputs once, and to multiply."""
     return (work.read_bytes + work.activation_bytes) / bandwidth, work.flop / bf16_rate
 
 
 @dataclass(frozen=True)
 class LatentPrefill:
-    """Weights of latent prefill by chip; the kernel reads 16-bit keys and values in any format.
+    """Weights of latent prefill by GPU; keys and values have 16 bits in any cache format.
 
     Attributes:
-        weights: ``(chip,) -> `` weights as of ``UNMEASURED_PREFILL``. Chip ``*`` pools every chip.
-            The weight of moving is the same for all chips: the smallest of any table. Fitted ones
-            are 1 to 7, and higher for tables whose module made more passes over the hidden state.
-            The excess belongs to rotations and norms that ran operation by operation, not to
-            attention.
+        weights: Weights in the order of ``UNMEASURED_PREFILL``, by key ``(chip,)``. Chip ``*``
+            pools all GPUs. The weight of moving operands is the same for all GPUs: the minimum of
+            all tables. Fitted weights are 1 to 7. They are larger for tables whose modules pass
+            over the hidden state more often: rotations and norms ran unfused there, which is not
+            part of attention.
     """
 
     weights: dict[tuple[str], Float[np.ndarray, " terms"]] = field(default_factory=dict)
 
     @staticmethod
     def fit(rows: pd.DataFrame, gpus: Gpus, products: Products) -> LatentPrefill:
-        """Fit to measured modules; without rows, all chips get ``UNMEASURED_PREFILL``.
+        """Fit weights to measured modules; without rows, all GPUs have ``UNMEASURED_PREFILL``.
 
         Args:
-            rows: Measured modules, as of ``LATENT_PREFILL_LAYOUT``.
+            rows: Measured modules, with the columns of ``LATENT_PREFILL_LAYOUT``.
             gpus: Datasheets by the names in the rows.
-            products: Times of multiplications, as ``OperatorSurrogate.seconds`` gives them.
+            products: Function that returns the seconds of multiplications, such as
+                ``OperatorSurrogate.seconds``.
         """
         if len(rows) == 0:
             return LatentPrefill()
@@ -156,15 +159,15 @@ class LatentPrefill:
         return LatentPrefill({(chip,): np.array([moving, w[3]]) for chip, w in fitted.items()})
 
     def seconds(self, gpu: object, *sizes: Numbers) -> Times:
-        """Return the seconds of chunks beyond a launch. Arguments broadcast.
+        """Return the seconds of prefill chunks beyond a launch. Arguments broadcast.
 
         The result is at least the roofline lower bound.
 
         Args:
             gpu: GPU of the kernel, or a ``Coded`` of several.
-            sizes: Chunks; new tokens of each; tokens before them, over which vLLM runs the same
-                kernel and merges; heads on this rank; and the widths of queries and keys, and of
-                values.
+            sizes: Number of chunks; new tokens per chunk; cached tokens per chunk, for which vLLM
+                runs the same kernel and merges the results; heads on this rank; and the widths of
+                queries and keys, and of values.
         """
         chips = coded(gpu)
         bandwidth = np.array([g.memory_bandwidth_bytes_per_s for g in chips.options])[chips.ids]
@@ -178,9 +181,9 @@ class LatentPrefill:
 
 
 def _module_terms(rows: pd.DataFrame, gpu: GpuSpec) -> Float[np.ndarray, "rows 4"]:
-    """Return launches, a pass over the hidden state, moving operands once, attention's roofline.
+    """Return seconds of a launch (10 us), a hidden-state pass, moving operands, and the roofline.
 
-    All are seconds at the datasheet's rates; a launch is 10 us.
+    The last three are at the GPU's memory bandwidth and peak FLOP/s.
     """
     sequences, tokens, heads = (
         rows[name].to_numpy(dtype=np.float64) for name in ("sequences", "tokens", "heads")

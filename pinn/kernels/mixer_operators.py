@@ -1,4 +1,4 @@
-"""Operators of recurrent mixers: their terms, their measured kernels and the fits to them."""
+"""Operators of recurrent and sparse mixers: their terms, measured kernels and fits."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ from pinn.specs.mixers import CHUNK_TOKENS, GATED_DELTA, IndexerSpec
 from pinn.specs.model import CompressedAttentionSpec, LayerGroup
 from pinn.specs.precision import ACTIVATION_BYTES
 
-# Times at datasheet rates, of which the kernels of recurrent and sparse mixers are sums.
+# Terms of the times of recurrent and sparse mixers' kernels, at the GPU's memory bandwidth and peak
+# FLOP/s.
 #
-# Each function takes the sizes of a table's rows and the GPUs' rates, all ``[rows]``, and returns
-# its terms in seconds. No term falls when requests, tokens or context grow, so neither does a sum
-# with non-negative weights.
+# Each function gets the sizes of a table's rows and the GPUs' rates, all ``[rows]``, and returns
+# its terms in seconds. No term falls when requests, tokens or context grow, so a sum with
+# non-negative weights does not fall either.
 
 Seconds = Float[np.ndarray, " rows"]
 Columns = dict[str, Float[np.ndarray, " rows"]]
@@ -37,29 +38,29 @@ Columns = dict[str, Float[np.ndarray, " rows"]]
 LAUNCH_SECONDS = 1e-5
 #: Number of terms of the operator with the most terms, including the launch.
 MOST_TERMS = 16
-#: Sizes of GLM-5's indexer, the only one that was timed (its config.json), and its heads in the
-#: tables. The tables' rows do not have these sizes.
+#: GLM-5's indexer, the only measured one (its config.json), and its number of heads in the tables,
+#: whose rows do not have these sizes.
 _INDEXER = IndexerSpec(top_k=2048, heads=32)
 TIMED_SIZES = {"index_heads": _INDEXER.heads, "top_k": _INDEXER.top_k, "heads": 64}
-#: Key and value widths of DeepSeek-V2's latent space; bytes of a cached key in SGLang's fp8 layout
-#: (512 + 64 x 2 + 4 x 4 of scales).
+#: Key and value widths of DeepSeek-V2's latent space, and bytes of a cached key in SGLang's fp8
+#: layout (512 + 64 x 2 + 4 x 4 of scales).
 _PAIR_WIDTH, _KEY_BYTES = 576 + 512, 656.0
-#: DeepSeek-V4's window (tokens), and the elements and bytes of one of its keys in vLLM.
+#: DeepSeek-V4's window in tokens, and the elements and bytes of one of its keys in vLLM.
 _WINDOW, _V4_WIDTH, _V4_BYTES = 128, 512, 584.0
-#: Residual streams of a token, and bytes of an element moved by both halves of a layer, which the
-#: tables time together (``hc_mult`` and ``num_sites``).
+#: Residual streams per token, and bytes per element moved by both halves of a layer, which the
+#: tables measured together (``hc_mult`` and ``num_sites``).
 _STREAMS, _BOTH_BYTES = 4, 2 * ACTIVATION_BYTES
 
 
 def recurrence(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return times of a decode's fp32 states, read and written: in cache, beyond it, and waves."""
+    """Return the terms of a decode's fp32 states: bytes in and beyond the cache, and waves."""
     heads = c["batch_size"] * c["num_v_heads"]
     moved = heads * c["head_k_dim"] * c["head_v_dim"] * 8.0
     return [*_beyond_cache(moved, gpu), *_waves(heads, gpu)]
 
 
 def convolution(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return times of a convolution: channels in and out, tails of requests, thread blocks."""
+    """Return the terms of a convolution: channels in and out, tails of requests, thread blocks."""
     channels = 2 * c["num_k_heads"] * c["head_k_dim"] + c["num_v_heads"] * c["head_v_dim"]
     moved = 2 * ACTIVATION_BYTES * c["batch_size"] * c["seq_len"] * channels
     tails = c["batch_size"] * channels * 3 * 2 * ACTIVATION_BYTES
@@ -77,7 +78,7 @@ def convolution(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def scan(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return times of a chunked scan: arithmetic, keys and values, states, chunks in sequence."""
+    """Return the terms of a chunked scan: FLOP, keys and values, states, and chunks in sequence."""
     k, v, chunk = c["head_k_dim"], c["head_v_dim"], CHUNK_TOKENS[GATED_DELTA]
     heads, tokens = c["num_v_heads"], c["batch_size"] * c["seq_len"]
     rows, chunks = c["batch_size"] * heads, np.ceil(c["seq_len"] / chunk)
@@ -97,18 +98,18 @@ def scan(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def state_update(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return times of a decode's state update: bytes of the states, and 4 bytes per element.
+    """Return the terms of a decode's state update: bytes of the states, and 4 bytes per element.
 
-    vLLM's kernel is hardly faster with states of two bytes.
+    Both are needed because vLLM's kernel is hardly faster with states of two bytes.
     """
     elements = c["batch_size"] * c["num_v_heads"] * c["head_k_dim"] * c["head_v_dim"]
     return [elements * 2 * c["state"] / gpu["bandwidth"], elements * 8.0 / gpu["bandwidth"]]
 
 
 def state_scan(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return times of a chunked state scan: arithmetic, inputs, states, chunks in sequence.
+    """Return the terms of a chunked state scan: FLOP, inputs, states, and chunks in sequence.
 
-    A chunk's state is written and read in fp32, then written and read as the engine keeps it.
+    The state of a chunk is written and read in fp32, then written and read in the engine's format.
     """
     heads, tokens = c["num_v_heads"], c["batch_size"] * c["seq_len"]
     k, v, chunk = c["head_k_dim"], c["head_v_dim"], c["chunk_size"]
@@ -127,7 +128,7 @@ def state_scan(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def index_scores(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return times of fp8 index scores: arithmetic, keys read, scores written, 64 x 256 tiles."""
+    """Return the terms of fp8 index scores: FLOP, keys read, scores written, 64 x 256 tiles."""
     queries, length = c["batch_size"] * c["isl"], _mean_keys(c)
     pairs, square = queries * length, queries * (c["step"] + c["isl"])
     keys = c["batch_size"] * (c["step"] + c["isl"]) * _INDEXER.key_bytes
@@ -150,7 +151,7 @@ def index_scores(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def index_choice(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return times of selecting keys: scores read, choices written, and slow blocks of queries.
+    """Return the terms of selecting keys: scores read, indices written, and blocks of queries.
 
     Two blocks share an SM. Scores beyond the cache, and rows longer than 16,384, take longer.
     """
@@ -178,7 +179,7 @@ def index_choice(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def sparse_attention(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return times of sparse attention: arithmetic and keys of chosen pairs, queries, outputs."""
+    """Return the terms of sparse attention: FLOP and keys of selected pairs, queries, outputs."""
     queries = c["batch_size"] * c["isl"]
     pairs = c["batch_size"] * (_reached(c, c["step"] + c["isl"]) - _reached(c, c["step"]))
     flop_per_pair = 2.0 * c["heads"] * _PAIR_WIDTH
@@ -193,10 +194,11 @@ def sparse_attention(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def compressed_attention(ratio: int, c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return times of DeepSeek-V4's attention without projections: arithmetic, keys, launches.
+    """Return the terms of DeepSeek-V4's attention without projections: FLOP, keys, launches.
 
-    Some launches are steady: with heads, with a context beyond the window, in prompts. Others grow:
-    with an indexer's scores (again between its top-k and 2,048 keys), with requests, with queries.
+    Constant launches depend on whether there are heads, a context beyond the window, and prompts.
+    Other launches grow with an indexer's scores (with a separate term between its top-k and 2,048
+    keys), with requests, and with queries.
     """
     queries, length = c["batch_size"] * c["isl"], _mean_keys(c)
     keys, picks, blocks = length / ratio, c["index_heads"] > 0, queries / gpu["sms"]
@@ -212,19 +214,19 @@ def compressed_attention(ratio: int, c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def streams(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return times of moving residual streams, in and beyond the cache, and waves of tokens."""
+    """Return the terms of moving residual streams, in and beyond the cache, and waves of tokens."""
     moved = c["batch_size"] * c["hidden_size"] * _STREAMS * _BOTH_BYTES
     return [*_beyond_cache(moved, gpu), *_waves(c["batch_size"], gpu)]
 
 
 def _beyond_cache(moved: np.ndarray, gpu: Columns) -> list[Seconds]:
-    """Return the times of all bytes, of those beyond the cache, and beyond four times it."""
+    """Return the seconds to move all bytes, bytes beyond the cache, and beyond four times it."""
     left = (np.maximum(moved - times * gpu["l2"], 0.0) for times in (0, 1, 4))
     return [each / gpu["bandwidth"] for each in left]
 
 
 def _waves(blocks: np.ndarray, gpu: Columns) -> list[Seconds]:
-    """Return blocks of threads per SM, and the same rounded up to whole waves."""
+    """Return thread blocks per SM, and the same number rounded up to whole waves."""
     per_sm = blocks / gpu["sms"]
     return [per_sm * LAUNCH_SECONDS, np.ceil(per_sm) * LAUNCH_SECONDS]
 
@@ -235,46 +237,46 @@ def _mean_keys(c: Columns) -> np.ndarray:
 
 
 def _reached(c: Columns, tokens: np.ndarray) -> np.ndarray:
-    """Return the pairs of a sequence's first tokens, each with the top-k tokens before it."""
+    """Return the pairs of a sequence's first ``tokens`` tokens, each with its last top-k tokens."""
     near = np.minimum(tokens, c["top_k"])
     return near * (near + 1) / 2 + np.maximum(tokens - near, 0) * c["top_k"]
 
 
 # Measured kernels of recurrent and sparse mixers, and roofline fits of them.
 #
-# ``data/kernels/mixer_operators.csv`` says for each operator: its file, its kernel, the columns of
-# a shape, and its terms. The operator's time is a non-negative sum of terms at datasheet rates.
-# There is no network: the kernels stream states or keys, and such sums have an error of a few
-# percent on held-out shapes. No term falls when requests, tokens or context grow, so neither does
-# the fit.
+# ``data/kernels/mixer_operators.csv`` specifies for each operator its file, kernel, columns of a
+# shape, and terms. The time of an operator is a non-negative sum of these terms. A network is not
+# needed: the kernels stream states or keys, and such sums have an error of a few percent on
+# held-out shapes. No term falls when requests, tokens or context grow, so the fit does not fall
+# either.
 #
-# Mamba-2's convolutions are TensorRT-LLM's. Its scan and update are vLLM 0.15.1's, timed on an
+# Mamba-2's convolutions are TensorRT-LLM's. Its scan and update are vLLM 0.15.1's, measured on an
 # H100 SXM with PyTorch 2.11 and Triton 3.6 (``scripts/time_mamba.py``). No table has Mamba-1 or
 # Lightning Attention.
 
 Terms = Float[np.ndarray, "rows terms"]
-#: Model with whose modules DeepSeek-V4's attention was timed.
+#: Model whose modules were measured for DeepSeek-V4's attention.
 _FLASH = "sgl-project/DeepSeek-V4-Flash-FP8"
 
 
 @dataclass(frozen=True)
 class MixerOperator:
-    """Description of one operator of the tables.
+    """Description of one operator in the tables of recurrent and sparse mixers.
 
     Attributes:
         name: Name of the operator in error tables.
-        kind: Folder of the tables; ``timed`` is the project's own.
-        backend: Engine whose kernels were timed.
+        kind: Folder of the tables; ``timed`` has the project's own measurements.
+        backend: Engine whose kernels were measured.
         version: Version of that engine.
         columns: Sizes that are read, by the table's names.
-        group: Columns that make a shape; held-out errors hold out whole shapes.
-        file: Table without suffix.
-        kernel: Start of the kernels' names.
-        where: A column and the value that is kept; empty for all rows.
-        terms: Function of (sizes, GPU) that returns times in seconds.
-        constants: Sizes that the table's rows do not have.
-        included: Function of (rows, GPU, products) that returns the seconds that a step counts
-            elsewhere; None for none.
+        group: Columns that define a shape; held-out errors hold out whole shapes.
+        file: Name of the table without suffix.
+        kernel: Prefix of the kernels' names.
+        where: Column and value that select rows; empty for all rows.
+        terms: Function of (sizes, GPU) that returns the terms in seconds.
+        constants: Sizes that are not columns of the table.
+        included: Function of (rows, GPU, products) that returns the measured seconds that other
+            parts of a step already count; None if there are none.
     """
 
     name: str
@@ -292,7 +294,7 @@ class MixerOperator:
 
 
 def _projections(ratio: int, rows: pd.DataFrame, gpu: GpuSpec, products: Products) -> Seconds:
-    """Return the seconds of the timed mixer's multiplications, for each row's number of heads."""
+    """Return the seconds of the measured mixer's multiplications, per row with its heads."""
     model, tokens = load_model(_FLASH), (rows["batch_size"] * rows["isl"]).to_numpy(np.float64)
     mixers = (group.attention for group in model.layer_groups)
     mixer = next(m for m in mixers if isinstance(m, CompressedAttentionSpec) and m.ratio == ratio)
@@ -306,7 +308,7 @@ def _projections(ratio: int, rows: pd.DataFrame, gpu: GpuSpec, products: Product
 
 
 def _moved(passes: int, rows: pd.DataFrame, gpu: GpuSpec, _: Products) -> Seconds:
-    """Return the seconds of moving streams, which a step counts among small kernels."""
+    """Return the seconds to move streams, which a step counts with its small kernels."""
     elements = (rows["batch_size"] * rows["hidden_size"] * passes).to_numpy()
     return elements * _BOTH_BYTES / gpu.memory_bandwidth_bytes_per_s
 
@@ -321,7 +323,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def _function(text: str) -> Callable[..., Any]:
-    """Return a function by its name and first arguments, as written in the table of operators."""
+    """Return the function in a cell of the operators' table: a name and its first arguments."""
     name, *numbers = text.split()
     return partial(_FUNCTIONS[name], *map(int, numbers))
 
@@ -345,7 +347,7 @@ def timed_operators() -> dict[str, MixerOperator]:
     return found
 
 
-#: Sizes of Mamba-2 and DeepSeek-V4 -> names of these sizes in other tables.
+#: Names in other tables of the sizes of Mamba-2 and DeepSeek-V4.
 _NAMES = {
     "n_groups": "num_k_heads", "d_state": "head_k_dim", "nheads": "num_v_heads",
     "head_dim": "head_v_dim", "num_heads": "heads", "num_tokens": "batch_size",
@@ -353,16 +355,16 @@ _NAMES = {
 
 
 def read_mixer_kernels(operator: MixerOperator, gpus: Gpus, systems: Path | None = None) -> Read:
-    """Read the rows of an operator on every GPU whose system has its table.
+    """Read an operator's measured rows on all GPUs whose system has its table.
 
     Args:
         operator: Operator of ``timed_operators``.
         gpus: Datasheets by system name.
-        systems: Folder of the tables; None for the installed package's.
+        systems: Folder of the tables; None for the tables of the installed package.
 
     Returns:
-        Columns gpu, seconds and the sizes, with shapes of heads under the names of linear
-        attention; and the reports.
+        Table with columns gpu, seconds and the sizes (heads have linear attention's names), and
+        reports on the files.
 
     Raises:
         PinnError: If a column is missing.
@@ -396,14 +398,14 @@ def _elsewhere(operator: MixerOperator) -> Rules:
 def read_all_mixers(
     gpus: Gpus, systems: Path | None = None
 ) -> tuple[dict[str, pd.DataFrame], tuple[ReadReport, ...]]:
-    """Read the rows of every operator that was timed on one of the GPUs, by operator."""
+    """Read the measured rows of all operators on the given GPUs, by operator name."""
     found = {o.name: read_mixer_kernels(o, gpus, systems) for o in timed_operators().values()}
     tables = {name: rows for name, (rows, _) in found.items() if len(rows)}
     return tables, tuple(report for _, reports in found.values() for report in reports)
 
 
 def _read_timed(operator: MixerOperator, gpus: Gpus) -> Read:
-    """Read the project's own table, whose file is named for its system."""
+    """Read a table of the project's own measurements, whose file is named after its system."""
     path = data_folder("kernels") / f"{operator.file}.csv"
     system = operator.file.removeprefix("mamba2_")
     table = pd.read_csv(path).rename(columns=_NAMES)
@@ -415,11 +417,11 @@ def _read_timed(operator: MixerOperator, gpus: Gpus) -> Read:
 
 
 def operator_terms(operator: MixerOperator, rows: pd.DataFrame, gpus: Gpus) -> Terms:
-    """Return the times of rows at datasheet rates, a launch first.
+    """Return the terms of rows in seconds, ``[rows, terms]``; the first is a launch.
 
     Args:
         operator: Operator of ``timed_operators``.
-        rows: Rows as :func:`read_mixer_kernels` returns them. Rows of an indexer may have their own
+        rows: Rows as :func:`read_mixer_kernels` returns them. Rows of an indexer may have other
             ``TIMED_SIZES``.
         gpus: Datasheets by the name in the ``gpu`` column.
     """
@@ -441,37 +443,38 @@ def operator_terms(operator: MixerOperator, rows: pd.DataFrame, gpus: Gpus) -> T
     return np.stack([np.full(len(rows), LAUNCH_SECONDS), *operator.terms(sizes, gpu)], axis=1)
 
 
-# Fitted times of recurrent and sparse mixers, by operator and chip.
+# Fitted times of recurrent and sparse mixers, by operator and GPU.
 
-#: Names in the tables of the sizes of a recurrent mixer's kernels, and of an indexer's.
+#: Names of the sizes of recurrent mixers' kernels, and of indexers' kernels, in the tables.
 RECURRENT_SIZES = (
     "batch_size", "seq_len", "num_k_heads", "head_k_dim", "num_v_heads", "head_v_dim",
     "chunk_size", "state",
 )  # fmt: skip
 INDEXED_SIZES = ("batch_size", "isl", "step", "index_heads", "heads", "top_k")
-#: Names of the measured shapes of recurrent mixers, and of indexers.
+#: Names under which the measured shapes of recurrent mixers and of indexers are stored.
 RECURRENT, SPARSE = "recurrent", "sparse"
 
 
 @dataclass(frozen=True)
 class MixerFits:
-    """Fitted weights of the terms of ``timed_operators``.
+    """Fitted weights of the terms of each operator in ``timed_operators``.
 
     Attributes:
-        weights: ``(operator, chip) -> weights``, padded with zeros to ``MOST_TERMS``. Chip ``*``
-            pools every chip, as terms are seconds at datasheet rates.
+        weights: Weights by ``(operator, chip)``, padded with zeros to ``MOST_TERMS``. Chip ``*``
+            pools all GPUs, which is possible because the terms include the GPU's rates.
     """
 
     weights: Mapping[tuple[str, str], Float[np.ndarray, " terms"]] = field(default_factory=dict)
 
     @staticmethod
     def fit(tables: Mapping[str, pd.DataFrame], gpus: Gpus, products: Products) -> MixerFits:
-        """Fit every operator that has rows, on each chip and on all.
+        """Fit the weights of every operator that has rows, per GPU and over all GPUs.
 
         Args:
-            tables: Operator -> rows, as ``read_mixer_kernels`` returns them.
+            tables: Rows of each operator, as ``read_mixer_kernels`` returns them.
             gpus: Datasheets by the names in the rows.
-            products: Times of multiplications, as ``OperatorSurrogate.seconds`` gives them.
+            products: Function that returns the seconds of multiplications, such as
+                ``OperatorSurrogate.seconds``.
         """
         found = {}
         for name, rows in tables.items():
@@ -491,12 +494,12 @@ class MixerFits:
     def seconds(
         self, operator: str, gpu: GpuSpec, sizes: Mapping[str, Float[np.ndarray, " n"]]
     ) -> Float[np.ndarray, " n"] | None:
-        """Return the seconds of one operator on one chip; None where no chip has a fit of it.
+        """Return the seconds of an operator on a GPU; None if it has no fit on any GPU.
 
         Args:
             operator: Name of an operator, in ``timed_operators`` or never measured.
             gpu: GPU of the kernel.
-            sizes: Name of a size -> its values, each ``[n]``; no requests take no time.
+            sizes: Values of each size by name, each ``[n]``; the time for no requests is 0.
         """
         weights = self.weights.get((operator, gpu.name), self.weights.get((operator, "*")))
         if weights is None:
@@ -507,10 +510,10 @@ class MixerFits:
 
 
 def mixer_shapes(tables: Mapping[str, pd.DataFrame]) -> dict[str, MeasuredShapes]:
-    """Return the measured shapes of recurrent mixers and of indexers; formats are operators.
+    """Return the measured shapes of recurrent mixers and of indexers; formats are operator names.
 
     Args:
-        tables: Operator -> rows; a kind of mixer without rows is not in the result.
+        tables: Rows of each operator. A mixer type without rows is not in the result.
     """
     named = [rows.assign(operator=name) for name, rows in tables.items() if len(rows)]
     recurrent = [rows for rows in named if "seq_len" in rows]

@@ -1,4 +1,4 @@
-"""Operators of kernels, with monotone interpolation and a correction network over their sizes."""
+"""Operators of kernels: roofline, monotone interpolation, and a network that corrects both."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -17,16 +17,16 @@ from pinn.kernels.tables.work import Work
 
 # Monotone interpolation: a surrogate's time never falls when work is added.
 #
-# A network may dip. Its values on a lattice of sizes are therefore replaced by monotone
-# envelopes along every axis. Other sizes are interpolated between the nodes, linearly in
-# logarithms. Both keep the order, so the result is non-decreasing in every axis, and costs only a
-# few look-ups.
+# A network could violate this. Its values on a lattice of sizes are therefore replaced by a
+# monotone envelope along every axis. Between the nodes, times are interpolated linearly in the
+# logarithms. Both operations preserve order, so the result never falls along any axis, and needs
+# only a few look-ups.
 
 Nodes = tuple[Float[np.ndarray, "..."], ...]
 
 
 def octaves(low: int, high: int, parts: int) -> Float[np.ndarray, " nodes"]:
-    """Return sizes from ``low`` to ``high``, ``parts`` to each doubling, equally spaced inside it.
+    """Return sizes from ``low`` to ``high``, with ``parts`` equally spaced sizes per octave.
 
     >>> octaves(1, 8, 2).tolist()
     [1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0]
@@ -43,10 +43,10 @@ def node_points(axes: Nodes) -> list[Float[np.ndarray, " nodes"]]:
 def monotone(values: Float[np.ndarray, "lattices ..."]) -> Float[np.ndarray, "lattices ..."]:
     """Return values made non-decreasing along every axis but the first, one axis after the other.
 
-    Isotonic regression gives the rising series closest by least squares. A running maximum would
-    spread every upward error to all larger sizes. Isotonic regression keeps the order of series
-    that lie above one another, so a later axis does not undo an earlier one. The running maxima at
-    the end make that exact.
+    Isotonic regression yields the non-decreasing series that is closest by least squares. A running
+    maximum would propagate every positive error to all larger sizes. If one series lies above
+    another, isotonic regression preserves this, so that later axes do not undo earlier ones.
+    Running maxima at the end make the order exact in floating point.
     """
     for axis in range(1, values.ndim):
         moved = np.moveaxis(values, axis, -1)
@@ -65,12 +65,12 @@ def interpolate(
     lattice: Int[np.ndarray, " rows"],
     points: Sequence[Float[np.ndarray, " rows"]],
 ) -> Float[np.ndarray, " rows"]:
-    """Return multilinear interpolation in the logarithms of the axes; points outside are clamped.
+    """Return values interpolated linearly in the logarithms of the axes; points are clamped.
 
     Args:
-        values: Values at the nodes.
-        axes: Increasing positive node positions per axis.
-        lattice: Index of the lattice that each row reads.
+        values: Values at the nodes of each lattice.
+        axes: Node positions per axis, positive and increasing.
+        lattice: Index of each row's lattice.
         points: Position of each row, one array per axis.
     """
     result = np.zeros(len(lattice))
@@ -92,25 +92,25 @@ def interpolate(
     return result
 
 
-# The correction network of a kernel surrogate: a small MLP on clamped inputs, bounded output.
+# Correction network of a kernel surrogate: a small MLP with clamped inputs and bounded output.
 
-#: Rows that pass the network at once. Activations between two layers then stay in a core's cache,
-#: which halves the time of 32,480 rows.
+#: Number of rows that pass the network at once. Activations between two layers then stay in a
+#: core's cache, which halves the time of 32,480 rows.
 _ROWS_IN_CACHE = 4096
 
 
 class KernelCorrection(nn.Module):
-    """Log of the ratio between a kernel's time and its roofline.
+    """Network that predicts the log ratio of a kernel's time to its roofline.
 
     Inputs are standardized and clamped to the range of the training data, or to ``clamp`` standard
-    deviations where that is narrower. Only the roofline itself is extrapolated. The output is
-    ``bound * tanh(. / bound)``.
+    deviations if that is narrower. Only the roofline is therefore extrapolated. The output is
+    ``bound * tanh(x / bound)``, where x is the output of the last layer.
 
     Args:
         inputs: Number of inputs.
-        width: Units per hidden layer.
+        width: Number of units per hidden layer.
         depth: Number of hidden layers.
-        bound: Largest correction in log units.
+        bound: Maximum correction in log units.
     """
 
     mean: Float[Tensor, " inputs"]
@@ -131,7 +131,7 @@ class KernelCorrection(nn.Module):
             self.register_buffer(name, torch.full((inputs,), value, dtype=torch.float64))
 
     def set_range(self, inputs: Float[Tensor, "rows inputs"], clamp: float | None = None) -> None:
-        """Set mean, scale and range of the inputs from training rows."""
+        """Set mean, scale and range of the inputs from the training rows."""
         self.mean.copy_(inputs.mean(0))
         self.scale.copy_(inputs.std(0).clamp_min(1e-6))
         standard = (inputs - self.mean) / self.scale
@@ -140,18 +140,18 @@ class KernelCorrection(nn.Module):
         self.high.copy_(standard.amax(0).clamp_max(limit))
 
     def standardize(self, inputs: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows inputs"]:
-        """Return clamped standard scores."""
+        """Return the inputs in standard deviations from the mean, clamped to the range."""
         return ((inputs - self.mean) / self.scale).clamp(self.low, self.high)
 
     def forward(self, standard: Float[Tensor, "rows inputs"]) -> Float[Tensor, " rows"]:
-        """Return the correction from standardized inputs."""
+        """Return the log correction of each row from its standardized inputs."""
         return self.bound * torch.tanh(self.layers(standard).squeeze(-1) / self.bound)
 
     @torch.no_grad()
     def predict(
         self, inputs: Float[np.ndarray, "rows inputs"], rows_at_once: int = 1 << 16
     ) -> Float[np.ndarray, " rows"]:
-        """Return the correction from raw inputs, float64 in and out."""
+        """Return the log correction of each row from its unscaled inputs, in float64."""
         parts = [
             self(self.standardize(rows))
             for block in torch.from_numpy(inputs).split(rows_at_once)
@@ -160,7 +160,7 @@ class KernelCorrection(nn.Module):
         return torch.cat(parts).numpy() if parts else np.zeros(0)
 
 
-#: Log error at which the loss changes from squared to absolute.
+#: Log error at which the loss changes from squared to absolute (Huber).
 _HUBER = 0.1
 
 
@@ -169,13 +169,13 @@ class TrainingPlan:
     """Settings of a correction network and its training.
 
     Attributes:
-        rows: Largest number of training rows; more are thinned.
+        rows: Maximum number of training rows; larger tables are subsampled.
         epochs: Number of passes over the rows.
         batch: Rows per gradient step.
         learning_rate: Peak of the one-cycle schedule.
-        width: Units per hidden layer.
+        width: Number of units per hidden layer.
         depth: Number of hidden layers.
-        bound: Largest correction in log units.
+        bound: Maximum correction in log units.
         clamp: Range of the inputs in standard deviations; None for the range of the training data.
         weight_decay: Weight decay of AdamW.
     """
@@ -197,13 +197,13 @@ def train(
     plan: TrainingPlan,
     seed: int,
 ) -> KernelCorrection:
-    """Fit a network to log ratios; equal rows and seed give equal weights.
+    """Train a network on log ratios; equal rows and seeds yield equal weights.
 
     Args:
         inputs: Network inputs of each row.
-        target: Log of measured over roofline time.
-        plan: Sizes and schedule.
-        seed: Seed of the initial weights, the thinning and the order of rows.
+        target: Log of the ratio of measured to roofline time, per row.
+        plan: Sizes of the network, and the training schedule.
+        seed: Seed of the initial weights, the subsampling and the order of rows.
     """
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng():
@@ -233,14 +233,14 @@ def train(
     return network.double().eval()
 
 
-# Base of every operator surrogate: sizes, a roofline, network inputs and a lattice.
+# Base class of all operators: sizes, a roofline, network inputs and a lattice.
 
 Rows = Float[np.ndarray, " rows"]
 Sizes = Mapping[str, Rows]
 
 
 def logarithm(seconds: Rows, launch_seconds: float) -> Rows:
-    """Return the log of a time in microseconds that levels off below a launch: a network input."""
+    """Return log microseconds, levelling off below a launch, as an input of the network."""
     return np.log((seconds + launch_seconds) * 1e6)
 
 
@@ -250,20 +250,21 @@ def ceiling_share(amount: Rows) -> Rows:
 
 
 class Operator(ABC):
-    """Physics of one kind of kernel: its sizes, its roofline, and inputs of the correction.
+    """Physics of one type of kernel: its sizes, its roofline, and inputs of the correction network.
 
     Attributes:
         name: Key in checkpoints and tables.
-        axes: Sizes in which the time must not fall, in the order of ``nodes``.
+        axes: Sizes along which the time must not fall, in the order of ``nodes``.
         nodes: Lattice positions per axis.
         shape: Names of the other sizes.
         format_column: Column of the number format in the measured rows.
-        group: Columns that make one shape; held-out errors hold out whole shapes.
+        group: Columns that define a shape; held-out errors hold out whole shapes.
         plan: Training settings of the correction network.
         launch_seconds: Time of the shortest kernel.
-        blanks_unknown_chips: Whether chips without training data run like their generation, without
-            effects of their bandwidth, ridge and cache.
-        measured_unlike_served: Whether the tables' conditions differ from those of a prediction.
+        blanks_unknown_chips: Whether GPUs without training data are treated like their generation,
+            without effects of their bandwidth, ridge and cache.
+        measured_unlike_served: Whether the conditions of the tables differ from those of a
+            prediction.
     """
 
     name: ClassVar[str]
@@ -283,11 +284,11 @@ class Operator(ABC):
         return (*cls.axes, *cls.shape)
 
     def measured(self, rows: pd.DataFrame, _hw: Hardware) -> dict[str, Rows]:
-        """Return the sizes of measured rows, including sizes that follow from others."""
+        """Return the sizes of measured rows, including sizes derived from other columns."""
         return {c: rows[c].to_numpy(dtype=np.float64) for c in self.sizes()}
 
     def queried(self, sizes: Sizes, _hw: Hardware) -> dict[str, Rows]:
-        """Return the sizes of a prediction, completed as the serving engine would run it."""
+        """Return the sizes of a prediction, completed with what the serving engine would run."""
         return dict(sizes)
 
     @abstractmethod
@@ -296,14 +297,14 @@ class Operator(ABC):
 
     @abstractmethod
     def work(self, hw: Hardware, sizes: Sizes) -> Work:
-        """Return the bytes and operations of the kernel."""
+        """Return the bytes and the FLOP of the kernel."""
 
     @abstractmethod
     def rate(self, hw: Hardware, sizes: Sizes) -> Rows:
-        """Return the FLOP/s of the units that multiply."""
+        """Return the FLOP/s of the tensor cores or other units that multiply."""
 
     def times(self, hw: Hardware, sizes: Sizes) -> tuple[Rows, Rows, Rows]:
-        """Return the times of reads (weights, keys and values), of activations, and of compute."""
+        """Return the seconds to read weights or keys, to move activations, and to compute."""
         work = self.work(hw, sizes)
         return (
             work.read_bytes / hw.bandwidth,
@@ -312,15 +313,15 @@ class Operator(ABC):
         )
 
     def roofline(self, hw: Hardware, sizes: Sizes) -> Rows:
-        """Return the roofline to correct: the slower of memory and compute, plus a launch."""
+        """Return the roofline that the network corrects: max(memory, compute) plus a launch."""
         read, activations, compute = self.times(hw, sizes)
         return np.maximum(read + activations, compute) + self.launch_seconds
 
     @abstractmethod
     def floor(self, hw: Hardware, sizes: Sizes) -> Rows:
-        """Return the roofline lower bound: the least time on the datasheet's chip."""
+        """Return the roofline lower bound of the kernel, in seconds."""
 
     def work_seconds(self, hw: Hardware, sizes: Sizes) -> Rows:
-        """Return memory plus compute time, a sum of products of sizes: increments only grow."""
+        """Return memory plus compute time, whose growth with any size never slows down."""
         read, activations, compute = self.times(hw, sizes)
         return read + activations + compute

@@ -1,4 +1,4 @@
-"""Fitted surrogates on disk, and the shapes of the kernels that they were fitted to."""
+"""Storage of fitted surrogates, and the shapes of the kernels that they were fitted to."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from pinn.kernels.surrogate import OperatorSurrogate, RooflineFit
 
 @dataclass(frozen=True)
 class Nearest:
-    """Measured kernel that is closest to a predicted one.
+    """Measured kernel that is nearest to a predicted kernel.
 
     Attributes:
-        shape: Sizes of the measured kernel by name; sizes that vary along a series are the nearest
-            of the series.
-        gpu: Chip on which it was timed: the predicted one, or another where that has no such table.
+        shape: Sizes of the measured kernel by name. Sizes that vary within a series are the nearest
+            ones of the series.
+        gpu: GPU on which the kernel was measured: the predicted one or, if it has no such table,
+            another.
         precision: Number format of the measured kernel.
-        stretch: Largest ratio between a predicted and a measured size, in log units: 0 where the
-            kernel itself was measured, 0.69 where one size is twice or half of the nearest
-            measured.
+        stretch: Maximum ratio of a predicted and a measured size, in log units: 0 if the kernel
+            itself was measured, 0.69 if one size is twice or half of the measured size.
     """
 
     shape: Mapping[str, float]
@@ -46,16 +46,16 @@ class Nearest:
 
 @dataclass(frozen=True)
 class MeasuredShapes:
-    """Shapes of one kind of kernel, with the tables that have them and their range on each axis.
+    """Shapes of one type of kernel, with the tables that have them and the range of each axis.
 
     Attributes:
-        names: Shape columns.
-        axes: Axis columns.
+        names: Names of the shape columns.
+        axes: Names of the axis columns.
         shapes: Distinct shapes, ``[shapes, names]``.
-        low: Smallest measured value per axis, ``[shapes, axes]``.
-        high: Largest measured value per axis, ``[shapes, axes]``.
-        tables: (chip, format) pairs that have rows.
-        timed: Whether a table has a shape, ``[shapes, tables]``.
+        low: Minimum measured value per axis, ``[shapes, axes]``.
+        high: Maximum measured value per axis, ``[shapes, axes]``.
+        tables: (GPU, format) pairs that have rows.
+        timed: Whether each table has each shape, ``[shapes, tables]``.
     """
 
     names: tuple[str, ...]
@@ -70,7 +70,7 @@ class MeasuredShapes:
     def of(
         rows: pd.DataFrame, names: Sequence[str], axes: Sequence[str], format_column: str
     ) -> MeasuredShapes:
-        """Return the shapes of measured rows."""
+        """Return the distinct shapes of measured rows."""
         grouped = rows.groupby(list(names), sort=True)
         shape_of_row = grouped.ngroup().to_numpy()
         low, high = grouped[list(axes)].min(), grouped[list(axes)].max()
@@ -85,15 +85,15 @@ class MeasuredShapes:
         return MeasuredShapes(tuple(names), tuple(axes), shapes, *ends, tables, timed)
 
     def nearest(self, gpu: str, precision: str, sizes: Mapping[str, float]) -> Nearest:
-        """Return the nearest measured kernel.
+        """Return the measured kernel that is nearest to given sizes.
 
-        The search is among tables of the same chip and format where there are any; else of the same
-        format; else of the same chip; else among all.
+        The search is limited to tables of the same GPU and format, if there are any. Otherwise it
+        is limited to the same format, then to the same GPU, then to nothing.
         """
         columns = self._preferred(gpu, precision)
         usable = np.flatnonzero(self.timed[:, columns].any(axis=1))
         want = np.array([float(sizes[n]) for n in self.names])
-        # +1 keeps a missing window (0) finite and far from a real one.
+        # + 1 keeps the distance from a missing window (0) finite and large.
         apart = np.abs(np.log((self.shapes[usable] + 1) / (want + 1))).max(axis=1, initial=0.0)
         at = np.array([max(float(sizes[a]), 1e-9) for a in self.axes])
         inside = np.clip(at, self.low[usable], self.high[usable])
@@ -106,25 +106,25 @@ class MeasuredShapes:
         return Nearest(shape, *self.tables[table], float(max(apart[best], beyond[best])))
 
     def _preferred(self, gpu: str, precision: str) -> list[int]:
-        """Return the tables of the same chip and format, else format, else chip, else all."""
+        """Return indices of tables of the same GPU and format, else format, else GPU, else all."""
         alike = [2 * (form == precision) + (chip == gpu) for chip, form in self.tables]
         return [i for i, each in enumerate(alike) if each == max(alike)]
 
 
-# Kernel surrogates on disk: one safetensors file of numbers, one JSON file of everything else.
+# Kernel surrogates on disk: a safetensors file with numbers, and a JSON file with everything else.
 
 TENSORS, STRUCTURE = "kernels.safetensors", "kernels.json"
-#: Name -> array, as in the file of tensors.
+#: Arrays by name, as in the file of tensors.
 Tensors = Mapping[str, Shaped[np.ndarray, "..."]]
 #: All other data of the surrogates, JSON-ready.
 Structure = Mapping[str, Any]
-#: Version of the files; it is raised when a network's inputs or the layout of the files change.
+#: Version of the files; it increases when a network's inputs or the layout of the files change.
 LAYOUT = 4
 _FIT_ANEW = "fit the kernel surrogates again with 'python scripts/fit_surrogates.py'"
 
 
 def write(folder: Path, tensors: Tensors, structure: Mapping[str, object]) -> None:
-    """Write the file of tensors and the file of the structure."""
+    """Write the file of tensors and the JSON file to a folder."""
     whole = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
     replace_atomically(folder / TENSORS, lambda target: save_file(whole, target))
     found = {"layout": LAYOUT, "sha256": file_sha256(folder / TENSORS), **structure}
@@ -132,14 +132,17 @@ def write(folder: Path, tensors: Tensors, structure: Mapping[str, object]) -> No
 
 
 def read(folder: Path) -> tuple[Tensors, dict[str, Any]]:
-    """Read both files and check that they belong together.
+    """Read both files of a folder, and check that they belong together.
 
     Raises:
-        PinnError: If a file is missing, of another layout, or does not match its hash.
+        PinnError: If a file is missing, has another layout, or does not match its hash.
     """
     for name in (STRUCTURE, TENSORS):
         if not (folder / name).is_file():
-            raise PinnError(f"no kernel surrogates at {folder / name}: train them first")
+            raise PinnError(
+                f"no kernel surrogates at {folder / name}: fit them with "
+                "'python scripts/fit_surrogates.py'"
+            )
     structure, tensors = read_json(folder / STRUCTURE), folder / TENSORS
     layout = structure.get("layout") if isinstance(structure, dict) else None
     if layout != LAYOUT:
@@ -153,7 +156,7 @@ def read(folder: Path) -> tuple[Tensors, dict[str, Any]]:
 
 
 def check_fits(folder: Path, structure: Structure, names: Sequence[str]) -> None:
-    """Check that the files have all fits; files of earlier releases may lack some.
+    """Check that the files contain all fits, since files of earlier releases may lack some.
 
     Raises:
         PinnError: If a fit is missing.
@@ -164,7 +167,7 @@ def check_fits(folder: Path, structure: Structure, names: Sequence[str]) -> None
 
 
 def operator_tensors(surrogate: OperatorSurrogate) -> Tensors:
-    """Return weights in float32, as in training, and ranges of inputs in float64."""
+    """Return a surrogate's weights in float32, as trained, and input ranges in float64."""
     name = surrogate.operator.name
     found = {}
     for key, value in surrogate.network.state_dict().items():
@@ -177,7 +180,7 @@ def operator_tensors(surrogate: OperatorSurrogate) -> Tensors:
 
 
 def operator_structure(surrogate: OperatorSurrogate) -> dict[str, object]:
-    """Return the sizes of the network and the keys of the linear fit."""
+    """Return the sizes of a surrogate's network and the keys of its linear fit."""
     linear = [m for m in surrogate.network.layers if isinstance(m, torch.nn.Linear)]
     keys = [] if surrogate.linear is None else [list(k) for k in surrogate.linear.weights]
     return {
@@ -190,7 +193,7 @@ def operator_structure(surrogate: OperatorSurrogate) -> dict[str, object]:
 
 
 def read_operator(operator: Operator, tensors: Tensors, structure: Structure) -> OperatorSurrogate:
-    """Rebuild one operator's surrogate."""
+    """Return one operator's surrogate, restored from tensors and JSON."""
     sizes = structure["operators"][operator.name]
     network = KernelCorrection(sizes["inputs"], sizes["width"], sizes["depth"], sizes["bound"])
     prefix = f"{operator.name}.network."
@@ -215,7 +218,7 @@ def shared_operator(
     seed: int,
     plan: TrainingPlan,
 ) -> OperatorSurrogate:
-    """Return the operator's surrogate, cached under ``root`` or fitted now; None caches nothing."""
+    """Return an operator's surrogate, cached under ``root`` or fitted now."""
     if root is None:
         return OperatorSurrogate.fit(operator, rows, gpus, seed=seed, plan=plan)
     place = remembered_folder(fit_operator, type(operator), rows, gpus, seed, plan, root=root)
@@ -230,20 +233,20 @@ def fit_operator(
     seed: int,
     plan: TrainingPlan,
 ) -> None:
-    """Fit one operator's surrogate into a folder."""
+    """Fit one operator's surrogate and write it to a folder."""
     fitted = OperatorSurrogate.fit(kind(), rows, gpus, seed=seed, plan=plan)
     write(folder, operator_tensors(fitted), {"operators": {kind.name: operator_structure(fitted)}})
 
 
 def measured_tensors(name: str, measured: MeasuredShapes) -> Tensors:
-    """Return measured shapes as tensors; ``timed`` as packed bits."""
+    """Return measured shapes as tensors, with ``timed`` as packed bits."""
     sizes = {"shapes": measured.shapes, "low": measured.low, "high": measured.high}
     found = {f"measured.{name}.{part}": size.astype(np.float32) for part, size in sizes.items()}
     return found | {f"measured.{name}.timed": np.packbits(measured.timed, axis=1)}
 
 
 def read_measured(name: str, tensors: Tensors, structure: Structure) -> MeasuredShapes:
-    """Rebuild the measured shapes of one operator."""
+    """Return the measured shapes of one operator, restored from tensors and JSON."""
     found = structure["measured"][name]
     tables = tuple((str(gpu), str(form)) for gpu, form in found["tables"])
     bits = np.unpackbits(tensors[f"measured.{name}.timed"], axis=1, count=len(tables))
@@ -257,6 +260,6 @@ def read_measured(name: str, tensors: Tensors, structure: Structure) -> Measured
 def read_keyed(
     name: str, tensors: Tensors, structure: Structure
 ) -> dict[object, Float[np.ndarray, " values"]]:
-    """Read arrays of equal length, under the composite keys of the structure."""
+    """Return arrays of equal length, by the composite keys that the JSON file has."""
     keys = [tuple(key) for key in structure["keys"][name]]
     return dict(zip(keys, tensors[name], strict=True)) if keys else {}

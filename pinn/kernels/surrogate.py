@@ -1,4 +1,4 @@
-"""Surrogate of one operator: roofline times correction; and fits of kernels not timed."""
+"""Surrogate of one operator: roofline times a learned correction; and linear roofline fits."""
 
 from __future__ import annotations
 
@@ -19,28 +19,29 @@ from pinn.kernels.operator import KernelCorrection, Operator, Rows, Sizes, Train
 from pinn.physics.layer_work import MatMul
 from pinn.specs.gpu import GpuSpec
 
-# Non-negative linear roofline of MoE kernels, one fit per chip and kernel family.
+# Non-negative linear roofline of MoE kernels, with one fit per GPU and kernel family.
 #
-# On held-out shapes its error is close to the network's, and the geometric mean of the two beats
-# both. It is linear in times that grow with work, so it is monotone in tokens.
+# On held-out shapes, its error is close to the network's, and the geometric mean of both
+# predictions is more accurate than either. It is linear in times that grow with work, so it never
+# falls when tokens are added.
 
-#: Units that scale the fitted weights of an expert and of a launch to order one; they do not
-#: change predictions.
+#: Units that scale the fitted weights of an expert and of a launch to order one; they do not change
+#: predictions.
 _EXPERT_SECONDS, _LAUNCH_SECONDS = 1e-6, 1e-5
 
 
 def terms(hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows terms"]:
-    """Return the terms of MoE kernels, in seconds at the datasheet's rates.
+    """Return the terms of MoE kernels in seconds, at the GPU's memory bandwidth and peak FLOP/s.
 
     The terms are, in this order:
 
     - a launch of 10 us
     - reading the hit experts
     - computing
-    - the slower of the two
+    - the maximum of reading and computing
     - gathering and scattering
     - 1 us per hit expert and SM
-    - computing tokens beyond 256, which is about the ridge of an H100 in bf16 (989 TFLOP/s over
+    - computing tokens beyond 256, about the ridge of an H100 in bf16 (989 TFLOP/s over
       3.35 TB/s: 295 FLOP per byte)
     """
     read, activations, compute = Moe().times(hw, sizes)
@@ -55,8 +56,8 @@ def fit_terms(
 ) -> Float[np.ndarray, " terms"]:
     """Return non-negative weights that minimize the squared relative error, large errors capped.
 
-    Two rounds of reweighting (Huber, 20 %) keep a few odd kernels from steering the fit. ``known``
-    is the part of ``seconds`` that the terms do not have to explain.
+    Two rounds of reweighting (Huber, 20 %) limit the influence of outliers. ``known`` is the part
+    of ``seconds`` that is not to be explained by the terms.
     """
     rest = 1.0 - known / seconds
     scaled = values / seconds[:, None]
@@ -83,9 +84,9 @@ def multiplied_seconds(
 
     Args:
         heads: Number of heads on this rank, per row.
-        tokens: Number of rows of each multiplication.
-        matmuls: Function of a number of heads that returns a rank's multiplications.
-        products: Function that returns the seconds of one, with its chip bound already.
+        tokens: Number of tokens (matrix rows) of each multiplication.
+        matmuls: Function that returns a rank's multiplications for a number of heads.
+        products: Function that returns the seconds of a multiplication on a fixed GPU.
     """
     found = np.zeros(len(tokens))
     for local in np.unique(heads):
@@ -97,11 +98,11 @@ def multiplied_seconds(
 
 @dataclass(frozen=True)
 class RooflineFit:
-    """Weights of :func:`terms` by chip and family, with pools for pairs that were never timed.
+    """Weights of :func:`terms` by GPU and kernel family, with pools for unmeasured pairs.
 
     Attributes:
-        weights: ``(chip, family) -> weights``. Chip ``*`` pools every chip of that family; ``("*",
-            "*")`` pools everything. Terms are seconds at the datasheet's rates, so pooling is over
+        weights: Weights by ``(chip, family)``. Chip ``*`` pools all GPUs of that family; ``("*",
+            "*")`` pools everything. Since terms include the GPU's rates, the pools average
             efficiencies.
     """
 
@@ -111,7 +112,7 @@ class RooflineFit:
     def fit(
         gpu_names: Sequence[str], gpu_ids: Ids, hw: Hardware, sizes: Sizes, seconds: Rows
     ) -> RooflineFit:
-        """Fit every (chip, family) that has rows, and the pools."""
+        """Fit the weights of every (GPU, family) pair that has rows, and of the pools."""
         values = terms(hw, sizes)
         codes = sizes["family"].astype(np.int64)
         groups: dict[tuple[str, str], np.ndarray] = {("*", "*"): np.ones(len(seconds), bool)}
@@ -122,7 +123,7 @@ class RooflineFit:
         return RooflineFit({k: fit_terms(values[m], seconds[m]) for k, m in groups.items()})
 
     def seconds(self, gpu_names: Sequence[str], ids: Ids, hw: Hardware, sizes: Sizes) -> Rows:
-        """Return the predicted time per row, by the weights of chip and family or a pool."""
+        """Return the predicted seconds per row, with weights of its GPU and family or a pool."""
         pools = {f: self.weights.get(("*", f), self.weights["*", "*"]) for f in FAMILIES}
         table = np.array(
             [[self.weights.get((g, f), pool) for f, pool in pools.items()] for g in gpu_names]
@@ -130,21 +131,21 @@ class RooflineFit:
         return (terms(hw, sizes) * table[ids, sizes["family"].astype(np.int64)]).sum(axis=1)
 
 
-# One operator's surrogate: a fitted network on its roofline, made monotone on a lattice.
+# Surrogate of one operator: a trained network times a roofline, made monotone on a lattice.
 
-#: Share of the datasheet's rates that is assumed for work beyond the lattice.
+#: Assumed share of peak bandwidth and FLOP/s for work beyond the lattice.
 EXTRAPOLATION_EFFICIENCY = 0.8
 _LATTICES_KEPT = 20_000
-#: Most nodes of new lattices that are computed together; their inputs take 10 MB.
+#: Maximum number of nodes of new lattices that are computed at once; their inputs take 10 MB.
 _ROWS_AT_ONCE = 1 << 15
-#: Share of training rows whose chip is blanked, which trains the network for unknown chips.
+#: Share of training rows whose GPU tag is blanked, which trains the network for unknown GPUs.
 UNNAMED_SHARE = 0.3
 
 
 def table_hardware(
     rows: pd.DataFrame, gpus: Gpus, format_column: str
 ) -> tuple[list[str], Ids, Hardware]:
-    """Return the chips' names, the chip index of each measured row, and the rows' hardware."""
+    """Return the GPU names, each measured row's GPU index, and the rates of each row's GPU."""
     names = sorted(rows["gpu"].unique())
     formats = sorted(rows[format_column].unique())
     ids = pd.Categorical(rows["gpu"], categories=names).codes.astype(np.int64)
@@ -154,13 +155,14 @@ def table_hardware(
 
 @dataclass(eq=False)
 class OperatorSurrogate:
-    """Surrogate of one kind of kernel, for any chip, format and size.
+    """Surrogate of one type of kernel, for any GPU, format and size.
 
     Attributes:
         operator: Physics of the kernel.
-        network: Correction of its roofline.
-        linear: Roofline fit to average with, geometrically; None for the network alone.
-        chips: Tags of the chips with training data, as of ``chip_tags``.
+        network: Network that corrects the roofline.
+        linear: Linear roofline fit, which is averaged geometrically with the network; None to use
+            only the network.
+        chips: Tags of the GPUs with training data, as :func:`chip_tags` returns them.
     """
 
     operator: Operator
@@ -180,13 +182,13 @@ class OperatorSurrogate:
         seed: int = 0,
         plan: TrainingPlan | None = None,
     ) -> OperatorSurrogate:
-        """Fit on measured rows.
+        """Return the surrogate of an operator, trained on measured rows.
 
         Raises:
             PinnError: If there are no rows.
         """
         if len(rows) == 0:
-            raise PinnError(f"no measured rows left to fit the {operator.name} surrogate on")
+            raise PinnError(f"no measured rows are left to fit the {operator.name} surrogate to")
         names, ids, hw = table_hardware(rows, gpus, operator.format_column)
         sizes = operator.measured(rows, hw)
         seconds = rows["seconds"].to_numpy(dtype=np.float64)
@@ -201,10 +203,10 @@ class OperatorSurrogate:
     def direct_log_seconds(
         self, names: Sequence[str], ids: Ids, hw: Hardware, sizes: Sizes, at_once: int = 1 << 16
     ) -> Rows:
-        """Return the log of the predicted time for complete sizes, before it is made monotone.
+        """Return the log of the predicted seconds for complete sizes, before it is made monotone.
 
-        The last bits of a row depend on the number of rows multiplied at once. With one lattice at
-        a time they do not depend on other requests.
+        Rounding depends on the number of rows that are multiplied at once. Computing one lattice at
+        a time makes the result independent of other requests.
         """
         correction = self.network.predict(self.operator.inputs(hw, sizes), at_once)
         log_time = np.log(self.operator.roofline(hw, sizes)) + correction
@@ -213,10 +215,11 @@ class OperatorSurrogate:
         return log_time
 
     def seconds_as_measured(self, rows: pd.DataFrame, gpus: Gpus) -> Rows:
-        """Return the times of measured rows, for comparison with held-out data.
+        """Return the predicted seconds of measured rows, to be compared with held-out data.
 
-        Some rows were measured under other conditions than predictions assume (balanced routing).
-        For those the network is evaluated directly under the conditions of the measurement.
+        The conditions of some measurements differ from those that predictions assume (balanced
+        routing). For such rows, the network is evaluated directly under the conditions of the
+        measurement.
         """
         names, ids, hw = table_hardware(rows, gpus, self.operator.format_column)
         hw = replace(hw, known=self._known([gpus[n] for n in names])[ids])
@@ -229,14 +232,13 @@ class OperatorSurrogate:
     def seconds(self, gpu: object, form: object, *sizes: object) -> Float[np.ndarray, "..."]:
         """Return the seconds of kernels; all arguments broadcast together.
 
-        Formats without a kernel of their own run as weight-only (16-bit math). fp8_block and int8
-        run like fp8.
+        Formats without separate kernels are computed as weight-only (16-bit math). fp8_block and
+        int8 have the times of fp8.
 
         Args:
             gpu: GPU as a ``GpuSpec``, or several as a ``Coded``.
             form: Name of a precision, or several as a ``Coded``.
-            sizes: Sizes of the operator, in its order. Zero on an axis is no work and takes no
-                time.
+            sizes: Sizes of the operator, in its order. The time is 0 if a size on an axis is 0.
 
         Raises:
             PinnError: If a size is negative or not a number, or a format is unknown.
@@ -265,7 +267,7 @@ class OperatorSurrogate:
         return np.where(np.any([p <= 0 for p in points], axis=0), 0.0, times).reshape(shape)
 
     def _known(self, chips: Sequence[GpuSpec]) -> np.ndarray:
-        """Return whether the network knows each chip well enough to distinguish it."""
+        """Return for each GPU whether the network was trained on it."""
         if not self.operator.blanks_unknown_chips:
             return np.ones(len(chips), dtype=bool)
         return is_known(chips, self.chips)
@@ -279,7 +281,7 @@ class OperatorSurrogate:
     def _rows(
         self, chips: Sequence[GpuSpec], forms: Sequence[str], keys: np.ndarray, points: list[Rows]
     ) -> tuple[Hardware, dict[str, Rows]]:
-        """Return hardware and complete sizes of rows, from their keys and axis positions."""
+        """Return hardware and complete sizes of rows, from their keys and their axis positions."""
         operator, ids = self.operator, keys[:, 0].astype(np.int64)
         hw = hardware(chips, ids, forms, keys[:, 1].astype(np.int64))
         hw = replace(hw, known=self._known(chips)[ids])
@@ -290,7 +292,7 @@ class OperatorSurrogate:
     def _lattice_values(
         self, chips: Sequence[GpuSpec], forms: Sequence[str], keys: np.ndarray
     ) -> np.ndarray:
-        """Return monotone log times at the nodes, one lattice per key; computed once and kept."""
+        """Return monotone log times at the nodes, one lattice per key, from a cache if known."""
         names = [(chips[int(k[0])], forms[int(k[1])], *k[2:].tolist()) for k in keys]
         new = [i for i, name in enumerate(names) if name not in self._lattices]
         if len(self._lattices) + len(new) > _LATTICES_KEPT:
@@ -305,7 +307,7 @@ class OperatorSurrogate:
     def _new_lattices(
         self, chips: Sequence[GpuSpec], forms: Sequence[str], keys: np.ndarray
     ) -> np.ndarray:
-        """Compute monotone log times at the nodes, one lattice per key."""
+        """Return newly computed monotone log times at the nodes, one lattice per key."""
         nodes = operators.node_points(self.operator.nodes)
         size = len(nodes[0])
         repeated, points = np.repeat(keys, size, axis=0), [np.tile(n, len(keys)) for n in nodes]
@@ -317,28 +319,28 @@ class OperatorSurrogate:
         return operators.monotone(values.reshape(-1, *grid))
 
 
-# Routed experts by kernels that the engine does not select by default.
+# Routed experts with kernels that the engine does not select by default.
 #
-# Their time is that of the engine's own kernel (:class:`pinn.kernels.gemm_attention_moe.Moe`) plus
-# a sum of times that grow with the work. Its weights, never below 0, are fitted per chip and kernel
-# to tables of equal shapes.
+# Their time is that of the engine's default kernel (:class:`pinn.kernels.gemm_attention_moe.Moe`)
+# plus a sum of times that grow with the work. The non-negative weights of this sum are fitted per
+# GPU and kernel to tables with the same shapes.
 
-#: Largest sizes in the fit; one machine does not serve more in a step, and larger rows distort
+#: Maximum sizes in the fit. A single machine does not serve larger steps, and larger rows distort
 #: the fit.
 _MOST_RANKS, _MOST_TOKENS = 16, 16_384
-#: Unit of the fitted weight of an expert, as ``_EXPERT_SECONDS`` above.
+#: Unit of the fitted weight of an expert; see ``_EXPERT_SECONDS``.
 _UNTIMED_EXPERT_SECONDS = 1e-7
 
 
 def _terms(hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows terms"]:
-    """Return the terms of other experts' kernels, in seconds at the datasheet's rates.
+    """Return the terms of non-default expert kernels in seconds.
 
-    The terms are, in this order:
+    They are at the GPU's memory bandwidth and peak FLOP/s, in this order:
 
     - a launch of 10 us
-    - 0.1 us per expert of a rank, hit or not: a grouped multiplication has an entry for each
+    - 0.1 us per expert of a rank, hit or not, for its entry in a grouped multiplication
     - gathering and scattering the rank's pairs of token and expert
-    - the same for the pairs of the whole group, for which Triton's kernel makes room
+    - gathering and scattering the pairs of the whole group, for which Triton's kernel reserves room
     - reading the hit experts
     - computing
     - computing tokens beyond 256
@@ -353,17 +355,17 @@ def _terms(hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows terms"]:
 
 @dataclass(frozen=True)
 class OtherExperts:
-    """Weights by (chip, kernels); chip ``*`` pools every chip that was timed with those kernels.
+    """Weights by GPU and kernels; GPU ``*`` pools all GPUs on which these kernels were measured.
 
     Attributes:
-        weights: Weights of the time beyond the engine's own kernel.
+        weights: Weights of the extra time compared with the engine's default kernel.
     """
 
     weights: dict[tuple[str, str], Float[np.ndarray, " terms"]] = field(default_factory=dict)
 
     @staticmethod
     def fit(rows: pd.DataFrame, gpus: Gpus, own: OperatorSurrogate) -> OtherExperts:
-        """Fit the part of measured times that the predicted engine's own kernels do not explain."""
+        """Fit the part of measured times that the engine's default kernels do not explain."""
         ranks = rows["tensor_parallel"] * rows["expert_parallel"]
         rows = rows[(ranks <= _MOST_RANKS) & (rows["tokens"] <= _MOST_TOKENS)]
         if len(rows) == 0:
@@ -384,7 +386,7 @@ class OtherExperts:
     def extra_seconds(
         self, gpu: GpuSpec, form: str, kernels: str, *sizes: object
     ) -> Float[np.ndarray, "..."]:
-        """Return the seconds beyond the engine's own kernels; ``Moe``'s sizes, broadcast."""
+        """Return the seconds beyond the engine's default kernels, for the sizes of ``Moe``."""
         arrays = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in sizes))
         weights = self.weights.get((gpu.name, kernels), self.weights.get(("*", kernels)))
         if weights is None:

@@ -1,4 +1,4 @@
-"""All kernel surrogates behind one object: seconds of any operator, on any chip."""
+"""All kernel surrogates in one object: seconds of any operator on any GPU."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pinn.specs.gpu import GpuSpec
 
 OPERATORS: tuple[Operator, ...] = (Gemm(), DecodeAttention(), PrefillAttention(), Moe())
 
-#: Fits whose fields are arrays under composite keys, and the names of these fields in files.
+#: Fits whose fields are arrays with composite keys, by field of :class:`KernelSurrogates`.
 _FITS: dict[str, type[Any]] = {
     "other_experts": OtherExperts, "all_reduce": AllReduce, "exchange": AllReduce,
     "fused_all_reduce": AllReduce,
@@ -39,7 +39,7 @@ _KEYS = {
     for part, kind in _FITS.items()
 }
 
-#: Seconds of calls, and their sizes, which broadcast together.
+#: Seconds of calls, or their sizes, which broadcast together.
 Seconds = Float[np.ndarray, "..."]
 
 
@@ -47,28 +47,27 @@ Seconds = Float[np.ndarray, "..."]
 class KernelSurrogates:
     """Surrogates of all kernels of a serving step.
 
-    Every method takes arrays that broadcast together and returns float64 seconds. ``gpu`` is a
-    ``GpuSpec``, formats are names of ``pinn.specs.precision``; either may be a ``Coded`` of several
-    where it differs by row. No time falls when tokens, sequences, context or matrix widths grow.
-    None lies below the datasheet's roofline lower bound, and no work takes no time. Sizes are those
-    of one rank.
+    All methods accept arrays that broadcast together and return float64 seconds. ``gpu`` is a
+    ``GpuSpec``, and formats are names of ``pinn.specs.precision``; both may be a ``Coded`` with a
+    value per row. No time falls when tokens, sequences, context or matrix widths grow. No time is
+    below the roofline lower bound. The time for no work is 0. Sizes are per rank.
 
     Attributes:
-        gemm: Matrix multiplications, ``[m, k] x [k, n]`` with weights of a format.
-        decode_attention: Attention of one new token for each of the sequences; the context includes
-            it. Window 0 is full attention.
-        prefill_attention: Causal attention of fresh prompts. A chunk of p tokens after s cached
-            ones costs about as much as a prompt of sqrt(p^2 + 2 p s).
+        gemm: Matrix multiplications, ``[m, k] x [k, n]``, with weights in a number format.
+        decode_attention: Attention of one new token per sequence; the context includes this token.
+            A window of 0 means full attention.
+        prefill_attention: Causal attention of new prompts. A chunk of p tokens after s cached ones
+            counts as a prompt of sqrt(p^2 + 2 p s) tokens.
         moe: Routed experts.
-        other_experts: Extra time of experts' kernels that the engine would not pick by itself.
-        all_reduce: Communication of tensor parallelism in a node, by vLLM's own kernels.
-        fused_all_reduce: The same by the kernel that a norm can be fused with.
-        exchange: Dispatch and combine of one layer where ranks hold different tokens: an all-gather
-            and a reduce-scatter by NCCL, vLLM's default, of the bytes of all ranks' tokens.
+        other_experts: Extra time of expert kernels that the engine does not select by default.
+        all_reduce: All-reduce of tensor parallelism within a node, with vLLM's own kernels.
+        fused_all_reduce: All-reduce with the kernel that a norm can be fused with.
+        exchange: Dispatch and combine of one layer if ranks have different tokens: NCCL's
+            all-gather and reduce-scatter, vLLM's default, of the bytes of all ranks' tokens.
         latent: MLA's decode attention.
         latent_prefill: MLA's prefill attention.
         mixers: Recurrent and sparse mixers.
-        measured: Shapes of the training data, by operator or kind of mixer.
+        measured: Shapes of the training data, by operator or mixer type.
         metadata: Description of the training data, JSON-ready.
     """
 
@@ -95,13 +94,13 @@ class KernelSurrogates:
         plans: Mapping[str, TrainingPlan] | None = None,
         shared: Path | None = None,
     ) -> KernelSurrogates:
-        """Fit every surrogate; about 100 seconds on one core.
+        """Fit all surrogates, which takes about 100 seconds on one core.
 
         Args:
             tables: Measured kernels.
-            exclude: Held-out models and GPUs; None for neither.
+            exclude: Held-out models and GPUs; None to hold out nothing.
             seed: Seed of all random choices.
-            plans: Training plans by operator name, for those that differ from the default.
+            plans: Training plans that differ from the default, by operator name.
             shared: Folder in which fits of an operator are cached. An exclusion that removes no row
                 of an operator reuses its fit. None caches nothing.
 
@@ -143,7 +142,7 @@ class KernelSurrogates:
     def other_experts_seconds(
         self, gpu: GpuSpec, precision: str, kernels: str, *sizes: Numbers
     ) -> Seconds:
-        """Return the seconds of ``CUTLASS``'s or ``TRITON``'s experts; sizes as ``Moe``'s."""
+        """Return the seconds of experts in ``CUTLASS`` or ``TRITON``, for ``Moe``'s sizes."""
         own = self.moe.seconds(gpu, precision, *sizes)
         more = self.other_experts.extra_seconds(gpu, precision, kernels, *sizes)
         return np.where(own > 0, own + more, 0.0)
@@ -156,7 +155,7 @@ class KernelSurrogates:
         Args:
             gpu: GPU of the kernel.
             kv_precision: Number format of the cache.
-            sizes: Sizes as of :meth:`LatentCore.seconds`.
+            sizes: Sizes in the order of :meth:`LatentCore.seconds`.
         """
         sequences, context = (np.asarray(size, float) for size in sizes[:2])
         tokens = np.minimum(context, 1.0)
@@ -167,14 +166,15 @@ class KernelSurrogates:
         return np.where(launch > 0, launch + core, 0.0)
 
     def latent_prefill_attention_seconds(self, gpu: object, *sizes: Numbers) -> Seconds:
-        """Return the seconds of MLA's attention of chunks: full heads of 16 bits.
+        """Return the seconds of MLA's prefill attention for chunks, with all heads in 16 bits.
 
-        The time is one launch of ordinary attention, plus keys and multiplications. The expansion
-        of keys and values, also of cached tokens, counts as multiplications.
+        The time is one launch of ordinary attention, plus a time that grows with keys and
+        multiplications. The expansion of keys and values, also of cached tokens, is counted with
+        the matrix multiplications.
 
         Args:
             gpu: GPU of the kernel, or a ``Coded`` of several.
-            sizes: Sizes as of :meth:`LatentPrefill.seconds`.
+            sizes: Sizes in the order of :meth:`LatentPrefill.seconds`.
         """
         sequences, tokens = (np.asarray(size, float) for size in sizes[:2])
         one = np.minimum(sequences, 1.0), np.minimum(tokens, 1.0)
@@ -183,7 +183,7 @@ class KernelSurrogates:
         return np.where(launch > 0, launch + core, 0.0)
 
     def digest(self) -> str:
-        """Return the SHA-256 of everything that was fitted, whatever code fitted it."""
+        """Return the SHA-256 of all fitted numbers, which does not depend on code."""
         tensors, structure = self._parts()
         found = hashlib.sha256(files.sorted_json(structure | {"metadata": None}).encode())
         for name, values in sorted(tensors.items()):
@@ -192,7 +192,7 @@ class KernelSurrogates:
         return found.hexdigest()
 
     def save(self, folder: Path) -> None:
-        """Write ``kernels.safetensors`` and ``kernels.json``, which holds the other's hash."""
+        """Write ``kernels.safetensors``, and ``kernels.json`` with the hash of the former."""
         stored.write(Path(folder), *self._parts())
 
     @staticmethod
@@ -200,7 +200,7 @@ class KernelSurrogates:
         """Read the files that :meth:`save` wrote.
 
         Raises:
-            PinnError: If a file is missing, of another layout, lacks a fit, or does not match its
+            PinnError: If a file is missing, has another layout, lacks a fit, or does not match its
                 hash.
         """
         found = stored.read(Path(folder))
@@ -213,7 +213,7 @@ class KernelSurrogates:
         return KernelSurrogates(**parts, measured=measured, metadata=found[1]["metadata"])
 
     def _parts(self) -> tuple[dict[str, np.ndarray], dict[str, object]]:
-        """Return arrays by name, and everything else, JSON-ready."""
+        """Return all arrays by name, and all other data JSON-ready."""
         operators: list[OperatorSurrogate] = [getattr(self, o.name) for o in OPERATORS]
         keyed = {
             key: dict(getattr(getattr(self, part), name))

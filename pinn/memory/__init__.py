@@ -1,1 +1,1 @@
-"""GPU memory of a server: its entries, and the KV cache that is left."""
+"""GPU memory of a server: its entries, and what is left for the KV cache."""

@@ -1,8 +1,9 @@
-"""Layout of vLLM's caches for DeepSeek-V4, whose layers keep five kinds of pages.
+"""Layout of vLLM's KV cache for DeepSeek-V4, whose layers have five types of pages.
 
-A layer keeps its window (sparse_swa.py: DeepseekV4SWACache), keys that stand for 4 or 128 tokens
-and an indexer's keys (deepseek_v4/attention.py). It also keeps vectors that are still being summed
-to such keys (compressor.py: CompressorStateCache). Each page is a multiple of 576 bytes.
+A layer has pages for its window (sparse_swa.py: DeepseekV4SWACache), for keys that each compress 4
+or 128 tokens, and for an indexer's keys (deepseek_v4/attention.py). Two more types are for
+unfinished sums of vectors that become such keys (compressor.py: CompressorStateCache). The size of
+each page is a multiple of 576 bytes.
 """
 
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from pinn.engines.deployment import COMPRESSED_BLOCK
 from pinn.specs.mixers import INDEXED_RATIO
 from pinn.specs.model import CompressedAttentionSpec, ModelSpec
 
-#: Tokens of a block of a window; and tokens per key -> tokens of a block of unfinished sums.
+#: Tokens per block of a window, and tokens per block of unfinished sums by tokens per key.
 _WINDOW_BLOCK, _SUM_BLOCKS = 64, {INDEXED_RATIO: 4, 128: 8}
 _ALIGNMENT, _FP32 = 576, 4
 
@@ -22,10 +23,10 @@ class KeptGroup:
     """Layers of DeepSeek-V4 that cache only the end of a context.
 
     Attributes:
-        groups: Number of groups that the layers are cut into.
+        groups: Number of KV cache groups of these layers.
         page_bytes: Bytes of one block, over the layers of all groups.
-        block_tokens: Tokens of a block.
-        window: Tokens that are kept.
+        block_tokens: Tokens per block.
+        window: Number of last tokens that are cached.
     """
 
     groups: int
@@ -34,18 +35,18 @@ class KeptGroup:
     window: int
 
     def blocks(self, tokens: int) -> int:
-        """Return the blocks of one group for ``tokens`` tokens at any offset in the first block."""
+        """Return the blocks of one group for ``tokens`` tokens that begin anywhere in a block."""
         return -(-tokens // self.block_tokens) + 1
 
 
 @dataclass(frozen=True)
 class CompressedLayout:
-    """Pages and groups of a DeepSeek-V4 model.
+    """Pages and KV cache groups of a DeepSeek-V4 model.
 
     Attributes:
-        block_bytes: Memory of one block.
-        key_bytes: Bytes of a block that keys take.
-        kept: Groups that requests keep beside their keys.
+        block_bytes: Bytes of one block on one GPU.
+        key_bytes: Bytes of a block that compressed keys occupy.
+        kept: Groups of layers that cache only the end of a context.
     """
 
     block_bytes: int
@@ -54,28 +55,28 @@ class CompressedLayout:
 
     @property
     def groups(self) -> int:
-        """Return the number of groups, including that of the keys."""
+        """Return the number of KV cache groups, including the one of the compressed keys."""
         return 1 + sum(kept.groups for kept in self.kept)
 
     @property
     def decode_blocks(self) -> int:
-        """Return the blocks beside keys that a request holds while it decodes."""
+        """Return the number of a decoding request's blocks that do not contain compressed keys."""
         return sum(kept.groups * kept.blocks(kept.window) for kept in self.kept)
 
     @property
     def window_share(self) -> int:
-        """Return the blocks of all other groups that cover one block of keys."""
+        """Return the blocks, in all other groups, that cover the tokens of one block of keys."""
         return sum(kept.groups * COMPRESSED_BLOCK // kept.block_tokens for kept in self.kept)
 
     def start_blocks(self, in_flight: int, longest: int) -> int:
-        """Return a prompt's blocks beside keys (SlidingWindowSpec.max_memory_usage_bytes)."""
+        """Return a prompt's blocks without keys (SlidingWindowSpec.max_memory_usage_bytes)."""
         return sum(
             kept.groups * kept.blocks(min(kept.window - 1 + in_flight, longest))
             for kept in self.kept
         )
 
     def counted_blocks(self, key_blocks: int, in_flight: int, longest: int) -> int:
-        """Return a request's blocks by bytes of its pages, as releases before 0.29 count them.
+        """Return a request's blocks as releases before 0.29 count them: by bytes of its pages.
 
         Source: kv_cache_utils.py, get_max_concurrency_for_kv_cache_config.
         """
@@ -87,7 +88,7 @@ class CompressedLayout:
 
 
 def compressed(model: ModelSpec) -> CompressedAttentionSpec | None:
-    """Return the attention of DeepSeek-V4; None in other models."""
+    """Return the attention of DeepSeek-V4; None for other models."""
     mixers = (group.attention for group in model.layer_groups)
     found = [each for each in mixers if isinstance(each, CompressedAttentionSpec)]
     return max(found, key=lambda each: each.indexer.heads, default=None)
@@ -95,12 +96,13 @@ def compressed(model: ModelSpec) -> CompressedAttentionSpec | None:
 
 @lru_cache(maxsize=256)
 def compressed_layout(model: ModelSpec, side_by_side: bool) -> CompressedLayout:
-    """Return pages and groups of a DeepSeek-V4 model.
+    """Return the pages and KV cache groups of a DeepSeek-V4 model.
 
-    Up to 0.28 every layer has a slot for each size of the keys' pages. Other pages are padded to
-    one of these (kv_cache_utils.py: _get_kv_cache_groups_uniform_groups,
-    _get_kv_cache_config_deepseek_v4). From 0.29 on pages lie ``side_by_side`` and a block is as
-    large as the largest group (_get_packed_kv_cache_groups, _get_kv_cache_bytes_per_block).
+    Up to 0.28, every layer has a slot for each page size of keys, and other pages are padded to one
+    of these sizes (kv_cache_utils.py: _get_kv_cache_groups_uniform_groups,
+    _get_kv_cache_config_deepseek_v4). From 0.29 on, the pages of a block are ``side_by_side``, and
+    the block has the size of the largest group (_get_packed_kv_cache_groups,
+    _get_kv_cache_bytes_per_block).
     """
     own, layers = compressed(model), _layers(model)
     assert own is not None
@@ -139,7 +141,7 @@ def compressed_layout(model: ModelSpec, side_by_side: bool) -> CompressedLayout:
 
 
 def _layers(model: ModelSpec) -> dict[int, int]:
-    """Return the number of layers by compression ratio; all of them under -1."""
+    """Return the number of layers by compression ratio; key -1 has all layers."""
     found = dict.fromkeys((-1, 0, *_SUM_BLOCKS), 0)
     for group in model.layer_groups:
         if isinstance(group.attention, CompressedAttentionSpec):
@@ -153,7 +155,7 @@ def _page(page_bytes: int) -> int:
 
 
 def _sums(ratio: int, width: int) -> int:
-    """Return the bytes of a page of float32 sums and gates; of two keys if keys overlap."""
+    """Return the bytes of a page of fp32 sums and gates; twice as many if keys overlap."""
     overlap = 2 if ratio == INDEXED_RATIO else 1
     return _page(_SUM_BLOCKS[ratio] * 2 * overlap * width * _FP32)
 
@@ -163,7 +165,7 @@ def _slot(page_bytes: int, slots: list[int]) -> int:
 
 
 def _repeats(counts: list[int], least: int) -> int:
-    """Return the group size with the least padding (``_approximate_gcd``); ties: the largest."""
+    """Return the largest of the group sizes with the least padding (``_approximate_gcd``)."""
 
     def padding(size: int) -> int:
         return sum(-count % size for count in counts)

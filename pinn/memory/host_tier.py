@@ -1,6 +1,6 @@
-"""The second tier of keys and values in host memory: size, rules and bandwidth.
+"""Second tier of the KV cache in host memory: its size, rules and bandwidth.
 
-Follows vLLM's native offloading (``vllm/v1/kv_offload/cpu.py`` to 0.20, ``cpu/spec.py`` since),
+Sources: vLLM's native offloading (``vllm/v1/kv_offload/cpu.py`` to 0.20, ``cpu/spec.py`` since),
 ``vllm/config/vllm.py: _post_init_kv_transfer_config``, lmcache 0.5.6 (``v1/config.py``), and
 SGLang's HiCache (``sglang/srt/mem_cache/memory_pool_host.py``, later ``pool_host/base.py``).
 """
@@ -28,59 +28,61 @@ from pinn.specs.serving import SGLANG, VLLM
 from pinn.units import GIB
 
 LRU, ARC = POLICIES = ("lru", "arc")
-#: Kinds of tiers: stores are readable when the request has ended, or when its transfer job has;
-#: steps load and store themselves; or the tier stores nodes of a radix tree.
+#: Types of tiers. In the first three, stored data is readable after the request ends, after its
+#: transfer job ends, or after the step that loads and stores. A ``BY_NODE`` tier stores nodes of a
+#: radix tree.
 BY_REQUEST, BY_JOB, BY_STEP, BY_NODE = "by_request", "by_job", "by_step", "by_node"
-#: vLLM's connectors with keys and values in host memory; others are not modelled.
+#: vLLM's KV connectors that store keys and values in host memory; no other connectors are modelled.
 OFFLOADING, LMCACHE_V1 = "OffloadingConnector", "LMCacheConnectorV1"
 #: Keys of OffloadingConnector's extra configuration that are modelled.
 _KEYS = {
     "cpu_bytes_to_use", "block_size", "blocks_per_chunk", "eviction_policy", "offload_prompt_only",
     "spec_name",
 }  # fmt: skip
-#: Keys of LMCache's configuration that are modelled, with their defaults (v1/config.py); sizes in
-#: GiB per GPU.
+#: Keys of LMCache's configuration that are modelled, with their defaults (v1/config.py); sizes are
+#: in GiB per GPU.
 _LMCACHE = {
     "lmcache.local_cpu": True, "lmcache.max_local_cpu_size": 5.0, "lmcache.chunk_size": 256,
 }  # fmt: skip
-#: Releases that changed the tier, from vllm/v1/kv_offload and offloading/scheduler.py.
+#: Releases that changed the tier (vllm/v1/kv_offload and offloading/scheduler.py).
 _FIRST, _IN_A_ROW, _KEEPS_UNKNOWN, _JOBS = (0, 11, 0), (0, 15, 0), (0, 20, 0), (0, 22, 0)
-#: First release that stores only prompts (kv_offload/base.py: OffloadingSpec), and in which
-#: LMCache is a server.
+#: First release that stores only prompts (kv_offload/base.py: OffloadingSpec), and in which LMCache
+#: is a separate server.
 _PROMPTS = (0, 31, 0)
-#: First release in which the ARC policy does not stop the engine at the first store.
+#: First release in which the ARC policy does not crash the engine at the first store.
 _ARC_WORKS = (0, 20, 0)
 _PAGE_BYTES = 4096
-#: First release with SGLang's ``UnifiedRadixCache`` in place of ``HiRadixCache``, whose host pool
-#: had to be larger than the GPU's. 0.5.13 to 0.5.18 were not read and are treated like older ones.
+#: First release with SGLang's ``UnifiedRadixCache``. ``HiRadixCache``, used before, needs a host
+#: pool larger than the GPU's. 0.5.13 to 0.5.18, whose source was not read, are treated like older
+#: releases.
 _UNIFIED = (0, 5, 19)
-#: First release that rounds the host pool up to whole pages plus one, instead of down
+#: First release that rounds the host pool up to whole pages plus one; earlier ones round down
 #: (memory_pool_host.py).
 _ROUNDS_UP = (0, 5, 9)
-#: Insertions into the tree after which a node is stored (``write_through_threshold``).
+#: Number of insertions of a node into the tree until it is stored (``write_through_threshold``).
 _THROUGH, _SELECTIVE = 1, 2
 
 
 @dataclass(frozen=True)
 class HostTier:
-    """Host memory that keys and values of one replica are stored in.
+    """Host memory that stores keys and values of one replica.
 
     Attributes:
-        gpus: GPUs of a replica that store a part of each block.
-        chunks: Capacity in chunks.
-        chunk_blocks: Blocks of the GPU's cache in a chunk.
-        policy: ``lru`` or ``arc``.
-        kind: ``BY_REQUEST``, ``BY_JOB``, ``BY_STEP`` or ``BY_NODE``.
+        gpus: Number of GPUs of a replica that each store a part of every block.
+        chunks: Capacity of the tier in chunks.
+        chunk_blocks: Blocks of the GPU's KV cache per chunk.
+        policy: Eviction policy: ``lru`` or ``arc``.
+        kind: Type of tier: ``BY_REQUEST``, ``BY_JOB``, ``BY_STEP`` or ``BY_NODE``.
         prompt_only: Whether only chunks of prompts are stored.
-        skips_unknown: Whether a chunk whose last token is not known when it is planned is never
-            stored.
-        block_bytes: Bytes of a block on one GPU, which its own link carries.
-        block_s: Time of a block on that link.
-        latency_s: Time of a transfer besides its blocks.
-        hits: Insertions of a node into the tree before it is stored; 0 to store nodes that leave
-            the GPU.
+        skips_unknown: Whether a chunk is never stored if its last token is unknown when the step
+            is scheduled.
+        block_bytes: Bytes of a block on one GPU, transferred over this GPU's link.
+        block_s: Seconds to transfer a block over the link.
+        latency_s: Seconds of a transfer that do not depend on its size.
+        hits: Number of insertions of a node until it is stored; 0 to store nodes when they are
+            evicted from the GPU.
         unified: Whether the tree is SGLang's ``UnifiedRadixCache``.
-        layers: Layers that a load transfers one after another.
+        layers: Number of layers that a load transfers one after another.
     """
 
     gpus: int
@@ -99,27 +101,27 @@ class HostTier:
 
 
 def tier_block_bytes(layout: KvLayout) -> float:
-    """Return the bytes of a block of every group on one GPU, which a tier moves together."""
+    """Return the bytes on one GPU of one block of every group, which a tier transfers together."""
     return layout.block_bytes * (layout.full_groups + layout.window_groups)
 
 
 def host_tier(deployment: Deployment, spec: EngineSpec, layout: KvLayout) -> HostTier | None:
-    """Return the second tier of a deployment, or None without one.
+    """Return the second KV tier of a deployment; None if it has none.
 
     Raises:
-        PinnError: If flags contradict each other, or name what is not modelled.
+        PinnError: If flags contradict each other, or request a tier that is not modelled.
     """
     if not spec.offloads:
         return None
     named = deployment.serving.engine
     if spec.connects and named != VLLM:
         raise PinnError(
-            f"{named} has no --kv-offloading-size or --kv-transfer-config: leave them out, or give "
-            "--engine vllm"
+            f"{named} has no --kv-offloading-size or --kv-transfer-config: omit these flags, or "
+            "give --engine vllm"
         )
     if spec.enable_hierarchical_cache and named != SGLANG:
         raise PinnError(
-            f"{named} has no --enable-hierarchical-cache: leave it out, or give --engine sglang"
+            f"{named} has no --enable-hierarchical-cache: omit it, or give --engine sglang"
         )
     if spec.enable_hierarchical_cache:
         return _hicache(deployment, spec, layout)
@@ -132,13 +134,13 @@ def host_tier(deployment: Deployment, spec: EngineSpec, layout: KvLayout) -> Hos
 def _native(
     deployment: Deployment, spec: EngineSpec, layout: KvLayout, extra: Mapping[str, Any]
 ) -> HostTier:
-    """Return the tier of OffloadingConnector."""
+    """Return the host tier of vLLM's OffloadingConnector."""
     named = served_release(VLLM, deployment.serving.engine_version)
     version = release(named)
     if version < _FIRST:
         raise PinnError(
-            f"vLLM {named} has no OffloadingConnector: leave --kv-offloading-size "
-            "and --kv-transfer-config out, or give --engine-version 0.11.0 or later"
+            f"vLLM {named} has no OffloadingConnector: omit --kv-offloading-size "
+            "and --kv-transfer-config, or give --engine-version 0.11.0 or later"
         )
     policy = str(extra.get("eviction_policy", LRU))
     if policy not in POLICIES:
@@ -171,11 +173,11 @@ def _native(
 def _block_s(
     deployment: Deployment, spec: EngineSpec, block_bytes: float, version: tuple[int, ...]
 ) -> float:
-    """Return the transfer time of a block: its bytes on the link, and the overhead of each copy.
+    """Return the seconds to transfer a block: its bytes over the link, and each copy's overhead.
 
-    A block is a page for each layer (v1/kv_offload/cpu/gpu_worker.py), one of keys and one of
-    values at first (worker/cpu_gpu.py, split_k_and_v); in 0.15 to 0.22 all layers lie in a row
-    (OffloadingConnector.prefer_cross_layer_blocks).
+    A block has one page per layer (v1/kv_offload/cpu/gpu_worker.py). Before that, it has one page
+    of keys and one of values (worker/cpu_gpu.py, split_k_and_v). In 0.15 to 0.22 all layers of a
+    block are contiguous (OffloadingConnector.prefer_cross_layer_blocks).
     """
     layers = sum(group.count for group in deployment.model.layer_groups)
     pages = -(-layers // deployment.recipe.pipeline_parallel_size)
@@ -185,7 +187,7 @@ def _block_s(
 
 
 def _gpus(deployment: Deployment, by_job: bool) -> int:
-    """Return the GPUs that store a part of each block; 1 if all have the same latent keys."""
+    """Return how many GPUs store a part of each block; 1 if all have the same latent keys."""
     recipe = deployment.recipe
     mixers = [group.attention for group in deployment.model.layer_groups]
     latent = all(isinstance(mixer, LatentAttentionSpec) for mixer in mixers)
@@ -197,9 +199,9 @@ def _gpus(deployment: Deployment, by_job: bool) -> int:
 def _lmcache(
     deployment: Deployment, spec: EngineSpec, layout: KvLayout, extra: Mapping[str, Any]
 ) -> HostTier | None:
-    """Return the tier of LMCache in the engine's process; None where it keeps nothing there.
+    """Return LMCache's tier in the engine's process; None if LMCache stores nothing there.
 
-    Its copies are waited for in both directions (lmcache/v1/gpu_connector/gpu_connectors.py).
+    Steps wait for its copies in both directions (lmcache/v1/gpu_connector/gpu_connectors.py).
     """
     given, recipe = dict(_LMCACHE) | dict(extra), deployment.recipe
     if not given["lmcache.local_cpu"]:
@@ -233,10 +235,10 @@ def _lmcache(
 
 
 def _hicache(deployment: Deployment, spec: EngineSpec, layout: KvLayout) -> HostTier:
-    """Return the tier of SGLang's HiCache.
+    """Return the host tier of SGLang's HiCache.
 
-    A kernel reads and writes pages over the link itself; the ``direct`` backend copies keys and
-    values of each layer of each page (mem_cache/memory_pool_host.py: load_to_device_per_layer).
+    By default, a GPU kernel reads and writes pages over the link. The ``direct`` backend copies
+    keys and values per layer and page (mem_cache/memory_pool_host.py: load_to_device_per_layer).
     """
     recipe, kinds = deployment.recipe, [g.attention for g in deployment.model.layer_groups]
     if any(getattr(kind, "window_tokens", None) for kind in kinds) or state_layers(
@@ -244,13 +246,13 @@ def _hicache(deployment: Deployment, spec: EngineSpec, layout: KvLayout) -> Host
     ):
         raise PinnError(
             "HiCache is not modelled for models with sliding windows or "
-            f"recurrent states, such as {deployment.model.name}: leave "
-            "--enable-hierarchical-cache out"
+            f"recurrent states, such as {deployment.model.name}: omit "
+            "--enable-hierarchical-cache"
         )
     if not recipe.prefix_caching:
         raise PinnError(
             "--enable-hierarchical-cache and --disable-radix-cache exclude each other "
-            "(server_args.py): leave one out"
+            "(server_args.py): omit one of them"
         )
     named = served_release(SGLANG, deployment.serving.engine_version)
     version, gpus = release(named), recipe.tensor_parallel_size * recipe.pipeline_parallel_size
@@ -260,10 +262,10 @@ def _hicache(deployment: Deployment, spec: EngineSpec, layout: KvLayout) -> Host
     pages = size // recipe.block_tokens + (version >= _ROUNDS_UP)
     if version < _UNIFIED and pages <= layout.blocks:
         raise PinnError(
-            f"HiCache's host memory holds {pages * recipe.block_tokens:,} tokens "
-            f"and the GPU's cache {layout.blocks * recipe.block_tokens:,}: SGLang "
-            f"{named} does not start unless the host memory is larger "
-            "(memory_pool_host.py); raise --hicache-ratio or --hicache-size"
+            f"HiCache's host memory has room for {pages * recipe.block_tokens:,} tokens, expected "
+            f"more than the {layout.blocks * recipe.block_tokens:,} of the GPU's cache, which "
+            f"SGLang {named} needs to start (memory_pool_host.py): raise --hicache-ratio or "
+            "--hicache-size"
         )
     layers = sum(group.count for group in deployment.model.layer_groups)
     latent = all(isinstance(kind, LatentAttentionSpec) for kind in kinds)
@@ -289,7 +291,7 @@ def _hicache(deployment: Deployment, spec: EngineSpec, layout: KvLayout) -> Host
 
 
 def _connector(deployment: Deployment, spec: EngineSpec) -> tuple[str, Mapping[str, Any]]:
-    """Return the connector and its ``kv_connector_extra_config``.
+    """Return the name of the KV connector and its ``kv_connector_extra_config``.
 
     Raises:
         PinnError: If the JSON is invalid, or names an unsupported connector or key.
@@ -328,7 +330,7 @@ def read_transfer_config(text: str) -> dict[str, Any]:
     """Return the JSON object in ``--kv-transfer-config``.
 
     Raises:
-        PinnError: If the text is no JSON object.
+        PinnError: If the text is not a JSON object.
     """
     try:
         found = json.loads(text or "{}")
@@ -342,7 +344,7 @@ def read_transfer_config(text: str) -> dict[str, Any]:
 
 
 def _cpu_bytes(spec: EngineSpec, extra: Mapping[str, Any]) -> float:
-    """Return the bytes of the tier, over all workers of a replica."""
+    """Return the capacity of the tier in bytes, over all workers of a replica."""
     if spec.kv_offloading_size:
         return spec.kv_offloading_size * GIB
     size = extra.get("cpu_bytes_to_use")
@@ -355,7 +357,7 @@ def _cpu_bytes(spec: EngineSpec, extra: Mapping[str, Any]) -> float:
 
 
 def _chunk_blocks(extra: Mapping[str, Any], block_tokens: int) -> int:
-    """Return the GPU blocks in a chunk, from ``block_size`` in tokens or ``blocks_per_chunk``."""
+    """Return the GPU blocks per chunk, from ``block_size`` in tokens or ``blocks_per_chunk``."""
     if "blocks_per_chunk" in extra:
         if "block_size" in extra:
             raise PinnError(

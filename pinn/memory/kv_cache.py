@@ -1,6 +1,6 @@
 """Size of a replica's KV cache, and whether its engine starts.
 
-Follows ``vllm/v1/core/kv_cache_utils.py: get_kv_cache_configs``.
+Source: ``vllm/v1/core/kv_cache_utils.py: get_kv_cache_configs``.
 """
 
 from bisect import bisect_right
@@ -25,11 +25,11 @@ from pinn.memory.longest_request import counted_blocks, logged_groups, start_blo
 from pinn.specs.serving import SGLANG, VLLM, ServingSpec
 from pinn.units import GIB
 
-#: Largest share of the memory left by weights that SGLang gives to recurrent states; keys and
-#: values get the rest (server_args.py: mamba_full_memory_ratio 0.9). TensorRT-LLM's is assumed to
-#: be equal.
+#: Maximum share of the memory left by weights that SGLang uses for recurrent states; keys and
+#: values get the rest (server_args.py: mamba_full_memory_ratio 0.9). An equal share is assumed for
+#: TensorRT-LLM.
 STATE_SHARE = 0.9 / 1.9
-#: Tensor-parallel sizes to try, smallest first.
+#: Tensor-parallel sizes that are tried, in ascending order.
 TENSOR_PARALLEL_SIZES = (1, 2, 4, 8, 16, 32)
 DEFAULT_SETTINGS = EngineSpec()
 
@@ -38,7 +38,7 @@ class NoStartError(PinnError):
     """Error of an engine that does not start.
 
     Attributes:
-        fault: Reason without the remedy.
+        fault: Reason why the engine does not start, without the remedy.
     """
 
     def __init__(self, fault: str, remedy: str) -> None:
@@ -47,18 +47,18 @@ class NoStartError(PinnError):
 
 
 def kv_layout(deployment: Deployment, engine: EngineSpec) -> KvLayout:
-    """Size the KV cache of one replica.
+    """Return the layout of one replica's KV cache, with its number of blocks.
 
     Raises:
-        PinnError: If the weights do not fit, or the cache cannot hold one request of max_model_len
-            where the engine asks for that, with the numbers.
+        PinnError: If the weights do not fit, or if the engine requires room for one request of
+            max_model_len and the cache is smaller; the message has the numbers.
     """
     layout, total = empty_layout(deployment), engine.num_gpu_blocks_override
     if total is None:
         total = _blocks(layout, kv_cache_bytes(deployment, engine))
     layout = replace(layout, blocks=max(total - 1, 0))
     needed = least_blocks(deployment, layout)
-    # vLLM compares with all blocks, including its null block.
+    # vLLM compares with the number of all blocks, including its null block.
     if needed > layout.blocks:
         raise _too_small(deployment, layout, needed)
     return layout
@@ -67,13 +67,13 @@ def kv_layout(deployment: Deployment, engine: EngineSpec) -> KvLayout:
 def started(
     deployment: Deployment, engine: EngineSpec | None = None, tokens: int = 0
 ) -> EngineSpec:
-    """Return the settings of a server that is known to have started.
+    """Return engine settings of a server that is known to have started.
 
-    Whatever is predicted, its cache holds one request of ``tokens`` tokens, and the request of
-    max_model_len that its engine checks for.
+    If the predicted cache is too small, it is enlarged: to one request of ``tokens`` tokens, and to
+    the request of max_model_len that the engine checks for.
 
     Raises:
-        PinnError: If its weights do not fit: then it did not start as described.
+        PinnError: If the weights do not fit, so that the server cannot have started.
     """
     engine = engine or DEFAULT_SETTINGS
     if engine.num_gpu_blocks_override is not None:
@@ -82,7 +82,7 @@ def started(
     least = max(least_blocks(deployment, layout), int(layout.request_blocks(tokens, size)))
     try:
         predicted = _blocks(layout, kv_cache_bytes(deployment, engine))
-    except NoStartError:  # the weights are known, but the reserve beside them is an estimate
+    except NoStartError:  # the weights are known, but all other memory is only estimated
         ledger = memory_ledger(deployment, engine)
         if ledger.weights >= ledger.usable_bytes:
             raise
@@ -93,10 +93,10 @@ def started(
 def cache_ends(
     deployment: Deployment, engine: EngineSpec | None, tokens: int
 ) -> tuple[EngineSpec, EngineSpec]:
-    """Return settings with the upper and the lower bound of the KV cache.
+    """Return engine settings with the upper and the lower bound of the KV cache size.
 
-    Both caches hold at least one request of ``tokens`` tokens. If memory or blocks of the cache
-    are given, both bounds are equal.
+    Both caches have room for at least one request of ``tokens`` tokens. If the user gives the
+    cache's memory or blocks, both bounds are equal.
     """
     engine = engine or DEFAULT_SETTINGS
     if engine.num_gpu_blocks_override is not None:
@@ -108,11 +108,11 @@ def cache_ends(
 
 
 def least_blocks(deployment: Deployment, layout: KvLayout) -> int:
-    """Return the blocks that an engine needs to start.
+    """Return the minimum number of KV cache blocks with which an engine starts.
 
-    vLLM needs those of one request of max_model_len (``check_enough_kv_cache_memory``);
-    TensorRT-LLM is assumed to do the same. SGLang starts with a single block and rejects requests
-    that do not fit (``managers/tp_worker.py: max_req_len``, 0.4.9 to 0.5.23).
+    vLLM needs the blocks of one request of max_model_len (``check_enough_kv_cache_memory``), which
+    is also assumed for TensorRT-LLM. SGLang starts with a single block, and rejects requests that
+    do not fit (``managers/tp_worker.py: max_req_len``, 0.4.9 to 0.5.23).
     """
     if deployment.serving.engine == SGLANG:
         return 1
@@ -124,7 +124,7 @@ def _blocks(layout: KvLayout, kv_bytes: float) -> int:
 
 
 def _too_small(deployment: Deployment, layout: KvLayout, needed: int) -> NoStartError:
-    """Return the error of a cache that has fewer blocks than its engine needs to start."""
+    """Return the error for a cache that has fewer blocks than its engine needs to start."""
     longest, size = max_model_len(deployment), deployment.recipe.block_tokens
     fitting = bisect_right(
         range(longest), layout.blocks, key=lambda tokens: start_blocks(deployment, layout, tokens)
@@ -139,7 +139,7 @@ def _too_small(deployment: Deployment, layout: KvLayout, needed: int) -> NoStart
 
 
 def kv_cache_bytes(deployment: Deployment, engine: EngineSpec) -> float:
-    """Return the memory of the KV cache on one GPU, in bytes.
+    """Return the size of the KV cache on one GPU, in bytes.
 
     Raises:
         PinnError: If weights and reserve leave no memory.
@@ -161,7 +161,7 @@ def _left_bytes(deployment: Deployment, ledger: MemoryLedger) -> float:
             f"{ledger.usable_bytes / GIB:.2f} GiB at {flag} {recipe.memory_share}",
             "raise --tensor-parallel-size or --cpu-offload-gb",
         )
-    if deployment.serving.engine == VLLM:  # vLLM keeps recurrent states in KV blocks
+    if deployment.serving.engine == VLLM:  # vLLM stores recurrent states in KV blocks
         return left
     states = recipe.max_requests * state_bytes(deployment) / recipe.pipeline_parallel_size
     return left - min(states, left * STATE_SHARE)
@@ -169,18 +169,18 @@ def _left_bytes(deployment: Deployment, ledger: MemoryLedger) -> float:
 
 @dataclass(frozen=True)
 class MemoryFit:
-    """KV cache of a replica, with its bounds.
+    """Predicted KV cache of a replica, with its bounds.
 
     Attributes:
-        kv_tokens: Tokens in the KV cache, as the engine logs them at start; None if it does not
-            start.
-        reason: Why it does not start, with the remedy. Weights, activations and the blocks of
-            ``least_blocks`` have to fit.
+        kv_tokens: Tokens in the KV cache, as the engine logs them at start; None if the engine
+            does not start.
+        reason: Why the engine does not start, with the remedy; empty if it starts. Weights,
+            activations and the blocks of ``least_blocks`` have to fit.
         fault: The reason without the remedy.
-        kv_bytes: Memory of the KV cache on one GPU; None if weights leave none.
+        kv_bytes: Bytes of the KV cache on one GPU; None if weights leave no memory.
         byte_ends: Lower and upper bound of ``kv_bytes``, from errors on logged start-ups.
         token_ends: Tokens at both bounds; None for a bound at which the engine does not start.
-        longest_requests: Requests of max_model_len tokens that fit at once.
+        longest_requests: Number of requests of max_model_len tokens that fit at once.
     """
 
     kv_tokens: int | None
@@ -193,17 +193,17 @@ class MemoryFit:
 
     @property
     def fits(self) -> bool:
-        """Return whether the engine starts with the predicted memory."""
+        """Return whether the engine starts with the predicted KV cache."""
         return self.kv_tokens is not None
 
     @property
     def is_certain(self) -> bool:
-        """Return whether the engine also starts at the lower bound."""
+        """Return whether the engine also starts with the lower bound of the KV cache."""
         return self.fits and self.token_ends[0] is not None
 
 
 def memory_fit(deployment: Deployment, engine: EngineSpec = DEFAULT_SETTINGS) -> MemoryFit:
-    """Return the KV cache of a replica, by default without further engine settings."""
+    """Return the predicted KV cache of a replica, by default with default engine settings."""
     try:
         left, half = _given_bytes(deployment, engine), 0.0
         if left is None:
@@ -224,18 +224,19 @@ def memory_fit(deployment: Deployment, engine: EngineSpec = DEFAULT_SETTINGS) ->
 
 
 def _given_bytes(deployment: Deployment, engine: EngineSpec) -> float | None:
-    """Return the bytes per GPU of a cache whose size is given; None if it is not."""
+    """Return the bytes per GPU of a cache whose size the user gives; None if it is not given."""
     if engine.num_gpu_blocks_override is None:
         return engine.kv_cache_memory_bytes
-    # Half a block is added, so that rounding loses none.
+    # Half a block is added, so that rounding down keeps every block.
     return (engine.num_gpu_blocks_override + 0.5) * empty_layout(deployment).block_bytes
 
 
 def token_count(deployment: Deployment, layout: KvLayout) -> Callable[[int], int]:
-    """Return the function from usable blocks to tokens as the release logs them.
+    """Return the function from usable blocks to KV cache tokens as the release logs them.
 
-    Blocks / groups x the smallest block; from 0.20.1 on, the tokens of as many requests of
-    max_model_len as fit (vllm/v1/core/kv_cache_utils.py: _report_kv_cache_config).
+    Up to 0.20.0 they are blocks / groups x tokens of the smallest block. From 0.20.1 on, they are
+    the tokens of as many requests of max_model_len as fit (vllm/v1/core/kv_cache_utils.py:
+    _report_kv_cache_config).
     """
     if not deployment.recipe.counts_longest_requests:
         groups, size = logged_groups(deployment, layout)
@@ -249,17 +250,17 @@ def token_count(deployment: Deployment, layout: KvLayout) -> Callable[[int], int
 def smallest_tensor_parallel_size(
     deployment: Deployment, known: Mapping[int, MemoryFit] | None = None
 ) -> int | None:
-    """Return the smallest tensor-parallel size that starts at the lower bound, all else equal.
+    """Return the smallest tensor-parallel size whose engine starts at the lower bound of the cache.
 
     Args:
-        deployment: Deployment whose other settings are kept.
-        known: Tensor-parallel size -> fit, for sizes that were evaluated before.
+        deployment: Deployment that provides all other settings.
+        known: Fits of the tensor-parallel sizes that were evaluated before, by size.
 
     Returns:
-        One of ``TENSOR_PARALLEL_SIZES``; None where none of them starts.
+        One of ``TENSOR_PARALLEL_SIZES``; None if the engine starts with none of them.
     """
     for size in TENSOR_PARALLEL_SIZES:
-        with suppress(PinnError):  # the size may not divide the heads
+        with suppress(PinnError):  # the size may not divide the attention heads
             fit = (known or {}).get(size)
             if fit is None:
                 fit = memory_fit(replace(deployment, serving=_of_size(deployment.serving, size)))
@@ -270,5 +271,5 @@ def smallest_tensor_parallel_size(
 
 @lru_cache(maxsize=4096)
 def _of_size(serving: ServingSpec, size: int) -> ServingSpec:
-    """Return the flags with another tensor-parallel size."""
+    """Return the engine's flags with another tensor-parallel size."""
     return replace(serving, tensor_parallel_size=size)

@@ -1,6 +1,6 @@
-"""Layout of a KV cache: groups of layers, bytes of a block, and blocks of a request.
+"""Layout of a KV cache: groups of layers, bytes per block, and blocks per request.
 
-Follows ``vllm/v1/core/kv_cache_utils.py: get_kv_cache_groups``.
+Source: ``vllm/v1/core/kv_cache_utils.py: get_kv_cache_groups``.
 """
 
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ from pinn.specs.serving import VLLM
 
 IntOrArray = TypeVar("IntOrArray", int, np.ndarray)
 
-#: Tensor-parallel size larger than any number of heads.
+#: Tensor-parallel size above any number of heads, so that each GPU has one head.
 _A_GPU_A_HEAD = 1 << 20
 
 
@@ -37,14 +37,15 @@ class KvLayout:
     """KV cache groups, as ``_get_kv_cache_groups_uniform_page_size`` forms them.
 
     Attributes:
-        block_bytes: Memory of one block on one GPU.
-        blocks: Usable blocks, without vLLM's null block.
-        full_groups: Groups of layers that keep every token; 1 where all layers are of one kind.
-        window_groups: Groups of layers that keep a window or a recurrent state.
-        window_blocks: Blocks that a request holds in one of these groups: those of its window, and
-            one more where it straddles a block; one for a recurrent state, or two where prefixes of
-            it are kept. The rest of a long chunk, freed after its step, is not modelled.
-        window_share: Blocks of these groups that hold the tokens of one block of keys.
+        block_bytes: Bytes of one block on one GPU.
+        blocks: Number of usable blocks, without vLLM's null block.
+        full_groups: Number of groups of layers that cache every token; 1 if all layers are alike.
+        window_groups: Number of groups of layers that cache a window or a recurrent state.
+        window_blocks: Blocks per request in one of these groups: those of its window, and one more
+            if the window begins inside a block. A recurrent state has one block, or two if states
+            of prefixes are kept. Further blocks of a long chunk, which are freed after its step,
+            are not modelled.
+        window_share: Blocks in these groups that cover the tokens of one block of keys.
     """
 
     block_bytes: float
@@ -55,32 +56,32 @@ class KvLayout:
     window_share: int = 1
 
     def request_blocks(self, tokens: IntOrArray, block_size: int) -> IntOrArray:
-        """Return the blocks that a running request of ``tokens`` tokens holds."""
+        """Return the number of blocks of a running request of ``tokens`` tokens."""
         blocks = -(-tokens // block_size)
         windowed = np.minimum(blocks * self.window_share, self.window_blocks)
         return self.full_groups * blocks + self.window_groups * windowed
 
     def token_bytes(self, block_size: int) -> float:
-        """Return bytes of a token on one GPU, in layers that cache every token."""
+        """Return the bytes per token on one GPU, over the layers that cache every token."""
         return self.block_bytes / block_size * self.full_groups
 
 
 def tokens_beyond(deployment: Deployment) -> int:
-    """Return the tokens past a request's end that its blocks may cover, by drafts of three steps.
+    """Return the maximum tokens past a request's end that its blocks cover: drafts of three steps.
 
-    Two steps are in flight at most, and the draft writes ahead of the second.
+    At most two steps are in flight, and the draft model writes ahead of the second one.
     """
     drafts = deployment.recipe.speculation
     return 4 * drafts.tokens if drafts else 0
 
 
 def max_model_len(deployment: Deployment) -> int:
-    """Return the flag ``max_model_len``, or else the model's own maximum, in tokens."""
+    """Return the flag ``max_model_len`` in tokens or, if not given, the model's maximum."""
     return deployment.serving.max_model_len or deployment.model.max_position
 
 
 def empty_layout(deployment: Deployment) -> KvLayout:
-    """Return groups and block size of a deployment's cache, with 0 blocks."""
+    """Return the KV cache groups and block size of a deployment, with 0 blocks."""
     recipe = deployment.recipe
     ranks = (recipe.tensor_parallel_size, recipe.pipeline_parallel_size)
     sizes = (recipe.block_tokens, CacheBytes.of(deployment))
@@ -94,7 +95,7 @@ def empty_layout(deployment: Deployment) -> KvLayout:
 
 
 def _of_compressed(deployment: Deployment) -> KvLayout:
-    """Return DeepSeek-V4's layout: one group of all keys, one of everything else."""
+    """Return DeepSeek-V4's layout: one group of all keys, and one of everything else."""
     recipe = deployment.recipe
     found = compressed_layout(deployment.model, recipe.scheduler.mixed_pages)
     block = found.block_bytes / recipe.pipeline_parallel_size
@@ -102,7 +103,7 @@ def _of_compressed(deployment: Deployment) -> KvLayout:
 
 
 def state_bytes(deployment: Deployment) -> float:
-    """Return the recurrent states of one request on one GPU, over all layers, in bytes."""
+    """Return the bytes per request of recurrent states on one GPU, over all layers."""
     return _model_state_bytes(deployment.model, deployment.recipe.tensor_parallel_size)
 
 
@@ -111,7 +112,7 @@ def _model_state_bytes(model: ModelSpec, tp: int) -> float:
 
 
 def state_layers(model: ModelSpec) -> list[tuple[int, LinearMixerSpec]]:
-    """Return the number of layers of each kind that has a recurrent state, and their mixer."""
+    """Return each mixer that has a recurrent state, with its number of layers."""
     mixers = [(group.count, group.attention) for group in model.layer_groups]
     return [(count, mixer) for count, mixer in mixers if isinstance(mixer, LinearMixerSpec)]
 
@@ -127,15 +128,17 @@ def _layout(
     most: float,
     state_blocks: int,
 ) -> KvLayout:
-    """Return groups and block size; ``in_blocks`` if recurrent states are stored in blocks.
+    """Return the KV cache groups and block size of a model.
 
-    Layers of both kinds are cut into groups of equal size, which share one pool. The size is the
-    number of layers of the rarer kind, or of the commoner kind if that has fewer than ``most``
-    times as many.
+    With ``in_blocks``, recurrent states are stored in blocks. All groups have the same number of
+    layers and share one pool of blocks. Of the two layer types (full, or window and state), the
+    rarer one decides this number; but if the other type has fewer than ``most`` times as many
+    layers, the other type decides.
     """
     kept = [(g, layer_kv_bytes(g, tp, each)) for g in model.layer_groups]
     own = sum(getattr(g.attention, "request_bytes", 0.0) * g.count for g in model.layer_groups)
-    # A block has the compressed keys of all layers; further blocks have what a request keeps.
+    # A block contains the compressed keys of all layers; a request's further data is in extra
+    # blocks.
     if own:
         block = size * sum(g.count * kv_bytes for g, kv_bytes in kept)
         return KvLayout(block / pp, 0, 1, 1, -int(-own // block))
@@ -150,7 +153,8 @@ def _layout(
     if full == 0 or windowed == 0 or not in_blocks:
         layer_bytes = every / (full + windowed)
     if full == 0 or windowed == 0:
-        # A model with only windowed layers would free tokens outside the window; not modelled.
+        # A model with windowed layers only would free tokens outside the window, which is not
+        # modelled.
         return KvLayout(-(-(full + windowed) // pp) * layer_bytes * size, 0)
     few, many = min(full, windowed), max(full, windowed)
     group = many if many < few * most else few
@@ -162,12 +166,12 @@ def _layout(
 
 
 def cached_window(model: ModelSpec) -> int:
-    """Return the tokens that layers with a window keep, of the widest; 0 without one."""
+    """Return the number of tokens in the widest window of all layers; 0 without windows."""
     return max((mixer.window_tokens or 0 for mixer in cached_attention(model)), default=0)
 
 
 def window_block_tokens(deployment: Deployment) -> int:
-    """Return the tokens of a block of layers with a window."""
+    """Return the number of tokens per block of layers with a window."""
     recipe = deployment.recipe
     wider, narrower = _pages(
         deployment.model, recipe.tensor_parallel_size, deployment.serving.engine == VLLM
@@ -180,9 +184,9 @@ def _pages(model: ModelSpec, tp: int, in_blocks: bool) -> tuple[int, int]:
 
 
 def _with_draft(layout: KvLayout, deployment: Deployment) -> KvLayout:
-    """Return the layout with the draft's keys and values added to groups of full attention.
+    """Return the layout with the draft's keys and values added to the groups of full attention.
 
-    vLLM gives them a group of their own; the bytes of a token are the same.
+    vLLM has a separate group for the draft, with the same bytes per token.
     """
     if deployment.draft is None:
         return layout
@@ -194,7 +198,7 @@ def _with_draft(layout: KvLayout, deployment: Deployment) -> KvLayout:
 
 
 def gpu_cache_tokens(deployment: Deployment) -> float:
-    """Return the tokens whose keys and values of one head and layer fit the L2 cache."""
+    """Return how many tokens' keys and values, of one head and layer, fit into the L2 cache."""
     mixers = (group.attention for group in deployment.model.layer_groups)
     widths = (cached_width(m, _A_GPU_A_HEAD) for m in mixers if isinstance(m, Attention))
     widest, each = int(max(widths, default=0)), deployment.kv_cache_precision.bytes_per_weight
@@ -203,11 +207,11 @@ def gpu_cache_tokens(deployment: Deployment) -> float:
 
 @dataclass(frozen=True)
 class CacheBytes:
-    """Format of cached keys and values.
+    """Number format of cached keys and values.
 
     Attributes:
-        element: Bytes of a number.
-        packs_sparse: Whether sparse latent attention keeps 8 bits in a format of its own.
+        element: Bytes per element.
+        packs_sparse: Whether sparse latent attention has fp8 keys in the format ``fp8_ds_mla``.
     """
 
     element: float
@@ -215,12 +219,12 @@ class CacheBytes:
 
     @classmethod
     def of(cls, deployment: Deployment) -> "CacheBytes":
-        """Return the format of a deployment.
+        """Return the number format of a deployment's KV cache.
 
-        For fp8, FlashMLA's kernels take the format ``fp8_ds_mla``. On data-centre Blackwell,
-        FlashInfer's kernels take plain fp8; SGLang uses them, and vLLM prefers them from 0.17 on
-        (vllm platforms/cuda.py: _get_backend_priorities, layers/attention/mla_attention.py; sglang
-        0.5.12 mem_cache/memory_pool.py: NSATokenToKVPool).
+        For fp8, FlashMLA's kernels use the format ``fp8_ds_mla``. On data-center Blackwell,
+        FlashInfer's kernels use plain fp8. SGLang runs these kernels, and vLLM prefers them from
+        0.17 on (vllm platforms/cuda.py: _get_backend_priorities, layers/attention/mla_attention.py;
+        sglang 0.5.12 mem_cache/memory_pool.py: NSATokenToKVPool).
         """
         blackwell = 10 <= deployment.gpu.compute_capability < 11
         older = deployment.serving.engine == VLLM and deployment.recipe.scheduler.packs_sparse_keys
@@ -229,11 +233,11 @@ class CacheBytes:
 
 
 def layer_kv_bytes(group: LayerGroup, tp: int, each: CacheBytes) -> float:
-    """Return the bytes of one token in one layer on one GPU, its indexer's key included.
+    """Return the cached bytes per token and layer on one GPU, with the indexer's key.
 
-    A layer that keeps no keys, or shares another's, has 0. Sparse latent attention in
-    ``fp8_ds_mla`` has 656 bytes: 512 of 8 bits with a float32 scale for 128 each, and a rotary key
-    of 16 bits (vllm v1/kv_cache_interface.py: MLAAttentionSpec, 0.11.0 to 0.33.0).
+    A layer without keys, or with another layer's keys, has 0 bytes. Sparse latent attention in
+    ``fp8_ds_mla`` has 656: 512 of 8-bit elements, a float32 scale per 128 elements, and a 16-bit
+    rotary key (vllm v1/kv_cache_interface.py: MLAAttentionSpec, 0.11.0 to 0.33.0).
     """
     mixer = group.attention
     if not isinstance(mixer, Attention) or mixer.shares_cache:

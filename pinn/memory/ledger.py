@@ -1,8 +1,8 @@
-"""GPU memory of a server, entry by entry, except the KV cache.
+"""Entries of a server's GPU memory, except the KV cache.
 
-vLLM measures most of it at start (``vllm/v1/worker/gpu_worker.py: determine_available_memory``).
-Sizes that follow from its source are computed; the others are from logged start-ups.
-``scripts/score_memory.py`` compares both with logs.
+vLLM measures most entries at start (``vllm/v1/worker/gpu_worker.py: determine_available_memory``).
+Here, sizes that follow from vLLM's source are computed, and all others are from logged start-ups.
+``scripts/score_memory.py`` compares predictions with logs.
 """
 
 from dataclasses import dataclass
@@ -20,51 +20,52 @@ from pinn.specs.precision import ACTIVATION_BYTES
 from pinn.specs.serving import VLLM
 from pinn.units import GIB
 
-#: Memory of a board that CUDA reserves: bytes and a share. Within 0.15 GiB of the totals that 15
-#: kinds of card report, except A100-80GB (0.27).
+#: Device memory that CUDA reserves: bytes, and a share of the total. The result is within 0.15 GiB
+#: of the totals that 15 GPU models report, except A100-80GB (0.27 GiB).
 KEPT_BYTES, KEPT_SHARE = 0.45 * GIB, 0.0016
-#: CUDA modules and workspaces; with more than one GPU, buffers of NCCL and custom all-reduces are
-#: added. From "non-torch" of vLLM 0.11.0 on one H100 (0.13 to 0.14), on two (0.54 to 0.55), and on
-#: L40S without NVLink (0.21).
+#: CUDA modules and workspaces, and buffers of NCCL and custom all-reduces, which exist only with
+#: several GPUs. They are "non-torch" memory of vLLM 0.11.0 on one H100 (0.13 to 0.14 GiB), on two
+#: (0.54 to 0.55 GiB), and on L40S without NVLink (0.21 GiB).
 CONTEXT_BYTES = 0.13 * GIB
 COMMUNICATION_BYTES = 0.41 * GIB
 PCIE_COMMUNICATION_BYTES = 0.08 * GIB
-#: Memory that SGLang uses before it loads weights, as a part of CUDA's total. Start-ups on one
-#: H100 log 0.3 to 0.6 GiB less than CUDA offers (0.4.1, 0.4.4, 0.5.19), one on eight H200 logs 1.8
-#: GiB less (0.5.12).
+#: Memory that SGLang uses before it loads weights, as a part of CUDA's total. Start-ups on one H100
+#: log 0.3 to 0.6 GiB less than CUDA's total (0.4.1, 0.4.4, 0.5.19), a start-up on eight H200 logs
+#: 1.8 GiB less (0.5.12).
 SGLANG_CONTEXT_BYTES = 0.5 * GIB
 SGLANG_COMMUNICATION_BYTES = 1.3 * GIB
-#: Widths at a dense layer's widest point: the residual stream twice, both halves of the gated
-#: activation, its result and a copy. Peaks of 8,192 and 16,384 tokens (vLLM 0.11.0 and 0.10.2) are
-#: 3.92 widths.
+#: Peak activations of a dense layer, in inner widths per token: both halves of the gated
+#: activation, its result and a copy. The residual stream is added twice. Measured peaks of 8,192
+#: and 16,384 tokens (vLLM 0.11.0 and 0.10.2) are 3.92 widths.
 FFN_VALUES = 4.0
-#: Values per token of expert layers, in widths, and copies: a mixture has two buffers of its
-#: grouped products at once (vLLM model_executor/layers/fused_moe: workspace13, workspace2), so
-#: twice a layer of three widths.
+#: Peak activations of an expert layer, in inner widths per token, and the number of buffers.
+#: Grouped products need two buffers at once (vLLM model_executor/layers/fused_moe: workspace13,
+#: workspace2), each with the residual stream and three widths.
 EXPERT_VALUES, EXPERT_COPIES = 3.0, 2.0
-#: CUDA graphs of one layer with experts, and of one with latent attention, as vLLM estimates them
-#: at start: 0.028 to 0.029 GiB for gpt-oss-120b whatever the GPUs and sizes, 0.044 to 0.067 for
-#: DeepSeek. For dense layers, only a start-up of 0.31.0 has an estimate (1.1 GiB for 32 layers).
+#: Bytes of CUDA graphs per layer with experts, and per layer with latent attention, as vLLM
+#: estimates them at start. Logged estimates are 0.028 to 0.029 GiB for gpt-oss-120b with any number
+#: of GPUs and sizes, and 0.044 to 0.067 GiB for DeepSeek. For dense layers there is one estimate,
+#: of 0.31.0 (1.1 GiB for 32 layers).
 GRAPH_BYTES, LATENT_GRAPH_BYTES = 0.029 * GIB, 0.055 * GIB
 #: Value of ``counted_graphs`` for releases that estimate the graphs of every layer.
 ALL_LAYERS = "all"
-#: Kinds of ``data/engines/memory_errors.csv``; any other kind has the widest interval.
+#: Model types in ``data/engines/memory_errors.csv``; any other type has the widest interval.
 DENSE, MIXTURE, LATENT, HYBRID, SEVERAL = "dense", "mixture", "latent", "hybrid", "several GPUs"
 OTHER = "other"
 
 
 @dataclass(frozen=True)
 class Reserve:
-    """Memory beside weights and KV cache, in bytes on one GPU.
+    """Bytes on one GPU that are used neither for weights nor for the KV cache.
 
     Attributes:
         context: CUDA modules and workspaces of libraries.
         communication: Buffers of collectives.
-        forward: Peak of activations of a step of ``max_num_batched_tokens``.
-        sampler: Peak of sampling for ``max_num_seqs`` requests. Only the larger of this and
+        forward: Peak of activations in a step of ``max_num_batched_tokens`` tokens.
+        sampler: Peak of sampling for ``max_num_seqs`` requests. Only the maximum of ``sampler`` and
             ``forward`` counts.
-        graphs: CUDA graphs, where the release subtracts its estimate.
-        given: Total given by the user, in place of the other fields.
+        graphs: CUDA graphs, if the release subtracts its estimate of them.
+        given: Total given by the user, which replaces all other fields.
     """
 
     context: float = 0.0
@@ -76,28 +77,28 @@ class Reserve:
 
     @property
     def total(self) -> float:
-        """Return the total."""
+        """Return the total bytes of the reserve."""
         return self.given + self.context + self.communication + self.peak + self.graphs
 
     @property
     def peak(self) -> float:
-        """Return the activation peak: sampling starts when the layers' activations are freed."""
+        """Return the peak bytes of activations; layers free theirs before sampling starts."""
         return max(self.forward, self.sampler)
 
 
 @dataclass(frozen=True)
 class MemoryLedger:
-    """Memory of one GPU, in bytes.
+    """Bytes of one GPU's memory, by use.
 
     Attributes:
         board: Total memory of the GPU, as nvidia-smi reports it.
         visible: Total memory that CUDA reports.
-        share: Fraction of memory that the engine may use.
-        share_of: Base of ``share``: visible memory (``TOTAL``, vLLM), memory free before loading
-            (``STATIC``, SGLang) or after loading (``FREE``, TensorRT-LLM).
-        weights: Weights, with a draft model's, less those offloaded to the host.
-        lora: Slots for LoRA adapters.
-        reserve: Everything else except the KV cache.
+        share: Share of memory that the engine may use, 0 to 1.
+        share_of: Memory that ``share`` refers to: visible memory (``TOTAL``, vLLM), memory that is
+            free before weights are loaded (``STATIC``, SGLang) or after (``FREE``, TensorRT-LLM).
+        weights: Weights of the model and a draft model, without those offloaded to the host.
+        lora: Slots that are allocated for LoRA adapters.
+        reserve: All other memory, except the KV cache.
     """
 
     board: float
@@ -110,7 +111,7 @@ class MemoryLedger:
 
     @property
     def reserved_bytes(self) -> float:
-        """Return the bytes that are subtracted from usable memory beside weights.
+        """Return the bytes, besides weights, that are subtracted from the usable memory.
 
         SGLang's static share does not cover activations and graphs. It is a share of the memory
         that was free before the weights were loaded (``model_runner.py: profile_max_num_token`` of
@@ -120,7 +121,7 @@ class MemoryLedger:
 
     @property
     def usable_bytes(self) -> float:
-        """Return the memory that the engine may use; all visible memory for ``FREE``."""
+        """Return the bytes that the engine may use; for ``FREE``, all visible memory."""
         if self.share_of == STATIC:
             held = self.reserve.context + self.reserve.communication
             return (self.visible - held) * self.share
@@ -128,7 +129,7 @@ class MemoryLedger:
 
     @property
     def left_bytes(self) -> float:
-        """Return memory for KV cache and recurrent states; negative if weights do not fit."""
+        """Return the bytes left for KV cache and states; negative if weights do not fit."""
         left = self.usable_bytes - self.weights - self.lora - self.reserved_bytes
         return left * self.share if self.share_of == FREE else left
 
@@ -149,11 +150,11 @@ class MemoryLedger:
 
 
 def memory_ledger(deployment: Deployment, engine: EngineSpec | None = None) -> MemoryLedger:
-    """Return the parts of each GPU's memory in one replica, in bytes.
+    """Return the memory ledger of each GPU of one replica.
 
     Args:
         deployment: Deployment of the replica.
-        engine: Engine settings, which may state the bytes reserved for activations.
+        engine: Engine settings, which may specify the bytes reserved for activations.
     """
     recipe, given = deployment.recipe, engine.activation_reserve_bytes if engine else None
     return MemoryLedger(
@@ -168,12 +169,12 @@ def memory_ledger(deployment: Deployment, engine: EngineSpec | None = None) -> M
 
 
 def visible_bytes(gpu: GpuSpec) -> float:
-    """Return the total that CUDA reports for a GPU, in bytes (H100: 79.1 of 79.65 GiB)."""
+    """Return the total bytes that CUDA reports for a GPU (H100: 79.1 of 79.65 GiB)."""
     return gpu.memory_bytes * (1 - KEPT_SHARE) - KEPT_BYTES
 
 
 def reserve(deployment: Deployment) -> Reserve:
-    """Return the memory beside weights and KV cache on one GPU."""
+    """Return the reserve on one GPU: memory that neither weights nor KV cache use."""
     model, recipe = deployment.model, deployment.recipe
     context, buffers = _libraries(deployment)
     values = max(_values(group, deployment) for group in model.layer_groups)
@@ -188,7 +189,7 @@ def reserve(deployment: Deployment) -> Reserve:
 
 
 def _libraries(deployment: Deployment) -> tuple[float, float]:
-    """Return bytes of CUDA's context, and of collectives' buffers if there are several GPUs."""
+    """Return the bytes of CUDA's context, and of communication buffers (0 on a single GPU)."""
     recipe = deployment.recipe
     several = recipe.tensor_parallel_size * recipe.pipeline_parallel_size > 1
     if recipe.memory_share_of == STATIC:
@@ -198,7 +199,7 @@ def _libraries(deployment: Deployment) -> tuple[float, float]:
 
 
 def _values(group: LayerGroup, deployment: Deployment) -> float:
-    """Return the values of one token at a layer's widest point."""
+    """Return the peak number of activation values per token in a layer of this group."""
     recipe, ffn, stream = deployment.recipe, group.ffn, 2.0 * deployment.model.hidden_size
     if ffn is None:
         return stream
@@ -223,7 +224,7 @@ def _graph_bytes(deployment: Deployment) -> float:
 
 
 def kinds_of(deployment: Deployment) -> tuple[str, ...]:
-    """Return the kinds of a deployment in ``memory_errors.csv``; the widest one applies."""
+    """Return a deployment's types in ``memory_errors.csv``; the widest interval of them applies."""
     if deployment.serving.engine != VLLM:
         return (deployment.serving.engine,)
     model, mixers = deployment.model, [g.attention for g in deployment.model.layer_groups]
@@ -238,10 +239,10 @@ def kinds_of(deployment: Deployment) -> tuple[str, ...]:
 
 
 def half_share(deployment: Deployment) -> float:
-    """Return the half-width of the interval of KV memory, as a share of visible memory.
+    """Return the half-width of the interval of KV memory, as a share of the visible memory.
 
-    It is the largest error on logged start-ups of the kind. It is at least the P90 of all errors on
-    vLLM's start-ups (``scripts/score_memory.py --write``).
+    It is the maximum error on logged start-ups of the deployment's type, but at least the P90 of
+    all errors on vLLM's start-ups (``scripts/score_memory.py --write``).
     """
     known = _half_shares()
     return max(known.get(kind, known[OTHER]) for kind in kinds_of(deployment))

@@ -1,4 +1,4 @@
-"""Tables of the memory of one GPU, and of the lines that the engine would log."""
+"""Tables of one GPU's memory, and of the lines that the engine would log about it."""
 
 from collections.abc import Iterator
 
@@ -13,13 +13,13 @@ from pinn.specs.model import LatentAttentionSpec
 from pinn.specs.serving import SGLANG, VLLM
 from pinn.units import GIB
 
-#: Characters of a bar that stands for the whole board.
+#: Width in characters of the bar that represents all memory of the GPU.
 _BAR = 24
 _LOGS = "start-up logs"
 
 
 def ledger_grid(found: StartUp) -> Grid:
-    """Return a table of one GPU's memory: GiB, a bar, and the source of each entry."""
+    """Return a table of one GPU's memory, with GiB, a bar and the source of each entry."""
     grid = Grid.of("on one GPU", "GiB", Column("", True), Column("source", True, most=40))
     logged = _logged_sizes(found.log)
     for name, size, source in _entries(found):
@@ -31,7 +31,7 @@ def ledger_grid(found: StartUp) -> Grid:
 
 
 def _logged_sizes(log: StartupLog | None) -> dict[str, float]:
-    """Return the bytes that a log has in place of predicted entries, by name."""
+    """Return the logged bytes that replace predicted entries, by name of the entry."""
     if log is None:
         return {}
     found = {
@@ -44,7 +44,7 @@ def _logged_sizes(log: StartupLog | None) -> dict[str, float]:
 
 
 def _entries(found: StartUp) -> Iterator[tuple[str, float, str]]:
-    """Yield (name, bytes, source) of each entry; the KV cache is the last."""
+    """Yield name, bytes and source of each memory entry; the KV cache is the last one."""
     ledger, held, recipe = found.ledger, found.ledger.reserve, found.deployment.recipe
     yield (
         "reserved by CUDA",
@@ -78,7 +78,7 @@ def _peak_source(found: StartUp) -> str:
     recipe, held = found.deployment.recipe, found.ledger.reserve
     if held.sampler >= held.forward:
         requests = min(recipe.max_requests, recipe.token_budget)
-        return f"peak of the sampler with {requests:,} requests"
+        return f"peak of the sampler for {requests:,} requests"
     return f"a step of {recipe.token_budget:,} tokens"
 
 
@@ -90,11 +90,11 @@ def _ends(found: StartUp) -> str:
 
 
 def log_grid(found: StartUp) -> Grid:
-    """Return the lines that the engine would log, beside those that it logged.
+    """Return a table of the lines that the engine would log, next to the lines that it did log.
 
-    vLLM: ``v1/worker/gpu_model_runner.py``, ``gpu_worker.py``, ``v1/core/kv_cache_utils.py``.
-    SGLang: ``model_executor/model_runner.py``, ``mem_cache/memory_pool.py``. TensorRT-LLM:
-    ``_torch/pyexecutor/resource_manager.py``, assumed.
+    Sources. vLLM: ``v1/worker/gpu_model_runner.py``, ``gpu_worker.py``,
+    ``v1/core/kv_cache_utils.py``. SGLang: ``model_executor/model_runner.py``,
+    ``mem_cache/memory_pool.py``. TensorRT-LLM (assumed): ``_torch/pyexecutor/resource_manager.py``.
     """
     name = found.deployment.serving.engine
     logged = [Column("logged", False)] if found.log else []
@@ -105,7 +105,7 @@ def log_grid(found: StartUp) -> Grid:
 
 
 def _lines(found: StartUp) -> Iterator[tuple[str, str]]:
-    """Yield each predicted line with the logged value."""
+    """Yield each predicted log line, and the logged value of the same quantity."""
     fit, log, engine = found.predicted, found.log or StartupLog(), found.deployment.serving.engine
     weights, kv_gib, tokens = found.ledger.weights / GIB, (fit.kv_bytes or 0) / GIB, fit.kv_tokens
     cache, held = _gib(log.kv_cache), "" if log.kv_tokens is None else f"{log.kv_tokens:,}"
@@ -138,7 +138,7 @@ def _lines(found: StartUp) -> Iterator[tuple[str, str]]:
 
 
 def _sglang_sizes(found: StartUp, kv_gib: float) -> str:
-    """Return the sizes as SGLang logs them: keys and values apart, except for latent attention."""
+    """Return the sizes as SGLang logs them: of keys and of values, or of one latent cache."""
     groups = found.deployment.model.layer_groups
     if any(isinstance(group.attention, LatentAttentionSpec) for group in groups):
         return f"KV size: {kv_gib:.2f} GB"
@@ -146,7 +146,7 @@ def _sglang_sizes(found: StartUp, kv_gib: float) -> str:
 
 
 def _needed_gib(found: StartUp) -> float:
-    """Return the GiB per GPU of one request of max_model_len."""
+    """Return the GiB per GPU that one request of max_model_len tokens needs."""
     layout = empty_layout(found.deployment)
     return least_blocks(found.deployment, layout) * layout.block_bytes / GIB
 

@@ -1,4 +1,4 @@
-"""KV cache of a simulated server, sized by a start-up log."""
+"""KV cache of a simulated server, with the size from a start-up log."""
 
 from dataclasses import replace
 
@@ -14,19 +14,20 @@ from pinn.units import GIB
 
 
 def with_log(engine: EngineSpec, deployment: Deployment, log: StartupLog) -> EngineSpec:
-    """Return the engine's settings with the logged KV cache.
+    """Return the engine settings with the size of the logged KV cache.
 
-    Logged blocks are used as they are. If all layers cache every token, logged tokens give the
-    blocks exactly. Otherwise, and without logged tokens, logged memory does (to 0.01 GiB).
+    Logged blocks are used unchanged. Without them, logged tokens determine the blocks exactly if
+    all layers cache every token. In all other cases, the logged memory determines them, to 0.01
+    GiB.
 
     Args:
-        engine: Other settings of the engine.
+        engine: Engine settings without a size of the KV cache.
         deployment: Deployment of the simulated server.
         log: Start-up log of this deployment.
 
     Raises:
-        PinnError: If the log is of another engine or another number of GPUs, of a start that
-            failed, or has no size of the cache; or if the settings size the cache themselves.
+        PinnError: If the log is of another engine, of another number of GPUs or of a failed start,
+            if it has no size of the cache, or if the settings already specify the size.
     """
     _check(engine, deployment, log)
     layout = empty_layout(deployment)
@@ -42,7 +43,7 @@ def with_log(engine: EngineSpec, deployment: Deployment, log: StartupLog) -> Eng
             f"the log of {log.engine} does not state the size of the KV cache: "
             "give the log of the whole start, until the server is ready"
         )
-    # Only vLLM counts the block that is never given out.
+    # Only vLLM counts its null block, which no request can use.
     total = blocks if deployment.serving.engine == VLLM else blocks + 1
     return replace(engine, num_gpu_blocks_override=total)
 
@@ -52,7 +53,7 @@ def _check(engine: EngineSpec, deployment: Deployment, log: StartupLog) -> None:
     for name in ("num_gpu_blocks_override", "kv_cache_memory_bytes"):
         if getattr(engine, name) is not None:
             option = name.replace("_", "-")
-            raise PinnError(f"--{option} and a log both set the size of the KV cache: give one")
+            raise PinnError(f"--{option} and a log both set the size of the KV cache: omit one")
     if log.failure is not None:
         raise PinnError(
             f"the log is of a failed start ({log.failure.message}): give the log "
@@ -73,7 +74,7 @@ def _check(engine: EngineSpec, deployment: Deployment, log: StartupLog) -> None:
 
 
 def _blocks_of_tokens(log: StartupLog, deployment: Deployment) -> int:
-    """Return the blocks of the logged tokens, counted as the release counts them."""
+    """Return the blocks of the logged tokens, counted in the way of the logged release."""
     layout, recipe = empty_layout(deployment), deployment.recipe
     tokens = log.kv_tokens or 0
     if not recipe.counts_longest_requests or deployment.serving.engine != VLLM:
@@ -86,14 +87,18 @@ def _blocks_of_tokens(log: StartupLog, deployment: Deployment) -> int:
 
 
 def logged_blocks(deployment: Deployment, log: StartupLog) -> int:
-    """Return the usable blocks of a logged cache; raise the errors of :func:`with_log`."""
-    # The server started, so it does not matter here whether the longest request fits.
+    """Return the usable blocks of a logged cache.
+
+    Raises:
+        PinnError: Under the conditions of :func:`with_log`.
+    """
+    # The server has started, so it is irrelevant whether the longest request fits.
     short = replace(deployment, serving=replace(deployment.serving, max_model_len=1))
     return kv_layout(short, with_log(EngineSpec(), deployment, log)).blocks
 
 
 def cache_sentence(log: StartupLog) -> str:
-    """Return a sentence with the size of a logged cache."""
+    """Return a sentence that states the size of a logged KV cache."""
     told = [] if log.kv_cache is None else [f"{log.kv_cache / GIB:,.2f} GiB"]
     counts = {"tokens": log.kv_tokens, "blocks": log.blocks}
     told += [f"{count:,} {name}" for name, count in counts.items() if count is not None]

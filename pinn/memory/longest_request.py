@@ -1,4 +1,4 @@
-"""Blocks of the longest request, by which vLLM checks its cache at start and logs its size."""
+"""Blocks of the longest request, which vLLM compares with its cache and logs as concurrency."""
 
 from pinn.engines.deployment import Deployment, cached_attention
 from pinn.memory.compressed_layout import CompressedLayout, compressed, compressed_layout
@@ -10,16 +10,17 @@ from pinn.memory.kv_layout import (
 )
 from pinn.specs.serving import VLLM
 
-#: Tokens of the smallest block of DeepSeek-V4, the unit in which 0.20.0 counts.
+#: Tokens of DeepSeek-V4's smallest block, the unit in which release 0.20.0 counts.
 _SMALLEST = 4
 
 
 def start_blocks(deployment: Deployment, layout: KvLayout, tokens: int) -> int:
-    """Return the most blocks that a request of ``tokens`` tokens may hold during its prompt.
+    """Return the maximum blocks that a request of ``tokens`` tokens occupies during its prompt.
 
-    A window holds its computed part and the tokens of the batches in flight, but no more than the
-    request has, and one block more where it straddles one (v1/kv_cache_interface.py:
-    SlidingWindowSpec). A state holds one block, or two, and one amid the prompt (MambaSpec).
+    A window covers its computed part and the tokens of the batches in flight, but at most the
+    request's tokens, plus one block if it begins inside a block (v1/kv_cache_interface.py:
+    SlidingWindowSpec). A recurrent state has one or two blocks, and one more within the prompt
+    (MambaSpec).
     """
     recipe, size = deployment.recipe, deployment.recipe.block_tokens
     full = layout.full_groups * -(-tokens // size)
@@ -39,7 +40,7 @@ def start_blocks(deployment: Deployment, layout: KvLayout, tokens: int) -> int:
 
 
 def counted_blocks(deployment: Deployment, layout: KvLayout, tokens: int) -> int:
-    """Return a request's blocks by which the release counts tokens and concurrency."""
+    """Return the blocks of a request, from which the release computes tokens and concurrency."""
     packed = _compressed(deployment)
     if packed is None or deployment.recipe.scheduler.mixed_pages:
         return start_blocks(deployment, layout, tokens)
@@ -48,7 +49,7 @@ def counted_blocks(deployment: Deployment, layout: KvLayout, tokens: int) -> int
 
 
 def logged_groups(deployment: Deployment, layout: KvLayout) -> tuple[int, int]:
-    """Return groups of layers and tokens per block, by which releases to 0.20.0 count."""
+    """Return the groups of layers and tokens per block that releases up to 0.20.0 count with."""
     packed = _compressed(deployment)
     if packed is not None:
         return packed.groups, _SMALLEST
@@ -64,9 +65,9 @@ def _compressed(deployment: Deployment) -> CompressedLayout | None:
 
 
 def _in_flight(deployment: Deployment) -> int:
-    """Return the tokens of steps in flight: one step before 0.26, then all that run at once.
+    """Return the tokens of steps in flight: of one step before 0.26, then of all concurrent steps.
 
-    config/vllm.py: VllmConfig.max_in_flight_tokens.
+    Source: config/vllm.py: VllmConfig.max_in_flight_tokens.
     """
     recipe = deployment.recipe
     batches = 1

@@ -1,4 +1,4 @@
-"""Slots for LoRA adapters, which vLLM allocates in GPU memory before it sizes the KV cache."""
+"""GPU memory of LoRA adapter slots, which vLLM allocates before it sizes the KV cache."""
 
 from collections.abc import Iterator
 
@@ -8,13 +8,13 @@ from pinn.specs.precision import ACTIVATION_BYTES
 
 
 def lora_bytes(deployment: Deployment) -> float:
-    """Return the bytes of all slots on one GPU; 0 without ``--enable-lora``.
+    """Return the bytes of all LoRA slots on one GPU; 0 without ``--enable-lora``.
 
-    A slot has two matrices for every output slice of a projection: rank x inputs and outputs x
-    rank, in 16 bits. Tensor parallelism cuts the outputs of column-parallel and the inputs of
-    row-parallel projections (vllm/lora/layers/base_linear.py and column_parallel_linear.py:
-    create_lora_weights, 0.11.0 to 0.33.0, without ``--fully-sharded-loras``). Grouped-query
-    attention and dense feed-forward layers are counted; other projections and experts are not.
+    A slot has two 16-bit matrices per output slice of a projection: rank x inputs, and outputs x
+    rank. Tensor parallelism splits the outputs of column-parallel and the inputs of row-parallel
+    projections (vllm/lora/layers/base_linear.py and column_parallel_linear.py: create_lora_weights,
+    0.11.0 to 0.33.0, without ``--fully-sharded-loras``). Projections of grouped-query attention and
+    of dense feed-forward layers are counted. Other projections and experts are not.
     """
     serving = deployment.serving
     if not serving.enable_lora:
@@ -28,7 +28,7 @@ def lora_bytes(deployment: Deployment) -> float:
 
 
 def _slices(group: LayerGroup, deployment: Deployment) -> Iterator[tuple[float, float]]:
-    """Yield (inputs, outputs) of every output slice of a layer's projections on one GPU."""
+    """Yield the inputs and outputs of every output slice of a layer's projections on one GPU."""
     hidden, tp = deployment.model.hidden_size, deployment.recipe.tensor_parallel_size
     mixer, ffn = group.attention, group.ffn
     if isinstance(mixer, AttentionSpec):

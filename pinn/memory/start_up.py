@@ -1,4 +1,4 @@
-"""Start-up check of a configuration, and single flags that would make it start."""
+"""Check whether a configuration starts, and which single flags would make it start."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
@@ -26,18 +26,18 @@ from pinn.units import GIB
 
 STARTS, STARTS_WITH, NEVER = "starts", "starts with", "does not start"
 
-#: Largest recommended share, and the step sizes of a share and of a context.
+#: Maximum memory share that is recommended, and the step sizes of a share and of a context.
 _MOST_SHARE, _SHARE_GRAIN, _LENGTH_GRAIN_TOKENS = 0.98, 0.01, 256
 
 
 @dataclass(frozen=True)
 class StartUp:
-    """Start-up check of a configuration, and the memory of its GPUs.
+    """Whether the engine of a configuration starts, and the memory of its GPUs.
 
     Attributes:
         deployment: Deployment of the configuration.
         engine: Further engine settings, such as the size of the KV cache.
-        log: Start-up log of such a server, if given.
+        log: Start-up log of a server with this configuration; None without one.
     """
 
     deployment: Deployment
@@ -46,28 +46,28 @@ class StartUp:
 
     @cached_property
     def fit(self) -> MemoryFit:
-        """Return the KV cache."""
+        """Return the KV cache: from the log if there is one, otherwise predicted."""
         return memory_fit(self.deployment, self.engine)
 
     @cached_property
     def predicted(self) -> MemoryFit:
-        """Return the predicted KV cache, without the log."""
+        """Return the predicted KV cache, even if there is a log."""
         return self.fit if self.log is None else memory_fit(self.deployment)
 
     @cached_property
     def ledger(self) -> MemoryLedger:
-        """Return the memory of one GPU."""
+        """Return the bytes of one GPU's memory, by use."""
         return memory_ledger(self.deployment, self.engine)
 
     @cached_property
     def smallest_tensor_parallel_size(self) -> int | None:
-        """Return the smallest tensor-parallel size that starts; None if none does."""
+        """Return the smallest tensor-parallel size that starts; None if no size does."""
         known = {self.deployment.serving.tensor_parallel_size: self.fit}
         return smallest_tensor_parallel_size(self.deployment, known)
 
     @cached_property
     def remedies(self) -> tuple[str, ...]:
-        """Return flags, each of which alone makes it start at the lower bound; or none."""
+        """Return flags, each of which alone makes the engine start at the lower bound."""
         return () if self.fit.is_certain else tuple(_remedies(self.deployment, self.engine))
 
     @property
@@ -79,7 +79,7 @@ class StartUp:
 
     @property
     def gib(self) -> dict[str, float]:
-        """Return GiB on one GPU by entry, with both bounds of the KV cache."""
+        """Return the GiB on one GPU of each memory entry, and of both bounds of the KV cache."""
         found = {name: size / GIB for name, size in self.ledger.sizes().items()}
         if self.fit.byte_ends is not None:
             low, high = self.fit.byte_ends
@@ -90,14 +90,19 @@ class StartUp:
         return found
 
     def to_json(self) -> JsonObject:
-        """Return the key ``memory`` of the JSON.
+        """Return the object under the key ``memory`` of JSON output.
 
-        Keys: ``starts`` (the verdict), ``remedies``, ``fits`` (starts with the memory predicted),
-        ``kv_tokens`` and its ``kv_tokens_ends``, ``longest_requests`` (of max_model_len, at once),
-        ``smallest_tensor_parallel_size``, ``reason``, ``gib_per_gpu`` (``board``, ``visible`` to
-        CUDA, ``usable`` by the engine, ``weights``, ``lora``, ``context``, ``communication``,
-        ``activations``, ``graphs``; where weights leave room ``kv_cache``, ``kv_cache_low`` and
-        ``kv_cache_high``).
+        Its keys are:
+
+        - ``starts``: the verdict. ``remedies``: flags that make the engine start. ``reason``: why
+          not.
+        - ``fits``: whether the engine starts with the predicted memory.
+        - ``kv_tokens``: tokens of the KV cache, with the bounds ``kv_tokens_ends``.
+        - ``longest_requests``: number of requests of max_model_len that fit at once.
+        - ``smallest_tensor_parallel_size``: the smallest one with which the engine starts.
+        - ``gib_per_gpu``: ``board``, ``visible`` to CUDA, ``usable`` by the engine, ``weights``,
+          ``lora``, ``context``, ``communication``, ``activations``, ``graphs``. If weights leave
+          memory, also ``kv_cache``, ``kv_cache_low`` and ``kv_cache_high``.
         """
         fit = self.fit
         return {
@@ -113,7 +118,7 @@ class StartUp:
         }
 
     def __str__(self) -> str:
-        """Return a sentence that says whether it starts."""
+        """Return a sentence on whether the engine starts, with its KV cache or the remedies."""
         fit, others = self.fit, " | ".join(self.remedies)
         if fit.is_certain:
             smallest = self.smallest_tensor_parallel_size
@@ -136,11 +141,12 @@ class StartUp:
 
 
 def start_up(deployment: Deployment, log: StartupLog | None = None) -> StartUp:
-    """Return the start-up check of a configuration without further engine settings.
+    """Return the start-up check of a configuration with default engine settings.
 
     Args:
         deployment: Deployment of the configuration.
-        log: Start-up log of such a server; its cache replaces the predicted one.
+        log: Start-up log of a server with this configuration; its cache size replaces the
+            prediction.
 
     Raises:
         PinnError: If the log is of another configuration, or of a start that failed.
@@ -150,26 +156,26 @@ def start_up(deployment: Deployment, log: StartupLog | None = None) -> StartUp:
 
 
 def check_starts(deployment: Deployment, engine: EngineSpec) -> None:
-    """Check that a deployment starts at the lower bound of KV memory.
+    """Check that a deployment's engine starts at the lower bound of KV memory.
 
     Raises:
-        PinnError: If it does not; the message has the flags to change.
+        PinnError: If the engine does not start; the message has the flags to change.
     """
     if engine.num_gpu_blocks_override is not None:
         return
     found = StartUp(deployment, engine)
     if not found.fit.is_certain:
         says = str(found).removeprefix("memory: ")
-        raise PinnError(f"{says}. With --force it is treated as if it started")
+        raise PinnError(f"{says}. With --force it is simulated as if it started")
 
 
 def _remedies(deployment: Deployment, engine: EngineSpec) -> Iterator[str]:
-    """Yield flags, each with the smallest change that suffices."""
+    """Yield flags that make the engine start, each with the smallest change that suffices."""
     recipe, serving = deployment.recipe, deployment.serving
 
     def starts(name: str, value: FlagValue) -> bool:
-        """Return whether it starts at the lower bound with another value of a flag."""
-        with suppress(PinnError):  # sizes that do not fit the model
+        """Return whether the engine starts at the lower bound with another value of a flag."""
+        with suppress(PinnError):  # the size may not fit the model
             changed = specified(partial(replace, serving), {name: value})
             return memory_fit(replace(deployment, serving=changed), engine).is_certain
         return False
@@ -190,13 +196,13 @@ def _remedies(deployment: Deployment, engine: EngineSpec) -> Iterator[str]:
 
 
 def _counted(first: float, last: float, grain: float) -> Iterator[float]:
-    """Yield multiples of ``grain`` in (first, last]."""
+    """Yield the multiples of ``grain`` that are above ``first`` and at most ``last``."""
     steps = range(int(first / grain + 1e-6) + 1, int(last / grain + 1e-6) + 1)
     return (step * grain for step in steps)
 
 
 def _contexts(deployment: Deployment, starts: Callable[[int], bool]) -> list[int]:
-    """Return the longest context that starts, in tokens; none if the shortest does not."""
+    """Return the maximum context in tokens that starts, as a list; empty if none does."""
     counts = range(max_model_len(deployment) // _LENGTH_GRAIN_TOKENS)
     failing = bisect_left(counts, True, lo=1, key=lambda n: not starts(n * _LENGTH_GRAIN_TOKENS))
     return [(failing - 1) * _LENGTH_GRAIN_TOKENS] if failing > 1 else []

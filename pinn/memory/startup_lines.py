@@ -1,9 +1,9 @@
-"""Lines in which engines log GPU memory at start, word for word.
+"""Patterns of the lines in which engines log GPU memory at start.
 
-The lines of a release were read in its source: vLLM 0.10.2, 0.11.0, 0.15.1, 0.20.0, 0.22.1, 0.31.0
-and 0.33.0; SGLang 0.4.9.post6, 0.5.3.post1, 0.5.12, 0.5.19 and 0.5.23. Lines of older releases of
-vLLM and of TensorRT-LLM follow their published logs. ``GB`` is 2^30 bytes wherever an engine
-writes it (SGLang: ``GB = 1024 * 1024 * 1024`` in mem_cache/memory_pool.py).
+The lines of these releases were read in their source: vLLM 0.10.2, 0.11.0, 0.15.1, 0.20.0, 0.22.1,
+0.31.0 and 0.33.0; SGLang 0.4.9.post6, 0.5.3.post1, 0.5.12, 0.5.19 and 0.5.23. Lines of older
+releases of vLLM and of TensorRT-LLM follow their published logs. ``GB`` means 2^30 bytes in all
+engines' logs (SGLang: ``GB = 1024 * 1024 * 1024`` in mem_cache/memory_pool.py).
 """
 
 import re
@@ -20,8 +20,8 @@ class Line:
 
     Attributes:
         engine: Engine that writes the line.
-        words: Text in every such line, which is looked for first.
-        pattern: Pattern whose groups have the names of their values.
+        words: Text that every such line contains, searched first because that is fast.
+        pattern: Regular expression with a named group for each value.
     """
 
     engine: str
@@ -29,7 +29,7 @@ class Line:
     pattern: re.Pattern[str]
 
 
-#: Groups of a pattern that are whole numbers, plain numbers, and text; all others are memory.
+#: Groups of a pattern that are whole numbers, plain numbers, or text; all others are memory sizes.
 COUNTS = frozenset({
     "kv_tokens", "blocks", "max_model_len", "tensor_parallel_size", "longest_fitting",
     "kv_cache_exact",
@@ -37,7 +37,7 @@ COUNTS = frozenset({
 PLAIN = frozenset({"max_concurrency", "memory_share"})
 TEXTS = frozenset({"release"})
 
-#: Values that a rank logs more than once and that are added up, as for a draft and its target.
+#: Values that a rank logs several times and that are summed, as for a draft and its target model.
 ADDED = frozenset({"weights", "kv_cache", "graphs_taken"})
 
 _NUMBER = r"-?\d{1,15}(?:\.\d{1,15})?"
@@ -45,30 +45,30 @@ _COUNT = r"\d[\d,]{0,18}"
 
 
 def _line(engine: str, words: str, pattern: str) -> Line:
-    """Return a pattern; ``#name`` matches a number of that name, ``@name`` a count."""
+    """Return a pattern in which ``#name`` matches a number of that name, and ``@name`` a count."""
     kinds = {"#": _NUMBER, "@": _COUNT}
     spelled = re.sub(r"([#@])(\w+)", lambda m: f"(?P<{m[2]}>{kinds[m[1]]})", pattern)
     return Line(engine, words, re.compile(spelled))
 
 
-#: The line names the device: GPU, CPU, XPU (vLLM 0.31.0 vllm/v1/core/kv_cache_utils.py:
-#: update_kv_cache_capacity).
+#: The logged line has the device before this text: GPU, CPU or XPU (vLLM 0.31.0
+#: vllm/v1/core/kv_cache_utils.py: update_kv_cache_capacity).
 VLLM_KV_TOKENS = _line(VLLM, "KV cache size: ", r"\bKV cache size: @kv_tokens tokens")
 
 _VLLM = [
-    # vllm/v1/engine/core.py; the API server's line, and its banner from 0.15 on.
+    # Logged by vllm/v1/engine/core.py; then the API server's line, and from 0.15 on its banner.
     ("LLM engine (v", r"Initializing an? (?:V[01] )?LLM engine \(v(?P<release>[^)\s]+)\)"),
     ("server version", r"vLLM (?:API )?server version (?P<release>\d[^\s,]*)"),
     ("  version ", "█  version (?P<release>\\d\\S*)"),
-    # vllm/v1/worker/gpu_model_runner.py: load_model; "Loading model weights took" before 0.8.
+    # vllm/v1/worker/gpu_model_runner.py: load_model; before 0.8 "Loading model weights took".
     ("took", r"(?:Loading model weights|Model loading) took #weights Gi?B"),
     ("CUDA graph memory", r"Estimated CUDA graph memory: #graphs_estimated GiB"),
     ("Graph capturing", r"Graph capturing finished in \d+ secs, took #graphs_taken GiB"),
-    # vllm/v1/worker/gpu_worker.py: determine_available_memory
+    # Logged by vllm/v1/worker/gpu_worker.py: determine_available_memory.
     ("KV cache memory", r"Available KV cache memory: #kv_cache GiB"),
     ("KV Cache as", r"reserved #kv_cache ?GiB memory for KV Cache as specified"),
-    # vllm/v1/worker/gpu_worker.py: compile_or_warm_up_model. Up to 0.22 weights are listed beside
-    # other memory that is not torch's; from 0.31 on they are listed in one.
+    # vllm/v1/worker/gpu_worker.py: compile_or_warm_up_model. Up to 0.22 the weights are listed
+    # separately from other non-torch memory, from 0.31 on in the same entry.
     ("Free memory on device", r"Free memory on device \S* ?\(#free_before_load/#visible GiB\)"),
     ("Desired GPU", r"Desired GPU memory utilization is \(#memory_share, "),
     ("for weight", r"Actual usage is #weights GiB for weight"),
@@ -77,41 +77,41 @@ _VLLM = [
     ("non-torch memory", r" #non_torch GiB for non-torch memory"),
     ("CUDAGraph memory", r" #graphs_taken GiB for CUDAGraph memory"),
     ("in use is", r"Current kv cache memory in use is @kv_cache_exact bytes"),
-    # vllm/v1/core/kv_cache_utils.py, from 0.33 on kv_cache_planning.py too
+    # Logged by vllm/v1/core/kv_cache_utils.py, from 0.33 on also by kv_cache_planning.py.
     ("Maximum concurrency", r"concurrency for @max_model_len tokens per request: #max_concurrency"),
     ("num_gpu_blocks_override=", r"with num_gpu_blocks_override=@blocks"),
-    # vllm/worker/worker.py: determine_num_available_blocks (the V0 engine, up to 0.10)
+    # Logged by vllm/worker/worker.py: determine_num_available_blocks (V0 engine, up to 0.10).
     ("total_gpu_memory", r"total_gpu_memory \(#visible ?GiB\)"),
     ("gpu_memory_utilization (", r"gpu_memory_utilization \(#memory_share\)"),
     ("model weights take", r"model weights take #weights ?GiB"),
     ("non_torch_memory takes", r"non_torch_memory takes #non_torch ?GiB"),
     ("activation peak", r"activation peak memory takes #activation_peak ?GiB"),
     ("reserved for KV Cache is", r"reserved for KV Cache is #kv_cache ?GiB"),
-    # vllm/executor/executor_base.py: initialize_cache (likewise)
+    # Logged by vllm/executor/executor_base.py: initialize_cache (V0 engine, up to 0.10).
     ("# CPU blocks", r"# \w+ blocks: @blocks, # CPU blocks"),
-    # vllm/utils/mem_utils.py: MemoryProfilingResult, at debug level
+    # Logged at debug level by vllm/utils/mem_utils.py: MemoryProfilingResult.
     ("Memory profiling takes", r"torch peak memory increase: #activation_peak ?GiB"),
     ("non-torch forward", r"non-torch forward increase memory: #non_torch ?GiB"),
-    # Requested settings: "non-default args", the engine's config, or a command.
+    # Settings of the user: "non-default args", the engine's config, or a command.
     ("gpu_memory_utilization", r"gpu_memory_utilization['\"]?(?:=|: )#memory_share"),
     ("tensor_parallel_size", r"tensor_parallel_size['\"]?(?:=|: )@tensor_parallel_size"),
 ]  # fmt: skip
 _SGLANG = [
-    # srt/entrypoints/engine.py; a dictionary from 0.5.19 on
+    # Logged by srt/entrypoints/engine.py; from 0.5.19 on as a dictionary.
     ("mem_fraction_static", r"mem_fraction_static['\"]?(?:=|: )#memory_share"),
     ("tp_size", r"\btp_size['\"]?(?:=|: )@tensor_parallel_size"),
-    # srt/model_executor/model_runner.py: load_model
+    # Logged by srt/model_executor/model_runner.py: load_model.
     ("Load weight begin", r"Load weight begin\..*\bavail mem=#free_before_load GB"),
     ("Load weight end", r"Load weight end\..*\bmem usage=#weights GB"),
     ("Load weight end", r"Load weight end\..*\bavail mem=#free_after_load GB"),
-    # srt/mem_cache/memory_pool.py; from 0.5.19 on kv_pool_runtime.py, where graphs come first and
-    # the pool before them is an upper bound of addresses.
+    # srt/mem_cache/memory_pool.py. From 0.5.19 on kv_pool_runtime.py, where graphs are logged
+    # before the pool and the pool is an upper bound of addresses.
     ("llocated", r"[Cc]ache (?:is )?allocated\..*\bK size: #kv_cache GB, V size: #kv_values GB"),
     ("llocated", r"[Cc]ache (?:is )?allocated\..*\bKV size: #kv_cache GB"),
-    # srt/managers/scheduler.py
+    # Logged by srt/managers/scheduler.py.
     ("max_total_num_tokens=", r"\bmax_total_num_tokens=@kv_tokens, (?:chunked|max)_prefill"),
     ("context_len=", r"max_running_requests=\d+, context_len=@max_model_len\b"),
-    # srt/model_executor/model_runner.py, from 0.5.19 on cuda_graph_setup.py: of decodes, of
+    # srt/model_executor/model_runner.py, from 0.5.19 on cuda_graph_setup.py: graphs of decodes, of
     # prompts and of drafts.
     ("raph end.", r"Capture .*graph end\..*\bmem usage=#graphs_taken GB"),
 ]  # fmt: skip
@@ -126,9 +126,9 @@ _TRTLLM = [
 _OF_ENGINES = {VLLM: _VLLM, SGLANG: _SGLANG, TRTLLM: _TRTLLM}
 LINES = [VLLM_KV_TOKENS, *(_line(e, *pair) for e, pairs in _OF_ENGINES.items() for pair in pairs)]
 
-#: Lines in which a start ends in failure, with the memory needed and available: vLLM's
-#: check_enough_kv_cache_memory and load_model, the V0 engine's raise_if_cache_size_invalid,
-#: request_memory; SGLang's pool_configurator.py; and PyTorch.
+#: Lines of a failed start, with the memory that is needed and available: from vLLM's
+#: check_enough_kv_cache_memory and load_model, the V0 engine's raise_if_cache_size_invalid and
+#: request_memory, SGLang's pool_configurator.py, and PyTorch.
 _FAILED = [
     (VLLM, "No available memory", r"No available memory for the cache blocks"),
     (VLLM, "To serve at least one", r"To serve at least one request with the models?'s max seq len "
@@ -143,23 +143,23 @@ _FAILED = [
 ]  # fmt: skip
 FAILURES = [_line(*each) for each in _FAILED]
 
-#: Lines of a server that takes requests; running out of memory later is not a failed start.
+#: Lines of a server that accepts requests; out of memory after such a line is not a failed start.
 READY = ("Application startup complete", "The server is fired up and ready to roll")
 
-#: Lines with which a process begins: if a log was appended to, only the last start counts.
+#: Lines with which a process starts; only the last start in a log counts.
 _BEGINS = re.compile(r"vLLM (?:API )?server version |█  version \d|\bserver_args=")
 
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")
-#: ``(Worker_TP0 pid=7)`` and ``(EngineCore_DP1 pid=9)`` of vLLM, ``[2026-01-01 10:00:00 DP0 TP3]``
-#: of SGLang, ``[RANK 2]`` of TensorRT-LLM.
+#: Prefixes that name the rank: ``(Worker_TP0 pid=7)`` and ``(EngineCore_DP1 pid=9)`` in vLLM,
+#: ``[2026-01-01 10:00:00 DP0 TP3]`` in SGLang, ``[RANK 2]`` in TensorRT-LLM.
 _RANK = re.compile(r"\(([A-Z]\w+) (?:pid|rank)=|\[[\d\- :.]+((?: [A-Z_]+\d+)+)\]|\[(RANK \d+)\]")
-#: Names in a file -> its engine, where no line on memory tells.
+#: Engine of each word in a log, used if no line on memory identifies the engine.
 _NAMES = {"sglang": SGLANG, "tensorrt_llm": TRTLLM, "TensorRT-LLM": TRTLLM, "vllm": VLLM}
 
 
 @dataclass(frozen=True)
 class Fact:
-    """Value in a log line: engine, rank, name, and the value in bytes or as logged."""
+    """A value in a log line: engine, rank, name, and the value in bytes or as logged."""
 
     engine: str
     rank: str
@@ -198,7 +198,7 @@ def values_of(found: re.Match[str]) -> dict[str, float | str]:
 
 
 def failure_in(line: str) -> tuple[str, str, dict[str, float | str]] | None:
-    """Return engine, message and numbers of a failed start; None for any other line."""
+    """Return engine, message and numbers of a failed start; None for all other lines."""
     for known in FAILURES:
         if known.words in line and (found := known.pattern.search(line)):
             return known.engine, line[found.start() :].strip(), values_of(found)
@@ -206,10 +206,10 @@ def failure_in(line: str) -> tuple[str, str, dict[str, float | str]] | None:
 
 
 def begins(line: str) -> bool:
-    """Return whether a line is the first of a start."""
+    """Return whether a line is the first line of a start."""
     return bool(_BEGINS.search(_COLOURS.sub("", line)))
 
 
 def named_engine(line: str) -> str:
-    """Return the engine named in a line; empty if there is none."""
+    """Return the engine that a line names; empty if it names none."""
     return next((engine for name, engine in _NAMES.items() if name in line), "")

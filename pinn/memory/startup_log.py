@@ -1,4 +1,4 @@
-"""GPU memory in an engine's log at start."""
+"""Reader of the GPU memory that an engine logs at start."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ from pinn.memory.startup_lines import (
 )
 from pinn.specs.serving import SGLANG, TRTLLM
 
-#: A longer line is read in pieces.
+#: Maximum characters of a line; longer lines are read in pieces.
 _MOST_LINE = 2**20
 
 
@@ -27,10 +27,10 @@ class StartFailure:
     """Reason why a server did not start.
 
     Attributes:
-        message: Text of the log, from the reason on.
-        max_model_len: Tokens of the request that the cache has to hold.
-        needed: Memory that its keys and values take, in bytes.
-        available: Memory that the cache would have had, in bytes.
+        message: Text of the log, beginning with the reason.
+        max_model_len: Tokens of the longest request, for which the cache needs room.
+        needed: Bytes of this request's keys and values.
+        available: Bytes that the cache would have had.
         longest_fitting: Tokens of the longest request that would have fitted.
     """
 
@@ -43,30 +43,30 @@ class StartFailure:
 
 @dataclass(frozen=True)
 class StartupLog:
-    """Values of one start in a log; memory in bytes on one GPU, None where the log has no value.
+    """Values of one start in a log: bytes on one GPU, None for values that the log does not have.
 
-    Over several ranks, the least cache and the most of all other values count. The rank with the
-    least room sizes the cache of all (``vllm/v1/core/kv_cache_utils.py: get_kv_cache_configs``,
-    which takes the smallest number of blocks).
+    Of several ranks, the minimum KV cache counts, and the maximum of all other values. The rank
+    with the least memory determines the cache of all ranks (``vllm/v1/core/kv_cache_utils.py:
+    get_kv_cache_configs`` uses the minimum number of blocks).
 
     Attributes:
-        engine: ``vllm``, ``sglang`` or ``trtllm``; empty where the log does not tell.
+        engine: ``vllm``, ``sglang`` or ``trtllm``; empty if the log does not identify the engine.
         release: Release as the log spells it.
         visible: Total memory that CUDA reports.
-        free_before_load: Free memory before weights are loaded.
-        memory_share: Value of the flag, as asked for or as the engine repeats it.
-        tensor_parallel_size: Tensor-parallel size as asked for.
-        weights: Memory taken by loading the model, and a draft where there is one.
+        free_before_load: Memory that is free before weights are loaded.
+        memory_share: Memory share that the user requested, or that the engine logs.
+        tensor_parallel_size: Tensor-parallel size that the user requested.
+        weights: Memory used by loading the model and, if there is one, the draft model.
         non_torch: Memory of CUDA and libraries, which PyTorch does not allocate.
-        activation_peak: Activations of the largest step. Releases of vLLM from 0.31 on include
-            their estimate of graphs, which is subtracted again here.
+        activation_peak: Activations of the largest step. vLLM from 0.31 on logs them with its
+            estimate of graphs, which is subtracted here.
         graphs_estimated: CUDA graphs as estimated before capture.
-        graphs_taken: CUDA graphs as captured.
-        kv_cache: Memory of keys and values; below 0 where weights and activations exceed the share.
+        graphs_taken: CUDA graphs as measured after capture.
+        kv_cache: Memory of keys and values; negative if weights and activations exceed the share.
         kv_tokens: Tokens in the KV cache.
-        blocks: Blocks of the cache, null block included; only where the log has a count of them.
-        max_concurrency: Requests of ``max_model_len`` tokens that fit.
-        max_model_len: Tokens of such a request.
+        blocks: Number of blocks of the cache, including the null block; None if not logged.
+        max_concurrency: Number of requests of ``max_model_len`` tokens that fit at once.
+        max_model_len: Maximum context of a request, in tokens.
         failure: Reason why the server did not start; None if it started.
     """
 
@@ -90,19 +90,20 @@ class StartupLog:
 
 
 _FIELDS = {f.name for f in fields(StartupLog)}
-#: Names whose first value counts, as flags are repeated, and whose least does; else the largest.
+#: Names of values of which the first counts, because flags are repeated; then those of which the
+#: minimum counts. Of all others the maximum counts.
 _FIRST = {"release", "memory_share", "tensor_parallel_size", "max_model_len"}
 _FREE = {"free_before_load", "free_after_load"}
 _LEAST = {*_FREE, "kv_cache", "kv_cache_exact", "kv_tokens", "blocks", "max_concurrency"}
-#: Names of flags, which alone do not show that a file is a log of a start.
+#: Names of flags, which do not prove by themselves that a file is the log of a start.
 _ASKED = {"release", "memory_share", "tensor_parallel_size"}
 
 
 def read_startup_log(path: Path) -> StartupLog:
-    """Read the start of a server's log; of several starts in a file, the last.
+    """Return the values that a server logged at start; of several starts in a file, the last.
 
     Raises:
-        PinnError: If the file cannot be read, or has no line on memory.
+        PinnError: If the file cannot be read, or has no line about memory.
     """
     engines, facts, failure = Counter[str](), list[Fact](), None
     ready, read = False, 0
@@ -130,7 +131,7 @@ def read_startup_log(path: Path) -> StartupLog:
 
 
 def _lines(path: Path) -> Iterable[str]:
-    """Yield the lines of a file's beginning, up to the largest size that is read."""
+    """Yield the first lines of a file, up to the maximum size that is read."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             left = MOST_LOG_BYTES
@@ -145,7 +146,7 @@ def _lines(path: Path) -> Iterable[str]:
 
 
 def _log(facts: list[Fact], engines: Counter[str]) -> StartupLog:
-    """Return the values of the engine that most of them belong to."""
+    """Return the values of the engine that most of the facts belong to."""
     told = Counter(fact.engine for fact in facts if fact.name not in _ASKED)
     known = told or Counter(fact.engine for fact in facts) or engines
     engine = known.most_common(1)[0][0] if known else ""
@@ -158,14 +159,15 @@ def _log(facts: list[Fact], engines: Counter[str]) -> StartupLog:
 
 
 def _of_ranks(engine: str, name: str, values: Mapping[str, list[float | str]]) -> float | str:
-    """Return one value of those that the ranks log."""
+    """Return one value for all ranks, from the values that they logged."""
     listed = [value for of_rank in values.values() for value in of_rank]
     if name in _FIRST:
         return listed[0]
     numbers = [[float(value) for value in of_rank] for of_rank in values.values()]
-    if engine == TRTLLM:  # a first pass with a small cache finds the size of the second's
+    # a first pass with a small cache determines the size of the second pass's cache
+    if engine == TRTLLM:
         return numbers[-1][-1]
-    if engine == SGLANG and name in _FREE:  # the draft is loaded after the target
+    if engine == SGLANG and name in _FREE:  # the draft model is loaded after the target model
         return min(of_rank[0] for of_rank in numbers)
     if engine == SGLANG and name in ADDED:
         numbers = [[sum(of_rank)] for of_rank in numbers]
@@ -174,14 +176,14 @@ def _of_ranks(engine: str, name: str, values: Mapping[str, list[float | str]]) -
 
 
 def _settled(found: dict[str, float | str]) -> dict[str, float | str]:
-    """Return values as fields: counts whole, and combined values of a release separated."""
+    """Convert values to fields: whole counts, and separate values where a release logs a sum."""
     values = dict(found)
     if "kv_cache_exact" in values:
         values["kv_cache"] = values["kv_cache_exact"]
-    if "weights" not in values and values.keys() >= _FREE:  # SGLang before 0.4.9
+    if "weights" not in values and values.keys() >= _FREE:  # SGLang before 0.4.9 logs no weights
         free, after = float(values["free_before_load"]), float(values["free_after_load"])
         values["weights"] = free - after
-    if "consumed" in values:  # releases that log it count estimated graphs as activations
+    if "consumed" in values:  # releases that log this value count estimated graphs as activations
         if "weights" in values:
             values["non_torch"] = float(values["consumed"]) - float(values["weights"])
         peak, graphs = values.get("activation_peak"), values.get("graphs_estimated", 0.0)

@@ -1,4 +1,4 @@
-"""Weights on one GPU: padded for kernels, less those offloaded to the host."""
+"""Bytes of weights on one GPU: padded for kernels, without those offloaded to the host."""
 
 from functools import lru_cache
 
@@ -9,14 +9,14 @@ from pinn.specs.model import ModelSpec
 from pinn.specs.precision import ACTIVATION_BYTES
 from pinn.units import GIB
 
-#: Multiples to which the hidden size, and Marlin's slices of experts, are padded (vLLM
+#: Numbers to whose multiples the hidden size, and Marlin's slices of experts, are padded (vLLM
 #: fused_moe/layer.py: maybe_roundup_hidden_size; fused_moe/oracle/mxfp4.py:
 #: mxfp4_round_up_hidden_size_and_intermediate_size).
 HIDDEN_MULTIPLE, MARLIN_MULTIPLE = 256, 128
 
 
 def gpu_weight_bytes(deployment: Deployment) -> float:
-    """Return the weights on one GPU, less those offloaded to the host, in bytes."""
+    """Return the bytes of weights on one GPU, without those offloaded to the host."""
     recipe = deployment.recipe
     total = _model_weight_bytes(deployment.model.stored, *_sizes(deployment))
     total += deployment.model.encoder_parameters / recipe.tensor_parallel_size * ACTIVATION_BYTES
@@ -26,7 +26,7 @@ def gpu_weight_bytes(deployment: Deployment) -> float:
 
 
 def draft_weight_bytes(deployment: Deployment) -> float:
-    """Return the weights of the draft model on one GPU, in bytes; 0 without one."""
+    """Return the bytes of the draft model's weights on one GPU; 0 without a draft model."""
     draft = deployment.draft
     if draft is None:
         return 0.0
@@ -35,7 +35,7 @@ def draft_weight_bytes(deployment: Deployment) -> float:
 
 
 def _sizes(deployment: Deployment) -> tuple[int, int, int, int]:
-    """Return ranks of layers, of experts and of slices of an expert, and the slices' multiple."""
+    """Return the ranks of layers, experts and expert slices, and the slices' padding multiple."""
     recipe = deployment.recipe
     of_experts = (recipe.expert_parallel_size, recipe.expert_tensor_parallel_size)
     return (recipe.tensor_parallel_size, *of_experts, _width_multiple(deployment))
@@ -51,7 +51,10 @@ def _model_weight_bytes(
     *,
     shared_head: bool = False,
 ) -> float:
-    """Return the bytes of a model over all stages; without head and embedding if shared."""
+    """Return the bytes of a model's weights over all stages.
+
+    With ``shared_head``, output head and embedding are not counted.
+    """
     embedding = -(-model.vocab_size // tp) * model.hidden_size * ACTIVATION_BYTES
     matmuls = (*dense_matmuls(model, tp), *idle_matmuls(model, tp))
     total = sum(m.weight_bytes for m in matmuls if not (shared_head and m.per_sequence))
@@ -68,13 +71,13 @@ def _model_weight_bytes(
 
 
 def _width_multiple(deployment: Deployment) -> int:
-    """Return the multiple to which the width of an mxfp4 expert's slice is padded."""
+    """Return the number to whose multiple the width of an mxfp4 expert's slice is padded."""
     is_own = deployment.expert_kernels == AUTO
     return deployment.recipe.padded_width if is_own else MARLIN_MULTIPLE
 
 
 def _padded_share(model: ModelSpec, cut: int, multiple: int) -> float:
-    """Return padded weights over unpadded weights of an expert's slice."""
+    """Return the ratio of padded to unpadded weights of an expert's slice."""
     moe = model.moe
     if moe is None or model.precisions.experts.name != "mxfp4":
         return 1.0

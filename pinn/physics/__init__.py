@@ -1,1 +1,1 @@
-"""Costs of a deployment, features of a batch, and roofline lower bounds."""
+"""Costs of a deployment, features of a batch, and roofline lower bounds of a step's time."""

@@ -11,7 +11,7 @@ from jaxtyping import Float, Real
 
 from pinn.specs.batch import Batch
 
-# Sums over a batch's requests, from which all step features are computed.
+# Sums over the requests of a batch, from which all step features are computed.
 
 #: Real numbers that broadcast together: arrays of any shape, or scalars.
 Numbers = Real[np.ndarray, "..."] | np.number | float | int
@@ -22,21 +22,21 @@ Sizes = Real[np.ndarray, "..."]
 
 @dataclass(frozen=True)
 class BatchSums:
-    """Sums over the requests of each batch; every field has the same shape.
+    """Sums over the requests of each batch; all fields have the same shape.
 
-    A *pair* is a (query token, key token) that causal attention combines. The ``windowed`` fields
-    count only keys within the model's attention window; without one they equal the full counts.
+    A *pair* is a query token and a key token that it attends to. The ``windowed`` fields count only
+    keys within the model's attention window; without a window they equal the full counts.
 
     Attributes:
-        prefill_requests: Number of requests that process their prompt.
-        decode_requests: Number of requests that generate.
-        prefill_tokens: Prompt tokens scheduled in this step.
-        decode_context: Keys that decodes read, their own new token included.
-        prefill_cached: Keys that prefill chunks read from the cache.
-        prefill_pairs: Pairs of the prefill chunks.
-        windowed_decode_context: Keys of ``decode_context`` within the window.
-        windowed_prefill_cached: Keys of ``prefill_cached`` within the window.
-        windowed_prefill_pairs: Pairs of ``prefill_pairs`` within the window.
+        prefill_requests: Number of requests that compute prompt tokens.
+        decode_requests: Number of requests that generate a token.
+        prefill_tokens: Number of prompt tokens scheduled in this step.
+        decode_context: Number of keys that decodes read, including the keys of their new tokens.
+        prefill_cached: Number of keys that prefill chunks read from the cache.
+        prefill_pairs: Number of pairs of the prefill chunks.
+        windowed_decode_context: Number of keys of ``decode_context`` within the window.
+        windowed_prefill_cached: Number of keys of ``prefill_cached`` within the window.
+        windowed_prefill_pairs: Number of pairs of ``prefill_pairs`` within the window.
     """
 
     prefill_requests: Counts
@@ -51,16 +51,16 @@ class BatchSums:
 
     @cached_property
     def tokens(self) -> Counts:
-        """Return the number of tokens that pass the layers."""
+        """Return the number of tokens that pass through the layers."""
         return self.prefill_tokens + self.decode_requests
 
     @cached_property
     def requests(self) -> Counts:
-        """Return the number of sequences in the step; each is sampled at most once."""
+        """Return the number of sequences in the step; at most one token of each is sampled."""
         return self.prefill_requests + self.decode_requests
 
     def without_reread(self, tokens: Sizes) -> BatchSums:
-        """Return the sums if ``tokens`` of the decodes' contexts come from the GPU's cache."""
+        """Return the sums without ``tokens`` context tokens, which are read from the L2 cache."""
         context = self.decode_context - tokens
         some = self.decode_context > 0
         share = np.divide(context, self.decode_context, out=np.ones_like(context), where=some)
@@ -68,17 +68,17 @@ class BatchSums:
         return replace(self, decode_context=context, windowed_decode_context=windowed)
 
     def reshape(self, *shape: int) -> BatchSums:
-        """Return the sums with every field reshaped."""
+        """Return the sums with every field reshaped to ``shape``."""
         return BatchSums(*(getattr(self, f.name).reshape(shape) for f in fields(self)))
 
 
 def causal_pairs(
     new: Numbers, cached: Numbers, window: Numbers = np.inf
 ) -> Float[np.ndarray, "..."]:
-    """Return the pairs that ``new`` tokens after ``cached`` ones attend to, each also to itself.
+    """Return the number of (query, key) pairs of ``new`` tokens after ``cached`` tokens.
 
-    The i-th token of a sequence sees min(i, window) keys. The sum over the chunk is a difference
-    of prefix sums, so that cutting a prompt into chunks changes nothing.
+    The i-th token of a sequence sees min(i, window) keys, including its own. The sum over a chunk
+    is a difference of prefix sums, so that chunks of a prompt add up to the whole prompt.
 
     >>> float(causal_pairs(4.0, 0.0)), float(causal_pairs(2.0, 2.0) + causal_pairs(2.0, 0.0))
     (10.0, 10.0)
@@ -102,15 +102,15 @@ def uniform_sums(
     prefill_cached: Numbers | Sequence[float] = 0.0,
     window: Numbers | None = None,
 ) -> BatchSums:
-    """Return the sums of batches of equal requests; the arguments broadcast together.
+    """Return the sums of batches of equal requests; all arguments broadcast together.
 
     Args:
-        decode_requests: Number of decodes.
+        decode_requests: Number of decodes per batch.
         decode_context: Cached tokens of each decode.
-        prefill_requests: Number of prefill chunks.
+        prefill_requests: Number of prefill chunks per batch.
         prefill_tokens: New tokens of each chunk.
         prefill_cached: Cached tokens of each chunk.
-        window: The model's attention window in tokens; None, or infinite, without one.
+        window: The model's attention window in tokens; None or infinity for no window.
     """
     given = (decode_requests, decode_context, prefill_requests, prefill_tokens, prefill_cached)
     decodes, context, chunks, new, cached = np.broadcast_arrays(
@@ -131,11 +131,11 @@ def uniform_sums(
 
 
 def sum_batches(batches: Sequence[Batch], window: float | None = None) -> BatchSums:
-    """Return the sums of any batches; an empty batch gives zeros.
+    """Return the sums of given batches; the sums of an empty batch are 0.
 
     Args:
         batches: The batches, ``n`` of them.
-        window: The model's attention window in tokens; None without one.
+        window: The model's attention window in tokens; None for no window.
 
     Returns:
         Sums with fields of shape ``[n]``.
@@ -153,10 +153,10 @@ def sum_batches(batches: Sequence[Batch], window: float | None = None) -> BatchS
         prefill_cached=cached,
         window=window,
     )
-    # Sums of integers are exact in float64 below 2^53, so equal requests may be added at once.
+    # Sums of integers below 2^53 are exact in float64, so equal requests can be multiplied.
     sums = BatchSums(
         *(
-            # Without any request, bincount returns integers.
+            # bincount returns integers if there are no requests.
             np.bincount(owner, getattr(each, f.name), len(batches)).astype(np.float64)
             for f in fields(each)
         )
@@ -164,21 +164,21 @@ def sum_batches(batches: Sequence[Batch], window: float | None = None) -> BatchS
     return sums.without_reread(np.array([b.reread_tokens for b in batches], dtype=np.float64))
 
 
-# Many batches of equal requests: the form in which steps are composed and sampled.
+# Many batches of equal requests, the form in which training steps are sampled.
 
 AlikeCounts = Float[np.ndarray, " n"]
 
 
 @dataclass(frozen=True)
 class UniformBatches:
-    """``n`` batches, each of equal decodes beside equal prefill chunks.
+    """``n`` batches, each with equal decodes and equal prefill chunks.
 
     Attributes:
-        decode_requests: Decodes of each batch.
-        decode_context: Cached tokens of each decode.
-        prefill_requests: Prefill chunks of each batch.
-        prefill_tokens: New tokens of each chunk.
-        prefill_cached: Cached tokens of each chunk.
+        decode_requests: Number of decodes of each batch, ``[n]``.
+        decode_context: Cached tokens of each decode, ``[n]``.
+        prefill_requests: Number of prefill chunks of each batch, ``[n]``.
+        prefill_tokens: New tokens of each chunk, ``[n]``.
+        prefill_cached: Cached tokens of each chunk, ``[n]``.
     """
 
     decode_requests: AlikeCounts
@@ -192,26 +192,25 @@ class UniformBatches:
 
     @property
     def tokens(self) -> AlikeCounts:
-        """Return the number of tokens that pass the layers."""
+        """Return the number of tokens of each batch, ``[n]``."""
         return self.decode_requests + self.prefill_requests * self.prefill_tokens
 
     @property
     def requests(self) -> AlikeCounts:
-        """Return the number of sequences in the step."""
+        """Return the number of sequences of each batch, ``[n]``."""
         return self.decode_requests + self.prefill_requests
 
     def sums(self, window: float | None = None) -> BatchSums:
-        """Return the batches' sums, with fields of shape ``[n]``."""
+        """Return the sums of the batches, with fields of shape ``[n]``."""
         return uniform_sums(**{f.name: getattr(self, f.name) for f in fields(self)}, window=window)
 
 
 def alike(batches: Sequence[Batch]) -> UniformBatches:
-    """Return batches of equal requests with the work of the given ones.
+    """Return batches of equal requests with the same total work as the given batches.
 
-    Decodes get their mean context. Prefill chunks get their mean length and a number of cached
-    tokens. It keeps the sum of p^2 + 2 p s over chunks of p tokens after s cached ones, which is
-    twice the pairs that they attend to. Batches whose decodes and chunks are equal already are
-    unchanged.
+    Decodes have their mean context. Prefill chunks have their mean length, and a number of cached
+    tokens that preserves the sum of p^2 + 2 p s, for chunks of p tokens after s cached ones. This
+    sum is twice the number of (query, key) pairs. Batches of equal requests are unchanged.
 
     Args:
         batches: The batches, ``n`` of them.
@@ -235,19 +234,21 @@ def _alike(batch: Batch) -> tuple[float, float, float, float, float]:
     return float(decodes.sum()), mean_context, float(chunks.sum()), tokens, mean_cached
 
 
-# Batches at which steps are composed: decodes, prefills and mixtures over the served range.
+# Batches for which training steps are computed: decodes, prefills and mixtures over the range of
+# served loads.
 
-#: Bounds of the batches to which the betas are fitted: assumptions about served loads. This one
-#: is the most cached tokens of a batch; a large engine caches a few million.
+#: Bounds of the batches that the coefficients (beta) are fitted to, which are assumptions about
+#: served loads. This bound is the maximum of cached tokens per batch; large servers cache a few
+#: million.
 MAX_CACHED_TOKENS = 2_000_000
 MAX_DECODES = 512
 MAX_CONTEXT = 32_768
-#: Most prompt tokens of a step: twice vLLM's default token budget on large GPUs (8,192).
+#: Maximum prompt tokens per step: twice vLLM's default token budget on large GPUs (8,192).
 MAX_CHUNK = 16_384
 
 
 def beyond_taught(batch: Batch) -> list[str]:
-    """Return the bounds of the training batches that a batch exceeds, each in a few words."""
+    """Return the bounds of the training batches that a batch exceeds, each as a short text."""
     counts = batch.entry_counts
     decodes = sum(n for n, prefill in zip(counts, batch.is_prefill, strict=True) if not prefill)
     entries = list(zip(batch.new_tokens, batch.cached_tokens, batch.is_prefill, strict=True))
@@ -269,14 +270,14 @@ def beyond_taught(batch: Batch) -> list[str]:
 def sample_batches(
     seed: int, decodes: int = 40, prefills: int = 16, mixed: int = 40
 ) -> UniformBatches:
-    """Draw batches log-uniformly; equal seeds give equal batches.
+    """Sample batches from log-uniform distributions; equal seeds give equal batches.
 
     Args:
-        seed: Seed of the draw.
-        decodes: Number of batches of decodes alone: 1 to 512 requests, context 16 to 32,768 tokens.
-        prefills: Number of batches of prefill alone: one chunk of 8 to 16,384 tokens, half of them
+        seed: Seed of the random numbers.
+        decodes: Number of batches of decodes only: 1 to 512 requests, context 16 to 32,768 tokens.
+        prefills: Number of batches of prefills only: one chunk of 8 to 16,384 tokens, half of them
             after cached tokens.
-        mixed: Number of batches of both.
+        mixed: Number of batches with decodes and prefills.
     """
     draw = np.random.default_rng(seed)
     n = decodes + prefills + mixed

@@ -1,4 +1,4 @@
-"""Inputs of a deployment's costs: numbers of its model, GPU and flags."""
+"""Numbers of a deployment's model, GPU and flags, from which its costs are computed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -13,14 +13,14 @@ from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import ModelSpec, MoeFfnSpec, Sampling
 from pinn.specs.precision import Precision, precision
 
-# Numbers of a model, GPU and flags, from which the costs of a deployment follow.
+# Numbers of a model, GPU and flags, from which the costs of a deployment are computed.
 
 #: Array with one number for each of ``n`` deployments.
 Values: TypeAlias = Float[np.ndarray, "*n"]
 
 
 class Flags(NamedTuple):
-    """Parts of a serving configuration that change a cost, as a tuple that is quick to hash."""
+    """Settings of a serving configuration that costs depend on, as a tuple that is fast to hash."""
 
     tensor_parallel_size: int
     data_parallel_size: int
@@ -44,68 +44,72 @@ class Flags(NamedTuple):
 
 @dataclass(frozen=True)
 class CostFacts:
-    """Numbers of ``n`` deployments that the formulas of ``StepCosts`` use.
+    """Numbers of ``n`` deployments that the formulas of ``StepCosts`` use, each ``[n]``.
 
-    Go's ``Deployment.facts`` returns the same for one deployment.
+    ``Deployment.facts`` of the Go package returns the same numbers for one deployment.
 
     Attributes:
-        layers: Transformer layers; a mixer or a feed-forward part by itself counts half.
-        moe_layers: Layers with routed experts.
-        shared_layers: Layers with routed and shared experts.
-        latent_layers: Layers with latent attention.
-        state_layers: Layers with a recurrent state.
-        quantized: 1 where activations are quantized in every step.
+        layers: Number of layers; a layer with only a mixer or only a feed-forward part counts half.
+        moe_layers: Number of layers with routed experts.
+        shared_layers: Number of layers with routed and shared experts.
+        latent_layers: Number of layers with latent attention.
+        state_layers: Number of layers with a recurrent state.
+        quantized: 1 if activations are quantized in every step, else 0.
         hidden_size: Width of the residual stream.
-        vocab_size: Logits of a sequence.
-        logit_bytes: Bytes per logit: as many as take the sampler's time at the bandwidth.
-        sampler_launch_s: Time of sampling that does not depend on the batch.
-        sampler_logit_s: Time of sampling per logit of the vocabulary that does not depend on the
+        vocab_size: Number of logits per sequence.
+        logit_bytes: Bytes per logit that take the sampler's measured time at the peak bandwidth.
+        sampler_launch_s: Seconds of sampling that do not depend on the batch.
+        sampler_logit_s: Seconds of sampling per logit of the vocabulary that do not depend on the
             batch.
-        tensor_parallel_size: Value of vLLM's flag.
-        data_parallel_size: Value of vLLM's flag.
-        pipeline_parallel_size: Value of vLLM's flag.
-        graph_tokens: Largest captured CUDA graph, in tokens.
-        graph_requests: Decodes of the largest graph without prompts; 0 for no limit.
-        fused_all_reduce: 1 where norms are part of the all-reduce kernel.
-        fused_all_reduce_bytes: Largest message whose all-reduce is fused with a norm.
-        fused_quantization: 1 where quantization is part of the all-reduce kernel, too.
-        faster_all_reduce: Share of a small message's time that the engine's own kernel saves
-            over vLLM's.
-        compiled: 1 where modules are compiled.
-        decode_attention_time: Time of the engine's own kernels over that of vLLM's; 1 for latent
-            attention, whose kernels were not timed alone.
-        cpu_offload_gb: Value of vLLM's flag, GiB.
-        memory_bytes_per_s: Bandwidth of the GPU's memory.
-        link_bytes_per_s: Bandwidth of the GPU's links to other GPUs, one way.
-        pcie_bytes_per_s: Bandwidth of the GPU's link to host memory.
-        bf16_flop_per_s: Peak of the GPU in bf16.
-        fp8_flop_per_s: Rate of the indexers' scores.
-        dense_weight_bytes: Bytes of all weights on one GPU except the routed experts'.
-        small_kernel_elements: 16-bit elements that norms and other small kernels move per token.
-        dense_token_s: Time of computing the dense weights for one token, without the output head.
-        head_sequence_s: Time of computing the output head for one sequence.
+        tensor_parallel_size: Number of GPUs that share an attention layer.
+        data_parallel_size: Number of data-parallel ranks.
+        pipeline_parallel_size: Number of pipeline stages.
+        graph_tokens: Tokens of the largest captured CUDA graph.
+        graph_requests: Number of decodes of the largest graph without prompts; 0 for no limit.
+        fused_all_reduce: 1 if norms are part of the all-reduce kernel, else 0.
+        fused_all_reduce_bytes: Maximum bytes of a message whose all-reduce is fused with a norm.
+        fused_quantization: 1 if quantization is also part of the all-reduce kernel, else 0.
+        faster_all_reduce: Share of a small message's time that the engine's kernel saves compared
+            with vLLM's.
+        compiled: 1 if modules are compiled, else 0.
+        decode_attention_time: Ratio of the times of the engine's and vLLM's attention kernels; 1
+            for latent attention, whose kernels were not measured separately.
+        cpu_offload_gb: GiB of weights per GPU that are offloaded to the host.
+        memory_bytes_per_s: Peak bandwidth of the GPU's memory.
+        link_bytes_per_s: Bandwidth between GPUs in one direction.
+        pcie_bytes_per_s: Bandwidth to host memory in one direction.
+        bf16_flop_per_s: Peak FLOP/s in bf16.
+        fp8_flop_per_s: Peak FLOP/s of the indexers' scores.
+        dense_weight_bytes: Bytes of all weights on one GPU except routed experts.
+        small_kernel_elements: 16-bit elements that norms and other small kernels read or write per
+            token.
+        dense_token_s: Seconds of arithmetic per token with the dense weights, without the output
+            head.
+        head_sequence_s: Seconds of arithmetic per sequence in the output head.
         kv_element_bytes: Bytes of one element of the KV cache.
-        kv_width: Cached elements per token in the layers that see everything.
-        windowed_kv_width: Cached elements per token in layers that see a limited number of keys.
-        state_bytes: Recurrent states of a request, read and written once a step.
+        kv_width: Cached elements per token in layers without a limit on keys.
+        windowed_kv_width: Cached elements per token in layers with a limited number of keys.
+        state_bytes: Bytes of a request's recurrent states, which every step reads and writes once.
         index_key_bytes: Bytes that the indexers read per cached token: its key and its score.
-        index_pair_bytes: Scores written and read per (query, key) pair of a prefill.
-        index_flop: Arithmetic of the indexers per pair.
-        decode_flop: Attention arithmetic of a decode per key, in full layers.
-        windowed_decode_flop: Attention arithmetic of a decode per key, in windowed layers.
-        prefill_flop: Attention arithmetic of a prefill per pair, in full layers.
-        windowed_prefill_flop: Attention arithmetic of a prefill per pair, in windowed layers.
-        prefill_token_bytes: Queries read and outputs written per token.
-        short_all_reduces: All-reduces of a few values per token in a step under tensor parallelism.
-        routed_experts: Number of routed experts of the model; 0 for a dense one.
-        top_k: Experts that a token uses.
+        index_pair_bytes: Bytes of scores written and read per (query, key) pair of a prefill.
+        index_flop: FLOP of the indexers per (query, key) pair.
+        decode_flop: Attention FLOP of a decode per key, in full layers.
+        windowed_decode_flop: Attention FLOP of a decode per key, in windowed layers.
+        prefill_flop: Attention FLOP of a prefill per pair, in full layers.
+        windowed_prefill_flop: Attention FLOP of a prefill per pair, in windowed layers.
+        prefill_token_bytes: Bytes of queries read and outputs written per token of a prefill.
+        short_all_reduces: Number of all-reduces of a few values per token in a step under tensor
+            parallelism.
+        routed_experts: Number of routed experts of the model; 0 for a dense model.
+        top_k: Number of routed experts that a token uses.
         expert_width: Width of one expert's feed-forward layer.
-        expert_weights: Weights of one expert's slice on one GPU, over the layers.
-        expert_weight_bytes: Bytes of each of these weights.
-        expert_flop_per_s: Rate of the experts' number format.
-        expert_spread: GPUs over which the experts are distributed.
-        expert_cut: GPUs over which each expert is cut.
-        exchange_copies: Copies of a token sent between data-parallel ranks; 0 without exchange.
+        expert_weights: Number of weights of one expert's slice on one GPU, over all layers.
+        expert_weight_bytes: Bytes per weight of an expert.
+        expert_flop_per_s: Peak FLOP/s in the experts' number format.
+        expert_spread: Number of GPUs over which whole experts are distributed.
+        expert_cut: Number of GPUs over which each expert is split.
+        exchange_copies: Number of copies of a token sent between data-parallel ranks; 0 without
+            exchange.
     """
 
     layers: Values
@@ -172,7 +176,7 @@ def fact_row(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> tuple[float, ...]:
     """Return the numbers of one deployment, in the order of ``CostFacts``.
 
     Raises:
-        TypeError: If a number is found that ``CostFacts`` does not declare.
+        TypeError: If a computed number is not a field of ``CostFacts``.
     """
     tp = flags.tensor_parallel_size
     dense, model_has = dense_work(model, tp), model_facts(model, tp)
@@ -199,7 +203,7 @@ def fact_row(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> tuple[float, ...]:
 
 @lru_cache(maxsize=16384)
 def model_facts(model: ModelSpec, tp: int) -> dict[str, float]:
-    """Return the numbers of a model's layers on one of ``tp`` GPUs, whatever the GPU."""
+    """Return the numbers of a model's layers on one of ``tp`` GPUs, which fit any GPU model."""
     dense = dense_work(model, tp)
     found = layer_work.attention_facts(model, tp) | {
         "moe_layers": float(model.moe_layers),
@@ -217,14 +221,14 @@ _NO_EXPERTS = MoeFfnSpec(0, 0, 0)
 
 
 def _expert_facts(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> dict[str, float]:
-    """Return the numbers of the routed experts; a dense model has none, of no width."""
+    """Return the numbers of the routed experts; a dense model has 0 experts of width 0."""
     moe, ranks = model.moe or _NO_EXPERTS, flags.tensor_parallel_size * flags.data_parallel_size
     spread = flags.expert_parallel_size
     cut = ranks // spread
     weights, held = model.precisions.experts, layer_work.expert_weights(moe, model.hidden_size, cut)
-    # Without data parallelism every rank has every token, so that the all-reduce after the experts
-    # is the only exchange (vLLM's FusedMoE without all-to-all kernels). With gathers, or experts
-    # that are cut, every token is sent to every rank.
+    # Without data parallelism every rank has every token, and the all-reduce after the experts is
+    # the only exchange (vLLM's FusedMoE without all-to-all kernels). With gathers or split experts,
+    # every token is sent to every rank.
     copies = min(moe.top_k, ranks) if cut == 1 and not flags.gathers else ranks
     return {
         "routed_experts": float(moe.experts),
@@ -241,7 +245,7 @@ def _expert_facts(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> dict[str, flo
 
 @dataclass(frozen=True)
 class DenseWork:
-    """Work of all multiplications except the routed experts' that does not depend on the GPU."""
+    """Weight bytes and FLOP of all multiplications except the routed experts', for any GPU."""
 
     weight_bytes: float
     token_flop: tuple[tuple[Precision, float], ...]
@@ -251,7 +255,7 @@ class DenseWork:
 
 @lru_cache(maxsize=16384)
 def dense_work(model: ModelSpec, tp: int) -> DenseWork:
-    """Return weight bytes and FLOP of the dense matrix products on one of ``tp`` GPUs."""
+    """Return the weight bytes and the FLOP of the dense matrix products on one of ``tp`` GPUs."""
     dense = layer_work.dense_matmuls(model, tp)
     return DenseWork(
         sum(m.weight_bytes for m in dense),
@@ -262,64 +266,68 @@ def dense_work(model: ModelSpec, tp: int) -> DenseWork:
 
 
 def _flop_by_format(matmuls: Sequence[layer_work.MatMul]) -> tuple[tuple[Precision, float], ...]:
-    """Return the FLOP per row of each number format, whose rate depends on the GPU."""
+    """Return the FLOP per row in each number format, whose rate depends on the GPU."""
     flop: dict[Precision, float] = {}
     for matmul in matmuls:
         flop[matmul.weights] = flop.get(matmul.weights, 0.0) + matmul.flop_per_row
     return tuple(flop.items())
 
 
-# Cost of sampling: bytes that the kernels of vLLM's own sampler move, and their measured times.
+# Cost of sampling: bytes that the kernels of vLLM's sampler read and write, and their measured
+# times.
 #
 # vLLM 0.15.1 samples with PyTorch's operators, one kernel each. Every kernel reads and writes all
-# logits of all requests of the step. FlashInfer's sampler has to be asked for
-# (``VLLM_USE_FLASHINFER_SAMPLER``). A kernel's bytes are those of its operands and results per
-# logit: 4 in fp32, 8 in int64, 1 for a mask. A row that a softmax reads again comes from the
-# cache.
+# logits of all requests of the step. FlashInfer's sampler is used only on request
+# (``VLLM_USE_FLASHINFER_SAMPLER``). The bytes of a kernel are those of its operands and results per
+# logit: 4 in fp32, 8 in int64, 1 for a mask. A row that a softmax reads twice is read from memory
+# once.
 #
-# Two things were timed on an H100 (``python scripts/time_sampler.py``,
-# ``data/kernels/sampler_h100_sxm.csv``): the kernels' distance from the datasheet's bandwidth, and
+# Two quantities were measured on an H100 (``python scripts/time_sampler.py``,
+# ``data/kernels/sampler_h100_sxm.csv``): the kernels' slowdown relative to the peak bandwidth, and
 # their time that does not depend on the batch. Both are fitted with non-negative terms (``python
-# scripts/fit_sampler.py``, mean error 11 % over 240 points). Other GPUs are assumed to be as far
-# from their bandwidth. Host work beside a running step is not counted: it prepares the ids of all
-# output tokens for penalties.
+# scripts/fit_sampler.py``, mean error 11 % over 240 points). For other GPUs the slowdown is assumed
+# to be equal. Host work that overlaps with a running step is not counted, such as preparing the ids
+# of all output tokens for penalties.
 
-#: bf16 logits become fp32 (``vllm/v1/sample/sampler.py: forward``).
+#: Bytes per logit of converting bf16 logits to fp32 (``vllm/v1/sample/sampler.py: forward``).
 _COPY = 2 + 4
-#: Finding the largest logit (``greedy_sample``, and the end of ``random_sample``).
+#: Bytes per logit of finding the maximum (``greedy_sample``, and the end of ``random_sample``).
 _LARGEST = 4
 _SOFTMAX = 4 + 4
-#: Division by the temperature, softmax, exponential noise, division by the noise
-#: (``random_sample``).
+#: Bytes per logit of dividing by the temperature, softmax, drawing exponential noise and dividing
+#: by the noise (``random_sample``).
 _DRAW = (4 + 4) + _SOFTMAX + 4 + (4 + 4 + 4)
-#: Comparison to a mask, then ``masked_fill_``.
+#: Bytes per logit of comparing to get a mask, and of ``masked_fill_``.
 _MASK = (4 + 1) + (4 + 1 + 4)
-#: ``apply_top_k_only``: ``topk`` reads all logits once per 8 bits of the key and once to gather.
+#: Bytes per logit of ``apply_top_k_only``: ``topk`` reads all logits once per 8 bits of the key,
+#: and once to gather.
 _COUNT = 5 * 4 + _MASK
-#: A radix sort of fp32 keys with (row, index) pairs of 8 bytes: numbering, a histogram, four
-#: passes over keys and pairs, a histogram and one pass over the pairs by row, then values and int64
-#: indices (PyTorch, ``aten/src/ATen/native/cuda/SortStable.cu: segmented_sort_pairs_by_full_sort``,
-#: for fewer than 128 rows, on CUB's radix sort of 8 bits at a time).
+#: Bytes per logit of a radix sort of fp32 keys with (row, index) pairs of 8 bytes: numbering, a
+#: histogram, four passes over keys and pairs, a histogram and one pass over the pairs by row, then
+#: values and int64 indices (PyTorch, ``aten/src/ATen/native/cuda/SortStable.cu:
+#: segmented_sort_pairs_by_full_sort``, for fewer than 128 rows, with CUB's radix sort of 8 bits per
+#: pass).
 _SORT = 8 + 4 + 4 * 2 * (4 + 8) + (8 + 2 * 8) + (8 + 4 + 4 + 8)
-#: ``apply_top_k_top_p``: sort, softmax, running sum, mask, and a copy scattered back by index.
+#: Bytes per logit of ``apply_top_k_top_p``: sort, softmax, running sum, mask, and a copy that is
+#: scattered back by index.
 _MASS = _SORT + _SOFTMAX + (4 + 4) + _MASK + (4 + 4) + (4 + 8 + 4)
-#: ``MinPLogitsProcessor``: softmax, its largest, mask.
+#: Bytes per logit of ``MinPLogitsProcessor``: softmax, its maximum, mask.
 _RATIO = _SOFTMAX + 4 + _MASK
-#: ``apply_penalties``: counts in int64 cleared and compared, of the prompt and of the output. The
-#: repetition kernel reads both masks and few logits. Presence and frequency penalties are computed
-#: with it in any case.
+#: Bytes per logit of ``apply_penalties``: int64 counts of the prompt and of the output are cleared
+#: and compared. The repetition kernel reads both masks and few logits. Presence and frequency
+#: penalties are computed with it even if they are not requested.
 _PENALTIES = 2 * (8 + 8 + 1) + (1 + 1) + (8 + 4 + 4 + 4 + 4) + (1 + 4 + 4 + 4 + 4)
 
 
 @dataclass(frozen=True)
 class SamplerKernels:
-    """Bytes and times of the kernels that a setting of the sampler asks for.
+    """Bytes and times of the kernels that a sampling setting needs.
 
     Attributes:
         logit_bytes: Bytes read and written per logit.
-        slowdown: Time of the kernels over that of the bytes at the datasheet's bandwidth.
-        launch_s: Time that does not depend on the batch or the vocabulary.
-        logit_s: Time of a block per logit of its row; rows are processed side by side.
+        slowdown: Ratio of the kernels' time to the time of these bytes at the peak bandwidth.
+        launch_s: Seconds that depend on neither batch nor vocabulary.
+        logit_s: Seconds of a thread block per logit of its row; rows are processed in parallel.
     """
 
     logit_bytes: float
@@ -328,9 +336,9 @@ class SamplerKernels:
     logit_s: float
 
 
-#: Fitted values of ``scripts/fit_sampler.py`` to two digits: first for taking the likeliest
-#: token, then the additional kernels for sampling, for a top-p, for a top-k with or without it, for
-#: a min-p, and for penalties.
+#: Values fitted by ``scripts/fit_sampler.py``, to two digits: first for greedy sampling, then for
+#: the additional kernels of random sampling, of top-p, of top-k with or without top-p, of min-p,
+#: and of penalties.
 TAKEN = SamplerKernels(_COPY + _LARGEST, 1.4, 1.1e-5, 2.5e-11)
 DRAWN = SamplerKernels(_DRAW, 1.2, 1.1e-5, 2.7e-10)
 MASS = SamplerKernels(_MASS, 2.1, 7.5e-5, 7.8e-10)
@@ -341,7 +349,7 @@ PENALIZED = SamplerKernels(_PENALTIES, 1.3, 2.5e-5, 0.0)
 
 
 def sampler_kernels(sampling: Sampling) -> tuple[SamplerKernels, ...]:
-    """Return the kernels that settings ask for."""
+    """Return the kernels that given sampling settings need."""
     is_drawn, mass = not sampling.is_greedy, sampling.top_p < 1
     kernels = (
         (TAKEN, True),
@@ -355,11 +363,12 @@ def sampler_kernels(sampling: Sampling) -> tuple[SamplerKernels, ...]:
 
 
 class SamplerTime(NamedTuple):
-    """Coefficients of launch + vocabulary x (logit + requests x bytes / bandwidth) seconds.
+    """Coefficients of the sampler's time per step.
+
+    Seconds = launch_s + vocabulary x (logit_s + requests x timed_bytes / memory bandwidth).
 
     Attributes:
-        timed_bytes: Bytes per logit: as many as take the measured time at the datasheet's
-            bandwidth.
+        timed_bytes: Bytes per logit that take the measured time at the peak bandwidth.
         launch_s: Seconds per step.
         logit_s: Seconds per step and logit of the vocabulary.
     """
@@ -369,13 +378,13 @@ class SamplerTime(NamedTuple):
     logit_s: float
 
 
-#: Sampler time of a model without output tokens.
+#: Sampler time of a model that generates no tokens.
 NO_SAMPLER = SamplerTime(0.0, 0.0, 0.0)
 
 
 @lru_cache(maxsize=1024)
 def sampler_time(sampling: Sampling) -> SamplerTime:
-    """Return the time of the kernels that settings ask for."""
+    """Return the total time of the kernels that given sampling settings need."""
     asked = sampler_kernels(sampling)
     return SamplerTime(
         sum(kernels.logit_bytes * kernels.slowdown for kernels in asked),

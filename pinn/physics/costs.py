@@ -1,7 +1,7 @@
-"""Costs of one unit of work of a deployment at its GPU's datasheet rates.
+"""Costs per unit of work, in seconds at the GPU's memory bandwidth, FLOP/s and link bandwidth.
 
-The features of a step are sums over the batch times these constants. A Go program or a table
-reader therefore needs nothing else of the model and the GPU. Each constant has one formula.
+The features of a step are sums over the batch, multiplied by these costs. A Go program or a reader
+of tables therefore needs no other facts about the model and the GPU. Each cost has one formula.
 """
 
 from __future__ import annotations
@@ -22,53 +22,53 @@ from pinn.specs.model import ModelSpec, Sampling
 from pinn.specs.precision import ACTIVATION_BYTES
 from pinn.units import GIB
 
-# The longer formulas of ``StepCosts``, each a function of a deployment's numbers.
+# Longer formulas of ``StepCosts``. Each is a function of a deployment's numbers.
 
-#: Share of a parallel layer's latency that lies around its all-reduces: 3 us of the 10 us of the
-#: feature ``parallel_layer``, by the overhead and the total in its prior.
+#: Share of a parallel layer's latency outside its all-reduces: 3 us of the 10 us in the prior of
+#: the feature ``parallel_layer``.
 AROUND_ALL_REDUCE = 0.3
 
 
-#: Largest message that vLLM's own all-reduce sends in one shot with more than 4 GPUs, in bytes
+#: Maximum bytes of a message that vLLM's own all-reduce sends in one shot with more than 4 GPUs
 #: (csrc/custom_all_reduce.cuh; 512 KiB for up to 4 GPUs).
 ONE_SHOT_BYTES = 2.0**18
 
 
 def token_bytes(w: CostFacts) -> Values:
-    """Return the bytes of one token's residual stream."""
+    """Return the bytes of one token in the residual stream."""
     return w.hidden_size * ACTIVATION_BYTES
 
 
 def weights_s(w: CostFacts) -> Values:
-    """Return the seconds of reading all weights except the routed experts' once."""
+    """Return the seconds to read all weights except the routed experts' once."""
     return w.dense_weight_bytes / w.memory_bytes_per_s
 
 
-#: Launches of a prompt's recurrent layer beyond those of attention, in launches of a dense layer.
-#: vLLM 0.20.1's gated delta net makes about 16 launches between two pieces of a graph, where
-#: attention makes three. Eight of them are Triton kernels, which Python starts
-#: (model_executor/layers/mamba/gdn_linear_attn.py: _forward_core, fla/ops/chunk.py). Two families
-#: of steps that launching alone decides (B300, vLLM 0.20.1, beyond the captured size) give this and
-#: the time of a dense layer: 1,024 tokens of Qwen3-32B on 8 GPUs take 17.7 ms, 64 dense layers;
-#: Qwen3.6-35B-A3B takes 40 to 42 whatever its tokens, 30 of its 40 layers recurrent. An assumption:
-#: other kinds of mixers are alike.
+#: Launches of a prompt's recurrent layer beyond those of attention, relative to a dense layer's
+#: launches. vLLM 0.20.1's gated delta net makes about 16 launches between two pieces of a graph,
+#: attention makes three. Eight of the 16 are Triton kernels, which Python starts
+#: (model_executor/layers/mamba/gdn_linear_attn.py: _forward_core, fla/ops/chunk.py). The value
+#: follows from two groups of steps that are bound by launching (B300, vLLM 0.20.1, beyond the
+#: captured size). 1,024 tokens of Qwen3-32B on 8 GPUs take 17.7 ms for 64 dense layers.
+#: Qwen3.6-35B-A3B takes 40 to 42 ms with any number of tokens; 30 of its 40 layers are recurrent.
+#: The same value is assumed for other recurrent mixers.
 STATE_LAUNCHES = 2.5
 
-#: Launch time of modules that are not compiled, relative to compiled ones: the median of three
-#: measurements in which launching dominates, in units of 0.25 ms per ``launched_layers``. They are
-#: a prompt of DeepSeek-R1 on 8 H200 (SGLang 0.5.12, 116 ms at any length, 2.3), steps of
-#: gpt-oss-120b with up to 256 prompt tokens on B200 (TensorRT-LLM, 34 ms, 2.1), and decodes of
-#: Qwen3-14B on A100 under --enforce-eager (vLLM 0.9.1, 20.6 ms, 2.1).
+#: Launch time of modules that are not compiled, relative to compiled ones. It is the median of
+#: three measurements that are dominated by launching, in units of 0.25 ms per ``launched_layers``:
+#: a prompt of DeepSeek-R1 on 8 H200 (SGLang 0.5.12, 116 ms at any length, ratio 2.3), steps of
+#: gpt-oss-120b with up to 256 prompt tokens on B200 (TensorRT-LLM, 34 ms, ratio 2.1), and decodes
+#: of Qwen3-14B on A100 with --enforce-eager (vLLM 0.9.1, 20.6 ms, ratio 2.1).
 UNCOMPILED = 2.1
 
 
 def launched_layers(w: CostFacts) -> Values:
-    """Return the kernels of all layers, in units of a 16-bit dense layer's on one GPU.
+    """Return the kernels of all layers, in units of a 16-bit dense layer's kernels on one GPU.
 
-    The numbers are assumptions, by counting launches in vLLM's modules (about ten in a dense
-    layer). Routing, sorting and two grouped multiplications of experts add eight. The down and up
-    projections of latent attention with their norms, concatenation and copies add eight. Shared
-    experts add four and quantizing activations three. Recurrent layers have ``STATE_LAUNCHES``.
+    The numbers are assumptions from counting launches in vLLM's modules; a dense layer has about
+    ten. Experts add eight (routing, sorting, two grouped multiplications). Latent attention adds
+    eight (down and up projections with norms, concatenation and copies). Shared experts add four,
+    and quantizing activations adds three. Recurrent layers add ``STATE_LAUNCHES``.
     """
     experts = 0.8 * w.moe_layers + 0.4 * w.shared_layers
     layers = w.layers + experts + 0.8 * w.latent_layers + STATE_LAUNCHES * w.state_layers
@@ -77,37 +77,38 @@ def launched_layers(w: CostFacts) -> Values:
 
 
 def activation_token_s(w: CostFacts) -> Values:
-    """Return the seconds in which kernels between the multiplications move one token."""
+    """Return the seconds per token in which the kernels between multiplications move its data."""
     return w.small_kernel_elements * ACTIVATION_BYTES / w.memory_bytes_per_s
 
 
 def experts(w: CostFacts) -> Values:
-    """Return the number of routed experts on this GPU."""
+    """Return the number of routed experts on each GPU."""
     return w.routed_experts / w.expert_spread
 
 
 def expert_read_s(w: CostFacts) -> Values:
-    """Return the seconds of reading one expert in every MoE layer."""
+    """Return the seconds to read one expert in every MoE layer."""
     return w.expert_weights * w.expert_weight_bytes / w.memory_bytes_per_s
 
 
 def expert_copies(w: CostFacts) -> Values:
-    """Return a token's copies per GPU: top-k expert slices, or the share that is on this GPU."""
+    """Return the expert slices that a token uses on a GPU: top-k, or this GPU's share of top-k."""
     return w.top_k / w.expert_spread
 
 
 def expert_activation_token_s(w: CostFacts) -> Values:
-    """Return the seconds of gathering one token's states for experts, and scattering results."""
+    """Return the seconds to gather one token's states for its experts and scatter the results."""
     width = 2 * w.hidden_size + 3 * w.expert_width / w.expert_cut
     passes = expert_copies(w) * width * w.moe_layers
     return passes * ACTIVATION_BYTES / w.memory_bytes_per_s
 
 
 def parallel_layers(w: CostFacts) -> Values:
-    """Return the parallel layers, less the savings of faster and of fused all-reduce kernels.
+    """Return the number of tensor-parallel layers, less what faster or fused all-reduces save.
 
-    A faster kernel saves its share, a fused one the overhead around a layer's all-reduces. A short
-    all-reduce and the small kernels around it take about as long as a layer's two.
+    A faster kernel saves its share of the latency. A fused kernel saves the overhead around a
+    layer's all-reduces. A short all-reduce, with the small kernels around it, takes about as long
+    as the two all-reduces of a layer.
     """
     layers = w.layers * (1 - AROUND_ALL_REDUCE * w.fused_all_reduce) + w.short_all_reduces
     return layers * (w.tensor_parallel_size > 1) * (1 - w.faster_all_reduce)
@@ -119,26 +120,27 @@ def all_reduces(w: CostFacts) -> Values:
 
 
 def all_reduce_token_s(w: CostFacts) -> Values:
-    """Return the link seconds of one token's all-reduces.
+    """Return the seconds on the links for the all-reduces of one token.
 
-    A ring moves 2 (p - 1) / p of the message over each link (Patarasuk and Yuan 2009).
+    A ring moves 2 (p - 1) / p of the message over each link of p GPUs (Patarasuk and Yuan 2009).
     """
     tp = w.tensor_parallel_size
     return all_reduces(w) * token_bytes(w) * 2 * (tp - 1) / tp / w.link_bytes_per_s
 
 
 def exchange_token_s(w: CostFacts) -> Values:
-    """Return the link seconds of one token's dispatch and combine between data-parallel ranks."""
+    """Return the link seconds to dispatch one token to data-parallel ranks and combine results."""
     ranks = w.tensor_parallel_size * w.data_parallel_size
     remote = (ranks - 1) / ranks
     return w.moe_layers * 2 * w.exchange_copies * remote * token_bytes(w) / w.link_bytes_per_s
 
 
 def offload_s(w: CostFacts) -> Values:
-    """Return the seconds of reading offloaded weights over PCIe.
+    """Return the seconds to read the offloaded weights over PCIe.
 
-    Parameters are offloaded until vLLM's flag or the model is used up. The flag counts GiB per GPU
-    (vllm/config/cache.py: cpu_offload_gb), and a GPU of a pipeline holds its stage alone.
+    Weights are offloaded until vLLM's flag or the model is used up. The flag counts GiB per GPU
+    (vllm/config/cache.py: cpu_offload_gb), and each GPU of a pipeline only has the weights of its
+    stage.
     """
     read_s = weights_s(w) + experts(w) * expert_read_s(w)
     held_bytes = read_s * w.memory_bytes_per_s / w.pipeline_parallel_size
@@ -146,57 +148,59 @@ def offload_s(w: CostFacts) -> Values:
 
 
 def cost(formula: Callable[[CostFacts], Values]) -> Any:
-    """Declare a field of ``StepCosts`` by its formula; values are ``[n]`` for ``n`` deployments."""
+    """Declare a field of ``StepCosts`` by its formula, with a value per deployment."""
     return field(metadata={"formula": formula})
 
 
 @dataclass(frozen=True)
 class StepCosts:
-    """Seconds at datasheet rates per unit of work on one GPU; fields are arrays of one shape.
+    """Seconds per unit of work on one GPU, at its memory bandwidth, FLOP/s and link bandwidth.
 
-    Each field is declared with its formula.
+    Each field is declared with its formula. All fields are arrays of one shape.
 
     Attributes:
-        layers: Transformer layers.
-        moe_layers: Layers with routed experts.
-        quantized_layers: Layers whose activations are quantized in every step by kernels of their
-            own.
-        launched_layers: Layers weighted by their kernels: one with experts or latent attention
-            counts for more.
-        parallel_layers: Layers with a tensor-parallel all-reduce, in units of vLLM's own kernel.
-        graph_tokens: Largest captured CUDA graph, in tokens.
-        graph_requests: Decodes of the largest captured step without prompts; 0 for no limit.
-        gemm_weights_s: Reading every weight except the routed experts' once.
-        gemm_token_s: Computing these weights for one token, without the output head.
-        head_sequence_s: Computing the output head for one sequence.
-        sampled_request_s: Moving the logits of one request through the sampler's kernels; every
-            rank of a tensor-parallel group samples from the gathered logits.
-        sampled_step_s: Time of the sampler's kernels in a step that does not depend on its
-            requests.
+        layers: Number of layers.
+        moe_layers: Number of layers with routed experts.
+        quantized_layers: Number of layers with separate kernels that quantize activations in every
+            step.
+        launched_layers: Number of layers, weighted by their number of kernels: layers with experts
+            or latent attention have a weight above 1.
+        parallel_layers: Number of layers with a tensor-parallel all-reduce, in units of vLLM's own
+            all-reduce.
+        graph_tokens: Tokens of the largest captured CUDA graph.
+        graph_requests: Number of decodes of the largest captured step without prompts; 0 for no
+            limit.
+        gemm_weights_s: Reading all weights except the routed experts' once.
+        gemm_token_s: Arithmetic per token with these weights, without the output head.
+        head_sequence_s: Arithmetic per sequence in the output head.
+        sampled_request_s: Moving one request's logits through the sampler's kernels. Every rank of
+            a tensor-parallel group samples from the gathered logits.
+        sampled_step_s: Time of the sampler's kernels per step that does not depend on the requests.
         activation_token_s: Moving one token through the kernels between the multiplications.
-        experts: Routed experts on this GPU; 0 for a dense model.
+        experts: Number of routed experts on each GPU; 0 for a dense model.
         expert_share: Probability that a token uses a given expert: top-k / experts.
         expert_read_s: Reading one expert in every MoE layer.
-        expert_token_s: Computing this GPU's share of one token's top-k experts.
-        expert_activation_token_s: Gathering and scattering that share.
-        expert_replicas: Data-parallel replicas whose tokens share the experts.
-        kv_read_s: Reading one cached token in the layers that see everything, or in their indexers.
-        windowed_kv_read_s: Reading one cached token in the layers that see a limited number; a
-            recurrent state counts as one, read and written.
+        expert_token_s: Arithmetic per token with this GPU's share of the token's top-k experts.
+        expert_activation_token_s: Gathering and scattering a token's states for that share.
+        expert_replicas: Number of data-parallel replicas whose tokens share the experts.
+        kv_read_s: Reading one cached token in layers without a limit on keys, or in indexers.
+        windowed_kv_read_s: Reading one cached token in layers with a limited number of keys; a
+            recurrent state counts as one token, which is read and written.
         decode_pair_s: Attention arithmetic of a decode per key, in full layers.
         windowed_decode_pair_s: Attention arithmetic of a decode per key, in windowed layers.
-        decode_attention_time: Time of decode attention by the engine's own kernels over vLLM's.
-        prefill_token_s: Queries in and outputs out of prefill attention, per token.
+        decode_attention_time: Ratio of the times of the engine's and vLLM's decode attention.
+        prefill_token_s: Reading queries and writing outputs of prefill attention, per token.
         prefill_pair_s: Attention arithmetic of a prefill per pair, in full layers.
         windowed_prefill_pair_s: Attention arithmetic of a prefill per pair, in windowed layers.
-        all_reduces: All-reduces of a step's hidden states, in units of vLLM's own kernel; 0 on one
-            GPU.
-        all_reduce_token_bytes: Message of one all-reduce, per token.
-        one_shot_bytes: Largest message of a one-shot or fused all-reduce.
-        all_reduce_token_s: Moving one token's all-reduces over the GPU links.
-        small_all_reduce_token_s: Moving a token of a small message, in units of vLLM's own kernel.
-        exchange_token_s: Moving one token to its experts and back between GPUs.
-        pipeline_token_s: Handing one token from stage to stage.
+        all_reduces: Number of all-reduces of hidden states per step, in units of vLLM's own
+            all-reduce; 0 on one GPU.
+        all_reduce_token_bytes: Bytes of the message of one all-reduce, per token.
+        one_shot_bytes: Maximum bytes of a message of a one-shot or fused all-reduce.
+        all_reduce_token_s: Moving one token over the GPU links in all its all-reduces.
+        small_all_reduce_token_s: Moving one token in small messages, in units of vLLM's own
+            all-reduce.
+        exchange_token_s: Moving one token between GPUs to its experts and back.
+        pipeline_token_s: Sending one token from each pipeline stage to the next.
         offload_s: Reading the weights in host memory over PCIe.
     """
 
@@ -255,11 +259,11 @@ class StepCosts:
     offload_s: Values = cost(offload_s)
 
     def reshape(self, *shape: int) -> StepCosts:
-        """Return the costs with every field reshaped."""
+        """Return the costs with every field reshaped to ``shape``."""
         return StepCosts(*(getattr(self, f.name).reshape(shape) for f in fields(self)))
 
     def take(self, index: int | slice | Int[np.ndarray, " rows"]) -> StepCosts:
-        """Return the costs of the deployments at ``index``; a whole number keeps one of them."""
+        """Return the costs of the deployments at ``index``; a single index drops the dimension."""
         return StepCosts(*(np.atleast_1d(getattr(self, f.name)[index]) for f in fields(self)))
 
 
@@ -271,7 +275,7 @@ def step_costs(deployments: Sequence[Deployment]) -> StepCosts:
     """Return the costs of ``n`` deployments, with fields of shape ``[n]``.
 
     Raises:
-        PinnError: If one of them uses speculative decoding, whose steps are more than one pass
+        PinnError: If a deployment uses speculative decoding, whose steps consist of several passes
             (``pinn.surrogate.deployment_features``).
     """
     if any(d.recipe.speculation is not None for d in deployments):
@@ -284,7 +288,7 @@ def step_costs(deployments: Sequence[Deployment]) -> StepCosts:
 
 
 def model_costs(deployments: Sequence[Deployment]) -> StepCosts:
-    """Return the costs of a pass of each deployment's model, with fields of shape ``[n]``."""
+    """Return the costs of one pass through the model of each of ``n`` deployments."""
     return _costs_of_rows([_fact_row(d, d.model, d.sampling) for d in deployments])
 
 
@@ -294,7 +298,7 @@ def _costs_of_rows(rows: Sequence[tuple[float, ...]]) -> StepCosts:
 
 
 def draft_costs(deployment: Deployment, draft: ModelSpec, sampling: Sampling) -> StepCosts:
-    """Return the costs of a pass of a deployment's draft model, with fields of shape ``[1]``.
+    """Return the costs of one pass through a deployment's draft model, with fields ``[1]``.
 
     Args:
         deployment: Deployment whose flags and GPU apply.
@@ -304,7 +308,7 @@ def draft_costs(deployment: Deployment, draft: ModelSpec, sampling: Sampling) ->
     return _costs_of_rows([_fact_row(deployment, draft, sampling)])
 
 
-#: Function that returns the flags of a recipe on which costs depend.
+#: Function that returns the settings of a configuration that costs depend on.
 _OF_RECIPE = attrgetter(*Flags._fields[: Flags._fields.index("gathers")])
 
 

@@ -1,4 +1,4 @@
-"""Work of a layer: matrix multiplications, small kernels, recurrent mixers."""
+"""Work of a layer: matrix multiplications, small kernels and recurrent mixers."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from pinn.specs.mixers import MAMBA1, LinearMixerSpec, Projection
 from pinn.specs.model import AttentionSpec, LatentAttentionSpec, LayerGroup, ModelSpec, MoeFfnSpec
 from pinn.specs.precision import ACTIVATION_BYTES, Precision, precision
 
-# The matrix multiplications of one engine step, as one GPU of the group runs them.
+# The matrix multiplications of one engine step on one GPU of the tensor-parallel group.
 
 
 @dataclass(frozen=True)
 class MatMul:
-    """A weight matrix ``[k, n]`` that activations ``[rows, k]`` are multiplied with.
+    """A weight matrix ``[k, n]`` that activations ``[rows, k]`` are multiplied by.
 
     Attributes:
         name: Name of the matrix in vLLM's model code, such as ``qkv_proj``.
@@ -22,7 +22,7 @@ class MatMul:
         k: Input width on one GPU.
         count: Number of layers that have the matrix.
         weights: Number format of the matrix.
-        per_sequence: Whether only the last token of each sequence passes it (the output head).
+        per_sequence: Whether only the last token of each sequence is multiplied (output head).
     """
 
     name: str
@@ -34,21 +34,22 @@ class MatMul:
 
     @property
     def weight_bytes(self) -> float:
-        """Return the bytes of the matrix, over all layers that have it."""
+        """Return the bytes of the matrix, summed over all layers that have it."""
         return self.count * self.n * self.k * self.weights.bytes_per_weight
 
     @property
     def flop_per_row(self) -> float:
-        """Return FLOP per row over the layers: a multiply and an add per weight."""
+        """Return the FLOP per row over all layers: one multiply and one add per weight."""
         return 2.0 * self.count * self.n * self.k
 
 
 @lru_cache(maxsize=16384)
 def dense_matmuls(model: ModelSpec, tensor_parallel_size: int) -> tuple[MatMul, ...]:
-    """Return every multiplication that a text token passes, except the routed experts'.
+    """Return all multiplications that a text token passes, except those of routed experts.
 
-    Column-parallel and row-parallel cuts are as in Megatron-LM (arXiv 1909.08053, section 3), which
-    vLLM follows. KV heads fewer than the tensor-parallel size are replicated. Biases are omitted.
+    Column-parallel and row-parallel splits are as in Megatron-LM (arXiv 1909.08053, section 3),
+    which vLLM follows. If there are fewer KV heads than tensor-parallel ranks, they are replicated.
+    Biases are omitted.
     """
     found: list[MatMul] = []
     for group in model.layer_groups:
@@ -64,7 +65,7 @@ def dense_matmuls(model: ModelSpec, tensor_parallel_size: int) -> tuple[MatMul, 
 
 @lru_cache(maxsize=16384)
 def idle_matmuls(model: ModelSpec, tensor_parallel_size: int) -> tuple[MatMul, ...]:
-    """Return the matrices of layers that no text token passes: they only take memory."""
+    """Return the matrices of layers that no text token passes, which take memory but no time."""
     groups = (group for group in model.layer_groups if not group.runs)
     return tuple(m for group in groups for m in _group_matmuls(model, group, tensor_parallel_size))
 
@@ -108,11 +109,11 @@ def _projected(
 def latent_matmuls(
     attention: LatentAttentionSpec, hidden: int, heads: int, count: int, weights: Precision
 ) -> Iterator[MatMul]:
-    """Yield MLA's matrices: down-projections are replicated, up-projections are cut by heads.
+    """Yield MLA's matrices: down-projections are replicated, up-projections are split by heads.
 
-    ``heads`` is the number on one rank. ``kv_b_proj`` also stands for its absorbed form in decode:
-    multiplying queries into the latent space and outputs back reads the same weights and costs the
-    same operations per token.
+    ``heads`` is the number of heads on one rank. ``kv_b_proj`` also represents its absorbed form in
+    decode. That form multiplies queries into the latent space and outputs back, with the same
+    weights and the same FLOP per token.
     """
     queries, own = heads * attention.head_dim, attention.kv_width * (not attention.shares_cache)
     if attention.q_lora_rank is None:
@@ -136,7 +137,7 @@ def _ffn_matmuls(model: ModelSpec, group: LayerGroup, tp: int) -> Iterator[MatMu
         yield from _mlp(ffn.width, ffn.gated, hidden, group.count, tp, formats.dense_ffn, "")
         return
     yield MatMul("router", ffn.experts, hidden, group.count, precision("bf16"))
-    if ffn.latent_width is not None:  # nemotron_h.py: fc1_latent_proj, fc2_latent_proj
+    if ffn.latent_width is not None:  # source: nemotron_h.py: fc1_latent_proj, fc2_latent_proj
         yield MatMul("latent_down_proj", ffn.latent_width, hidden, group.count, formats.dense_ffn)
         yield MatMul("latent_up_proj", hidden, ffn.latent_width, group.count, formats.dense_ffn)
     if ffn.shared_width:
@@ -153,38 +154,38 @@ def _mlp(
 
 
 def expert_weights(ffn: MoeFfnSpec, hidden_size: int, expert_tensor_parallel_size: int) -> float:
-    """Return the number of weights of one routed expert's slice on one GPU."""
+    """Return the number of weights of one routed expert's slice on one GPU, per layer."""
     local = -(-ffn.width // expert_tensor_parallel_size)
     return (2 + ffn.gated) * local * ffn.stream_width(hidden_size)
 
 
 # Elements moved by small kernels between multiplications: norms, rotary embedding, activations.
 
-#: A norm with the residual's add reads two rows of the hidden size and writes two; one is before
-#: each mixer and one before each feed-forward part (vllm/model_executor/layers/layernorm.py).
+#: Rows of the hidden size that a norm with residual add reads (two) and writes (two). There is one
+#: before each mixer and one before each feed-forward part
+#: (vllm/model_executor/layers/layernorm.py).
 NORM_PASSES = 4.0
-#: Several residual streams are read before a half of a layer, and read and written after it (vLLM
-#: 0.20.1 model_executor/layers/mhc.py: mhc_pre, mhc_post).
+#: Passes over each of several residual streams per half layer: a read before it, and a read and a
+#: write after it (vLLM 0.20.1 model_executor/layers/mhc.py: mhc_pre, mhc_post).
 STREAM_PASSES = 3.0
-#: The output of a projection is read and written once more: rotary embedding, norms of queries and
-#: keys, copies into the cache.
+#: Passes over the output of a projection: one more read and write, for rotary embedding, norms of
+#: queries and keys, and copies into the cache.
 OUTPUT_PASSES = 2.0
-#: A gated activation function reads both halves and writes one.
+#: Passes of a gated activation function: it reads both halves and writes one half.
 GATED_PASSES = 1.5
-#: Passes saved by static scales: the preceding kernel writes the input of a multiplication in
-#: fp8.
+#: Passes saved by static scales: the kernel before a multiplication writes its input in fp8.
 STATIC_SAVES = 0.5
-#: Matrices whose outputs go to the residual stream, which norms count, or that choose experts.
+#: Matrices whose output is added to the residual stream, which norms count, or selects experts.
 _COUNTED = ("o_proj", "out_proj", "down_proj", "router")
 
 
 @lru_cache(maxsize=16384)
 def small_kernel_elements(model: ModelSpec, tensor_parallel_size: int) -> float:
-    """Return the 16-bit elements read or written for one token on one GPU, over the layers.
+    """Return the 16-bit elements read or written per token on one GPU, over all layers.
 
-    Norms are not cut by tensor parallelism, the rest is. Routed experts are counted apart
-    (``expert_activation_token_s``). Scaling of inputs in each step is part of the times of
-    multiplications.
+    Tensor parallelism splits everything but norms. Routed experts are counted separately
+    (``expert_activation_token_s``). The scaling of inputs in each step is included in the times of
+    the multiplications.
     """
     halves = sum(group.count * group.halves for group in model.layer_groups if group.runs)
     matmuls = [m for m in dense_matmuls(model, tensor_parallel_size) if not m.per_sequence]
@@ -201,7 +202,7 @@ def _moved(matmul: MatMul) -> float:
     return passes * matmul.n - saved
 
 
-# Work of a model's mixers, and all-reduces around its layers, for any GPU.
+# Work of a model's mixers, and number of all-reduces around its layers, for any GPU.
 
 _OF_MIXERS = (
     "latent_layers", "state_layers", "kv_width", "windowed_kv_width", "state_bytes",
@@ -212,18 +213,18 @@ _OF_MIXERS = (
 
 @lru_cache(maxsize=16384)
 def attention_facts(model: ModelSpec, tp: int) -> dict[str, float]:
-    """Return the work of mixers, and numbers of the layers around them, on one of ``tp`` GPUs.
+    """Return the work of the mixers, and numbers of the layers around them, on one of ``tp`` GPUs.
 
-    The names are those of ``CostFacts``. ``windowed`` layers see a limited number of keys: a
-    window, the choice of an indexer, or a recurrent state, which counts as one key.
+    Keys are fields of ``CostFacts``. ``windowed`` layers see a limited number of keys: a window,
+    the selection of an indexer, or a recurrent state, which counts as one key.
     """
     groups, window = [g for g in model.layer_groups if g.runs], model.window_tokens or 1
     found = dict.fromkeys(_OF_MIXERS, 0.0)
     for group in groups:
         for name, value in _mixer_facts(group.attention, group.count, tp, window).items():
             found[name] += value
-    # Pairs are counted in one direction only. That is right for a window, which reaches half of its
-    # width in each direction.
+    # Pairs are counted in one direction only. For a window this is right without a factor, since it
+    # extends by half of its width in each direction.
     found["prefill_flop"] *= 1 + model.bidirectional
     return found | {
         "layers": sum(g.count * g.halves for g in groups) / 2,
@@ -235,19 +236,19 @@ def _mixer_facts(mixer: models.Mixer | None, count: int, tp: int, window: int) -
     """Return the work of ``count`` equal layers: cached elements and bytes per token, and FLOP.
 
     FLOP are per key in decode and per pair in prefill. Scores and weighted values take 2 FLOP per
-    head and element each. MLA decodes in the latent space: its keys are kv_lora_rank + rope wide
-    and its values kv_lora_rank, for every head. With an indexer prompts do so too, since each query
-    has keys of its own (vLLM's FlashMLA sparse). Where keys are compressed, a token within reach
-    counts as one share of a key, and a token beyond as another. Queries and outputs have the
-    activations' format. ``window`` is the model's widest, over which a
-    narrower one is spread.
+    head and element each. MLA decodes in the latent space: for every head, keys have kv_lora_rank +
+    rope elements and values kv_lora_rank. With an indexer, prefills use the latent space, too,
+    since the queries have different keys (vLLM's FlashMLA sparse). If keys are compressed, a token
+    within reach counts as one fraction of a key, and a token beyond reach as another. Queries and
+    outputs have the activations' format. ``window`` is the model's widest window, over which
+    narrower ones are spread.
     """
     if isinstance(mixer, LinearMixerSpec):
         heads, spread = max(mixer.heads // tp, 1) * count, mixer.reach_tokens / window
         return {
             "state_layers": count,
             "state_bytes": spread * 2 * count * mixer.state_bytes(tp),
-            # A recurrent state counts as one "key", so a pair is a token.
+            # A recurrent state counts as one "key", so a pair is one token.
             "windowed_decode_flop": spread * heads * mixer.decode_flop(),
             "windowed_prefill_flop": spread * heads * mixer.token_flop(),
             "prefill_token_bytes": count * mixer.token_bytes(tp),
@@ -281,10 +282,10 @@ def _mixer_facts(mixer: models.Mixer | None, count: int, tp: int, window: int) -
 
 
 def _reduces_inside(mixer: models.Mixer | None) -> bool:
-    """Return whether a mixer sums a few values per token over ranks inside.
+    """Return whether a mixer contains a further all-reduce of a few values per token.
 
-    A full-width q/k norm does, and so does Mamba-1 for its step, B and C (vLLM's mamba_mixer.py,
-    where x_proj is row-parallel).
+    Examples are a full-width q/k norm, and Mamba-1's projection to step, B and C (vLLM's
+    mamba_mixer.py, where x_proj is row-parallel).
     """
     if isinstance(mixer, AttentionSpec):
         return mixer.qk_norm_full_width

@@ -1,4 +1,4 @@
-"""Batch of one engine step: the scheduled and the cached tokens of each request."""
+"""A batch of one engine step, with the scheduled and the cached tokens of each request."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from pinn.errors import PinnError
 
 @dataclass(frozen=True)
 class Batch:
-    """Work of one step; the tuples have an entry per request, or per ``counts`` equal requests.
+    """Requests of one engine step and their tokens.
+
+    Each tuple has one entry per request, or one entry per group of equal requests (``counts``).
 
     Attributes:
-        new_tokens: Tokens scheduled now; at least 1.
-        cached_tokens: Tokens whose keys and values are cached (earlier chunks, a cached prefix, or
-            the context of a decode); at least 0.
+        new_tokens: Tokens that the step computes, at least 1 per request.
+        cached_tokens: Tokens whose keys and values are cached, at least 0 per request: earlier
+            chunks of the prompt, a cached prefix, or the context of a decode.
         is_prefill: Whether the request still computes its prompt.
-        reread_tokens: Context tokens of decodes whose keys and values another decode has just
-            brought into the GPU's cache.
-        counts: Number of equal requests that each entry represents; 1 each if empty.
+        reread_tokens: Context tokens of decodes whose keys and values are already in the GPU's L2
+            cache, because another decode of the step has read them.
+        counts: Number of equal requests per entry; empty if each entry is one request.
     """
 
     new_tokens: tuple[int, ...] = ()
@@ -58,33 +60,33 @@ class Batch:
 
     @property
     def entry_counts(self) -> tuple[int, ...]:
-        """Return ``counts``, filled in if it is empty."""
+        """Return the number of equal requests of each entry; 1 each if ``counts`` is empty."""
         return self.counts or (1,) * len(self.new_tokens)
 
     @property
     def tokens(self) -> int:
-        """Return the number of tokens that the step schedules."""
+        """Return the number of tokens that the step computes."""
         return sum(n * t for n, t in zip(self.entry_counts, self.new_tokens, strict=True))
 
     @property
     def longest(self) -> int:
-        """Return the tokens of the longest sequence, including those of this step."""
+        """Return the length of the longest sequence after this step, in tokens."""
         ends = zip(self.new_tokens, self.cached_tokens, strict=True)
         return max((new + cached for new, cached in ends), default=0)
 
     @staticmethod
     def decode(requests: int, context_tokens: int) -> Batch:
-        """Return requests that generate one token each, after a context of the given length."""
+        """Return a batch of equal requests that each decode one token after their context."""
         return _equal(requests, 1, context_tokens, is_prefill=False)
 
     @staticmethod
     def prefill(requests: int, new_tokens: int, cached_tokens: int = 0) -> Batch:
-        """Return requests that compute a chunk of their prompt after the given cached tokens."""
+        """Return a batch of equal requests that compute prompt tokens after cached ones."""
         return _equal(requests, new_tokens, cached_tokens, is_prefill=True)
 
 
 def _equal(requests: int, new_tokens: int, cached_tokens: int, *, is_prefill: bool) -> Batch:
-    """Return equal requests as one entry."""
+    """Return a batch with a single entry for all of its equal requests."""
     if requests < 1:
         return Batch()
     return Batch((new_tokens,), (cached_tokens,), (is_prefill,), 0.0, (requests,))
@@ -99,7 +101,7 @@ _PART = re.compile(
 
 @lru_cache(maxsize=4096)
 def parse_batch(text: str) -> Batch:
-    """Parse a batch as written on the command line.
+    """Parse the text of a batch, such as ``1 prefill 512 @ 0 + 64 decode @ 1k``.
 
     Raises:
         PinnError: If a part is not ``N decode @ CONTEXT`` or ``N prefill TOKENS @ CACHED``, a
@@ -121,7 +123,7 @@ def parse_batch(text: str) -> Batch:
 
 
 def _tokens(text: str) -> int:
-    """Return a number as written; ``k`` stands for a thousand."""
+    """Return a whole number from text; the suffix ``k`` means a thousand."""
     digits = text.rstrip("kK")
     return int(digits) * (1 if digits == text else 1000)
 

@@ -1,4 +1,4 @@
-"""Models by name or path: ``load_model`` and ``list_models``."""
+"""Loading of models by name or path: ``load_model`` and ``list_models``."""
 
 import warnings
 from collections.abc import Mapping
@@ -21,22 +21,23 @@ def load_model(
     published_as: str | None = None,
     fallback_precision: str | None = None,
 ) -> ModelSpec:
-    """Load a model.
+    """Return the model of a config.json, a name or a path.
 
-    Sampling settings are those of the generation_config.json beside the config.json, as in vLLM.
-    Names of the catalog have the published ones (``data/models/generation.json``).
+    As in vLLM, sampling settings are read from a generation_config.json in the folder of the
+    config.json. Models of the catalog have their published settings
+    (``data/models/generation.json``).
 
     Args:
         source: A parsed config.json; the path of a config.json or of its folder; or a name. Names
             are case-insensitive. They are looked up in the catalog (``org/name``, a unique bare
-            ``name`` or an alias), the local Hugging Face cache, then the hub. Otherwise their words
-            are interpreted, with a warning (``find_variant``).
-        published_as: Name whose published sampling settings apply if a path has no
-            generation_config.json beside it.
+            ``name`` or an alias), then in the local Hugging Face cache, then on the hub. A name
+            that none of them has is interpreted word by word, with a warning (``find_variant``).
+        published_as: Name whose published sampling settings apply if the folder of a path has no
+            generation_config.json.
         fallback_precision: Format to assume, with a warning, if the quantization is unknown.
 
     Raises:
-        PinnError: If the model is not found, with similar names in the message, or cannot be read.
+        PinnError: If the model cannot be read, or is not found (the message has similar names).
     """
     if isinstance(source, Mapping):
         name = str(source.get("_name_or_path") or "config.json")
@@ -73,7 +74,8 @@ def _load_name(name: str, fallback_precision: str | None) -> ModelSpec:
     if known is not None:
         full_name, path = known
         if fallback_precision is not None and _is_supported(full_name, path):
-            # Without a fallback the result is cached: tables ask for one model in many formats.
+            # Only results without a fallback format are cached: tables look one model up in many
+            # formats.
             return _load_name(name, None)
         quant, sampling = _quantization_beside(path), _sampling(None, name)
         return _load_file(path, full_name, quant, sampling, fallback_precision)
@@ -93,7 +95,7 @@ def _load_name(name: str, fallback_precision: str | None) -> ModelSpec:
 
 
 def forget_models() -> None:
-    """Clear the models that were read by their names."""
+    """Clear the cache of models that were loaded by name."""
     _load_name.cache_clear()
 
 
@@ -114,7 +116,7 @@ def _load_file(
 
 
 def _read(config: Mapping[str, object], source: str, settings: ReadSettings) -> ModelSpec:
-    """Read a config.json by its keys, or else from the modules that transformers builds for it."""
+    """Return the model of a config.json, from its keys or from transformers' modules for it."""
     try:
         return model_from_config(config, source=source, **settings._asdict())
     except UnknownLayersError as refusal:
@@ -124,10 +126,10 @@ def _read(config: Mapping[str, object], source: str, settings: ReadSettings) -> 
 
 
 def _sampling(file: Path | None, name: str | None) -> Sampling | None:
-    """Return the sampling of a generation_config.json, or else the one published under a name.
+    """Return the sampling settings of a generation_config.json, or else those published for a name.
 
     Raises:
-        PinnError: If the file is no JSON object.
+        PinnError: If the file is not a JSON object.
     """
     if file is None:
         content: object = model_names.published_generation(name or "")
@@ -141,7 +143,7 @@ def _sampling(file: Path | None, name: str | None) -> Sampling | None:
 
 
 def _as_path(source: str | Path) -> Path | None:
-    """Return the config.json that a path names; None if the text is a name."""
+    """Return the path of the config.json that a text names; None if the text is a model's name."""
     path = files.given_path(source)
     config = path / "config.json" if path.is_dir() else path
     if config.name == "config.json" and config.is_file():
@@ -159,7 +161,7 @@ def _as_path(source: str | Path) -> Path | None:
 
 
 def _quantization_beside(path: Path) -> Path | None:
-    """Return the separate quantization config of a config.json; None without one."""
+    """Return the path of the quantization config in a config.json's folder; None without one."""
     if path.name.endswith(PACKAGE_SUFFIX):
         quant = path.with_name(f"{path.name.removesuffix(PACKAGE_SUFFIX)}_{model_names.QUANT_FILE}")
     else:
@@ -168,6 +170,6 @@ def _quantization_beside(path: Path) -> Path | None:
 
 
 def _generation_beside(path: Path) -> Path | None:
-    """Return the generation_config.json beside a config.json; None without one."""
+    """Return the path of the generation_config.json in a config.json's folder; None without one."""
     generation = path.with_name(model_names.GENERATION_FILE)
     return generation if path.name == "config.json" and generation.is_file() else None

@@ -13,7 +13,7 @@ from pinn.errors import PinnError, UnknownLayersError
 
 @cache
 def models_file(name: str) -> dict[str, Any]:
-    """Return a file of ``data/models``, read once.
+    """Return the parsed content of a file of ``data/models``; each file is read once.
 
     Args:
         name: ``types.json`` for facts about each ``model_type``, ``config_keys.json`` for the keys
@@ -25,25 +25,25 @@ def models_file(name: str) -> dict[str, Any]:
 
 
 def inverted(groups: Mapping[str, Any]) -> dict[Any, str]:
-    """Return member -> key, for a table of lists."""
+    """Return the key of each list entry, for a table whose values are lists."""
     lists = ((key, names) for key, names in groups.items() if isinstance(names, list))
     return {name: key for key, names in lists for name in names}
 
 
 def is_type(model_type: str, trait: str) -> bool:
-    """Return whether a ``model_type`` or its variants have a trait of types.json."""
+    """Return whether types.json lists a ``model_type``, or its family, under a trait."""
     known = models_file("types.json")
     return model_type in (known["traits"].get(trait) or known["releases"][trait])["types"]
 
 
 def keys(*sizes: str) -> tuple[str, ...]:
-    """Return the keys of a size in config.json files, in order of precedence."""
+    """Return the keys of config.json files that specify given sizes, in order of precedence."""
     known = models_file("config_keys.json")
     return tuple(name for size in sizes for name in known.get(size, (size,)))
 
 
-#: Endings of architectures that vLLM serves to generate tokens, and of those that it serves for
-#: pooling. The former take precedence (vllm 0.33.0 config/model.py: _SUFFIX_TO_DEFAULTS).
+#: Endings of architecture names of generative models, and of pooling models. If both match, the
+#: model is generative (vllm 0.33.0 config/model.py: _SUFFIX_TO_DEFAULTS).
 _GENERATES = ("ForCausalLM", "ForConditionalGeneration", "ChatModel", "LMHeadModel")
 _POOLS = (
     "ForTextEncoding", "ForSequenceClassification", "ForTokenClassification", "ForRewardModeling",
@@ -53,12 +53,12 @@ _POOLS = (
 
 @dataclass(frozen=True)
 class ConfigFields:
-    """The language part of a config.json.
+    """Fields of the language model in a config.json.
 
     Attributes:
-        root: The whole document.
-        text: Language part: ``text_config`` if present, else the document itself.
-        source: Name or path for error messages.
+        root: The whole JSON document.
+        text: Object of the language model: ``text_config`` if present, else the whole document.
+        source: Name or path of the file, for error messages.
     """
 
     root: Mapping[str, object]
@@ -68,28 +68,28 @@ class ConfigFields:
 
     @property
     def model_type(self) -> str:
-        """Return the ``model_type`` of the language part."""
+        """Return the ``model_type`` of the language model."""
         return str(self.text.get("model_type") or self.root.get("model_type") or "")
 
     def is_type(self, trait: str) -> bool:
-        """Return whether models of this type have a trait; see :func:`is_type`."""
+        """Return whether types.json lists this model type under a trait."""
         return is_type(self.model_type, trait)
 
     @cached_property
     def mixer(self) -> Mapping[str, Any] | None:
-        """Return the entry of mixers.json for this type; None without recurrent layers."""
+        """Return this type's entry in mixers.json; None for a type without recurrent layers."""
         families, own = models_file("mixers.json")["families"], self.model_type
         return next((each for each in families if own in each["types"]), None)
 
     @property
     def is_listed(self) -> bool:
-        """Return whether this type was compared with the code of its models."""
+        """Return whether types.json lists this type: its keys were checked against code."""
         known = models_file("types.json")
         return self.model_type in known["defaults"] or any(map(self.is_type, known["traits"]))
 
     @property
     def is_gated(self) -> bool:
-        """Return whether a feed-forward layer has three matrices instead of two."""
+        """Return whether a feed-forward layer is gated: it has three matrices instead of two."""
         if self.is_listed:
             return not self.is_type("ungated")
         acts = models_file("types.json")["ungated_activations"]
@@ -103,30 +103,30 @@ class ConfigFields:
 
     @property
     def is_pooled(self) -> bool:
-        """Return whether the model is served for vectors or scores, not for generation."""
+        """Return whether engines serve the model for embeddings or scores instead of generation."""
         pools = not self.architecture.endswith(_GENERATES) and self.architecture.endswith(_POOLS)
         return pools or self.is_type("encoder")
 
     @property
     def is_bidirectional(self) -> bool:
-        """Return whether tokens attend to later ones, by type or by the architecture's name."""
+        """Return whether tokens attend to later ones, by type or by architecture name."""
         named = "Bidirectional" in self.architecture or self.architecture.endswith("ForMaskedLM")
         return named or self.is_type("encoder")
 
     def error(self, text: str) -> PinnError:
-        """Return an error about the file."""
+        """Return an error whose message begins with the name of the file."""
         return PinnError(f"{self.source}: {text}")
 
     def misfit(self, key: str, rule: str, value: object) -> PinnError:
-        """Return an error about a key's value."""
+        """Return an error that states a key, the rule that its value breaks, and the value."""
         return misfit(f"{self.source}: {key}", rule, value)
 
     def get(self, *sizes: str) -> Any:
-        """Return the first of the keys that is neither absent nor null; None without any.
+        """Return the first value under the keys that is neither absent nor null, or None.
 
-        A key may be a size of config_keys.json, which stands for all of its names. A 0 is a value.
-        A key that the file leaves out has its configuration class's default; one that the file
-        sets to null has none.
+        A key may be the name of a size in config_keys.json, which has several keys. The value 0
+        counts as present. An absent key has the default of its configuration class; a null has no
+        default.
         """
         for values in (self.text, self.defaults):
             for key in keys(*sizes):
@@ -138,9 +138,9 @@ class ConfigFields:
     def integer(
         self, *sizes: str, default: int | None = None, least: int = 1, most: int = MOST_MODEL_SIZE
     ) -> int:
-        """Return the whole number under the first of the keys that has one.
+        """Return the whole number under the first of the given keys that has a value.
 
-        A list with an entry per layer counts as its entry, if all are equal.
+        A list of equal numbers, one per layer, counts as a single number.
 
         Raises:
             PinnError: If there is no value and no default, or it is no whole number from ``least``
@@ -156,8 +156,7 @@ class ConfigFields:
             value = default
         if value is None:
             remedy = "give the config.json of a decoder language model"
-            # Error for a key that a listed type needs: reading modules would fill in a default
-            # instead.
+            # A listed type needs this key: reading its modules instead would fill in a default.
             kind = PinnError if self.is_listed else UnknownLayersError
             raise kind(self.error(f"{' or '.join(names)} is missing: {remedy}"))
         key = next((name for name in names if self.get(name) is not None), names[0])
@@ -170,11 +169,11 @@ class ConfigFields:
         return int(value)
 
     def truth(self, key: str) -> bool | None:
-        """Return a truth value of the language part, or else of the root; None without one.
+        """Return a boolean of the language model, or else of the root; None without one.
 
         Raises:
-            PinnError: If the value is neither true nor false: a word such as ``"false"`` would
-                count as true.
+            PinnError: If the value is neither true nor false. A text such as ``"false"`` is
+                refused, because Python would treat it as true.
         """
         for values in (self.text, self.root):
             value = values.get(key)
@@ -185,20 +184,20 @@ class ConfigFields:
         return None
 
     def of_layer(self, layer: int, kind: str, part: str) -> Mapping[str, object]:
-        """Return the sizes of one layer that differ from the model's.
+        """Return the sizes in which one layer differs from the model, by key.
 
-        A list with an entry per layer counts as its entry; ``by_kind`` of types.json has the keys
-        of layers with a window and of others; transformers 5 lists layers under
-        ``per_layer_config``, and Nemotron's searched models under ``block_configs`` (vLLM's
-        nemotron_nas.py).
+        Sources of such sizes: lists with an entry per layer; keys for windowed or for full layers
+        (``by_kind`` of types.json); ``per_layer_config`` (transformers 5); ``block_configs``
+        (Nemotron models from architecture search, vLLM's nemotron_nas.py).
 
         Args:
-            layer: Counted from 0.
-            kind: ``windowed`` or ``full``.
-            part: ``attention`` or ``ffn``.
+            layer: Index of the layer, from 0.
+            kind: ``windowed`` or ``full``, the attention of the layer.
+            part: ``attention`` or ``ffn``, the part of the layer that needs the sizes.
         """
         found = {key: each[layer] for key, each in self._lists.items() if layer < len(each)}
-        # Gemma 4's full-attention layers have their own number of KV heads only if keys are values.
+        # Gemma 4's full-attention layers have a separate number of KV heads only if keys are
+        # values.
         has_own_values = self.get("attention_k_eq_v") is False
         for key, size in models_file("types.json")["by_kind"][kind].items():
             value, name = self.get(key), keys(size)[0]
@@ -221,11 +220,11 @@ class ConfigFields:
         return {key: value for key, value in values.items() if isinstance(value, list)}
 
     def having(self, own: Mapping[str, object]) -> "ConfigFields":
-        """Return the fields with some of them replaced."""
+        """Return a copy of the fields with some values replaced."""
         return replace(self, text={**self.text, **own}) if own else self
 
     def layer_indices(self, key: str) -> set[int]:
-        """Return a set of layers, counted from 0; empty if the key is absent or null.
+        """Return the layer indices under a key, from 0; an empty set if the key is absent or null.
 
         Raises:
             PinnError: If the value is no list of whole numbers.
@@ -237,7 +236,7 @@ class ConfigFields:
         return set(value)
 
     def listed(self, key: str) -> list[Any]:
-        """Return a list; empty if the key is absent or null.
+        """Return the list under a key; an empty list if the key is absent or null.
 
         Raises:
             PinnError: If the value is no list.
@@ -248,7 +247,7 @@ class ConfigFields:
         return value or []
 
     def per_layer(self, key: str, layers: int) -> list[Any] | None:
-        """Return a list with one entry per layer; None if the key is absent, null or empty.
+        """Return a key's list with one entry per layer; None if absent, null or empty.
 
         Raises:
             PinnError: If the value is no list, or has fewer entries than the model has layers.
@@ -263,7 +262,7 @@ class ConfigFields:
 
 
 def read_fields(config: Mapping[str, object], source: str) -> ConfigFields:
-    """Find the language part of a config.json.
+    """Return the fields of the language model in a config.json.
 
     Raises:
         PinnError: If the document or its ``text_config`` is no JSON object.
@@ -284,9 +283,9 @@ def read_fields(config: Mapping[str, object], source: str) -> ConfigFields:
     return ConfigFields(config, text, source, known["defaults"].get(model_type, {}))
 
 
-# Supported ``model_type`` values of a config.json, and reasons why others are refused.
+# Supported ``model_type`` values of a config.json, and the reasons why other values are refused.
 
-#: Words of configs for layers of attention.
+#: Values of layer lists in config.json files that mean a layer with attention.
 LAYER_TYPES = frozenset(
     ("full_attention", "sliding_attention", "chunked_attention", "attention", "global", "local")
 ) | {"hybrid", "0", "1"}
@@ -296,7 +295,7 @@ def check_supported(fields: ConfigFields) -> None:
     """Refuse models with layers that have no cost model.
 
     Raises:
-        UnknownLayersError: If a layer kind is not supported, or the type is missing.
+        UnknownLayersError: If a layer type is not supported, or ``model_type`` is missing.
     """
     if not fields.model_type:
         raise UnknownLayersError(fields.error("model_type is missing"))
@@ -305,13 +304,13 @@ def check_supported(fields: ConfigFields) -> None:
     if not fields.is_listed and fields.architecture.endswith("ForMaskedLM"):
         kind = "bidirectional attention"
     if kind is not None:
-        listed = "see docs/models.md for the supported kinds of layers"
+        listed = "see docs/models.md for the supported layer types"
         fault = f"{fields.model_type} has {kind}, which is not supported: {listed}"
         raise UnknownLayersError(fields.error(fault))
 
 
 def notice(fields: ConfigFields) -> str | None:
-    """Return a sentence on how an unlisted type is read; None for a listed type."""
+    """Return a sentence on how an unlisted ``model_type`` is read; None for a listed one."""
     if fields.is_listed:
         return None
     kind = "mixture of experts" if fields.get("experts") else "dense decoder"
@@ -321,14 +320,14 @@ def notice(fields: ConfigFields) -> str | None:
 
 
 def marked_kinds(fields: ConfigFields) -> list[tuple[str, str]]:
-    """Return the unsupported layers of a config, each with the key that reveals it."""
+    """Return the unsupported layer types of a config, each with the key that reveals it."""
     found = list[tuple[str, str]]()
     if fields.is_type("planned"):
         return found
     marked = models_file("types.json")["markers"].items()
     for kind, key in [(kind, key) for kind, keys in marked for key in keys]:
         value = fields.get(key)
-        # Doge: no effect up to this number of tokens
+        # Doge: ``keep_window_size`` has no effect on contexts up to this number of tokens.
         if key == "keep_window_size" and not fields.get("is_moe"):
             value = value and value < fields.integer("max_position")
         if value and not (isinstance(value, list) and len(set(map(str, value))) == 1):
@@ -336,17 +335,18 @@ def marked_kinds(fields: ConfigFields) -> list[tuple[str, str]]:
     others = set(map(str, fields.listed("layer_types"))) - LAYER_TYPES
     if others:
         found.append((f"layers of type {', '.join(sorted(others))}", "layer_types"))
-    if 0 in fields.listed("attn_type_list"):  # MiniMax: 0 is linear attention, 1 softmax attention
+    # MiniMax: 0 means linear attention, 1 softmax attention
+    if 0 in fields.listed("attn_type_list"):
         found.append(("linear attention", "attn_type_list"))
     return found
 
 
-#: Suffix of the config files of aiconfigurator-core.
+#: Suffix of the names of config files in the package aiconfigurator-core.
 PACKAGE_SUFFIX = "_config.json"
 
 
 def name_of(path: Path) -> str:
-    """Return the model's name from its file: the folder, or ``org/name`` of ``org--name.json``."""
+    """Return a model's name from a path: the folder, or ``org/name`` of ``org--name.json``."""
     if path.name == "config.json":
         return path.resolve().parent.name
     return path.name.removesuffix(PACKAGE_SUFFIX).removesuffix(".json").replace("--", "/", 1)

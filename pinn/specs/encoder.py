@@ -6,30 +6,30 @@ from typing import Any, NamedTuple
 
 from pinn.specs.config_fields import models_file
 
-#: Keys of a ``vision_config`` for each size, in order of precedence. Qwen2-VL calls the text's
-#: width ``hidden_size`` and the encoder's ``embed_dim``.
+#: Keys of a ``vision_config`` for each size, in order of precedence. In Qwen2-VL, ``embed_dim`` is
+#: the encoder's width and ``hidden_size`` the width of the language model.
 _WIDTH = ("embed_dim", "hidden_size", "vt_hidden_size")
 _DEPTH = ("depth", "num_hidden_layers", "vt_num_hidden_layers")
 _FFN = ("intermediate_size", "vt_intermediate_size")
 _HEADS = ("num_heads", "num_attention_heads", "vt_num_attention_heads")
 _CHANNELS = ("in_channels", "in_chans", "num_channels")
 _POSITIONS = ("num_position_embeddings", "position_embedding_size")
-#: Default ratio of a layer's inner width to its width (Qwen2-VL's mlp_ratio).
+#: Default ratio of a feed-forward layer's inner width to the stream's width (Qwen2-VL's mlp_ratio).
 _FFN_RATIO = 4
-#: Activation of encoders with gated feed-forward layers, if the family is unknown.
+#: Activation function that implies gated feed-forward layers, if the encoder family is unknown.
 _GATED = "silu"
-#: Projector for an unknown family: as Qwen's and Kimi's (vLLM kimi_k25_vit.py:
+#: Projector of an encoder of unknown family: the one of Qwen and Kimi (vLLM kimi_k25_vit.py:
 #: KimiK25MultiModalProjector).
 _PROJECTOR = (("merged", "merged", "output"), ("merged", "out", "input"))
 
 
 class ProjectorMatrix(NamedTuple):
-    """A matrix between the encoder's layers and the text's residual stream.
+    """A matrix between the encoder's layers and the language model's residual stream.
 
     Attributes:
-        inputs: Rows of the matrix.
-        outputs: Columns of the matrix.
-        divided: Dimension that tensor parallelism divides: ``input``, ``output`` or none.
+        inputs: Input width, the rows of the matrix.
+        outputs: Output width, the columns of the matrix.
+        divided: Dimension that tensor parallelism divides: ``input`` or ``output``; empty for none.
         copies: Number of such matrices; several for Qwen3-VL's ``deepstack_visual_indexes``.
     """
 
@@ -41,19 +41,19 @@ class ProjectorMatrix(NamedTuple):
 
 @dataclass(frozen=True)
 class EncoderSpec:
-    """A vision encoder and its projector; biases and norms are not modeled.
+    """Sizes of a vision encoder and its projector, without biases and norms.
 
     Attributes:
         width: Width of the residual stream.
         layers: Number of layers.
         heads: Attention heads; 0 if unknown.
-        ffn_width: Inner width of the feed-forward part.
-        gated: Whether a feed-forward part has three matrices.
-        full_layers: Layers in which all patches of an image attend to each other.
-        window_patches: Patches of a window, for the other layers.
-        patch_values: Values of one patch, the input width of the patch embedding.
-        positions: Rows of the position embedding.
-        projector: Matrices after the layers; a row of their input is an image token.
+        ffn_width: Inner width of a feed-forward layer.
+        gated: Whether a feed-forward layer has three matrices instead of two.
+        full_layers: Number of layers in which all patches of an image attend to each other.
+        window_patches: Patches per attention window in all other layers.
+        patch_values: Numbers per patch (pixels x channels), the input width of the patch embedding.
+        positions: Rows of the position embedding table.
+        projector: Matrices after the layers; each row of their input becomes one image token.
     """
 
     width: int
@@ -69,24 +69,24 @@ class EncoderSpec:
 
     @property
     def layer_weights(self) -> int:
-        """Return the weights of all layers: four attention matrices, two or three others each."""
+        """Return the weights of all layers, each with 4 attention and 2 or 3 FFN matrices."""
         matrices = 3 if self.gated else 2
         return self.layers * (4 * self.width**2 + matrices * self.width * self.ffn_width)
 
     @property
     def projector_weights(self) -> int:
-        """Return the weights of the projector."""
+        """Return the number of weights in the projector."""
         return sum(each.copies * each.inputs * each.outputs for each in self.projector)
 
     @property
     def parameters(self) -> int:
-        """Return the weights of the encoder and its projector."""
+        """Return the number of weights in the encoder and its projector."""
         rows = self.patch_values + self.positions
         return self.layer_weights + rows * self.width + self.projector_weights
 
 
 def encoder_parameters(config: Mapping[str, object]) -> int:
-    """Return the parameters of a model's vision encoder and projector; 0 without a vision_config.
+    """Return the number of weights of a vision encoder and projector; 0 without a vision_config.
 
     Audio encoders are not counted.
 
@@ -98,14 +98,16 @@ def encoder_parameters(config: Mapping[str, object]) -> int:
 
 
 def read_encoder(config: Mapping[str, object]) -> EncoderSpec | None:
-    """Return the vision encoder of a config.json; None without a vision_config."""
+    """Return the vision encoder that a config.json describes; None without a vision_config."""
     vision = config.get("vision_config")
     if not isinstance(vision, Mapping):
         return None
     family, sizes = _family(config, vision), _sizes(config, vision)
     depth = first_size(vision, *_DEPTH)
-    depth += first_size(vision, "num_global_layers")  # Llama 3.2 has further, global layers
-    full = vision.get("fullatt_block_indexes")  # other layers of Qwen2.5-VL attend within windows
+    # Llama 3.2's encoder has further, global layers
+    depth += first_size(vision, "num_global_layers")
+    # all other layers of Qwen2.5-VL attend within windows
+    full = vision.get("fullatt_block_indexes")
     patch = first_size(vision, "patch_size")
     frames = first_size(vision, "temporal_patch_size") or 1
     deep = vision.get("deepstack_visual_indexes")
@@ -128,9 +130,10 @@ def read_encoder(config: Mapping[str, object]) -> EncoderSpec | None:
 
 
 def _family(config: Mapping[str, object], vision: Mapping[str, object]) -> dict[str, Any]:
-    """Return the table's entry for a model's type and its encoder's type; empty if unknown.
+    """Return the table's entry for a model type and an encoder type; an empty one if unknown.
 
-    An unlisted model may modify the encoder that it names (MiniMax-M3 has no positions).
+    An unlisted model has no entry, even if it names a known encoder: it may have modified the
+    encoder (MiniMax-M3 has no position embedding).
     """
     families: list[dict[str, Any]] = models_file("encoders.json")["families"]
     kinds = (config.get("model_type"), vision.get("model_type"))
@@ -139,7 +142,7 @@ def _family(config: Mapping[str, object], vision: Mapping[str, object]) -> dict[
 
 
 def _sizes(config: Mapping[str, object], vision: Mapping[str, object]) -> dict[str, int]:
-    """Return the sizes of an encoder's matrices."""
+    """Return the widths of an encoder that its projector depends on, by name."""
     nested = config.get("text_config")
     text = first_size(nested if isinstance(nested, Mapping) else config, "hidden_size")
     width = first_size(vision, *_WIDTH)
@@ -153,14 +156,14 @@ def _sizes(config: Mapping[str, object], vision: Mapping[str, object]) -> dict[s
 
 
 def _positions(family: Mapping[str, Any], vision: Mapping[str, object], patch: int) -> int:
-    """Return the rows of the position embedding."""
+    """Return the number of rows of the position embedding table."""
     if "class_tokens" not in family:
         return first_size(vision, *_POSITIONS)
     return (first_size(vision, "image_size") // max(patch, 1)) ** 2 + int(family["class_tokens"])
 
 
 def merged_patches(config: Mapping[str, object], vision: Mapping[str, object]) -> int:
-    """Return the number of patches along a token's edge."""
+    """Return the number of patches along the edge of one image token."""
     kernel = vision.get("merge_kernel_size")
     if isinstance(kernel, list) and kernel and isinstance(kernel[0], int):
         return kernel[0]
@@ -169,6 +172,6 @@ def merged_patches(config: Mapping[str, object], vision: Mapping[str, object]) -
 
 
 def first_size(config: Mapping[str, object], *names: str) -> int:
-    """Return the first positive whole number under the given keys; 0 without one."""
+    """Return the first positive whole number under the given keys; 0 if there is none."""
     values = (config.get(name) for name in names)
     return next((v for v in values if isinstance(v, int) and v > 0), 0)

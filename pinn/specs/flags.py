@@ -1,8 +1,8 @@
 """Declarations of engine flags, one per field of a specification.
 
-The field's name is the key of lists, grids, JSON and tables. The declaration defines the option of
-every command with its help, the checks with their errors, and the field of the Go struct. Engines'
-own names of flags are in ``data/engines/flags.csv``.
+The name of a field is the key of the flag in lists, grids, JSON and tables. Its declaration defines
+the option of every command with its help, the checks with their errors, and the field of the Go
+struct. The engines' own flag names are in ``data/engines/flags.csv``.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,14 +14,14 @@ from pinn.common.documents import MOST_FLAG, written
 from pinn.common.files import data_folder, json_text, read_rows
 from pinn.errors import PinnError
 
-#: Value of a flag; None stands for the engine's default.
+#: Value of a flag; None means the engine's default.
 FlagValue = int | float | str | bool | None
 
 Made = TypeVar("Made")
 
 _KEY = "flag"
 _KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
-#: Words for true and false in text, YAML files and JSON.
+#: Words in text, YAML files and JSON that mean true or false.
 TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
@@ -30,25 +30,25 @@ class Flag:
     """Declaration of a flag.
 
     Attributes:
-        help: Sentence on the setting.
+        help: Sentence that describes the setting.
         default: Value if the flag is not given.
-        shown: The default as text, if the value is not self-explanatory.
-        unit: Unit of the number; empty without one.
-        least: Smallest number.
+        shown: Text of the default in the help, if the value does not explain itself.
+        unit: Unit of the number; empty for a number without a unit.
+        least: Minimum of the number.
         above: Exclusive lower bound, in place of ``least``.
-        most: Largest number.
-        allowed: Allowed texts; empty for any.
+        most: Maximum of the number.
+        allowed: Texts that are accepted; empty for any text.
         shorts: Short spellings, such as ``-tp``.
         spelled: Other engines' names of the flag, with underscores; a name that begins with
             ``no_disable`` is an inverted switch.
-        engines: Engines that have the flag; empty for all.
-        remedy: Remedy for a bad value; by default, to omit the flag.
+        engines: Engines that have the flag; empty if all engines have it.
+        remedy: Remedy in the error for a bad value; by default, to omit the flag.
         decides_cost: Whether coefficients depend on the flag; other flags change step features or
             the schedule.
-        several: Whether the flag takes a list of values, which a command tries one by one.
-        name: Name of the field; :func:`flags_of` fills in this and the next two.
-        kind: ``int``, ``float``, ``bool`` or ``str``.
-        optional: Whether None is a value.
+        several: Whether a command accepts a list of values and tries each of them.
+        name: Name of the field; :func:`flags_of` fills in ``name``, ``kind`` and ``optional``.
+        kind: Type of the value: ``int``, ``float``, ``bool`` or ``str``.
+        optional: Whether the value may be None.
     """
 
     help: str = ""
@@ -71,7 +71,7 @@ class Flag:
 
     @property
     def option(self) -> str:
-        """Return the flag as typed: ``--tensor-parallel-size``."""
+        """Return the flag as typed, such as ``--tensor-parallel-size``."""
         return "--" + self.name.replace("_", "-")
 
     @property
@@ -81,17 +81,17 @@ class Flag:
 
     @property
     def reversed_names(self) -> tuple[str, ...]:
-        """Return the spellings with the opposite meaning."""
+        """Return the spellings that set the flag to the opposite value."""
         return tuple(n.removeprefix("no_") for n in self.spelled.values() if n.startswith("no_"))
 
     def spelled_for(self, engine: str) -> str:
-        """Return the flag as users of an engine type it."""
+        """Return the spelling of the flag on an engine's own command line."""
         name = self.spelled.get(engine)
         return "--" + name.removeprefix("no_").replace("_", "-") if name else self.option
 
     @property
     def default_text(self) -> str:
-        """Return the default as text; empty if there is nothing to show."""
+        """Return the default as text; an empty text for a default that is not shown."""
         if self.shown or self.default in (None, ""):
             return self.shown
         if self.kind == "bool":
@@ -100,7 +100,7 @@ class Flag:
 
     @property
     def summary(self) -> str:
-        """The flag's sentence with its engines, unless all have it, its unit and its default."""
+        """Help text: the flag's sentence, unit, default and, if only some have it, engines."""
         unit = "" if self.unit in self.help.lower().split() else self.unit
         default = f"default: {self.default_text}" if self.default_text else ""
         engines = f"{' and '.join(self.engines)} only" if self.engines else ""
@@ -108,13 +108,13 @@ class Flag:
         return f"{self.help} [{facts}]" if facts else self.help
 
     def read(self, value: object, name: str = "") -> FlagValue:
-        """Return a value of a list, a file or the command line in the flag's type.
+        """Convert a value of a list, a file or the command line to the flag's type.
 
-        A fraction instead of a whole number is kept, so that :meth:`check` refuses it.
+        A fraction in place of a whole number stays a fraction, so that :meth:`check` refuses it.
 
         Args:
-            value: Text, or a value of YAML or JSON.
-            name: Name of the flag in errors; its option if empty.
+            value: Text from the command line, or a value from YAML or JSON.
+            name: Name of the flag in error messages; its option if empty.
 
         Raises:
             PinnError: If the value does not have the flag's type.
@@ -135,11 +135,10 @@ class Flag:
         return int(number) if self.kind == "int" and number.is_integer() else number
 
     def check(self, value: Any) -> None:
-        """Refuse a value that the flag cannot have.
+        """Refuse a value of the wrong type or outside the flag's limits.
 
         Raises:
-            PinnError: If the flag cannot have the value; the message has what is expected, and the
-                remedy.
+            PinnError: If the value is refused; the message states what is expected and the remedy.
         """
         if value is None and self.optional:
             return
@@ -160,7 +159,7 @@ class Flag:
             raise self._refusal(self._range(), value)
 
     def _range(self) -> str:
-        """Return the limits of a number as text."""
+        """Return the limits of the flag's number as text, such as ``from 1 to 8``."""
         low = self.least if self.above is None else self.above
         if self.most is not None:
             if low is None:
@@ -181,7 +180,7 @@ class Flag:
         return PinnError(f"{name or self.option} must {rule}, got {got}: {remedy}")
 
 
-#: Flag of every engine: whether to skip the compatibility checks.
+#: Flag of every engine that skips the compatibility checks.
 FORCE = Flag(
     "Predict a configuration even if the engine would refuse it.", False, name="force", kind="bool"
 )
@@ -190,7 +189,7 @@ FORCE = Flag(
 def flag(default: FlagValue, help: str = "", **declaration: Any) -> Any:
     """Declare a flag as a field of a dataclass; see :class:`Flag` for the keywords.
 
-    Without ``help`` the flag is an engine's own. Its row of ``data/engines/flags.csv`` has
+    A flag without ``help`` belongs to an engine. Its row of ``data/engines/flags.csv`` provides
     ``help``, ``shown``, ``unit``, ``remedy`` and ``spelled``.
     """
     return field(default=default, metadata={_KEY: Flag(help, default, **declaration)})
@@ -211,7 +210,7 @@ def _named(name: str, annotation: str, found: Flag) -> Flag:
 
 @cache
 def _words() -> dict[str, dict[str, Any]]:
-    """Return the fields of :class:`Flag` for each of an engine's own flags, by name."""
+    """Return the table ``flags.csv`` as fields of :class:`Flag`, by flag name."""
     found: dict[str, dict[str, Any]] = {}
     for row in read_rows(data_folder("engines") / "flags.csv"):
         spelled = {engine: row[engine] for engine in ("sglang", "trtllm") if row[engine]}
@@ -223,17 +222,18 @@ def _words() -> dict[str, dict[str, Any]]:
 def flags_apart(
     specification: type, values: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the flags that a dataclass declares, and the other values."""
+    """Split values by name into the flags of a dataclass and all other values."""
     names = {flag.name for flag in flags_of(specification)}
     own = {name: value for name, value in values.items() if name in names}
     return own, {name: value for name, value in values.items() if name not in names}
 
 
 def given_flags(specification: type, values: Mapping[str, object], where: str) -> dict[str, Any]:
-    """Return the flags in a foreign file, each in its type; other keys are ignored.
+    """Return the flags in another tool's file, converted to their types; other keys are ignored.
 
     Raises:
-        PinnError: If a value does not have its flag's type; the message names the place.
+        PinnError: If a value does not have its flag's type; the message names ``where`` the value
+            is.
     """
     return {
         flag.name: flag.read(values[flag.name], f"{where}: {flag.name}")
@@ -243,7 +243,7 @@ def given_flags(specification: type, values: Mapping[str, object], where: str) -
 
 
 def specified(make: Callable[..., Made], values: Mapping[str, object]) -> Made:
-    """Return a specification built from flags by name, which checks their values."""
+    """Build a specification from flags by name; building it checks their values."""
     return make(**values)
 
 
@@ -251,14 +251,14 @@ def check_flags(specification: Any) -> None:
     """Check the values of all flags of a specification.
 
     Raises:
-        PinnError: If a flag has a bad value; the message is on the first such flag.
+        PinnError: If a flag has a bad value; the message describes the first such flag.
     """
     for each in flags_of(specification.__class__):
         each.check(getattr(specification, each.name))
 
 
 def _is_kind(value: Any, kind: str) -> bool:
-    """Return whether a value has a type, including NumPy's numbers and truth values."""
+    """Return whether a value has a type; NumPy's numbers and booleans count as Python's."""
     if kind == "str":
         return isinstance(value, str)
     if isinstance(value, str):

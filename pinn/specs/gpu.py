@@ -1,4 +1,4 @@
-"""A GPU's datasheet, read by name from the catalog, from a file or from other tools' formats."""
+"""Datasheets of GPUs, read by name from the catalog, from a file or from other tools' formats."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from pinn.specs.other_vendors import refuse_other_vendor
 from pinn.specs.precision import Precision
 from pinn.units import GIB, GIGA, TERA
 
-# Datasheet of a GPU: all that is known about it without measurements.
+# Datasheet of a GPU: everything that is known about it without measurements.
 
-#: Lower bounds of plausible values in SI units; a smaller value was given in GB or GB/s.
+#: Minimum plausible values in SI units; a smaller value was probably given in GB or GB/s.
 _LEAST = {
     "memory_bandwidth_bytes_per_s": (1e9, "3.35 TB/s are 3.35e12"),
     "memory_bytes": (1e8, "80 GB are 8e10"),
@@ -39,18 +39,19 @@ class GpuSpec:
 
     Attributes:
         name: Canonical short name, such as ``H100-SXM``.
-        memory_bandwidth_bytes_per_s: Peak of the device memory.
+        memory_bandwidth_bytes_per_s: Peak bandwidth of the device memory.
         memory_bytes: Capacity of the device memory.
-        peak_flop_per_s: Dense tensor-core rate by math kind (``bf16`` always; ``fp8``, ``int8``,
-            ``fp4`` where the chip has them). Never the sparse figure.
-        sm_count: Streaming multiprocessors.
+        peak_flop_per_s: Dense FLOP/s by tensor-core math (``bf16`` always; ``fp8``, ``int8``,
+            ``fp4`` if the GPU has them). Never the rate with sparsity.
+        sm_count: Number of streaming multiprocessors.
         l2_bytes: Size of the last-level cache.
-        compute_capability: CUDA compute capability, such as 9.0: a proxy for the generation.
+        compute_capability: CUDA compute capability, such as 9.0, which identifies the GPU
+            generation.
         link_bandwidth_bytes_per_s: Bandwidth between GPUs of one node in one direction (NVLink,
             else PCIe).
         pcie_bandwidth_bytes_per_s: Bandwidth to the host in one direction.
         has_nvlink: Whether NVLink connects GPUs of one node.
-        source: Source of the values.
+        source: Publication that the values are from.
     """
 
     name: str
@@ -89,21 +90,21 @@ class GpuSpec:
     def matmul_flop_per_s(self, weights: Precision) -> float:
         """Return the dense FLOP/s of matrix multiplications with weights of a format.
 
-        A chip without the format's own rate dequantizes and runs at the bf16 rate (weight-only
-        kernels such as Marlin; fp8 on Ampere).
+        A GPU without tensor-core math for the format dequantizes the weights and multiplies at the
+        bf16 rate (weight-only kernels such as Marlin; fp8 on Ampere).
         """
         return self.peak_flop_per_s.get(weights.math) or self.peak_flop_per_s["bf16"]
 
 
-# Network between servers: bandwidth of one GPU's adapter.
+# Network between servers: bandwidth of the network adapter of one GPU.
 
-#: Port rates of network adapters, one adapter per GPU: HDR, NDR and XDR InfiniBand or equivalent
-#: Ethernet (NVIDIA ConnectX-6, -7 and -8 datasheets), and 100 Gb/s before them.
+#: Port rates in bit/s of network adapters, of which each GPU has one: 100 Gb/s, then HDR, NDR and
+#: XDR InfiniBand or equivalent Ethernet (NVIDIA ConnectX-6, -7 and -8 datasheets).
 PORT_BITS_PER_S = (100e9, 200e9, 400e9, 800e9)
 
 
 def network_bytes_per_s(gpu: GpuSpec) -> float:
-    """Return the rate of the fastest port that the GPU's PCIe link can fill, in one direction.
+    """Return the bytes/s in one direction of the fastest network port that the PCIe link can fill.
 
     DGX A100 (PCIe 4.0) has 200 Gb/s for each GPU, DGX H100, H200 and B200 (PCIe 5.0) have 400 Gb/s
     (their datasheets). Switches and protocol overheads are ignored.
@@ -112,10 +113,10 @@ def network_bytes_per_s(gpu: GpuSpec) -> float:
     return max(fitting, default=PORT_BITS_PER_S[0] / 8)
 
 
-# GPU descriptions in other tools' formats.
+# Datasheets of GPUs in the file formats of other tools.
 
-#: Field of the formats -> unit, in order of precedence. ``mem``/``compute`` names belong to plain
-#: hardware tables, ``Bw``/``TFlops`` names to BLIS's hardware_config.json.
+#: Unit of each field of the formats, in order of precedence. Names with ``mem`` and ``compute`` are
+#: from plain hardware tables, ``Bw`` and ``TFlops`` names from BLIS's hardware_config.json.
 _BANDWIDTH = {"memory_bandwidth_gb_s": GIGA, "BwPeakTBs": TERA, "BwEffTBs": TERA}
 _COMPUTE = {"compute_tflops_fp16": TERA, "TFlopsPeak": TERA, "TFlopsEff": TERA}
 _FP8 = {"compute_tflops_fp8": TERA, "TFlopsFP8": TERA}
@@ -124,11 +125,11 @@ _FIELDS: dict[str, dict[str, float]] = {
     "memory_bytes": {"memory_gb": GIB, "MemoryGiB": GIB},
     "sm_count": {"sm_count": 1},
 }
-#: Largest ratio of FP8 to bf16 rate; a higher one belongs to a rate with sparsity.
+#: Maximum plausible ratio of the FP8 rate to the bf16 rate; a higher rate assumes sparsity.
 _SPARSE_RATIO = 3.0
 
-#: Assumed values of an unknown chip where the file has none: an Ampere card on PCIe, with the
-#: least capabilities that are served today.
+#: Values assumed for an unknown GPU if its file lacks them: an Ampere card on PCIe, with the lowest
+#: capabilities that are served today.
 _CONSERVATIVE = {
     "memory_bytes": 24 * GIB,
     "compute_capability": 8.0,
@@ -136,8 +137,8 @@ _CONSERVATIVE = {
     "pcie_bandwidth_bytes_per_s": 32 * GIGA,
     "has_nvlink": False,
 }
-#: Dense bf16 FLOP/s of one SM, for the SM count of an unknown chip (A100: 312 T / 108), and L2
-#: bytes per byte/s of memory bandwidth (A100-80GB: 40 MiB / 2.039 TB/s).
+#: Ratios that estimate an unknown GPU: dense bf16 FLOP/s per SM gives the SM count (A100: 312 T /
+#: 108), and L2 bytes per byte/s of bandwidth give the L2 size (A100-80GB: 40 MiB / 2.039 TB/s).
 _FLOP_PER_S_AND_SM = 312 * TERA / 108
 _L2_SECONDS = 40 * 2**20 / 2.039e12
 
@@ -145,21 +146,21 @@ _L2_SECONDS = 40 * 2**20 / 2.039e12
 def read_foreign_gpu(
     name: str, values: Mapping[str, object], known: GpuSpec | None, source: str
 ) -> GpuSpec:
-    """Read one GPU of a foreign hardware file.
+    """Return the datasheet of one GPU in another tool's hardware file.
 
-    Two layouts: ``{memory_bandwidth_gb_s, compute_tflops_fp16, memory_gb, sm_count}``, and BLIS's
-    ``{TFlopsPeak | TFlopsEff, TFlopsFP8, BwPeakTBs | BwEffTBs, MemoryGiB | memory_gb}``. Missing
-    values come from the known chip of that name, or else from conservative estimates. The
-    ``source`` of the result lists these fields.
+    Two layouts are known: ``{memory_bandwidth_gb_s, compute_tflops_fp16, memory_gb, sm_count}``,
+    and BLIS's ``{TFlopsPeak | TFlopsEff, TFlopsFP8, BwPeakTBs | BwEffTBs, MemoryGiB | memory_gb}``.
+    Values that the file lacks are those of the known GPU of that name, or else conservative
+    estimates. The ``source`` of the result lists them.
 
     Args:
         name: Key of the GPU in the file.
-        values: Entry of the GPU in the file.
-        known: Datasheet of a known chip of that name, if any.
-        source: Name of the file, for errors.
+        values: Object under that key, with the numbers of the GPU.
+        known: Datasheet of a known GPU of that name, if any.
+        source: Name of the file, for error messages.
 
     Raises:
-        PinnError: If neither the file nor a known chip gives a bandwidth or a compute rate.
+        PinnError: If neither the file nor a known GPU specifies a bandwidth or a compute rate.
     """
     found = {key: _number(name, values, units, source) for key, units in _FIELDS.items()}
     stated: dict[str, Any] = {key: value for key, value in found.items() if value is not None}
@@ -205,7 +206,7 @@ def _overridden(
     known: GpuSpec, stated: Mapping[str, Any], peaks: Mapping[str, float], source: str
 ) -> GpuSpec:
     read = ", ".join(sorted([*stated, *(f"{kind} rate" for kind in peaks)])) or "nothing"
-    said = f"{read} from {source}; the rest is that of {known.name}: {known.source}"
+    said = f"{read} from {source}; all other values are those of {known.name}: {known.source}"
     rates = {**known.peak_flop_per_s, **peaks}
     return replace(known, **stated, peak_flop_per_s=rates, source=said)
 
@@ -219,24 +220,24 @@ def _estimated(
         "l2_bytes": _L2_SECONDS * stated["memory_bandwidth_bytes_per_s"],
     }
     if "fp8" in peaks:
-        estimates["compute_capability"] = 8.9  # lowest capability with FP8
+        estimates["compute_capability"] = 8.9  # lowest compute capability of GPUs with FP8 math
     guessed = ", ".join(sorted(estimates.keys() - stated.keys()))
     said = f"{source}; estimated: {guessed}"
     return GpuSpec(name=name, peak_flop_per_s=dict(peaks), source=said, **{**estimates, **stated})
 
 
-# GPUs by name or file: ``load_gpu`` and ``list_gpus``.
+# Loading of GPUs by name or file: ``load_gpu`` and ``list_gpus``.
 
 _NUMBERS = tuple(f.name for f in fields(GpuSpec) if f.type in ("float", "int"))
 
 
 def load_gpu(name_or_path: str | Path) -> GpuSpec:
-    """Load a GPU's datasheet.
+    """Return a GPU's datasheet.
 
     Args:
         name_or_path: A name or alias, in any case and punctuation (``H100``, ``h100_sxm``); or the
-            path of a JSON file in the layout of ``data/gpus`` or in one of the layouts that
-            ``read_foreign_gpu`` knows, with ``#NAME`` behind it where the file has several GPUs.
+            path of a JSON file in the layout of ``data/gpus`` or in one of the layouts of
+            ``read_foreign_gpu``. For a file of several GPUs, append ``#NAME``.
 
     Raises:
         PinnError: If the GPU is unknown, or its file is malformed or lacks a bandwidth.
@@ -258,18 +259,18 @@ def load_gpu(name_or_path: str | Path) -> GpuSpec:
 
 
 def list_gpus() -> list[str]:
-    """Return the canonical names of the known GPUs."""
+    """Return the names of the GPUs in the catalog."""
     return sorted(_catalogued(path).name for path in set(_known().values()))
 
 
 def find_gpu(name: str) -> GpuSpec | None:
-    """Return a known GPU by name or alias; None if there is none."""
+    """Return the datasheet of a known GPU by name or alias; None for an unknown name."""
     path = _known().get(_plain(name))
     return None if path is None else _catalogued(path)
 
 
 def _nearest_gpus(text: str, count: int = 3) -> list[str]:
-    """Return the known GPUs whose names or aliases are most similar to a text."""
+    """Return the names of the known GPUs whose names or aliases are most similar to a text."""
     likeness = dict[str, float]()
     for alias, path in _known().items():
         name = _catalogued(path).name
@@ -279,7 +280,7 @@ def _nearest_gpus(text: str, count: int = 3) -> list[str]:
 
 
 def gpu_aliases(gpu: GpuSpec) -> tuple[str, ...]:
-    """Return the aliases of a GPU in the catalog; none for a user's own GPU."""
+    """Return the aliases of a GPU in the catalog; an empty tuple for a user's own GPU."""
     if find_gpu(gpu.name) != gpu:
         return ()
     return tuple(read_json(_known()[_plain(gpu.name)])["aliases"])
@@ -291,7 +292,7 @@ def _plain(name: str) -> str:
 
 @cache
 def _known() -> dict[str, Path]:
-    """Return name or alias -> datasheet file, for the GPUs of the catalog."""
+    """Return the datasheet file of each GPU name and alias in the catalog."""
     found: dict[str, Path] = {}
     read = {path: read_json(path) for path in sorted(data_folder("gpus").glob("*.json"))}
     for path, values in read.items():

@@ -1,4 +1,4 @@
-"""A model from its config.json."""
+"""Conversion of a config.json into a model."""
 
 import warnings
 from collections import Counter
@@ -20,18 +20,20 @@ from pinn.specs.nearest_family import nearest_remedy
 from pinn.specs.precision import Precision, precision
 from pinn.specs.quantization import Quantization, read_quantization
 
-# Parts of a model beside its layers.
+# Parts of a model outside its layers.
 
 
 def _beside_layers(fields: ConfigFields, hidden: int, layers: int) -> dict[str, Any]:
-    """Return lookup tables, projections and rows of earlier layers that every token passes.
+    """Return the tables, projections and rereads of earlier layers that every token needs.
 
-    Of Gemma's per-layer embeddings a token reads a row per layer; LAuReL's low-rank pair and
-    AltUp's streams are Gemma-3n's (transformers' modeling_gemma3n.py, modeling_gemma4.py). Every
-    GPU computes them whole: their widths are small. ModernBERT's head has a projection of its own.
-    Zamba's shared layers have a projection each, and Zamba2's an adapter (modeling_zamba2.py).
-    Kimi-K3 and Inkling-2 attend over the outputs of blocks of layers (vllm 0.33.0
-    models/kimi_k3/nvidia/model.py: attn_res).
+    The result has fields of ``ModelSpec``, by name. Every GPU computes these narrow matrices whole.
+
+    - Gemma's per-layer embeddings: a token reads one row per layer. Gemma-3n also has LAuReL's
+      low-rank pair and AltUp's streams (transformers' modeling_gemma3n.py, modeling_gemma4.py).
+    - ModernBERT's head has one projection. Each use of a shared layer has a projection in Zamba,
+      and an adapter in Zamba2 (modeling_zamba2.py).
+    - Kimi-K3 and Inkling-2 attend over the outputs of blocks of layers (vllm 0.33.0
+      models/kimi_k3/nvidia/model.py: attn_res).
     """
     shared = fields.is_type("doubled_input") * fields.listed("layers_block_type").count("hybrid")
     adapter = fields.integer("adapter_rank", default=0, least=0)
@@ -64,18 +66,17 @@ def _beside_layers(fields: ConfigFields, hidden: int, layers: int) -> dict[str, 
     return found
 
 
-# Mixer and feed-forward part of each layer of a config.json.
+# Mixer and feed-forward part of each layer that a config.json describes.
 
 FULL, LINEAR, BOTH, CROSS, NETWORK = "full", "linear", "both", "cross", "network"
-#: Word for a layer of two attentions and a dense network, with experts beside both
-#: (LongCat-Flash).
+#: Word for a layer of two attention and two dense parts, with experts in parallel (LongCat-Flash).
 DOUBLE = "double"
-#: Word for a recurrent layer followed by a shared layer (Zamba).
+#: Word for a recurrent layer that a shared layer follows (Zamba).
 SHARED = "shared"
 
 
 def layer_count(fields: ConfigFields) -> int:
-    """Return the number of layers; for Nemotron-3-Ultra, the length of their list."""
+    """Return the number of layers; for Nemotron-3-Ultra, the length of ``layers_block_type``."""
     types = fields.get("layers_block_type")
     default = len(types) if isinstance(types, list) else None
     if fields.get("H_cycles") is not None:
@@ -85,10 +86,10 @@ def layer_count(fields: ConfigFields) -> int:
 
 
 def layer_parts(fields: ConfigFields, max_position: int) -> list[model.LayerPart]:
-    """Return the parts of each layer, first to last.
+    """Return the mixer and the feed-forward part of each layer, first to last.
 
     Raises:
-        PinnError: If a needed size is missing or wrong, or a layer's kind is unknown.
+        PinnError: If a needed size is missing or wrong, or a layer's type is unknown.
     """
     layers, found = layer_count(fields), list[model.LayerPart]()
     is_half = fields.is_type("halves")
@@ -99,7 +100,7 @@ def layer_parts(fields: ConfigFields, max_position: int) -> list[model.LayerPart
     ffns = feed_forwards(fields, layers) if not is_half or NETWORK in plan else []
     for i, word in enumerate(plan):
         mixer: model.Mixer | None = linear if word in (LINEAR, BOTH, SHARED) else None
-        if word == BOTH:  # attention and state space in parallel, each with an all-reduce
+        if word == BOTH:  # attention and state space run in parallel, each with an all-reduce
             found.append(model.LayerPart(i, attention[i], None))
         elif word == DOUBLE:
             found += [model.LayerPart(i, attention[i], dense_layer(fields))] * 2
@@ -117,10 +118,10 @@ def layer_parts(fields: ConfigFields, max_position: int) -> list[model.LayerPart
 
 
 def _run_again(fields: ConfigFields, parts: list[model.LayerPart]) -> list[model.LayerPart]:
-    """Return the parts with those of layers that run several times.
+    """Return the parts in the order of execution, in which some layers run several times.
 
-    HRM counts every run as a layer: two stacks run by turns (modeling_hrm_text.py). Others repeat
-    the layers between the first and the last ones (vLLM's dory.py).
+    In HRM each run counts as a layer: two stacks run alternately (modeling_hrm_text.py). Other
+    models repeat the layers between the first and the last ones (vLLM's dory.py).
     """
     if fields.get("H_cycles") is not None:
         own = 2 * fields.integer("num_layers_per_stack")
@@ -138,14 +139,15 @@ def _run_again(fields: ConfigFields, parts: list[model.LayerPart]) -> list[model
 def layer_plan(fields: ConfigFields, layers: int) -> list[str]:
     """Return the word for each layer, first to last, from the first plan key that is present.
 
-    Families with one kind of layer have no such key: every layer has full attention.
+    Model families whose layers are all alike have no such key: every layer has full attention.
 
-    Jamba: ``i % attn_layer_period == attn_layer_offset`` (configuration_jamba.py). Kimi-Linear
-    counts its layers from 1 (configuration_kimi.py: ``is_kda_layer``). Qwen3-Next without a list:
-    full attention every few layers (qwen3_next.py: ``full_attention_interval``).
+    - Jamba: attention if ``i % attn_layer_period == attn_layer_offset`` (configuration_jamba.py).
+    - Kimi-Linear: layers are counted from 1 (configuration_kimi.py: ``is_kda_layer``).
+    - Qwen3-Next without a list: full attention every ``full_attention_interval`` layers
+      (qwen3_next.py).
 
     Raises:
-        PinnError: If no key gives a plan, or a layer's kind is unknown.
+        PinnError: If no key has a plan, or a layer's type is unknown.
     """
     usual = models_file("types.json")["every_layer"].get(fields.model_type)
     if usual is None and not fields.is_type("halves") and fields.mixer is None:
@@ -171,7 +173,8 @@ def layer_plan(fields: ConfigFields, layers: int) -> list[str]:
     if found is None and usual is not None:
         return [usual] * layers
     words = list(found) if isinstance(found, list | str) else []
-    if words and fields.get("block_types") is not None:  # RecurrentGemma: a pattern that repeats
+    # RecurrentGemma: a pattern of layers that repeats
+    if words and fields.get("block_types") is not None:
         words *= -(-layers // len(words))
     if len(words) < layers:
         raise fields.misfit(" or ".join(keys("layer_plan")), f"name each of {layers} layers", found)
@@ -186,7 +189,7 @@ def layer_plan(fields: ConfigFields, layers: int) -> list[str]:
 
 # Conversion of a Hugging Face config.json into a ``ModelSpec``, as vLLM 0.15.1 reads it.
 
-#: ``torch_dtype`` of a checkpoint -> format in which vLLM serves it: fp32 is cast to bf16
+#: ``torch_dtype`` of a checkpoint -> format in which vLLM serves it; vLLM casts fp32 to bf16
 #: (``vllm/config/model.py``, ``_resolve_auto_dtype``).
 _DTYPES = {
     "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "bf16", "float": "bf16",
@@ -207,15 +210,15 @@ def model_from_config(
     Args:
         config: Parsed config.json.
         name: Name of the model.
-        source: File name for error messages; ``name`` by default.
-        quant_config: Content of a separate ``hf_quant_config.json``; like vLLM, read only where
+        source: File name in error messages; ``name`` by default.
+        quant_config: Content of a separate ``hf_quant_config.json``; as in vLLM, it counts only if
             the config itself has no quantization.
-        sampling: Sampling of its generation_config.json. With None, keys of config.json itself are
-            used, as in vLLM (``GenerationConfig.from_model_config``).
+        sampling: Sampling settings of the generation_config.json. If None, the keys of config.json
+            itself are used, as in vLLM (``GenerationConfig.from_model_config``).
         fallback_precision: Format to assume, with a warning, if the quantization is unknown.
 
     Raises:
-        PinnError: If a field is missing or wrong, or a layer kind or quantization is unknown.
+        PinnError: If a field is missing or wrong, or a layer type or quantization is unknown.
     """
     fields = config_fields.read_fields(config, source or name)
     settings = ReadSettings(name, quant_config, sampling, fallback_precision)
@@ -250,7 +253,7 @@ def _model_by_keys(fields: ConfigFields, settings: "ReadSettings") -> model.Mode
 
 
 class ReadSettings(NamedTuple):
-    """Facts about a model beside its config.json; see :func:`model_from_config`."""
+    """Facts about a model outside its config.json; see :func:`model_from_config`."""
 
     name: str
     quant_config: Mapping[str, object] | None = None
@@ -264,13 +267,13 @@ def model_of(
     stem: Mapping[str, Any],
     settings: ReadSettings,
 ) -> model.ModelSpec:
-    """Return the model of these layers, with the formats that its config.json states.
+    """Return a model from its layers, with the number formats that its config.json specifies.
 
     Args:
         fields: Fields of the config.json.
         parts: Parts of each layer, first to last.
-        stem: Fields of ``ModelSpec`` for parts beside the layers, by name.
-        settings: Facts about the model beside the config.json.
+        stem: Fields of ``ModelSpec`` for parts outside the layers, by name.
+        settings: Facts about the model outside the config.json.
     """
     quantization = quantization_of(fields, settings.quant_config, settings.fallback_precision)
     base, stored = _base_precision(fields), [part for part in parts if not part.again]
@@ -298,7 +301,7 @@ def model_of(
 
 
 def _left_out(fields: ConfigFields) -> str:
-    """Return the multimodal parts that catalog files omit, as text."""
+    """Return as text the multimodal parts that the config files of the catalog omit."""
     parts = [part for part in ("vision", "audio") if fields.root.get(f"{part}_config")]
     if not parts and "text_config" in fields.root:
         return "encoders"
@@ -306,7 +309,7 @@ def _left_out(fields: ConfigFields) -> str:
 
 
 def longest_context(fields: ConfigFields) -> int:
-    """Return the longest context in tokens (vLLM's ``_get_and_verify_max_len``)."""
+    """Return the maximum context length in tokens (vLLM's ``_get_and_verify_max_len``)."""
     found = [fields.integer(key) for key in keys("max_position") if fields.get(key) is not None]
     longest = min(found, default=2048)
     rope = fields.get("rope_parameters", "rope_scaling")
@@ -339,7 +342,7 @@ def _base_precision(fields: ConfigFields) -> Precision:
 def quantization_of(
     fields: ConfigFields, separate: Mapping[str, object] | None, fallback: str | None = None
 ) -> Quantization | None:
-    """Return the quantization in the config (root or language part), or else that beside it.
+    """Return the quantization of a config (root or language model), or else of the separate file.
 
     Raises:
         PinnError: If the scheme is unknown and there is no fallback.
@@ -371,14 +374,14 @@ def _precisions(
     return precisions, quantization.kv_cache or base
 
 
-#: ``moe_quant_algo`` or ``expert_dtype`` of DeepSeek-V4 -> format of its experts: 4 bits with
-#: 8-bit activations (vLLM 0.20.1 fused_moe/oracle/mxfp4.py: select_mxfp4_moe_backend, first
-#: choice).
+#: Format of the experts for each value of DeepSeek-V4's ``moe_quant_algo`` or ``expert_dtype``; fp4
+#: weights have 8-bit activations (vLLM 0.20.1 fused_moe/oracle/mxfp4.py: select_mxfp4_moe_backend,
+#: first choice).
 _EXPERTS = {"NVFP4": "nvfp4", "fp4": "mxfp4_mxfp8", "fp8": "fp8_block"}
 
 
 def _compressed_formats(fields: ConfigFields, of: model.WeightPrecisions) -> model.WeightPrecisions:
-    """Return the formats of DeepSeek-V4, with a separate one for experts (DeepseekV4FP8Config)."""
+    """Return DeepSeek-V4's formats, in which experts have a separate one (DeepseekV4FP8Config)."""
     packed = (fields.get("quantization_config") or {}).get("moe_quant_algo")
     default = "fp4" if fields.model_type == "deepseek_v4" else "fp8"
     asked = str(packed or fields.get("expert_dtype") or default)
@@ -388,11 +391,12 @@ def _compressed_formats(fields: ConfigFields, of: model.WeightPrecisions) -> mod
 
 
 def _extra_parameters(fields: ConfigFields, hidden: int, parts: Sequence[model.LayerPart]) -> int:
-    """Return weights outside the matrices: norms, biases, positions, small ones of mixers.
+    """Return the number of weights in norms, biases, position tables and small mixer matrices.
 
-    A norm stands before each part, and one at the end. Biases are those of q, k, v and of gpt-oss's
-    experts; no token of text passes experts of images. Norms of single heads, output biases and the
-    extra norms of Gemma are omitted (below 0.01 %).
+    Counted are a norm before each part and one at the end, biases of q, k, v and of gpt-oss's
+    experts, and small matrices of recurrent mixers. Experts for images do not count: no text token
+    passes them. Norms of single heads, output biases and Gemma's extra norms are omitted (below
+    0.01 %).
     """
     positions = longest_context(fields) if fields.is_type("positions") else 0
     total = hidden * (
@@ -410,8 +414,8 @@ def _extra_parameters(fields: ConfigFields, hidden: int, parts: Sequence[model.L
         of_images = fields.listed("moe_intermediate_size")[-1]
         total += sum(f.experts * hidden * (3 * of_images + 1) for f in experts)
     streams = fields.integer("hc_mult", default=0, least=0)
-    # deepseek_v4.py: hc_attn_fn and hc_ffn_fn, fp32, compute each stream's weights from all
-    # streams.
+    # deepseek_v4.py: the fp32 matrices hc_attn_fn and hc_ffn_fn compute the mixing weights of each
+    # stream from all streams.
     total += 2 * len(parts) * (2 + streams) * streams**2 * hidden
     recurrent = [p.mixer for p in parts if isinstance(p.mixer, LinearMixerSpec)]
     return total + sum(mixer.small_parameters for mixer in recurrent)

@@ -1,4 +1,4 @@
-"""Images of a prompt: number of tokens of an image, and FLOP of its encoder."""
+"""Images in prompts: the tokens of an image, and the FLOP of encoding it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,11 +8,12 @@ from pinn.specs import encoder
 from pinn.specs.encoder import EncoderSpec
 
 GRID, ROWS, FIXED = "grid", "rows", "fixed"
-#: ``model_type`` -> rule by which its processor cuts an image (transformers 5.24). GRID: one
+#: ``model_type`` -> rule by which its processor divides an image (transformers 5.24). GRID: one
 #: token per merged patch at the image's own size (models/qwen2_vl/image_processing_qwen2_vl.py:
-#: smart_resize; glm4v's is equal for one frame). ROWS: as GRID with one more token per row, and
-#: longer images scaled down (pixtral/processing_pixtral.py: _get_num_multimodal_tokens). FIXED: a
-#: constant number (gemma3/processing_gemma3.py, llava/processing_llava.py).
+#: smart_resize; equal in glm4v for one frame). ROWS: like GRID, but with one more token per row,
+#: and images with a longer edge are scaled down (pixtral/processing_pixtral.py:
+#: _get_num_multimodal_tokens). FIXED: a constant number of tokens (gemma3/processing_gemma3.py,
+#: llava/processing_llava.py).
 _RULES = {
     **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"), GRID),
     **dict.fromkeys(("qwen3_5", "qwen3_5_moe", "glm4v", "glm4v_moe"), GRID),
@@ -20,7 +21,7 @@ _RULES = {
     **dict.fromkeys(("gemma3", "gemma3n", "llava"), FIXED),
 }
 _FIXED_KEYS = ("mm_tokens_per_image", "vision_soft_tokens_per_image", "image_seq_length")
-#: Default longest edge of Pixtral's images, in pixels (configuration_pixtral.py).
+#: Default maximum edge of Pixtral's images, in pixels (configuration_pixtral.py).
 _LONGEST = 1024
 
 
@@ -30,10 +31,10 @@ class ImageReader:
 
     Attributes:
         rule: ``grid``, ``rows`` or ``fixed``.
-        patch: Edge of a patch, in pixels.
-        merge: Edge of a token, in patches.
-        limit: Tokens of every image (``fixed``), or pixels of the longest edge (``rows``).
-        encoder: Vision encoder of the patches.
+        patch: Length of a patch's edge, in pixels.
+        merge: Length of an image token's edge, in patches.
+        limit: Tokens of every image (rule ``fixed``), or maximum edge in pixels (rule ``rows``).
+        encoder: Vision encoder that computes the patches.
     """
 
     rule: str
@@ -43,19 +44,19 @@ class ImageReader:
     encoder: EncoderSpec
 
     def tokens(self, width: int, height: int) -> int:
-        """Return the prompt tokens of an image with a size in pixels."""
+        """Return the number of prompt tokens of an image of ``width`` x ``height`` pixels."""
         columns, rows = self._grid(width, height)
         if self.rule == FIXED:
             return self.limit
         return rows * (columns + (self.rule == ROWS))
 
     def merged_patches(self, width: int, height: int) -> int:
-        """Return the patches of an image after merging, which the projector multiplies."""
+        """Return the number of merged patches of an image: the projector's input rows."""
         columns, rows = self._grid(width, height)
         return columns * rows
 
     def encoder_flop(self, width: int, height: int) -> float:
-        """Return the operations of encoding an image: matrix products and attention."""
+        """Return the FLOP of encoding an image: matrix products and attention."""
         of, merged = self.encoder, self.merged_patches(width, height)
         patches = merged * self.merge**2
         weights = of.layer_weights + of.patch_values * of.width
@@ -64,7 +65,7 @@ class ImageReader:
         return 2.0 * (weights * patches + of.projector_weights * merged) + 4.0 * of.width * pairs
 
     def _grid(self, width: int, height: int) -> tuple[int, int]:
-        """Return the merged patches of a row and of a column."""
+        """Return the number of merged patches per row and per column of an image."""
         edge = self.patch * self.merge
         if self.rule == FIXED:
             side = max(round(self.limit**0.5), 1)
@@ -77,14 +78,14 @@ class ImageReader:
 
 @dataclass(frozen=True)
 class RequestImages:
-    """Images of one size at consecutive places of every prompt.
+    """Images of one size that follow each other in every prompt.
 
     Attributes:
-        count: Number of images.
+        count: Number of images per prompt.
         size: Size of each image in pixels, such as ``1024x768``.
-        tokens: Prompt tokens of each image.
-        merged: Patches of each image after merging.
-        first_token: Prompt tokens before the first image.
+        tokens: Number of prompt tokens of each image.
+        merged: Number of merged patches of each image.
+        first_token: Number of prompt tokens before the first image.
     """
 
     count: int
@@ -100,11 +101,11 @@ class RequestImages:
 
     @property
     def prompt_tokens(self) -> int:
-        """Return the prompt tokens of all images."""
+        """Return the number of prompt tokens of all images together."""
         return self.count * self.tokens
 
     def begun_in(self, cached: int, new: int) -> int:
-        """Return the images whose first token is among ``new`` tokens after ``cached`` ones.
+        """Return the number of images that begin within ``new`` tokens after ``cached`` tokens.
 
         >>> images = RequestImages(count=3, size="32x32", tokens=4, merged=4, first_token=2)
         >>> [images.begun_in(0, 2), images.begun_in(0, 3), images.begun_in(3, 100)]
@@ -115,21 +116,21 @@ class RequestImages:
 
 
 def images_begun(position: float, first_token: int, tokens: int, count: int) -> int:
-    """Return how many of ``count`` images begin before a position of the prompt."""
+    """Return how many of ``count`` images begin before a token position of the prompt."""
     return int(min(max(-((first_token - position) // tokens), 0), count))
 
 
 def request_images(
     reader: ImageReader | None, name: str, count: int, size: str, first_token: int = 0
 ) -> RequestImages | None:
-    """Return the images of each prompt; None without images.
+    """Return the images of each prompt, as its count and size specify; None for a count of 0.
 
     Args:
-        reader: Reader of the model's images; None if unknown.
-        name: Name of the model, for the error.
-        count: Number of images.
+        reader: Rule by which the model turns an image into tokens; None if unknown.
+        name: Name of the model, for error messages.
+        count: Number of images per prompt.
         size: Size of each image in pixels, such as ``1024x768``.
-        first_token: Prompt tokens before the first image.
+        first_token: Number of prompt tokens before the first image.
 
     Raises:
         PinnError: If the model's image tokens are unknown, or the size cannot be read.
@@ -163,16 +164,16 @@ def image_reader(config: Mapping[str, object]) -> ImageReader | None:
         return None
     if rule == FIXED and not limit:
         return None
-    if rule == FIXED:  # the encoder sees all patches, which are then pooled into tokens
+    if rule == FIXED:  # the encoder computes all patches and then pools them into tokens
         merge = max(round(encoder.first_size(vision, "image_size") / patch / limit**0.5), 1)
     return ImageReader(rule, patch, merge, limit, found)
 
 
 def parse_size(text: str) -> tuple[int, int]:
-    """Return the width and height of a size such as ``1024x768``.
+    """Return the width and height in pixels of a size such as ``1024x768``.
 
     Raises:
-        PinnError: If the text is no such size.
+        PinnError: If the text is not two positive whole numbers joined by ``x``.
 
     >>> parse_size("1024x768")
     (1024, 768)

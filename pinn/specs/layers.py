@@ -1,4 +1,4 @@
-"""Attention and feed-forward layers of a config.json."""
+"""Readers of the attention and feed-forward layers of a config.json."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,10 +17,10 @@ _FULL = frozenset(("full_attention", "attention", "global", "hybrid", "indexed_a
 def attentions(
     fields: ConfigFields, layers: int, max_position: int
 ) -> Sequence[AttentionSpec | LatentAttentionSpec | None]:
-    """Return the attention of each layer, first to last; None where a layer has none.
+    """Return the attention of each layer, first to last; None for a layer without attention.
 
     Raises:
-        PinnError: If a needed size is missing or the heads do not add up.
+        PinnError: If a needed size is missing, or the KV heads do not divide the query heads.
     """
     if fields.is_type("compressed"):
         return _compressed(fields, layers)
@@ -44,7 +44,7 @@ def attentions(
 
 
 def _indexers(fields: ConfigFields, layers: int) -> list[mixers.IndexerSpec | None]:
-    """Return the indexer of each layer; GLM-5.2's layers may reuse one."""
+    """Return the indexer of each layer; in GLM-5.2, a layer may reuse an earlier selection."""
     if fields.get("topk_blocks") is not None:
         blocks, block, heads = map(fields.integer, ("topk_blocks", "index_block", "index_heads"))
         width = fields.integer("index_head_dim", "sparse_index_dim")
@@ -61,7 +61,7 @@ def _indexers(fields: ConfigFields, layers: int) -> list[mixers.IndexerSpec | No
 
 def _indexer(fields: ConfigFields) -> mixers.IndexerSpec:
     top_k, heads = map(fields.integer, ("index_topk", "index_n_heads"))
-    # Each key of GLM-5-next covers several tokens (vLLM 0.33.0
+    # An indexer key of GLM-5-next covers several tokens (vLLM 0.33.0
     # models/glm5next/common/attention.py).
     width, pool = (
         fields.integer("index_head_dim", default=128),
@@ -73,9 +73,9 @@ def _indexer(fields: ConfigFields) -> mixers.IndexerSpec:
 def _compressed(fields: ConfigFields, layers: int) -> list[model.CompressedAttentionSpec]:
     """Return the attention of each DeepSeek-V4 layer, by its ``compress_ratios``.
 
-    The 64 rotary elements of a token's vector are part of its ``head_dim``.
+    The ``head_dim`` of a cached vector includes its 64 rotary elements.
     """
-    rates = fields.get("compress_rates")  # transformers 5: rates by kind of layer
+    rates = fields.get("compress_rates")  # transformers 5: compression rates by layer type
     named = fields.per_layer("layer_types", layers) if isinstance(rates, dict) else None
     by_kind = None if named is None else [rates.get(str(kind), 0) for kind in named]
     ratios = fields.per_layer("compress_ratios", layers) or by_kind or [None]
@@ -86,7 +86,7 @@ def _compressed(fields: ConfigFields, layers: int) -> list[model.CompressedAtten
     heads, rank, width = map(integer, ("num_attention_heads", "q_lora_rank", "head_dim"))
     window, groups, out = map(integer, ("sliding_window", "o_groups", "o_lora_rank"))
     if heads % groups:
-        raise fields.error(f"o_groups: {groups} groups of the output do not divide {heads} heads")
+        raise fields.error(f"o_groups: {groups} output groups do not divide {heads} query heads")
     every = model.CompressedAttentionSpec(
         heads, rank, width, qk_nope_head_dim=width, qk_rope_head_dim=0, v_head_dim=width,
         window_tokens=window, indexer=replace(own, heads=0), output_groups=groups, output_rank=out,
@@ -96,7 +96,10 @@ def _compressed(fields: ConfigFields, layers: int) -> list[model.CompressedAtten
 
 
 def is_latent(fields: ConfigFields) -> bool:
-    """Return whether vLLM runs latent attention; the keys may be present and null."""
+    """Return whether vLLM runs latent attention (MLA).
+
+    A config may have its keys with null values.
+    """
     is_known = fields.is_type("latent") or not fields.is_listed
     return is_known and fields.get("kv_lora_rank") is not None
 
@@ -111,7 +114,7 @@ def _grouped(fields: ConfigFields, is_full: bool) -> AttentionSpec | None:
     if _is_multi_query(fields):
         kv_heads = 1
     if heads % kv_heads:
-        raise fields.error(f"{kv_heads} KV heads do not divide {heads} heads")
+        raise fields.error(f"{kv_heads} KV heads do not divide the {heads} query heads")
     width = mixers.head_width(fields, heads)
     value = None if fields.get("v_head_dim") is None else fields.integer("v_head_dim")
     return AttentionSpec(
@@ -127,7 +130,7 @@ def _grouped(fields: ConfigFields, is_full: bool) -> AttentionSpec | None:
 
 
 def _gate_width(fields: ConfigFields, width: int) -> int:
-    """Return the elements of each head that are computed beside its query."""
+    """Return the elements per head that the query projection computes besides the query: gates."""
     named = models_file("types.json")["gates"].get(fields.model_type, [])
     own = [each if isinstance(each, int) else fields.integer(each) for each in named]
     is_gated = fields.is_type("gated_attention") or bool(fields.get("mla_use_output_gate"))
@@ -149,12 +152,13 @@ def _latent(fields: ConfigFields, _: bool) -> LatentAttentionSpec:
 
 
 def windows(fields: ConfigFields, layers: int) -> list[int | None]:
-    """Return the window of each layer in tokens; None for full attention.
+    """Return the sliding window of each layer in tokens; None for full attention.
 
-    A window is inert where ``use_sliding_window`` is false. Layers: ``layer_types``, or a list
-    under ``sliding_window``, or ``sliding_window_pattern``, or (Qwen) ``max_window_layers``; else
-    all of them. Llama-4's chunks spare the layers without rotary embedding (llama4.py); a chunk
-    counts as a window of its size, though its mean reach is half.
+    ``use_sliding_window: false`` disables every window. The layers with a window are given by
+    ``layer_types``, a list under ``sliding_window``, ``sliding_window_pattern`` or (Qwen)
+    ``max_window_layers``; without these keys, every layer has the window. A chunk of Llama-4 counts
+    as a window of its size, though a query sees half a chunk on average. Layers without rotary
+    embedding have no chunks (llama4.py).
     """
     if fields.get("attention_chunk_size") is not None and fields.model_type.startswith("llama4"):
         tokens = fields.integer("attention_chunk_size")
@@ -162,7 +166,7 @@ def windows(fields: ConfigFields, layers: int) -> list[int | None]:
     window: object = fields.get("sliding_window")
     if window is None or fields.get("use_sliding_window") is False:
         return [None] * layers
-    if isinstance(window, list):  # Mistral's own format: a pattern that repeats
+    if isinstance(window, list):  # Mistral's own format: a pattern of windows that repeats
         for size in window:
             if size is not None and (
                 isinstance(size, bool) or not isinstance(size, int) or size < 1
@@ -174,7 +178,7 @@ def windows(fields: ConfigFields, layers: int) -> list[int | None]:
 
 
 def within(window: int | None, max_position: int) -> int | None:
-    """Return a window; None where no context exceeds it."""
+    """Return a window in tokens; None if no context of the model is longer than the window."""
     return None if window is None or window >= max_position else window
 
 
@@ -182,7 +186,7 @@ def _rotary_layers(fields: ConfigFields, layers: int) -> list[bool]:
     types = fields.per_layer("layer_types", layers)
     if types is not None:
         return [str(kind) not in _FULL for kind in types]
-    # despite its name, 1 means a rotary embedding
+    # Despite the key's name, 1 means that a layer has a rotary embedding.
     flags = fields.per_layer("no_rope_layers", layers)
     if flags is not None:
         return [bool(flag) for flag in flags]
@@ -195,25 +199,25 @@ def _windowed_layers(fields: ConfigFields, layers: int) -> list[bool]:
     if types is not None:
         return [str(kind) not in _FULL for kind in types]
     pattern = fields.get("window_pattern")
-    # EXAONE: a pattern such as "LLLG" of local and global layers
+    # EXAONE has a pattern of local and global layers, such as "LLLG".
     if isinstance(pattern, str) and pattern:
         return [pattern[i % len(pattern)] == "L" for i in range(layers)]
     if pattern is not None:
         step = fields.integer("window_pattern", least=0)
         return [step > 0 and (i + 1) % step != 0 for i in range(layers)]
-    # Qwen: layers from max_window_layers on have the window.
+    # Qwen: only layers from max_window_layers on have the window.
     first = fields.integer("max_window_layers", default=0, least=0)
     return [i >= first or not fields.get("use_sliding_window") for i in range(layers)]
 
 
-# Feed-forward part of each layer of a config.json: layers with experts, and widths.
+# Feed-forward part of each layer of a config.json: which layers have experts, and their widths.
 
 
 def feed_forwards(fields: ConfigFields, layers: int) -> list[DenseFfnSpec | MoeFfnSpec | None]:
-    """Return the feed-forward part of each layer, first to last; None where a layer has none.
+    """Return each layer's feed-forward part, first to last; None for a layer without one.
 
     Raises:
-        PinnError: If a needed size is missing or the experts do not add up.
+        PinnError: If a needed size is missing, or a token uses more experts than there are.
     """
     moe = moe_spec(fields)
     plan = [False] * layers if moe is None else moe_plan(fields, layers)
@@ -230,23 +234,24 @@ def feed_forwards(fields: ConfigFields, layers: int) -> list[DenseFfnSpec | MoeF
 
 
 def dense_layer(fields: ConfigFields, times: int = 1) -> DenseFfnSpec | None:
-    """Return a dense feed-forward layer, ``times`` as wide as the file states."""
+    """Return a dense feed-forward layer, ``times`` as wide as the config.json states."""
     if fields.get("no_op"):
         return None
     return DenseFfnSpec(times * _dense_width(fields), fields.is_gated)
 
 
 def moe_spec(fields: ConfigFields) -> MoeFfnSpec | None:
-    """Return the shape of the mixture-of-experts layers; None where the config names no experts."""
+    """Return the shape of the mixture-of-experts layers; None if the config names no experts."""
     experts = 0 if fields.get("experts") == [] else fields.integer("experts", default=0, least=0)
     if not experts or fields.get("enable_moe_block", "is_moe") is False:
         return None
     top_k, idle = fields.integer("top_k"), fields.integer("zero_expert_num", default=0, least=0)
-    if idle:  # LongCat-Flash: some of a token's choices are experts that compute nothing
+    if idle:  # LongCat-Flash: some of the experts that a token selects compute nothing
         top_k = max(round(top_k * experts / (experts + idle)), 1)
     if top_k > experts:
-        raise fields.error(f"{top_k} experts per token exceed the {experts} experts")
-    if fields.is_type("image_experts"):  # widths of experts for text and for images
+        raise fields.error(f"{top_k} experts per token are more than the {experts} experts")
+    # two widths: of the experts for text, and of the experts for images
+    if fields.is_type("image_experts"):
         fields = fields.having(
             {"moe_intermediate_size": fields.listed("moe_intermediate_size")[:1]}
         )
@@ -263,7 +268,7 @@ def moe_spec(fields: ConfigFields) -> MoeFfnSpec | None:
 
 
 def _shared_width(fields: ConfigFields, expert_width: int) -> int:
-    # each such layer has one dense layer, without a key in the file
+    # Each mixture-of-experts layer of this type has a dense layer too, without a key in the file.
     if fields.is_type("dense_beside_experts"):
         return fields.integer("intermediate_size")
     if fields.get("shared_width") is not None:
@@ -272,16 +277,17 @@ def _shared_width(fields: ConfigFields, expert_width: int) -> int:
 
 
 def _dense_width(fields: ConfigFields) -> int:
-    """Return the width of a dense layer.
+    """Return the inner width of a dense feed-forward layer.
 
-    Nemotron's searched models and LFM2 give two thirds of it, rounded up (nemotron_nas.py:
-    _ffn_mult_to_intermediate_size; modeling_lfm2.py: Lfm2MLP); RecurrentGemma counts both halves.
+    In Nemotron's searched models and in LFM2 it is two thirds of the stated width, rounded up
+    (nemotron_nas.py: _ffn_mult_to_intermediate_size; modeling_lfm2.py: Lfm2MLP). RecurrentGemma
+    states the width of gate and up matrix together.
     """
     hidden, multiple, times = fields.integer("hidden_size"), 256, fields.get("ffn_mult")
     thirds = 2 * hidden / 3
     if times is None:
         default = 4 * hidden if fields.is_type("wide") else None
-        # Granite's dense layers consist of the shared part only.
+        # Granite's dense layers have only the shared experts' width.
         named = ("shared_intermediate_size",) if fields.model_type == "granitemoehybrid" else ()
         width = fields.integer("own_dense_width", *named, "dense_width", default=default)
         if fields.model_type == "recurrent_gemma":
@@ -296,15 +302,18 @@ def _dense_width(fields: ConfigFields) -> int:
 
 
 def moe_plan(fields: ConfigFields, layers: int) -> list[bool]:
-    """Return which layers are mixtures of experts, in a model that has experts.
+    """Return for each layer whether it is a mixture of experts, in a model with experts.
 
-    The keys and their meaning are those of vLLM 0.15.1's model files: ``mlp_layer_types``;
-    ``moe_layers`` or ``interleave_moe_layer_step`` (llama4.py); ``decoder_sparse_step`` and
-    ``mlp_only_layers`` (qwen2_moe.py, qwen3_moe.py); ``first_k_dense_replace`` and
-    ``moe_layer_freq`` (deepseek_v2.py); ``moe_layer_start_index``, ``_end_index`` and
-    ``_interval`` (ernie45_moe.py); ``expert_layer_period`` and ``expert_layer_offset`` (jamba.py);
-    letters of ``hybrid_override_pattern`` or ``layers_block_type`` (nemotron_h.py). Without any of
-    them, every layer is.
+    The keys and their meanings are from vLLM 0.15.1's model files. Without any of these keys, every
+    layer has experts.
+
+    - ``mlp_layer_types``
+    - ``moe_layers`` or ``interleave_moe_layer_step`` (llama4.py)
+    - ``decoder_sparse_step`` and ``mlp_only_layers`` (qwen2_moe.py, qwen3_moe.py)
+    - ``first_k_dense_replace`` and ``moe_layer_freq`` (deepseek_v2.py)
+    - ``moe_layer_start_index``, ``_end_index`` and ``_interval`` (ernie45_moe.py)
+    - ``expert_layer_period`` and ``expert_layer_offset`` (jamba.py)
+    - letters of ``hybrid_override_pattern`` or ``layers_block_type`` (nemotron_h.py)
     """
     pattern = fields.get("layers_block_type", "hybrid_override_pattern")
     if isinstance(pattern, list | str) and len(pattern) >= layers:
@@ -326,7 +335,7 @@ def moe_plan(fields: ConfigFields, layers: int) -> list[bool]:
 
 def _frequency_plan(fields: ConfigFields, layers: int) -> list[bool]:
     first = fields.integer("first_experts", default=0, least=0)
-    end = fields.integer("moe_layer_end_index", default=-1, least=-1)  # ERNIE 4.5
+    end = fields.integer("moe_layer_end_index", default=-1, least=-1)  # a key of ERNIE 4.5
     last = end if end >= 0 else layers - 1
     frequency = fields.get("moe_layer_freq")
     if isinstance(frequency, list):

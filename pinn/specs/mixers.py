@@ -1,8 +1,8 @@
-"""Mixers other than attention over all keys: recurrent states, indexers, cross-attention.
+"""Token mixers other than attention over all keys: recurrent states, indexers, cross-attention.
 
-A mixer with a recurrent state (linear attention, state spaces) keeps a matrix of ``key_dim x
-value_dim`` per request and head instead of keys and values. Each token reads and writes it once, at
-any context length.
+A mixer with a recurrent state (linear attention or a state space) has no keys and values. It keeps
+a ``key_dim x value_dim`` matrix per request and head, which each token reads and writes once at any
+context length.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,43 +15,43 @@ from pinn.specs.precision import ACTIVATION_BYTES
 GATED_DELTA, KDA, LIGHTNING = "gated_delta", "kda", "lightning"
 MAMBA1, MAMBA2 = "mamba1", "mamba2"
 CONVOLUTION, RECURRENCE = "convolution", "recurrence"
-#: Mixers that process each channel separately; only the values pass their convolution.
+#: Mixers that process each channel separately; their convolution covers only the values.
 _BY_CHANNEL = (MAMBA1, CONVOLUTION, RECURRENCE)
 
-#: Chunk length of a scan in tokens: 64 in flash-linear-attention's kernels, 256 in Lightning
-#: Attention-2 (arXiv 2401.04658, block 256) and Mamba-2 (arXiv 2405.21060), or the model's own
-#: ``chunk_size``.
+#: Tokens per chunk of a scan, unless the model has a ``chunk_size``: 64 in flash-linear-attention's
+#: kernels, 256 in Lightning Attention-2 (arXiv 2401.04658, block 256) and Mamba-2 (arXiv
+#: 2405.21060).
 CHUNK_TOKENS = {GATED_DELTA: 64, KDA: 64, LIGHTNING: 256, MAMBA2: 256, MAMBA1: 1}
 CHUNK_TOKENS |= {CONVOLUTION: 1, RECURRENCE: 1}
 
-#: Tokens per compressed key of DeepSeek-V4, 0 for layers with a window only. Layers with the
-#: middle ratio have an indexer (vLLM 0.20.1's deepseek_v4.py: DeepseekV4Attention).
+#: Tokens per compressed key in layers of DeepSeek-V4; 0 for layers with a window only. Layers with
+#: the middle ratio have an indexer (vLLM 0.20.1's deepseek_v4.py: DeepseekV4Attention).
 INDEXED_RATIO = 4
 COMPRESSION_RATIOS = (0, INDEXED_RATIO, 128)
 
-#: Rate of element-wise arithmetic relative to the tensor cores' bf16 rate, for the selective scan
-#: of Mamba-1: about a sixteenth (H100 SXM datasheet: 67 TFLOP/s fp32 and 989 TFLOP/s bf16).
+#: Ratio of the tensor cores' bf16 rate to the rate of element-wise arithmetic, which Mamba-1's
+#: selective scan uses: about 16 (H100 SXM datasheet: 989 TFLOP/s bf16 and 67 TFLOP/s fp32).
 VECTOR_SLOWDOWN = 16.0
 
 
 class Part(NamedTuple):
-    """Rows of a matrix by heads, which tensor parallelism divides, or replicates if too few."""
+    """Matrix rows of all heads. Tensor parallelism divides the heads, or replicates one per GPU."""
 
     heads: int
     width: int
 
     def elements(self, tensor_parallel_size: int = 1) -> int:
-        """Return the rows on one GPU."""
+        """Return the number of rows on one GPU."""
         return max(self.heads // tensor_parallel_size, 1) * self.width
 
 
 class Projection(NamedTuple):
-    """A weight matrix of a mixer, by its parts.
+    """A weight matrix of a mixer, with its rows and columns by heads.
 
     Attributes:
-        name: Name as in vLLM's model code.
-        outputs: Output rows, by heads.
-        inputs: Input width, by heads; one head if every GPU has the whole input.
+        name: Name of the matrix in vLLM's model code.
+        outputs: Output rows, one :class:`Part` per fused matrix.
+        inputs: Input width by heads; one head if every GPU has the whole input.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Projection(NamedTuple):
     inputs: Part
 
     def shape(self, tensor_parallel_size: int = 1) -> tuple[int, int]:
-        """Return the output and input width on one GPU."""
+        """Return the output and the input width of the matrix on one GPU."""
         tp = tensor_parallel_size
         return sum(part.elements(tp) for part in self.outputs), self.inputs.elements(tp)
 
@@ -71,19 +71,19 @@ class LinearMixerSpec:
     Attributes:
         kind: ``gated_delta`` (Qwen3-Next, arXiv 2412.06464), ``kda`` (Kimi-Linear, arXiv
             2510.26692), ``lightning`` (MiniMax-01, arXiv 2501.08313), ``mamba1`` (arXiv
-            2312.00752), ``mamba2`` (arXiv 2405.21060), ``convolution`` alone (LFM2) or
-            ``recurrence`` of single channels (RecurrentGemma's RG-LRU, arXiv 2402.19427).
-        heads: Value heads, each with a state; Mamba-1's channels.
-        key_heads: Heads of keys and queries, shared by groups of value heads (Mamba: groups of B
+            2312.00752), ``mamba2`` (arXiv 2405.21060), ``convolution`` (LFM2, without other mixing)
+            or ``recurrence`` of single channels (RecurrentGemma's RG-LRU, arXiv 2402.19427).
+        heads: Number of value heads, each with a state; for Mamba-1, of channels.
+        key_heads: Number of heads of keys and queries, which value heads share (Mamba: groups of B
             and C).
-        key_dim: Width of a key: rows of the state.
-        value_dim: Width of a value: columns of the state.
-        conv_width: Taps of the causal convolution before it; 0 without one.
-        step_rank: Rank of Mamba-1's step size; 0 otherwise.
-        chunk_tokens: Tokens that the chunked scan takes together.
-        state_bytes_per_element: Bytes per element of the state, as the engine keeps it.
-        full_gates: KDA's gates that have one matrix: Kimi-K3's of the output, Bailing's both;
-            others have two matrices, of a value's rank.
+        key_dim: Width of a key, the rows of the state.
+        value_dim: Width of a value, the columns of the state.
+        conv_width: Number of taps of the causal convolution before the mixer; 0 without one.
+        step_rank: Rank of the projection of Mamba-1's step size; 0 for other mixers.
+        chunk_tokens: Tokens per chunk of the scan.
+        state_bytes_per_element: Bytes per element of the state in the engine's cache.
+        full_gates: Number of KDA's two gates that are one full matrix (1 in Kimi-K3, 2 in Bailing).
+            All other gates are two matrices, with the rank of a value.
     """
 
     kind: str
@@ -102,12 +102,12 @@ class LinearMixerSpec:
 
     @property
     def reach_tokens(self) -> int:
-        """Return 1: the state represents all earlier tokens and is read once, at any context."""
+        """Return 1, because a token reads one state, which represents all earlier tokens."""
         return 1
 
     @property
     def kv_heads(self) -> int:
-        """Return the heads of keys and queries."""
+        """Return the number of heads of keys and queries."""
         return self.key_heads
 
     @property
@@ -116,12 +116,12 @@ class LinearMixerSpec:
         return self.value_dim
 
     def local_widths(self, tensor_parallel_size: int = 1) -> tuple[int, int, int, int]:
-        """Return heads of keys, their width, heads of values, and their width, on one GPU."""
+        """Return the key heads, key width, value heads and value width on one GPU."""
         tp = tensor_parallel_size
         return max(self.key_heads // tp, 1), self.key_dim, max(self.heads // tp, 1), self.value_dim
 
     def projections(self, hidden_size: int) -> tuple[Projection, ...]:
-        """Return the weight matrices.
+        """Return the weight matrices of the mixer.
 
         Sources: vLLM's qwen3_next.py, kimi_linear.py and layers/kda.py, minimax_text_01.py,
         layers/mamba/mamba_mixer.py and mamba_mixer2.py.
@@ -159,7 +159,7 @@ class LinearMixerSpec:
         )
 
     def conv_channels(self, tensor_parallel_size: int = 1) -> int:
-        """Return the channels of the convolution on one GPU."""
+        """Return the number of channels of the convolution on one GPU."""
         tp = tensor_parallel_size
         values = Part(self.heads, self.value_dim).elements(tp)
         if self.kind in _BY_CHANNEL:
@@ -168,7 +168,7 @@ class LinearMixerSpec:
 
     @property
     def small_parameters(self) -> int:
-        """Return the weights outside the matrices: convolution, decay, step bias, skip and norm."""
+        """Return the number of small weights: convolution, decay, step bias, skip and norm."""
         taps = self.conv_channels() * self.conv_width
         if self.kind == CONVOLUTION:
             return taps
@@ -179,9 +179,10 @@ class LinearMixerSpec:
         return taps + 3 * self.heads + self.heads * self.value_dim
 
     def state_bytes(self, tensor_parallel_size: int = 1) -> float:
-        """Return a request's bytes in one layer on one GPU: the states and the convolution's tail.
+        """Return the bytes per request and layer on one GPU: states and the convolution's inputs.
 
-        vLLM's ``MambaStateShapeCalculator``: the tail holds ``conv_width - 1`` tokens.
+        The convolution needs its last ``conv_width - 1`` inputs (vLLM's
+        ``MambaStateShapeCalculator``).
         """
         tp = tensor_parallel_size
         state = Part(self.heads, self.key_dim * self.value_dim).elements(tp)
@@ -189,15 +190,18 @@ class LinearMixerSpec:
         return state * self.state_bytes_per_element + tail * ACTIVATION_BYTES
 
     def token_flop(self) -> float:
-        """Return the FLOP of one head for one token of a chunked scan, at tensor-core rate.
+        """Return the FLOP per head and token of a chunked scan, in FLOP at the tensor-core rate.
 
-        With keys of width k, values of width v and chunks of c tokens: scores and their product
-        with the values inside a chunk, 2 c (k + v); reading the state and adding to it, 4 k v
-        (arXiv 2405.21060, section 6; Mamba-2's scores once per group of heads). The delta rule
-        multiplies keys by keys and by their inverse as well, 2 c (2 k + v), and subtracts what
-        the state holds already, 2 k v (arXiv 2412.06464, section 3.3). Mamba-1's selective scan
-        takes 9 operations per element of the state (arXiv 2312.00752 and its code's count), RG-LRU
-        about as many (its equations 1 to 4), and a convolution two a tap and two for its gates.
+        With keys of width k, values of width v and chunks of c tokens:
+
+        - Scores in a chunk and their product with the values: 2 c (k + v). Mamba-2 computes the
+          scores once per group of heads (arXiv 2405.21060, section 6).
+        - Reading the state and adding to the state: 4 k v.
+        - The delta rule also multiplies keys by keys and by their inverse, 2 c (2 k + v), and
+          subtracts the stored values, 2 k v (arXiv 2412.06464, section 3.3).
+        - Mamba-1's selective scan: 9 operations per element of the state (arXiv 2312.00752 and the
+          count in its code). RG-LRU: about as many (its equations 1 to 4).
+        - A convolution: two operations per tap, and two for its gates.
         """
         k, v, c = float(self.key_dim), float(self.value_dim), float(self.chunk_tokens)
         if self.kind == CONVOLUTION:
@@ -211,10 +215,10 @@ class LinearMixerSpec:
         return flop
 
     def decode_flop(self) -> float:
-        """Return the FLOP of one head for one decoded token, element by element.
+        """Return the FLOP per head of one decoded token, whose state is updated element by element.
 
-        Decay, add the outer product of key and value, and read by the query: 5 per element; the
-        delta rule subtracts what the key reads first: 3 more.
+        Decay, adding the outer product of key and value, and reading by the query take 5 FLOP per
+        element. The delta rule takes 3 more: it subtracts the value that the key reads first.
         """
         if self.kind == CONVOLUTION:
             return self.token_flop()
@@ -222,10 +226,10 @@ class LinearMixerSpec:
         return each * self.key_dim * self.value_dim * VECTOR_SLOWDOWN
 
     def token_bytes(self, tensor_parallel_size: int = 1) -> float:
-        """Return the bytes moved for one prefill token on one GPU.
+        """Return the bytes of memory traffic per prefill token on one GPU.
 
-        Convolved channels in and out, the output, and per chunk a state in 16 bits, written and
-        read.
+        They are the inputs and outputs of the convolution, the output of the mixer, and for each
+        chunk a 16-bit state that is written and read.
         """
         tp = tensor_parallel_size
         moved = 2 * self.conv_channels(tp) + Part(self.heads, self.value_dim).elements(tp)
@@ -237,18 +241,18 @@ class LinearMixerSpec:
 
 @dataclass(frozen=True)
 class IndexerSpec:
-    """Indexer of sparse attention: it scores every key and selects the best.
+    """Indexer of sparse attention, which scores all keys and selects the top-k keys.
 
     Sources: DeepSeek-V3.2-Exp report, section 2.1; vLLM's deepseek_v2.py: Indexer. Tensor
     parallelism replicates it on every GPU.
 
     Attributes:
-        top_k: Keys that a query attends to.
-        heads: Heads of the scores; 0 for a layer that reuses the selection of an earlier layer.
-        head_dim: Width of a key, kept in fp8 with a scale of 4 bytes for 128 elements.
-        ratio: Tokens per key (DeepSeek-V4); 1 for the others.
-        block: Tokens that are selected together by one score, from keys of 16 bits (MiniMax-M3:
-            vLLM 0.33.0 models/minimax_m3/common/indexer.py); 1 for the others.
+        top_k: Number of keys that a query attends to.
+        heads: Number of scoring heads; 0 for a layer that reuses an earlier layer's selection.
+        head_dim: Width of an indexer key, cached in fp8 with a 4-byte scale per 128 elements.
+        ratio: Tokens per indexer key (DeepSeek-V4); 1 for other models.
+        block: Tokens per score, which are selected together, with 16-bit keys (MiniMax-M3:
+            vLLM 0.33.0 models/minimax_m3/common/indexer.py); 1 for other models.
     """
 
     top_k: int
@@ -266,18 +270,19 @@ class IndexerSpec:
 
     @property
     def score_flop(self) -> float:
-        """Return the FLOP of a (query, token) pair in fp8; 16-bit ones take twice as long."""
+        """Return the FLOP per (query, key) pair at the fp8 rate; 16-bit FLOP count twice."""
         return 2.0 * self.heads * self.head_dim / self.ratio * (1 + (self.block > 1))
 
     @property
     def score_bytes(self) -> float:
-        """Return the bytes of a pair's fp32 score, written once and read once by the selection."""
+        """Return the bytes of memory traffic per pair: its fp32 score is written and read once."""
         return 8.0 / self.ratio / self.block if self.heads else 0.0
 
     def projections(self, hidden_size: int, query_rank: int) -> tuple[Projection, ...]:
-        """Return the weight matrices: queries from the compressed query, one key, head weights.
+        """Return the indexer's weight matrices: for its queries, its one key and head weights.
 
-        A key of several tokens is a sum of two gated vectors of each token (vLLM 0.20.1's
+        The queries are projected from the compressed query of ``query_rank`` elements. A key that
+        covers several tokens is a sum of two gated vectors per token (vLLM 0.20.1's
         deepseek_compressor.py).
         """
         if not self.heads:
@@ -295,10 +300,10 @@ class IndexerSpec:
 
 @dataclass(frozen=True)
 class CrossAttentionSpec:
-    """Attention to an image's tokens (Llama-3.2-Vision).
+    """Attention of text tokens to an image's tokens (Llama-3.2-Vision).
 
-    Engines skip the whole layer for text prompts (transformers' modeling_mllama.py), and so do
-    predictions: its weights take memory but no time.
+    Engines skip the whole layer for text prompts (transformers' modeling_mllama.py). Predictions
+    therefore count memory of its weights, but no time.
     """
 
     heads: int
@@ -310,34 +315,34 @@ class CrossAttentionSpec:
     reach_tokens = None
 
     def projections(self, hidden_size: int) -> tuple[Projection, ...]:
-        """Return the weight matrices."""
+        """Return the weight matrices of the layer's attention."""
         mixed = Part(self.heads, self.head_dim), Part(self.kv_heads, 2 * self.head_dim)
         out = Projection("o_proj", (Part(1, hidden_size),), Part(self.heads, self.head_dim))
         return Projection("qkv_proj", mixed, Part(1, hidden_size)), out
 
 
 def head_width(fields: ConfigFields, heads: int) -> int:
-    """Return the width of an attention head: as stated, or the model's width over the heads.
+    """Return the width of an attention head: ``head_dim``, or else hidden size / heads.
 
     Raises:
-        PinnError: If the heads do not divide the model's width.
+        PinnError: If there is no ``head_dim``, and the heads do not divide the hidden size.
     """
     if fields.get("head_dim") is not None:
         return fields.integer("head_dim")
     hidden = fields.integer("hidden_size")
     if hidden % heads:
-        raise fields.error(f"{heads} heads do not divide hidden_size {hidden}: add head_dim")
+        raise fields.error(f"{heads} heads do not divide the hidden_size {hidden}: add head_dim")
     return hidden // heads
 
 
-# Recurrent mixer of a config.json, or of a module's attributes.
+# Recurrent mixer from the fields of a config.json, or from the attributes of a module.
 
 _BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
-#: Bytes of a state's element for kinds without a configuration key (vLLM's mamba_utils.py:
-#: kda_state_dtype, linear_attention_state_dtype; modeling_recurrent_gemma.py).
+#: Bytes per element of the state, for mixer types whose config has no key for it (vLLM's
+#: mamba_utils.py: kda_state_dtype, linear_attention_state_dtype; modeling_recurrent_gemma.py).
 _STATE_BYTES = {KDA: 4.0, RECURRENCE: 4.0, LIGHTNING: 2.0, CONVOLUTION: 2.0}
-#: Computed sizes without a key, by their words in mixers.json: Mamba-1's channels and its rank
-#: "auto".
+#: Sizes that are computed from other keys, by their words in mixers.json: Mamba-1's channels, and
+#: its rank "auto".
 _COMPUTED: dict[str, Callable[[ConfigFields], int]] = {
     "(expanded)": lambda f: f.integer("mamba_expand", default=2) * f.integer("hidden_size"),
     "(sixteenth)": lambda f: -(-f.integer("hidden_size") // 16),
@@ -349,7 +354,8 @@ _COMPUTED: dict[str, Callable[[ConfigFields], int]] = {
 def family_mixer(fields: ConfigFields, entry: Mapping[str, Any]) -> LinearMixerSpec:
     """Return the recurrent mixer of a config.json whose family has an entry in mixers.json.
 
-    Gates of one matrix: vLLM 0.33.0 models/kimi_k3/nvidia/kda.py; modeling_bailing_hybrid.py.
+    KDA gates with a single matrix are those of vLLM 0.33.0 models/kimi_k3/nvidia/kda.py and of
+    modeling_bailing_hybrid.py.
     """
     nested, inner = fields.get("linear_attn_config"), fields  # transformers 5 has no nested config
     if nested is not None:
@@ -362,12 +368,12 @@ def family_mixer(fields: ConfigFields, entry: Mapping[str, Any]) -> LinearMixerS
 def recurrent_mixer(
     entry: Mapping[str, Any], fields: ConfigFields, config: ConfigFields
 ) -> LinearMixerSpec:
-    """Return a recurrent mixer.
+    """Return a recurrent mixer, with its sizes from the keys that an entry of mixers.json names.
 
     Args:
         entry: Entry of mixers.json.
-        fields: Fields with the sizes of the mixer.
-        config: Config.json of the model, which may state the format of the state.
+        fields: Fields that contain the sizes of the mixer.
+        config: Config.json of the model, which may specify the number format of the state.
     """
     kind = entry["kind"]
     found = {size: _size(fields, names) for size, names in entry["sizes"].items()}
@@ -382,7 +388,7 @@ def recurrent_mixer(
 
 
 def _size(fields: ConfigFields, names: Sequence[Any]) -> int:
-    """Return the size under the first present key, or its default, also for "auto"."""
+    """Return the size under the first key that is present, or its default (also for "auto")."""
     *keys, last = names
     if isinstance(last, str) and last not in _COMPUTED:
         return fields.integer(*keys, last)
@@ -392,9 +398,9 @@ def _size(fields: ConfigFields, names: Sequence[Any]) -> int:
 
 
 def stated_state_bytes(fields: ConfigFields) -> float:
-    """Return the bytes of an element of the state: by the config, or else 16 bits.
+    """Return the bytes per element of a recurrent state: as the config states, or else 2.
 
-    vLLM's ``--mamba-ssm-cache-dtype auto`` (v1 config/cache.py) does the same.
+    vLLM's ``--mamba-ssm-cache-dtype auto`` (v1 config/cache.py) follows this rule.
     """
     stated: object = fields.get("mamba_ssm_dtype", "mamba_ssm_cache_dtype")
     if stated is None:

@@ -1,4 +1,4 @@
-"""A model: its layers with their sizes, and number formats."""
+"""Description of a model: its layers with their sizes, and the number formats of its weights."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -12,29 +12,29 @@ from pinn.specs.images import ImageReader
 from pinn.specs.mixers import CrossAttentionSpec, IndexerSpec, LinearMixerSpec, Part, Projection
 from pinn.specs.precision import Precision, precision
 
-# Sampling settings, which determine the work of a sampler in every step.
+# Sampling settings, which determine the work of the sampler in every step.
 
-#: Override for clients that ask for temperature 0, as most benchmarks do.
+#: Override for clients that request temperature 0, as most benchmarks do.
 GREEDY = '{"temperature": 0}'
 
-#: Values that ``transformers`` 4.57 treats as not set, so that vLLM does not see them
+#: Values that ``transformers`` 4.57 treats as unset and does not pass on to vLLM
 #: (``GenerationConfig.to_diff_dict``).
 _NOT_SET = {"top_k": 50}
-#: Settings that vLLM reads beside the fields of ``Sampling``; no step depends on them.
+#: Settings that vLLM reads in addition to the fields of ``Sampling``; no step depends on them.
 _IGNORED = ("max_new_tokens",)
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """Sampling settings of requests; the defaults are vLLM's own, which sample from all tokens.
+    """Sampling settings of requests; the defaults are vLLM's, which sample from all tokens.
 
     Attributes:
-        temperature: Sampling temperature; 0 takes the likeliest token (greedy).
-        top_k: Number of likeliest tokens to sample from; 0 or -1 for all.
-        top_p: Total probability of the likeliest tokens to sample from; 1 for all.
-        min_p: Smallest probability of a token to sample, relative to the likeliest one's; 0 for
+        temperature: Sampling temperature; 0 selects the most probable token (greedy).
+        top_k: Number of most probable tokens to sample from; 0 or -1 for all.
+        top_p: Total probability of the most probable tokens to sample from; 1 for all.
+        min_p: Minimum probability of a sampled token, relative to the most probable token's; 0 for
             all.
-        repetition_penalty: Divisor of the logits of tokens that occurred; 1 for none.
+        repetition_penalty: Divisor of the logits of tokens that occurred before; 1 for no penalty.
     """
 
     temperature: float = 1.0
@@ -57,7 +57,7 @@ class Sampling:
 
     @property
     def is_greedy(self) -> bool:
-        """Return whether sampling is greedy; nothing is filtered then (``SamplingParams``)."""
+        """Return whether sampling is greedy; no tokens are filtered then (``SamplingParams``)."""
         return self.temperature == 0
 
 
@@ -65,7 +65,7 @@ _NAMES = tuple(f.name for f in fields(Sampling))
 
 
 def sampling_from_generation_config(config: Mapping[str, object], source: str) -> Sampling:
-    """Return the settings of a generation_config.json, as vLLM 0.15.1 reads it.
+    """Return the sampling settings of a generation_config.json, as vLLM 0.15.1 reads the file.
 
     Only the fields of ``Sampling`` are read (``vllm/config/model.py: get_diff_sampling_param``);
     ``do_sample`` is ignored.
@@ -75,7 +75,7 @@ def sampling_from_generation_config(config: Mapping[str, object], source: str) -
         source: File name for error messages.
 
     Raises:
-        PinnError: If a value cannot be used.
+        PinnError: If a value has the wrong type or is outside its limits.
     """
     found = {n: config[n] for n in _NAMES if n in config and config[n] != _NOT_SET.get(n)}
     return _sampling(found, source)
@@ -83,12 +83,12 @@ def sampling_from_generation_config(config: Mapping[str, object], source: str) -
 
 @lru_cache(maxsize=1024)
 def overridden(base: Sampling, override: str) -> Sampling:
-    """Return settings with those of vLLM's ``--override-generation-config`` applied.
+    """Return sampling settings with the values of ``--override-generation-config`` applied.
 
     Args:
         base: Settings without the flag.
-        override: JSON object of the flag, in which null stands for vLLM's own default; empty
-            without the flag.
+        override: JSON object of the flag, in which null means vLLM's own default; empty without the
+            flag.
 
     Raises:
         PinnError: If the flag is no JSON object, or has an invalid name or value.
@@ -108,7 +108,7 @@ def overridden(base: Sampling, override: str) -> Sampling:
 
 
 def _sampling(values: Mapping[str, Any], source: str) -> Sampling:
-    """Return the settings in JSON values; null stands for the default."""
+    """Return the sampling settings of a JSON object, in which null means vLLM's default."""
     given = {name: value for name, value in values.items() if value is not None}
     for name, value in given.items():
         if not is_finite(value):
@@ -130,22 +130,25 @@ class AttentionSpec:
     """Grouped-query attention of one layer.
 
     Attributes:
-        heads: Query heads.
-        kv_heads: Key and value heads; replicated, not divided, if fewer than the TP size.
-        head_dim: Width of a query and key head; explicit in the config, not hidden / heads.
-        window_tokens: Largest number of keys that a query sees (sliding window or attention chunk);
+        heads: Number of query heads.
+        kv_heads: Number of key and value heads. If there are fewer than the TP size, each GPU has a
+            copy of one.
+        head_dim: Width of a query or key head, which may differ from hidden size / heads.
+        window_tokens: Maximum number of keys that a query sees (sliding window or attention chunk);
             None for full attention.
-        qk_norm_full_width: Whether q and k are normalized over all heads together, which costs an
-            extra all-reduce under tensor parallelism (MiniMax-M2).
-        gate_width: Elements that the query projection computes beside each head's query: an output
-            gate as wide as the query (Qwen3-Next) or of one element, or position weights (Inkling).
-        shares_cache: Whether it reads the keys and values of an earlier layer and has none of its
-            own (Gemma-3n).
-        v_head_dim: Width of a value head if it differs from that of a key (MiMo-V2).
+        qk_norm_full_width: Whether q and k are normalized over all heads together. Under tensor
+            parallelism this takes an extra all-reduce (MiniMax-M2).
+        gate_width: Elements per head, besides the query, that the query projection computes: an
+            output gate of the query's width (Qwen3-Next) or of one element, or position weights
+            (Inkling).
+        shares_cache: Whether the layer uses an earlier layer's keys and values instead of computing
+            its own (Gemma-3n).
+        v_head_dim: Width of a value head; None if it equals the width of a key head (MiMo-V2
+            differs).
         values_are_keys: Whether a checkpoint has one matrix for keys and values (Gemma 4). Engines
-            load it twice (vLLM 0.33.0 models/gemma4.py: Gemma4Attention).
-        input_rows: Number of vectors of the residual stream's width that it projects: two for
-            Zamba, the hidden state and the embedding.
+            load this matrix twice (vLLM 0.33.0 models/gemma4.py: Gemma4Attention).
+        input_rows: Number of input vectors of the residual stream's width: 2 for Zamba (hidden
+            state and embedding), else 1.
         indexer: Indexer that selects the keys of a query; None if a query sees its whole window.
     """
 
@@ -163,7 +166,7 @@ class AttentionSpec:
 
     @property
     def reach_tokens(self) -> int | None:
-        """Return the most keys that a query sees; None without a limit."""
+        """Return the maximum number of keys that a query sees; None without a limit."""
         return self.window_tokens if self.indexer is None else self.indexer.top_k
 
     @property
@@ -173,12 +176,12 @@ class AttentionSpec:
 
     @property
     def pair_width(self) -> int:
-        """Return the elements of a head's key and value."""
+        """Return the width of a head's key and value together."""
         return self.head_dim + self.value_dim
 
     @property
     def kv_width(self) -> int:
-        """Return the cached elements per token: keys and values of every KV head."""
+        """Return the cached elements per token: keys and values of all KV heads."""
         return self.kv_heads * self.pair_width
 
 
@@ -187,11 +190,12 @@ class LatentAttentionSpec:
     """Multi-head latent attention (MLA) of one layer (DeepSeek-V2, arXiv 2405.04434, section 2.1).
 
     The cache holds one compressed vector per token, which tensor parallelism does not divide. With
-    an indexer it is sparse (DeepSeek-V3.2): a query sees the keys that the indexer picks.
+    an indexer the attention is sparse (DeepSeek-V3.2): a query sees the keys that the indexer
+    selects.
 
     Attributes:
-        gate_width: Elements of the gate of each head's output.
-        shares_cache: Whether it reads the cached vectors of an earlier layer and computes none.
+        gate_width: Elements per head of the gate of the output; 0 without a gate.
+        shares_cache: Whether the layer uses an earlier layer's cached vectors and computes none.
     """
 
     heads: int
@@ -207,18 +211,18 @@ class LatentAttentionSpec:
 
     @property
     def reach_tokens(self) -> int | None:
-        """Return the most keys that a query sees; None without a limit."""
+        """Return the maximum number of keys that a query sees; None without a limit."""
         own = self.indexer
         return self.window_tokens if own is None else own.top_k * own.ratio
 
     @property
     def kv_heads(self) -> int:
-        """Return 1: a decode attends over one shared latent head."""
+        """Return 1, because a decode attends over one latent head that all queries share."""
         return 1
 
     @property
     def head_dim(self) -> int:
-        """Return the width of a query and key head in prefill."""
+        """Return the width of a query or key head in prefill."""
         return self.qk_nope_head_dim + self.qk_rope_head_dim
 
     @property
@@ -229,19 +233,20 @@ class LatentAttentionSpec:
 
 @dataclass(frozen=True)
 class CompressedAttentionSpec(LatentAttentionSpec):
-    """DeepSeek-V4's attention to a window of keys, and to keys that compress several tokens each.
+    """DeepSeek-V4's attention to a window of keys and to compressed keys of several tokens each.
 
-    One vector (``kv_lora_rank``) is the key and value of all heads. Sources: vLLM 0.20.1's
-    deepseek_v4.py and layers/deepseek_v4_attention.py and deepseek_compressor.py.
+    One vector of ``kv_lora_rank`` elements is the key and the value of all heads. Sources: vLLM
+    0.20.1's deepseek_v4.py and layers/deepseek_v4_attention.py and deepseek_compressor.py.
 
     Attributes:
-        window_tokens: Keys of single tokens.
-        indexer: Indexer of the model; without heads in layers that see all or none of their
-            compressed keys. Its reach is assumed for every layer, and the window is spread over it.
-            Steps with fewer tokens therefore count too few keys, and no step counts too many.
+        window_tokens: Number of keys in the window, which are single tokens.
+        indexer: Indexer of the model. It has no heads in layers that see all or none of their
+            compressed keys. All layers are modeled with the indexer's reach, over which the window
+            is spread evenly. Shorter contexts are therefore charged for too few keys, and none for
+            too many.
         ratio: Tokens per compressed key; 0 without compressed keys.
-        output_groups: Groups of heads, each of which has a separate first output projection.
-        output_rank: Output width of that projection.
+        output_groups: Number of groups of heads, each with a separate first output projection.
+        output_rank: Output width of the first output projection of a group.
     """
 
     window_tokens: int = 128
@@ -252,31 +257,31 @@ class CompressedAttentionSpec(LatentAttentionSpec):
 
     @property
     def cached_share(self) -> float:
-        """Return the compressed keys per token."""
+        """Return the number of compressed keys per token."""
         return 1 / self.ratio if self.ratio else 0.0
 
     @property
     def key_shares(self) -> tuple[float, float]:
-        """Return the keys seen per token within reach, and per token at any distance."""
+        """Return the keys seen per token within a query's reach, and per token at any distance."""
         picked = self.cached_share * bool(self.indexer.heads)
         return self.window_tokens / (self.reach_tokens or 1) + picked, self.cached_share - picked
 
     @property
     def kv_width(self) -> int:
-        """Return the bytes of a key in vLLM's only format: 64 elements of 16 bits, others of 8.
+        """Return the bytes of a cached key: 64 elements have 16 bits, all others 8 bits.
 
-        Source: kv_cache_interface.py, MLAAttentionSpec.real_page_size_bytes.
+        vLLM has no other format (kv_cache_interface.py, MLAAttentionSpec.real_page_size_bytes).
         """
         return self.kv_lora_rank + 64 + 8
 
     @property
     def summands(self) -> int:
-        """Return the gated vectors that each token adds to keys; two if keys overlap."""
+        """Return the number of gated vectors that each token adds to the keys that cover it."""
         return 4 if self.indexer.heads else 2 * bool(self.ratio)
 
     @property
     def request_bytes(self) -> float:
-        """Return a request's bytes at any length: the window, and fp32 sums of unfinished keys.
+        """Return the bytes per request at any length: its window, and fp32 sums of unfinished keys.
 
         Source: deepseek_compressor.py, CompressorStateCache.
         """
@@ -285,7 +290,7 @@ class CompressedAttentionSpec(LatentAttentionSpec):
         return self.window_tokens * self.kv_width + unfinished
 
     def projections(self, hidden_size: int) -> tuple[Projection, ...]:
-        """Return the weight matrices; the 16-bit ones that keys are summed from come first."""
+        """Return the weight matrices, first the 16-bit ones from which keys are computed."""
         width, rank, everything = self.kv_lora_rank, self.q_lora_rank or 0, Part(1, hidden_size)
         grouped = Part(self.output_groups, self.output_rank)
         return (
@@ -299,7 +304,10 @@ class CompressedAttentionSpec(LatentAttentionSpec):
 
 @dataclass(frozen=True)
 class DenseFfnSpec:
-    """A dense feed-forward layer with an inner width; gated ones have three matrices."""
+    """A dense feed-forward layer of an inner width.
+
+    A gated layer has three matrices, others two.
+    """
 
     width: int
     gated: bool = True
@@ -310,13 +318,13 @@ class MoeFfnSpec:
     """A mixture-of-experts layer.
 
     Attributes:
-        experts: Routed experts.
-        top_k: Routed experts that a token uses.
+        experts: Number of routed experts.
+        top_k: Number of routed experts that each token uses.
         width: Inner width of one routed expert.
-        shared_width: Inner width of all shared experts together; 0 without any.
-        gated: Whether an expert has a gate matrix beside up and down.
-        latent_width: Input and output width of routed experts that work on a projection of the
-            residual stream (Nemotron-3's ``moe_latent_size``); None for the stream itself.
+        shared_width: Inner width of all shared experts together; 0 without shared experts.
+        gated: Whether an expert has a gate matrix in addition to its up and down matrices.
+        latent_width: Input and output width of routed experts that compute on a projection of the
+            residual stream (Nemotron-3's ``moe_latent_size``); None if they compute on the stream.
     """
 
     experts: int
@@ -331,20 +339,20 @@ class MoeFfnSpec:
         return hidden_size if self.latent_width is None else self.latent_width
 
 
-#: Token mixer of a layer.
+#: Types of a layer's attention, token mixer and feed-forward part.
 Attention = AttentionSpec | LatentAttentionSpec
 Mixer = Attention | LinearMixerSpec | CrossAttentionSpec
 FeedForward = DenseFfnSpec | MoeFfnSpec
 
 
 class LayerPart(NamedTuple):
-    """A layer, or one half of a layer that consists of two.
+    """One mixer and one feed-forward part, which make up a layer or one half of a double layer.
 
     Attributes:
-        layer: Number of the config's layer, counted from 0.
-        mixer: Token mixer; None for a feed-forward part alone.
-        ffn: Feed-forward part; None for a mixer alone.
-        again: Whether it reuses the weights of an earlier layer.
+        layer: Index of the layer in the config, from 0.
+        mixer: Token mixer; None for a feed-forward part without a mixer.
+        ffn: Feed-forward part; None for a mixer without a feed-forward part.
+        again: Whether this part reuses the weights of an earlier layer.
     """
 
     layer: int
@@ -357,9 +365,9 @@ class LayerPart(NamedTuple):
 class LayerGroup:
     """Layers of one shape: their number, token mixer and feed-forward part.
 
-    Either part may be missing: Nemotron-H's layers have one of them, and a Falcon-H1 layer, with
-    attention beside Mamba, counts as two. Layers that run ``again`` reuse the weights of others,
-    but cache their own keys and values.
+    Nemotron-H's layers have either a mixer or a feed-forward part. A Falcon-H1 layer, with
+    attention and Mamba in parallel, counts as two layers. Layers that run ``again`` reuse the
+    weights of other layers, but cache their own keys and values.
     """
 
     count: int
@@ -369,18 +377,18 @@ class LayerGroup:
 
     @property
     def halves(self) -> int:
-        """Return the number of parts with a norm before and an all-reduce after: mostly 2."""
+        """Return the number of parts with a norm before and an all-reduce after them, usually 2."""
         return (self.attention is not None) + (self.ffn is not None)
 
     @property
     def runs(self) -> bool:
-        """Return whether text prompts pass these layers."""
+        """Return whether text tokens pass through these layers."""
         return not isinstance(self.attention, CrossAttentionSpec)
 
 
 @dataclass(frozen=True)
 class WeightPrecisions:
-    """Number format of each kind of weight matrix."""
+    """Number format of each type of weight matrix."""
 
     attention: Precision = field(default_factory=lambda: precision("bf16"))
     dense_ffn: Precision = field(default_factory=lambda: precision("bf16"))
@@ -393,34 +401,35 @@ class WeightPrecisions:
 class ModelSpec:
     """A decoder-only language model as a serving engine sees it.
 
-    At most one MoE shape may occur; the parser refuses others, so that step features stay a fixed,
-    short list. The widest window is the model's. Narrower ones are spread over it, so that shorter
-    contexts count too few keys, and none count too many.
+    A model with several MoE shapes is refused, because the list of step features has a fixed
+    length. All windows are modeled with the reach of the widest one, over which the keys of
+    narrower windows are spread evenly. Shorter contexts are therefore charged for too few keys, and
+    none for too many.
 
     Attributes:
-        name: Name under which the model was loaded, for output only.
-        model_type: ``model_type`` of the config, for output, and to find the layers that quantized
-            releases of this family do not quantize.
+        name: Name under which the model was loaded, used in output only.
+        model_type: ``model_type`` of the config. It also decides which layers quantized releases of
+            this family leave in 16 bits.
         hidden_size: Width of the residual stream.
         vocab_size: Rows of the embedding and of the output head.
         layer_groups: Layers by shape.
-        precisions: Number format of each kind of weight.
+        precisions: Number format of each type of weight matrix.
         kv_cache_precision: Format of the KV cache that the checkpoint specifies.
         tied_embeddings: Whether the output head reuses the embedding matrix.
-        max_position: Longest context in tokens.
-        extra_parameters: Weights outside the matrices above (biases, norms, position tables).
-        lookup_parameters: Weights of tables from which a token reads one row (Gemma-3n's per-layer
-            embeddings).
-        side_projections: Matrices beside the layers that every token passes, with their number.
-        streams: Residual streams that each half of a layer mixes (DeepSeek-V4); 0 for models with
-            one stream.
-        sampling: Sampling settings of its generation_config.json; vLLM's own defaults without one.
-        asked_as: Name that the user gave, for headings; it is ignored when models are compared.
+        max_position: Maximum context length in tokens.
+        extra_parameters: Number of weights outside all matrices (biases, norms, position tables).
+        lookup_parameters: Number of weights in tables from which a token reads one row (Gemma-3n's
+            per-layer embeddings).
+        side_projections: Matrices outside the layers that every token passes, with their number.
+        streams: Number of residual streams that each half of a layer mixes (DeepSeek-V4); 0 for
+            models with a single stream.
+        sampling: Sampling settings of the generation_config.json; without one, vLLM's defaults.
+        asked_as: Name that the user gave, for headings; ignored when models are compared.
         left_out: Parts of a multimodal model that no step includes, as text; empty for a text
             model.
-        encoder_parameters: Number of weights of its vision encoder and projector.
-        pooled: Whether it returns vectors or scores of prompts, without output head and sampler.
-        images: Rule by which an image becomes tokens; None without images, or if unknown.
+        encoder_parameters: Number of weights of the vision encoder and projector.
+        pooled: Whether the model returns embeddings or scores, without output head and sampler.
+        images: Rule by which an image becomes tokens; None if there are no images or it is unknown.
         bidirectional: Whether a token attends to the whole prompt, including later tokens.
     """
 
@@ -454,19 +463,20 @@ class ModelSpec:
                 got = getattr(self, name)
                 raise PinnError(f"model {self.name}: {name} must be positive, got {got}")
         if not self.layer_groups:
-            raise PinnError(f"model {self.name}: it has no layers")
+            raise PinnError(f"model {self.name}: has no layers, expected at least one")
         if len({g.ffn for g in self.layer_groups if isinstance(g.ffn, MoeFfnSpec)}) > 1:
-            raise PinnError(f"model {self.name}: more than one mixture-of-experts shape")
+            raise PinnError(f"model {self.name}: several mixture-of-experts shapes, expected one")
 
     def __hash__(self) -> int:
-        # Hash of the fields that distinguish nearly all models, since tables look models up often.
+        # The hash covers only the fields that distinguish nearly all models, because tables look
+        # models up often.
         of = self.precisions
         formats = of.attention.name, of.dense_ffn.name, of.experts.name
         return hash((self.name, self.hidden_size, self.vocab_size, self.extra_parameters, formats))
 
     @property
     def title(self) -> str:
-        """Return the name for headings: the one that the user gave, else its own."""
+        """Return the model's name for headings: the one that the user gave, or else its own."""
         return self.asked_as or self.name
 
     @property
@@ -476,7 +486,7 @@ class ModelSpec:
 
     @cached_property
     def moe(self) -> MoeFfnSpec | None:
-        """Return the mixture-of-experts shape; None for a dense model."""
+        """Return the mixture-of-experts shape of the model; None for a dense model."""
         return next((g.ffn for g in self.layer_groups if isinstance(g.ffn, MoeFfnSpec)), None)
 
     @property
@@ -486,23 +496,24 @@ class ModelSpec:
 
     @cached_property
     def window_tokens(self) -> int | None:
-        """Return the most keys that a query sees in layers with a limit; None without such layers.
+        """Return the maximum number of keys that a query sees in layers with a limit, or None.
 
         The limit is a window, the tokens that an indexer selects or that its keys cover, or 1 for a
-        recurrent state, which each token reads once.
+        recurrent state, which each token reads once. The result is None for a model without such
+        layers.
         """
         mixers = (g.attention for g in self.layer_groups if g.attention is not None)
         return max((m.reach_tokens for m in mixers if m.reach_tokens is not None), default=None)
 
     @cached_property
     def stored(self) -> "ModelSpec":
-        """Return the model without layers that reuse weights, which take no memory."""
+        """Return the model without its repeated layers, whose weights take no memory."""
         kept = tuple(group for group in self.layer_groups if not group.again)
         return self if kept == self.layer_groups else replace(self, layer_groups=kept)
 
     @property
     def is_plain(self) -> bool:
-        """Return whether all layers are equal attention layers with a feed-forward part."""
+        """Return whether all layers are equal and have attention and a feed-forward part."""
         whole = all(g.ffn is not None and not g.again for g in self.layer_groups)
         names = {mixer_name(g.attention) for g in self.layer_groups}
         shapes = {(m.heads, m.kv_width) for g in self.layer_groups if (m := g.attention)}
@@ -511,7 +522,7 @@ class ModelSpec:
         return whole and alike and not self.side_projections and names <= _PLAIN
 
 
-# A model's layer plan as text.
+# The layers of a model as text.
 
 _LINEAR = {
     "gated_delta": "gated delta net", "kda": "KDA", "lightning": "lightning attention",
@@ -520,14 +531,14 @@ _LINEAR = {
 }  # fmt: skip
 
 
-#: Names of DeepSeek-V4's mixers, by tokens per key.
+#: Names of DeepSeek-V4's mixers, by number of tokens per compressed key.
 _COMPRESSED = {0: "latent window", 4: "compressed sparse attention", 128: "compressed attention"}
-#: Names by :func:`mixer_name` of mixers without recurrence or selection.
+#: Names, from :func:`mixer_name`, of mixers without recurrence or selection.
 _PLAIN = {"latent attention", "full attention", "windowed attention"}
 
 
 def mixer_name(mixer: Mixer | None) -> str:
-    """Return the name of a layer's token mixer."""
+    """Return the name of a layer's token mixer, such as ``latent attention``."""
     if mixer is None:
         return "no mixer"
     if isinstance(mixer, LinearMixerSpec):
@@ -544,7 +555,7 @@ def mixer_name(mixer: Mixer | None) -> str:
 
 
 def mixer_names(model: ModelSpec) -> str:
-    """Return the layer plan of a model as text: layers by mixer and by experts.
+    """Return as text how many layers have each mixer, and how many have experts.
 
     >>> from pinn.specs.catalog import load_model
     >>> mixer_names(load_model("Qwen/Qwen3-Next-80B-A3B-Instruct"))

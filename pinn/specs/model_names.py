@@ -1,4 +1,4 @@
-"""Names of models: in the catalog, in other tools, and on the model hub."""
+"""Names of models in the catalog, in other tools and on the model hub."""
 
 import difflib
 import re
@@ -14,16 +14,19 @@ from pinn.common.files import data_folder, given_path
 from pinn.errors import PinnError
 from pinn.specs.config_fields import PACKAGE_SUFFIX, inverted, models_file, name_of
 
-# Names of the model catalog, and the file of each name or alias.
+# Names in the model catalog, and the file of each name or alias.
 
-#: Names of files that may be beside a config.json.
+#: Names of files that may be in the folder of a config.json.
 QUANT_FILE = "hf_quant_config.json"
 GENERATION_FILE = "generation_config.json"
 
 
 @cache
 def catalog_files() -> dict[str, tuple[str, Path]]:
-    """Return lower-case full name -> full name and file; the project's files take precedence."""
+    """Return the full name and file of each catalog model, by lower-case full name.
+
+    Files of the project take precedence over aiconfigurator-core's.
+    """
     found: dict[str, tuple[str, Path]] = {}
     own = (path for path in data_folder("models").glob("*--*.json"))
     for path in [*sorted(own), *_package_files()]:
@@ -33,7 +36,7 @@ def catalog_files() -> dict[str, tuple[str, Path]]:
 
 
 def _package_files() -> list[Path]:
-    """Return the configs of aiconfigurator-core; without the package none, and warn."""
+    """Return the config files of aiconfigurator-core; without the package, warn and return none."""
     spec = find_spec("aiconfigurator_core")
     if spec is None or spec.origin is None:
         missing = "most names of 'pinn models' are missing"
@@ -45,20 +48,20 @@ def _package_files() -> list[Path]:
 
 @cache
 def aliases() -> dict[str, str]:
-    """Return alias -> full name of a catalog model with equal shapes and formats."""
+    """Return the full name of each alias's catalog model, which has equal shapes and formats."""
     return dict(sorted(inverted(models_file("aliases.json")).items()))
 
 
 @cache
 def _published_generation() -> dict[str, dict[str, object]]:
-    """Return lower-case full or bare name -> published sampling settings."""
+    """Return the published sampling settings of models, by lower-case full or bare name."""
     groups = models_file("generation.json")["groups"]
     found = {name.lower(): group["settings"] for group in groups for name in group["models"]}
     return {name.split("/")[-1]: settings for name, settings in found.items()} | found
 
 
 def published_generation(name: str) -> dict[str, object] | None:
-    """Return the sampling settings published with a model's generation_config.json, or None.
+    """Return the sampling settings of a model's published generation_config.json; else None.
 
     >>> published_generation("Qwen/Qwen3-8B")["top_k"]
     20
@@ -68,7 +71,7 @@ def published_generation(name: str) -> dict[str, object] | None:
 
 @cache
 def full_names() -> dict[str, list[str]]:
-    """Return lower-case full or bare name -> catalog keys; full names take precedence."""
+    """Return the catalog keys of each lower-case full or bare name; full names take precedence."""
     targets = {name: key for key, (name, _) in catalog_files().items()}
     targets |= {name: target.lower() for name, target in aliases().items() if name not in targets}
     found: dict[str, list[str]] = {name.lower(): [key] for name, key in targets.items()}
@@ -81,7 +84,7 @@ def full_names() -> dict[str, list[str]]:
 
 
 def find_in_catalog(name: str) -> tuple[str, Path] | None:
-    """Return the full name and file of a catalog model by full or bare name or alias; else None.
+    """Return a catalog model's full name and file, by full or bare name or alias; else None.
 
     Raises:
         PinnError: If a bare name fits several models.
@@ -89,12 +92,12 @@ def find_in_catalog(name: str) -> tuple[str, Path] | None:
     keys = full_names().get(name.strip("/").lower(), [])
     if len(keys) > 1:
         names = ", ".join(catalog_files()[key][0] for key in keys)
-        raise PinnError(f"model name {name!r} is ambiguous: use one of {names}")
+        raise PinnError(f"model name {name!r} fits several models: use one of {names}")
     return catalog_files()[keys[0]] if keys else None
 
 
 def names_of(full_name: str) -> list[str]:
-    """Return a catalog model's full name and aliases; for other models the name alone.
+    """Return the full name and the aliases of a catalog model; for other models, only the name.
 
     >>> names_of("google/gemma-2-9b")
     ['google/gemma-2-9b', 'google/gemma-2-9b-it']
@@ -103,7 +106,7 @@ def names_of(full_name: str) -> list[str]:
 
 
 def repository(model: str) -> str:
-    """Return a model's name as engines take it: a bare catalog name is completed.
+    """Return the repository name that engines need: ``org/name`` for a bare catalog name.
 
     >>> repository("Qwen3-8B"), repository("Qwen/Qwen3-8B")
     ('Qwen/Qwen3-8B', 'Qwen/Qwen3-8B')
@@ -114,7 +117,7 @@ def repository(model: str) -> str:
 
 
 def suggestion(name: str) -> str:
-    """Return the remedy for an unknown name: similar names, or a path."""
+    """Return the remedy for an unknown name: similar names, or to give a path."""
     names = [full_name for full_name, _ in catalog_files().values()]
     known = {key.lower(): key for key in [*names, *aliases()]}
     bare = {key.split("/")[-1]: key for key in known}
@@ -125,32 +128,32 @@ def suggestion(name: str) -> str:
     return f"{hint}give the path of its config.json"
 
 
-# config.json files of the local Hugging Face cache and of the hub.
+# config.json files from the local Hugging Face cache and from the hub.
 
-#: Timeout in seconds after which the hub counts as unreachable.
+#: Seconds without an answer after which the hub is treated as unreachable.
 PROBE_TIMEOUT_S = 4.0
 
 
 def cached_file(repo_id: str, filename: str) -> Path | None:
-    """Return a file of the local cache; None if it is not cached."""
+    """Return the path of a file in the local Hugging Face cache; None if it is not cached."""
     from huggingface_hub import try_to_load_from_cache
 
     try:
         found = try_to_load_from_cache(repo_id, filename)
-    except ValueError:  # not a valid repository id
+    except ValueError:  # the name is not a valid repository id
         return None
     return Path(found) if isinstance(found, str) else None
 
 
 def download_config(repo_id: str) -> Path:
-    """Download a model's config.json, and the optional files beside it.
+    """Download a model's config.json and the optional files in its folder.
 
     Returns:
         The path of config.json in the local cache.
 
     Raises:
-        PinnError: If the hub cannot be reached within ``PROBE_TIMEOUT_S``, does not know the
-            model, keeps it gated, or fails at one of the files.
+        PinnError: If the hub does not answer within ``PROBE_TIMEOUT_S``, does not know the
+            model or keeps it gated, or if a download fails.
     """
     if not hub_is_reachable():
         raise PinnError("the model hub cannot be reached")
@@ -163,14 +166,14 @@ def download_config(repo_id: str) -> Path:
 
 
 def _download(repo_id: str, filename: str) -> Path | None:
-    """Download one file; return None if the model does not have it."""
+    """Download one file and return its path; return None if the model does not have the file."""
     from huggingface_hub import errors, hf_hub_download
 
     try:
         return Path(hf_hub_download(repo_id, filename, etag_timeout=PROBE_TIMEOUT_S))
     except errors.GatedRepoError as error:
         raise PinnError("it is gated: accept its licence on the hub and set HF_TOKEN") from error
-    # EntryNotFoundError is also a ValueError, so it is caught first.
+    # EntryNotFoundError is also a ValueError, so this clause has to come first.
     except errors.LocalEntryNotFoundError as error:
         raise PinnError("the model hub did not answer (LocalEntryNotFoundError)") from error
     except errors.EntryNotFoundError:
@@ -182,7 +185,7 @@ def _download(repo_id: str, filename: str) -> Path | None:
 
 
 def hub_is_reachable() -> bool:
-    """Return whether the hub answers; it is asked once, without the client's retries of 20 s."""
+    """Return whether the hub answers one request, sent without the client's retries of 20 s."""
     from huggingface_hub import constants, get_session
 
     if constants.HF_HUB_OFFLINE:
@@ -192,27 +195,27 @@ def hub_is_reachable() -> bool:
     def probe() -> None:
         try:
             get_session().head(constants.ENDPOINT, timeout=PROBE_TIMEOUT_S)
-        except Exception:  # any transport error
+        except Exception:  # any transport error means that the hub is out of reach
             return
         answered.set()
 
-    # look-ups of host names may exceed a timeout
+    # Look-ups of host names may take longer than a timeout, so they run in a thread.
     thread = threading.Thread(target=probe, daemon=True)
     thread.start()
     thread.join(PROBE_TIMEOUT_S)
     return answered.is_set()
 
 
-# Names and paths of models that cannot be read, refused with a replacement.
+# Names and paths of models that cannot be read: the errors state what to give instead.
 
 _ADAPTER = "adapter_config.json"
 
 
 def check_name(name: str) -> None:
-    """Refuse the name of a release for another engine.
+    """Refuse the name of a model in the format of an unsupported engine, such as llama.cpp.
 
     Raises:
-        PinnError: If the name is one.
+        PinnError: If the name is in the format of such an engine.
 
     >>> check_name("TheBloke/Llama-2-7B-Chat-GGUF")
     Traceback (most recent call last):
@@ -235,7 +238,7 @@ def check_path(path: Path) -> None:
     """Refuse GGUF files and LoRA adapters, and folders that contain nothing else.
 
     Raises:
-        PinnError: If the path is one; the message says what to give instead.
+        PinnError: If the path is one of these; the message states what to give instead.
     """
     is_folder = path.is_dir()
     if is_folder and (path / "config.json").is_file():

@@ -1,4 +1,4 @@
-"""Variants of a model: other number formats of its weights, and names that state them."""
+"""Variants of a model: other number formats of its weights, and names that specify the format."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from pinn.specs.model_names import find_in_catalog, published_generation
 from pinn.specs.precision import PRECISIONS, Precision, precision
 from pinn.specs.quantization_block import quantization_words
 
-# A model under a precision label: which weights the label changes.
+# Precision labels, and the weights whose format each label changes.
 #
 # Published checkpoints, read from their quantization configs (lm_head and routers are bf16 in
 # all):
@@ -35,19 +35,19 @@ from pinn.specs.quantization_block import quantization_words
 # openai gpt-oss (mxfp4)                  bf16        -            -        mxfp4   bf16
 # ======================================  ==========  ===========  =======  ======  ========
 
-#: Label -> format; most labels are the format's name.
+#: Number format of each precision label; most labels are the format's name.
 SCHEMES: dict[str, str] = {
     **{name: name for name in PRECISIONS if name != "fp32"}, "int4": "int4_wo", "fp4": "nvfp4",
 }  # fmt: skip
 _WIDE = frozenset({"fp32", "bf16", "fp16"})
 _FP8 = frozenset({"fp8", "fp8_static", "fp8_block"})
 _EXPERTS_ONLY = frozenset({"mxfp4", "mxfp4_mxfp8"})
-#: Values of ``--quantization`` that keep a checkpoint unchanged.
+#: Value of ``--quantization`` that leaves a checkpoint unchanged.
 _UNSAID = "none"
 
 
 def label_of(text: str) -> str:
-    """Return the label of a format that an engine's ``--quantization`` names, or the text.
+    """Return the label of the format that an engine's ``--quantization`` names, or else the text.
 
     >>> label_of("fp8_per_block"), label_of("compressed-tensors")
     ('fp8_block', 'compressed-tensors')
@@ -56,7 +56,7 @@ def label_of(text: str) -> str:
 
 
 def format_of(text: str) -> str | None:
-    """Return the label or the method that ``--quantization`` names; None for ``none``.
+    """Return the precision label or method that ``--quantization`` names; None for ``none``.
 
     Raises:
         PinnError: If the value is unknown.
@@ -69,16 +69,16 @@ def format_of(text: str) -> str | None:
 
 
 def fallback_of(text: str) -> str | None:
-    """Return the format of a label, as fallback for an unknown checkpoint; None for other texts."""
+    """Return a label's format, as fallback for an unknown checkpoint; None for other texts."""
     methods = quantization_words("flag_methods")
     return SCHEMES.get(label_of(methods.get(text) or text))
 
 
 def _label_for(model: ModelSpec, text: str) -> str | None:
-    """Return the label that a value of ``--quantization`` means; None to keep the checkpoint's.
+    """Return the label of a ``--quantization`` value; None to keep the checkpoint's formats.
 
     Raises:
-        PinnError: If the value names a method that the checkpoint is not quantized by.
+        PinnError: If the value names a quantization method that the checkpoint does not use.
     """
     methods = quantization_words("flag_methods")
     if text not in methods:
@@ -96,21 +96,21 @@ def with_precision(model: ModelSpec, scheme: str, *, kv_cache: str | None = None
     """Return a model with the weight formats of a precision label.
 
     A checkpoint whose native format matches the label stays unchanged: MiniMax-M2.5, DeepSeek-V3
-    and NVIDIA's Llama-3.1-70B-FP8 under ``fp8``, Kimi-K2.5 under ``int4``. So does gpt-oss under
-    every label but ``bf16`` and ``fp16``; ``mxfp4_mxfp8`` means 8-bit activations. Otherwise the
-    table above applies, by ``model_type``. The output head and the router keep the model's own
-    16-bit format.
+    and NVIDIA's Llama-3.1-70B-FP8 under ``fp8``, Kimi-K2.5 under ``int4``. gpt-oss changes only
+    under ``bf16`` and ``fp16``, and under ``mxfp4_mxfp8``, which means 8-bit activations. For all
+    others the table at the top of this section applies, by ``model_type``. The output head and the
+    router keep the model's own 16-bit format.
 
     Args:
         model: Model with the formats of its checkpoint.
-        scheme: A key of ``SCHEMES``, or a value of vLLM's ``--quantization``. One that names a
-            method (``compressed-tensors``) leaves a quantized checkpoint as it is.
+        scheme: A key of ``SCHEMES``, or a value of vLLM's ``--quantization``. A method such as
+            ``compressed-tensors`` leaves a quantized checkpoint unchanged.
         kv_cache: Format of the KV cache, a key of ``PRECISIONS``. None means fp8 under ``nvfp4``,
-            which every NVFP4 release asks for, and else the 16-bit format of the model; a native
-            checkpoint keeps its own.
+            which every NVFP4 release specifies, and else the model's 16-bit format; an unchanged
+            checkpoint keeps its format.
 
     Raises:
-        PinnError: If the scheme or the KV cache format is unknown, or a method is named and the
+        PinnError: If the scheme or the KV cache format is unknown, or if it names a method and the
             model is not quantized.
     """
     format_of(scheme)
@@ -171,23 +171,23 @@ def _quantized_kinds(model: ModelSpec, target: Precision) -> frozenset[str]:
 # Names outside the catalog that denote a known model in another release or format.
 #
 # ``Qwen/Qwen3-30B-A3B-Instruct-2507-FP8`` is Qwen3-30B-A3B with a longer context and fp8 weights.
-# Words are removed from the end of a name until it is known: dated and chat releases have the
-# shapes of their base, and a format in a name is that of the weights.
+# Words are removed from the end of a name until the rest is known. Dated and chat releases have the
+# shapes of their base model, and a format in a name is the format of the weights.
 
 _DATE = re.compile(r"\d{4}")
 
 
 @dataclass(frozen=True)
 class Variant:
-    """Facts that a name states.
+    """Interpretation of a model name that is not in the catalog.
 
     Attributes:
-        base: Full name of the catalog's model with equal shapes.
-        path: Config.json of that model.
-        names: The name and its shortened forms, for published settings.
+        base: Full name of the catalog model with equal shapes.
+        path: Path of the config.json of the base model.
+        names: The name and its shortened forms, for the look-up of published settings.
         scheme: Format of the weights, a label of ``with_precision``; None if the name has none.
-        owner: Publisher in lower case; that of the base if the name has none.
-        context_tokens: Longest context, if it is known to differ from the base's.
+        owner: Publisher in lower case; that of the base model if the name has none.
+        context_tokens: Maximum context, if it is known to differ from the base model's.
     """
 
     base: str
@@ -199,17 +199,17 @@ class Variant:
 
     @property
     def published_as(self) -> str | None:
-        """Return the first of the names with published sampling settings; None without any."""
+        """Return the first of the names with published sampling settings; None without one."""
         return next((name for name in (*self.names, self.base) if published_generation(name)), None)
 
     def applied(self, model: ModelSpec, name: str) -> ModelSpec:
-        """Return the base model as this release has it, under its own name if it differs."""
+        """Return the base model in this release's format and context, renamed if it differs."""
         found = model if self.scheme is None else self._quantized(model, self.scheme)
         found = replace(found, max_position=self.context_tokens or model.max_position)
         return found if found == model else replace(found, name=name)
 
     def note(self, name: str, model: ModelSpec) -> str:
-        """Return the interpretation of the name as text, with the remedy if it is wrong."""
+        """Return the warning on how the name was interpreted, and on how to correct that."""
         context = f", {model.max_position:,} tokens of context" if self.context_tokens else ""
         weights = f", {_formats(model)}" if self.scheme else ""
         return (
@@ -219,11 +219,11 @@ class Variant:
         )
 
     def _quantized(self, model: ModelSpec, scheme: str) -> ModelSpec:
-        """Return weights in a format, with the known deviations of the owner's releases.
+        """Return the model with weights in a format, as its publisher's releases have them.
 
-        Qwen's fp8 releases have block scales, NVIDIA's static ones and an fp8 cache. NVFP4 releases
-        of others have a 16-bit cache. Meta's fp8 of a dense model does not quantize attention
-        (Llama-3.1-405B-Instruct-FP8).
+        Qwen's fp8 releases have block scales; NVIDIA's have static scales and an fp8 cache. NVFP4
+        releases of other publishers have a 16-bit cache. Meta's fp8 releases of dense models do not
+        quantize attention (Llama-3.1-405B-Instruct-FP8).
         """
         cache = "bf16" if scheme == "nvfp4" else None
         if self.owner == "nvidia" and scheme in ("fp8", "nvfp4"):
@@ -238,7 +238,7 @@ class Variant:
 
 
 def find_variant(name: str) -> Variant | None:
-    """Interpret the words of a name; return None if no known model remains.
+    """Interpret the words of a name as a variant; return None if no known model remains.
 
     >>> find_variant("RedHatAI/Llama-3.3-70B-Instruct-quantized.w4a16").base
     'meta-llama/Meta-Llama-3.1-70B'
@@ -263,7 +263,7 @@ def find_variant(name: str) -> Variant | None:
 
 
 def _formats(model: ModelSpec) -> str:
-    """Return formats as a note has them: attention, the other large part, and the cache."""
+    """Return the formats of attention, of the other large weights and of the KV cache as text."""
     formats, cache = model.precisions, model.kv_cache_precision.name
     part = "experts" if model.moe else "feed-forward"
     form = formats.experts if model.moe else formats.dense_ffn
@@ -278,7 +278,7 @@ def _renamed(bare: str) -> str:
 
 
 def _last_word(bare: str) -> tuple[str, str]:
-    """Return a name without its last word, and that word; it is empty for a single word.
+    """Split the last word off a name. The first text of the result is empty for a single word.
 
     >>> _last_word("llama-3.1-8b-instruct-quantized.w8a8")
     ('llama-3.1-8b-instruct-quantized', 'w8a8')

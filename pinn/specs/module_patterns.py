@@ -1,4 +1,4 @@
-"""Names and sizes of weight matrices in checkpoints, and the patterns that select them."""
+"""Names and sizes of weight matrices in checkpoints, and the patterns that select matrices."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,16 +12,17 @@ from pinn.specs.mixers import LinearMixerSpec
 from pinn.specs.model import DenseFfnSpec, FeedForward, LatentAttentionSpec, LayerPart, Mixer
 
 KINDS = ("attention", "dense_ffn", "experts", "shared_experts")
-#: Every name that a checkpoint may give one matrix.
+#: All names that checkpoints give to one matrix.
 Aliases = tuple[str, ...]
 
 _HOLDERS = ("model.", "language_model.model.", "model.language_model.", "backbone.", "")
 _PREFIXES = tuple(f"{holder}layers." for holder in _HOLDERS)
-#: Pattern of unbounded repeats, and of groups that contain one and are repeated.
+#: Expression for unbounded repeats, and for groups that contain a repeat and are repeated.
 _REPEATS = re.compile(r"(?<!\\)(?:[*+]|\{\d*,?\d*\})")
 _NESTED_REPEATS = re.compile(r"(?<!\\)[*+}]\??[^()]*\)+(?:[*+]|\{)")
 _MOST_REPEATS = 6
-#: Wide matrices of a recurrent mixer; narrow ones (gates, steps) do not determine a format.
+#: Wide matrices of a recurrent mixer, which determine its format; narrow ones (gates, steps) do
+#: not.
 _LINEAR_PROJECTIONS = (
     ("linear_attn.in_proj_qkvz", "linear_attn.in_proj_qkv", "mixer.in_proj", "mamba.in_proj",
      "self_attn.q_proj", "self_attn.qkv_proj"),
@@ -34,11 +35,11 @@ _PROJECTIONS = (("gate_proj", "w1"), ("up_proj", "w3"), ("down_proj", "w2"))
 
 
 class Matrix(NamedTuple):
-    """A weight matrix, or all matrices of its name in a layer's experts.
+    """A weight matrix; or, for experts, all matrices of one name in a layer.
 
     Attributes:
-        aliases: Every name that a checkpoint may give it.
-        size: Number of elements, relative to other matrices of its kind.
+        aliases: All names that checkpoints give to the matrix.
+        size: Number of elements, relative to other matrices of the same weight type.
     """
 
     aliases: Aliases
@@ -46,7 +47,7 @@ class Matrix(NamedTuple):
 
 
 def module_names(parts: Sequence[LayerPart], hidden: int) -> dict[str, list[Matrix]]:
-    """Return the matrices of each kind of weight over all layers; one expert stands for all."""
+    """Return the matrices of all layers by weight type; expert 0 represents all experts."""
     found: dict[str, list[Matrix]] = {kind: [] for kind in KINDS}
     for layer, mixer, ffn, _ in parts:
         for suffixes, size in () if mixer is None else _mixer_projections(mixer, hidden):
@@ -58,7 +59,7 @@ def module_names(parts: Sequence[LayerPart], hidden: int) -> dict[str, list[Matr
 
 
 def _ffn_parts(ffn: FeedForward | None) -> Iterator[tuple[str, Aliases, float]]:
-    """Yield kind, names within the feed-forward part, and width of each of its matrices."""
+    """Yield the weight type, the names in the feed-forward part, and the width of each matrix."""
     if isinstance(ffn, DenseFfnSpec):
         yield "dense_ffn", ("",), ffn.width
     elif ffn is not None:
@@ -68,7 +69,7 @@ def _ffn_parts(ffn: FeedForward | None) -> Iterator[tuple[str, Aliases, float]]:
 
 
 def _mixer_projections(mixer: Mixer, hidden: int) -> list[tuple[Aliases, float]]:
-    """Return names within a layer, and numbers of elements, of a mixer's matrices."""
+    """Return the names within a layer and the number of elements of each matrix of a mixer."""
     if isinstance(mixer, LinearMixerSpec):
         sizes = [float(prod(each.shape())) for each in mixer.projections(hidden)]
         return list(zip(_LINEAR_PROJECTIONS, (sum(sizes[:-1]), sizes[-1]), strict=True))
@@ -101,13 +102,13 @@ def _aliases(layer: int, suffixes: Iterable[str]) -> Aliases:
 
 
 class ModulePatterns:
-    """Selection of matrices in the notations of compressed-tensors, ModelOpt, AWQ, GPTQ and fp8.
+    """Patterns of compressed-tensors, ModelOpt, AWQ, GPTQ and fp8 that select matrices by name.
 
-    - ``re:PATTERN`` matches from the start of the name.
-    - ``*`` and ``?`` are wildcards, and what lies below a match matches too.
-    - Anything else is a run of whole dotted components: ``self_attn``, ``layers.3.mlp`` or a full
-      name. ``gate`` is thus the router and not ``gate_proj``.
-    - ``Linear`` is every matrix.
+    - ``re:PATTERN`` is a regular expression that matches from the start of the name.
+    - ``*`` and ``?`` are wildcards; a match selects everything below the matched name, too.
+    - ``Linear`` selects every matrix.
+    - Other patterns are sequences of whole dotted components: ``self_attn``, ``layers.3.mlp`` or a
+      full name. ``gate`` thus selects the router and not ``gate_proj``.
     """
 
     def __init__(self, patterns: Iterable[str], source: str) -> None:
@@ -122,17 +123,17 @@ class ModulePatterns:
 
     @cached_property
     def _expressions(self) -> list[re.Pattern[str]]:
-        """Return the patterns as expressions; one for all wildcards is ten times as fast."""
+        """Return the compiled patterns. One expression for all wildcards is ten times as fast."""
         below = "|".join(translate(name) for w in self._wildcards for name in (w, f"{w}.*"))
         return [*([re.compile(below)] if below else []), *self._regular]
 
     def match(self, aliases: Aliases) -> bool:
-        """Return whether a matrix is selected under any of its names."""
+        """Return whether the patterns select a matrix under any of its names."""
         return self.is_default or self.names(aliases)
 
     @property
     def is_default(self) -> bool:
-        """Return whether every matrix is selected that no other pattern names."""
+        """Return whether all matrices are selected that no other group of patterns names."""
         return "Linear" in self._runs
 
     def names(self, aliases: Aliases) -> bool:
@@ -157,7 +158,7 @@ class ModulePatterns:
 
 
 def _compiled(pattern: str, source: str) -> re.Pattern[str]:
-    """Return a compiled expression that is fast to match: no nested repeats, and few of them."""
+    """Return a compiled pattern. Nested or many repeats, which are slow to match, are refused."""
     if len(_REPEATS.findall(pattern)) > _MOST_REPEATS or _NESTED_REPEATS.search(pattern):
         fault = f"repeats more than {_MOST_REPEATS} parts, or repeats a repeated part"
         remedy = "simplify it"

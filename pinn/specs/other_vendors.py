@@ -9,9 +9,9 @@ from pinn.errors import PinnError
 
 
 def vendor_of(text: str) -> str | None:
-    """Return the vendor other than NVIDIA that a text names; None without one.
+    """Return the vendor that a text names, unless it is NVIDIA; None without one.
 
-    ``data/gpus/other_vendors.csv`` has the words of each, as patterns of whole words.
+    ``data/gpus/other_vendors.csv`` has the words of each vendor, as patterns of whole words.
 
     >>> vendor_of("MI300X"), vendor_of("AMD Instinct"), vendor_of("H100-SXM")
     ('AMD', 'AMD', None)
@@ -25,19 +25,19 @@ def vendor_of(text: str) -> str | None:
 
 
 def refuse_other_vendor(name: str, *texts: str) -> None:
-    """Refuse an accelerator of another vendor, which would be timed as an NVIDIA card.
+    """Refuse an accelerator of another vendor, which would otherwise be timed as an NVIDIA GPU.
 
     Args:
-        name: Name that the user gave.
-        texts: Text of its datasheet that may name the vendor, too.
+        name: Name of the accelerator as the user gave it.
+        texts: Further texts of its datasheet that may name the vendor.
 
     Raises:
-        PinnError: If the name or a text names one.
+        PinnError: If the name or one of the texts names a vendor other than NVIDIA.
     """
     vendor = next((found for text in (name, *texts) if (found := vendor_of(text))), None)
     if vendor is not None:
         why = "predictions are based on measurements of NVIDIA GPUs"
         raise PinnError(
-            f"{name!r:.80}: GPUs of {vendor} are not supported, because {why}: "
+            f"{name!r:.80}: GPUs of {vendor} are not supported, since {why}: "
             "'pinn gpus' lists supported ones"
         )

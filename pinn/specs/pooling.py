@@ -1,4 +1,4 @@
-"""Pooling models, which return vectors or scores of prompts: for embedding, ranking, classes."""
+"""Pooling models, which return embeddings, rankings or classes of prompts instead of text."""
 
 from dataclasses import replace
 
@@ -9,10 +9,10 @@ GENERATE, POOLING = "generate", "pooling"
 
 
 def with_runner(model: ModelSpec, runner: str) -> ModelSpec:
-    """Return a model as ``--runner`` serves it; ``auto`` follows its architecture.
+    """Return a model for a task of ``--runner``; ``auto`` follows the model's architecture.
 
     Raises:
-        PinnError: If the model is to generate tokens and has no output head.
+        PinnError: If the task is to generate tokens, and the model has no output head.
     """
     if runner == GENERATE and model.pooled:
         fault = f"{model.name} has no output head"
@@ -21,10 +21,10 @@ def with_runner(model: ModelSpec, runner: str) -> ModelSpec:
 
 
 def check_output(model: ModelSpec, output_tokens: int) -> None:
-    """Check that a pooling model is not asked for output tokens.
+    """Refuse output tokens of a pooling model.
 
     Raises:
-        PinnError: If a pooling model is asked for output tokens.
+        PinnError: If the model is a pooling model and the number of output tokens is not 0.
     """
     if model.pooled and output_tokens > 0:
         fault = f"{model.name} is served for embeddings or scores and generates no tokens"

@@ -1,4 +1,4 @@
-"""The quantization of a checkpoint: which matrices are stored in which format."""
+"""Quantization of a checkpoint: the number format of each weight matrix."""
 
 import warnings
 from collections import Counter
@@ -11,26 +11,26 @@ from pinn.specs.precision import Precision, precision
 from pinn.specs.quantization_block import Block, quantization_words
 from pinn.specs.quantization_formats import named_formats
 
-# In every method vLLM leaves the router and, but for GPTQ's ``lm_head`` flag and heads that a group
-# names, the output head in the model's own format.
+# In every method, vLLM keeps the router in the model's own format. The output head is kept, too,
+# unless GPTQ's ``lm_head`` flag or a group names it.
 
-#: Formats, and the matrices of each; None is the model's own format.
+#: Formats, each with the patterns of its matrices; None is the model's own format.
 Groups = tuple[tuple[ModulePatterns, Precision | None], ...]
 
-#: Share of a kind's bytes in other formats from which on a warning reports them.
+#: Minimum share of a weight type's bytes in other formats for which a warning is issued.
 _REPORTED_SHARE = 0.1
 _HEADS = ("lm_head", "model.lm_head", "language_model.lm_head")
 
 
 @dataclass(frozen=True)
 class Quantization:
-    """Number formats in a checkpoint's quantization config.
+    """Number formats that a checkpoint's quantization config specifies.
 
     Attributes:
-        groups: Formats with their matrices; the first match counts.
-        lm_head: Format of the output head if the checkpoint quantizes it.
-        kv_cache: Format of the KV cache if the checkpoint specifies one.
-        source: Name of the file, for warnings.
+        groups: Formats with the patterns of their matrices; the first match counts.
+        lm_head: Format of the output head; None if the checkpoint does not quantize it.
+        kv_cache: Format of the KV cache; None if the checkpoint specifies none.
+        source: Name of the file, for warning messages.
     """
 
     groups: Groups
@@ -40,14 +40,14 @@ class Quantization:
 
     @property
     def expressions(self) -> int:
-        """Return the number of regular expressions that every matrix is matched with."""
+        """Return the number of regular expressions that every matrix name is matched against."""
         return sum(targets.expressions for targets, _ in self.groups)
 
     def of_kind(self, kind: str, modules: list[Matrix], base: Precision) -> Precision:
-        """Return the format of most bytes of a kind, which is assumed for the whole kind.
+        """Return the format of most bytes of a weight type, which is assumed for all of them.
 
-        Checkpoints that split a kind leave single layers out (the first, dense ones), or all of
-        latent attention but its output (DeepSeek-V3.1-NVFP4). A warning tells of larger splits.
+        Some checkpoints leave single layers in 16 bits (the first, dense ones), or all of latent
+        attention but its output (DeepSeek-V3.1-NVFP4). A warning reports larger deviations.
         """
         held = Counter[Precision]()
         for names, size in modules:
@@ -70,11 +70,11 @@ class Quantization:
 def read_quantization(
     config: Mapping[str, object], source: str, fallback: str | None = None
 ) -> Quantization:
-    """Read a ``quantization_config`` or the content of a ``hf_quant_config.json``.
+    """Return the formats in a ``quantization_config`` or in a ``hf_quant_config.json``.
 
     Args:
         config: JSON object to read.
-        source: Name of the file for error messages.
+        source: Name of the file, for error messages.
         fallback: Key of ``PRECISIONS`` to assume, with a warning, if the scheme is unknown.
 
     Raises:
@@ -90,8 +90,8 @@ def read_quantization(
         warnings.warn(f"{error}; using {fallback} for all linear layers", stacklevel=2)
         named = [(["Linear"], fallback)]
     groups = [(ModulePatterns(t, source), precision(f) if f else None) for t, f in named]
-    # A layer's own name takes precedence over the class name "Linear" (find_matched_target in
-    # vLLM).
+    # A pattern of a layer's name takes precedence over the class name "Linear" (vLLM:
+    # find_matched_target).
     groups.sort(key=lambda group: group[0].is_default)
     ignored = ModulePatterns(_ignored(block), source)
     head = next((form for targets, form in groups if targets.names(_HEADS)), None)
@@ -106,7 +106,7 @@ def read_quantization(
 
 def _ignored(block: Block) -> list[str]:
     listed = [e for key in quantization_words("excluded") for e in block.texts(key)]
-    dynamic = block.values.get("dynamic")  # GPTQModel: "-:REGEX" excludes matching matrices
+    dynamic = block.values.get("dynamic")  # GPTQModel: "-:REGEX" excludes the matrices that match
     if isinstance(dynamic, Mapping):
         listed += [f"re:{key[2:]}" for key in dynamic if key.startswith("-:")]
     return listed

@@ -1,4 +1,4 @@
-"""A quantization block of a checkpoint: typed values, and errors that name a key."""
+"""A quantization block of a checkpoint, with typed values and errors that name the key."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ from pinn.specs.precision import PRECISIONS
 
 
 def quantization_words(kind: str) -> Any:
-    """Return a table of ``data/models/quantization.json``."""
+    """Return one of the tables in ``data/models/quantization.json``."""
     return models_file("quantization.json")[kind]
 
 
 @dataclass(frozen=True)
 class Block:
-    """A ``quantization_config``, or a part of it.
+    """A ``quantization_config`` of a checkpoint, or an object inside one.
 
     Attributes:
         values: The JSON object.
-        source: File that it is in, for error messages.
+        source: Name of the file with this object, for error messages.
     """
 
     values: Mapping[str, object]
@@ -28,16 +28,16 @@ class Block:
 
     @property
     def method(self) -> str:
-        """Return the method in vLLM's spelling; ModelOpt's if there is only its ``quant_algo``."""
+        """Return the method in vLLM's spelling; ModelOpt's if there is only a ``quant_algo``."""
         method = str(self.values.get("quant_method") or "").lower().replace("_tensors", "-tensors")
         return "modelopt" if not method and self.values.get("quant_algo") else method
 
     def unknown(self, key: str, value: object, known: object = ()) -> NoReturn:
-        """Raise an error for an unknown value of a key.
+        """Raise the error for an unknown value of a key.
 
         Raises:
-            PinnError: Always; the message has the key, its known values and the flag that replaces
-                it.
+            PinnError: Always; the message states the key, its known values and the flag that
+                replaces them.
         """
         listed = ", ".join(map(str, known)) if isinstance(known, list | tuple | dict) else known
         where = f" of {self.method}" if self.method and key != "quant_method" else ""
@@ -47,7 +47,7 @@ class Block:
         )
 
     def named(self, key: str, value: object, table: Mapping[str, str]) -> str:
-        """Return the meaning of a key's value in a table.
+        """Return the table's entry for the value of a key.
 
         Raises:
             PinnError: If the table lacks the value.
@@ -57,10 +57,10 @@ class Block:
         return table[str(value)]
 
     def part(self, key: str) -> Mapping[str, Any]:
-        """Return a JSON object below a key; empty if the key is absent or null.
+        """Return the JSON object under a key; empty if the key is absent or null.
 
         Raises:
-            PinnError: If the value is no JSON object.
+            PinnError: If the value is not a JSON object.
         """
         value = self.values.get(key) or {}
         if not isinstance(value, Mapping):
@@ -68,10 +68,10 @@ class Block:
         return value
 
     def objects(self, key: str) -> dict[str, Mapping[str, Any]]:
-        """Return named JSON objects below a key.
+        """Return the JSON objects, by name, in the object under a key.
 
         Raises:
-            PinnError: If the value is no object of JSON objects.
+            PinnError: If the value is not an object of JSON objects.
         """
         found = self.values.get(key) or {}
         if not isinstance(found, Mapping) or any(
@@ -82,12 +82,12 @@ class Block:
         return dict(found)
 
     def texts(self, key: str) -> list[str]:
-        """Return a list of names; empty if the key is absent or null.
+        """Return the list of names under a key; empty if the key is absent or null.
 
         Raises:
-            PinnError: If the value is no list.
+            PinnError: If the value is not a list.
         """
         value = self.values.get(key)
         if value is not None and not isinstance(value, list):
-            raise PinnError(f"{self.source}: {key} must be a list of modules, got {value!r:.60}")
+            raise PinnError(f"{self.source}: {key} must list names of modules, got {value!r:.60}")
         return [str(entry) for entry in value or ()]

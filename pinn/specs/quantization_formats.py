@@ -1,7 +1,7 @@
 """Number formats in the quantization block of a checkpoint, by method.
 
-Sources: vLLM 0.15.1 to 0.33.0 (``vllm/model_executor/layers/quantization``); hqq as 0.10.2, w4afp8
-as SGLang 0.5.23. ``data/models/quantization.json`` has the methods' words.
+Sources: vLLM 0.15.1 to 0.33.0 (``vllm/model_executor/layers/quantization``); hqq from vLLM 0.10.2,
+w4afp8 from SGLang 0.5.23. The methods' words are in ``data/models/quantization.json``.
 """
 
 import re
@@ -12,17 +12,17 @@ from typing import Any
 from pinn.errors import PinnError
 from pinn.specs.quantization_block import Block, quantization_words
 
-#: Patterns of matrices, and a key of ``PRECISIONS``; None for the model's own format.
+#: Lists of patterns, each with the key of its format in ``PRECISIONS``; None is the model's own.
 Named = list[tuple[list[str], str | None]]
 
 _ALL = ["Linear"]
-#: Patterns that select routed experts by any of their names.
+#: Pattern that selects routed experts under all of their names.
 _EXPERTS = ["experts"]
 _SPECIAL = frozenset("*+?^$()[]{}|\\")
 
 
 def named_formats(block: Block) -> Named:
-    """Return the formats in a block, each with its matrices.
+    """Return the formats in a quantization block, each with the patterns of its matrices.
 
     Raises:
         PinnError: If the method, or the value of one of its keys, is unknown.
@@ -34,7 +34,7 @@ def named_formats(block: Block) -> Named:
     return _READERS[method](block)
 
 
-# One format for all matrices that are not excluded.
+# Methods with one format for all matrices that are not excluded.
 
 
 def _fp8(block: Block) -> Named:
@@ -49,7 +49,8 @@ def _fp8(block: Block) -> Named:
 
 
 def _bits_and_bytes(block: Block) -> Named:
-    # bitsandbytes.py: 4 bits unless 8 are set; LLM.int8 quantizes activations.
+    # bitsandbytes.py: weights have 4 bits, or 8 with load_in_8bit; LLM.int8 quantizes activations,
+    # too.
     return [(_ALL, "int8" if block.values.get("load_in_8bit") is True else "nf4")]
 
 
@@ -59,13 +60,13 @@ def _hqq(block: Block) -> Named:
     return [(_ALL, block.named("nbits", bits, _BITS))]
 
 
-# GPTQ, AWQ and AutoRound: integers, with other bits for matrices that a rule names.
+# GPTQ, AWQ and AutoRound: integer weights, with other bits for matrices that a rule names.
 
 _BITS = {"4": "int4_wo", "8": "int8_wo"}
 
 
 def _integers(block: Block) -> Named:
-    bits = block.values.get("bits", block.values.get("w_bit"))  # 4 or "4"
+    bits = block.values.get("bits", block.values.get("w_bit"))  # a number or a text: 4 or "4"
     found: Named = [
         ([f"re:{rule.removeprefix('+:')}"], block.named("bits", own.get("bits", bits), _BITS))
         for rule, own in block.objects("dynamic").items()
@@ -75,7 +76,7 @@ def _integers(block: Block) -> Named:
 
 
 def _quantized_modules(block: Block) -> list[str]:
-    """Return the matrices that GPTQ quantizes (auto_gptq.py: modules_in_block_to_quantize)."""
+    """Return patterns of GPTQ's quantized matrices (auto_gptq.py: modules_in_block_to_quantize)."""
     listed = block.values.get("modules_in_block_to_quantize")
     if not isinstance(listed, list):
         return _ALL
@@ -84,7 +85,7 @@ def _quantized_modules(block: Block) -> list[str]:
 
 
 def _auto_round(block: Block) -> Named:
-    """Return AutoRound's formats; ``extra_config`` sets bits per matrix, 16 for the model's own."""
+    """Return AutoRound's formats. ``extra_config`` sets bits per matrix, 16 for 16-bit weights."""
     kind, bits = str(block.values.get("data_type") or "int"), block.values.get("bits")
     found: Named = []
     for name, own in block.objects("extra_config").items():
@@ -99,7 +100,8 @@ def _rounded(block: Block, kind: str, bits: object) -> str:
     return block.named("data_type and bits", f"{kind}{bits}", quantization_words("auto_round"))
 
 
-# ModelOpt and torchao: one word for weights and activations, for all matrices or each.
+# ModelOpt and torchao: one word names the format of weights and activations, of all matrices or of
+# each matrix.
 
 _LAYER = re.compile(r"^.*?layers\.(\d+)\.")
 
@@ -154,7 +156,7 @@ def _torchao_format(block: Block, config: object) -> str:
     return block.named("quant_type", name, quantization_words("torchao"))
 
 
-# compressed-tensors and Quark: separate formats of weights and inputs.
+# compressed-tensors and Quark: weights and inputs have separate formats.
 
 
 def _compressed(block: Block) -> Named:
@@ -163,7 +165,7 @@ def _compressed(block: Block) -> Named:
         own = Block(group, f"{block.source}: config_groups: {name}")
         targets = own.texts("targets") or _ALL
         if len(targets) == 1 and targets[0].endswith("Attention"):
-            continue  # these are scales of the KV cache, not of weights
+            continue  # these scales are of the KV cache, not of weights
         weights, inputs = own.part("weights"), group.get("input_activations")
         kind = _kind(weights, str(weights.get("strategy")))
         found.append((targets, _scheme(block, f"weights of {name}", kind, _inputs(inputs))))
@@ -171,7 +173,7 @@ def _compressed(block: Block) -> Named:
 
 
 def _kind(tensor: Mapping[str, Any], strategy: str) -> str:
-    """Return the name of an element format and its scale group, as in the words' ``schemes``."""
+    """Return the name of an element format and its scale group, a key of the table ``schemes``."""
     kind, size = f"{tensor.get('type')}{tensor.get('num_bits')}", tensor.get("group_size")
     if kind == "float8" and strategy in ("block", "per_block"):
         return f"{kind} in blocks"
@@ -180,7 +182,7 @@ def _kind(tensor: Mapping[str, Any], strategy: str) -> str:
 
 
 def _inputs(tensor: object) -> str:
-    """Return the name of an activation format; scales in the checkpoint are the default."""
+    """Return the name of an activation format; static scales (in the checkpoint) are default."""
     if not tensor:
         return "16-bit"
     if not isinstance(tensor, Mapping):
@@ -215,7 +217,7 @@ def _quark_format(block: Block, key: str, config: Mapping[str, Any]) -> str:
 
 
 def _quark_tensor(config: object) -> dict[str, Any] | None:
-    """Return a tensor in compressed-tensors' words; of several scales, that of the elements."""
+    """Return a Quark tensor in compressed-tensors' words; of several scales, use the elements'."""
     listed = config if isinstance(config, list) else [config]
     known = quantization_words("quark_dtypes")
     found = []
@@ -230,10 +232,10 @@ def _quark_tensor(config: object) -> dict[str, Any] | None:
 _READERS: dict[str, Callable[[Block], Named]] = {
     "fp8": _fp8, "fbgemm_fp8": _fp8, "modelopt": _modelopt, "compressed-tensors": _compressed,
     "mxfp8": lambda _: [(_ALL, "mxfp8")],
-    # vLLM's Mxfp4Config implements only experts, no linear layers.
+    # vLLM's Mxfp4Config implements experts but no linear layers.
     "mxfp4": lambda _: [(_EXPERTS, "mxfp4")],
     "experts_int8": lambda _: [(_EXPERTS, "int8_wo")],
-    # SGLang's w4afp8.py: 4-bit experts, and fp8 blocks for all other matrices.
+    # SGLang's w4afp8.py: experts have 4 bits, all other matrices fp8 blocks.
     "w4afp8": lambda _: [(_EXPERTS, "int4_fp8"), (_ALL, "fp8_block")],
     **dict.fromkeys(("awq", "awq_marlin", "auto_awq", "moe_wna16"), _integers),
     **dict.fromkeys(("gptq", "gptq_marlin", "auto_gptq"), _integers),

@@ -1,4 +1,4 @@
-"""Flags of an engine, under the names of vLLM."""
+"""Flags of the supported engines, under vLLM's names."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pinn.specs.speculation import MOST_TOKENS, NONE, read_acceptance
 
 VLLM, SGLANG, TRTLLM = ENGINES = ("vllm", "sglang", "trtllm")
 GENERATION_CONFIGS = ("auto", "vllm")
-#: SGLang's names of the libraries that exchange tokens between experts' GPUs.
+#: SGLang's name of the library that exchanges tokens between the GPUs of the experts.
 DEEPEP = "deepep"
 #: CUDA graph modes: whole steps, pieces between attention layers, or none. ``FULL_AND_PIECEWISE``
-#: captures decodes whole and steps with prompts in pieces.
+#: captures whole decode steps, and steps with prompts in pieces.
 CUDAGRAPH_MODES = FULL_AND_PIECEWISE, FULL_DECODE_ONLY, FULL, PIECEWISE, NO_GRAPHS = (
     "FULL_AND_PIECEWISE", "FULL_DECODE_ONLY", "FULL", "PIECEWISE", "NONE",
 )  # fmt: skip
@@ -27,18 +27,18 @@ KV_CACHE_DTYPES = ("auto", "bf16", "fp16", "fp8", "fp8_e4m3", "fp8_e5m2")
 class ServingSpec:
     """An engine and its flags.
 
-    A field and its line of ``data/engines/flags.csv`` are all that a flag needs to be an option, a
-    key and a column. It is named as vLLM names it, or as the first engine that has it; the line
-    holds its help and the names of the others, which stand for it everywhere. What it means is each
-    engine's own: SGLang counts all GPUs as tensor parallel ones.
-    ``pinn.engines.recipe_rules`` turns flags into what runs.
+    Each field, with its line in ``data/engines/flags.csv``, defines a flag: an option of the
+    commands, a key of lists and a column of tables. A field has vLLM's name of the flag, or the
+    name in the first engine that has the flag. Its line has the help and the other engines' names,
+    which are accepted everywhere. The meaning may differ by engine: SGLang's tensor-parallel size
+    counts all GPUs. ``pinn.engines.recipe_rules`` derives from the flags what the engine runs.
 
-    None means the engine's default on the GPU, from ``data/engines/defaults.csv``;
-    ``max_model_len`` None means the model's own maximum. ``engine_version`` empty stands for the
-    release that the table names. ``generation_config`` ``auto`` samples as the model's
-    generation_config.json says, ``vllm`` by vLLM's own defaults; ``override_generation_config`` is
-    a JSON object that goes before either. What clients ask for themselves goes there too:
-    ``{"temperature": 0}`` where they want the likeliest tokens.
+    None means the engine's default on the GPU (``data/engines/defaults.csv``). A ``max_model_len``
+    of None is the model's own maximum. An empty ``engine_version`` is the release in that table.
+    With ``generation_config`` ``auto``, sampling follows the model's generation_config.json; with
+    ``vllm``, vLLM's own defaults. ``override_generation_config`` is a JSON object that takes
+    precedence over both. It also contains the settings that clients send, such as ``{"temperature":
+    0}`` for greedy sampling.
     """
 
     tensor_parallel_size: int = flag(1, least=1, shorts=("-tp",), decides_cost=True)
@@ -101,5 +101,5 @@ class ServingSpec:
         for each in flags_of(ServingSpec):
             foreign = each.engines and self.engine not in each.engines
             if foreign and getattr(self, each.name) != each.default:
-                remedy = "leave it out, or give the --engine that has it"
+                remedy = "omit it, or give the --engine that has it"
                 raise PinnError(f"{self.engine} has no {each.option}: {remedy}")

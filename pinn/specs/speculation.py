@@ -1,6 +1,6 @@
-"""Speculative decoding: draft and verified tokens of a step, and their acceptance.
+"""Speculative decoding: draft tokens, verified tokens and their acceptance in a step.
 
-Engines have different flags for it, which are converted to the same few numbers.
+Engines have different flags for it, all of which are converted to :class:`Speculation`.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 METHODS = NGRAM, DRAFT_MODEL, EAGLE, EAGLE3, MTP = "ngram", "draft_model", "eagle", "eagle3", "mtp"
 
-#: Value of a flag that disables it.
+#: Value of a flag that disables speculative decoding.
 NONE = "none"
-#: Most draft tokens; more are taken for a mistake.
+#: Maximum number of draft tokens; a larger number is refused as a mistake.
 MOST_TOKENS = 64
 
 
 class AssumedAcceptance(NamedTuple):
-    """Assumed acceptance of a method's drafts, if the user gives none.
+    """Acceptance that is assumed for a method's draft tokens if the user gives none.
 
     Attributes:
         rate: Measured probability that a draft token is accepted if those before it were; None if
             it depends on the text.
-        low: Lowest rate of its sources.
-        high: Highest rate of its sources.
-        source: Sources of the rates.
+        low: Minimum of the sources' rates.
+        high: Maximum of the sources' rates.
+        source: Names of the sources.
     """
 
     rate: float | None
@@ -45,22 +45,23 @@ class AssumedAcceptance(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Return a sentence on the assumption with its range, or that a rate is needed."""
+        """Return a sentence with the assumed rate and its range, or that a rate has to be given."""
         spread = f"{self.low:g} to {self.high:g}"
         if self.rate is None:
             return f"give --speculative-acceptance, measured values are {spread}: {self.source}"
         return f"acceptance {self.rate:g} ({spread}): {self.source}"
 
 
-# A rate is a measured one: the least tokens per step that SGLang's own tests accept (0.5.23's
-# wheel, sglang/test/server_fixtures and kits/spec_server_kits.py: GSM8K), turned into the rate that
-# would give them at every position; for mtp what explains measured deployments. Papers' figures,
-# greedy and from memory, are ends of the spread. Text, model and sampling move a rate by tenths.
+# Rates are derived from measurements: the minimum number of tokens per step that SGLang's own tests
+# accept (0.5.23's wheel, sglang/test/server_fixtures and kits/spec_server_kits.py: GSM8K),
+# converted to the equal rate at all positions that yields this number. The rate of mtp is the one
+# that fits measured deployments. Greedy rates of papers, cited from memory, are the ends of the
+# range. A rate varies by tenths with text, model and sampling.
 
 
 @cache
 def default_acceptance(method: str) -> AssumedAcceptance:
-    """Return the row of ``data/engines/acceptance.csv`` for one of ``METHODS``."""
+    """Return the assumed acceptance in ``data/engines/acceptance.csv`` of one of ``METHODS``."""
     rows = {row["method"]: row for row in read_rows(data_folder("engines") / "acceptance.csv")}
     row = rows[method]
     rate = float(row["rate"]) if row["rate"] else None
@@ -69,13 +70,14 @@ def default_acceptance(method: str) -> AssumedAcceptance:
 
 @cache
 def _words(engine: str, kind: str) -> dict[str, str]:
-    """Return an engine's words in ``data/engines/speculation_words.csv`` with their methods.
+    """Return the meaning of each of an engine's words in ``speculation_words.csv``.
 
     Args:
         engine: ``vllm``, ``sglang`` or ``trtllm``.
-        kind: ``key`` of its JSON object, ``no_effect`` for a key that changes nothing modelled, or
-            ``method``: a decoding type of TensorRT-LLM (``tensorrt_llm/llmapi/llm_args.py``) or an
-            algorithm of SGLang. ``EAGLE`` without a draft is ``MTP``.
+        kind: Type of word. ``key`` is a key of the engine's JSON object, ``no_effect`` a key
+            without effect on predictions. ``method`` is a decoding type of TensorRT-LLM
+            (``tensorrt_llm/llmapi/llm_args.py``) or an algorithm of SGLang, whose ``EAGLE``
+            without a draft model is ``MTP``.
     """
     rows = read_rows(data_folder("engines") / "speculation_words.csv")
     return {r["word"]: r["method"] for r in rows if (r["engine"], r["kind"]) == (engine, kind)}
@@ -87,13 +89,14 @@ class Speculation:
 
     Attributes:
         method: One of ``METHODS``.
-        tokens: Draft tokens of each request that a step verifies in addition to its next token.
-        passes: Passes through the draft's layers in a step; 0 if drafting needs no GPU.
-        branches: Draft branches of a request that each pass after the first extends (a tree's
-            top-k).
+        tokens: Draft tokens per request that a step verifies in addition to the next token.
+        passes: Forward passes of the draft model per step; 0 if drafting does not use the GPU.
+        branches: Draft branches per request that each pass after the first extends (the top-k of a
+            tree).
         acceptance: Probability by position that a draft token is accepted if those before it were;
             empty if unknown.
-        draft: Name or path of the draft's config.json; empty for the method's own layer.
+        draft: Name of the draft model, or path of its config.json; empty if the target model's own
+            layer drafts.
     """
 
     method: str
@@ -105,15 +108,15 @@ class Speculation:
 
     @property
     def positions(self) -> int:
-        """Return the most draft tokens of a request that can be accepted: for a tree, its depth."""
+        """Return the maximum number of accepted draft tokens per request: for a tree, its depth."""
         return min(self.passes or self.tokens, self.tokens)
 
     @property
     def chances(self) -> tuple[float, ...]:
-        """Return the probability that at least 1, 2, ... draft tokens are accepted.
+        """Return the probabilities that at least 1, 2, ... draft tokens are accepted.
 
         Raises:
-            PinnError: If no acceptance is given and none was measured for the method.
+            PinnError: If no acceptance rate is given, and none is assumed for the method.
         """
         if not self.acceptance:
             raise PinnError(f"{self.method} drafts: {default_acceptance(self.method).text}")
@@ -121,23 +124,24 @@ class Speculation:
 
     @property
     def tokens_per_step(self) -> float:
-        """Return the expected tokens of a request per decode step: 1 + the sum of ``chances``.
+        """Return the expected tokens per request and decode step: 1 + the sum of ``chances``.
 
-        Leviathan et al. (arXiv 2211.17192), equation 1, for chances that differ by position.
+        This is equation 1 of Leviathan et al. (arXiv 2211.17192), for rates that differ by
+        position.
         """
         return 1.0 + sum(self.chances)
 
     def described(self) -> dict[str, object]:
-        """Return the fields and ``tokens_per_step`` for JSON."""
+        """Return the fields, and ``tokens_per_step``, as an object for JSON."""
         gain = self.tokens_per_step if self.acceptance else None
         return asdict(self) | {"acceptance": list(self.acceptance), "tokens_per_step": gain}
 
 
 def with_acceptance(asked: Speculation, text: str) -> Speculation:
-    """Return the speculation from an engine's flags and the text of ``--speculative-acceptance``.
+    """Return speculation settings with the rates of ``--speculative-acceptance`` added.
 
     Raises:
-        PinnError: If the acceptance cannot be read, or has too few positions.
+        PinnError: If the text is not a list of rates, or has rates for too few positions.
     """
     given, assumed = read_acceptance(text), default_acceptance(asked.method).rate
     if not given and assumed is None:
@@ -146,14 +150,14 @@ def with_acceptance(asked: Speculation, text: str) -> Speculation:
     if len(given) == 1:
         given *= asked.positions
     if len(given) < asked.positions:
-        fault = f"has {len(given)} positions, but {asked.positions} tokens are drafted"
+        fault = f"has rates for {len(given)} positions, but {asked.positions} tokens are drafted"
         remedy = "give one rate for each, or one for all"
         raise PinnError(f"--speculative-acceptance {text!r} {fault}: {remedy}")
     return replace(asked, acceptance=given[: asked.positions])
 
 
 def read_acceptance(text: str) -> tuple[float, ...]:
-    """Return the rates of ``--speculative-acceptance``; empty without any.
+    """Return the rates in the text of ``--speculative-acceptance``; empty for an empty text.
 
     Raises:
         PinnError: If the text is neither a rate nor a list of rates.
@@ -169,15 +173,15 @@ def read_acceptance(text: str) -> tuple[float, ...]:
     if len(rates) > MOST_TOKENS or not all(0 <= rate <= 1 for rate in rates):
         rule = "be a rate from 0 to 1, or one for each position with commas between them"
         fault = f"--speculative-acceptance must {rule}, got {text!r:.80}"
-        raise PinnError(f"{fault}: give it, or leave it out for the measured one")
+        raise PinnError(f"{fault}: correct it, or omit it to use the measured rate")
     return rates
 
 
 def asked_of_vllm(config: str) -> Speculation:
-    """Return the settings of vLLM's ``--speculative-config``.
+    """Return the speculation settings in vLLM's ``--speculative-config``.
 
     Raises:
-        PinnError: If the flag cannot be read, or its method is not modelled.
+        PinnError: If the flag is not a JSON object, or its method is not modelled.
     """
     values = _asked("vllm", config, '{"method": "mtp", "num_speculative_tokens": 2}')
     draft = _text(values, "model")
@@ -190,10 +194,12 @@ def asked_of_vllm(config: str) -> Speculation:
 
 
 def asked_of_trtllm(config: str) -> Speculation:
-    """Return the settings of TensorRT-LLM's ``speculative_config`` (``llmapi/llm_args.py``).
+    """Return the speculation settings in TensorRT-LLM's ``speculative_config``.
+
+    Its keys are those of ``llmapi/llm_args.py``.
 
     Raises:
-        PinnError: Under the conditions of :func:`asked_of_vllm`.
+        PinnError: If the flag is not a JSON object, or its method is not modelled.
     """
     values = _asked("trtllm", config, '{"decoding_type": "MTP", "num_nextn_predict_layers": 2}')
     kind = _text(values, "decoding_type")
@@ -205,13 +211,14 @@ def asked_of_trtllm(config: str) -> Speculation:
     return _chain(method, _count(values, "max_draft_len"), _text(values, "speculative_model_dir"))
 
 
-#: ``--speculative-num-steps``, ``-eagle-topk`` and ``-num-draft-tokens`` that SGLang chooses
-#: (0.5.23 arg_groups/speculative_hook.py: ``_auto_choose_speculative_params``, before 0.5.13
-#: ``server_args.py: auto_choose_speculative_params``): a tree for Llama, until 0.5.7 for all but
-#: these types, GLM-4 among them from 0.5.6; draft models of their own draft a chain.
+#: Values of ``--speculative-num-steps``, ``-eagle-topk`` and ``-num-draft-tokens`` that SGLang
+#: chooses (0.5.23 arg_groups/speculative_hook.py: ``_auto_choose_speculative_params``, before
+#: 0.5.13 ``server_args.py: auto_choose_speculative_params``). Llama has a tree. Until 0.5.7, all
+#: types but ``_CHAINED_AT_FIRST`` have one (and GLM-4 from 0.5.6 on has none). Separate draft
+#: models draft a chain.
 _SGLANG_TREE, _SGLANG_CHAIN = (5, 4, 8), (3, 1, 4)
 _CHAINED_AT_FIRST = {"deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "gpt_oss"}
-#: Draft tokens of n-gram speculation (``_handle_ngram``; before 0.5.10
+#: Number of draft tokens of n-gram speculation (``_handle_ngram``; before 0.5.10
 #: ``speculative_ngram_max_match_window_size``).
 SGLANG_NGRAM_TOKENS = 12
 
@@ -226,7 +233,7 @@ def _sglang_sizes(method: str, model_type: str, release: tuple[int, ...]) -> tup
 
 
 def asked_of_sglang(serving: ServingSpec, model_type: str, release: tuple[int, ...]) -> Speculation:
-    """Return the settings of SGLang's ``--speculative-*`` flags.
+    """Return the speculation settings in SGLang's ``--speculative-*`` flags.
 
     Raises:
         PinnError: If the algorithm is not modelled, or the sizes are incompatible.
@@ -247,7 +254,7 @@ def asked_of_sglang(serving: ServingSpec, model_type: str, release: tuple[int, .
     branches, draft_tokens = branches or 1, draft_tokens or steps + 1
     most = 1 + sum(branches ** min(i + 1, 2) for i in range(steps))
     if not 2 <= draft_tokens <= most:
-        fault = f"{draft_tokens} does not fit {steps} steps of {branches} branches"
+        fault = f"{draft_tokens} does not fit a tree of {steps} steps and {branches} branches"
         raise PinnError(f"--speculative-num-draft-tokens {fault}: use 2 to {most}")
     if draft_tokens > MOST_TOKENS:
         raise PinnError(f"--speculative-num-draft-tokens must be at most {MOST_TOKENS}")
@@ -260,14 +267,14 @@ def _not_modelled(what: str, got: str, known: str) -> PinnError:
 
 
 def _chain(method: str, tokens: int, draft: str = "") -> Speculation:
-    """Return a chain of drafts: one pass for each, or none for methods that look text up."""
+    """Return a chain of drafts: one pass per token, or none for methods that look text up."""
     if not 1 <= tokens <= MOST_TOKENS:
-        raise PinnError(f"speculative tokens must be 1 to {MOST_TOKENS}, got {tokens}")
+        raise PinnError(f"the speculative tokens must number 1 to {MOST_TOKENS}, got {tokens}")
     return Speculation(method, tokens, 0 if method == NGRAM else tokens, 1, (), draft)
 
 
 def _guessed(draft: str) -> str:
-    """Return the method that vLLM infers from a draft's name."""
+    """Return the speculation method that vLLM infers from a draft model's name."""
     if not draft:
         raise PinnError("--speculative-config needs a method or a model: add one")
     name = draft.lower()
@@ -277,7 +284,7 @@ def _guessed(draft: str) -> str:
 
 
 def _asked(engine: str, config: str, example: str) -> dict[str, Any]:
-    """Return the JSON object of a flag, after a check that all its keys are known."""
+    """Return the JSON object of a speculation flag, after checking that all its keys are known."""
     values = json_object(config, "--speculative-config", example)
     own = _words(engine, "key")
     known_keys = own | _words(engine, "no_effect")

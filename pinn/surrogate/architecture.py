@@ -1,8 +1,8 @@
-"""Layers of the network and its forward pass, written once for numpy and for torch.
+"""Layers of the network and its forward pass, written once for both numpy and torch.
 
 :class:`pinn.surrogate.network.CoefficientNetwork` is the network that is trained and exported; its
-docstring has the formula. :class:`NetworkWeights` holds its weights in numpy, so that prediction
-starts without torch. Both run :func:`forward`.
+docstring has the formula. :class:`NetworkWeights` has the same weights in numpy, so that prediction
+starts without torch. Both call :func:`forward`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from pinn.surrogate.step_features import STEP_FEATURES
 if TYPE_CHECKING:
     import torch
 
-#: Array of numpy or of torch; one call of :func:`forward` uses one kind throughout.
+#: Array type, numpy's or torch's; all arrays in one call of :func:`forward` have the same type.
 A = TypeVar("A", np.ndarray, "torch.Tensor")
 
-#: Largest allowed bound of a |log| correction: a factor of 5e21 in either direction.
+#: Maximum allowed bound of a log correction, in absolute value: a factor of 5e21.
 _MOST_BOUND = 50.0
 
-#: Statistics of the training inputs, which are arrays of the network.
+#: Names of the statistics of the training inputs, which are arrays of the network.
 INPUT_SCALE = ("mean", "scale", "low", "high", "rate_low", "rate_high")
 
 
@@ -36,17 +36,18 @@ INPUT_SCALE = ("mean", "scale", "low", "high", "rate_low", "rate_high")
 class NetworkSettings:
     """Size and bounds of the network.
 
-    Half the parameters cost 0.1 points of TPOT error on held-out deployments; so does half the
-    bound of beta (LOG.md).
+    With half of the parameters, the TPOT error on held-out deployments is 0.1 points higher. With
+    half of beta's bound it is, too (LOG.md).
 
     Attributes:
-        hidden: Width of each hidden layer.
+        hidden: Number of units per hidden layer.
         depth: Number of hidden layers.
-        beta_bound: Largest |log| correction of a beta's part above its lower bound.
-        corrected: Whether corrections depend on the configuration; False leaves one global beta.
+        beta_bound: Maximum absolute log correction of the part of a beta above its lower bound.
+        corrected: Whether corrections depend on the configuration; if False, all deployments have
+            the same beta.
 
     Raises:
-        PinnError: If a size is not a whole number or a value is out of range.
+        PinnError: If a size is not a whole number, or a value is out of range.
     """
 
     hidden: int = 128
@@ -69,12 +70,12 @@ class NetworkSettings:
 
 
 def trunk_layers(settings: NetworkSettings) -> list[str]:
-    """Return the names of the hidden layers; activations are the modules between them."""
+    """Return the names of the hidden layers; an activation follows each of them."""
     return [f"trunk.{2 * i}" for i in range(settings.depth)]
 
 
 def array_shapes(settings: NetworkSettings) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every array of a network of this size, by its name in a checkpoint.
+    """Return the shape of every array of a network, by its name in a checkpoint.
 
     >>> array_shapes(NetworkSettings())["trunk.0.weight"]
     (128, 45)
@@ -100,7 +101,7 @@ def array_shapes(settings: NetworkSettings) -> dict[str, tuple[int, ...]]:
 
 @dataclass(frozen=True)
 class Operations(Generic[A]):
-    """Array operations that :func:`forward` needs, by numpy or by torch.
+    """Array operations that :func:`forward` needs, implemented with numpy or torch.
 
     Attributes:
         exp: Exponential.
@@ -108,11 +109,11 @@ class Operations(Generic[A]):
         log: Natural logarithm.
         log1p: Logarithm of 1 + x.
         sigmoid: Logistic function.
-        silu: x times its logistic function.
-        clip: Function of x, a lower and an upper end that returns x between them.
-        linear: Function of rows, weights ``[outputs, inputs]`` and biases that returns outputs.
-        as_type: Function that converts an array to the number format of another.
-        rows: Function that repeats a vector as that many rows.
+        silu: x times the logistic function of x.
+        clip: Function that limits x to a lower and an upper bound.
+        linear: Function that multiplies rows by weights ``[outputs, inputs]`` and adds biases.
+        as_type: Function that converts an array to the number format of another array.
+        rows: Function that repeats a vector as a given number of rows.
     """
 
     exp: Callable[[A], A]
@@ -135,9 +136,9 @@ def forward(
     Args:
         xp: Operations on the arrays.
         settings: Size and bounds of the network.
-        weights: Arrays by name, shaped as :func:`array_shapes` says.
+        weights: Arrays by name, with the shapes of :func:`array_shapes`.
         free: Features of deployments, ``[n, descriptors]``.
-        rates: Logarithms of datasheet rates over an H100's, ``[n, rates]``.
+        rates: Logarithms of the GPUs' rates (``RATES``) relative to an H100's, ``[n, rates]``.
     """
     beta_log = xp.rows(weights["beta_base"], free.shape[0])
     if settings.corrected:
@@ -150,7 +151,7 @@ def forward(
 def corrections(
     xp: Operations[A], settings: NetworkSettings, weights: Mapping[str, A], free: A, rates: A
 ) -> A:
-    """Return the log corrections of beta, ``[n, step features]``; arguments as in `forward`."""
+    """Return the log corrections of beta, ``[n, step features]``; arguments as in ``forward``."""
     standard = (free - weights["mean"]) / weights["scale"]
     hidden = xp.as_type(xp.clip(standard, weights["low"], weights["high"]), weights["beta_base"])
     for name in trunk_layers(settings):
@@ -163,11 +164,11 @@ def corrections(
 def _elasticity(xp: Operations[A], weights: Mapping[str, A], hidden: A) -> A:
     """Return d log(beta) / d log(rate), ``[n, step features, rates]``, within its bounds.
 
-    Head weights of 0 give an elasticity of 0, or nearly 0 where 0 is an end of the range.
+    Head weights of 0 yield an elasticity of 0, or nearly 0 if 0 is an end of the range.
     """
     lower = weights["elasticity_lower"]
     span = weights["elasticity_upper"] - lower
-    # Keep the value off 0 and 1, where the sigmoid has no gradient.
+    # Keep the value away from 0 and 1, where the sigmoid has no gradient.
     zero = xp.clip(-lower / span, 0.1, 0.9)
     raw = _linear(xp, weights, "elasticity_head", hidden).reshape(-1, *span.shape)
     return lower + span * xp.sigmoid(raw + (xp.log(zero) - xp.log1p(-zero)))
@@ -177,7 +178,7 @@ def _linear(xp: Operations[A], weights: Mapping[str, A], name: str, x: A) -> A:
     return xp.linear(x, weights[f"{name}.weight"], weights[f"{name}.bias"])
 
 
-# Weights of a trained network in numpy.
+# Weights of a trained network as numpy arrays.
 
 
 @dataclass(frozen=True)
@@ -186,11 +187,10 @@ class NetworkWeights:
 
     Attributes:
         settings: Size and bounds of the network.
-        arrays: Every array by its name in a checkpoint
-            (:func:`~pinn.surrogate.architecture.array_shapes`).
+        arrays: All arrays, by their names in a checkpoint (:func:`array_shapes`).
 
     Raises:
-        ValueError: If a name is missing or unknown, or a shape differs from that of the settings.
+        ValueError: If a name is missing or unknown, or a shape does not fit the settings.
     """
 
     settings: NetworkSettings
@@ -205,17 +205,17 @@ class NetworkWeights:
 
     @property
     def input_scale(self) -> InputScale:
-        """Standardization and range of the training inputs."""
+        """Mean, scale and range of the training inputs."""
         return InputScale(**{name: self.arrays[name] for name in INPUT_SCALE})
 
     def coefficients(
         self, free: Float[np.ndarray, "n descriptors"], rates: Float[np.ndarray, "n rates"]
     ) -> tuple[Float[np.ndarray, "n beta"], Float[np.ndarray, "n alpha"]]:
-        """Return beta and alpha of ``n`` featurized deployments, in the order of the registries.
+        """Return beta and alpha of ``n`` deployments, in the order of their feature lists.
 
         Args:
-            free: Features of the deployments.
-            rates: Logarithms of the deployments' datasheet rates over an H100's.
+            free: Features of the deployments, without the rates.
+            rates: Logarithms of the GPUs' rates (``RATES``) relative to an H100's.
         """
         return forward(_NUMPY, self.settings, self.arrays, free, rates)
 
@@ -236,9 +236,9 @@ def _check_shapes(
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
-    """Return the logistic function, exact to rounding at both ends.
+    """Return the logistic function, accurate for very large and very small x.
 
-    At one end, exp(-x) alone would overflow.
+    For very negative x, exp(-x) would overflow.
     """
     small = np.exp(-np.abs(x))
     return np.where(x >= 0, 1.0, small) / (1.0 + small)

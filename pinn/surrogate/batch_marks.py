@@ -1,4 +1,4 @@
-"""Marks of batches that exceed the engine's limits or lie beyond the training data."""
+"""Marks of batches that exceed the engine's limits or the range of the training data."""
 
 from collections.abc import Sequence
 
@@ -15,16 +15,15 @@ def batch_marks(batches: Sequence[Batch], deployment: Deployment) -> list[list[s
         deployment: Deployment whose flags limit the batches.
 
     Returns:
-        For each batch, the limits that it exceeds, each in a few words. The list is empty if the
-        engine can run the batch and it lies within the training data.
-        the training data.
+        For each batch, the limits that it exceeds, each as a short text. The list is empty if the
+        engine can run the batch and the batch is within the range of the training data.
     """
     limits = _limits(deployment)
     return [_never_run(batch, limits) + beyond_taught(batch) for batch in batches]
 
 
 def marks_of_each(batch: Batch, deployments: Sequence[Deployment]) -> list[str]:
-    """Return the marks of one batch on each deployment, one text per deployment."""
+    """Return the marks of one batch on each deployment, as one text per deployment."""
     limits = [_limits(deployment) for deployment in deployments]
     beyond = beyond_taught(batch)
     marks = {each: "; ".join(_never_run(batch, each) + beyond) for each in set(limits)}
@@ -32,7 +31,7 @@ def marks_of_each(batch: Batch, deployments: Sequence[Deployment]) -> list[str]:
 
 
 def _limits(deployment: Deployment) -> tuple[int, int, int]:
-    """Return the most requests and tokens of a step, and the longest context."""
+    """Return the maximum requests per step, tokens per step, and context in tokens."""
     recipe = deployment.recipe
     longest = deployment.serving.max_model_len or deployment.model.max_position
     return recipe.max_requests, recipe.token_budget, longest

@@ -1,4 +1,4 @@
-"""File of a trained network: safetensors with a descriptive header, read without running code."""
+"""File of a trained network: safetensors with a header, read without running code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pinn.surrogate.featurizer import DESCRIPTORS, RATES
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 
-# The file is safetensors; its header describes the network. Reading it runs no code.
+# The file is a safetensors file; its header describes the network. Reading it runs no code.
 
 FORMAT_VERSION = 2
 
@@ -29,12 +29,12 @@ class Checkpoint:
     """Trained network with the facts that its predictions depend on.
 
     Attributes:
-        network: Weights, ready to predict; ``CoefficientNetwork.from_weights`` makes a trainable
-            network of them.
+        network: Weights that are ready to predict; ``CoefficientNetwork.from_weights`` turns them
+            into a trainable network.
         metadata: Free-form facts as JSON values: sources with hashes, metrics, date, command.
         anchors: Inputs (features of a deployment, then rates) of the measured deployments in the
             training data, ``[anchors, descriptors + rates]``.
-        anchor_names: Names of those deployments in print-outs.
+        anchor_names: Names of the measured deployments in output.
     """
 
     network: NetworkWeights
@@ -46,7 +46,7 @@ class Checkpoint:
 
 
 def registry() -> dict[str, list[str]]:
-    """Return the ordered lists of names that a checkpoint's arrays depend on."""
+    """Return the ordered lists of names that determine the order of a checkpoint's arrays."""
     return {
         "step_features": [f"{f.name} [{f.unit}]" for f in STEP_FEATURES.values()],
         "request_features": [f"{f.name} [{f.unit}]" for f in REQUEST_FEATURES.values()],
@@ -56,7 +56,7 @@ def registry() -> dict[str, list[str]]:
 
 
 def save_checkpoint(checkpoint: Checkpoint, path: str | Path) -> None:
-    """Write a checkpoint; the file appears whole or not at all."""
+    """Write a checkpoint; the file is replaced atomically."""
     header = {
         "format_version": FORMAT_VERSION,
         "settings": asdict(checkpoint.network.settings),
@@ -70,11 +70,11 @@ def save_checkpoint(checkpoint: Checkpoint, path: str | Path) -> None:
 
 
 def load_checkpoint(path: str | Path) -> Checkpoint:
-    """Read a checkpoint.
+    """Return the checkpoint in a file.
 
     Raises:
-        PinnError: If the file is missing, truncated or not a checkpoint, or was made for another
-            format version, feature registry or embedding than this program's.
+        PinnError: If the file is missing, truncated or not a checkpoint, or if it has another
+            format version or other lists of features than this program.
     """
     path = Path(path)
     if not path.is_file():
@@ -97,19 +97,19 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
         anchors = _anchors(tensors, header)
         network = NetworkWeights(NetworkSettings(**header["settings"]), tensors)
     except (ValueError, TypeError, KeyError) as error:
-        raise PinnError(f"{path} does not hold this network's weights: {error}") from error
+        raise PinnError(f"{path} does not have this network's weights: {error}") from error
     names = tuple(map(printable, header["anchor_names"]))
     return Checkpoint(network, header["metadata"], anchors, names)
 
 
 def _anchors(tensors: dict[str, np.ndarray], header: dict[str, Any]) -> np.ndarray:
-    """Return the measured deployments, one row a name, after checking the file's numbers."""
+    """Return the inputs of the measured deployments, one row per name, after checking them."""
     for name, tensor in tensors.items():
         if not np.isfinite(tensor).all():
-            raise ValueError(f"{name} holds a number that is not finite")
+            raise ValueError(f"{name} has a number that is not finite")
     anchors, width = tensors.pop("anchors"), len(DESCRIPTORS) + len(RATES)
     if anchors.shape != (len(header["anchor_names"]), width):
-        raise ValueError(f"anchors have shape {list(anchors.shape)}, expected a row a name")
+        raise ValueError(f"anchors have shape {list(anchors.shape)}, expected one row per name")
     if not isinstance(header["metadata"], dict):
         raise ValueError("its metadata is not a JSON object")
     return anchors

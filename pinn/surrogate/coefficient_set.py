@@ -23,34 +23,35 @@ from pinn.surrogate.request_features import REQUEST_FEATURES
 
 # JSON file of one deployment's coefficients, which commands read with ``--coefficients``.
 #
-# Numbers are written with enough digits to be read back exactly. ``pinn coefficients --json``
-# writes such a file from the network, ``pinn calibrate`` from measurements. The latter also records
-# each coefficient before the calibration (``base``) and the fit itself (``calibration``).
+# Numbers have enough digits to be read back exactly. ``pinn coefficients --json`` writes such a
+# file from the network's prediction, and ``pinn calibrate`` from measurements. A calibrated file
+# also has each coefficient before the calibration (``base``) and the fit itself (``calibration``).
 
 SCHEMA = "pinn coefficients 1"
 
 _FACTS = ("model", "gpu", "precisions", "serving", "named")
 
-#: Keys of ``named``: the user's own names, with which a file can be used for the same deployment.
+#: Keys of ``named``, the names that the user gave; with them a file specifies its deployment again.
 NAMED = ("model", "gpu", "precision", "force")
 
-#: Flags on which coefficients depend. Other flags change step features or the schedule.
+#: Flags that coefficients depend on. All other flags change step features or the schedule.
 _COST_FLAGS = tuple(flag.name for flag in flags_of(ServingSpec) if flag.decides_cost)
 
 
 @dataclass(frozen=True)
 class CoefficientSet:
-    """Coefficients of one deployment with their facts.
+    """Coefficients of one deployment, with facts about the deployment and the fit.
 
     Attributes:
         deployment: ``model``, ``gpu``, ``precisions`` and ``serving`` as :func:`deployment_facts`
-            returns them, perhaps with the user's names in ``named``; empty where the file has none.
+            returns them, optionally with the user's names in ``named``; empty if the file has no
+            such facts.
         coefficients: Alpha and beta of the deployment.
-        taught: Whether each alpha was fitted to data; the others are priors.
-        base: Coefficients before a calibration; None without one.
+        taught: Whether each alpha was fitted to data; all other alphas are priors.
+        base: Coefficients before a calibration; None without a calibration.
         calibration: Data and quality of a calibration's fit, ready for JSON.
-        covariance: Covariance of all coefficients after a calibration, beta first; None where it
-            is unknown.
+        covariance: Covariance of all coefficients after a calibration, beta first; None if it is
+            unknown.
     """
 
     deployment: dict[str, Any]
@@ -64,28 +65,28 @@ class CoefficientSet:
 
     @property
     def beta(self) -> Float[np.ndarray, " step_features"]:
-        """Return beta as one vector."""
+        """Return the betas as a vector, in the order of ``STEP_FEATURES``."""
         return self.coefficients.beta[0]
 
     @property
     def alpha(self) -> Float[np.ndarray, " request_features"]:
-        """Return alpha as one vector."""
+        """Return the alphas as a vector, in the order of ``REQUEST_FEATURES``."""
         return self.coefficients.alpha[0]
 
     def configuration(self) -> dict[str, Any]:
         """Return the deployment as a configuration: model, GPU and vLLM's flags by name.
 
-        Model, GPU and format are as in ``named``, if it is there. The user may have given the path
-        of a config.json in place of the model's name.
+        Model, GPU and format are those of ``named``, if present. The model may be the path of a
+        config.json that the user gave instead of a name.
         """
         facts = self.deployment
         own = {name: facts[name] for name in ("model", "gpu") if name in facts}
         return own | (facts.get("named") or {}) | (facts.get("serving") or {})
 
     def link_flags(self) -> dict[str, float]:
-        """Return flags of the link to host memory as it was measured; none where it was not.
+        """Return the flags of the measured link to host memory; empty if it was not measured.
 
-        Its rate has the copies in it.
+        The measured rate includes the overhead of the copies.
         """
         found = self.calibration.get("host_link")
         if not found:
@@ -96,11 +97,12 @@ class CoefficientSet:
     def check_deployment(self, deployment: Deployment, where: str) -> None:
         """Check that the coefficients belong to ``deployment``.
 
-        Limits of the scheduler may differ: they change which steps there are, not their cost.
+        Limits of the scheduler may differ: they change which steps occur, not how long a step
+        takes.
 
         Args:
-            deployment: Deployment to use the coefficients for.
-            where: Name of the coefficients in the error, such as their file.
+            deployment: Deployment that the coefficients are to be used for.
+            where: Source of the coefficients in the error, such as their file.
 
         Raises:
             PinnError: If model, GPU, number formats, parallelism, eager mode or offload differ.
@@ -113,14 +115,14 @@ class CoefficientSet:
         ]
         if differences:
             raise PinnError(
-                f"{where} holds coefficients of another deployment "
+                f"{where} has coefficients of another deployment "
                 f"({'; '.join(differences)}): give that deployment, or write the "
                 "file again for this one"
             )
 
 
 def _of(facts: dict[str, Any], name: str) -> object:
-    """Return a fact of a deployment; an unnamed release is the one whose defaults apply."""
+    """Return one fact of a deployment; if no release is given, the release of the defaults."""
     serving = facts.get("serving") or {}
     if name == "engine_version" and serving.get(name) == "":
         return reference_version(serving.get("engine", VLLM)).value
@@ -141,11 +143,11 @@ def deployment_facts(deployment: Deployment) -> dict[str, Any]:
 def set_to_json(
     found: CoefficientSet, ends: Mapping[str, tuple[float, float]] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """Return a coefficient set as JSON-ready values; seconds and multipliers, never microseconds.
+    """Return a coefficient set as JSON-ready values; coefficients are seconds or multipliers.
 
     Args:
-        found: Coefficients with their facts.
-        ends: ``beta.NAME`` and ``alpha.NAME`` -> both ends of its interval, where it is known.
+        found: Coefficients of a deployment, with their facts.
+        ends: Both ends of each known interval, by ``beta.NAME`` or ``alpha.NAME``.
     """
     features = [feature for registry in REGISTRIES.values() for feature in registry.values()]
     values = found.coefficients.values[0].tolist()
@@ -167,18 +169,18 @@ def set_to_json(
 
 
 def write_coefficient_set(found: CoefficientSet, path: Path) -> None:
-    """Write a coefficient file; it appears whole or not at all."""
+    """Write a coefficient file; the file is replaced atomically."""
     write_json_file(path, set_to_json(found))
 
 
 def read_coefficient_set(path: Path) -> CoefficientSet:
-    """Read a file of :func:`write_coefficient_set` or ``pinn coefficients --json``.
+    """Return the coefficients in a file of ``pinn coefficients --json`` or ``pinn calibrate``.
 
-    An entry may also be a bare number. Everything but ``beta`` and ``alpha`` may be missing.
+    The entry of a coefficient may also be a bare number. Only ``beta`` and ``alpha`` are required.
 
     Raises:
-        PinnError: If the file cannot be read or is of another schema. Also if a name is missing or
-            unknown, or a value is not finite or below 0.
+        PinnError: If the file cannot be read or has another schema, if a name is missing or
+            unknown, or if a value is not finite or is negative.
     """
     tree = read_json(path)
     schema = tree.get("schema", SCHEMA) if isinstance(tree, dict) else None
@@ -201,7 +203,7 @@ def read_coefficient_set(path: Path) -> CoefficientSet:
 
 
 def _check_facts(tree: dict[str, Any], path: Path) -> None:
-    """Check the types of a file's facts of the deployment and of the fit, where it has them."""
+    """Check the types of the optional facts in a file: of the deployment and of the fit."""
     for name in ("precisions", "serving", "named", "calibration"):
         if not isinstance(tree.get(name) or {}, dict):
             raise misfit(f"{path}: {name}", "be a JSON object", tree[name])
@@ -232,7 +234,7 @@ def _covariance(entry: Any, path: Path) -> Float[np.ndarray, "coefficients coeff
         found[np.ix_(places, places)] = rows
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise PinnError(
-            f"{path}: its covariance cannot be read ({error}): write the file anew with "
+            f"{path}: its covariance cannot be read ({error}): write the file again with "
             "'pinn calibrate'"
         ) from error
     if not (np.isfinite(found).all() and (np.diag(found) >= 0).all()):
@@ -246,7 +248,7 @@ def _checked_entries(tree: object, part: str, path: Path) -> dict[str, dict[str,
         raise PinnError(f"{path}: expected {part} as a mapping from feature names to values")
     registry = REGISTRIES[part]
     entries = {k: e if isinstance(e, dict) else {"value": e} for k, e in given.items()}
-    # Coefficients of 0 are skipped: earlier versions wrote more of them.
+    # Unknown coefficients of 0 are skipped, because earlier versions wrote more of them.
     known = {k: e for k, e in entries.items() if k in registry or e.get("value") != 0}
     odd = sorted(set(known) ^ set(registry))
     if odd:

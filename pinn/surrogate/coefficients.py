@@ -1,4 +1,4 @@
-"""Named coefficients of deployments, in the order of the registries."""
+"""Named coefficients of deployments, in the order of their feature lists."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pinn.errors import PinnError
 from pinn.surrogate.request_features import REQUEST_FEATURES, RequestFeature
 from pinn.surrogate.step_features import STEP_FEATURES, StepFeature
 
-# Named coefficient vectors of deployments: the network's output, and every later stage's input.
+# Named coefficients of deployments: the output of the network, and the input of all later stages.
 
-#: Part of the coefficients -> its registry.
+#: Ordered features of each part of the coefficients.
 REGISTRIES: dict[str, Mapping[str, StepFeature | RequestFeature]] = {
     "beta": STEP_FEATURES,
     "alpha": REQUEST_FEATURES,
 }
 
-#: Names of all coefficients with their part, beta first: the order of vectors of both.
+#: Names of all coefficients with their part, first beta, then alpha: the order of joint vectors.
 NAMES: tuple[str, ...] = tuple(
     f"{part}.{name}" for part, registry in REGISTRIES.items() for name in registry
 )
@@ -28,11 +28,11 @@ NAMES: tuple[str, ...] = tuple(
 
 @dataclass(frozen=True)
 class Coefficients:
-    """Alpha and beta of ``n`` deployments in float64, in the order of the registries.
+    """Alpha and beta of ``n`` deployments in float64, in the order of their feature lists.
 
     Raises:
-        PinnError: If a vector has another length than its registry, or a value is negative, NaN
-            or infinite.
+        PinnError: If an array has the wrong number of columns, or a value is negative, NaN or
+            infinite.
     """
 
     beta: Float[np.ndarray, "n step_features"]
@@ -58,10 +58,10 @@ class Coefficients:
 
     @property
     def values(self) -> Float[np.ndarray, "n coefficients"]:
-        """Return beta, then alpha, in the order of ``NAMES``."""
+        """Return beta, then alpha, of each deployment, in the order of ``NAMES``."""
         return np.concatenate([self.beta, self.alpha], axis=1)
 
     def take(self, index: int | slice | Int[np.ndarray, " rows"]) -> Coefficients:
-        """Return the coefficients of some deployments; a whole number keeps one row."""
+        """Return the coefficients of the deployments at ``index``; a single index keeps a row."""
         rows = slice(index, index + 1) if isinstance(index, int) else index
         return Coefficients(self.beta[rows], self.alpha[rows])

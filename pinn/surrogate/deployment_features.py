@@ -1,20 +1,19 @@
-"""Features of a deployment's steps; with speculative decoding, verifying and drafting included.
+"""Features of a deployment's steps, including verifying and drafting in speculative decoding.
 
-A step of D decodes with contexts of C tokens, beside F prompts with P new tokens, is
+A step has D decodes with C context tokens each, and F prompts with P new tokens each. It consists
+of
 
-- one pass of the model with k + 1 tokens of each decode, all of which are sampled. It reads each
-  context's keys once and combines them with k + 1 queries;
+- one pass of the model with k + 1 tokens per decode, all of which are sampled. The pass reads the
+  keys of each context once and combines them with k + 1 queries;
 - a first pass of the draft model over the same tokens, which caches their keys and drafts one token
-  of each request;
-- p - 1 further passes of the draft model with one token of each request, or one per branch of a
-  tree.
+  per request;
+- p - 1 further passes of the draft model with one token per request, or one per branch of a tree,
 
-k is the number of drafted tokens and p the number of passes; n-grams are looked up without a pass.
-Betas are those of the target model: the draft model's layers run the same kernels. Scheduling and
-the work per request are counted once a step. Not counted: the rejection sampler beside the sampler
-of a plain step, host work between two passes of the draft model, and eager launches of its layers
-under large prompts. A step is charged as if every decode had all its drafts; n-grams without a
-match have none.
+where k is the number of draft tokens per request and p the number of draft passes. N-grams are
+looked up without a pass. The draft model has the betas of the target model, because its layers run
+the same kernels. Scheduling and work per request count once per step. Not counted are the rejection
+sampler, host work between two draft passes, and eager launches of draft layers with large prompts.
+A step is charged as if every decode had all its draft tokens; n-grams without a match have none.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -31,23 +30,24 @@ from pinn.specs.model import Sampling
 from pinn.specs.precision import ACTIVATION_BYTES
 from pinn.surrogate.step_features import STEP_FEATURES, step_features
 
-#: Indices of features that count once per step, however many passes it has.
+#: Indices of the features that count once per step, with any number of passes.
 ONCE = tuple(list(STEP_FEATURES).index(name) for name in ("step", "request"))
-#: CUDA graph size beyond any step: an engine with graphs is assumed to run every draft pass as
-#: one.
+#: CUDA graph size larger than any step: an engine with graphs is assumed to run every draft pass as
+#: a graph.
 _ALWAYS_A_GRAPH = 1e18
 
 
 @dataclass(frozen=True)
 class SpeculativeCosts:
-    """Costs of the passes of a speculating deployment's step; fields of shape ``[1]``.
+    """Costs of the passes of a step with speculative decoding; fields of shape ``[1]``.
 
     Attributes:
-        tokens: Drafted tokens of each request (k).
-        passes: Passes of the draft model; 0 without one.
-        branches: Rows of a request in each draft pass but the first.
+        tokens: Number of draft tokens per request (k).
+        passes: Number of passes of the draft model; 0 without a draft model.
+        branches: Rows per request in each draft pass but the first.
         verified: Costs of the target model's pass.
-        first: Costs of the draft model's first pass; without one, the target model's, used 0 times.
+        first: Costs of the draft model's first pass; without a draft model, the target model's
+            costs, which are used 0 times.
         later: Costs of each further pass of the draft model.
     """
 
@@ -59,7 +59,7 @@ class SpeculativeCosts:
     later: StepCosts
 
     def drafting(self, sums: BatchSums) -> list[tuple[int, StepCosts, BatchSums]]:
-        """Return the draft's passes: number of a kind, costs and sums; empty without a draft."""
+        """Return number, costs and sums of each type of draft pass; empty without a draft model."""
         if self.passes == 0:
             return []
         first = drafted_sums(sums, self.tokens, "prefill_tokens")
@@ -69,7 +69,7 @@ class SpeculativeCosts:
 
 @lru_cache(maxsize=1024)
 def speculative_costs(deployment: Deployment) -> SpeculativeCosts | None:
-    """Return the costs of a deployment's passes; None where it does not speculate."""
+    """Return the costs of the passes of a deployment; None without speculative decoding."""
     drafts = deployment.recipe.speculation
     if drafts is None:
         return None
@@ -84,7 +84,7 @@ def speculative_costs(deployment: Deployment) -> SpeculativeCosts | None:
 
 
 def _with_queries(costs: StepCosts, queries: int, rows: int) -> StepCosts:
-    """Return costs with ``queries`` queries per key of a request and ``rows`` rows in a graph."""
+    """Return costs with ``queries`` queries per key of a request, and ``rows`` rows in a graph."""
     return replace(
         costs,
         decode_pair_s=costs.decode_pair_s * queries,
@@ -94,12 +94,12 @@ def _with_queries(costs: StepCosts, queries: int, rows: int) -> StepCosts:
 
 
 def draft_pass_costs(deployment: Deployment) -> StepCosts:
-    """Return costs of one draft pass, with the draft model as the model; shape ``[1]``.
+    """Return the costs of one draft pass, with the draft model as the model; shape ``[1]``.
 
-    Costs of the layers, of the head with greedy sampling, and of the projection are included.
+    Included are the layers, the output head with greedy sampling, and the projection.
     """
     draft, gpu = deployment.draft, deployment.gpu
-    assert draft is not None, "asked for a draft that there is not"
+    assert draft is not None, "the deployment has no draft model"
     costs = draft_costs(deployment, draft.model, Sampling(temperature=0.0))
     weights = draft.projection_weights
     return replace(
@@ -113,14 +113,14 @@ def draft_pass_costs(deployment: Deployment) -> StepCosts:
 
 
 def drafted_sums(sums: BatchSums, tokens: int, rows: str) -> BatchSums:
-    """Return sums of a pass in which each decode comes with a number of drafted tokens.
+    """Return the sums of a pass in which each decode also has draft tokens.
 
     Args:
-        sums: Sums of the batches without drafted tokens.
-        tokens: Drafted tokens of each request.
-        rows: Field that drafted tokens are added to: ``decode_requests`` in the target model,
-            which samples all of them; ``prefill_tokens`` in the draft model's first pass, where
-            each request samples one.
+        sums: Sums of the batches without draft tokens.
+        tokens: Number of draft tokens per request.
+        rows: Field that draft tokens are added to: ``decode_requests`` for the target model, which
+            samples all of them; ``prefill_tokens`` for the draft model's first pass, which samples
+            one per request.
     """
     added = sums.decode_requests * tokens
     more = (rows, "decode_context", "windowed_decode_context")
@@ -128,7 +128,7 @@ def drafted_sums(sums: BatchSums, tokens: int, rows: str) -> BatchSums:
 
 
 def later_pass_sums(sums: BatchSums, branches: int) -> BatchSums:
-    """Return sums of a further draft pass: one token of each request, or of each branch."""
+    """Return the sums of a further draft pass, with one token per request or per branch."""
     known = sums.prefill_cached + sums.prefill_tokens
     near = sums.windowed_prefill_cached + sums.prefill_tokens
     nothing = {f.name: np.zeros_like(sums.prefill_requests) for f in fields(BatchSums)}
@@ -141,7 +141,7 @@ def later_pass_sums(sums: BatchSums, branches: int) -> BatchSums:
 
 
 def drafting_features(deployment: Deployment, sums: BatchSums) -> Float[np.ndarray, "... features"]:
-    """Return the features of the draft passes; zeros where there are none."""
+    """Return the features of the draft passes; all 0 without a draft model."""
     costs, found = speculative_costs(deployment), np.zeros((*sums.tokens.shape, len(STEP_FEATURES)))
     for times, each, of_pass in costs.drafting(sums) if costs else ():
         found = found + times * step_features(each, of_pass)
@@ -152,23 +152,23 @@ def drafting_features(deployment: Deployment, sums: BatchSums) -> Float[np.ndarr
 def deployment_features(
     deployment: Deployment, sums: BatchSums
 ) -> Float[np.ndarray, "... features"]:
-    """Return all features of a deployment's steps, drafting included.
+    """Return all features of a deployment's steps, including drafting.
 
     Args:
         deployment: Deployment that runs the steps.
-        sums: Sums of batches in which a decode counts once, however many tokens it verifies.
+        sums: Sums of batches in which a decode counts once, with any number of tokens to verify.
     """
     costs = speculative_costs(deployment)
     if costs is None:
         return step_features(step_costs([deployment]), sums)
     verified = step_features(costs.verified, drafted_sums(sums, costs.tokens, "decode_requests"))
-    # Host work per request is counted once, however many of its tokens are verified.
+    # Host work per request counts once, with any number of its tokens to verify.
     verified[..., ONCE] = step_features(costs.verified, sums)[..., ONCE]
     return verified + drafting_features(deployment, sums)
 
 
 def deployment_floor_seconds(deployment: Deployment, sums: BatchSums) -> Float[np.ndarray, "..."]:
-    """Return the roofline lower bound of steps, pass by pass (``pinn.physics.step_values``)."""
+    """Return the roofline lower bound of steps in seconds, summed over their passes."""
     costs = speculative_costs(deployment)
     if costs is None:
         return floor_seconds(step_costs([deployment]), sums)

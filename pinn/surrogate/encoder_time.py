@@ -1,10 +1,11 @@
-"""Time that images of a prompt add to the engine's steps: their vision encoder's.
+"""Time that images in prompts add to the engine's steps: the time of the vision encoder.
 
-vLLM encodes an image within the step that computes the first of its tokens, before the layers of
-the text, so that everybody in the batch waits (0.33.0 v1/core/sched/scheduler.py:
-_try_schedule_encoder_inputs; v1/worker/gpu_model_runner.py: _execute_mm_encoder). SGLang does so in
-the step of the prompt (0.5.23 managers/mm_utils.py: general_mm_embed_routine). Nobody measured that
-time here: it is composed of kernels, with the priors of small kernels and launches.
+vLLM encodes an image in the step that computes the image's first token, before the layers of the
+language model, so that all requests in the batch wait (0.33.0 v1/core/sched/scheduler.py:
+_try_schedule_encoder_inputs; v1/worker/gpu_model_runner.py: _execute_mm_encoder). SGLang encodes it
+in the step of the prompt (0.5.23 managers/mm_utils.py: general_mm_embed_routine). There are no
+measurements of this time. It is the sum of kernel times, with the priors of small kernels and
+launches.
 """
 
 import math
@@ -25,24 +26,24 @@ from pinn.specs.images import RequestImages, request_images
 from pinn.specs.precision import precision
 from pinn.surrogate.step_features import STEP_FEATURES, step_features
 
-#: Log half-width of the 90 % interval of an encoder's time: 1.645 times the spread of the widest
-#: prior of a similar kernel, prefill attention (0.4, ``data/features/step_features.csv``).
+#: Log half-width of the 90 % interval of an encoder's time: 1.645 times the spread of prefill
+#: attention (0.4), the widest prior of a similar kernel (``data/features/step_features.csv``).
 HALF_WIDTH = 1.645 * 0.4
-#: Images of a step from which the time of each further image is computed.
+#: Number of images in a step from which the time of each further image is computed.
 _MANY = 8
-#: Overheads that encoders do not have (scheduling), or have separately from kernels (launches).
+#: Overheads that encoders lack (scheduling), or that are added separately from kernels (launches).
 _APART = ("step", "request", "launched_layer")
 
 
 @dataclass(frozen=True)
 class EncoderTime:
-    """Seconds of the vision encoder in an engine's steps.
+    """Seconds that the vision encoder adds to an engine's steps.
 
     Attributes:
         images: Images of each request.
-        first_s: Seconds that the first image of a step takes.
-        further_s: Seconds that each further image of the step takes; at most ``first_s``.
-        floor_s: Roofline lower bound of one image in seconds.
+        first_s: Seconds of the first image in a step.
+        further_s: Seconds of each further image in the step; at most ``first_s``.
+        floor_s: Roofline lower bound of one image, in seconds.
     """
 
     images: RequestImages
@@ -51,11 +52,11 @@ class EncoderTime:
     floor_s: float
 
     def seconds(self, count: int) -> float:
-        """Return the seconds that a number of images takes in one step; 0 without images."""
+        """Return the seconds of encoding ``count`` images in one step; 0 without images."""
         return step_encoder_seconds(count, self.first_s, self.further_s)
 
     def begun_in(self, batch: Batch) -> int:
-        """Return the images that a step with this batch encodes."""
+        """Return the number of images that a step with this batch encodes."""
         rows = zip(
             batch.entry_counts, batch.new_tokens, batch.cached_tokens, batch.is_prefill, strict=True
         )
@@ -66,18 +67,18 @@ class EncoderTime:
         return self.seconds(self.begun_in(batch))
 
     def scaled(self, log_factor: float) -> "EncoderTime":
-        """Return the time with all seconds changed by a log factor."""
+        """Return the encoder time with all seconds multiplied by exp(``log_factor``)."""
         factor = math.exp(log_factor)
         first_s, further_s = self.first_s * factor, self.further_s * factor
         return replace(self, first_s=first_s, further_s=further_s)
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Return the ends of the 90 % interval of a time of 1."""
+        """Return the ends of the 90 % interval, relative to the predicted time."""
         return math.exp(-HALF_WIDTH), math.exp(HALF_WIDTH)
 
     def to_json(self) -> JsonObject:
-        """Return the key ``encoder`` of the JSON: counts, and seconds with their interval."""
+        """Return the value of the JSON key ``encoder``: counts, and seconds with their interval."""
         low, high = self.ends
         return {
             "images_per_request": self.images.count,
@@ -92,7 +93,7 @@ class EncoderTime:
 
     @property
     def sentence(self) -> str:
-        """Return as text the time that images add, and that it is unmeasured."""
+        """Return a sentence on the time that images add, which states that it is unmeasured."""
         low, high = (1000 * self.first_s * end for end in self.ends)
         return (
             f"{images_notice(self.images)}: {1000 * self.first_s:.3g} ms ({low:.3g} to {high:.3g}) "
@@ -104,16 +105,16 @@ class EncoderTime:
 def asked_encoder(
     deployment: Deployment, count: int, size: str, checkpoint: Path | None = None
 ) -> EncoderTime | None:
-    """Return the time of images that begin each prompt; None without any.
+    """Return the encoder time of images at the beginning of each prompt; None without images.
 
     Args:
         deployment: Model, GPU and engine configuration.
-        count: Images of each prompt.
-        size: Their size in pixels, such as ``1024x768``.
-        checkpoint: Network beside which kernel surrogates are looked for; None for the default.
+        count: Number of images per prompt.
+        size: Size of each image in pixels, such as ``1024x768``.
+        checkpoint: Network whose folder has the kernel surrogates; None for the default.
 
     Raises:
-        PinnError: If the model's images or their encoder are not known.
+        PinnError: If the model's images or their encoder are unknown.
     """
     model = deployment.model
     return encoder_time(
@@ -122,12 +123,12 @@ def asked_encoder(
 
 
 def images_notice(images: RequestImages) -> str:
-    """Return what images make of a request, and that their encoder's time was not measured."""
+    """Return a clause on a request's images, which states that their time was not measured."""
     what = "image" if images.count == 1 else "images"
     return (
         f"each request has {images.count} {what} of {images.size}, "
         f"{images.tokens:,} tokens each if the preprocessor does not resize them; "
-        "the time of the vision encoder is composed of measured kernels; it was "
+        "the time of the vision encoder is a sum of kernel times; it was "
         "never measured as a whole"
     )
 
@@ -140,15 +141,15 @@ def step_encoder_seconds(count: int, first_s: float, further_s: float) -> float:
 def encoder_time(
     deployment: Deployment, images: RequestImages | None, checkpoint: Path | None = None
 ) -> EncoderTime | None:
-    """Return the time that images add to the steps of a deployment; None without images.
+    """Return the encoder time that images add to a deployment's steps; None without images.
 
     Args:
         deployment: Model, GPU and engine configuration.
-        images: Images of each request; None for none.
-        checkpoint: Network beside which kernel surrogates are looked for; None for the default.
+        images: Images of each request; None for no images.
+        checkpoint: Network whose folder has the kernel surrogates; None for the default.
 
     Raises:
-        PinnError: If the encoder's sizes are not known, or there are no kernel surrogates.
+        PinnError: If the encoder's sizes are unknown, or there are no kernel surrogates.
     """
     if images is None:
         return None
@@ -159,11 +160,11 @@ def encoder_time(
     folder = files.find_kernels(None, checkpoint or files.find_checkpoint())
     if folder is None:
         raise PinnError(
-            "--images-per-request: the time of a vision encoder is composed of "
-            "kernel surrogates, and there are none: fit them with 'python "
-            "train.py kernels=on'"
+            "--images-per-request: the time of a vision encoder needs kernel "
+            "surrogates, and there are none: fit them with 'python train.py "
+            "kernels=on'"
         )
-    # The JSON file has the hash of the file beside it, so the cache's key covers both.
+    # The JSON file has the hash of the tensor file, so the cache's key covers both files.
     ranks = deployment.recipe.tensor_parallel_size
     sizes = images.merged, reader.merge
     first_s, further_s = remembered_value(
@@ -177,8 +178,9 @@ def encoder_time(
 def _seconds(
     kernels: Path, encoder: EncoderSpec, gpu: GpuSpec, ranks: int, merged: int, merge: int
 ) -> list[float]:
-    """Return the seconds of the first image of a step, and of each further one."""
-    from pinn.kernels.encoder import EncodedImages, kernel_seconds, layer_steps  # imports torch
+    """Return the seconds of the first image in a step, and of each further image."""
+    # Imported late, because it loads torch.
+    from pinn.kernels.encoder import EncodedImages, kernel_seconds, layer_steps
     from pinn.kernels.surrogates import KernelSurrogates
 
     surrogates = KernelSurrogates.load(kernels.parent)
@@ -202,9 +204,9 @@ def _seconds(
 
 
 def _launches_s(encoder: EncoderSpec) -> float:
-    """Return the seconds in which the host launches an encoder's layers, while the GPU works.
+    """Return the seconds in which the host launches an encoder's layers, in parallel with the GPU.
 
-    vLLM neither compiles encoders nor captures their CUDA graphs by default (0.33.0
+    By default, vLLM neither compiles encoders nor captures CUDA graphs of them (0.33.0
     config/compilation.py: compile_mm_encoder, cudagraph_mm_encoder).
     """
     overhead = STEP_FEATURES["launched_layer"].overhead

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pinn.common import Json, JsonObject
 from pinn.surrogate.coefficient_set import CoefficientSet
 
-#: Metric -> name in sentences.
+#: Names of metrics in sentences.
 METRIC_NAMES = {"tpot": "step time", "ttft": "TTFT"}
 
 #: Lower and upper end of an interval.
@@ -15,23 +15,24 @@ Ends = tuple[float, float]
 
 @dataclass(frozen=True)
 class Evidence:
-    """Intervals of a prediction and its step times, and their distance from the training data.
+    """Intervals of a prediction and of its step times, and their distance from the training data.
 
     Attributes:
-        distance: ``sentence``; for a network also ``nearest_measured``, ``distance`` in standard
-            deviations, ``left_out_models``, ``outside_training_range`` and, with intervals,
-            ``kind``, ``place``, ``kernel_distance``, ``by_operator`` and ``beyond_left_out``.
+        distance: JSON object with ``sentence``. For a network it also has ``nearest_measured``,
+            ``distance`` in standard deviations, ``left_out_models``, ``outside_training_range``
+            and, with intervals, ``kind``, ``place``, ``kernel_distance``, ``by_operator`` and
+            ``beyond_left_out``.
         level: Share of measurements that the intervals cover.
-        usual: Metric (``tpot``, ``ttft``) -> ends of the interval of a value of 1; empty without
-            intervals.
-        coefficient_ends: ``beta.NAME`` and ``alpha.NAME`` -> ends of the coefficient's interval,
-            where it has one.
-        step_ends: For each batch, ends of the interval of a step time of 1; empty without
-            intervals.
-        far: For each batch, marks of kernels that are farther from measured ones than all held-out
-            kernels.
+        usual: Ends of the interval of each metric (``tpot``, ``ttft``), relative to the predicted
+            value; empty without intervals.
+        coefficient_ends: Ends of the interval of each coefficient that has one, by ``beta.NAME``
+            or ``alpha.NAME``.
+        step_ends: Ends of the interval of each batch's step time, relative to the predicted time;
+            empty without intervals.
+        far: For each batch, marks of kernels that are farther from measured kernels than all
+            held-out ones.
         reference: Batch that the intervals of ``usual`` are for.
-        missing: Why a network has no intervals; empty where it has some.
+        missing: Why a network has no intervals; empty if it has intervals.
     """
 
     distance: Mapping[str, Json]
@@ -45,17 +46,17 @@ class Evidence:
 
     @property
     def sentence(self) -> str:
-        """Return a sentence on the data on which the intervals are calibrated."""
+        """Return a sentence on the data that the intervals are calibrated on."""
         return str(self.distance["sentence"])
 
     def intervals_json(self) -> JsonObject:
-        """Return the key ``intervals`` of the JSON, or an empty object without intervals."""
+        """Return the value of the JSON key ``intervals``, or an empty object without intervals."""
         if self.missing:
             return {"intervals": {"missing": self.missing}}
         return {"intervals": {"level": self.level, **self.usual}} if self.usual else {}
 
     def intervals_line(self) -> str:
-        """Return the intervals of all metrics in one sentence, or why there are none."""
+        """Return the intervals of all metrics in one sentence, or the reason why there are none."""
         if not self.usual:
             return f"No intervals: {self.missing}." if self.missing else ""
         named = ", ".join(
@@ -65,12 +66,12 @@ class Evidence:
         return f"{100 * self.level:.0f} % intervals below saturation ({self.reference}): {named}."
 
 
-#: Function that returns the evidence for step times of batches, written as on the command line.
+#: Function that returns the evidence for the step times of batches, given as text.
 FindEvidence = Callable[[Sequence[str]], Evidence]
 
 
 def file_evidence(found: CoefficientSet) -> Evidence:
-    """Return the evidence for coefficients of a file without a posterior."""
+    """Return the evidence for coefficients of a file that has no covariance."""
     names = ", ".join(source["path"] for source in found.calibration.get("sources", ()))
     text = f"Calibrated to {names}." if names else "Coefficients from a file, not the network."
     return Evidence({"sentence": text})

@@ -1,8 +1,8 @@
 """Features of a deployment: the physical inputs of the network.
 
-No model or GPU name is an input. Shapes are those of one GPU, because kernels see only those. The
-GPU's memory, arithmetic and link rates are separate inputs (``RATES``). The network is monotone in
-them, so that a faster GPU never gets larger time coefficients.
+Names of models and GPUs are not inputs. Shapes are those on one GPU, because kernels depend only on
+these. The GPU's memory bandwidth, FLOP/s and link bandwidth are separate inputs (``RATES``). The
+network is monotone in these rates, so that a faster GPU never has larger time coefficients.
 """
 
 from collections.abc import Sequence
@@ -27,11 +27,12 @@ from pinn.specs.model import (
 )
 from pinn.specs.precision import Precision
 
-#: Names of the datasheet rates; inputs are logarithms over an H100 SXM's (datasheet DS-10313-001).
+#: Names of the GPU's rates. Inputs are their logarithms relative to an H100 SXM's (datasheet
+#: DS-10313-001).
 RATES: tuple[str, ...] = ("memory_bandwidth", "peak_compute", "link_bandwidth")
 REFERENCE_RATES = (3.35e12, 989e12, 450e9)
 
-#: Widths enter as log2(1 + width / 64): 64 is the smallest tile side of a tensor-core kernel.
+#: Smallest tile side of a tensor-core kernel; widths are input as log2(1 + width / 64).
 _TILE = 64.0
 
 
@@ -50,10 +51,10 @@ def _largest(matmuls: Sequence[MatMul], names: tuple[str, ...], side: str) -> fl
 
 
 def _main_mixer(mixing: Sequence[tuple[int, Mixer]]) -> Mixer:
-    """Return the commonest attention; for a model without attention, its recurrent mixer.
+    """Return the most frequent attention or, for a model without attention, its recurrent mixer.
 
-    Other layers enter through the step features. The features of a deployment describe the
-    attention that coefficients were trained on.
+    Other layers are represented in the step features. The features of a deployment describe the
+    attention that the coefficients were trained on.
 
     Args:
         mixing: Mixers, each with the number of layers that have it.
@@ -63,7 +64,7 @@ def _main_mixer(mixing: Sequence[tuple[int, Mixer]]) -> Mixer:
 
 
 def _mixer_shares(model: ModelSpec) -> dict[str, float]:
-    """Return shares of layers with attention, recurrent states, an indexer, compressed keys."""
+    """Return the shares of layers with attention, recurrent states, indexers, compressed keys."""
     found = dict.fromkeys(("attention", "recurrent", "indexed", "compressed"), 0)
     for group in model.layer_groups:
         mixer, is_keyed = group.attention, isinstance(group.attention, Attention)
@@ -77,7 +78,7 @@ def _mixer_shares(model: ModelSpec) -> dict[str, float]:
 
 @lru_cache(maxsize=16384)
 def model_descriptors(model: ModelSpec, tp: int, ranks: int, spread: int) -> dict[str, float]:
-    """Return the features of the model's shapes on one GPU."""
+    """Return the features that describe the model's shapes on one GPU."""
     mixing = [(g.count, g.attention) for g in model.layer_groups if g.attention is not None]
     attention = _main_mixer(mixing)
     matmuls = dense_matmuls(model, tp)
@@ -162,7 +163,7 @@ def _row(
     values = (
         model_descriptors(model, tp, tp * dp, spread)
         | _format_descriptors(model, gpu, kv_bytes, experts)
-        # GPU properties that do not change with a rate of the datasheet.
+        # Properties of the GPU that are not rates.
         | {
             "sm_count": float(np.log2(gpu.sm_count)),
             "l2_bytes": float(np.log2(gpu.l2_bytes)),
@@ -210,8 +211,8 @@ def featurize(
     return free.reshape(-1, len(DESCRIPTORS)), rates.reshape(-1, len(RATES))
 
 
-#: Least scale of a feature. One that hardly varies in training gets it, so that it is neither
-#: blown up nor ignored when a new deployment differs in it. An assumption; features are logarithms
+#: Minimum scale of a feature. With a smaller scale, a feature that hardly varies in the training
+#: data would be magnified if a new deployment differs in it. An assumption; features are logarithms
 #: to base 2 or shares.
 MIN_SCALE = 0.25
 
@@ -223,10 +224,10 @@ class InputScale:
     Attributes:
         mean: Mean of each feature.
         scale: Standard deviation of each feature, at least ``MIN_SCALE``.
-        low: Smallest standardized value of each feature.
-        high: Largest standardized value of each feature.
-        rate_low: Smallest value of each log rate.
-        rate_high: Largest value of each log rate.
+        low: Minimum of each feature, standardized.
+        high: Maximum of each feature, standardized.
+        rate_low: Minimum of each log rate.
+        rate_high: Maximum of each log rate.
     """
 
     mean: Float[np.ndarray, " descriptors"]
@@ -240,7 +241,7 @@ class InputScale:
 def fit_scale(
     free: Float[np.ndarray, "n descriptors"], rates: Float[np.ndarray, "n rates"]
 ) -> InputScale:
-    """Fit the scale to the featurized training deployments."""
+    """Return mean, scale and range of the features and log rates of the training deployments."""
     mean, scale = free.mean(0), np.maximum(free.std(0), MIN_SCALE)
     standard = (free - mean) / scale
     return InputScale(mean, scale, standard.min(0), standard.max(0), rates.min(0), rates.max(0))

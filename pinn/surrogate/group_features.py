@@ -1,17 +1,18 @@
 """Features of a step of data-parallel ranks that share their experts.
 
-Every rank attends to requests of its own, and in every layer of experts all ranks exchange tokens:
-none begins that layer's experts before the slowest has ended its attention. A step takes
+Every rank has its own requests in attention. In every layer with experts, all ranks exchange
+tokens, so no rank begins the experts before the slowest rank has finished its attention. A step
+takes
 
-    the longest of the ranks' own parts + the part that all share
+    max over ranks of (time of the rank's own part) + time of the shared part
 
-where a rank's own part is what it does to its own tokens (attention, projections, dense and shared
-layers, sampling, launches), and the shared part is the routed experts' work on the tokens of all
-ranks and, where tokens are gathered, their exchange. Ranks whose batches are alike step like one
-that is asked about alone, which is what every other prediction of a step assumes.
+where a rank's own part is the work on its own tokens: attention, projections, dense and shared
+layers, sampling, launches. The shared part is the routed experts' work on the tokens of all ranks
+and, if tokens are gathered, their exchange. If all ranks have equal batches, each step takes as
+long as the predicted step of a single rank. All other predictions of steps assume this case.
 
-Not modeled: that padded rows pass a rank's own layers, too, where another rank is the slowest; that
-ranks are the slowest in some layers each.
+Not modeled: padded rows in a rank's own layers if another rank is the slowest, and that different
+ranks may be the slowest in different layers.
 """
 
 import numpy as np
@@ -24,7 +25,7 @@ from pinn.specs.serving import VLLM
 from pinn.surrogate.deployment_features import deployment_features
 from pinn.surrogate.step_features import STEP_FEATURES
 
-#: Features of the experts' work. The fixed time of expert layers belongs to each rank.
+#: Features of the experts' work. The fixed time of expert layers is part of each rank's own time.
 _OF_EXPERTS = np.array(
     [f.part == "experts" and f.resource != "host" for f in STEP_FEATURES.values()]
 )
@@ -37,10 +38,10 @@ def shares_experts(deployment: Deployment) -> bool:
 
 
 def shared_features(deployment: Deployment) -> Bool[np.ndarray, " features"]:
-    """Return which features are of the part of a step that ranks share; none where they do not.
+    """Return which features belong to the shared part of a step; none if ranks share no experts.
 
-    Where tokens go to the ranks that need them alone, the exchange is as long as the fullest rank's
-    sending, which is a part of its own.
+    If tokens are sent only to the ranks that need them, the exchange takes as long as the fullest
+    rank's sending, and is a part of this rank's own time.
     """
     if not shares_experts(deployment):
         return np.zeros(len(STEP_FEATURES), bool)
@@ -48,7 +49,7 @@ def shared_features(deployment: Deployment) -> Bool[np.ndarray, " features"]:
 
 
 def _gathers(deployment: Deployment) -> bool:
-    """Return whether every rank gets the tokens of all ranks.
+    """Return whether every rank receives the tokens of all ranks.
 
     vLLM's default is an all-gather and a reduce-scatter from 0.11 on (``vllm/config/parallel.py:
     all2all_backend``), and broadcasts before (0.10.2 ``vllm/envs.py: VLLM_ALL2ALL_BACKEND``).
@@ -63,12 +64,12 @@ def _gathers(deployment: Deployment) -> bool:
 def group_features(
     deployment: Deployment, own: BatchSums, shared: BatchSums
 ) -> Float[np.ndarray, "... features"]:
-    """Return the features of steps of a group of ranks.
+    """Return the features of the steps of a group of data-parallel ranks.
 
     Args:
         deployment: Deployment of the ranks.
-        own: Batches of the slowest rank.
-        shared: Batches of the shared experts, per rank; ignored if ranks share none.
+        own: Sums of the slowest rank's batches.
+        shared: Sums, per rank, of the batches of the shared experts; ignored if ranks share none.
     """
     found = deployment_features(deployment, own)
     mask = shared_features(deployment)

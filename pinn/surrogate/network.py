@@ -16,24 +16,25 @@ from pinn.surrogate.featurizer import DESCRIPTORS, RATES, InputScale
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 
-# Bounds of each coefficient's elasticity with each datasheet rate that keep times monotone.
+# Bounds on each beta's elasticity with each rate of the GPU, which keep step times monotone.
 #
-# A feature that shrinks as 1 / bandwidth may have a beta that grows with bandwidth, at most in
-# proportion. Efficiency then falls on a faster memory, but the time does not rise. Any other beta
-# may only shrink. That includes betas of arithmetic: each number format has a peak of its own, and
-# the ``peak_compute`` that the network sees is that of bf16 alone. The elasticity
-# d log(beta) / d log(rate) is kept within these bounds by construction.
+# A feature that shrinks as 1 / bandwidth may have a beta that grows with bandwidth, at most
+# proportionally. Efficiency then falls on faster memory, but the time does not rise. Any other beta
+# may only shrink. This includes betas of arithmetic: each number format has its own peak, but the
+# network's input ``peak_compute`` is only the bf16 peak. The elasticity d log(beta) / d log(rate)
+# is within these bounds by construction.
 
-#: Resource of a feature -> rate that it is proportional to; other resources have no such rate.
+#: Rate that a feature's time is inversely proportional to, by the feature's resource; other
+#: resources have no such rate.
 _OWN_RATE = {"bandwidth": "memory_bandwidth", "link": "link_bandwidth"}
 
-#: Steepest decrease of a coefficient with a rate. An assumption that limits extrapolation;
-#: physics gives no bound.
+#: Minimum elasticity of a coefficient. It is an assumption that limits extrapolation; physics has
+#: no such bound.
 _STEEPEST = -0.5
 
 
 def elasticity_bounds() -> tuple[Float[Tensor, "beta rates"], Float[Tensor, "beta rates"]]:
-    """Return the lower and upper bound of each beta's elasticity with each rate."""
+    """Return the lower and the upper bound of each beta's elasticity with each rate."""
     lower = torch.full((len(STEP_FEATURES), len(RATES)), _STEEPEST, dtype=torch.float64)
     upper = torch.zeros_like(lower)
     for row, feature in enumerate(STEP_FEATURES.values()):
@@ -47,35 +48,37 @@ class CoefficientNetwork(nn.Module):
     """Neural network that maps features of a deployment to non-negative alpha and beta.
 
     **Inputs** (:func:`pinn.surrogate.featurizer.featurize`). 38 features of model, GPU and engine
-    configuration, standardized and clamped to the training range. Logarithms of 3 datasheet rates
-    (memory bandwidth, arithmetic, link bandwidth) over those of an H100, clamped likewise. No model
-    or GPU name is an input.
+    configuration, standardized and clamped to the training range. Logarithms of 3 rates (memory
+    bandwidth, peak FLOP/s, link bandwidth) relative to an H100, clamped to the training range.
+    Names of models and GPUs are not inputs.
 
-    **Layers.** A trunk of ``depth`` linear layers of ``hidden`` units, each followed by a SiLU.
-    Then two linear heads: one with a unit for each beta, one with a unit for each beta and rate.
-    The released network has 2 x 128 hidden units and 39,985 parameters.
+    **Layers.** A trunk of ``depth`` linear layers of ``hidden`` units, each followed by a SiLU. Two
+    linear heads follow: one with a unit per beta, one with a unit per beta and rate. The released
+    network has 2 x 128 hidden units and 39,985 parameters.
 
-    **Outputs.** 34 betas, one for each step feature, and 7 alphas, one for each request feature.
-    For a beta with lower bound b and prior p ::
+    **Outputs.** 34 betas, one per step feature, and 7 alphas, one per request feature.
+    For a beta with lower bound b and prior p, and a deployment with inputs x ::
 
         beta = b + (p - b) exp(base + bound tanh(head(x)) + elasticity(x) . rates)
 
-    Alpha is prior x exp(base), the same for every deployment.
+    where ``head`` and ``elasticity`` are the two heads, ``base`` is a trained constant, ``bound``
+    is ``beta_bound``, and ``rates`` are the log rates. Alpha is prior x exp(base), the same for
+    every deployment.
 
     **Bounds.** A beta never falls below its lower bound, which is 1 for the roofline features, so
     that no step beats the roofline. tanh keeps a beta's correction within a factor
-    exp(``beta_bound``). Beyond the training range, corrections are those of the nearest
-    configuration inside, and only the features extrapolate.
+    exp(``beta_bound``). Outside the training range, corrections are those of the nearest
+    configuration inside, and only the step features extrapolate.
 
     **Monotone.** Elasticities are d log(beta) / d log(rate). Each stays between bounds
-    (:func:`elasticity_bounds`) such that no time grows when the GPU gets faster memory, arithmetic
-    or links. Features grow with each request, token and context token, and betas are not negative,
-    so a step time does too.
+    (:func:`elasticity_bounds`) such that no time grows with faster memory, arithmetic or links.
+    Features grow with each request, token and context token, and betas are not negative, so step
+    times grow, too.
 
-    **Start.** Heads start at zero: before training the network is the prior.
+    **Start.** Heads start at zero, so before training the network predicts the prior.
 
-    :func:`pinn.surrogate.architecture.forward` is the forward pass. :meth:`weights` returns the
-    form that predicts without torch.
+    :func:`pinn.surrogate.architecture.forward` is the forward pass. :meth:`weights` returns numpy
+    weights that predict without torch.
 
     Args:
         settings: Size and bounds of the network.
@@ -95,7 +98,7 @@ class CoefficientNetwork(nn.Module):
             )
         )
         lower, upper = elasticity_bounds()
-        # Copies, since buffers that share memory would overwrite each other on loading.
+        # Copies are needed, since buffers that share memory would overwrite each other on loading.
         known = {
             name: torch.tensor(getattr(scale, name), dtype=torch.float64) for name in INPUT_SCALE
         }
@@ -113,45 +116,45 @@ class CoefficientNetwork(nn.Module):
 
     @classmethod
     def from_weights(cls, weights: NetworkWeights) -> CoefficientNetwork:
-        """Return the network with these weights, in float64, to train further or to export."""
+        """Return a network with these weights, in float64, for further training or export."""
         network = cls(weights.settings, weights.input_scale).double()
         network.load_state_dict({k: torch.tensor(v) for k, v in weights.arrays.items()})
         return network.eval()
 
     def weights(self) -> NetworkWeights:
-        """Return a copy of the present weights in the form that predicts."""
+        """Return a copy of the current weights as numpy arrays that are ready to predict."""
         arrays = {name: array.numpy(force=True) for name, array in self.state_dict().items()}
         return NetworkWeights(self.settings, arrays)
 
     def coefficients(
         self, free: Float[np.ndarray, "n descriptors"], rates: Float[np.ndarray, "n rates"]
     ) -> tuple[Float[np.ndarray, "n beta"], Float[np.ndarray, "n alpha"]]:
-        """Return beta and alpha as the trained network predicts them."""
+        """Return the beta and alpha that the network predicts, as numpy arrays."""
         return self.weights().coefficients(free, rates)
 
     def forward(
         self, free: Float[Tensor, "n descriptors"], rates: Float[Tensor, "n rates"]
     ) -> tuple[Float[Tensor, "n beta"], Float[Tensor, "n alpha"]]:
-        """Return coefficients of ``n`` featurized deployments, in the order of the registries."""
+        """Return beta and alpha of ``n`` deployments, in the order of their feature lists."""
         return architecture.forward(_TORCH, self.settings, self._arrays(), free, rates)
 
     def corrections(
         self, free: Float[Tensor, "n descriptors"], rates: Float[Tensor, "n rates"]
     ) -> Float[Tensor, "n beta"]:
-        """Return the log corrections of beta, which are added to the logarithm of its base."""
+        """Return the log corrections of beta, which are added to the logarithms of its base."""
         return architecture.corrections(_TORCH, self.settings, self._arrays(), free, rates)
 
     def _arrays(self) -> dict[str, Tensor]:
         return dict(itertools.chain(self.named_parameters(), self.named_buffers()))
 
     def set_alpha(self, alpha: Float[Tensor, " alpha"]) -> None:
-        """Set the alpha of every deployment, in the units of the registry."""
+        """Set the alpha of all deployments, in the units of ``REQUEST_FEATURES``."""
         with torch.no_grad():
             self.alpha_base.copy_(torch.log(alpha / self.get_buffer("alpha_prior")))
 
     @property
     def dtype(self) -> torch.dtype:
-        """Return the precision of the weights: float32 or float64 in training, float64 in use."""
+        """Return the number type of the weights: float32 or float64 in training, float64 in use."""
         return self.beta_base.dtype
 
     @property
@@ -172,10 +175,11 @@ def log_huber(
     weight: Float[Tensor, "..."],
     delta: float,
 ) -> Float[Tensor, ""]:
-    """Return the training loss: mean of Huber(log predicted - log measured) / delta.
+    """Return the training loss: the mean of Huber(log predicted - log measured) / delta.
 
-    Beyond delta the loss grows with the absolute error. An error counts the same in either
-    direction. Read as a likelihood, the loss has noise with a standard deviation of sqrt(delta).
+    Beyond delta, the loss grows with the absolute error instead of its square. Over- and
+    underestimates of the same factor count equally. As a likelihood, the loss has noise with a
+    standard deviation of sqrt(delta).
     """
     error = torch.log(predicted) - torch.log(measured)
     each = (

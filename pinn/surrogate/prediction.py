@@ -1,4 +1,4 @@
-"""Prediction of one configuration: coefficients and step times, with their evidence."""
+"""Prediction of one configuration: its coefficients and step times, with their evidence."""
 
 from __future__ import annotations
 
@@ -43,11 +43,12 @@ class StepTime:
         batch: Text of the batch.
         seconds: Predicted time in seconds.
         floor: Roofline lower bound in seconds.
-        tokens: Prompt tokens that the step computes, and tokens that its decodes get.
-        tokens_per_decode: Tokens that a decode gets; None without speculative decoding.
+        tokens: Number of prompt tokens that the step computes and of tokens that it generates.
+        tokens_per_decode: Expected tokens that the step generates per decode; None without
+            speculative decoding.
         marks: Limits of the engine and of the training data that the batch exceeds.
-        ends: Both ends of the 90 % interval in seconds; None where it is unknown.
-        encoder: Seconds of the vision encoder, which are part of the time.
+        ends: Both ends of the 90 % interval in seconds; None if it is unknown.
+        encoder: Seconds of the vision encoder, which are included in the predicted time.
     """
 
     batch: str
@@ -61,11 +62,11 @@ class StepTime:
 
     @property
     def per_token(self) -> float | None:
-        """Seconds per token that a decode gets; None without speculative decoding."""
+        """Seconds per generated token of a decode; None without speculative decoding."""
         return self.seconds / self.tokens_per_decode if self.tokens_per_decode else None
 
     def to_json(self) -> JsonObject:
-        """Return an entry of ``batches`` of the JSON, in microseconds."""
+        """Return the step as an entry of the JSON key ``batches``, in microseconds."""
         found: JsonObject = {"batch": self.batch, "step_time_us": self.seconds / MICROSECOND}
         if self.per_token is not None:
             found["itl_per_token_us"] = self.per_token / MICROSECOND
@@ -86,9 +87,9 @@ class Prediction:
     Attributes:
         deployment: Model, GPU and engine configuration.
         coefficients: Coefficients of the deployment, from the network or from a file.
-        memory: Whether the deployment starts on its GPUs, and what their memory holds.
+        memory: Whether the deployment starts on its GPUs, and what their memory contains.
         find_evidence: Function that returns the evidence for step times of batches.
-        batches: Batches that tables and JSON show, written as on the command line.
+        batches: Batches whose step times tables and JSON show, as text.
         encoder: Time that images of the prompts add to steps; None without images.
     """
 
@@ -100,17 +101,17 @@ class Prediction:
     encoder: EncoderTime | None = None
 
     def at(self, *batches: str) -> Prediction:
-        """Return the same prediction with other batches in its tables and its JSON."""
+        """Return the same prediction with other batches in its tables and JSON."""
         return replace(self, batches=batches)
 
     @property
     def beta(self) -> dict[str, float]:
-        """Return the coefficients of a step by name: seconds, or multiples of datasheet time."""
+        """Return the coefficients of a step by name: seconds, or multipliers of the features."""
         return dict(zip(STEP_FEATURES, self.coefficients.beta.tolist(), strict=True))
 
     @property
     def alpha(self) -> dict[str, float]:
-        """Return the coefficients of a request outside its steps, by name."""
+        """Return the coefficients of a request's time outside steps, by name, in seconds."""
         return dict(zip(REQUEST_FEATURES, self.coefficients.alpha.tolist(), strict=True))
 
     @cached_property
@@ -120,7 +121,7 @@ class Prediction:
 
     @property
     def trust(self) -> str:
-        """Return a sentence on the data on which the intervals are calibrated."""
+        """Return a sentence on the data that the intervals are calibrated on."""
         return self.evidence.sentence
 
     @overload
@@ -128,15 +129,14 @@ class Prediction:
     @overload
     def step_time(self, batch: Batches) -> Float[np.ndarray, " batches"]: ...
     def step_time(self, batch: AnyBatch | Batches) -> float | Float[np.ndarray, " batches"]:
-        """Return the seconds that a step with this batch takes; an array for several batches.
+        """Return the predicted seconds of a step with this batch; an array for several batches.
 
         Args:
             batch: Batch such as ``"32 decode @ 700"`` (32 requests after 700 tokens each) or
-                ``"1 prefill 512 @ 0 + 16 decode @ 600"``, or several batches.
-                ``"1 prefill 512 @ 0 + 16 decode @ 600"``.
+                ``"1 prefill 512 @ 0 + 16 decode @ 600"``, or a list of batches.
 
         Raises:
-            PinnError: If a text is not one of these forms.
+            PinnError: If a text is not in one of these forms.
         """
         batches = _parsed(batch)
         seconds = batch_seconds(self.coefficients.beta, self.deployment, batches)
@@ -153,7 +153,7 @@ class Prediction:
         return float(seconds[0]) if not isinstance(batch, list) else seconds
 
     def interval(self, batch: str) -> tuple[float, float]:
-        """Return both ends of the step time's 90 % interval, in seconds.
+        """Return both ends of the 90 % interval of a batch's step time, in seconds.
 
         Raises:
             PinnError: If the coefficients come without intervals.
@@ -167,7 +167,7 @@ class Prediction:
 
     @cached_property
     def steps(self) -> tuple[StepTime, ...]:
-        """Return the times of the batches, with their intervals."""
+        """Return the step time of each batch, with its interval."""
         parsed = [parse_batch(text) for text in self.batches]
         seconds = batch_seconds(self.coefficients.beta, self.deployment, parsed).tolist()
         encoders, floors = map(self._encoder_s, parsed), self._floors(parsed).tolist()
@@ -189,20 +189,20 @@ class Prediction:
         return 0.0 if self.encoder is None else self.encoder.of_batch(batch)
 
     def _floors(self, batches: Sequence[Batch]) -> Float[np.ndarray, " batches"]:
-        """Return the roofline lower bounds of steps, images included."""
+        """Return the roofline lower bound of each batch's step in seconds, including images."""
         found = batch_floor_seconds(self.deployment, batches)
         if self.encoder is None:
             return found
         return found + [self.encoder.floor_s * self.encoder.begun_in(each) for each in batches]
 
     def _ends(self, seconds: float, encoder: float, ends: Ends) -> tuple[float, float]:
-        """Return the interval of a step: that of its layers, and that of a vision encoder."""
+        """Return a step's interval in seconds: of its layers plus of the vision encoder."""
         of_encoder = (1.0, 1.0) if self.encoder is None else self.encoder.ends
         low, high = (seconds * a + encoder * b for a, b in zip(ends, of_encoder, strict=True))
         return low, high
 
     def _tokens(self, batch: Batch) -> tuple[float, float | None]:
-        """Return a step's tokens and, under speculation, the tokens that each decode gets."""
+        """Return a step's number of tokens and, with speculation, the tokens per decode."""
         drafts = self.deployment.recipe.speculation
         if drafts is None or all(batch.is_prefill):
             return float(batch.tokens), None
@@ -212,19 +212,22 @@ class Prediction:
         return batch.tokens + decodes * ((gain or 1.0) - 1), gain
 
     def to_json(self) -> dict[str, object]:
-        """Return the document of ``pinn coefficients --json``, in SI units but for batches.
+        """Return the document of ``pinn coefficients --json``, in SI units except for batches.
 
-        Keys: ``schema``, ``model``, ``gpu``, ``precisions``, ``serving`` and ``named`` (the
-        configuration); ``beta`` and ``alpha`` (name -> ``value``, ``unit``, perhaps ``low`` and
-        ``high``, ``base`` and, for alpha, ``taught``); perhaps ``covariance`` and ``calibration``;
-        ``asked_as``; ``recipe`` (field -> ``value``, ``set_by``, ``source``); perhaps ``notices``;
-        perhaps ``encoder`` (seconds that images add to a step); ``sampling``; ``memory``
-        (:class:`~pinn.memory.start_up.StartUp`); ``batches``, a list of ``batch``,
-        ``step_time_us``, ``floor_us``, ``marks``, with intervals ``step_time_low_us`` and
-        ``step_time_high_us``, with images ``encoder_us``, under speculative decoding
-        ``itl_per_token_us``; ``distance``
-        (:attr:`Evidence.distance <pinn.surrogate.evidence.Evidence>`); ``intervals`` (``level``
-        and, for each metric, the ends of a value of 1; or ``missing``).
+        - Configuration: ``schema``, ``model``, ``gpu``, ``precisions``, ``serving``, ``named``,
+          ``asked_as``, ``sampling``, ``recipe`` (``value``, ``set_by`` and ``source`` of each
+          setting).
+        - Coefficients: ``beta`` and ``alpha``, each by name with ``value`` and ``unit``, optionally
+          ``low``, ``high`` and ``base``, and for alpha ``taught``. Optionally ``covariance`` and
+          ``calibration``.
+        - ``memory``: see :class:`~pinn.memory.start_up.StartUp`.
+        - ``batches``: a list of ``batch``, ``step_time_us``, ``floor_us`` and ``marks``; with
+          intervals also ``step_time_low_us`` and ``step_time_high_us``, with images ``encoder_us``,
+          and with speculative decoding ``itl_per_token_us``.
+        - ``distance``: see :attr:`Evidence.distance <pinn.surrogate.evidence.Evidence>`.
+        - ``intervals``: ``level`` and, per metric, the ends relative to the predicted value; or
+          ``missing``.
+        - Optionally ``notices``, and ``encoder`` (seconds that images add to a step).
         """
         deployment, evidence = self.deployment, self.evidence
         notice = unread_notice(deployment.serving.engine, deployment.serving.engine_version)
@@ -243,30 +246,30 @@ class Prediction:
         }
 
     def report(self, *batches: str) -> dict[str, object]:
-        """Return the JSON of :meth:`to_json` with these batches timed."""
+        """Return the document of :meth:`to_json`, with the step times of these batches."""
         return self.at(*batches).to_json()
 
     def save(self, path: str | Path, *batches: str) -> None:
-        """Write the JSON of :meth:`report` to a file for every command's ``--coefficients``."""
+        """Write the JSON of :meth:`report` to a file for the option ``--coefficients``."""
         write_json_file(Path(path), self.report(*batches))
 
     def show(self, recipe: bool = False, betas: bool = False, memory: bool = False) -> None:
-        """Print whether the model fits, the times of the batches, and how far to trust them.
+        """Print whether the model fits, the step times of the batches, and their expected errors.
 
         Args:
-            recipe: Whether to print the resolved engine configuration, and what set it, in place of
-                the times.
-            betas: Whether to print the coefficients in place of the times.
-            memory: Whether to print the contents of one GPU's memory in place of the times.
+            recipe: Whether to print the resolved engine configuration, with the origin of each
+                setting, instead of the times.
+            betas: Whether to print the coefficients instead of the times.
+            memory: Whether to print the contents of one GPU's memory instead of the times.
         """
         tables.print_prediction(self, recipe, betas, memory)
 
     def __repr__(self) -> str:
-        """Return the text that ``pinn coefficients`` prints, without its last line end."""
+        """Return the text that ``pinn coefficients`` prints, without the final newline."""
         return printed(self.show).rstrip("\n")
 
     def __str__(self) -> str:
-        """Return the text that ``pinn coefficients`` prints, with its last line end."""
+        """Return the text that ``pinn coefficients`` prints, with the final newline."""
         return printed(self.show)
 
     def _repr_html_(self) -> str:

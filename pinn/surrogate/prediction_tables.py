@@ -1,4 +1,4 @@
-"""Tables of a prediction for a terminal and a notebook."""
+"""Tables of a prediction for a terminal and for a notebook."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _SPECULATIVE = (
     "intervals are those of steps without them, and times per token assume the "
     "acceptance above."
 )
-#: Most CUDA graph sizes that are listed before the last one.
+#: Maximum number of CUDA graph sizes that are listed before the last one.
 _LISTED = 4
 
 
 def print_prediction(found: Prediction, recipe: bool, betas: bool, memory: bool) -> None:
-    """Print the configuration, then step times, or the details that are asked for."""
+    """Print the configuration, then step times or the requested details."""
     steps = found.steps  # raises an error for an unreadable batch before anything is printed
     console = page(WIDEST if recipe or betas else WIDTH)
     console.print(_title(found))
@@ -77,7 +77,7 @@ def _marks_lines(steps: Sequence[StepTime]) -> list[str]:
 
 
 def _sentence(clause: str) -> str:
-    """Return a clause as a sentence."""
+    """Return a clause with a capital letter and a period, as a sentence."""
     return f"{clause[0].upper()}{clause[1:]}."
 
 
@@ -112,7 +112,7 @@ def _listed(facts: Mapping[str, object]) -> str:
     return ", ".join(f"{name} {value}" for name, value in facts.items())
 
 
-# Resolved engine configuration: its values, what set each, and what was assumed.
+# Resolved engine configuration: the value, origin and assumptions of each setting.
 
 
 def _recipe_table(recipe: EffectiveRecipe) -> Grid:
@@ -137,7 +137,7 @@ def _shown(value: object) -> str:
     return f"{' '.join(map(str, value[:_LISTED]))} .. {value[-1]}"
 
 
-#: Part of the coefficients -> title, and unit of its multipliers.
+#: Title of each part of the coefficients, and the unit of its multipliers.
 _PARTS = {
     "beta": (
         "beta: a step's time is host + max(launching, GPU), each the sum of its beta x feature",
@@ -148,7 +148,7 @@ _PARTS = {
 
 
 def _coefficient_table(found: Prediction, part: str) -> Grid:
-    """Return coefficients in microseconds or as multipliers, with intervals where known."""
+    """Return coefficients in microseconds or as multipliers, with their intervals if known."""
     title, multiplier = _PARTS[part]
     features, values = REGISTRIES[part].values(), getattr(found, part)
     taught = [True] * len(features) if part == "beta" else found.coefficients.taught.tolist()
@@ -174,7 +174,7 @@ def _between(ends: tuple[float, float] | None, scale: float) -> str:
 
 
 def _step_table(steps: Sequence[StepTime]) -> Grid:
-    """Return step times in milliseconds, and the tokens per second that they allow."""
+    """Return the step times in milliseconds, and the resulting tokens per second."""
     bounded = any(step.ends for step in steps)
     drafted = any(step.per_token is not None for step in steps)
     encoded = any(step.encoder for step in steps)

@@ -1,8 +1,8 @@
-"""Request features: the ordered registry of alpha.
+"""Request features: the ordered list of features that defines alpha.
 
-Alpha covers the time of a request outside the steps that work on it. The time of each phase is a
-dot product of the phase's alphas with features of the request. Waiting times (for the API server,
-the step in flight, the queue, the cache) are not included: a simulation produces them.
+Alpha covers the time of a request outside the engine's steps. The time of each phase is a dot
+product of the phase's alphas with the features of the request. Waiting times (for the API server,
+the step in flight, the queue, the cache) are not included, because the simulation computes them.
 
 ``data/features/request_features.csv`` lists the features.
 """
@@ -24,12 +24,12 @@ PHASES = (
 
 @dataclass(frozen=True)
 class RequestFeature:
-    """Entry of the registry of request features.
+    """Entry of the list of request features.
 
     Attributes:
-        name: Name of the feature everywhere, ``phase.feature``.
-        unit: Unit of its alpha.
-        prior: Alpha before any data.
+        name: Name of the feature, ``phase.feature``, in all files and tables.
+        unit: Unit of the feature's alpha.
+        prior: Value of alpha before any data.
         source: Source of the prior.
     """
 
@@ -40,18 +40,18 @@ class RequestFeature:
 
     @property
     def phase(self) -> str:
-        """Return the phase to whose time the feature adds."""
+        """Return the phase whose time the feature is a part of."""
         return self.name.partition(".")[0]
 
     def value(self, prompt_tokens: Values) -> Values:
-        """Return the feature of requests: 1 for a constant, otherwise their prompt tokens."""
+        """Return the feature of each request: 1 for a constant, otherwise its prompt tokens."""
         is_constant = self.name.endswith(".constant")
         return np.ones_like(prompt_tokens) if is_constant else prompt_tokens
 
 
 _ROWS = read_rows(data_folder("features") / "request_features.csv")
 
-#: Registry of request features: name -> feature, in the order of every alpha vector.
+#: Request features by name, in the order of every alpha vector.
 REQUEST_FEATURES: dict[str, RequestFeature] = {
     row["name"]: RequestFeature(row["name"], row["unit"], float(row["prior"]), row["source"])
     for row in _ROWS
@@ -61,11 +61,11 @@ REQUEST_FEATURES: dict[str, RequestFeature] = {
 def request_features(
     prompt_tokens: Real[np.ndarray, "*requests"],
 ) -> Float[np.ndarray, "*requests features"]:
-    """Return all features of requests, last axis over ``REQUEST_FEATURES``."""
+    """Return all features of requests; the last axis is in the order of ``REQUEST_FEATURES``."""
     prompts = np.asarray(prompt_tokens, dtype=np.float64)
     return np.stack([f.value(prompts) for f in REQUEST_FEATURES.values()], axis=-1)
 
 
 def phase_mask(phase: str) -> Float[np.ndarray, " features"]:
-    """Return 1 for the features of a phase, 0 for the others."""
+    """Return 1 for the features of a phase, 0 for all other features."""
     return np.array([float(f.phase == phase) for f in REQUEST_FEATURES.values()])

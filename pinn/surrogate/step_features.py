@@ -1,19 +1,19 @@
-"""Step features: the ordered registry of beta.
+"""Step features: the ordered list of features that defines beta.
 
 A step takes ``beta . features`` seconds, where launching and the GPU's work overlap
-(:func:`step_time`). Each feature is a non-negative number of seconds at
-datasheet rates (then its beta is a plain multiplier) or a count (then its beta is in seconds).
-No feature shrinks with another request, token or context token, or grows with bandwidth or peak.
-Betas are not negative, so the same is true of step times.
+(:func:`step_time`). A feature is either the seconds of some work at the GPU's memory bandwidth,
+peak FLOP/s or link bandwidth (its beta is then a multiplier), or a count (its beta is then in
+seconds). Features are not negative. No feature decreases with another request, token or context
+token, or increases with a faster GPU. Betas are not negative, so the same holds for step times.
 
-The five roofline features have betas of at least 1. Together they are at least the roofline lower
-bound, and so is every step time.
+The five roofline features have betas of at least 1. Their sum is at least the roofline lower bound,
+and so is every step time.
 
-``data/features/step_features.csv`` describes each feature; its formula is here. Priors are
-guesses, not fits; a spread is the standard deviation of a guess's logarithm. Where measured kernels
-constrain a beta, the spread is the distance of their betas from the prior (root mean square;
-``git show a8211689:scripts/beta_priors.py``). Priors are not set to the kernels' own betas: those
-contain kernels of models and GPUs that an experiment holds out.
+``data/features/step_features.csv`` describes each feature; the formulas are here. Priors are
+guesses and not fits; a spread is the standard deviation of the logarithm of a guess. If measured
+kernels constrain a beta, the spread is the distance between the kernels' betas and the prior (root
+mean square; ``git show a8211689:scripts/beta_priors.py``). The kernels' betas themselves are not
+used as priors, because they contain kernels of models and GPUs that an experiment holds out.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,13 +31,13 @@ from pinn.physics.step_values import Values
 
 @dataclass(frozen=True)
 class Overhead:
-    """Cost of a unit beyond the measured kernels: host work and small kernels.
+    """Cost per unit beyond the measured kernels: host work and small kernels.
 
-    Where a step is composed of measured kernels, the overhead is all that the feature adds to them,
-    and it is fitted to serving data. All medians and spreads were set with a view of the 825
-    measured deployments. Spreads were chosen by holding out one model among the training models of
-    each outer fold (LOG.md). Held-out errors are therefore a little lower than those of models
-    never looked at.
+    For step times that are summed from measured kernels, the overhead is everything that the
+    feature adds to the kernels, and is fitted to serving data. All medians and spreads were set
+    with knowledge of the 825 measured deployments. Spreads were chosen by holding out one model
+    among the training models of each outer fold (LOG.md). Held-out errors are therefore slightly
+    lower than errors on models that were never used.
 
     Attributes:
         prior: Median of the overhead, in the unit of the feature's beta.
@@ -50,25 +50,25 @@ class Overhead:
 
 @dataclass(frozen=True)
 class StepFeature:
-    """Entry of the registry of step features.
+    """Entry of the list of step features.
 
     Attributes:
-        name: Name of the feature everywhere: checkpoint, table, ONNX, Go.
-        unit: Unit of its beta: ``1`` for a multiplier of datasheet time, else seconds per count.
-        lower_bound: Smallest beta; 1 where the feature is part of the roofline lower bound.
+        name: Name of the feature in checkpoints, tables, ONNX and Go.
+        unit: Unit of the feature's beta: ``1`` for a multiplier of a time, else seconds per count.
+        lower_bound: Minimum of beta; 1 if the feature is part of the roofline lower bound.
         kernel_prior: Share of beta that measured kernels are expected to explain, before any data.
         overhead: Cost in beta beyond the measured kernels; None without such a cost.
-        resource: Datasheet rate that the feature shrinks with: ``bandwidth``, ``peak``,
-            ``roofline`` (the larger of both times), ``link``, ``pcie``, or ``host``, whose
-            time, or a part of it, shrinks with none.
-        part: Part of a step's breakdown that the feature belongs to; ``gemm`` is split in two
-            there.
-        explains: Parts of a composed step that the feature may explain
+        resource: Rate of the GPU that the feature is inversely proportional to: ``bandwidth``,
+            ``peak``, ``roofline`` (the larger of both times), ``link`` or ``pcie``; or ``host`` if
+            the time, or a part of it, depends on none.
+        part: Part of a step's breakdown that the feature belongs to; the breakdown splits ``gemm``
+            in two.
+        explains: Parts of a kernel-composed step time that the feature may explain
             (``pinn.training.teacher``).
-        scalar: Name of the calibration factor that scales the feature (``pinn.calibration.prior``).
+        scalar: Name of the calibration factor of the feature (``pinn.calibration.prior``).
         meaning: Description of what the feature measures and what it omits.
-        rests_on: Source of the prior without the overhead.
-        value: Function of costs and sums, broadcast together, that returns the feature. Compiled
+        rests_on: Source of the prior, without its overhead.
+        value: Function that returns the feature for costs and sums, broadcast together. Compiled
             code and Go are generated from its formula.
     """
 
@@ -87,12 +87,12 @@ class StepFeature:
 
     @property
     def prior(self) -> float:
-        """Return the beta expected before any data: the whole cost, kernels and overhead."""
+        """Return the beta expected before any data: the cost of kernels and the overhead."""
         return self.kernel_prior + (self.overhead.prior if self.overhead else 0.0)
 
     @property
     def source(self) -> str:
-        """Return the source of the prior as text, including that of the overhead."""
+        """Return the source of the prior as text, including the source of the overhead."""
         if self.overhead is None:
             return self.rests_on
         return (
@@ -144,7 +144,7 @@ _FORMULAS: dict[str, Callable[[StepCosts, BatchSums], Values]] = {
 
 
 def _feature(row: Mapping[str, str]) -> StepFeature:
-    """Return the feature of a row of the table, with its formula."""
+    """Return the feature in a row of the table, with its formula."""
     overhead = None
     if row["overhead"]:
         overhead = Overhead(float(row["overhead"]), float(row["overhead_spread"]))
@@ -157,12 +157,12 @@ def _feature(row: Mapping[str, str]) -> StepFeature:
 
 _ROWS = read_rows(data_folder("features") / "step_features.csv")
 
-#: Registry of step features: name -> feature, in the order of every beta vector.
+#: Step features by name, in the order of every beta vector.
 STEP_FEATURES: dict[str, StepFeature] = {row["name"]: _feature(row) for row in _ROWS}
 
 
-# The host launches kernels while the GPU works. A step takes the host's own time and the longer of
-# the two.
+# The host launches kernels while the GPU works. A step takes the host's own time plus the maximum
+# of launching and the GPU's work.
 
 _PARTS = np.array([feature.part for feature in STEP_FEATURES.values()])
 #: Masks of the features: the host's own time, launching, and the GPU's work.
@@ -173,11 +173,11 @@ Features = Float[np.ndarray, "... features"]
 
 
 def overlapped(features: Features, beta: Features) -> Features:
-    """Return features with 0 for the shorter of launching and the GPU's work.
+    """Return features in which the shorter one of launching and the GPU's work is 0.
 
     Args:
         features: Features of steps.
-        beta: Coefficients that decide which is shorter; broadcast against the features.
+        beta: Coefficients that decide which of the two is shorter; broadcast with the features.
     """
     seconds = features * beta
     launching = (seconds * LAUNCHING).sum(-1) > (seconds * GPU).sum(-1)
@@ -185,12 +185,12 @@ def overlapped(features: Features, beta: Features) -> Features:
 
 
 def step_time(features: Features, beta: Features, gpu_s: float = 0.0) -> Float[np.ndarray, "..."]:
-    """Return the seconds of steps: the host's own, and the longer of launching and the GPU's work.
+    """Return the seconds of steps: host time plus the maximum of launching and the GPU's work.
 
     Args:
         features: Features of steps.
-        beta: Coefficients; broadcast against the features.
-        gpu_s: Work of the GPU beside that of the features, in seconds.
+        beta: Coefficients; broadcast with the features.
+        gpu_s: Seconds of GPU work in addition to that of the features.
     """
     seconds = features * beta
     host, launching, gpu = ((seconds * part).sum(-1) for part in (HOST, LAUNCHING, GPU))
@@ -198,7 +198,7 @@ def step_time(features: Features, beta: Features, gpu_s: float = 0.0) -> Float[n
 
 
 def seconds_by_feature(features: Features, beta: Features) -> Features:
-    """Return seconds that add up to the step's: of launching, those beyond the GPU's work."""
+    """Return the seconds of each feature, which add up to the step's; hidden launching is 0."""
     seconds = features * beta
     longer = np.maximum(seconds[..., LAUNCHING] - (seconds * GPU).sum(-1, keepdims=True), 0.0)
     seconds[..., LAUNCHING] = longer
@@ -206,14 +206,14 @@ def seconds_by_feature(features: Features, beta: Features) -> Features:
 
 
 def step_features(costs: StepCosts, sums: BatchSums) -> Float[np.ndarray, "... features"]:
-    """Return the features of engine steps, from which step times are predicted.
+    """Return the features of engine steps.
 
     Args:
-        costs: Costs of each deployment; their shape broadcasts against that of ``sums``.
+        costs: Costs of the deployments; broadcast with ``sums``.
         sums: Sums over the requests of each batch, such as tokens and context lengths.
 
     Returns:
-        Array of the broadcast shape with one more, last axis over ``STEP_FEATURES``.
+        Array of the broadcast shape, with a last axis in the order of ``STEP_FEATURES``.
     """
     columns = [f.value(costs, sums) for f in STEP_FEATURES.values()]
     return np.stack(np.broadcast_arrays(*columns), axis=-1)

@@ -19,12 +19,12 @@ from pinn.surrogate.deployment_features import deployment_features, deployment_f
 from pinn.surrogate.featurizer import featurize
 from pinn.surrogate.step_features import step_features, step_time
 
-# A surrogate maps deployments to coefficients, and with them steps to seconds.
+# A surrogate predicts the coefficients of deployments, and with these the seconds of steps.
 
 
 @runtime_checkable
 class Network(Protocol):
-    """Network that predicts coefficients, trained or in training."""
+    """Network that predicts coefficients, either trained or in training."""
 
     def coefficients(
         self, free: Float[np.ndarray, "n descriptors"], rates: Float[np.ndarray, "n rates"]
@@ -40,12 +40,12 @@ def predict_coefficients(network: Network, deployments: Sequence[Deployment]) ->
 def step_seconds(
     beta: Float[np.ndarray, "... features"], costs: StepCosts, sums: BatchSums
 ) -> Float[np.ndarray, "..."]:
-    """Return step times in seconds: beta . features, launching overlapped (``step_time``)."""
+    """Return step times in seconds, from coefficients, costs and batch sums (``step_time``)."""
     return step_time(step_features(costs, sums), beta)
 
 
 class Surrogate:
-    """Trained network ready to predict.
+    """Trained network that is ready to predict.
 
     Attributes:
         checkpoint: Checkpoint with the network and its facts.
@@ -56,10 +56,10 @@ class Surrogate:
 
     @classmethod
     def load(cls, path: str | Path) -> Surrogate:
-        """Load a surrogate from a checkpoint file.
+        """Return the surrogate of a checkpoint file.
 
         Raises:
-            PinnError: If the file cannot be used.
+            PinnError: If the file is missing, truncated or not a fitting checkpoint.
         """
         return cls(load_checkpoint(path))
 
@@ -68,7 +68,7 @@ class Surrogate:
         return predict_coefficients(self.checkpoint.network, deployments)
 
     def taught_alphas(self) -> Bool[np.ndarray, " alpha"]:
-        """Return whether each alpha was fitted to data; the others are their priors.
+        """Return whether each alpha was fitted to data; all others are their priors.
 
         An alpha whose base is exactly 0 never had a gradient.
         """
@@ -76,14 +76,14 @@ class Surrogate:
 
 
 def batch_work(deployment: Deployment, batches: Sequence[Batch]) -> tuple[StepCosts, BatchSums]:
-    """Return costs of shape ``[1]`` and sums of shape ``[batches]`` of one deployment's batches."""
+    """Return the costs of a deployment, ``[1]``, and the sums of its batches, ``[batches]``."""
     return step_costs([deployment]), sum_batches(batches, deployment.model.window_tokens)
 
 
 def batch_seconds(
     beta: Float[np.ndarray, " features"], deployment: Deployment, batches: Sequence[Batch]
 ) -> Float[np.ndarray, " batches"]:
-    """Return the step time of each batch on one deployment, drafting and verifying included."""
+    """Return the step time of each batch in seconds, including drafting and verifying."""
     sums = sum_batches(batches, deployment.model.window_tokens)
     return step_time(deployment_features(deployment, sums), beta)
 
@@ -91,6 +91,6 @@ def batch_seconds(
 def batch_floor_seconds(
     deployment: Deployment, batches: Sequence[Batch]
 ) -> Float[np.ndarray, " batches"]:
-    """Return the roofline lower bound of each batch on one deployment, seconds."""
+    """Return the roofline lower bound of each batch on one deployment, in seconds."""
     sums = sum_batches(batches, deployment.model.window_tokens)
     return deployment_floor_seconds(deployment, sums)

@@ -95,7 +95,7 @@ def test_ambiguous_bare_names_list_their_owners(monkeypatch):
     monkeypatch.setattr(
         model_names, "full_names", lambda: {"x": ["qwen/qwen3-32b", "qwen/qwen3-8b"]}
     )
-    with pytest.raises(PinnError, match="ambiguous: use one of Qwen/Qwen3-32B, Qwen/Qwen3-8B"):
+    with pytest.raises(PinnError, match="several models: use one of Qwen/Qwen3-32B, Qwen/Qwen3-8B"):
         load_model("x")
 
 

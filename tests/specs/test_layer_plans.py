@@ -151,7 +151,7 @@ def test_experts_beside_compressed_attention_have_a_format_of_their_own(name, ex
         ({"compress_ratios": "4"}, "compress_ratios must be a list of 8 entries"),
         ({"expert_dtype": "int3"}, "expert_dtype must be one of NVFP4, fp4, fp8"),
         ({"expert_dtype": ["fp4"]}, "expert_dtype must be one of NVFP4, fp4, fp8"),
-        ({"o_groups": 3}, "3 groups of the output do not divide 16 heads"),
+        ({"o_groups": 3}, "3 output groups do not divide 16 query heads"),
         ({"index_n_heads": None}, "index_n_heads is missing"),
     ],
 )

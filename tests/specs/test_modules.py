@@ -62,7 +62,7 @@ def test_modules_and_keys_tell_the_same_layers(model_type):
 def test_dbrx_has_its_published_parameters():
     from parameter_counts import count_parameters
 
-    with pytest.warns(UserWarning, match=r"read off the modules of DbrxForCausalLM .* 40 mixtures"):
+    with pytest.warns(UserWarning, match="read from the modules of DbrxForCausalLM .* 40 mixtures"):
         model = load_model(DBRX)
     count = count_parameters(model)
     assert count.total == pytest.approx(132e9, rel=0.01)  # its model card
@@ -91,7 +91,7 @@ def test_matrices_beside_the_layers_are_counted():
         ({"model_type": "lfm2", "full_attn_idxs": [1]}, r"conv.conv.weight \(Conv1d"),
         ({"model_type": "diffllama"}, "DiffLlamaAttention: lambda_q1"),
         ({"model_type": "hrm_text"}, "runs 6 times a step"),
-        ({"model_type": "minicpm3"}, "unlike transformers: keys of its latent attention"),
+        ({"model_type": "minicpm3"}, "differently: keys of its latent attention"),
         ({"model_type": "recurrent_gemma"}, "rg_lru"),
         ({"model_type": "nobody_knows"}, "does not know 'nobody_knows' either"),
         ({"model_type": "lfm2", "num_hidden_layers": 10**9}, "at most 1,000 are accepted"),

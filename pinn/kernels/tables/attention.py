@@ -1,4 +1,4 @@
-"""Tables of attention kernels, latent attention included."""
+"""Tables of attention kernels, including latent attention."""
 
 import numpy as np
 import pandas as pd
@@ -8,12 +8,12 @@ from pinn.kernels.tables.work import Work, decode_work, latent_prefill_work, pre
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import LatentAttentionSpec
 
-# Measured attention over ordinary key and value heads, in decodes and in fresh prompts.
+# Measured attention over ordinary key and value heads, in decodes and in new prompts.
 
-#: Share of the time above which keys and values read from the cache spoil a row (an assumption).
+#: Share of a measured time above which a row is refused because keys and values may have been read
+#: from the cache (an assumption).
 WARM_SHARE = 0.2
-#: Ratio of a working set to the cache up to which it is partly read from the cache (an
-#: assumption).
+#: Ratio of a working set to the cache up to which a part is read from the cache (an assumption).
 CACHE_MARGIN = 1.1
 
 
@@ -41,7 +41,7 @@ def _decode_rules(gpu: GpuSpec, source: table.TableSource) -> table.Rules:
         "heads that vLLM's table has": lambda r: (
             above is not None and (r["kv_heads"] < r["heads"]) | (r["heads"] <= above)
         ),
-        "keys and values from a warm cache": lambda r: table.warm(
+        "keys and values are read from a warm cache": lambda r: table.warm(
             r, _decode_work(r), gpu, cached, WARM_SHARE
         ),
         "below the floor": lambda r: table.below_floor(r, _decode_work(r), gpu, rate),
@@ -58,28 +58,30 @@ def _prefill_rules(gpu: GpuSpec, source: table.TableSource) -> table.Rules:
     }
 
 
-#: Decodes. ``context_tokens`` includes the new token, ``window`` is 0 for none. The tables repeat
-#: each kernel on one cache, so keys and values that fit the last-level cache come from there. In a
-#: server, every other layer runs between two reads of the same keys. Rows are refused where the
-#: difference would matter.
+#: Table of decodes. ``context_tokens`` includes the new token; a ``window`` of 0 means full
+#: attention. The tables repeat each kernel on the same data, so keys and values that fit into the
+#: last-level cache are read from there. In a server, all other layers run between two reads of the
+#: same keys. Rows for which this difference matters are refused.
 DECODE_LAYOUT = table.layout(
     "attention",
     "generation_attention_perf",
     _decode_rules,
     added=lambda rows: rows.assign(context_tokens=rows["cached_tokens"] + rows["tokens"]),
 )
-#: Table of ``sequences`` fresh prompts of ``tokens`` each.
+#: Table of ``sequences`` new prompts of ``tokens`` tokens each.
 PREFILL_LAYOUT = table.layout("attention", "context_attention_perf", _prefill_rules)
 
 
 # Measured multi-head latent attention (MLA): whole modules of DeepSeek-V3's shape.
 #
-# A row times the projections, the attention and everything between them. Absolute times therefore
-# include launches that a CUDA graph hides. The cost of decode attention is the difference from the
-# same module at the shortest context: ``core_seconds``. Prompts have no such row beside them. Their
-# projections, which are known multiplications, are subtracted when the attention is fitted.
+# A row has the time of the projections, the attention and everything between them. Absolute times
+# therefore include launches that a CUDA graph hides. The time of decode attention,
+# ``core_seconds``, is the difference from the same module at the shortest context. Prompts have no
+# such row. Their projections, which are known multiplications, are subtracted when the attention is
+# fitted.
 
-#: DeepSeek-V3, the only shape that was timed (its config.json); ``num_heads`` of it on a rank.
+#: DeepSeek-V3's latent attention (its config.json), the only measured shape, with ``num_heads``
+#: heads on a rank.
 SHAPE = LatentAttentionSpec(128, 1536, 512, 128, 64, 128)
 HIDDEN_SIZE = 7168
 _MODULE = ["kv_precision", "gemm_precision", "heads", "sequences"]
@@ -88,21 +90,21 @@ _RULES: table.Rules = {
     "projections not in bf16": lambda r: r["gemm_precision"] != "bf16",
     **table.NO_TIME,
 }
-#: Kernel that vLLM chooses by itself for prompts, on Hopper and on Blackwell. TRT-LLM's ragged
-#: kernel runs only where queries are quantized (``use_prefill_query_quantization``, off by
-#: default). Rows of the other kernels are prompts so short that vLLM runs them as decodes, over
+#: Kernel that vLLM selects by default for prompts, on Hopper and on Blackwell. TRT-LLM's ragged
+#: kernel runs only if queries are quantized (``use_prefill_query_quantization``, off by default).
+#: Rows of all other kernels are prompts so short that vLLM computes them as decodes, over
 #: compressed keys.
 PROMPT_KERNEL = "FLASH_ATTN"
 
 
 def _with_core(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows with ``core_seconds``: time above the same module at the shortest context."""
+    """Return rows with ``core_seconds``, the time above the same module at the shortest context."""
     first = rows.sort_values("context_tokens").groupby(_MODULE)["seconds"].transform("first")
     return rows.assign(core_seconds=rows["seconds"] - first)
 
 
 def _latent_floor(r: pd.DataFrame, gpu: GpuSpec) -> np.ndarray:
-    """Return the roofline lower bound of the attention alone, at the datasheet's bf16 rate."""
+    """Return the roofline lower bound in seconds of the attention only, at the peak bf16 FLOP/s."""
     sequences, tokens, heads = (r[name].to_numpy() for name in ("sequences", "tokens", "heads"))
     sizes = (sequences, tokens, 0.0, heads, SHAPE.head_dim, SHAPE.v_head_dim)
     return latent_prefill_work(*sizes).flop / gpu.peak_flop_per_s["bf16"]
@@ -111,13 +113,13 @@ def _latent_floor(r: pd.DataFrame, gpu: GpuSpec) -> np.ndarray:
 LATENT_DECODE_LAYOUT = table.layout(
     "mla", "mla_generation_module_perf", lambda _, __: _RULES, finished=_with_core
 )
-#: Table of latent attention of fresh prompts.
+#: Table of the latent attention of new prompts.
 LATENT_PREFILL_LAYOUT = table.layout(
     "mla",
     "mla_context_module_perf",
     lambda gpu, _: {
         **_RULES,
-        "not the kernel that vLLM chooses for prompts of this length by itself": lambda r: (
+        "not the kernel that vLLM chooses for prompts of this length by default": lambda r: (
             r["kernel"] != PROMPT_KERNEL
         ),
         "below the floor": lambda r: r["seconds"] < _latent_floor(r, gpu),

@@ -1,4 +1,4 @@
-"""Tables of matrix multiplications, experts' included."""
+"""Tables of matrix multiplications, including those of experts."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,11 +15,12 @@ from pinn.specs.gpu import GpuSpec
 
 # Measured matrix multiplications.
 
-#: Copies of its matrices that a timing loop cycles through. A chip's cache serves a loop whose
-#: matrices are this many times smaller. On L40S and RTX PRO 6000, times jump at a sixth of the
-#: cache.
+#: Number of copies of its matrices that a timing loop cycles through. Matrices that are this many
+#: times smaller than a GPU's cache are read from the cache. On L40S and RTX PRO 6000, times jump at
+#: a sixth of the cache.
 COPIES_IN_LOOP = 5.5
-#: Shares of the time above which weights read from the cache spoil a row (assumptions).
+#: Shares of a measured time above which a row is refused because weights may have been read from
+#: the cache (assumptions).
 _GEMM_WARM_SHARE, WARM_SHARE = 0.55, 0.3
 
 
@@ -32,13 +33,13 @@ def _gemm_rules(gpu: GpuSpec, source: table.TableSource) -> table.Rules:
     cached = gpu.l2_bytes / COPIES_IN_LOOP
     return {
         **table.unused_format("precision", source),
-        "fp8_block is launch-bound (no row below 55 us): fp8 stands in": lambda r: (
+        "fp8_block is launch-bound (no row below 55 us): fp8 replaces it": lambda r: (
             r["precision"] == "fp8_block"
         ),
         **table.NO_TIME,
-        "one row takes over 1.5 x as long as two: an odd kernel": _odd_single_row,
+        "one matrix row takes over 1.5 x as long as two: an outlier": _odd_single_row,
         # This rule refuses 3.6 % of B200's fp8 rows.
-        f"a spike: over {table.SPIKE} x as long as with fewer and with more rows": lambda r: (
+        f"an outlier: over {table.SPIKE} x as long as with fewer and with more rows": lambda r: (
             table.spikes(r, ("precision", "n", "k"), "m")
         ),
         "read from a warm cache": lambda r: table.warm(
@@ -51,7 +52,7 @@ def _gemm_rules(gpu: GpuSpec, source: table.TableSource) -> table.Rules:
 
 
 def _odd_single_row(rows: pd.DataFrame) -> np.ndarray:
-    """Return which rows of m = 1 padding to m = 2 would beat by far (fp8 on Blackwell: 2.5 x)."""
+    """Return rows with m = 1 that are far slower than m = 2 (fp8 on Blackwell: 2.5 x)."""
     shape = ["precision", "n", "k"]
     two = rows[rows["m"] == 2].groupby(shape)["seconds"].min().rename("two")
     beside = rows[[*shape, "m", "seconds"]].join(two, on=shape)
@@ -67,13 +68,13 @@ SHAPE = ["precision", "hidden", "width", "experts", "top_k"]
 NUMBERS = ["tokens", *SHAPE[1:], "tensor_parallel", "expert_parallel", "matrices"]
 #: (hidden, width) of experts without a gate: Nemotron 3's squared ReLU. All others have a gate.
 UNGATED = {(2688, 1856), (2048, 5120), (1024, 2688), (4096, 2688)}
-#: Share of rows below the bound from which a shape does not reach the experts that it names (an
-#: assumption).
+#: Share of rows below the lower bound from which on a shape is assumed not to use the experts that
+#: its row states.
 FALSE_ROUTING_SHARE = 0.05
 
 
 def matrices(hidden: pd.Series, width: pd.Series) -> Float[np.ndarray, " rows"]:
-    """Return the weight matrices of each expert: 3, or 2 without a gate."""
+    """Return the number of weight matrices per expert: 3, or 2 without a gate."""
     pairs = zip(hidden.tolist(), width.tolist(), strict=True)
     return np.array([2.0 if pair in UNGATED else 3.0 for pair in pairs])
 
@@ -85,18 +86,18 @@ def _moe_work(r: pd.DataFrame) -> Work:
 
 
 def _below_bound(r: pd.DataFrame, gpu: GpuSpec) -> np.ndarray:
-    """Return which rows are faster than reading balanced routing's experts, or than computing."""
+    """Return the rows that are faster than reading balanced routing's experts, or computing."""
     return table.below_floor(r, _moe_work(r), gpu, table.flop_rate(gpu, r["precision"]))
 
 
 def _false_routing(r: pd.DataFrame, gpu: GpuSpec) -> np.ndarray:
-    """Return the rows of shapes that hit fewer experts than balanced (DeepSeek-V3's router)."""
+    """Return the rows of shapes that hit fewer experts than balanced routing would."""
     share = pd.Series(_below_bound(r, gpu), index=r.index).groupby([r[c] for c in SHAPE])
     return (share.transform("mean") > FALSE_ROUTING_SHARE).to_numpy()
 
 
 def _named(start: str) -> Callable[[pd.DataFrame], "pd.Series[bool]"]:
-    """Return a rule that matches kernels whose names start with ``start``."""
+    """Return a rule that matches kernels whose names begin with ``start``."""
     return lambda r: r["kernel"].str.startswith(start)
 
 
@@ -110,27 +111,27 @@ def _moe_rules(gpu: GpuSpec, source: table.TableSource) -> table.Rules:
         "expert parallelism of another engine": lambda r: (
             source.whole_experts_only & (r["expert_parallel"] > 1)
         ),
-        "modelopt fp8 on Hopper, three to six times its bound: fp8_block stands in": lambda r: (
+        "modelopt fp8 on Hopper, three to six times its bound: fp8_block replaces it": lambda r: (
             hopper & _named("vllm_modeloptfp8moe")(r)
         ),
         "CUTLASS experts on Blackwell: the fall-back for activations other than SwiGLU": lambda r: (
             blackwell & r["kernel"].str.contains("flashinfer_cutlass")
         ),
-        "SGLang's own call of the kernel, on shapes that vLLM's table has": _named(
+        "SGLang's own call of the kernel, for shapes that vLLM's table covers": _named(
             "sglang_mxfp4_flashinfer"
         ),
         **table.NO_TIME,
         "read from a warm cache": lambda r: table.warm(
             r, _moe_work(r), gpu, gpu.l2_bytes, WARM_SHARE
         ),
-        "shape that routes to fewer experts than it says": lambda r: _false_routing(r, gpu),
+        "the tokens use fewer experts than the row states": lambda r: _false_routing(r, gpu),
         "below the floor": lambda r: _below_bound(r, gpu),
     }
 
 
-#: Rows whose tokens are distributed evenly. With expert parallelism, the tokens are those of the
-#: whole group; a rank holds ``experts / expert_parallel`` whole experts and drops pairs of other
-#: ranks.
+#: Table of expert layers whose tokens are distributed evenly. With expert parallelism, the tokens
+#: are those of the whole group; a rank has ``experts / expert_parallel`` whole experts and drops
+#: pairs of other ranks.
 MOE_LAYOUT = table.layout(
     "moe",
     "moe_perf",
@@ -140,10 +141,11 @@ MOE_LAYOUT = table.layout(
 
 
 def read_other_experts(gpus: Gpus, systems: Path | None = None) -> table.Read:
-    """Read the rows of kernels that an engine picks in some releases or under some flags.
+    """Read the rows of expert kernels that an engine selects in some releases or with some flags.
 
     Returns:
-        Columns as of ``MOE_LAYOUT`` and ``kernels``, ``CUTLASS`` or ``TRITON``; and the reports.
+        Table with the columns of ``MOE_LAYOUT`` and ``kernels`` (``CUTLASS`` or ``TRITON``), and
+        reports on the files.
     """
     rows, reports = MOE_LAYOUT.read_all(table.sources("other_experts"), gpus, systems)
     if not reports:

@@ -1,4 +1,4 @@
-"""A table of measured kernels: its place, and how its rows are read and counted."""
+"""A table of measured kernels: where it is, and how its rows are read, refused and counted."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,36 +22,37 @@ from pinn.units import MILLISECOND
 # Measured tables that are read, their order, and tables that are refused as a whole.
 #
 # The tables are those of aiconfigurator-core 0.12.0, ``systems/data/<system>/<kind>/<backend>/
-# <version>/*.parquet``, or newer ones in a folder of their own. vLLM's own come first. Tables of
-# other back ends or versions are fall-backs for formats that vLLM's lack; comments say why. The
-# Intel system (``b60``) is not listed: it has a different programming model, and no other system
-# tells anything about it.
+# <version>/*.parquet``, or newer ones in a folder of the user. vLLM's own tables come first. Tables
+# of other back ends or versions are fall-backs for formats that vLLM's tables lack; comments state
+# the reason. The Intel system (``b60``) is not read: its programming model differs, and no other
+# system can validate its times.
 
-#: Systems with a table of their own, by directory name.
+#: Names of the directories of all systems that have tables.
 SYSTEMS = (
     "a100_sxm", "h100_sxm", "h200_sxm", "l40s", "b200_sxm", "b300_sxm", "gb200", "gb300",
     "rtx_pro_6000_server",
 )  # fmt: skip
 VLLM = "0.24.0"
-#: Backend -> newest release whose tables are complete. Later releases of vLLM have only new
-#: kernels, or only one system. A folder of newer tables is read with them; its rows win.
+#: Newest release of each back end whose tables are complete. Later releases of vLLM have only new
+#: kernels, or only one system. A folder of newer tables is read in addition, and its rows take
+#: precedence.
 LAST = {"vllm": VLLM, "nccl": "2.29.2"}
 
 
 @dataclass(frozen=True)
 class TableSource:
-    """One measured table and the part of it that is used.
+    """One table of measured kernels, and the part of it that is used.
 
     Attributes:
-        system: Directory of the GPU system.
-        backend: Serving engine whose kernels were timed.
+        system: Name of the directory of the GPU system.
+        backend: Serving engine whose kernels were measured.
         version: Version of that engine; empty for the newest up to ``LAST`` that has the table.
-        formats: Names of the number formats used, as in the table; None for all of them.
-        whole_experts_only: Whether rows with expert parallelism are refused (the engines lay them
-            out differently).
-        ungrouped_heads_above: If set, only rows with more heads than this, none of which share keys
-            and values, are used.
-        kernel: Name of the only kernel that is used, as in the table; empty for all.
+        formats: Number formats that are used, as the table names them; None for all.
+        whole_experts_only: Whether rows with expert parallelism are refused, since the engine
+            distributes experts in another way.
+        ungrouped_heads_above: If set, only rows with more heads than this number are used, and only
+            if no heads share keys and values.
+        kernel: Only kernel that is used, as the table names it; empty for all kernels.
     """
 
     system: str
@@ -65,11 +66,11 @@ class TableSource:
 
 @cache
 def sources(name: str) -> tuple[TableSource, ...]:
-    """Return the sources of a kind of table in ``data/kernels/sources.csv``; earlier ones win.
+    """Return the sources of a table type in ``data/kernels/sources.csv``, by precedence.
 
     Args:
-        name: Field of ``KernelTables``. ``other_experts`` are kernels that vLLM picked in some
-            releases or under some flags, for formats that ``moe`` has with another kernel.
+        name: Field of ``KernelTables``. ``other_experts`` are kernels that vLLM selects in some
+            releases or with some flags, in formats for which ``moe`` has another kernel.
     """
     rows = read_rows(data_folder("kernels") / "sources.csv")
     return tuple(source for row in rows if row["table"] == name for source in _of_row(row))
@@ -91,16 +92,16 @@ def _of_row(row: Mapping[str, str]) -> Iterator[TableSource]:
 
 # Reading one table of measured kernels: its place, the columns it needs, the rows refused.
 
-#: Rows of one table that are kept, with its report; and rows of several tables with their
+#: Rows of one table that are kept, with its report; then rows of several tables, with their
 #: reports.
 ReadTable = tuple[pd.DataFrame, ReadReport]
 Read = tuple[pd.DataFrame, list[ReadReport]]
-#: Function from rows to rows.
+#: Function that transforms rows.
 Step = Callable[[pd.DataFrame], pd.DataFrame]
-#: Reason -> function that returns the rows it refuses, in the order in which they are counted.
+#: Functions that return the rows to refuse, by reason; the order determines which reason counts.
 Rules = dict[str, Callable[[pd.DataFrame], "np.ndarray | pd.Series[bool] | bool"]]
 
-#: The tables' names of number formats -> keys of ``pinn.specs.precision.PRECISIONS``.
+#: Keys of ``pinn.specs.precision.PRECISIONS``, by the tables' names of number formats.
 FORMATS = {
     "bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4",
     "int4_wo": "int4_wo", "w4a16_mxfp4": "mxfp4", "w4a8_mxfp4_mxfp8": "mxfp4_mxfp8",
@@ -124,7 +125,7 @@ def systems_folder() -> Path:
 
 
 def refuse(rows: pd.DataFrame, report: ReadReport, rules: Rules) -> ReadTable:
-    """Drop the rows that a rule matches; each counts under the first rule that matches it."""
+    """Drop the rows that any rule matches; each row counts under the first rule that matches."""
     refused = dict(report.refused)
     for reason, matches in rules.items():
         bad = np.asarray(matches(rows), dtype=bool)
@@ -134,11 +135,11 @@ def refuse(rows: pd.DataFrame, report: ReadReport, rules: Rules) -> ReadTable:
     return rows.reset_index(drop=True), replace(report, accepted=len(rows), refused=refused)
 
 
-#: Bytes of an element in tables of communication, which count 16-bit elements. If the counts were
+#: Bytes per element in tables of communication, which count 16-bit elements. If their counts were
 #: bytes, H100's NVLink would have 170 of its 450 GB/s, and vLLM would switch to NCCL at 4 MiB
 #: instead of 8 MiB.
 ELEMENT_BYTES = 2
-#: Name of a column here -> factor to SI units.
+#: Factors to SI units, by column name.
 _UNITS = {"seconds": MILLISECOND, "bytes": ELEMENT_BYTES}
 
 
@@ -156,18 +157,19 @@ def _as_is(rows: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Layout:
-    """Columns of one kind of table, and the rules by which its rows are refused.
+    """Columns of one table type, and the rules by which its rows are refused.
 
     Attributes:
-        kind: Folder of the kind of kernel, such as ``gemm``.
+        kind: Folder of the kernel type, such as ``gemm``.
         file: File name without suffix.
-        columns: Our names -> the table's. Names that end in ``precision`` are number formats, None
-            where a format is not known; ``seconds`` and ``bytes`` are converted to these units.
-        rules: Function of a GPU and a source that returns the rules of refusal.
-        added: Function that adds columns before the rules.
-        finished: Function applied to the rows that the rules kept.
+        columns: The table's column for each column name here. Names that end in ``precision`` are
+            number formats (None for unknown formats); ``seconds`` and ``bytes`` are converted to
+            these units.
+        rules: Function of a GPU and a source that returns the refusal rules.
+        added: Function that adds columns before the rules are applied.
+        finished: Function that transforms the rows that were not refused.
         helpers: Columns that only the rules need.
-        newer: Columns that the A100's older table lacks; they are 0 there.
+        newer: Columns that are missing in the A100's older table, where they count as 0.
     """
 
     kind: str
@@ -180,7 +182,7 @@ class Layout:
     newer: tuple[str, ...] = ()
 
     def path(self, source: TableSource, systems: Path | None = None) -> Path:
-        """Return the path of a source's table, in the installed package if ``systems`` is None.
+        """Return the path of a source's table; without ``systems``, in the installed package.
 
         Raises:
             PinnError: If no release has the table.
@@ -199,12 +201,12 @@ class Layout:
         return folder / "data" / source.system / self.kind / source.backend
 
     def _versions(self, folder: Path) -> list[str]:
-        """Return releases that have the table, newest last, without builds between releases."""
+        """Return the releases that have the table, newest last, without pre-release builds."""
         found = (path.parent.name for path in folder.glob(f"*/{self.file}.parquet"))
         return sorted((name for name in found if "dev" not in name), key=_release)
 
     def read(self, gpu: GpuSpec, source: TableSource, systems: Path | None = None) -> ReadTable:
-        """Read one table: rows with ``columns``, ``gpu`` and ``source``; and the report.
+        """Read one table: its rows with ``columns``, ``gpu`` and ``source``, and its report.
 
         Raises:
             PinnError: If the file or a column is missing.
@@ -221,14 +223,14 @@ class Layout:
     def read_all(
         self, sources: Sequence[TableSource], gpus: Gpus, systems: Path | None = None
     ) -> Read:
-        """Read every source whose system is in ``gpus`` (keyed by system name), in order."""
+        """Read all sources whose system is a key of ``gpus``, in order."""
         known = [source for source in sources if source.system in gpus]
         return together(p for s in known for p in self._releases(gpus[s.system], s, systems))
 
     def _releases(
         self, gpu: GpuSpec, source: TableSource, systems: Path | None
     ) -> Iterator[ReadTable]:
-        """Yield vLLM's later tables, if a folder of newer ones has any, then the source's own."""
+        """Yield vLLM's newer tables, if ``systems`` has any, then the source's own table."""
         later: list[str] = []
         if systems is not None and not source.version and source.backend == "vllm":
             versions = self._versions(self._folder(source, systems))
@@ -246,7 +248,7 @@ class Layout:
             yield rows, report
 
     def _raw(self, source: TableSource, systems: Path | None) -> ReadTable:
-        """Read the columns that are needed; the report accepts every row."""
+        """Read the needed columns of a table, with a report in which every row is accepted."""
         path = self.path(source, systems)
         if not path.exists():
             raise PinnError(f"no measured kernels at {path}: expected aiconfigurator-core 0.12.0")
@@ -270,9 +272,9 @@ def layout(
     """Return the layout of a table whose columns are listed in ``data/kernels/columns.csv``.
 
     Args:
-        kind: Folder of the kind of kernel, as of :class:`Layout`.
-        file: File name without suffix, as of :class:`Layout`.
-        rules: Rules of refusal, as of :class:`Layout`.
+        kind: Folder of the kernel type, as in :class:`Layout`.
+        file: File name without suffix, as in :class:`Layout`.
+        rules: Function that returns the refusal rules, as in :class:`Layout`.
         steps: Functions ``added`` and ``finished`` of :class:`Layout`.
     """
     rows = [row for row in read_rows(data_folder("kernels") / "columns.csv") if row["file"] == file]
@@ -283,7 +285,7 @@ def layout(
 
 
 def together(parts: Iterable[ReadTable]) -> Read:
-    """Return the rows of several tables, and their reports; no columns without any table."""
+    """Return the rows of several tables in one table, and their reports."""
     found = list(parts)
     if not found:
         return pd.DataFrame(), []
@@ -300,7 +302,7 @@ NO_TIME: Rules = {"no time": lambda r: ~(r["seconds"] > 0)}
 
 
 def unused_format(column: str, source: TableSource) -> Rules:
-    """Return the rule that refuses formats for which the source is not read."""
+    """Return the rule that refuses the number formats for which a source is not used."""
     used = [FORMATS[name] for name in source.formats or FORMATS]
     return {"format not used": lambda r: ~r[column].isin(used)}
 
@@ -308,7 +310,7 @@ def unused_format(column: str, source: TableSource) -> Rules:
 def below_floor(
     r: pd.DataFrame, work: Work, gpu: GpuSpec, flop_per_s: float | Float[np.ndarray, " rows"]
 ) -> Bool[np.ndarray, " rows"]:
-    """Return the rows faster than reading from memory what must be read, or than the arithmetic."""
+    """Return the rows that are faster than reading the needed bytes, or than computing the FLOP."""
     memory = work.read_bytes / gpu.memory_bandwidth_bytes_per_s
     return r["seconds"].to_numpy() < np.maximum(memory, work.flop / flop_per_s)
 
@@ -316,17 +318,17 @@ def below_floor(
 def warm(
     r: pd.DataFrame, work: Work, gpu: GpuSpec, cache_bytes: float, share: float
 ) -> Bool[np.ndarray, " rows"]:
-    """Return the rows whose operands fit the cache and matter: over ``share`` of the time."""
+    """Return the rows whose operands fit the cache and take over ``share`` of the time to read."""
     memory = work.read_bytes / gpu.memory_bandwidth_bytes_per_s
     return (work.read_bytes <= cache_bytes) & (memory > share * r["seconds"].to_numpy())
 
 
-#: Ratio to both neighbours along a size above which a row was disturbed (an assumption).
+#: Ratio to both neighbors along a size above which a row counts as disturbed (an assumption).
 SPIKE = 1.3
 
 
 def spikes(rows: pd.DataFrame, shape: Sequence[str], axis: str) -> Bool[np.ndarray, " rows"]:
-    """Return the rows far above both neighbours along ``axis`` among rows of equal ``shape``."""
+    """Return the rows far above both neighbors along ``axis``, among rows of equal ``shape``."""
     order = rows.sort_values([*shape, axis])
     neighbours = order["seconds"].groupby([order[c] for c in shape])
     around = np.maximum(neighbours.shift(1), neighbours.shift(-1))
@@ -334,12 +336,12 @@ def spikes(rows: pd.DataFrame, shape: Sequence[str], axis: str) -> Bool[np.ndarr
 
 
 def flop_rate(gpu: GpuSpec, formats: pd.Series) -> Float[np.ndarray, " rows"]:
-    """Return the dense FLOP/s of a GPU per row, by number format."""
+    """Return the dense FLOP/s of a GPU for each row's number format."""
     rates = {f: gpu.matmul_flop_per_s(precision(f)) for f in formats.unique()}
     return formats.map(rates).to_numpy(dtype=np.float64)
 
 
 def bytes_per_element(formats: pd.Series) -> Float[np.ndarray, " rows"]:
-    """Return the storage per element per row, by number format."""
+    """Return the bytes per element for each row's number format."""
     sizes = {f: precision(f).bytes_per_weight for f in formats.unique()}
     return formats.map(sizes).to_numpy(dtype=np.float64)

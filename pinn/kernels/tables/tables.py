@@ -1,4 +1,4 @@
-"""All measured kernels, read at once, with communication among ranks."""
+"""All measured kernels, read at once, including communication between ranks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -14,12 +14,12 @@ from pinn.kernels.tables import attention, table
 from pinn.kernels.tables.gemm import GEMM_LAYOUT, MOE_LAYOUT, read_other_experts
 from pinn.specs.gpu import GpuSpec, load_gpu
 
-# Measured communication: all-reduce among tensor-parallel ranks, exchange among experts' ranks.
+# Measured communication: all-reduce between tensor-parallel ranks, exchange between expert ranks.
 
-#: Share of another number of ranks' bandwidth below which ranks share a path. If every GPU has a
-#: link of its own, a ring loads each link alike for any number of ranks (Patarasuk and Yuan 2009).
-#: Switches that reduce in flight only help more ranks. Two flows on one path halve each other's
-#: rate.
+#: Minimum bandwidth relative to other numbers of ranks; below this share, ranks share a path. If
+#: every GPU has a separate link, a ring loads each link equally for any number of ranks (Patarasuk
+#: and Yuan 2009). Switches that reduce in flight only help larger numbers of ranks. Two flows on
+#: one path halve each other's rate.
 SHARED_PATH_SHARE = 0.5
 EXCHANGE_OPERATIONS = ("all_gather", "reduce_scatter")
 
@@ -30,7 +30,7 @@ def _all_reduce_rules(gpu: GpuSpec, _: table.TableSource) -> table.Rules:
         "launched one by one, not from a graph": lambda r: ~r["backend"].str.endswith("_graph"),
         **table.NO_TIME,
         "below the floor": lambda r: r["seconds"] < _floor(r, gpu),
-        f"a spike: over {table.SPIKE} x as long as with fewer and with more bytes": lambda r: (
+        f"an outlier: over {table.SPIKE} x as long as with fewer and with more bytes": lambda r: (
             table.spikes(r, ("gpus",), "bytes")
         ),
         "ranks share a path: under half of the bandwidth that another number of them has; "
@@ -47,9 +47,9 @@ def _fused_rules(gpu: GpuSpec, _: table.TableSource) -> table.Rules:
 
 
 def _shared_path(r: pd.DataFrame) -> np.ndarray:
-    """Return the rows of numbers of ranks whose largest message moves far more slowly than others'.
+    """Return the rows of those numbers of ranks whose largest message has a far lower bandwidth.
 
-    Bandwidth is that of each link under a ring: 2 (n - 1) / n of the message over the time.
+    Bandwidth is per link of a ring: 2 (n - 1) / n of the message, divided by the time.
     """
     largest = r.loc[r.groupby("gpus")["bytes"].idxmax()].set_index("gpus")
     ranks = largest.index.to_numpy(dtype=np.float64)
@@ -58,7 +58,7 @@ def _shared_path(r: pd.DataFrame) -> np.ndarray:
 
 
 def _floor(r: pd.DataFrame, gpu: GpuSpec) -> pd.Series:
-    """Return the roofline lower bound: each rank receives (n - 1) / n of the message once."""
+    """Return the roofline lower bound in seconds: each rank receives (n - 1) / n of the message."""
     return r["bytes"] * (r["gpus"] - 1) / r["gpus"] / gpu.link_bandwidth_bytes_per_s
 
 
@@ -76,17 +76,17 @@ def _exchange_rules(gpu: GpuSpec, _: table.TableSource) -> table.Rules:
     }
 
 
-#: All-reduces launched from a CUDA graph, as in a serving step.
+#: Table of all-reduces that are launched from a CUDA graph, as in a serving step.
 ALL_REDUCE_LAYOUT = table.layout("comm", "custom_allreduce_perf", _all_reduce_rules)
-#: All-reduces by the kernel that a norm can be fused with. Their tables do not state the launch.
+#: Table of all-reduces with the kernel that a norm can be fused with; it does not state the launch.
 FUSED_LAYOUT = replace(
     table.layout("comm", "custom_allreduce_perf", _fused_rules),
     columns={name: c for name, c in ALL_REDUCE_LAYOUT.columns.items() if name != "backend"},
     helpers=("dtype",),
 )
-#: NCCL's all-gather and reduce-scatter inside one node: the seconds of both for the ``bytes`` of
-#: all ranks' tokens. The report counts a pair once for each of the two. vLLM's default back end
-#: sends tokens to the experts by the first and their results back by the second
+#: Table of NCCL's all-gather and reduce-scatter inside one node: the sum of their seconds for the
+#: ``bytes`` of all ranks' tokens. The report counts a pair twice. vLLM's default back end sends
+#: tokens to the experts with the all-gather, and results back with the reduce-scatter
 #: (vllm/distributed/device_communicators/all2all.py: AgRsAll2AllManager).
 EXCHANGE_LAYOUT = table.layout(
     "comm",
@@ -99,7 +99,7 @@ EXCHANGE_LAYOUT = table.layout(
 
 
 def read_all_reduces(gpus: Gpus, systems: Path | None = None) -> table.Read:
-    """Read all-reduce rows; each (GPU, number of ranks) comes from the first table that has it."""
+    """Read all-reduce rows; each (GPU, number of ranks) is from the first table that has it."""
     taken: dict[str, set[int]] = {}
     sources = (source for source in table.sources("all_reduce") if source.system in gpus)
     return table.together(_with_new_ranks(gpus[s.system], s, taken, systems) for s in sources)
@@ -108,17 +108,17 @@ def read_all_reduces(gpus: Gpus, systems: Path | None = None) -> table.Read:
 def _with_new_ranks(
     gpu: GpuSpec, source: table.TableSource, taken: dict[str, set[int]], systems: Path | None
 ) -> table.ReadTable:
-    """Read the rows of numbers of ranks that are not in ``taken`` yet, and add these to it."""
+    """Read rows whose numbers of ranks are not in ``taken`` yet, and add these to ``taken``."""
     known = taken.setdefault(gpu.name, set())
-    rules: table.Rules = {"as many ranks as an earlier table has": lambda r: r["gpus"].isin(known)}
+    rules: table.Rules = {"an earlier table has as many ranks": lambda r: r["gpus"].isin(known)}
     rows, report = table.refuse(*ALL_REDUCE_LAYOUT.read(gpu, source, systems), rules)
     known.update(rows["gpus"].unique())
     return rows, report
 
 
-# All tables of the systems that were timed.
+# All tables of the measured systems.
 
-#: Kind of table -> layout, except for kinds with a reader of their own.
+#: Layout of each table type, except types with a separate reader.
 _LAYOUTS = {
     "gemm": GEMM_LAYOUT, "moe": MOE_LAYOUT, "exchange": EXCHANGE_LAYOUT,
     "fused_all_reduce": FUSED_LAYOUT,
@@ -130,11 +130,11 @@ _LAYOUTS = {
 
 @dataclass(frozen=True)
 class KernelTables:
-    """Measured kernels by kind, in SI units, with the columns of their readers.
+    """Measured kernels by type, in SI units, with the columns of their readers.
 
     Attributes:
         mixers: Rows by operator of ``timed_operators``.
-        gpus: The GPUs timed, by the name in the ``gpu`` columns.
+        gpus: Datasheets of the measured GPUs, by the name in the ``gpu`` columns.
         reports: Numbers of rows read and refused, per file.
     """
 
@@ -156,13 +156,13 @@ class KernelTables:
 def read_kernel_tables(
     systems_gpus: Gpus | None = None, systems: Path | None = None
 ) -> KernelTables:
-    """Read every declared table of the given systems; about three seconds for all of them.
+    """Read all tables of the given systems; all systems together take about three seconds.
 
     Args:
         systems_gpus: Datasheets by system name, such as ``h100_sxm``; a subset of ``SYSTEMS``. None
             for all of them, with the catalog's datasheets.
         systems: Folder of newer tables (``make kernel-tables``), of which the newest of each engine
-            are read; None for those of the installed package.
+            are read; None for the tables of the installed package.
 
     Raises:
         PinnError: If a file or a column is missing.

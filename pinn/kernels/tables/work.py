@@ -1,7 +1,7 @@
-"""Bytes and floating-point operations of one kernel, from which its roofline follows.
+"""Bytes and FLOP of one kernel, from which its roofline is computed.
 
-Arrays broadcast together. A multiply and an add are two FLOP. Not counted anywhere: scales that are
-not part of the format's bytes per element, biases, and traffic inside a fused kernel.
+Arrays broadcast together. A multiply and an add count as two FLOP. Not counted are scales that are
+not part of a format's bytes per element, biases, and memory traffic inside a fused kernel.
 """
 
 from collections.abc import Mapping
@@ -18,12 +18,12 @@ Array = Float[np.ndarray, "..."]
 
 @dataclass(frozen=True)
 class Work:
-    """Bytes that one kernel moves, and operations that it computes.
+    """Bytes that one kernel reads and writes, and FLOP that it computes.
 
     Attributes:
-        read_bytes: Weights or cached keys and values that must come from memory.
-        activation_bytes: Inputs read and outputs written.
-        flop: Multiplications and additions.
+        read_bytes: Bytes of weights, or of cached keys and values, that are read from memory.
+        activation_bytes: Bytes of inputs read and outputs written.
+        flop: Number of multiplications and additions.
     """
 
     read_bytes: Array
@@ -36,7 +36,7 @@ def _work(*, read_bytes: Numbers, activation_bytes: Numbers, flop: Numbers) -> W
 
 
 def gemm_work(m: Numbers, n: Numbers, k: Numbers, bytes_per_weight: Numbers) -> Work:
-    """Return the work of ``[m, k] x [k, n]``, the second operand stored in the given format."""
+    """Return the bytes and FLOP of ``[m, k] x [k, n]``, the second with ``bytes_per_weight``."""
     return _work(
         read_bytes=n * k * bytes_per_weight,
         activation_bytes=ACTIVATION_BYTES * m * (n + k),
@@ -45,7 +45,7 @@ def gemm_work(m: Numbers, n: Numbers, k: Numbers, bytes_per_weight: Numbers) -> 
 
 
 def window_keys(keys: Numbers, window: Numbers) -> Numbers:
-    """Return the keys that a query sees: all, or at most ``window`` where that is positive."""
+    """Return the number of keys that a query sees: at most ``window``, or all if that is 0."""
     return np.where(np.asarray(window) > 0, np.minimum(keys, np.maximum(window, 1)), keys)
 
 
@@ -58,7 +58,7 @@ def decode_work(
     window: Numbers,
     kv_bytes: Numbers,
 ) -> Work:
-    """Return the work of one new token per sequence against its cached keys and values."""
+    """Return the bytes and FLOP of a new token per sequence against cached keys and values."""
     keys = sequences * window_keys(context_tokens, window)
     return _work(
         read_bytes=2.0 * keys * kv_heads * head_dim * kv_bytes,
@@ -75,11 +75,11 @@ def latent_decode_work(
     rope_dim: Numbers,
     kv_bytes: Numbers,
 ) -> Work:
-    """Return the work of one new token per sequence against compressed keys (MLA).
+    """Return the bytes and FLOP of one new token per sequence against compressed keys (MLA).
 
-    The keys are also the values. Scores take ``kv_lora_rank + rope_dim`` multiplications per key
-    and head, values ``kv_lora_rank`` (DeepSeek-V2, arXiv 2405.04434, section 2.1, with absorbed
-    projections).
+    The keys are also the values. Per key and head, scores take ``kv_lora_rank + rope_dim``
+    multiplications, and values ``kv_lora_rank`` (DeepSeek-V2, arXiv 2405.04434, section 2.1, with
+    absorbed projections).
     """
     keys = np.asarray(sequences * context_tokens, dtype=np.float64)
     return _work(
@@ -97,7 +97,7 @@ def prefill_work(
     head_dim: Numbers,
     window: Numbers,
 ) -> Work:
-    """Return the work of causal attention of fresh prompts; 16-bit keys and values read once."""
+    """Return the bytes and FLOP of causal attention of new prompts, with 16-bit keys and values."""
     sequences = np.asarray(sequences, dtype=np.float64)
     limit = np.where(np.asarray(window) > 0, window, np.inf)
     return _work(
@@ -115,10 +115,10 @@ def latent_prefill_work(
     qk_head_dim: Numbers,
     v_head_dim: Numbers,
 ) -> Work:
-    """Return the work of causal attention of chunks, ``tokens`` after ``cached`` ones each (MLA).
+    """Return the bytes and FLOP of MLA's causal attention: ``tokens`` after ``cached`` per chunk.
 
-    Keys are wider than values. Both are expanded to full heads of 16 bits before the kernel,
-    whatever the cache's format, and read once.
+    Keys are wider than values. Before the kernel, both are expanded to all heads in 16 bits, in any
+    cache format, and then read once.
     """
     sequences, tokens, cached = (np.asarray(v, np.float64) for v in (sequences, tokens, cached))
     token_bytes = ACTIVATION_BYTES * heads * (np.asarray(qk_head_dim) + v_head_dim)
@@ -133,7 +133,7 @@ def latent_prefill_work(
 def experts_hit_balanced(
     tokens: Numbers, experts: Numbers, top_k: Numbers, expert_parallel: Numbers
 ) -> Numbers:
-    """Return a rank's experts that evenly distributed tokens reach, as in the tables."""
+    """Return how many of a rank's experts evenly distributed tokens use, as in the tables."""
     pairs = np.ceil(tokens * top_k / expert_parallel)
     return np.minimum(experts / expert_parallel, np.maximum(pairs, 1.0))
 
@@ -141,24 +141,25 @@ def experts_hit_balanced(
 def experts_hit_random(
     tokens: Numbers, experts: Numbers, top_k: Numbers, expert_parallel: Numbers
 ) -> Numbers:
-    """Return the expected experts hit on one rank if every token draws ``top_k`` at random."""
+    """Return the expected number of experts used on a rank if tokens select ``top_k`` at random."""
     missed = (1.0 - np.asarray(top_k / experts)) ** np.asarray(tokens, np.float64)
     return experts * (1.0 - missed) / expert_parallel
 
 
-#: Number of ranks -> expected largest of as many independent standard normal values (Tippett 1925,
-#: Biometrika 17, table of the mean of the largest). Linear in log2 of the ranks between entries.
+#: Expected maximum of independent standard normal values, by their number (Tippett 1925, Biometrika
+#: 17, table of the mean of the largest). Between entries it is linear in log2 of the number of
+#: ranks.
 _LARGEST_OF = {1: 0.0, 2: 0.5642, 4: 1.0294, 8: 1.4236, 16: 1.7660, 32: 2.0697, 64: 2.3437}
 
 
 def experts_hit_busiest(
     tokens: Numbers, experts: Numbers, top_k: Numbers, expert_parallel: Numbers
 ) -> Numbers:
-    """Return the expected experts hit on the busiest rank, for which the others wait.
+    """Return the expected number of experts used on the busiest rank, which all ranks wait for.
 
-    A rank's number of hit experts scatters like ``experts / expert_parallel`` draws of equal
-    probability, less the part that all ranks have in common. The largest number lies as many
-    standard deviations above the mean as the largest of normal values would.
+    The number on a rank varies like ``experts / expert_parallel`` random samples of equal
+    probability, without the part that all ranks have in common. The maximum is as many standard
+    deviations above the mean as the expected maximum of normal values.
     """
     mean = experts_hit_random(tokens, experts, top_k, expert_parallel)
     most = experts / expert_parallel
@@ -170,10 +171,11 @@ def experts_hit_busiest(
 
 
 def moe_work(sizes: Mapping[str, Array], hit: Numbers, bytes_per_weight: Numbers) -> Work:
-    """Return the work of one rank's routed experts, of which ``hit`` are read.
+    """Return the bytes and FLOP of one rank's routed experts, of which ``hit`` are read.
 
-    Pairs are shared evenly among ranks. Among the ``sizes`` by name, ``matrices`` is 3 with a gate
-    and 2 without. Every rank gathers and scatters all ``tokens``.
+    Pairs of token and expert are distributed evenly over ranks. Keys of ``sizes`` are the names of
+    sizes; ``matrices`` is 3 with a gate and 2 without. Every rank gathers and scatters all
+    ``tokens``.
     """
     tokens, hidden, matrices = sizes["tokens"], sizes["hidden"], sizes["matrices"]
     shard = hidden * (sizes["width"] / sizes["tensor_parallel"])

@@ -1,1 +1,1 @@
-"""Models of unknown families, read from the modules that transformers builds."""
+"""Reader of models of unknown families, based on the modules that transformers builds."""

@@ -1,4 +1,4 @@
-"""Attention and recurrent mixers by their classes and the shapes of their projections."""
+"""Recognition of attention and recurrent mixers by class name and by shapes of projections."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from pinn.specs.modules.weights import Shape, UnrecognizedError, attribute, matr
 if TYPE_CHECKING:
     from torch import nn
 
-# Attention: roles of projections by name, sizes by shape.
+# Attention: projections are recognized by name, and their sizes are read from their shapes.
 
 _CLASS = re.compile(r"(Attention|Attn)(?!.*(Layer|Block)$)")
-#: Role -> names of projections, without affixes.
+#: Names of projections, without prefix and suffix, by their role.
 _ROLES = {
     "q": ("q", "wq", "query"),
     "k": ("k", "wk", "key"),
@@ -34,34 +34,34 @@ _ROLES = {
 }  # fmt: skip
 _ROLE_OF = {name: role for role, names in _ROLES.items() for name in names}
 _AFFIX = re.compile(r"^(?:project_|linear_)|(?:_proj|_lin|_linear)$")
-#: Vectors of attention without effect on cost, beside norms and biases.
+#: Endings of vectors, besides norms and biases, that attention may have without effect on cost.
 _VECTORS = ("bias", "sinks", "sink")
 _HEAD_WIDTHS = ("head_dim", "head_size", "attention_head_size", "d_head", "dim_head", "depth")
 
 
 def is_attention(module: nn.Module) -> bool:
-    """Return whether a module is attention, by its class."""
+    """Return whether a module's class name is that of an attention module."""
     return bool(_CLASS.search(type(module).__name__))
 
 
 def read_attention(
     module: nn.Module, fields: ConfigFields, window: int | None
 ) -> tuple[AttentionSpec | LatentAttentionSpec, list[Shape]]:
-    """Read attention.
+    """Return the attention of a module, recognized from its projections.
 
     Args:
         module: An attention module.
         fields: The model's configuration.
-        window: Tokens that a query may look back on; None for all.
+        window: Number of earlier tokens that a query may see; None for all.
 
     Returns:
-        The attention, and the number of its other weights: gates of one value per head.
+        The attention, and the shapes of its gates with one value per head.
 
     Raises:
-        UnrecognizedError: If its weights are not those of attention that has a cost model.
+        UnrecognizedError: If its weights do not fit any attention that has a cost model.
     """
     if getattr(module, "is_cross_attention", False) or "Cross" in type(module).__name__:
-        raise UnrecognizedError("attention to something else than the text")
+        raise UnrecognizedError("attention to tokens other than the text, which is not supported")
     if getattr(module, "is_causal", True) is False:
         raise UnrecognizedError("attention in both directions")
     shapes = _by_role(module)
@@ -69,9 +69,9 @@ def read_attention(
     for path in vectors(module):
         owner, _, name = path.rpartition(".")
         if owner not in norms and not name.endswith(_VECTORS):
-            raise UnrecognizedError(f"{path}, which no attention with a cost model has")
+            raise UnrecognizedError(f"{path}, a vector that no supported attention has")
     if rest(module):
-        raise UnrecognizedError(f"{rest(module)[0]}, which no attention with a cost model has")
+        raise UnrecognizedError(f"{rest(module)[0]}, a weight that no supported attention has")
     if "kv_a" in shapes:
         return _latent(module, shapes, window)
     return _grouped(module, shapes, fields, window)
@@ -85,7 +85,7 @@ def _by_role(module: nn.Module) -> dict[str, Shape]:
             words[-1] = "index_wk"
         role = next((_ROLE_OF[word] for word in reversed(words) if word in _ROLE_OF), None)
         if role is None or role in found:
-            raise UnrecognizedError(f"its matrix {path} has no known role")
+            raise UnrecognizedError(f"its projection {path} has an unknown name")
         found[role] = shape
     return found
 
@@ -108,7 +108,7 @@ def _grouped(
         or any(side.outputs * width != queries for side in sides)
     ):
         text = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
-        raise UnrecognizedError(f"heads of {width} do not fit its matrices {text}")
+        raise UnrecognizedError(f"heads of width {width} do not fit its projections {text}")
     norm = next((n for p, n in vectors(module).items() if re.search(r"\bq_?(layer)?norm\.", p)), 0)
     heads, kv_heads, is_wide = queries // width, int(keys) // width, norm == queries > width
     shares = "qkv" not in shapes and "k" not in shapes
@@ -116,7 +116,7 @@ def _grouped(
 
 
 def _asked(module: nn.Module, shapes: Mapping[str, Shape], width: int) -> tuple[int, float]:
-    """Return the rows of the query projection, and of keys; 0 where values differ from keys."""
+    """Return the rows of the query and of the key projection; 0 if values and keys differ."""
     if "qkv" in shapes:
         queries = shapes["o"].inputs
         return queries, (shapes["qkv"].outputs - queries) / 2
@@ -143,7 +143,7 @@ def _latent(
     odd = [n for n, rows in expected.items() if n in shapes and shapes[n].outputs != rows]
     if queries is None or odd or shapes["o"].inputs != heads * value:
         raise UnrecognizedError(
-            f"its {odd[0] if odd else 'o'} projection is of another latent attention"
+            f"its {odd[0] if odd else 'o'} projection fits no supported attention"
         )
     spec = LatentAttentionSpec(
         heads, down, rank, nope, rope, value, window, _indexer(module, shapes)
@@ -159,23 +159,23 @@ def _indexer(module: nn.Module, shapes: Mapping[str, Shape]) -> IndexerSpec | No
     top_k, heads, width = (attribute(own, *each) or 0 for each in names)
     found = tuple(shapes[role].outputs for role in ("wq_b", "index_k", "weights") if role in shapes)
     if not top_k or found != (heads * width, width, heads):
-        raise UnrecognizedError("its indexer's projections are of another sparse attention")
+        raise UnrecognizedError("its indexer's projections do not fit any supported attention")
     return IndexerSpec(top_k, heads, width)
 
 
-# Recurrent mixers by their classes.
+# Recurrent mixers, recognized by class name.
 
 
 def read_recurrent(module: nn.Module, fields: ConfigFields, hidden: int) -> LinearMixerSpec | None:
-    """Read a recurrent mixer; None for a module that is none by its class and attributes.
+    """Return the recurrent mixer of a module; None if class or attributes are not of a mixer.
 
     Raises:
-        UnrecognizedError: If its matrices are not those of its kind.
+        UnrecognizedError: If its number of weights is not that of its mixer type.
     """
     own = ConfigFields({}, vars(module), type(module).__name__)
     for entry in models_file("mixers.json")["modules"]:
         if re.search(entry["classes"], type(module).__name__):
-            with suppress(UnknownLayersError):  # an attribute that its kind needs is missing
+            with suppress(UnknownLayersError):  # an attribute that this mixer type needs is missing
                 return _checked(module, mixers.recurrent_mixer(entry, own, fields), hidden)
     return None
 
@@ -184,6 +184,6 @@ def _checked(module: nn.Module, spec: LinearMixerSpec, hidden: int) -> LinearMix
     expected = sum(prod(projection.shape()) for projection in spec.projections(hidden))
     found = sum(prod(shape) for shape in matrices(module).values())
     if found != expected:
-        text = f"its projections have {found:,} weights, those of {spec.kind} {expected:,}"
+        text = f"its projections have {found:,} weights, expected {expected:,} for {spec.kind}"
         raise UnrecognizedError(text)
     return spec

@@ -1,4 +1,4 @@
-"""The text model that transformers builds for a config.json: shapes on the meta device."""
+"""Building of the text model of a config.json with transformers, on the meta device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pinn.specs.config_fields import ConfigFields, read_fields
 if TYPE_CHECKING:
     from torch import nn
 
-#: Tokens of the forward pass. Without weights their number has no effect.
+#: Number of tokens of the forward pass; since there are no weights, any number will do.
 _TOKENS = 16
 #: Keys that would make transformers load third-party code, kernels or weights.
 _UNSAFE = ("auto_map", "quantization_config", "compression_config", "use_pretrained_backbone")
@@ -24,12 +24,12 @@ _LAYERS = re.compile(r"(^|_)layers?$")
 
 @dataclass(frozen=True)
 class BuiltModel:
-    """A text model without weights.
+    """A text model on the meta device, which has shapes but no weights.
 
     Attributes:
         module: The whole model, with its output head if it has one.
-        fields: Its configuration with the defaults of its configuration class.
-        calls: Calls of each module, by path, in one forward pass.
+        fields: The model's configuration with the defaults of its configuration class.
+        calls: Number of calls of each module, by path, in one forward pass.
         version: Release of transformers.
     """
 
@@ -40,12 +40,12 @@ class BuiltModel:
 
     @property
     def title(self) -> str:
-        """Return the model's class and its source."""
+        """Return the class of the model, and the library that built it."""
         return f"{type(self.module).__name__} of transformers {self.version}"
 
 
 def build_text_model(fields: ConfigFields) -> BuiltModel:
-    """Build the language part of a config.json with transformers' own code, and run it once.
+    """Build the language model of a config.json with transformers' own code, and run it once.
 
     Neither weights nor code of a model's folder are loaded.
 
@@ -63,7 +63,7 @@ def build_text_model(fields: ConfigFields) -> BuiltModel:
     if root_type not in known:
         raise PinnError(
             f"{fields.source}: transformers {version} does not know {root_type!r} either: install "
-            "a newer one"
+            "a newer release of transformers"
         )
     _check_layers(fields)
     verbosity = transformers.logging.get_verbosity()
@@ -73,7 +73,7 @@ def build_text_model(fields: ConfigFields) -> BuiltModel:
         config = root.get_text_config(decoder=True)
         module = _text_module(config)
         calls = _calls(module)
-    except Exception as error:  # code of a model may raise any error
+    except Exception as error:  # a model's code may raise any error
         reason = f"{type(error).__name__}: {error}".split("\n")[0]
         fault = f"transformers {version} cannot build and run it without weights"
         raise PinnError(f"{fields.source}: {fault} ({reason:.200})") from error
@@ -84,13 +84,13 @@ def build_text_model(fields: ConfigFields) -> BuiltModel:
 
 
 def _safe(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration without keys that load code, kernels or weights."""
+    """Return a configuration without the keys that load code, kernels or weights."""
     kept = {k: v for k, v in values.items() if k not in _UNSAFE and "implementation" not in str(k)}
     return {k: _safe(v) if isinstance(v, Mapping) else v for k, v in kept.items()}
 
 
 def _check_layers(fields: ConfigFields) -> None:
-    """Refuse more layers than can be built in a second."""
+    """Refuse a model with more layers than transformers can build in a second."""
     for key, value in (*fields.root.items(), *fields.text.items()):
         if _LAYERS.search(key) and isinstance(value, int):
             check_size(value, MOST_LAYERS, f"{fields.source}: {key}", "correct the file")
@@ -102,7 +102,7 @@ def _text_module(config: Any) -> nn.Module:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
 
     factory: Any = AutoModelForCausalLM if config.model_type in CAUSAL else AutoModel
-    # Other attention implementations need the values of masks and routers.
+    # All other implementations need the values of masks and routers, which do not exist here.
     settings = {"attn_implementation": "eager", "experts_implementation": "batched_mm"}
     with torch.device("meta"):
         module: nn.Module = factory.from_config(
@@ -112,10 +112,10 @@ def _text_module(config: Any) -> nn.Module:
 
 
 def _calls(module: nn.Module) -> Counter[str]:
-    """Count the calls of each module in a forward pass, which alone shows layers that run again.
+    """Count the calls of each module in a forward pass; only the pass shows repeated layers.
 
-    Tensors have no values here. Tests of all values return true, such as whether nothing is masked,
-    and searches for nonzero values find none, such as experts with tokens.
+    Tensors have no values here. Tests whether all values are true return true (such as whether no
+    token is masked). Searches for nonzero values find none (such as experts with tokens).
     """
     import torch
     from torch.overrides import TorchFunctionMode

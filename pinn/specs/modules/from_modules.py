@@ -32,7 +32,8 @@ from pinn.specs.modules.weights import (
 if TYPE_CHECKING:
     from torch import nn
 
-#: Width, relative to the hidden size, below which two matrices are a gate rather than an FFN.
+#: Minimum inner width of a feed-forward network, relative to the hidden size; a narrower pair of
+#: matrices is a gate.
 _NARROW = 0.5
 _MOST_NAMED = 3
 
@@ -42,16 +43,16 @@ def model_from_modules(
 ) -> model.ModelSpec:
     """Read a model from the modules that transformers builds for its config.json.
 
-    A warning says what was recognized.
+    A warning lists the recognized modules.
 
     Args:
         config: Parsed config.json.
         source: File name for error messages.
-        settings: Facts about the model beside the config.json.
-        refusal: Reason why its keys alone do not determine its layers.
+        settings: Facts about the model outside the config.json.
+        refusal: Error that states why the config's keys do not determine the layers.
 
     Raises:
-        PinnError: If it cannot be read either way.
+        PinnError: If the modules do not determine the layers either.
     """
     try:
         return _read(config, source, settings)
@@ -64,7 +65,7 @@ def _read(config: Mapping[str, Any], source: str, settings: ReadSettings) -> mod
     given = read_fields(config, source)
     other = models_file("types.json")["unlike_modules"].get(given.model_type)
     if other is not None:
-        raise PinnError(f"{source}: engines compute it unlike transformers: {other}")
+        raise PinnError(f"{source}: engines and transformers compute it differently: {other}")
     built = build_text_model(given)
     reader = ModuleReader(built, longest_context(built.fields))
     parts, stem = reader.read()
@@ -76,7 +77,7 @@ def _read(config: Mapping[str, Any], source: str, settings: ReadSettings) -> mod
 
 
 class ModuleReader:
-    """Reader of one model, part by part."""
+    """Reader of one built model, which recognizes its parts one by one."""
 
     def __init__(self, built: BuiltModel, max_position: int) -> None:
         self._built, self._fields = built, built.fields
@@ -87,10 +88,10 @@ class ModuleReader:
         self._vocab, self._hidden = self._table.weight.shape
 
     def read(self) -> tuple[list[model.LayerPart], dict[str, Any]]:
-        """Return the parts of each layer, and the other parts as fields of ``ModelSpec``.
+        """Return the parts of each layer, and all other parts as fields of ``ModelSpec``.
 
         Raises:
-            PinnError: If something in it is not recognized, or layers run more than once.
+            PinnError: If a weight of the model is not recognized, or layers run more than once.
         """
         path, layers = self._layer_list()
         self._check_calls(path)
@@ -119,24 +120,24 @@ class ModuleReader:
 
     @property
     def note(self) -> str:
-        """Return a sentence on the recognized modules."""
+        """Return a sentence that lists the recognized modules with their number and class."""
         classes, sides = self._findings.classes, self._findings.sides.total()
         parts = [f"{count} {role} ({cls})" for (role, cls), count in classes.items()]
         parts += [f"{sides} other matrices"] * bool(sides)
-        return f"read off the modules of {self._built.title}: {', '.join(parts)}"
+        return f"read from the modules of {self._built.title}: {', '.join(parts)}"
 
     def _error(self, text: str) -> PinnError:
         return PinnError(f"{self._fields.source}: {self._built.title}: {text}")
 
     def _layer_list(self) -> tuple[str, list[nn.Module]]:
-        """Return the path and list of modules with the most weights, which are the layers."""
+        """Return the path and the modules of the list with the most weights: the layers."""
         lists = {
             path: [*each.children()]
             for path, each in self._built.module.named_modules()
             if type(each).__name__ == "ModuleList" and _holds_weights(each)
         }
         if not lists:
-            raise self._error("it has no list of layers")
+            raise self._error("the model has no list of layers")
         outer = [p for p in lists if not any(p.startswith(f"{other}.") for other in lists)]
         path = max(outer, key=lambda p: sum(w.numel() for m in lists[p] for w in m.parameters()))
         return path, lists[path]
@@ -151,7 +152,7 @@ class ModuleReader:
     def _layer(
         self, index: int, path: str, layer: nn.Module, window: int | None
     ) -> list[model.LayerPart]:
-        """Return a layer's parts: each mixer with the network that follows, if it is the last."""
+        """Return a layer's parts, one per mixer; the last mixer's part has the network, if any."""
         kinds = self._fields.listed("layer_types")
         found = _LayerFindings(str(kinds[index]) if index < len(kinds) else None, [], [], [])
         self._walk(path, layer, window, found)
@@ -165,7 +166,7 @@ class ModuleReader:
         return pairs + [model.LayerPart(index, None, network) for network in networks[1:]]
 
     def _with_shared(self, path: str, found: _LayerFindings) -> model.MoeFfnSpec | None:
-        """Return a layer's experts with shared networks, which every token passes."""
+        """Return a layer's experts, with its dense networks as shared experts."""
         if not found.experts:
             return None
         experts = found.experts[0]
@@ -177,7 +178,7 @@ class ModuleReader:
     def _walk(
         self, path: str, module: nn.Module, window: int | None, found: _LayerFindings
     ) -> None:
-        """Recognize a module or, if it has no known role, the modules inside it."""
+        """Recognize a module; if its role is unknown, recognize the modules inside it."""
         try:
             if self._recognize(module, window, found):
                 return
@@ -275,7 +276,7 @@ class _LayerFindings:
 
 
 def _beside_matrices(module: nn.Module) -> int:
-    """Return the weights of a recurrent mixer outside its matrices, such as its convolution's."""
+    """Return the weights of a recurrent mixer outside its matrices, such as its convolution."""
     every = sum(p.numel() for p in module.parameters())
     return every - sum(prod(shape) for shape in matrices(module).values())
 

@@ -1,4 +1,4 @@
-"""Weights of a module by shape: matrices, vectors, tables, networks and experts."""
+"""Weights of a module, classified by shape: matrices, vectors, tables, networks and experts."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class UnrecognizedError(Exception):
-    """Reason why a module has no cost model."""
+    """Error with the reason why no cost model fits a module."""
 
 
 class Shape(NamedTuple):
-    """Output and input width of a matrix."""
+    """Output and input width of a weight matrix."""
 
     outputs: int
     inputs: int
@@ -28,14 +28,14 @@ class Shape(NamedTuple):
 
 @dataclass
 class Findings:
-    """Weights of a model beside mixers and feed-forward networks.
+    """Weights of a model outside its mixers and feed-forward networks.
 
     Attributes:
-        vectors: Elements of norms, biases and other vectors, and of small gates.
-        tables: Elements of tables beside the embedding, such as those of positions.
-        sides: Matrices that every token passes, by name and shape, with their number.
-        classes: Number of modules by their class, for each role.
-        unknown: Weights that were not recognized, as path and class.
+        vectors: Number of elements of norms, biases, other vectors and small gates.
+        tables: Number of elements of tables other than the embedding, such as position tables.
+        sides: Number of matrices that every token passes, by name and shape.
+        classes: Number of modules, by role and class name.
+        unknown: Weights that were not recognized, as text with path and class.
     """
 
     vectors: int = 0
@@ -45,15 +45,15 @@ class Findings:
     unknown: list[str] = field(default_factory=list)
 
     def add(self, role: str, module: nn.Module) -> None:
-        """Count a module that was recognized."""
+        """Count a recognized module under its role."""
         self.classes[role, type(module).__name__] += 1
 
     def refuse(self, path: str, module: nn.Module, why: str = "") -> None:
-        """Note weights that were not recognized."""
+        """Record weights that were not recognized."""
         self.unknown.append(f"{path} ({type(module).__name__}{': ' if why else ''}{why})")
 
     def side_projections(self) -> tuple[tuple[int, Projection], ...]:
-        """Return the matrices outside the layers, which every GPU replicates."""
+        """Return the matrices outside the layers, which are replicated on every GPU."""
         return tuple(
             (count, Projection(name, (Part(1, shape.outputs),), Part(1, shape.inputs)))
             for (name, shape), count in self.sides.items()
@@ -61,12 +61,12 @@ class Findings:
 
 
 def is_table(module: nn.Module) -> bool:
-    """Return whether a module looks rows up instead of multiplying."""
+    """Return whether a module looks up rows of a table instead of multiplying by a matrix."""
     return any("Embedding" in cls.__name__ for cls in type(module).__mro__) and _own(module) != []
 
 
 def is_norm(module: nn.Module) -> bool:
-    """Return whether a module scales its input like a norm: it has only vectors."""
+    """Return whether a module is a norm: it has vectors and no other weights."""
     return "Norm" in type(module).__name__ and all(p.dim() < 2 for p in module.parameters())
 
 
@@ -75,38 +75,38 @@ def _own(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 def matrices(module: nn.Module) -> dict[str, Shape]:
-    """Return the linear layers in a module, itself included, by path."""
+    """Return the shapes of the linear layers in a module, by path; the module itself counts."""
     found: dict[str, Shape] = {}
     for path, each in module.named_modules():
         weight = dict(_own(each)).get("weight")
         if weight is not None and weight.dim() == 2 and not is_table(each):
             rows, columns = weight.shape
-            # Conv1D of transformers.pytorch_utils, as in GPT-2
+            # Conv1D of transformers.pytorch_utils stores the transposed matrix, as in GPT-2.
             is_transposed = type(each).__name__ == "Conv1D"
             found[path] = Shape(columns, rows) if is_transposed else Shape(rows, columns)
     return found
 
 
 def vectors(module: nn.Module) -> dict[str, int]:
-    """Return the elements of each vector in a module, by path."""
+    """Return the number of elements of each vector in a module, by path."""
     every = module.named_parameters()
     return {path: p.numel() for path, p in every if p.numel() == max(p.shape, default=1)}
 
 
 def rest(module: nn.Module) -> list[str]:
-    """Return the paths of weights that are neither matrices of linear layers nor vectors."""
+    """Return the paths of a module's weights that are neither linear layers nor vectors."""
     known = {f"{path}.weight".lstrip(".") for path in matrices(module)} | set(vectors(module))
     return [path for path, _ in module.named_parameters() if path not in known]
 
 
 def attribute(module: nn.Module, *names: str) -> int | None:
-    """Return the first whole number under given names in a module or one inside it."""
+    """Return the first whole number among given attributes of a module or of a module inside it."""
     values = (getattr(m, name, None) for name in names for m in module.modules())
     return next((v for v in values if isinstance(v, int) and not isinstance(v, bool)), None)
 
 
 def children(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the children that have weights, in order."""
+    """Yield the name and module of each child that has weights, in order."""
     for name, child in module.named_children():
         if next(child.parameters(), None) is not None:
             yield name, child
@@ -119,7 +119,7 @@ _EXPERTS = ("moe_num_experts", "num_experts", "n_routed_experts", "num_local_exp
 
 
 def network_of(shapes: Sequence[Shape], stream: int) -> DenseFfnSpec | None:
-    """Return the network of two or three matrices between a stream and an inner width.
+    """Return the feed-forward network that two or three matrices form, or None.
 
     >>> network_of([Shape(512, 128), Shape(512, 128), Shape(128, 512)], 128)
     DenseFfnSpec(width=512, gated=True)
@@ -137,7 +137,7 @@ def network_of(shapes: Sequence[Shape], stream: int) -> DenseFfnSpec | None:
 
 
 class Experts(NamedTuple):
-    """Routed experts: their number, their input and output width, and the shape of one."""
+    """Routed experts: their number, their input and output width, and the network of one expert."""
 
     number: int
     stream: int
@@ -147,8 +147,8 @@ class Experts(NamedTuple):
 def experts_of(module: nn.Module, hidden: int) -> Experts | None:
     """Return the experts in a module's own tensors or children; None for other modules.
 
-    They are tensors of three dimensions, lists of equal networks, or (DBRX) matrices with all
-    experts one below the other.
+    Experts are stored as tensors of three dimensions, as lists of equal networks, or (DBRX) as
+    matrices with all experts one below the other.
     """
     own = [*module.parameters(recurse=False)]
     own += [p for _, child in children(module) for p in child.parameters(recurse=False)]
@@ -167,7 +167,7 @@ def experts_of(module: nn.Module, hidden: int) -> Experts | None:
 
 
 def _stacked(stacks: Sequence[tuple[int, ...]], hidden: int) -> Experts | None:
-    """Return the experts of stacked matrices, the down projection last, in either orientation."""
+    """Return the experts of stacked matrices, in either orientation, down projection last."""
     if len({number for number, _, _ in stacks}) > 1:
         return None
     for stream in (hidden, *stacks[-1][1:]):
@@ -182,7 +182,7 @@ def _stacked(stacks: Sequence[tuple[int, ...]], hidden: int) -> Experts | None:
 
 
 def holder_of_experts(module: nn.Module, hidden: int) -> tuple[nn.Module, Experts] | None:
-    """Return the module whose tensors are routed experts: the mixture, or one inside it."""
+    """Return the module whose tensors are the routed experts: the mixture, or one inside it."""
     named = [child for name, child in children(module) if "experts" in name]
     inner = [child for each in named for _, child in children(each)]
     for each in (*named, *inner, module):
@@ -195,10 +195,10 @@ def holder_of_experts(module: nn.Module, hidden: int) -> tuple[nn.Module, Expert
 def read_experts(
     module: nn.Module, fields: ConfigFields, hidden: int, findings: Findings
 ) -> MoeFfnSpec | None:
-    """Read a mixture of experts; return None for a module without routed experts.
+    """Return the mixture of experts of a module; None for a module without routed experts.
 
     Raises:
-        UnrecognizedError: If something in it is neither an expert, the router nor a shared expert.
+        UnrecognizedError: If a weight belongs to neither an expert, the router nor a shared expert.
     """
     held = holder_of_experts(module, hidden)
     if held is None:
@@ -231,12 +231,12 @@ def read_experts(
 
 
 def _own_weights(module: nn.Module, holder: nn.Module) -> set[int]:
-    """Return the identities of the experts' weights; a mixture itself may hold their tensors."""
+    """Return the ids of the experts' weights, whose tensors may belong to the mixture itself."""
     return {id(p) for p in holder.parameters() if holder is not module or p.dim() == 3}
 
 
 def _check_rest(module: nn.Module, own: set[int], number: int) -> None:
-    """Refuse weights of a mixture that are neither experts, matrices, vectors nor their biases."""
+    """Refuse weights of a mixture that are neither experts, matrices, vectors nor biases."""
     for path in rest(module):
         parameter = module.get_parameter(path)
         is_bias = parameter.dim() == 2 and "bias" in path and parameter.shape[0] == number

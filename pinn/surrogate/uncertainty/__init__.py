@@ -1,1 +1,1 @@
-"""Trust in predictions: intervals, and distances from the training data."""
+"""Uncertainty of predictions: intervals, and distances from the training data."""

@@ -16,19 +16,20 @@ from pinn.surrogate.uncertainty.held_out import shape_of
 
 # Change of coefficients when a group's own kernels and rows are added to the training data.
 #
-# The networks of the folds are an ensemble, each without one model or GPU (a delete-group
-# jackknife). For a held-out deployment, a fold's network predicts the coefficients of an unseen
-# deployment; the network trained on everything predicts those of a known one. A single coefficient
-# cannot be measured, so its interval is calibrated on the difference. This includes the effect of
-# held-out kernels and rows, but not of what the features omit.
+# The networks of the folds are an ensemble; each was trained without one model or GPU (a
+# delete-group jackknife). For a held-out deployment, the network of its fold predicts the
+# coefficients of an unseen deployment, and the network trained on everything those of a known
+# deployment. A single coefficient cannot be measured, so its interval is calibrated on this
+# difference. The difference includes the effect of held-out kernels and rows, but not the effect of
+# anything that the features omit.
 
 
 @dataclass(frozen=True)
 class FoldNetwork:
-    """Network of a fold, with the deployments that it holds out.
+    """Network of a fold, with the deployments that the fold holds out.
 
     Attributes:
-        split: Kind of split.
+        split: Name of the split, such as ``leave-one-model-out``.
         left_out: Held-out deployments.
         checkpoint: File of the fold's network.
     """
@@ -39,15 +40,15 @@ class FoldNetwork:
 
 
 def coefficient_changes(checkpoint: Path, folds: Sequence[FoldNetwork]) -> pd.DataFrame:
-    """Return log changes of every coefficient of held-out deployments.
+    """Return the log change of every coefficient of each held-out deployment.
 
     Args:
         checkpoint: Checkpoint of the network trained on everything.
         folds: Networks of folds, trained with the same settings.
 
     Returns:
-        Columns ``split``, ``model``, ``shape``, ``gpu`` and ``NAMES``, one row per split and
-        deployment; coefficients that are 0 have change 0.
+        Table with columns ``split``, ``model``, ``shape``, ``gpu`` and ``NAMES``, one row per split
+        and deployment; coefficients of 0 have a change of 0.
 
     Raises:
         PinnError: If a fold's weights are missing.

@@ -13,9 +13,9 @@ from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.specs.gpu import load_gpu
 
-# Distance from the measured kernels, as commands pass it on; ``held_out`` computes it.
+# Distance from the measured kernels, in the form that commands use; ``held_out`` computes it.
 
-#: Batch that stands for a deployment as a whole.
+#: Batch that represents a deployment as a whole.
 REFERENCE_BATCH = "32 decode @ 2000"
 
 
@@ -24,11 +24,11 @@ class KernelDistance:
     """Distance of one step from the measured kernels.
 
     Attributes:
-        total: Mean distance of its kernels in log units, weighted by their time. It is 0 where
-            each kernel was measured itself, 0.69 where a size of each is twice or half of a
-            measured one.
-        by_operator: Operator -> its part of ``total``.
-        elsewhere: Share of the time in kernels whose nearest measurement is of another GPU.
+        total: Mean distance of the step's kernels in log units, weighted by their time. It is 0 if
+            each kernel itself was measured, and 0.69 if one size of each kernel is twice or half of
+            a measured size.
+        by_operator: Contribution of each operator to ``total``.
+        elsewhere: Share of the time in kernels whose nearest measurement is on another GPU.
     """
 
     total: float
@@ -43,7 +43,7 @@ def gpu_is_known(checkpoint: Path, deployment: Deployment) -> bool:
     """Return whether the checkpoint was trained on serving data of the deployment's GPU.
 
     Raises:
-        PinnError: If the checkpoint cannot be used.
+        PinnError: If the checkpoint is missing or unreadable.
     """
     return deployment.gpu.name in served_gpus(checkpoint)
 
@@ -52,16 +52,16 @@ def served_gpus(checkpoint: Path) -> list[str]:
     """Return the names of the GPUs whose serving data a checkpoint was trained on.
 
     Raises:
-        PinnError: If the checkpoint cannot be used.
+        PinnError: If the checkpoint is missing or unreadable.
     """
     return remembered_value(_served, checkpoint)
 
 
 def measured_gpus(checkpoint: Path) -> dict[str, str]:
-    """Return the kind of measurements by GPU name: kernels alone, or kernels and servers.
+    """Return what was measured on each GPU, by name: only kernels, or kernels and servers.
 
     Raises:
-        PinnError: If the checkpoint cannot be used.
+        PinnError: If the checkpoint is missing or unreadable.
     """
     from pinn.kernels.tables.table import SYSTEMS
 
@@ -76,7 +76,7 @@ def _served(checkpoint: Path) -> list[str]:
     return sorted({gpu for _, _, gpu in names})
 
 
-# Distances for commands, by the kernel surrogates that belong to a checkpoint.
+# Distances for commands, computed with the kernel surrogates of a checkpoint.
 #
 # Loading the kernel surrogates takes longer than a simulation, so distances are cached on disk.
 
@@ -84,7 +84,7 @@ def _served(checkpoint: Path) -> list[str]:
 def locate(
     checkpoint: Path, deployment: Deployment, batch: str = REFERENCE_BATCH
 ) -> KernelDistance:
-    """Return the distance of a deployment's step from a checkpoint's training kernels.
+    """Return the distance of a deployment's step from the kernels in the training data.
 
     Raises:
         PinnError: If there are no kernel surrogates, or the batch cannot be read.
@@ -95,7 +95,7 @@ def locate(
 def locate_each(
     checkpoint: Path, deployment: Deployment, batches: Sequence[str]
 ) -> list[KernelDistance]:
-    """Return the distances of a deployment's steps from a checkpoint's training kernels.
+    """Return the distances of a deployment's steps from the kernels in the training data.
 
     Raises:
         PinnError: If there are no kernel surrogates, or the batch cannot be read.
@@ -103,25 +103,26 @@ def locate_each(
     folder = files.find_kernels(None, checkpoint)
     if folder is None:
         raise PinnError(
-            "no kernel surrogates beside the checkpoint, so its distance from the data is unknown: "
+            "no kernel surrogates in the checkpoint's folder, so distances are unknown: "
             "fit them with 'python train.py kernels=on'"
         )
-    # The JSON file has the hash of the file beside it, so the cache's key covers both.
+    # The JSON file has the hash of the tensor file, so the cache's key covers both files.
     found = remembered_value(_distances, folder / "kernels.json", deployment, list(batches))
     return [KernelDistance(**each) for each in found]
 
 
 def outside_inputs(checkpoint: Path, deployment: Deployment) -> dict[str, float]:
-    """Return inputs beyond a checkpoint's training range, in standard deviations, farthest first.
+    """Return the inputs outside the training range, in standard deviations, farthest first.
 
     Raises:
-        PinnError: If the checkpoint cannot be used.
+        PinnError: If the checkpoint is missing or unreadable.
     """
     return remembered_value(_outside, checkpoint, deployment)
 
 
 def _distances(kernels: Path, deployment: Deployment, batches: list[str]) -> list[dict[str, Any]]:
-    from pinn.kernels.surrogates import KernelSurrogates  # imports torch
+    # Imported late, because it loads torch.
+    from pinn.kernels.surrogates import KernelSurrogates
     from pinn.surrogate.uncertainty.held_out import kernel_distance
 
     surrogates = KernelSurrogates.load(kernels.parent)

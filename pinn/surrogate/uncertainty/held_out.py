@@ -1,4 +1,4 @@
-"""Distances of steps from measured kernels, and descriptions of held-out rows by them."""
+"""Distances of steps from measured kernels, and groups of held-out rows by distance."""
 
 from collections.abc import Sequence
 
@@ -18,10 +18,10 @@ from pinn.surrogate.uncertainty.kinds import Situation, kind_of, place_of
 
 # Distance of a step from measured kernels: the mean over its kernels, weighted by their time.
 #
-# A step is composed of kernels. Each is interpolated from measured ones, and its distance is that
-# to the nearest of them in log units. Distances are not fitted to errors of predictions.
+# The times of a step's kernels are interpolated from measured ones. The distance of a kernel is the
+# one to the nearest measured kernel, in log units. Distances are not fitted to prediction errors.
 
-#: Distance of a kernel without any similar measurement: a factor of four in a size.
+#: Distance of a kernel without any comparable measurement: a factor of four in one size.
 UNMEASURED = float(np.log(4.0))
 
 
@@ -30,15 +30,15 @@ def kernel_distance(
 ) -> KernelDistance:
     """Return the distance of one step from measured kernels.
 
-    Not included: the quality of an operator's interpolation, and everything that is no kernel.
+    The quality of an operator's interpolation, and everything other than kernels, is not included.
 
     Args:
         kernels: Fitted surrogates with the sizes that they were fitted to.
-        deployment: Model, GPU and configuration.
+        deployment: Model, GPU and engine configuration.
         batch: Text of the step's batch, as ``parse_batch`` reads it.
 
     Raises:
-        PinnError: If the batch cannot be read or runs no kernel.
+        PinnError: If the batch cannot be read, or runs no kernel.
     """
     used = kernels_used(kernels, deployment, alike([parse_batch(batch)]))
     whole = sum(use.total_seconds for use in used)
@@ -54,9 +54,9 @@ def kernel_distance(
 
 
 def _gpu_gap(use: KernelUse, gpu: GpuSpec) -> float:
-    """Return the larger log ratio, of bandwidth or of arithmetic, to the nearest kernel's GPU.
+    """Return the maximum log ratio, of bandwidth or FLOP/s, to the nearest kernel's GPU.
 
-    0 where the nearest kernel is pooled over several GPUs.
+    It is 0 if the nearest kernel is pooled over several GPUs.
     """
     if use.nearest is None or use.nearest.gpu == gpu.name:
         return 0.0
@@ -69,33 +69,32 @@ def _gpu_gap(use: KernelUse, gpu: GpuSpec) -> float:
     )
 
 
-# Descriptions of held-out rows by what is known of them before they are measured.
+# Descriptions of held-out rows by facts that are known before a measurement.
 
-#: Columns of a description: kind of weights, what is known of the GPU, and total distance from
+#: Columns of a description: type of weights, measurements of the GPU, and total distance from
 #: measured kernels.
 DESCRIPTION = ("kind", "place", "distance")
 
-#: Deployment, its batch as ``pinn.specs.batch.parse_batch`` reads it, and whether serving data of
-#: its GPU are in the training data.
+#: Deployment, its batch as text, and whether serving data of its GPU are in the training data.
 Step = tuple[Deployment, str, bool]
 
 
 def situation(
     kernels: KernelSurrogates, deployment: Deployment, batch: str, gpu_known: bool = True
 ) -> Situation:
-    """Return the situation of a step with these kernels as training data.
+    """Return the facts of a step known before measurement, with these kernels as training data.
 
     Raises:
-        PinnError: If the batch cannot be read or runs no kernel.
+        PinnError: If the batch cannot be read, or runs no kernel.
     """
     return Situation(deployment, kernel_distance(kernels, deployment, batch), gpu_known)
 
 
 def described_steps(kernels: KernelSurrogates, steps: Sequence[Step]) -> pd.DataFrame:
-    """Describe steps with these kernels as training data; some 30 ms each.
+    """Describe steps if these kernels are the training data, in about 30 ms per step.
 
     Returns:
-        One row per step, columns ``DESCRIPTION``.
+        Table with one row per step, columns ``DESCRIPTION``.
     """
     found = [situation(kernels, *step) for step in steps]
     rows = [(kind_of(s.deployment.model), place_of(s), s.distance.total) for s in found]
@@ -103,7 +102,7 @@ def described_steps(kernels: KernelSurrogates, steps: Sequence[Step]) -> pd.Data
 
 
 def decode_step(requests: float, prompt_tokens: float, output_tokens: float) -> str:
-    """Return as text a decode step of all requests, each in the middle of its output."""
+    """Return the text of a decode step in which every request is in the middle of its output."""
     return f"{max(round(requests), 1)} decode @ {max(int(prompt_tokens + output_tokens / 2), 1)}"
 
 

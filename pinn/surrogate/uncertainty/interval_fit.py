@@ -15,29 +15,30 @@ from pinn.surrogate.uncertainty.intervals import HalfWidth, StatedIntervals
 from pinn.surrogate.uncertainty.kinds import kinds_of_errors
 from pinn.surrogate.uncertainty.quantiles import LEVEL, Values, error_law, weighted_quantile
 
-# Half-widths of TPOT, TTFT and E2E: two are fitted, the third and all gains follow from them.
+# Half-widths of TPOT, TTFT and E2E: the first two are fitted; E2E and all gains follow from them.
 #
-# A half-width is a constant: the 90 % quantile of absolute log errors on held-out data, every model
-# on a GPU counting once (split conformal prediction over groups). One half-width is for GPUs with
-# serving data in the training data, from errors on held-out models. Another is for other GPUs, from
-# errors on held-out GPUs too. Each is the widest over its kinds of held-out data, so that a kind
-# with small errors (serving runs at low load) does not narrow the others. Sums of up to 15
-# properties of a deployment were no better (LOG.md of 2026-11-24).
+# A half-width is a constant: the P90 of absolute log errors on held-out data, in which every pair
+# of model and GPU counts once (split conformal prediction over groups). One half-width is for GPUs
+# with serving data in the training data, and is fitted to errors on held-out models. The other is
+# for all other GPUs, and is also fitted to errors on held-out GPUs. Each is the maximum over the
+# types of held-out data, so that a type with small errors (serving runs at low load) does not
+# narrow the others. Sums of up to 15 properties of a deployment were not better (LOG.md of
+# 2026-11-24).
 #
-# An error of the step time moves all metrics in one direction. A gain is the log change of a metric
-# per log change of the step time. It is above 1 in a run whose queues magnify an error, and 1 in a
-# closed loop below saturation. TTFT has a half-width of its own, and the wider of both applies. E2E
-# is a TTFT and the decodes after it, so its ends are the sums of theirs.
+# An error of the step time changes all metrics in the same direction. A gain is the log change of a
+# metric per log change of the step time. It is above 1 if queues magnify an error, and 1 in a
+# closed loop below saturation. TTFT has its own half-width, and the wider of the two applies. E2E
+# is a TTFT followed by decodes, so the ends of its interval are the sums of theirs.
 
-#: Metrics with an interval; ITL is another name of TPOT's mean.
+#: Metrics with an interval; the mean ITL has TPOT's.
 METRICS = ("tpot", "ttft", "e2e")
 
-#: Columns of a table of errors with each metric's gain per step time.
+#: Columns of a table of errors with the gain of each metric per step time.
 GAINS = tuple(f"{metric}_gain" for metric in METRICS)
 
 
 def left_out_column(split: str) -> str | None:
-    """Return the column that a kind of split holds out, of training and calibration alike, or None.
+    """Return the column that a split holds out of training and of calibration, or None.
 
     >>> left_out_column("leave-one-gpu-and-its-kernels-out")
     'gpu'
@@ -48,7 +49,7 @@ def left_out_column(split: str) -> str | None:
 
 
 def fit_half_widths(errors: pd.DataFrame, level: float = LEVEL) -> dict[str, HalfWidth]:
-    """Fit the half-widths of the prediction intervals of step time (TPOT) and TTFT.
+    """Return the half-widths of the prediction intervals of step time (TPOT) and TTFT.
 
     Args:
         errors: One row per measurement, with the columns ``split``, ``shape`` (equal for models of
@@ -80,9 +81,9 @@ def _fit(errors: pd.DataFrame, metric: str, level: float) -> HalfWidth:
 
 
 def row_weights(errors: pd.DataFrame) -> Values:
-    """Return weights that add up to 1: by groups, in a group by splits, in a split by rows.
+    """Return weights that add up to 1, equal by group, then by split, then by row.
 
-    A model's shape on a GPU is a group.
+    A group is one model shape on one GPU.
 
     >>> rows = pd.DataFrame({"shape": list("aaab"), "gpu": "H100", "split": [1, 1, 2, 1]})
     >>> row_weights(rows).tolist()
@@ -96,12 +97,12 @@ def row_weights(errors: pd.DataFrame) -> Values:
 
 
 def half_widths(found: Mapping[str, HalfWidth], rows: pd.DataFrame) -> dict[str, Values]:
-    """Return log half-widths of every metric.
+    """Return the log half-width of every row, by metric.
 
     Args:
         found: Half-widths of ``pinn.surrogate.uncertainty.intervals.METRICS``.
         rows: Table with the columns ``split``, ``GAINS``, and ``ttft_share`` of the predicted E2E.
-            The GPU of a row is known unless its split holds it out.
+            A GPU counts as known unless the row's split holds it out.
     """
     known = rows["split"].map(lambda split: left_out_column(split) != "gpu").to_numpy(bool)
     step, ttft = (np.where(known, found[m].known, found[m].unknown) for m in intervals.METRICS)
@@ -111,7 +112,7 @@ def half_widths(found: Mapping[str, HalfWidth], rows: pd.DataFrame) -> dict[str,
     return {"tpot": moved["tpot"], "ttft": ttft, "e2e": np.log(np.exp(moved["e2e"]) + beyond)}
 
 
-# Coverage: intervals of each held-out part are calibrated on the others.
+# Coverage: intervals of each held-out part are calibrated on all other parts.
 
 #: Nominal levels of the calibration curve.
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
@@ -123,18 +124,18 @@ _ROW = ["split", "row_id", "model", "shape", "gpu", "group"]
 def nested_intervals(errors: pd.DataFrame, level: float = LEVEL) -> pd.DataFrame:
     """Return half-widths for each held-out row, calibrated without its model or its GPU.
 
-    A part that is held out of training is also held out of the calibration, in every split and with
-    every choice made there. For a held-out model, that is all rows of models of its shape, on any
-    GPU. For a held-out GPU, it is that GPU's rows of any model.
+    A part that is held out of training is also held out of the calibration, in every split and for
+    every choice made in it. For a held-out model, the part is all rows of models of its shape, on
+    any GPU. For a held-out GPU, it is all rows of this GPU.
 
     Args:
         errors: Errors of one or more experiments, with the columns
             ``pinn.evaluation.crossvalidation.COLUMNS``.
-        level: Share of measurements to cover.
+        level: Share of measurements that the intervals must cover.
 
     Returns:
-        Columns ``split``, ``row_id``, ``model``, ``shape``, ``gpu``, ``group``, ``left_out``,
-        ``metric``, ``level``, ``error``, ``half`` and ``covered``.
+        Table with columns ``split``, ``row_id``, ``model``, ``shape``, ``gpu``, ``group``,
+        ``left_out``, ``metric``, ``level``, ``error``, ``half`` and ``covered``.
     """
     found: list[pd.DataFrame] = []
     for left_out, rest, test in left_out_parts(errors):
@@ -153,7 +154,7 @@ def nested_intervals(errors: pd.DataFrame, level: float = LEVEL) -> pd.DataFrame
 
 
 def left_out_parts(errors: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame, pd.DataFrame]]:
-    """Yield each held-out part's name, the rows that may calibrate it, and its own rows."""
+    """Yield each held-out part: its name, the rows that may calibrate it, and its own rows."""
     columns = errors["split"].map({s: left_out_column(s) for s in errors["split"].unique()})
     for column in ("shape", "gpu"):
         evaluated = errors[columns == column]
@@ -163,16 +164,16 @@ def left_out_parts(errors: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame, pd
 
 
 def coverage_table(evaluated: pd.DataFrame) -> pd.DataFrame:
-    """Return coverage and width per kind of split and metric: for all and for each model or GPU.
+    """Return coverage and width by split and metric: for all data, and for each model or GPU.
 
-    For all, every model counts once, however many rows it has: coverage is the mean of the models'
-    coverages, width the mean of their widths. ``median_width`` is the median over all rows. For one
-    model or GPU, coverage and width are over its rows.
+    For all data, every model counts once: coverage is the mean of the models' coverages, and width
+    the mean of their widths. ``median_width`` is the median over all rows. For one model or GPU,
+    coverage and width are over its rows.
 
     Returns:
-        Columns ``split``, ``metric``, ``part`` (``all``, ``model`` or ``gpu``), ``name``, ``n``,
-        ``coverage``, ``row_coverage`` (share of rows), ``lowest`` (coverage of the worst model),
-        ``width`` and ``median_width``; widths are (upper - lower) / predicted.
+        Table with columns ``split``, ``metric``, ``part`` (``all``, ``model`` or ``gpu``),
+        ``name``, ``n``, ``coverage``, ``row_coverage`` (share of rows), ``lowest`` (coverage of the
+        worst model), ``width`` and ``median_width``; widths are (upper - lower) / predicted.
     """
     evaluated = evaluated.assign(width=2 * np.sinh(evaluated["half"]))
     rows = []
@@ -188,7 +189,7 @@ def coverage_table(evaluated: pd.DataFrame) -> pd.DataFrame:
 
 
 def _coverage(part: pd.DataFrame, by: str) -> dict[str, float]:
-    """Return the coverage of a part, every one of its groups counting once."""
+    """Return the coverage of a part, in which every group of ``by`` counts once."""
     groups = part.groupby(by)
     coverage = groups["covered"].mean()
     return {
@@ -205,7 +206,7 @@ def calibration_curve(errors: pd.DataFrame) -> pd.DataFrame:
     """Return the coverage of nested intervals at every level of ``LEVELS``.
 
     Returns:
-        Table of :func:`coverage_table` with a column ``level``.
+        Table of :func:`coverage_table` with an additional column ``level``.
     """
     tables = [
         coverage_table(nested_intervals(errors, level)).assign(level=level) for level in LEVELS
@@ -225,12 +226,13 @@ def calibrate(
     """Calibrate intervals on all held-out data, and evaluate them by nested calibrations.
 
     Args:
-        errors: Errors as ``pinn.evaluation.crossvalidation.held_out_errors`` and
-            ``pinn.evaluation.folds.run_error_rows`` return them, of one or more experiments.
-        coefficient_changes: Changes as
-            ``pinn.surrogate.uncertainty.coefficient_changes.coefficient_changes`` returns them.
+        errors: Errors of one or more experiments, as
+            ``pinn.evaluation.crossvalidation.held_out_errors`` and
+            ``pinn.evaluation.folds.run_error_rows`` return them.
+        coefficient_changes: Table of
+            :func:`pinn.surrogate.uncertainty.coefficient_changes.coefficient_changes`.
         checkpoint: Checkpoint that the intervals belong to.
-        sources: Experiments behind the errors, for the record.
+        sources: Experiments that the errors are from, stored with the intervals.
     """
     evaluated = nested_intervals(errors)
     found = fit_half_widths(errors)
@@ -250,7 +252,7 @@ def calibrate(
 
 
 def coefficient_half_widths(changes: pd.DataFrame) -> dict[str, float]:
-    """Return the quantile of each coefficient's absolute log change, every group counting once."""
+    """Return the quantile of each coefficient's absolute log change; every group counts once."""
     weight = row_weights(changes)
     sizes = changes[list(NAMES)].abs()
     return {name: weighted_quantile(sizes[name].to_numpy(), weight, LEVEL) for name in NAMES}

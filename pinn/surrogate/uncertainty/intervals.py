@@ -1,6 +1,6 @@
-"""Intervals calibrated on held-out data, wider where less is known; their file beside a checkpoint.
+"""Intervals that are calibrated on held-out data, and their file in the checkpoint's folder.
 
-Intervals of a step's time, and the sentence about what widens them, are included.
+Intervals of step times, and the sentence about what widens them, are included.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from pinn.surrogate.uncertainty.kinds import KindErrors
 from pinn.surrogate.uncertainty.quantiles import LEVEL, ErrorLaw
 from pinn.surrogate.uncertainty.widths import TRAITS, Widths, trait_words
 
-# Intervals are kept in a small JSON file beside the checkpoint that they belong to.
+# Intervals are stored in a small JSON file in the folder of their checkpoint.
 
 SCHEMA = "pinn intervals 4"
 
-#: Keys of a checkpoint's metadata that its intervals repeat.
+#: Keys of a checkpoint's metadata that are repeated in the file of its intervals.
 BELONGS = ("recipe_sha256", "data_sha256")
 
-#: Part of the coefficients -> metric whose error its coefficients share.
+#: Metric whose error is added to the interval of each part of the coefficients.
 _COMMON = {"beta": "tpot", "alpha": "ttft"}
 
-#: Metrics that have a half-width.
+#: Metrics that have a half-width of their own.
 METRICS = ("tpot", "ttft")
 
 Ends = tuple[float, float]
@@ -41,7 +41,7 @@ class HalfWidth:
 
     Attributes:
         known: Half-width on a GPU with serving data in the training data.
-        unknown: Half-width on another GPU.
+        unknown: Half-width on any other GPU.
     """
 
     known: float
@@ -54,16 +54,17 @@ class StatedIntervals:
 
     Attributes:
         checkpoint_sha256: SHA-256 of the checkpoint's file.
-        half_widths: ``tpot`` (step time) and ``ttft`` -> log half-width of a held-out model.
-        widths: Factors of half-widths by traits and metric; none before they are fitted.
-        coefficients: ``beta.NAME`` and ``alpha.NAME`` -> log half-width of its own change.
-        kinds: Errors of held-out rows by kind.
-        errors: ``tpot`` -> values of an :class:`ErrorLaw`.
+        half_widths: Log half-widths of held-out models, by metric: ``tpot`` (step time), ``ttft``.
+        widths: Factors of half-widths by trait and metric; empty before they are fitted.
+        coefficients: Log half-width of each coefficient's own change, by ``beta.NAME`` or
+            ``alpha.NAME``.
+        kinds: Errors of held-out rows by type of weights and measurements of the GPU.
+        errors: Values of an :class:`ErrorLaw`, by metric (``tpot``).
         belongs: ``recipe_sha256`` and ``data_sha256`` of the checkpoint.
-        sources: Experiments behind the intervals, for the record.
-        coverage: Rows of ``pinn.surrogate.uncertainty.interval_fit.coverage_table``: nested, never
-            in-sample.
-        level: Share of measurements that intervals are to cover.
+        sources: Experiments that the intervals were calibrated on.
+        coverage: Rows of ``pinn.surrogate.uncertainty.interval_fit.coverage_table``, from nested
+            calibrations.
+        level: Share of measurements that intervals must cover.
     """
 
     checkpoint_sha256: str
@@ -78,17 +79,17 @@ class StatedIntervals:
     widths: Widths = field(default_factory=Widths)
 
     def half_width(self, metric: str, deployment: Deployment, gpu_known: bool) -> float:
-        """Return the log half-width of ``tpot`` or ``ttft``.
+        """Return the log half-width of a metric's interval for a deployment.
 
         Args:
             metric: ``tpot`` or ``ttft``.
             deployment: Deployment that is predicted.
-            gpu_known: Whether serving data of its GPU are in the checkpoint's training data.
+            gpu_known: Whether serving data of the GPU are in the checkpoint's training data.
         """
         return self.log_half_widths(deployment, gpu_known)[metric]
 
     def log_half_widths(self, deployment: Deployment, gpu_known: bool) -> dict[str, float]:
-        """Return ``tpot`` and ``ttft`` -> :meth:`half_width`."""
+        """Return the :meth:`half_width` of ``tpot`` and of ``ttft``, by metric."""
         factor, levels = self.widths.of(deployment, gpu_known), self.widths.levels
         return {
             metric: levels.get(metric, 1.0) * factor * (half.known if gpu_known else half.unknown)
@@ -96,7 +97,7 @@ class StatedIntervals:
         }
 
     def wider_for(self, deployment: Deployment, gpu_known: bool) -> str:
-        """Return a sentence on the traits that widen a deployment's intervals; empty for none."""
+        """Return a sentence on the traits that widen a deployment's intervals, or nothing."""
         found = self.widths.reasons(deployment, gpu_known)
         named = ", ".join(
             f"{factor:.1f}x for {trait_words(name)}" for name, factor in found.items()
@@ -104,7 +105,7 @@ class StatedIntervals:
         return f"Intervals are widened: {named}." if named else ""
 
     def error_law(self, metric: str) -> ErrorLaw:
-        """Return the distribution of measured times around predicted ones."""
+        """Return the distribution of measured times relative to predicted times."""
         return ErrorLaw(tuple(self.errors[metric]))
 
     def coefficient_intervals(
@@ -112,12 +113,11 @@ class StatedIntervals:
     ) -> dict[str, Ends]:
         """Return the ends of the intervals of coefficients, such as ``beta.gemm``; 0 stays 0.
 
-        Two parts add up in quadrature. One is the coefficient's own change when a group becomes
-        known. The other is the error of the metric that it enters, TPOT for beta and TTFT for
-        alpha.
+        Two parts are added in quadrature: the change of the coefficient when a group becomes known,
+        and the error of the metric that the coefficient affects (TPOT for beta, TTFT for alpha).
 
         Args:
-            values: Name -> coefficient.
+            values: Coefficients by name.
             half_widths: Half-widths as :meth:`log_half_widths` returns them.
         """
         common = {kind: half_widths[metric] for kind, metric in _COMMON.items()}
@@ -128,30 +128,30 @@ class StatedIntervals:
 
 
 def around(value: float, half: float) -> Ends:
-    """Return a value's ends at a log half-width."""
+    """Return both ends of an interval around a value, from its log half-width."""
     return value * math.exp(-half), value * math.exp(half)
 
 
 def calibration_path(checkpoint: Path) -> Path:
-    """Return the path of a checkpoint's intervals."""
+    """Return the path of the file with a checkpoint's intervals."""
     return checkpoint.with_suffix(".intervals.json")
 
 
 def write_calibration(found: StatedIntervals, path: Path) -> None:
-    """Write the intervals' file; it appears whole or not at all."""
+    """Write the file of intervals; it is replaced atomically."""
     values = dict(vars(found))
     files.write_json_file(path, {"schema": SCHEMA, **values.pop("belongs"), **values}, indent=1)
 
 
 def read_calibration(checkpoint: Path) -> StatedIntervals:
-    """Read the intervals of a checkpoint.
+    """Return the intervals of a checkpoint.
 
     Raises:
-        PinnError: If there are none beside it, or they belong to another checkpoint or layout.
+        PinnError: If its folder has no intervals, or they belong to another checkpoint or layout.
     """
     path = calibration_path(checkpoint)
     if not path.is_file():
-        raise PinnError(f"no intervals at {path}: an experiment that holds models out writes them")
+        raise PinnError(f"no intervals at {path}: run an experiment that holds out models")
     tree = documents.read_json(path)
     try:
         if (
@@ -160,7 +160,7 @@ def read_calibration(checkpoint: Path) -> StatedIntervals:
             or set(tree["half_widths"]) != set(METRICS)
             or not set(tree["widths"]["traits"]) <= set(TRAITS)
         ):
-            raise PinnError(f"{path} is of another version: calibrate the checkpoint again")
+            raise PinnError(f"{path} has another format version: calibrate the checkpoint again")
         if tree["checkpoint_sha256"] != files.file_sha256(checkpoint):
             other = f"{path} belongs to another checkpoint than {checkpoint}"
             raise PinnError(f"{other}: calibrate this one")
@@ -181,9 +181,9 @@ def read_calibration(checkpoint: Path) -> StatedIntervals:
 
 
 def step_half_width(half_widths: Mapping[str, float], batch: str) -> float:
-    """Return the half-width of a step's interval in log units; with prefill work the wider of two.
+    """Return the log half-width of a step's interval; with prefill work, the wider of two.
 
-    The half-width of steps with prompts comes from errors of TTFT, that of all steps from TPOT.
+    The half-width of steps with prompts is from errors of TTFT, the one of all steps from TPOT.
 
     Args:
         half_widths: Half-widths of the deployment (:meth:`StatedIntervals.log_half_widths`).

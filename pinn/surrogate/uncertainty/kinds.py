@@ -1,4 +1,4 @@
-"""Kinds of predictions, and the errors of held-out data of each kind."""
+"""Types of predictions, and the errors of held-out data of each type."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     import pandas as pd
 from pinn.surrogate.uncertainty.distance import KernelDistance, gpu_is_known, locate
 
-# Kinds of predictions as text, and the errors of held-out rows of each kind.
+# Types of predictions as text, and the errors of held-out rows of each type.
 
-#: Largest share of a step's kernel time measured on other GPUs at which a GPU's kernels count as
-#: measured.
+#: Maximum share of a step's kernel time that is measured on other GPUs, if the kernels of the
+#: step's GPU count as measured.
 _ELSEWHERE = 0.5
 
 MEASURED = "a measured GPU"
@@ -29,16 +29,16 @@ UNSERVED = "a GPU without serving data"
 
 UNMEASURED = "a GPU without such kernels or serving data"
 
-#: Stands for all kinds or all places.
+#: Value that means all types of weights, or all GPUs.
 ANY = "any"
 
 
 @dataclass(frozen=True)
 class Situation:
-    """Facts of a step that are known before it is measured.
+    """Facts of a step that are known before a measurement.
 
     Attributes:
-        deployment: Model, GPU and configuration.
+        deployment: Model, GPU and engine configuration.
         distance: Distance of the step from measured kernels.
         gpu_known: Whether serving data of this GPU are in the training data.
     """
@@ -50,16 +50,16 @@ class Situation:
 
 @dataclass(frozen=True)
 class KindErrors:
-    """Errors of held-out rows of one kind.
+    """Errors of held-out rows with one type of weights and one state of the GPU's measurements.
 
     Attributes:
-        kind: Kind of weights, such as ``4-bit experts``; or ``any``.
-        place: What was known of the GPU; or ``any``.
+        kind: Type of weights, such as ``4-bit experts``; or ``any``.
+        place: What had been measured on the GPU; or ``any``.
         rows: Number of rows.
         models: Number of models among the rows.
-        median: Median absolute relative error of TPOT.
-        p90: 90th percentile of the absolute relative error of TPOT.
-        farthest: Largest distance from measured kernels among the rows.
+        median: Median APE of TPOT, as a fraction.
+        p90: P90 of the absolute relative error of TPOT, as a fraction.
+        farthest: Maximum distance from measured kernels among the rows.
     """
 
     kind: str
@@ -72,13 +72,13 @@ class KindErrors:
 
     @property
     def words(self) -> str:
-        """Return the kind and the place as text."""
+        """Return the type of weights and the GPU's measurements as text."""
         what = "all held-out data" if self.kind == ANY else self.kind
         return what if self.place == ANY else f"{what} on {self.place}"
 
 
 def kind_of(model: ModelSpec) -> str:
-    """Return the bits of most of a model's weights, and whether they are experts, in words.
+    """Return the bits of most of a model's weights, and whether these are experts, as text.
 
     >>> from pinn.specs.catalog import load_model
     >>> kind_of(load_model("openai/gpt-oss-120b")), kind_of(load_model("Qwen/Qwen3-8B"))
@@ -90,7 +90,7 @@ def kind_of(model: ModelSpec) -> str:
 
 
 def weight_bits(found: Precision) -> int:
-    """Return the bits of a weight without its share of the scales: 32, 16, 8 or 4."""
+    """Return the bits per weight, without its share of the scales: 32, 16, 8 or 4."""
     return next(bits for bits in (32, 16, 8, 4) if 8 * found.bytes_per_weight >= bits)
 
 
@@ -102,7 +102,7 @@ def place_of(situation: Situation) -> str:
 
 
 def kinds_of_errors(errors: pd.DataFrame) -> list[KindErrors]:
-    """Return errors of every kind at every place, then of kinds at any place, then of all rows.
+    """Return errors by type of weights and GPU state, then by type of weights, then of all rows.
 
     Args:
         errors: Table with the columns ``kind``, ``place``, ``shape``, ``distance`` and ``tpot``, a
@@ -125,16 +125,16 @@ def _summed_up(kind: str, place: str, part: pd.DataFrame) -> KindErrors:
 
 
 def nearest_kind(kinds: Sequence[KindErrors], kind: str, place: str) -> KindErrors:
-    """Return the errors of a kind; else of the same weights at any place, else of all rows."""
+    """Return the errors for given weights and GPU state; else for the weights, else of all rows."""
     wanted = [(kind, place), (kind, ANY), (ANY, ANY)]
     of = {(k.kind, k.place): k for k in kinds}
     return next(of[key] for key in wanted if key in of)
 
 
-# Situation of one step.
+# Situation of one step: facts that are known before a measurement.
 
 
 def situation_of(checkpoint: Path, deployment: Deployment, batch: str) -> Situation:
-    """Return what is known of a step: its deployment, distance and GPU."""
+    """Return the known facts of a step: its deployment, distance and measurements of its GPU."""
     distance = locate(checkpoint, deployment, batch)
     return Situation(deployment, distance, gpu_is_known(checkpoint, deployment))

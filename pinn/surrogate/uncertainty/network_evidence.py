@@ -30,10 +30,10 @@ def network_evidence(
     """Return the evidence for coefficients of a network.
 
     Args:
-        checkpoint: Checkpoint of the network, with intervals and kernel surrogates beside it.
+        checkpoint: Checkpoint of the network; its folder has intervals and kernel surrogates.
         found: Coefficients that the network predicts.
         deployment: Deployment of the coefficients.
-        batches: Batches to time.
+        batches: Batches whose step times are predicted.
     """
     distance, outside = _distance(checkpoint, deployment)
     try:
@@ -61,7 +61,7 @@ def network_evidence(
 
 
 def _learned(found: CoefficientSet) -> dict[str, float]:
-    """Return the coefficients that were fitted to data, by their full names."""
+    """Return the coefficients that were fitted to data, by ``beta.NAME`` or ``alpha.NAME``."""
     values = found.coefficients.values[0].tolist()
     taught = [True] * len(found.beta) + found.taught.tolist()
     return {n: v for n, v, known in zip(NAMES, values, taught, strict=True) if known}
@@ -100,14 +100,14 @@ def _distance_words(
 ) -> str:
     text = f"The nearest measured deployment is {nearest}, {away:.1f} standard deviations away."
     if span:
-        text += f" Models held out in the evaluation lay {span[0]:.1f} to {span[1]:.1f} away."
+        text += f" Models held out in the evaluation were {span[0]:.1f} to {span[1]:.1f} away."
     if not outside:
-        return f"{text} Every feature lies inside the training range."
+        return f"{text} Every feature is inside the training range."
     return f"{text} Outside the training range: {named_inputs(outside)}."
 
 
 def _far(stated: StatedIntervals, distance: float) -> list[str]:
-    """Return a mark where a batch's kernels are farther from measured ones than any held out."""
+    """Return a mark if a batch's kernels are farther from measured ones than any held out."""
     farthest = max(kind.farthest for kind in stated.kinds)
     if distance <= farthest:
         return []
@@ -118,29 +118,29 @@ def _far(stated: StatedIntervals, distance: float) -> list[str]:
     ]
 
 
-# Sentences about the error to expect of a prediction.
+# Sentences about the expected error of a prediction.
 
-#: Largest number of inputs that a sentence names.
+#: Maximum number of inputs that a sentence names.
 _NAMED = 4
 
 _UNSERVED = (
-    "Some of this model's kinds of layers were not measured in any server: expect larger errors."
+    "Some of this model's layer types were not measured in any server: expect larger errors."
 )
 
 
 def describe_trust(
     situation: Situation, outside: Mapping[str, float], calibration: StatedIntervals
 ) -> dict[str, Any]:
-    """Return the errors of held-out data of the same kind, ready for JSON.
+    """Return the errors of held-out data of the same type, ready for JSON.
 
     Args:
-        situation: Situation of the step that stands for the whole deployment.
-        outside: Inputs beyond the training range, in standard deviations, farthest first.
+        situation: Situation of the step that represents the whole deployment.
+        outside: Inputs outside the training range, in standard deviations, farthest first.
         calibration: Intervals of the checkpoint.
 
     Returns:
         ``kind`` of weights, ``place`` (what is known of the GPU), ``kernel_distance``, its parts
-        ``by_operator``, ``beyond_left_out`` (whether it is farther than every held-out row) and
+        ``by_operator``, ``beyond_left_out`` (whether it is farther than all held-out rows) and
         ``sentence``.
     """
     farthest = max(kind.farthest for kind in calibration.kinds)
@@ -164,7 +164,7 @@ def describe_trust(
 
 
 def _shown(situation: Situation, calibration: StatedIntervals) -> str:
-    """Return a sentence with the errors of held-out rows of the kind, or of the nearest kind."""
+    """Return a sentence with the errors of held-out rows of the same or the nearest type."""
     kind, place = kind_of(situation.deployment.model), place_of(situation)
     found = nearest_kind(calibration.kinds, kind, place)
     models = "1 model" if found.models == 1 else f"{found.models} models"
@@ -191,6 +191,6 @@ def _stretch_words(situation: Situation, farthest: float, beyond: bool) -> str:
 
 
 def named_inputs(outside: Mapping[str, float]) -> str:
-    """Return inputs beyond the training range and by how much, the first few by name."""
+    """Return the inputs outside the training range and their distances; only the first few."""
     named = ", ".join(f"{name} ({by:+.1f})" for name, by in list(outside.items())[:_NAMED])
     return f"{named} and {len(outside) - _NAMED} more" if len(outside) > _NAMED else named

@@ -1,4 +1,4 @@
-"""Quantiles of held-out errors (split conformal prediction), and probability to meet a limit."""
+"""Quantiles of held-out errors (split conformal prediction), and probability of meeting a limit."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-# Quantiles of errors of held-out groups, in which every group counts once.
+# Quantiles of the errors of held-out groups, in which every group counts once.
 #
-# A group is a model on a GPU; models of equal shape are one. Its rows differ only in load and
-# share their error, so each group counts once, however many rows it has and however many splits
-# hold it out.
+# A group is a model on a GPU; models of equal shape are one model. The rows of a group differ only
+# in load and share their error. Each group therefore counts once, with any number of rows and
+# splits.
 #
-# Few groups guarantee little: split conformal prediction covers a new exchangeable group with 90 %
-# only from nine groups on (``ceil(0.9 (n + 1)) <= n``). A dozen pairs of model and GPU are not
-# exchangeable, since they share a few models. So 90 % is an average over groups like these, not a
-# guarantee for each of them; half of the rows of an unseen model can lie outside.
+# A few groups guarantee little: split conformal prediction covers a new exchangeable group with 90
+# % only from nine groups on (``ceil(0.9 (n + 1)) <= n``). A dozen pairs of model and GPU are not
+# exchangeable, since they share a few models. Thus 90 % is an average over groups like these, and
+# not guaranteed for each of them: half of the rows of an unseen model can be outside.
 
 #: Share of values that intervals should cover.
 LEVEL = 0.9
 
-#: Ratio of half of a 90 % interval to the standard deviation for normal errors.
+#: Ratio of the half-width of a 90 % interval to the standard deviation, for normal errors.
 NORMAL_QUANTILE = 1.645
 
 Values = Float[np.ndarray, " n"]
 
 
 def weighted_quantile(values: Values, weight: Values, level: float) -> float:
-    """Return the smallest value up to which at least a share ``level`` of the weight lies.
+    """Return the smallest value that at least a share ``level`` of the weight does not exceed.
 
     >>> weighted_quantile(np.array([3.0, 1.0, 2.0]), np.ones(3), 0.6)
     2.0
@@ -43,13 +43,13 @@ def weighted_quantile(values: Values, weight: Values, level: float) -> float:
 
 # Probability that a measured time meets its limit.
 #
-# Held-out rows have the distribution of log(measured / predicted), in half-widths of each row's
-# interval. A prediction's own half-width scales such an error to one of its own time. This is a
+# The errors of held-out rows, log(measured / predicted) in units of each row's half-width, are a
+# distribution. The half-width of a prediction scales this distribution to its own time. This is a
 # conformal predictive distribution (Vovk et al. 2019, "Nonparametric predictive distributions based
-# on conformal prediction"). So the probability of meeting a limit falls gradually near the
-# limit, and no margin has to be chosen.
+# on conformal prediction"). Near the limit, the probability of meeting it thus falls gradually, and
+# no margin has to be chosen.
 
-#: Number of equally likely errors that represent a distribution, each the middle of its share.
+#: Number of equally likely errors that represent a distribution; each is the middle of its share.
 COUNT = 20
 
 _SHARES = (np.arange(COUNT) + 0.5) / COUNT
@@ -57,7 +57,7 @@ _SHARES = (np.arange(COUNT) + 0.5) / COUNT
 
 @dataclass(frozen=True)
 class ErrorLaw:
-    """Distribution of measured times around predicted ones.
+    """Distribution of measured times relative to predicted times.
 
     Attributes:
         errors: Equally likely values of log(measured / predicted), in half-widths of the interval.
@@ -69,7 +69,7 @@ class ErrorLaw:
         """Return the probability that a time meets its limit.
 
         Args:
-            excess: Predicted time as a share of its limit.
+            excess: Ratio of the predicted time to its limit.
             half: Log half-width of the prediction's interval.
 
         >>> ErrorLaw((-1.0, 0.0, 1.0, 2.0)).chance(np.array([0.9, 1.0]), np.array([0.1, 0.1]))
@@ -79,12 +79,12 @@ class ErrorLaw:
         return (times <= 1).mean(axis=-1)
 
     def held(self, holds: Callable[[float], bool]) -> float:
-        """Return the probability that limits are met which only a trial can tell, by bisection.
+        """Return the probability of meeting limits that only a simulation can check, by bisection.
 
         Args:
-            holds: Function of an error in half-widths that returns whether the limits are met with
-                times changed by it. If they are met with some times, they are met with shorter
-                ones.
+            holds: Function of an error in half-widths that returns whether the limits are met if
+                all times are changed by this error. If limits are met, they must also be met with
+                shorter times.
 
         >>> ErrorLaw((-1.0, 0.0, 1.0, 2.0)).held(lambda error: error < 1.5)
         0.75
@@ -98,7 +98,7 @@ def error_law(errors: Values, half: Values, weight: Values) -> ErrorLaw:
 
     Args:
         errors: log(measured / predicted) of each row.
-        half: Log half-widths of the rows' intervals.
+        half: Log half-width of each row's interval.
         weight: Weight of each row.
     """
     scaled = errors / half

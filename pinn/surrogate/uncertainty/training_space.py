@@ -12,19 +12,19 @@ from pinn.engines.deployment import Deployment
 from pinn.surrogate.checkpoint import Checkpoint
 from pinn.surrogate.featurizer import DESCRIPTORS, MIN_SCALE, RATES, featurize
 
-# Distance of deployments from the measured ones in a checkpoint's training data.
+# Distance of deployments from the measured deployments in a checkpoint's training data.
 
 
 @dataclass(frozen=True)
 class Distances:
-    """Distances of ``n`` deployments from the training inputs, in their standard deviations.
+    """Distances of ``n`` deployments from the training inputs, in standard deviations.
 
     Attributes:
-        nearest: Index of the nearest measured deployment; -1 where the checkpoint has none.
-        distance: Euclidean distance to the nearest over all features and log rates; NaN without
-            one.
+        nearest: Index of the nearest measured deployment; -1 if the checkpoint has none.
+        distance: Euclidean distance to the nearest one over all features and log rates; NaN if
+            there is none.
         outside: Distance of each feature, then each rate, from the training range: negative below
-            it, positive above, 0 inside.
+            the range, positive above, 0 inside.
     """
 
     nearest: Int[np.ndarray, " n"]
@@ -32,7 +32,7 @@ class Distances:
     outside: Float[np.ndarray, "n inputs"]
 
     def outside_names(self, row: int) -> dict[str, float]:
-        """Return the inputs of one deployment that leave the training range, farthest first."""
+        """Return one deployment's inputs outside the training range, farthest first."""
         found = zip((*DESCRIPTORS, *RATES), self.outside[row].tolist(), strict=True)
         away = [(name, value) for name, value in found if abs(value) > _ROUNDING]
         return dict(sorted(away, key=lambda item: -abs(item[1])))
@@ -48,10 +48,10 @@ class TrainingSpace:
     Attributes:
         anchors: Standardized inputs, one row per measured deployment.
         names: Name of each deployment.
-        centre: Means that are subtracted from raw inputs.
-        scale: Scales that divide centred inputs.
-        low: Smallest standardized value of each input in training.
-        high: Largest standardized value of each input in training.
+        centre: Means that are subtracted from the inputs.
+        scale: Standard deviations that centered inputs are divided by.
+        low: Minimum of each standardized input in the training data.
+        high: Maximum of each standardized input in the training data.
     """
 
     anchors: Float[np.ndarray, "m inputs"]
@@ -62,7 +62,7 @@ class TrainingSpace:
     high: Float[np.ndarray, " inputs"]
 
     def locate(self, deployments: Sequence[Deployment]) -> Distances:
-        """Return each deployment's distance from the nearest measured one."""
+        """Return each deployment's distance from the nearest measured deployment."""
         at = (np.concatenate(featurize(deployments), axis=1) - self.centre) / self.scale
         outside = np.minimum(at - self.low, 0.0) + np.maximum(at - self.high, 0.0)
         if not len(self.anchors):
@@ -73,10 +73,10 @@ class TrainingSpace:
         return Distances(nearest, distance[np.arange(len(at)), nearest], outside)
 
     def held_out_distances(self) -> Float[np.ndarray, " m"]:
-        """Return the distance of each measured deployment to the nearest one of another model.
+        """Return each measured deployment's distance to the nearest one of another model.
 
-        Models that an evaluation held out were at these distances from the training data. Empty
-        where all deployments are of one model.
+        In an evaluation that holds out models, these are the distances of the held-out models. The
+        result is empty if all deployments are of one model.
         """
         models = np.array([name.rpartition(" on ")[0] for name in self.names])
         if len(set(models.tolist())) < 2:
@@ -87,7 +87,7 @@ class TrainingSpace:
 
 
 def training_space(checkpoint: Checkpoint) -> TrainingSpace:
-    """Return the training data of a checkpoint, standardized as by its network; rates likewise."""
+    """Return the training inputs of a checkpoint, standardized as in its network."""
     of, raw, d = checkpoint.network.input_scale, checkpoint.anchors, len(DESCRIPTORS)
     rates = raw[:, d:] if len(raw) else np.zeros((1, len(RATES)))
     rate_scale = np.maximum(rates.std(0), MIN_SCALE)
@@ -102,6 +102,6 @@ def training_space(checkpoint: Checkpoint) -> TrainingSpace:
 def _pairwise(
     a: Float[np.ndarray, "n inputs"], b: Float[np.ndarray, "m inputs"]
 ) -> Float[np.ndarray, "n m"]:
-    """Return Euclidean distances by the expanded square, without an array over both and inputs."""
+    """Return Euclidean distances from the expanded square, which needs less memory."""
     squares = (a**2).sum(1)[:, None] + (b**2).sum(1) - 2 * a @ b.T
     return np.sqrt(np.maximum(squares, 0.0))

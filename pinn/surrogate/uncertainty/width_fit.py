@@ -1,11 +1,12 @@
-"""Fit of interval widths to traits of a deployment, and its score.
+"""Fit of interval widths to traits of a deployment, and the score of the fit.
 
-Half-widths of held-out models are constants by metric and kind of GPU (``interval_fit``), quantiles
-of errors on vLLM. Held-out groups of other engines, GPUs and sizes show how errors depend on traits
-of a deployment. Logs of absolute errors over the constant are regressed on the traits, with a level
-for each metric (ridge). Then a factor for each metric makes the intervals cover their level of all
-groups (split conformal prediction: Lei et al. (2018), "Distribution-free predictive inference for
-regression", section 5.2, with errors in units of the half-width).
+Half-widths for held-out models are constants by metric and state of the GPU's measurements
+(``interval_fit``), quantiles of errors on vLLM. Held-out groups of other engines, GPUs and sizes
+show how errors depend on traits of a deployment. The logs of absolute errors, divided by the
+constant, are regressed on the traits, with a level per metric (ridge). Then one factor per metric
+makes the intervals cover their level of all groups (split conformal prediction: Lei et al. (2018),
+"Distribution-free predictive inference for regression", section 5.2, with errors in units of the
+half-width).
 """
 
 import numpy as np
@@ -15,11 +16,11 @@ from jaxtyping import Bool, Float
 from pinn.surrogate.uncertainty.quantiles import LEVEL, weighted_quantile
 from pinn.surrogate.uncertainty.widths import TRAITS, Widths
 
-#: Ridge penalties, for row weights that add up to 1. The first is numerical: it keeps weights of
-#: traits that hardly occur near 0. The second leaves a metric's level almost free, but gives a
-#: level without rows a value.
+#: Ridge penalties, for row weights that add up to 1. The first is numerical: it keeps the weights
+#: of rare traits near 0. The second hardly affects a metric's level, but defines the level of a
+#: metric without rows.
 _RIDGE, _LEVEL_RIDGE = 0.003, 1e-12
-#: Smallest absolute log error; smaller errors count as 1 %.
+#: Minimum absolute log error; smaller errors count as 1 %.
 _LEAST_ERROR = 0.01
 
 Rows = Float[np.ndarray, " rows"]
@@ -27,12 +28,12 @@ Mask = Bool[np.ndarray, " rows"]
 
 
 def fit_widths(rows: pd.DataFrame, level: float = LEVEL) -> Widths:
-    """Fit width factors to held-out rows.
+    """Return the width factors that fit the errors of held-out rows.
 
     Args:
         rows: Table with the columns ``group``, ``configuration``, ``metric``, ``error`` (log
             error), ``half`` (the constant's half-width) and ``TRAITS``.
-        level: Share of measurements that intervals are to cover.
+        level: Share of measurements that intervals must cover.
     """
     weight = group_weights(rows)
     found = _ridge(_design(rows), _log_errors(rows), weight)[-len(TRAITS) :]
@@ -45,7 +46,7 @@ def fit_widths(rows: pd.DataFrame, level: float = LEVEL) -> Widths:
 
 
 def nested_half_widths(rows: pd.DataFrame) -> Rows:
-    """Return half-widths of each group's rows by a fit to the other groups."""
+    """Return the half-widths of each group's rows, from a fit to all other groups."""
     half, traits = rows["half"].to_numpy(copy=True), _traits(rows)
     for out in _groups(rows):
         if not out.all():
@@ -57,9 +58,9 @@ def nested_half_widths(rows: pd.DataFrame) -> Rows:
 
 
 def constant_half_widths(rows: pd.DataFrame, level: float = LEVEL) -> Rows:
-    """Return the baseline: for a group's rows of a metric, the others' quantile of absolute errors.
+    """Return baseline half-widths of each group: quantiles of absolute errors of all other groups.
 
-    Where no other group has the metric, the half-width is the constant's.
+    Quantiles are by metric. If no other group has the metric, the half-width is the constant.
     """
     half, weight = rows["half"].to_numpy(copy=True), group_weights(rows)
     size = rows["error"].abs().to_numpy()
@@ -72,7 +73,7 @@ def constant_half_widths(rows: pd.DataFrame, level: float = LEVEL) -> Rows:
 
 
 def interval_score(rows: pd.DataFrame, half: Rows, level: float = LEVEL) -> float:
-    """Return mean width plus 2 / (1 - level) times the excess outside, every group counting once.
+    """Return mean width plus 2 / (1 - level) times the excess outside; every group counts once.
 
     This is the interval score of log errors (Gneiting and Raftery (2007), "Strictly proper scoring
     rules, prediction, and estimation", section 6.2); smaller is better.
@@ -82,13 +83,13 @@ def interval_score(rows: pd.DataFrame, half: Rows, level: float = LEVEL) -> floa
 
 
 def with_traits(rows: pd.DataFrame, gpus_known: Mask) -> pd.DataFrame:
-    """Return the rows with a column for each trait of their ``deployment``."""
+    """Return the rows with an added column for each trait of their ``deployment``."""
     pairs = list(zip(rows["deployment"], gpus_known.tolist(), strict=True))
     return rows.assign(**{name: [of(*pair) for pair in pairs] for name, of in TRAITS.items()})
 
 
 def group_weights(rows: pd.DataFrame) -> Rows:
-    """Return weights that add up to 1, equal by group, then metric, configuration and row."""
+    """Return weights that add up to 1, equal by group, then by metric, configuration and row."""
     weight, key = np.ones(len(rows)), ["group"]
     for column in ("metric", "configuration"):
         weight /= rows.groupby(key)[column].transform("nunique").to_numpy()
@@ -98,7 +99,7 @@ def group_weights(rows: pd.DataFrame) -> Rows:
 
 
 def _metrics(rows: pd.DataFrame) -> dict[str, Mask]:
-    """Return metric -> mask of its rows."""
+    """Return the mask of the rows of each metric."""
     names = sorted(rows["metric"].unique())
     return {name: (rows["metric"] == name).to_numpy() for name in names}
 
@@ -112,20 +113,20 @@ def _traits(rows: pd.DataFrame) -> Float[np.ndarray, "rows traits"]:
 
 
 def _log_errors(rows: pd.DataFrame) -> Rows:
-    """Return the logarithm of absolute errors over the constant's half-width."""
+    """Return the logarithm of absolute errors divided by the constant half-width."""
     size = np.maximum(rows["error"].abs().to_numpy(), _LEAST_ERROR)
     return np.log(size / rows["half"].to_numpy())
 
 
 def _design(rows: pd.DataFrame) -> Float[np.ndarray, "rows columns"]:
-    """Return a column for each metric, then one for each trait."""
+    """Return the design matrix: a column per metric, then one per trait."""
     return np.column_stack([*_metrics(rows).values(), _traits(rows)])
 
 
 def _ridge(
     design: Float[np.ndarray, "rows columns"], target: Rows, weight: Rows
 ) -> Float[np.ndarray, " columns"]:
-    """Return weighted least squares with a penalty that keeps traits alone near 0."""
+    """Return weighted least squares with a penalty that keeps weights of rare traits near 0."""
     share = weight / weight.sum()
     held = np.full(design.shape[1], _LEVEL_RIDGE)
     held[-len(TRAITS) :] = _RIDGE

@@ -1,4 +1,4 @@
-"""Factors of interval widths by traits of a deployment that are known before it is measured.
+"""Factors of interval widths by traits of a deployment that are known before a measurement.
 
 ``width_fit`` fits the factors to errors of held-out groups.
 """
@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pinn.engines.deployment import Deployment
 from pinn.specs.serving import VLLM
 
-#: Layer width from which on launch time hardly affects a step. An assumption.
+#: Minimum hidden size of layers whose launch time hardly affects a step. An assumption.
 WIDE_LAYER = 4096.0
 
-#: Name of a trait -> its amount in a deployment, on a GPU whose serving data are in the training
-#: data or not. Traits were chosen for their meaning before they were fitted.
+#: Functions that return the amount of each trait in a deployment, given whether serving data of its
+#: GPU are in the training data. Traits were chosen for their meaning, before any fit.
 TRAITS: dict[str, Callable[[Deployment, bool], float]] = {
     "an engine other than vLLM": lambda d, _: float(d.serving.engine != VLLM),
     "a GPU without serving data": lambda _, gpu_known: float(not gpu_known),
@@ -22,18 +22,18 @@ TRAITS: dict[str, Callable[[Deployment, bool], float]] = {
     "experts spread over ranks": lambda d, _: float(d.recipe.expert_parallel_size > 1),
 }
 
-#: Trait -> its definition, where its name does not give it.
+#: Definitions of traits whose names do not explain themselves.
 _DEFINED = {
     "narrow layers": f"hidden size below {WIDE_LAYER:,.0f}",
     "experts spread over ranks": "expert parallelism",
 }
 
-#: Smallest factor of a trait that is named as a reason for wider intervals.
+#: Minimum factor of a trait that is named as a reason for wider intervals.
 _WORTH_SAYING = 1.1
 
 
 def trait_words(name: str) -> str:
-    """Return a trait's name, with its definition where it needs one.
+    """Return a trait's name, with its definition if the name does not explain itself.
 
     >>> trait_words("narrow layers")
     'narrow layers (hidden size below 4,096)'
@@ -46,20 +46,20 @@ class Widths:
     """Factors of half-widths by trait and metric.
 
     Attributes:
-        traits: Name of a trait in ``TRAITS`` -> log of the factor by which one unit of the trait
-            widens intervals.
-        levels: ``tpot`` and ``ttft`` -> factor of every deployment's half-width; 1 where missing.
+        traits: Log of the factor by which one unit of each trait in ``TRAITS`` widens intervals.
+        levels: Factor of every deployment's half-width by metric (``tpot``, ``ttft``); 1 if
+            missing.
     """
 
     traits: Mapping[str, float] = field(default_factory=dict)
     levels: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, deployment: Deployment, gpu_known: bool) -> float:
-        """Return the factor that a deployment's traits put on its half-widths."""
+        """Return the factor by which the traits of a deployment widen its intervals."""
         return math.prod(self._factors(deployment, gpu_known).values())
 
     def reasons(self, deployment: Deployment, gpu_known: bool) -> dict[str, float]:
-        """Return traits that widen a deployment's intervals with their factors, largest first."""
+        """Return traits that widen a deployment's intervals, with factors, largest first."""
         found = sorted(self._factors(deployment, gpu_known).items(), key=lambda one: -one[1])
         return {name: factor for name, factor in found if factor >= _WORTH_SAYING}
 
