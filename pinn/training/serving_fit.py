@@ -188,6 +188,6 @@ class ServingLearner:
 
 
 def predict(network: CoefficientNetwork, rows: ServingRows) -> SimulatedRows:
-    """Predict TPOT and TTFT of rows by simulating their benchmarks with a network's betas."""
+    """Predict TPOT and TTFT of rows by simulating them with a network's coefficients."""
     found = predict_coefficients(network, rows.deployments)
     return simulate_rows(rows, found.beta, found.alpha)
