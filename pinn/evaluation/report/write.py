@@ -123,8 +123,9 @@ def _left_out(tables: Tables, split: str) -> list[Picture | Grid]:
         dots += contents.picture(
             f"accuracy-{split}-{metric}",
             figures.accuracy_figure(tables, split, metric),
-            f"Errors of {metric.upper()}: one dot per row, marker shapes show GPUs, bars are medians; "
-            f"errors above {figures.EDGE:.0f} % lie at the edge, the dotted line at 10 %. {about}.",
+            f"Errors of {metric.upper()}: one dot per row, marker shapes show GPUs, bars are "
+            f"medians; errors above {figures.EDGE:.0f} % are drawn at the edge, the dotted line is "
+            f"at 10 %. {about}.",
         )
         agreement += contents.picture(
             f"agreement-{split}-{metric}",
@@ -140,7 +141,8 @@ def _loads(tables: Tables, split: str) -> list[Picture]:
     rows = tables.of_network(split)
     caption = (
         f"Signed errors of the method {METHOD!r}, cut at 100 %: dots are rows, marker "
-        f"shapes show models, wide bars are medians, the band is 10 %. n = {len(rows)} rows of {split}."
+        f"shapes show models, wide bars are medians, the band is 10 %. n = {len(rows)} rows of "
+        f"{split}."
     )
     return contents.picture("loads", figures.load_figure(rows), caption)
 

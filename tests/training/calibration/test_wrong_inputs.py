@@ -152,8 +152,8 @@ def test_the_flag_goes_before_the_floor(tmp_path):
     ("flags", "span", "words"),
     [
         ({"enable_prefix_caching": False}, "codellama/CodeLlama-34b-Instruct-hf",
-         "leave --no-enable-prefix-caching out"),
-        ({}, "meta-llama/Llama-3.1-8B", "the file is of the model meta-llama/Llama-3.1-8B"),
+         "remove --no-enable-prefix-caching"),
+        ({}, "meta-llama/Llama-3.1-8B", "the file has the model meta-llama/Llama-3.1-8B"),
         ({"max_model_len": 256}, "codellama/CodeLlama-34b-Instruct-hf", "--max-model-len 256"),
     ],
 )  # fmt: skip
@@ -212,12 +212,12 @@ WRONG_RUNS = {
         "the file states --tensor-parallel-size 2"),
     "vLLM for SGLang": (
         lambda r: [stated(r, engine="sglang 0.5.9", flags={"enable_dp_attention": False})],
-        {"engine": "vllm"}, "the file states --engine sglang, the flags are vllm"),
+        {"engine": "vllm"}, "the file states --engine sglang, but the flag is vllm"),
     "two engines": (lambda r: [stated(r, engine="vllm"), stated(r, engine="trt 1.2.0")], {},
                     "files of 2 --engine"),
-    "another GPU": (lambda r: [r], {"gpu": "L40S"}, "the file is of H100-SXM"),
+    "another GPU": (lambda r: [r], {"gpu": "L40S"}, "the file has the GPU H100-SXM"),
     "another model": (lambda r: [r], {"model": "meta-llama/Llama-3.1-70B",
-                                      "tensor_parallel_size": 4}, "the file is of"),
+                                      "tensor_parallel_size": 4}, "the file has the GPU"),
     "a KV cache of another TP": (
         lambda r: [stated(r, kv_tokens=1_900_000)], {}, "--tensor-parallel-size"),
     "two models": (lambda r: [r, stated(r, model="Qwen/Qwen3-8B")], {}, "files of 2 models"),
