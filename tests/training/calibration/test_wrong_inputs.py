@@ -217,7 +217,7 @@ WRONG_RUNS = {
                     "the files have 2 --engine"),
     "another GPU": (lambda r: [r], {"gpu": "L40S"}, "the file has the GPU H100-SXM"),
     "another model": (lambda r: [r], {"model": "meta-llama/Llama-3.1-70B",
-                                      "tensor_parallel_size": 4}, "the file has the GPU"),
+                                      "tensor_parallel_size": 4}, "the file has the model"),
     "a KV cache of another TP": (
         lambda r: [stated(r, kv_tokens=1_900_000)], {}, "--tensor-parallel-size"),
     "two models": (lambda r: [r, stated(r, model="Qwen/Qwen3-8B")], {}, "files of 2 models"),
