@@ -49,7 +49,7 @@ class KernelLearning:
     Attributes:
         enabled: Whether kernels train the network; if false, only measured deployments do.
         settings: Sources of kernel measurements.
-        distillation: Settings of training the network on kernel-composed steps.
+        distillation: Settings of training the network on step times summed from kernels.
     """
 
     enabled: bool

@@ -1,8 +1,7 @@
 """Baselines that predict a step time by a formula with a few coefficients.
 
 A formula is linear in basis functions of a step, averaged over each benchmark's steps. The steps
-are
-simulated with prior coefficients, as for the surrogate.
+are simulated with prior coefficients, as for the surrogate.
 """
 
 import hashlib

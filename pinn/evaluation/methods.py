@@ -96,7 +96,7 @@ class KernelFits:
         return partial(predict, self._learn(train, exclude).network)
 
     def teacher(self, train: ServingRows, exclude: Exclusion, _: Path) -> Predictor:
-        """Return the teacher's predictor: kernel-composed steps, projected for each deployment."""
+        """Return the teacher's predictor: step times summed from kernels, as betas."""
         learned = self._learn(train, exclude)
 
         def from_kernels(rows: ServingRows) -> Prediction:

@@ -89,8 +89,7 @@ def write_configuration(
 
     The files are ``config.json``; ``hardware.json``; ``loads.csv`` with the coefficient vectors of
     all loads that the configuration can sustain; ``coefficients.yaml`` with the vector for all
-    loads
-    together; and ``pick.awk``, by which ``run.sh`` finds the vector for a given load.
+    loads together; and ``pick.awk``, by which ``run.sh`` finds the vector for a given load.
 
     Args:
         configured: Configurations with coefficients.

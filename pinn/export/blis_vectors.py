@@ -131,9 +131,8 @@ def blis_vectors(
 
     ``alpha[0]`` is the time that the surrogate's engine adds to TTFT, beyond the queue, the step in
     flight and the steps that BLIS simulates. It is the median over a load's requests; for all
-    loads,
-    the mean of these medians. ``alpha[2]`` is 0: BLIS would add it to each ITL, but the API server
-    processes a token while the engine computes the next one.
+    loads, the mean of these medians. ``alpha[2]`` is 0: BLIS would add it to each ITL, but the API
+    server processes a token while the engine computes the next one.
 
     Args:
         configured: Configurations with coefficients.

@@ -53,8 +53,7 @@ def random_batches(deployment: Deployment, seed: int, count: int = _REPORTED) ->
     A batch has up to ``MOST_PROMPTS`` prompts of ``SHORTEST_PROMPT`` to ``max_model_len`` tokens,
     as far as they fit in a step, and up to ``max_num_seqs`` decodes with contexts of
     ``SHORTEST_CONTEXT`` to ``max_model_len`` tokens. A third of the batches has only decodes,
-    another
-    third has one prompt. Numbers and lengths are log-uniform.
+    another third has one prompt. Numbers and lengths are log-uniform.
     """
     rng, recipe = np.random.default_rng(seed), deployment.recipe
     longest = max_model_len(deployment)

@@ -1,11 +1,10 @@
 """Breakdown of a step's time by part, with the measurements behind it.
 
-The network's breakdown multiplies each coefficient (beta) by its feature. The kernel-composed
-breakdown
-sums kernel times and overheads. The two attribute launches of CUDA graphs differently: a measured
-kernel's time includes its launch, while the network charges launches per layer. The host launches
-kernels outside of graphs while the GPU works. Launch time that exceeds the GPU's work is a separate
-part.
+The network's breakdown multiplies each coefficient (beta) by its feature. The kernels' breakdown
+sums measured kernel times and overheads. They attribute launches of CUDA graphs differently: a
+measured kernel's time includes its launch, while the network charges launches per layer. The host
+launches kernels outside of graphs while the GPU works. Launch time that exceeds the GPU's work is a
+separate part.
 """
 
 from collections.abc import Mapping
@@ -41,7 +40,7 @@ PARTS: dict[str, str] = {
 DRAFTING: dict[str, str] = {"drafting": "layers and head of the draft model, in all its passes"}
 #: Extra part of steps that contain the first token of an image.
 ENCODING: dict[str, str] = {
-    "encoder": "vision encoder, composed of measured kernels; never measured as a whole"
+    "encoder": "vision encoder, summed from measured kernels; never measured as a whole"
 }
 
 #: Operator of matrix multiplications. Its time for one token is the part ``weights``, the rest is
@@ -49,7 +48,7 @@ ENCODING: dict[str, str] = {
 _GEMM = "gemm"
 #: Step feature -> part of the breakdown; the part ``gemm`` is split in two.
 PART_OF_FEATURE: dict[str, str] = {name: f.part for name, f in STEP_FEATURES.items()}
-#: Operator of a kernel-composed step -> part of the breakdown.
+#: Operator with measured kernels -> part of the breakdown.
 PART_OF_OPERATOR: dict[str, str] = {
     operator: "communication" if operator in ("all_reduce", "exchange") else operator
     for operator in COMPOSED_PARTS
@@ -69,10 +68,10 @@ class Breakdown:
         floor: Roofline lower bound of the step time.
         network: Part -> time by the network's betas.
         features: Step feature -> time by the network's betas.
-        composed: Part -> time by measured kernels and overheads; None without kernel surrogates or
-            under speculative decoding.
-        kernels: Kernels of the kernel-composed step, longest first. Their times are as measured,
-            without the multipliers in ``composed``.
+        composed: Part -> time summed from measured kernels and overheads; None without kernel
+            surrogates or under speculative decoding.
+        kernels: Kernels of the step, longest first. Their times are as measured, without the
+            multipliers in ``composed``.
     """
 
     batch: str
@@ -92,9 +91,9 @@ def breakdown(
 ) -> Breakdown:
     """Break down the time of one step by part.
 
-    The kernel-composed breakdown treats all decodes of a batch as equal, and all prefill chunks as
-    equal (``pinn.physics.batch_sums.alike``). The network's breakdown uses each request's sizes.
-    Steps that verify drafted tokens have no kernel-composed breakdown.
+    The kernels' breakdown treats all decodes of a batch as equal, and all prefill chunks as equal
+    (``pinn.physics.batch_sums.alike``). The network's breakdown uses each request's sizes.
+    Steps that verify drafted tokens have no breakdown by kernels.
 
     Args:
         deployment: Model, GPU and engine configuration.

@@ -38,7 +38,7 @@ _LABELLED_SHARE = 0.05
 
 
 def draw(deployment: Deployment, steps: Sequence[Breakdown], path: Path) -> None:
-    """Draw each step as a bar of parts, with the step's longest kernels below it.
+    """Draw each step's time as a bar of parts, with the step's longest kernels below.
 
     Args:
         deployment: Deployment that runs the steps.

@@ -25,7 +25,7 @@ BATCH_COLUMNS = tuple(f.name for f in fields(UniformBatches))
 
 @dataclass(frozen=True)
 class ComposedSteps:
-    """Kernel-composed step times of ``m`` deployments with ``n`` batches each.
+    """Step times summed from kernels, for ``n`` batches of each of ``m`` deployments.
 
     Attributes:
         deployments: Deployments that run the steps.
@@ -44,16 +44,16 @@ def remembered_steps(
     seed: int,
     root: Path,
 ) -> ComposedSteps:
-    """Return kernel-composed steps of deployments, cached below ``root`` by the arguments.
+    """Return step times summed from kernels, cached below ``root`` by the arguments.
 
     Existing shards are kept. The files are equal bit for bit, however often the computation was
     interrupted.
 
     Args:
         kernels: Fitted surrogates of operators' times.
-        deployments: Deployments whose steps are composed.
+        deployments: Deployments that run the steps.
         seed: Seed of the batches; the batches of the i-th deployment use ``seed + i``.
-        root: Folder of cached steps.
+        root: Folder of cached step times.
     """
     folder = remembered_folder(compose_shards, kernels, deployments, seed, root=root)
     return read_composed(folder, deployments)
@@ -70,7 +70,7 @@ def compose_shards(
         table = _composed_table(kernels, some, start, seed)
         write = partial(table.to_parquet, index=False)
         replace_atomically(_shard_path(folder, start), write)
-        doing(f"composing steps, shard {number} of {len(starts)}")
+        doing(f"computing step times from kernels, shard {number} of {len(starts)}")
 
 
 def read_composed(folder: Path, deployments: Sequence[Deployment]) -> ComposedSteps:

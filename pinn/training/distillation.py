@@ -1,4 +1,4 @@
-"""Distillation: training of the network on kernel-composed step times, not on coefficients."""
+"""Distillation: training of the network on step times summed from kernels, not on betas."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pinn.training.teacher import FEATURE_GROUPS, Scalars, features_of_batches, 
 
 @dataclass(frozen=True)
 class DistillationSettings:
-    """Settings of training the network on kernel-composed steps; the defaults are assumptions.
+    """Settings of training on step times summed from kernels; the defaults are assumptions.
 
     Attributes:
         epochs: Number of passes over the deployments.
@@ -47,8 +47,8 @@ class DistillationRows(NamedTuple):
         free: Features of the deployments, ``[m, descriptors]``.
         rates: Logarithms of memory bandwidth, peak FLOP/s and link bandwidth, ``[m, rates]``.
         features: Step features, ``[m, n, features]``.
-        seconds: Kernel-composed seconds of each of ``PART_GROUPS``, ``[m, n, groups]``.
-        whole: Kernel-composed seconds of whole steps, with launching overlapped, ``[m, n]``.
+        seconds: Seconds summed from kernels, of each of ``PART_GROUPS``, ``[m, n, groups]``.
+        whole: Seconds of whole steps, summed with launching overlapped, ``[m, n]``.
     """
 
     free: Float[Tensor, "m descriptors"]
@@ -63,7 +63,7 @@ class DistillationRows(NamedTuple):
 
 
 def distillation_rows(steps: ComposedSteps, scalars: Scalars) -> DistillationRows:
-    """Return step features and kernel-composed times, overheads included, as training data."""
+    """Return step features and times summed from kernels and overheads, as training data."""
     free, rates = featurize(steps.deployments)
     features = features_of_batches(steps.deployments, steps.batches)
     seconds = group_seconds(scalars, steps.parts, features)
@@ -73,13 +73,11 @@ def distillation_rows(steps: ComposedSteps, scalars: Scalars) -> DistillationRow
 
 
 class Distillation(lightning.LightningModule):
-    """Training of the network on kernel-composed steps.
+    """Training of the network on step times summed from kernels.
 
     The network maps a deployment's features to betas. Beta x step feature gives the seconds of a
-    step's
-    parts and of the whole step, in which launching overlaps the GPU's work. The loss is the Huber
-    loss
-    of the log ratio of predicted to kernel-composed seconds, over whole steps and their parts.
+    step's parts and of the whole step, in which launching overlaps the GPU's work. The loss is the
+    Huber loss of the log ratio of predicted to target seconds, over whole steps and their parts.
     """
 
     groups: Float[Tensor, "features groups"]
@@ -110,9 +108,8 @@ class Distillation(lightning.LightningModule):
     def training_step(self, batch: DistillationRows) -> Float[Tensor, ""]:
         """Return the loss: Huber loss of log step times, plus that of each group of parts.
 
-        The loss of a group takes all other groups of the step at their kernel-composed times. The
-        step
-        is then the plain sum of its groups, without overlap of launching.
+        The loss of a group uses the target times of all other groups of the step. The step is
+        then the plain sum of its groups, without overlap of launching.
         """
         seconds = self._seconds(batch)
         predicted = torch.einsum("mnf,fg->mng", seconds, self.groups)
@@ -155,7 +152,7 @@ class Distillation(lightning.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
-# Kernel-composed steps as training and validation data.
+# Step times summed from kernels as training and validation data.
 
 
 class _Shuffled(IterableDataset[DistillationRows]):

@@ -1,8 +1,8 @@
 """Trainings that hold out models or GPUs, each cached on disk.
 
 No training data involve a held-out model or a near copy of it: no kernels, measured deployments or
-serving runs. No deployments or serving runs involve a held-out GPU. Its kernels are excluded only
-if the fold's ``exclude`` names the GPU.
+serving runs. No training deployments or serving runs involve a held-out GPU. Kernels of that GPU
+are excluded only if the fold's ``exclude`` names it.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Kernel surrogates, and the kernel-composed steps that a network is trained on."""
+"""Kernel surrogates, and the step times summed from them that a network is trained on."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,13 +17,13 @@ from pinn.training.synthetic import catalog_deployments, synthetic_deployments
 
 @dataclass(frozen=True)
 class KernelSettings:
-    """Sources of kernel measurements, and the number of deployments whose steps are composed.
+    """Sources of kernel measurements, and numbers of deployments to compute step times for.
 
     Attributes:
         released: Folder of fitted surrogates that are released with the project, one sub-folder
             per exclusion; None to fit surrogates anew.
-        cache: Folder of cached surrogates and kernel-composed steps.
-        gpus: Names of the GPUs that steps are composed for.
+        cache: Folder of cached surrogates and step times.
+        gpus: Names of the GPUs of the deployments.
         synthetic: Number of synthetic deployments.
         catalog: Number of random draws of deployments of catalog models.
         validation: Number of additional synthetic deployments for the validation error; they are
@@ -71,7 +71,7 @@ def fitted_surrogates(settings: KernelSettings, exclude: Exclusion) -> KernelSur
 def composed_steps(
     settings: KernelSettings, surrogates: KernelSurrogates, exclude: Exclusion
 ) -> ComposedSteps:
-    """Compose the training steps, without held-out models, their near copies and held-out GPUs."""
+    """Compute training step times, without held-out models, their near copies and held-out GPUs."""
     deployments = training_deployments(settings, exclude)
     return remembered_steps(surrogates, deployments, settings.seed, Path(settings.cache))
 
@@ -79,7 +79,7 @@ def composed_steps(
 def validation_steps(
     settings: KernelSettings, surrogates: KernelSurrogates, exclude: Exclusion
 ) -> ComposedSteps | None:
-    """Compose the validation steps of additional synthetic deployments; None if their number is 0.
+    """Compute validation step times of additional synthetic deployments; None if there are none.
 
     Validation deployments have seeds of their own, so that the training data do not depend on their
     number.

@@ -54,7 +54,7 @@ def learn_from_runs(
     """Fit calibration factors, per-model effects and alpha to measured deployments and runs.
 
     Args:
-        kernels: Surrogates from whose kernel times steps are composed.
+        kernels: Surrogates of kernel times, which are summed to step times.
         runs: Serving runs to train on; may be empty.
         serving: Measured deployments to train on.
         settings: Settings of the fit.
@@ -88,7 +88,7 @@ class KernelLearner:
     Attributes:
         kernels: Sources of kernel measurements.
         network: Size and bounds of the network.
-        distillation: Settings of training the network on kernel-composed steps.
+        distillation: Settings of training the network on step times summed from kernels.
         run_fit: Settings of fitting calibration factors and alpha to measured servers.
         trainer: Function of ``max_epochs`` and ``folder`` that returns the Lightning trainer.
         seed: Seed of the initial weights and of the order of deployments.
@@ -128,7 +128,7 @@ class KernelLearner:
     def distil(
         self, train: DistillationRows, held_out: DistillationRows | None, folder: Path
     ) -> CoefficientNetwork:
-        """Train a network on kernel-composed steps; its alpha stays at the prior.
+        """Train a network on step times summed from kernels; its alpha stays at the prior.
 
         Args:
             train: Steps to train on.

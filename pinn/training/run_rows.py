@@ -32,7 +32,7 @@ _GAINS = (0.3, 10.0)
 class RunRows:
     """Metrics of measured runs as ``n`` rows, linearized around a simulation.
 
-    log metric = log(simulated) + (gain x delta_beta . step_features + delta_alpha .
+    log(metric) = log(simulated) + (gain x delta_beta . step_features + delta_alpha .
     request_features) / simulated, where the metric and ``simulated`` are in seconds, and delta_beta
     and delta_alpha are changes from the coefficients of the simulation (seconds per feature).
 

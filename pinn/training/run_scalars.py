@@ -1,7 +1,7 @@
 """Calibration factors and alpha, fitted to measured deployments and serving runs.
 
 The shared factors (``pinn.training.teacher``) are fitted to measured deployments and serving runs
-together. Alpha is shared and fitted together with them. A model with serving runs may have
+together. Alpha is shared, too, and part of that fit. A model with serving runs may have
 per-model effects: one factor for each operator, and one for all overheads together. So an engine
 path that only one model uses does not distort the shared factors. Unseen models use the shared
 factors alone.
@@ -262,7 +262,7 @@ class _Figures:
         return np.log(total / self.measured_s), seconds / total[:, None]
 
     def rows_at(self, logs: Logs) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return matrix, target and standard deviation of rows linearized around log factors."""
+        """Return rows linearized around log factors: matrix, target and standard deviation."""
         error, direct = self.errors(logs)
         # axes: row, model, effect
         own = np.zeros((len(error), (len(logs) - _DIRECT) // _OWN, _OWN))

@@ -53,7 +53,7 @@ Seconds = TypeVar("Seconds", Tensor, np.ndarray)
 
 
 def is_least_ttft(steps: Seconds, beside: Seconds) -> Seconds:
-    """Return where steps + beside is below TTFT's lower bound, ``LEAST_STEPS_SHARE`` x steps.
+    """Return whether steps + beside is below TTFT's lower bound, ``LEAST_STEPS_SHARE`` x steps.
 
     Work of the API server that overlaps with the steps hides at most a part of their time.
 

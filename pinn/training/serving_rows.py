@@ -29,7 +29,7 @@ from pinn.surrogate.step_features import STEP_FEATURES, overlapped
 # Each row's benchmark is simulated once, with every coefficient at its prior. The requests that
 # share a step hardly depend on step times, so other coefficients give nearly the same batches. Mean
 # TPOT and TTFT are then linear in step features and in the API server's work.
-# Training uses these sums. Predictions of a trained network simulate the benchmark anew
+# Training uses these features. Predictions of a trained network simulate the benchmark again
 # (``pinn.training.serving_rows``).
 
 #: Prior coefficients, with which the benchmarks of rows are simulated.
@@ -179,7 +179,7 @@ def _sums(job: Job, run: Run) -> list[float]:
 
 
 def resimulated(rows: ServingRows, beta: Float[np.ndarray, "m step_features"]) -> ServingRows:
-    """Return the rows with features simulated anew, with coefficients of each deployment.
+    """Return the rows with features of new simulations, given coefficients of each deployment.
 
     The coefficients decide which batches form, and whether a step waits for launching or the GPU.
     """

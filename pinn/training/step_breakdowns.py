@@ -77,8 +77,7 @@ class StepBreakdowns:
         """Print the time of each step by part, and the share of kernel time that was measured.
 
         Args:
-            explain: Whether to also print the kernel-composed times, the content of each part and
-                the
+            explain: Whether to also print times by kernels, the content of each part and the
                 kernels.
         """
         serving = asdict(self.deployment.serving)

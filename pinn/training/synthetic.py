@@ -1,4 +1,4 @@
-"""Synthetic deployments whose kernel-composed steps the network is trained on."""
+"""Synthetic deployments, on whose step times the network is trained."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -99,8 +99,7 @@ def started(model: ModelSpec, gpu: GpuSpec, serving: ServingSpec) -> Deployment 
 
     Returns None if neither layout starts or the weights do not fit. Compatibility is checked
     against the newest engine release, since the defaults of ``TAUGHT_RELEASES`` also apply to
-    models
-    that those releases do not support.
+    models that those releases do not support.
     """
     room, ranks = WEIGHTS_SHARE * gpu.memory_bytes, serving.tensor_parallel_size
     if _weight_bytes(model, 1, 1, 1) > room * ranks * serving.data_parallel_size:
@@ -154,7 +153,7 @@ _SCHEMES = ("native", "fp8", "nvfp4", "int4", "mxfp4_mxfp8")
 
 @cache
 def catalog_models() -> tuple[ModelSpec, ...]:
-    """Return all published catalog models that steps can be composed for, sorted by name.
+    """Return all published catalog models with measured kernels, sorted by name.
 
     Models with recurrent, sparse or compressed attention layers are excluded: synthetic models have
     such layers (``pinn.training.synthetic_mixers``).

@@ -47,8 +47,8 @@ SAMPLINGS: tuple[Sampling, ...] = (
     Sampling(top_k=20, top_p=0.8, repetition_penalty=1.05),
 )
 
-#: Smallest and largest width relative to the hidden size: of a dense FFN, and of all experts of a
-#: token. Published models of the catalog have 2.3 to 8 and 1.6 to 7.
+#: Minimum and maximum width relative to the hidden size: of a dense FFN, and of all active experts
+#: of a token. Published models of the catalog have 2.3 to 8 and 1.6 to 7.
 DENSE_WIDTHS, ACTIVE_WIDTHS = (2, 8), (1, 8)
 
 

@@ -1,4 +1,4 @@
-"""Teacher: calibration factors, and the projection of kernel-composed steps onto step features."""
+"""Teacher: calibration factors, and the fit of step times summed from kernels by step features."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -142,7 +142,7 @@ def _of_feature(explains: tuple[str, ...], part: str = "") -> int:
     return found[0] if found else len(PART_GROUPS) - (2 if part == "launching" else 1)
 
 
-#: Matrix with 1 if a feature (row) belongs to a group (column); then the same for parts.
+#: Matrices with 1 if a row (first a feature, then an operator) belongs to a group (column).
 FEATURE_GROUPS: Float[np.ndarray, "features groups"] = np.eye(len(PART_GROUPS))[
     [_of_feature(feature.explains, feature.part) for feature in STEP_FEATURES.values()]
 ]
@@ -160,14 +160,14 @@ def group_seconds(
 
     Args:
         scalars: Calibration factors.
-        parts: Kernel-composed seconds of each operator.
+        parts: Seconds of each operator, summed from kernels.
         features: Step features.
     """
     kernels = (parts * scalars.multipliers) @ _OPERATOR_GROUPS
     return kernels + (features * scalars.overheads) @ FEATURE_GROUPS
 
 
-# Betas of kernel-composed steps: the best-fitting non-negative combination of step features.
+# Betas from step times summed from kernels: the best-fitting non-negative coefficients.
 
 #: Part of a step -> features that may explain it.
 EXPLAINED_BY: dict[str, tuple[str, ...]] = {
@@ -201,7 +201,7 @@ def project(
     """
     if len(features) != len(parts):
         raise PinnError(
-            f"got features of {len(features)} steps and parts of {len(parts)}, expected as many"
+            f"got features of {len(features)} steps and parts of {len(parts)}, expected equal sizes"
         )
     scale = 1 / parts.sum(-1)
     occur = [(row, name) for row, name in enumerate(COMPOSED_PARTS) if parts[:, row].any()]
@@ -227,13 +227,13 @@ def _columns(operator: str, features: Float[np.ndarray, "n features"]) -> list[i
     return [c for c in columns if features[:, c].any()]
 
 
-# Teacher: kernels, composed into steps and scaled by calibration factors, projected per deployment.
+# Teacher: kernel times, scaled by calibration factors and summed to steps, fitted by betas.
 
 
 def projected_parts(
     kernels: KernelSurrogates, deployments: Sequence[Deployment], seed: int = 0
 ) -> Float[np.ndarray, "n operators features"]:
-    """Return betas of each operator of ``n`` deployments, each fitted to 96 composed steps."""
+    """Return betas of each operator of ``n`` deployments, each fitted to 96 steps."""
     batches = [sample_batches(seed + i) for i in range(len(deployments))]
     parts = compose_many(kernels, deployments, batches)
     return np.array(list(map(project, features_of_batches(deployments, batches), parts)))

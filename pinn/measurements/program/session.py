@@ -112,8 +112,7 @@ class Session:
         """Return a batch's steps, each with whether it is warm-up, and whether the median is known.
 
         Steps that build up the batch are dropped. If the time ends or the engine fails,
-        ``self.rows``
-        has the steps so far.
+        ``self.rows`` has the steps so far.
 
         Raises:
             StopError: If the time is over or the user asked to stop.

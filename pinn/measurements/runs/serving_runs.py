@@ -133,11 +133,11 @@ def read_serving_runs(
         ``tensor_parallel_size``, ``precision`` (the file's label in lower case),
         ``max_num_batched_tokens``, ``workload``, ``rate_per_s`` and ``duration_s`` (of the stage;
         of the whole run for ``all``), ``prompt_tokens``, ``output_tokens``, ``engine_version``,
-        ``max_model_len`` and
-        ``max_num_seqs`` (NaN: the engine's default); and in seconds the mean, p90 and p99 of
-        ``ttft_*_s`` and ``e2e_*_s``, ``itl_mean_s`` and ``itl_mean_reported_s``. Predictions are
-        compared with ``itl_mean_s``, since ``itl_mean_reported_s`` divides by output tokens counted
-        by re-tokenizing and is too high for some models. The second result is the counts of rows.
+        ``max_model_len`` and ``max_num_seqs`` (NaN: the engine's default); and in seconds the mean,
+        p90 and p99 of ``ttft_*_s`` and ``e2e_*_s``, ``itl_mean_s`` and ``itl_mean_reported_s``.
+        Predictions are compared with ``itl_mean_s``, since ``itl_mean_reported_s`` divides by
+        output tokens counted by re-tokenizing and is too high for some models. The second result is
+        the counts of rows.
 
     Raises:
         PinnError: If the file is missing, lacks a column or has no usable row, or names an unknown

@@ -290,8 +290,7 @@ def context_estimate(steps: pd.DataFrame, block_size: int) -> Float[np.ndarray, 
 
     The estimate is (blocks in use x block size) / requests in the batch, less half a block. It is
     too low if requests share blocks (a common prefix), and too high if waiting requests have
-    blocks.
-    It is 0 if the usage is unknown.
+    blocks. It is 0 if the usage is unknown.
     """
     requests = (steps["prefill_requests"] + steps["decode_requests"]).to_numpy(float)
     requests = np.maximum(requests, 1)

@@ -81,7 +81,7 @@ def other_attention(rows: pd.DataFrame) -> pd.Series:
     return rows["model"].isin(OTHER_ATTENTION)
 
 
-#: Filters by benchmark, then by engine, in the order in which they are applied.
+#: Filters of the benchmark as a whole; those by engine follow below. All are applied in order.
 _OF_THE_BENCHMARK: sample.Filters = {
     "file of another campaign (harrli)": silicon.from_other_campaign,
     "GB200 over several nodes, labelled aggregated": several_nodes,
@@ -107,7 +107,7 @@ MTP_FILTERS = {**_OF_THE_BENCHMARK, "no sign of multi-token prediction": shows_n
 
 
 def not_of_checked_campaign(rows: pd.DataFrame) -> pd.Series:
-    """Mark rows of the public benchmark, and the second campaign's of TensorRT-LLM after 1.0.0rc3.
+    """Mark rows to drop: the public benchmark's, and unreliable ones of the second campaign.
 
     Only the second campaign's SGLang rows and its rows of TensorRT-LLM 1.0.0rc3 are kept. Its rows
     of TensorRT-LLM 1.2 and 1.3 state loads that they did not run. Some state no concurrency, others
