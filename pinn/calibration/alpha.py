@@ -1,4 +1,4 @@
-"""Calibration of alpha to the request journeys of a server.
+"""Calibration of alpha to request journeys: times of a request's events in a server.
 
 A phase's measured time is linear in its alphas, in the wait for a step in flight and, for the first
 token, in beta:

@@ -169,8 +169,8 @@ def candidates(intervals: Intervals, kind: str) -> Intervals:
     if not len(found):
         others = " and ".join(f"{int(mask.sum())} {name}" for name, mask in masks.items())
         raise PinnError(
-            f"there are no intervals of the kind {kind} in the {CALIBRATION} of "
-            f"the traces' time, which has {others}: choose another kind with "
+            f"there are no intervals of the type {kind} in the {CALIBRATION} of "
+            f"the traces' time, which has {others}: choose another type with "
             "--intervals, or trace for longer"
         )
     return found

@@ -5,8 +5,8 @@ phase                        measured
 ===========================  =======================================================================
 ``arrival_to_queue``         ARRIVED to QUEUED
 ``queue_to_schedule``        QUEUED to the first SCHEDULED
-``schedule_to_first_token``  SCHEDULED to FIRST_TOKEN, less the steps that work on the prompt
-``output_token``             FIRST_TOKEN to FINISHED per further token, less the mean step meanwhile
+``schedule_to_first_token``  SCHEDULED to FIRST_TOKEN, minus the time of the prompt's steps
+``output_token``             FIRST_TOKEN to FINISHED per further token, minus the mean step time
 ``completion``               FINISHED to DEPARTED
 ===========================  =======================================================================
 

@@ -48,7 +48,7 @@ class Cell:
 def cells(
     splits: Mapping[str, Sequence[Split]], methods: Sequence[Method], folder: Path, fingerprint: str
 ) -> list[Cell]:
-    """Return the cells of every split and method, whether on disk or not.
+    """Return the cells (pairs of split and method), whether their predictions are on disk or not.
 
     Args:
         splits: Split method, such as ``leave-one-model-out``, -> its splits.
@@ -75,12 +75,12 @@ def _cell(kind: str, split: Split, method: Method, folder: Path, fingerprint: st
 
 
 def missing(wanted: Sequence[Cell]) -> list[Cell]:
-    """Return the cells without predictions on disk."""
+    """Return the cells whose predictions are not on disk."""
     return [cell for cell in wanted if not cell.path.is_file()]
 
 
 def adopt(wanted: Sequence[Cell], folders: Sequence[Path]) -> None:
-    """Copy cells that other experiments computed with the same fingerprint.
+    """Copy predictions of cells that other experiments computed with the same fingerprint.
 
     Args:
         wanted: Cells to look for; cells that are on disk are kept.
@@ -104,7 +104,7 @@ def read_cells(made: Sequence[Cell]) -> pd.DataFrame:
 
 
 def compute(rows: ServingRows, wanted: Sequence[Cell], workers: Workers) -> None:
-    """Compute the cells that are not on disk and write each as soon as its fit is done.
+    """Compute missing predictions of cells, and write each file as soon as its fit is done.
 
     Only this process writes predictions. Its workers write only to the folder of logs.
     """
@@ -166,7 +166,7 @@ def held_out_kernels(kind: str, test: ServingRows) -> Exclusion:
     return Exclusion()
 
 
-# Errors and descriptions of held-out rows, to which intervals are calibrated.
+# Errors of held-out rows, and features of these rows, to which intervals are calibrated.
 
 #: Method to whose errors the intervals are calibrated.
 METHOD = "network"
@@ -184,9 +184,9 @@ def held_out_errors(
     observations: pd.DataFrame,
     surrogates: Callable[[Exclusion], KernelSurrogates],
 ) -> pd.DataFrame:
-    """Return errors and intervals' inputs of every held-out row of an experiment.
+    """Return errors of an experiment's held-out rows, with features of their intervals' widths.
 
-    Each row is described by its distance from the kernels in its fold's training data.
+    These features are a row's distances from the kernels in its fold's training data.
 
     Args:
         folder: Folder of a leave-one-out experiment with ``predictions.csv`` (or ``.parquet``);
@@ -212,7 +212,7 @@ def described_errors(
     surrogates: Callable[[Exclusion], KernelSurrogates],
     root: Path | None = None,
 ) -> pd.DataFrame:
-    """Return errors and intervals' inputs of the held-out rows among predictions.
+    """Return errors of held-out rows among predictions, with features of their intervals' widths.
 
     Args:
         predictions: Predictions as ``pinn.evaluation.crossvalidation.read_cells`` returns them.
@@ -231,7 +231,7 @@ def described_errors(
     if wanted.empty:
         raise PinnError(
             f"no predictions of the method {METHOD!r} for held-out models or GPUs: run the "
-            "experiment with kernels=on until its fits are made"
+            "experiment with kernels=on until its fits are finished"
         )
     loads = observations[["row_id", "model", "concurrency", "prompt_tokens", "output_tokens"]]
     errors = with_e2e(wanted.merge(loads, on="row_id"))

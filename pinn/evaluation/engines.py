@@ -96,9 +96,8 @@ def networks(checkpoint: Path | None = None) -> Networks:
         left_out[loaded.metadata["excluded"]["models"][0]] = loaded.network
     if not left_out:
         warnings.warn(
-            f"{path.parent / 'left_out'} has no networks that were trained "
-            f"without one of the models: every row is predicted by {path.name}, "
-            "which may have been trained on its model",
+            f"{path.parent / 'left_out'} has no networks that held out a model: every row "
+            f"is predicted by {path.name}, which may have been trained on the row's model",
             stacklevel=2,
         )
     return Networks(load_checkpoint(path).network, left_out)

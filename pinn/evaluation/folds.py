@@ -242,7 +242,7 @@ def _published(name: str, checkpoint: Path) -> pd.DataFrame:
     return table
 
 
-# Errors and intervals' inputs of held-out serving runs, in the columns of measured deployments.
+# Errors and features of held-out serving runs, in the columns of measured deployments.
 
 #: Split method of serving runs with held-out models.
 RUN_ERRORS_SPLIT = "serving-runs-leave-one-model-out"
@@ -254,7 +254,7 @@ FIGURES = {"tpot": "itl_mean_s", "ttft": "ttft_mean_s", "e2e": "e2e_mean_s"}
 def run_error_rows(
     runs: Sequence[MeasuredRun], latencies: Sequence[LinearLatency], kernels: KernelSurrogates
 ) -> pd.DataFrame:
-    """Return errors, gains and intervals' inputs of one fold's serving runs.
+    """Return errors of one fold's serving runs, with gains and features of intervals' widths.
 
     Each run is simulated three times.
 

@@ -36,10 +36,10 @@ class IntervalScore:
 
     def __str__(self) -> str:
         return (
-            "90 % intervals, fitted for each group to all others: "
+            "90 % intervals, with each group held out of the fit: "
             f"{100 * self.covered:.0f} % of the measurements are inside; interval "
-            "score relative to the checkpoint's constant widths "
-            f"{self.stated:.2f}, to refitted constant widths {self.constant:.2f}; "
+            f"score {self.stated:.2f} relative to the checkpoint's constant widths, "
+            f"{self.constant:.2f} relative to refitted constant widths; "
             f"lowest coverage: {self.worst}, {100 * self.worst_covered:.0f} %."
         )
 

@@ -96,7 +96,7 @@ class KernelFits:
         return partial(predict, self._learn(train, exclude).network)
 
     def teacher(self, train: ServingRows, exclude: Exclusion, _: Path) -> Predictor:
-        """Return the teacher's predictor: step times summed from kernels, as betas."""
+        """Return the teacher's predictor: betas fitted to step times summed from kernels."""
         learned = self._learn(train, exclude)
 
         def from_kernels(rows: ServingRows) -> Prediction:

@@ -239,7 +239,7 @@ def group_masks(
     """
     unknown = set(names) - set(GROUPS)
     if unknown:
-        raise PinnError(f"unknown groups {sorted(unknown)}: known ones are {', '.join(GROUPS)}")
+        raise PinnError(f"unknown groups {sorted(unknown)}: expected any of {', '.join(GROUPS)}")
     of_rows = list(zip(rows.row_id, rows.deployment, rows.concurrency, strict=True))
     members = {
         name: {row_id: GROUPS[name](rows.deployments[i], load) for row_id, i, load in of_rows}

@@ -210,7 +210,7 @@ def compare_panels(
         b: Summarized scorecard of the candidate, as ``sum_up`` returns it.
         noise: ``training_noise`` by group, which is added to both scores. A group without a value
             gets the median.
-        alone: Group in which alone B's new mechanism acts; None for the rule of candidates.
+        alone: Only group in which B's new mechanism acts; None for the rule of candidates.
 
     Returns:
         A table and the verdict. The table has one row per common group and, last, one for the
@@ -315,7 +315,7 @@ def ledger_line(checkpoint: Path, scores: pd.DataFrame, what: str) -> pd.DataFra
 
 
 def add_to_ledger(path: Path, line: pd.DataFrame) -> None:
-    """Append a line to the ledger; groups that are new in it get a column."""
+    """Append a line to the ledger, with a new column for each new group."""
     before = [read_ledger(path)] if path.is_file() else []
     table = pd.concat([*before, line], ignore_index=True)
     groups = sorted(set(table.columns) - set(LEDGER))

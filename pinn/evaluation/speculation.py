@@ -3,8 +3,8 @@
 Neither the number of drafted tokens nor their acceptance is known, and nothing is fitted. The table
 shows which acceptance rate would explain the measured TPOT. Times are those of the closed loop's
 mean step, without a simulation. B requests decode halfway through their outputs. A request ends
-after output / E steps, where E is the mean number of its tokens per step. So B E / output prompts
-join a step.
+after output / E steps, where ``output`` is its number of output tokens and E its mean number of
+tokens per step. So B E / output prompts join a step.
 """
 
 from collections.abc import Sequence
