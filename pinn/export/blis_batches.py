@@ -24,11 +24,12 @@ from pinn.units import MICROSECOND
 #: has no term, so the cost of a prompt token falls with the prompt's length. At about 256 tokens, a
 #: few more decodes exceed vLLM's CUDA graphs, which no coefficient vector can follow.
 PROMPTS, OUTPUT_TOKENS = (128, 384, 640, 1024, 2048), 256
-#: Contexts of a guard's decodes, as multiples of a prompt's length.
+#: Contexts of decodes in error-limiting batches (guards), as multiples of a prompt's length.
 _CONTEXTS = (0.5, 1.25, 3.0)
-#: Number of decodes up to which a guard has every number, and approximate count of larger numbers.
+#: Guards have every number of decodes up to the first value, and about as many larger numbers as
+#: the second.
 _EACH, _SPREAD = 16, 60
-#: Maximum number of prompts in a guard's step.
+#: Maximum number of prompts per step in error-limiting batches (guards).
 MOST_PROMPTS = 4
 
 

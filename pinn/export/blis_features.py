@@ -149,8 +149,8 @@ _FITTED = np.array([name not in CONSTANTS for name in BASIS])
 #: Ratio of predicted to simulated time below which a batch counts as stalled, by a fit to all
 #: batches.
 _STALLED = 0.5
-#: Maximum number of a load's batches to fit; twice as many change no median error by 0.02
-#: percentage points.
+#: Maximum number of a load's batches to fit. Twice as many change every median error by less than
+#: 0.02 percentage points.
 _ROWS = 400
 #: Maximum relative errors of summed step times: over all batches, weighted by requests, and over
 #: batches with a prompt.

@@ -19,7 +19,7 @@ from pinn.simulator.workloads.load import load_workload
 from pinn.simulator.workloads.workload import Workload
 
 #: Versions of BLIS for which the files are written.
-BLIS_STATE = "inference-sim up to f90a1e3a of 2026-08-22; later ones take --target kernel"
+BLIS_STATE = "inference-sim up to f90a1e3a of 2026-08-22; later versions need --target kernel"
 Vectors = Sequence[blis_vectors.BlisVector]
 ALPHA = ("alpha_arrival_us", "alpha_completion_us", "alpha_output_token_us")
 #: Default of the maximum accepted relative error of a step time.
@@ -48,12 +48,12 @@ def vector_facts(vector: blis_vectors.BlisVector) -> dict[str, object]:
         "zeroed": list(vector.projection.zeroed),
         "decodes": f"{vector.decodes:.1f} per step on average; valid for {low:.1f} to {high:.1f}",
         "worst_batches": {kind: str(batch) for kind, batch in vector.kinds.items()},
-        "prompts": f"up to {vector.prompts} at once, except in one of a hundred steps with prompts",
+        "prompts": f"up to {vector.prompts} per step, in 99 % of the steps with prompts",
     }
     if vector.shared:
         facts["shared_prompts"] = (
-            f"of this load save {100 * vector.shared:.1f} % of its steps' time, which is in the "
-            "coefficients: they are too short for prompts unlike each other"
+            f"of this load save {100 * vector.shared:.1f} % of its steps' time, which the "
+            "coefficients include: without shared prompts, their step times are too short"
         )
     for name, errors, sign in (
         ("step", vector.step_errors, ""),
@@ -142,7 +142,7 @@ def run_script(
         if v.overloaded
     ]
     return _TEMPLATE.read_text().format(
-        title=f"{deployment.model.name} on {deployment.gpu.name} as its coefficients have it",
+        title=f"{deployment.model.name} on {deployment.gpu.name}",
         engine=engine_release(deployment),
         checkpoint=str(configured.provenance.get("checkpoint_sha256", ""))[:16],
         state=BLIS_STATE,

@@ -165,9 +165,9 @@ def _range(deployment: Deployment) -> str:
     """Return the ranges of prompts, decodes and lengths that a fit covers, as text."""
     recipe, longest = deployment.recipe, max_model_len(deployment)
     return (
-        f"none to {MOST_PROMPTS} prompts of {SHORTEST_PROMPT} to {longest} tokens, as far as "
-        f"{recipe.token_budget} tokens allow, and none to {recipe.max_requests} decodes with "
-        f"contexts of {SHORTEST_CONTEXT} to {longest}"
+        f"0 to {MOST_PROMPTS} prompts of {SHORTEST_PROMPT} to {longest} tokens, with at most "
+        f"{recipe.token_budget} tokens per step, and 0 to {recipe.max_requests} decodes with "
+        f"contexts of {SHORTEST_CONTEXT} to {longest} tokens"
     )
 
 

@@ -13,8 +13,8 @@ BLIS. The time of a step with m scheduled tokens is the sum of
 - the host: ``host_replay_graph_per_step`` up to the largest captured batch, beyond it
   ``host_launch_eager_per_layer``.
 
-The documentation leaves two facts open. Here a step has two all-reduces per layer, and CUDA graphs
-are captured up to the engine's largest size.
+The documentation leaves two facts open. This module assumes two all-reduces per layer, and CUDA
+graphs up to the engine's largest captured size.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ FIELDS = (
 ENTRIES_OF_LOAD = 32
 #: Base of the sequence's steps in four dimensions: the root of x^5 = x + 1 (Roberts' R sequence).
 _STEP_BASE = 1.1673039782614187
-#: Range of a load's longest prompt in tokens. Prompts of a load are log-uniform up to it, with the
-#: ratio of longest to shortest below.
+#: Range of a load's longest prompt in tokens, and ratio of its longest to its shortest prompt. The
+#: prompts of a load are log-uniform.
 _PROMPTS = (512.0, 32_768.0)
 _PROMPT_RANGE = 64.0
 #: Range of a load's mean output in tokens, and the range of its outputs relative to the mean.

@@ -112,8 +112,7 @@ def export_table(
     - ``beta.NAME [unit]`` and ``alpha.NAME [unit]`` in the order of ``STEP_FEATURES`` and
       ``REQUEST_FEATURES``, in seconds or as multipliers;
     - with intervals, ``beta_low.NAME [unit]``, ``beta_high``, ``alpha_low`` and ``alpha_high``,
-    null
-      if unknown;
+      null if unknown;
     - ``cost.NAME``, the costs of the model's pass (``StepCosts``), from which step features follow;
     - with speculative decoding, the draft (``_draft_columns``);
     - ``source`` of the coefficients, and the checkpoint's hash;
