@@ -3,14 +3,18 @@
 Parameters have a Gaussian prior and bounds. Predictions of measured metrics depend on the
 parameters through a simulation, so an estimate has two loops:
 
-* :func:`simulate_and_refit` simulates with the accepted parameters, which gives rows around them,
-and refits to these rows, until the simulated metrics converge; * :func:`most_probable` refits: it
-minimizes
+* :func:`simulate_and_refit` is the outer loop. It simulates with the accepted parameters, builds
+  rows around them and refits to these rows, until the simulated metrics converge.
+* :func:`most_probable` is the inner loop, the refit. It minimizes
 
       (p - mean)' C^-1 (p - mean) / 2 + sum_i loss(error_i(p) / deviation_i),   lower <= p <= upper
 
   by Gauss-Newton steps. Each step is a bounded linear least-squares problem. A robust loss enters
   as a larger deviation of rows with a large error (iteratively reweighted least squares).
+
+Here ``p`` are the parameters, ``mean`` and ``C`` the mean and covariance of the prior, ``error_i``
+and ``deviation_i`` the error of row ``i`` and its standard deviation, in the unit of the row, and
+``lower`` and ``upper`` the bounds.
 
 The curvature at the solution is the inverse of the posterior's covariance
 (:func:`laplace_covariance`; bounds are ignored, so intervals at a bound are wider than necessary).

@@ -167,7 +167,7 @@ def _gap_s(busy: pd.DataFrame, assumed: list[str]) -> float:
     span = np.nanmax(logged) - np.nanmin(logged) if np.isfinite(logged).any() else 0.0
     if span < _MIN_SPAN_S:
         assumed.append("the logged time of an iteration is the time to the next one; with "
-            "asynchronous scheduling it is shorter")  # fmt: skip
+            "asynchronous scheduling, the logged time is shorter")  # fmt: skip
         return float(decodes @ busy["elapsed_s"].to_numpy(float) / decodes.sum())
     # Times are whole seconds, so the span is measured between the first and the last change of
     # second.

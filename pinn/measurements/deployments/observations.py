@@ -122,13 +122,13 @@ def read_observations(path: Path) -> pd.DataFrame:
     """
     manifest = read_manifest(path)
     if not path.is_file():
-        raise PinnError(f"no observations at {path}: write them first")
+        raise PinnError(f"no observations at {path}: write the table first")
     digest = file_sha256(path)
     if digest != manifest.table_sha256:
         raise PinnError(
             f"{path} is not the table that its manifest describes (sha256 "
-            f"{digest[:12]}..., expected {manifest.table_sha256[:12]}...): it was "
-            "changed or cut off: write it again"
+            f"{digest[:12]}..., expected {manifest.table_sha256[:12]}...), as it was "
+            "changed or cut off: write the table again"
         )
     try:
         rows = pd.read_parquet(path)

@@ -217,8 +217,8 @@ def catalog_name(model: str) -> str:
     """
     if model not in MODELS:
         raise PinnError(
-            f"silicon_sample.csv has the model {model!r}, known are {', '.join(MODELS)}: "
-            "add it to pinn/measurements/deployments/silicon_models.csv"
+            f"silicon_sample.csv has the model {model!r}, expected one of {', '.join(MODELS)}: "
+            "add the model to pinn/measurements/deployments/silicon_models.csv"
         )
     return MODELS[model]
 
@@ -240,7 +240,7 @@ def precision_scheme(model: str, label: str) -> str:
     scheme = facts.get(f"{label}_scheme") or LABEL_SCHEMES.get(label)
     if scheme is None:
         raise PinnError(
-            f"silicon_sample.csv has the precision {label!r} for {model}, known labels are "
+            f"silicon_sample.csv has the precision {label!r} for {model}, expected one of "
             f"{', '.join(LABEL_SCHEMES)}"
         )
     return scheme

@@ -20,7 +20,7 @@ from pinn.units import NANOSECOND
 
 
 def numbers(values: Shaped[np.ndarray, " rows"]) -> pa.Array:
-    """Return a column of numbers.
+    """Return an Arrow column of numbers.
 
     >>> numbers(np.array([1, 2])).to_pylist()
     [1, 2]
@@ -30,7 +30,7 @@ def numbers(values: Shaped[np.ndarray, " rows"]) -> pa.Array:
 
 
 def strings(texts: Sequence[str]) -> pa.Array:
-    """Return a column of texts.
+    """Return an Arrow column of texts.
 
     >>> strings(["a", "bc", "é"]).to_pylist()
     ['a', 'bc', 'é']

@@ -229,7 +229,7 @@ def _canonical(
     """Return rows in SI units under the project's column names."""
     unknown = sorted(set(raw["gpu"].fillna("(none)")) - set(GPUS))
     if unknown:
-        raise PinnError(f"unknown GPU(s) {', '.join(unknown)}: known ones are {', '.join(GPUS)}")
+        raise PinnError(f"unknown GPU(s) {', '.join(unknown)}: expected some of {', '.join(GPUS)}")
     nameless = raw.loc[raw["model"].isna(), "run"]
     if len(nameless):
         raise PinnError(f"run {nameless.iloc[0]} has no model: fill in the column model")
