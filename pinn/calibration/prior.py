@@ -178,8 +178,8 @@ def prior_of_set(found: CoefficientSet, remedy: str = "take the network's interv
 # Uncertainty of a checkpoint as the prior of a calibration.
 
 #: Reference steps whose intervals the prior reproduces: decodes, trained on TPOT, and a prompt,
-#: trained on TTFT. The third step is the shortest prompt whose layers are all launched eagerly. This
-#: step may wait for kernel launches, which the other two steps do not determine.
+#: trained on TTFT. The third step is the shortest prompt whose layers are all launched eagerly.
+#: This step may wait for kernel launches, which the other two steps do not determine.
 _STEPS = ("32 decode @ 700", "1 prefill 2048 @ 0", "1 prefill {beyond_graphs} @ 0")
 
 

@@ -143,7 +143,9 @@ def test_the_protocol_tells_the_engine_where_it_is_its_own(backend, engine, clos
     run = one([tmp_path / "f.json"])
     assert benchmark_target([run], gpu="H100").serving.engine == engine
     (tmp_path / "f.json").write_text(json.dumps(vllm_bench(closed) | {"backend": "lmdeploy"}))
-    with pytest.raises(PinnError, match="the server was lmdeploy, whose scheduler is not simulated"):
+    with pytest.raises(
+        PinnError, match="the server was lmdeploy, whose scheduler is not simulated"
+    ):
         read_benchmarks([tmp_path / "f.json"])
 
 

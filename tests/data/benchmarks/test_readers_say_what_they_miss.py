@@ -150,7 +150,9 @@ def test_the_summary_of_stages_is_passed_over_in_their_folder(closed, tmp_path):
     (stage,) = (path for path in inside.rglob("stage_*_lifecycle_metrics.json"))
     (stage.parent / "summary_lifecycle_metrics.json").write_text(stage.read_text())
     assert read_benchmarks([inside])[1].refused == {}
-    with pytest.raises(PinnError, match="the file summarizes stages, whose own reports are read instead"):
+    with pytest.raises(
+        PinnError, match="the file summarizes stages, whose own reports are read instead"
+    ):
         read_benchmarks([stage.parent / "summary_lifecycle_metrics.json"])
 
 
@@ -238,7 +240,9 @@ def test_sglangs_printed_table_names_its_backend(closed, tmp_path):
 def test_other_engines_of_the_latency_profile_are_refused(closed, tmp_path):
     path = tmp_path / "lpg.json"
     path.write_text(latency_profile(closed).replace('"vllm"', '"jetstream"'))
-    with pytest.raises(PinnError, match="the server was jetstream, whose scheduler is not simulated"):
+    with pytest.raises(
+        PinnError, match="the server was jetstream, whose scheduler is not simulated"
+    ):
         read_benchmarks([path], GivenLoad(concurrency=16))
 
 
