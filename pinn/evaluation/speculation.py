@@ -48,7 +48,7 @@ def speculating(one: MeasuredDeployment, tokens: int, acceptance: float) -> Depl
 def mean_tpot_s(
     deployment: Deployment, beta: Float[np.ndarray, " step_features"], one: MeasuredDeployment
 ) -> float:
-    """Return the time per output token in the mean step of a row's closed loop, in seconds."""
+    """Return the time per output token in an average step of a row's closed loop, in seconds."""
     drafts, workload = deployment.recipe.speculation, one.workload
     tokens = 1.0 if drafts is None else drafts.tokens_per_step
     prompt, output = float(workload.prompt_tokens.mean()), float(workload.output_tokens.mean())

@@ -57,7 +57,7 @@ def engine_flags(spelled: str) -> dict[str, str]:
 #     benchmark_figures(run_, run.figures)                   the same names as run.figures
 
 #: Latencies of a client: ``ttft`` is from send to first token, ``tpot`` is (E2E - TTFT) / (output
-#: tokens - 1) of each request, ``itl`` pools all gaps between tokens, and ``e2e`` is from send to
+#: tokens - 1) of each request, ``itl`` pools all inter-token gaps, and ``e2e`` is from send to
 #: last token.
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
