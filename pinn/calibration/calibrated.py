@@ -122,7 +122,7 @@ def run_calibration(
 
 
 def _later(intervals: Intervals, prior: Prior, beta: Posterior) -> list[Verdict]:
-    """Return changes in error over all data later than the fitted intervals."""
+    """Return the changes in error on all data after the last fitted interval."""
     usual = intervals.is_window | intervals.is_single
     later = intervals.take((intervals.part > 0) & usual)
     return [_judged("later time", later, prior, beta)] if len(later) else []

@@ -53,8 +53,10 @@ def refuse(findings: Sequence[str], force: bool = False) -> Sequence[str]:
         PinnError: If there are findings and ``force`` is false.
     """
     if findings and not force:
-        text = f"the measurements do not match the flags: {'; '.join(findings)}"
-        raise PinnError(f"{text}. If the flags are right, use --force")
+        raise PinnError(
+            f"the measurements do not match the flags: {'; '.join(findings)}. If the flags are "
+            "right, use --force"
+        )
     return findings
 
 
@@ -131,15 +133,15 @@ def check_kv_blocks(blocks: int, deployment: Deployment) -> Iterator[str]:
             near.append((abs(np.log(found / blocks)), option))
     typed = f"--tensor-parallel-size {deployment.serving.tensor_parallel_size}"
     fits = "the model does not fit" if expected is None else f"{expected:,} fit {typed}"
-    text = f"{blocks:,} KV blocks on each GPU, but {fits} on {deployment.gpu.name}"
+    mismatch = f"{blocks:,} KV blocks on each GPU, but {fits} on {deployment.gpu.name}"
     if not near:
-        yield f"{text}: check --model, as no change of a single flag explains the difference"
+        yield f"{mismatch}: check --model, as no change of a single flag explains the difference"
         return
     # A wrong number of GPUs is listed first, as the most frequent mistake.
     shown = [option for _, option in sorted(near, key=lambda pair: pair[0])[:2]]
     parallel = [o for _, o in near if o.startswith("--tensor-parallel-size")]
     shown = list(dict.fromkeys(parallel[:1] + shown))
-    yield f"{text}: they fit {' or '.join(shown)}"
+    yield f"{mismatch}: they fit {' or '.join(shown)}"
 
 
 def check_memory_log(log: StartupLog, deployment: Deployment) -> Iterator[str]:
@@ -194,12 +196,12 @@ def check_speed(
     if not np.isfinite(got) or (size := max(got, 1 / got)) < OFF:
         return
     shown = f"{size:.2g}" if size < 100 else f"{size:.0f}"
-    text = f"{what} {shown} times as {'long' if got > 1 else 'short'} as predicted"
+    mismatch = f"{what} {shown} times as {'long' if got > 1 else 'short'} as predicted"
     scale = next((s for s in (1e-9, 1e-6, 1e-3, 1e3, 1e6, 1e9) if 1 / 3 < got / s < 3), None)
     if scale is not None:
         unit = f"{1 / scale:,.0f} times" if scale < 1 else f"1/{scale:,.0f} of"
         yield (
-            f"{text}: check the unit of the file's times, which seems to be {unit} the "
+            f"{mismatch}: check the unit of the file's times, which seems to be {unit} the "
             "expected unit"
         )
         return
@@ -210,9 +212,9 @@ def check_speed(
             if np.isfinite(found) and max(found, 1 / found) < _EXPLAINED:
                 near.append((abs(np.log(found)), each))
     if near:
-        yield f"{text}: {' or '.join(o for _, o in sorted(near)[:3])} would explain it"
+        yield f"{mismatch}: {' or '.join(o for _, o in sorted(near)[:3])} would explain it"
     elif size >= FAR:
-        yield f"{text}: check --model, --gpu, --tensor-parallel-size and --quantization"
+        yield f"{mismatch}: check --model, --gpu, --tensor-parallel-size and --quantization"
 
 
 # Checks of traces against the flags given at ingestion.
@@ -222,6 +224,9 @@ _STRAY = 1e-3
 
 #: Minimum ratio between the speeds of two parts of a file at which they count as two servers.
 _TWO_SERVERS = 1.3
+
+#: Remedy for a file with traces of several servers.
+_SEPARATELY = "ingest the traces of each server separately"
 
 #: Minimum number of steps at a maximum, and of distinct decode counts among them, for the maximum
 #: to count as a limit.
@@ -274,13 +279,9 @@ def _models(traces: TraceTables, deployment: Deployment) -> Iterator[str]:
     named = traces.table("requests", ["model"])["model"].drop_null().unique().to_pylist()
     names = sorted({str(name) for name in named if name})
     if len(names) > 1:
-        yield _of_several(f"the file has requests to {len(names)} models ({', '.join(names)})")
+        yield f"the file has requests to {len(names)} models ({', '.join(names)}): {_SEPARATELY}"
     elif names:
         yield from other_model(names[0], deployment)
-
-
-def _of_several(text: str) -> str:
-    return f"{text}: ingest the traces of each server separately"
 
 
 def other_model(name: str, deployment: Deployment) -> Iterator[str]:
@@ -304,8 +305,10 @@ def other_model(name: str, deployment: Deployment) -> Iterator[str]:
 def _kv_cache(traces: TraceTables, steps: pd.DataFrame, deployment: Deployment) -> Iterator[str]:
     percent = int((traces.manifest.get("implausible") or {}).get("kv_usage above 1", 0))
     if percent > _STRAY * len(steps):
-        text = f"KV usage is above 1 in {percent:,} of {len(steps):,} steps, expected a share"
-        yield f"{text}: if the column is in percent, divide it by 100 and ingest again"
+        yield (
+            f"KV usage is above 1 in {percent:,} of {len(steps):,} steps, expected a share: if the "
+            "column is in percent, divide it by 100 and ingest again"
+        )
     blocks = steps["kv_blocks_total"].dropna()
     blocks = blocks[blocks > 0]
     if not len(blocks):
@@ -314,7 +317,7 @@ def _kv_cache(traces: TraceTables, steps: pd.DataFrame, deployment: Deployment) 
     common = counts[counts > _STRAY * len(blocks)]
     if common.index.max() > 1.01 * common.index.min():
         sizes = ", ".join(f"{int(n):,}" for n in common.index[:3])
-        yield _of_several(f"the file has several sizes of the KV cache: {sizes} blocks")
+        yield f"the file has several sizes of the KV cache ({sizes} blocks): {_SEPARATELY}"
     else:
         yield from check_kv_blocks(int(counts.index[0]), deployment)
 
@@ -327,15 +330,19 @@ def _budget(steps: pd.DataFrame, deployment: Deployment) -> Iterator[str]:
     full = steps[(tokens == most) & (steps["prefill_tokens"] > 0).to_numpy()]
     is_limit = len(full) >= _AT_LIMIT and full["decode_requests"].nunique() >= _MIXES
     if absurd.any():
-        text = f"{int(absurd.sum()):,} of {len(tokens):,} steps have up to {most:,} tokens"
-        yield f"{text}, but no step has so many tokens: correct or drop these rows"
-    elif (tokens > budget).mean() > _STRAY:
-        text = f"steps have up to {most:,} tokens, but --max-num-batched-tokens is {budget}"
-        yield f"{text}: did you mean --max-num-batched-tokens {most}?"
-    elif is_limit and most < budget:
-        text = f"{len(full):,} steps have {most:,} tokens and none has more"
         yield (
-            f"{text}, but --max-num-batched-tokens is {budget}: did you mean "
+            f"{int(absurd.sum()):,} of {len(tokens):,} steps have up to {most:,} tokens, but no "
+            "step has so many tokens: correct or drop these rows"
+        )
+    elif (tokens > budget).mean() > _STRAY:
+        yield (
+            f"steps have up to {most:,} tokens, but --max-num-batched-tokens is {budget}: did you "
+            f"mean --max-num-batched-tokens {most}?"
+        )
+    elif is_limit and most < budget:
+        yield (
+            f"{len(full):,} steps have {most:,} tokens and none has more, but "
+            f"--max-num-batched-tokens is {budget}: did you mean "
             f"--max-num-batched-tokens {most}?"
         )
 
@@ -355,9 +362,9 @@ def _seats(steps: pd.DataFrame, deployment: Deployment) -> Iterator[str]:
             f"mean --max-num-seqs {most:,}?"
         )
     elif len(held) >= _AT_LIMIT and (held == most).mean() > 0.9 and most < seats:
-        text = f"in {len(held):,} steps requests wait although only {most} run and the KV cache"
         yield (
-            f"{text} is not full, but --max-num-seqs is {seats}: did you mean "
+            f"in {len(held):,} steps requests wait although only {most} run and the KV cache is "
+            f"not full, but --max-num-seqs is {seats}: did you mean "
             f"--max-num-seqs {most}?"
         )
 
@@ -372,12 +379,16 @@ def _requests(traces: TraceTables, deployment: Deployment) -> Iterator[str]:
     length = (rows["prompt_tokens"] + rows["output_tokens"].fillna(0)).max()
     if length > longest:
         option = f"--max-model-len {longest}" if serving.max_model_len else deployment.model.name
-        text = f"a request has {int(length):,} tokens, more than {option} allows"
-        yield f"{text}: check --model and --max-model-len"
+        yield (
+            f"a request has {int(length):,} tokens, more than {option} allows: check --model and "
+            "--max-model-len"
+        )
     cached = rows["cached_tokens"].fillna(0) > 0
     if not serving.enable_prefix_caching and cached.mean() > _STRAY:
-        found = f"{int(cached.sum()):,} prompts were found in the prefix cache"
-        yield f"{found}, but prefix caching is off: remove --no-enable-prefix-caching"
+        yield (
+            f"{int(cached.sum()):,} prompts were found in the prefix cache, but prefix caching is "
+            "off: remove --no-enable-prefix-caching"
+        )
 
 
 def _clock(traces: TraceTables) -> Iterator[str]:
@@ -385,8 +396,10 @@ def _clock(traces: TraceTables) -> Iterator[str]:
     still = int(intervals.get("set aside: clock does not advance", 0))
     total = sum(map(int, intervals.values()))
     if still > _STRAY * max(total, 1):
-        text = f"the clock stands still or runs backwards in {still:,} of {total:,} intervals"
-        yield f"{text}: use start times of one host's monotonic clock, in ns"
+        yield (
+            f"the clock stands still or runs backwards in {still:,} of {total:,} intervals: use "
+            "start times of one host's monotonic clock, in ns"
+        )
 
 
 def _refused(traces: TraceTables) -> Iterator[str]:
@@ -395,8 +408,10 @@ def _refused(traces: TraceTables) -> Iterator[str]:
     reason = "a count is negative or absurd"
     odd = int((report.get("refused") or {}).get(reason, 0))
     if odd > _STRAY * max(int(report.get("read", 0)), 1):
-        text = f"in {odd:,} of {report['read']:,} steps {reason}"
-        yield f"{text}: check that each column's content matches its name"
+        yield (
+            f"in {odd:,} of {report['read']:,} steps {reason}: check that each column's content "
+            "matches its name"
+        )
 
 
 def _below_floor(traces: TraceTables) -> Iterator[str]:
@@ -408,8 +423,10 @@ def _below_floor(traces: TraceTables) -> Iterator[str]:
     remedy = "check --tensor-parallel-size, --quantization, --model and --gpu"
     if median < _OTHER_UNIT * floor:
         remedy = "check whether start times are in another unit than ns"
-    text = f"steps take {median * 1000.0:.3g} ms, but reading weights and KV cache takes"
-    yield f"{text} {floor * 1e3:.3g} ms: {remedy}"
+    yield (
+        f"steps take {median * 1000.0:.3g} ms, but reading weights and KV cache takes "
+        f"{floor * 1e3:.3g} ms: {remedy}"
+    )
 
 
 def _two_servers(traces: TraceTables, intervals: Intervals, base: Coefficients) -> Iterator[str]:
@@ -419,5 +436,8 @@ def _two_servers(traces: TraceTables, intervals: Intervals, base: Coefficients) 
     segments, steps = np.unique(segment, return_counts=True)
     medians = [np.median(ratio[segment == s]) for s in segments[steps >= _AT_LIMIT]]
     if len(medians) > 1 and max(medians) > _TWO_SERVERS * min(medians):
-        one = f"one {max(medians) / min(medians):.2f} times as slow as another"
-        yield _of_several(f"the file has {len(medians)} processes, {one}")
+        slower = max(medians) / min(medians)
+        yield (
+            f"the file has {len(medians)} processes, one {slower:.2f} times as slow as another: "
+            f"{_SEPARATELY}"
+        )

@@ -88,8 +88,10 @@ def _stated(runs: Runs, deployment: Deployment) -> list[str]:
             found[server.model] = other
         gpu = find_gpu(server.gpu) if server.gpu else None
         if gpu and gpu.name != deployment.gpu.name:
-            text = f"the file has the GPU {gpu.name}, but --gpu is {deployment.gpu.name}"
-            found[gpu.name] = f"{text}: did you mean --gpu {gpu.name}?"
+            found[gpu.name] = (
+                f"the file has the GPU {gpu.name}, but --gpu is {deployment.gpu.name}: did you "
+                f"mean --gpu {gpu.name}?"
+            )
         found |= _stated_flags(server, deployment.serving)
     tokens = next((r.server.kv_tokens for r in runs if r.server.kv_tokens), None)
     told = deployment.serving.engine == VLLM and not deployment.model.window_tokens
@@ -112,8 +114,9 @@ def _stated_flags(server: StatedServer, serving: ServingSpec) -> dict[str, str]:
         given = getattr(serving, name, value)
         if given != value:
             option = f"--{name.replace('_', '-')} {value}"
-            text = f"the file states {option}, but the flag is {given}"
-            found[name] = f"{text}: did you mean {option}?"
+            found[name] = (
+                f"the file states {option}, but the flag is {given}: did you mean {option}?"
+            )
     return found
 
 
@@ -133,8 +136,10 @@ def _served_otherwise(run: BenchmarkRun) -> Iterator[str]:
             "benchmark the server without it"
         )
     if run.failed_share > _FAILED:
-        text = f"{run.failed:,} of {run.served + run.failed:,} requests failed"
-        yield f"{text}, so latencies are those of a lighter load: lower the load and run it again"
+        yield (
+            f"{run.failed:,} of {run.served + run.failed:,} requests failed, so latencies are "
+            "those of a lighter load: lower the load and run it again"
+        )
 
 
 def _units(run: BenchmarkRun) -> Iterator[str]:
@@ -167,15 +172,20 @@ def _consistent(run: BenchmarkRun) -> Iterator[str]:
     requests, tokens = figures.get("requests_per_s"), figures.get("output_tokens_per_s")
     rate = run.load.rate_per_s
     if e2e and expected and abs(e2e / expected - 1) > _LATENCY:
-        text = f"mean E2E is {e2e:.3g} s, but TTFT plus {output:.0f} tokens at mean TPOT gives"
-        remedy = "check --output-tokens, and whether a chunk has several tokens"
-        yield f"{text} {expected:.3g} s: {remedy}"
+        yield (
+            f"mean E2E is {e2e:.3g} s, but TTFT plus {output:.0f} tokens at mean TPOT gives "
+            f"{expected:.3g} s: check --output-tokens, and whether a chunk has several tokens"
+        )
     elif requests and tokens and abs(tokens / requests / output - 1) > _TOKENS:
-        text = f"throughputs give {tokens / requests:.0f} output tokens per request, lengths give"
-        yield f"{text} {output:.0f}: check --output-tokens, and that clients ignored EOS"
+        yield (
+            f"throughputs give {tokens / requests:.0f} output tokens per request, lengths give "
+            f"{output:.0f}: check --output-tokens, and that clients ignored EOS"
+        )
     elif requests and rate and requests > rate * (1 + _IN_FLIGHT):
-        text = f"{requests:.3g} requests/s were served, but the request rate is {rate:g}"
-        yield f"{text}: did you mean --request-rate {requests:.3g}?"
+        yield (
+            f"{requests:.3g} requests/s were served, but the request rate is {rate:g}: did you "
+            f"mean --request-rate {requests:.3g}?"
+        )
 
 
 def _e2e_s(run: BenchmarkRun) -> float | None:
@@ -198,8 +208,10 @@ def _in_flight(run: BenchmarkRun) -> Iterator[str]:
     enough = load.requests >= 4 * load.concurrency and load.rate_per_s is None
     too_few = enough and not load.offsets_s and found < _IDLE * load.concurrency
     if found > (1 + _IN_FLIGHT) * load.concurrency + 1 or too_few:
-        text = f"throughput x latency gives {found:.3g} requests in flight, but concurrency is"
-        yield (f"{text} {load.concurrency}: did you mean --concurrency {max(round(found), 1)}?")
+        yield (
+            f"throughput x latency gives {found:.3g} requests in flight, but concurrency is "
+            f"{load.concurrency}: did you mean --concurrency {max(round(found), 1)}?"
+        )
 
 
 def _floor(run: BenchmarkRun, deployment: Deployment) -> Iterator[str]:
@@ -230,8 +242,10 @@ def _too_long(run: BenchmarkRun, deployment: Deployment) -> Iterator[str]:
     longest = max_model_len(deployment)
     length = run.load.prompt.mean + run.load.output.mean
     if length > longest:
-        text = f"requests have {length:.0f} tokens, but the server accepts at most {longest}"
-        yield f"{text}: check --model and --max-model-len"
+        yield (
+            f"requests have {length:.0f} tokens, but the server accepts at most {longest}: check "
+            "--model and --max-model-len"
+        )
 
 
 def _ratio(runs: Runs, coefficients_of: CoefficientsOf) -> Callable[[Deployment], float]:

@@ -182,6 +182,8 @@ def fit_measured_steps(
         calibration = found.calibration | {"steps": alone.calibration}
         whole = replace(found, base=alone.base, calibration=calibration)
         return Fit(served.found, whole, kept=True, first=first)
-    text = "the fit to benchmarks, too, predicts held-out loads no better than that to steps alone"
-    start.notes.append(f"{text}: the benchmarks are not used")
+    start.notes.append(
+        "the fit to benchmarks predicts held-out loads no better than the fit to steps alone: the "
+        "benchmarks are not used"
+    )
     return first

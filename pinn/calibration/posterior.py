@@ -100,7 +100,7 @@ def fit_posterior(
 
 
 class _Student:
-    """Student's t noise, with its scale estimated by EM (Lange, Little and Taylor 1989)."""
+    """Student's t noise whose scale is estimated by EM (Lange, Little and Taylor 1989)."""
 
     def __init__(self, matrix: Design, target: Rows, trust: Rows) -> None:
         self.matrix, self.target, self.trust = matrix, target, trust

@@ -191,7 +191,7 @@ def _detail_tables(found: AnyCalibration) -> list[Grid]:
 
 
 def _error_table(found: AnyCalibration, details: bool) -> Grid:
-    """Return median (and largest) absolute errors, one row for each type of measurement."""
+    """Return median and maximum absolute errors, one row for each type of measurement."""
     table = Grid.of("error, %: median (largest)", "n", "before", "after")
     if isinstance(found, calibrated.Calibration):
         figures = ("median", "mean", "bias") if details else ("median",)

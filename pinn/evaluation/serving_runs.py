@@ -237,7 +237,7 @@ def run_results(scores: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(RESULT_COLUMNS))
 
 
-# Intervals of scored serving runs, by simulations with all times at the ends of their intervals.
+# Intervals of serving runs: each run is simulated with all times at their lower or upper ends.
 
 
 def with_intervals(

@@ -35,7 +35,7 @@ MOST_PROMPTS = 4
 
 @dataclass(frozen=True)
 class Lengths:
-    """Mean prompt and output tokens of a request."""
+    """Mean prompt length and mean output length of a load's requests, in tokens."""
 
     prompt: int
     output: int

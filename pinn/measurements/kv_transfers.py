@@ -99,7 +99,7 @@ def _report(path: Path, accepted: int, refused: Mapping[str, int]) -> ReadReport
 
 @dataclass(frozen=True)
 class _Transfer:
-    """Transfer, combined from its two events."""
+    """KV transfer between GPU and host memory, combined from its begin and end events."""
 
     begin_s: float
     end_s: float

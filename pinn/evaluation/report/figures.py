@@ -27,7 +27,7 @@ EDGE = 100.0
 
 
 def accuracy_figure(tables: Tables, split: str, metric: str) -> Figure | None:
-    """Draw absolute percentage errors by held-out part and method; None without predictions."""
+    """Return a figure of absolute percentage errors by held-out part; None without predictions."""
     of_split = tables.of_split(split)
     there = [name for name in METHODS if (of_split["method"] == name).any()]
     if not there:

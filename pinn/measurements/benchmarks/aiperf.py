@@ -49,7 +49,7 @@ def aiperf_table(document: Document) -> list[list[Tree]]:
 
 
 def read_aiperf(point: list[Tree], reading: Reading) -> BenchmarkRun:
-    """Read one run from a summary or from lines of requests.
+    """Read one run of aiperf from a summary or from lines of requests.
 
     Raises:
         NotUsable: If no request was served, the run was cancelled, or it did not stream.

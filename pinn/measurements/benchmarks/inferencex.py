@@ -32,7 +32,7 @@ is_inferencex = marks.keys("hw", "conc", "isl", "osl")
 
 
 def read_inferencex(values: Tree, reading: Reading) -> BenchmarkRun:
-    """Read one run.
+    """Read one run from a file of InferenceX.
 
     Raises:
         NotUsable: If prefill and decode were disaggregated, or attention was data-parallel over

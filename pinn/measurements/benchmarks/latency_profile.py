@@ -25,7 +25,7 @@ is_latency_profile = marks.keys("dimensions", "config", "metrics.throughput_rps"
 
 
 def read_latency_profile(values: Tree, reading: Reading) -> BenchmarkRun:
-    """Read one run.
+    """Read one run from a report of the latency profile generator.
 
     Raises:
         NotUsable: If no request was served, several models were served, or there is no TTFT.

@@ -38,12 +38,12 @@ class Lines:
     skipped: list[SkippedLine] = field(default_factory=list)
 
     def keep(self, number: int, value: Json) -> None:
-        """Add a line with a value."""
+        """Record a line that was read, with its value."""
         self.values.append(value)
         self.numbers.append(number)
 
     def skip(self, number: int, reason: str) -> None:
-        """Add a skipped line."""
+        """Record a skipped line, with the reason."""
         self.skipped.append(SkippedLine(number, reason))
 
 

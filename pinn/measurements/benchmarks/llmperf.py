@@ -22,7 +22,7 @@ is_llmperf = marks.keys(
 
 
 def read_llmperf(values: Tree, reading: Reading) -> BenchmarkRun:
-    """Read one run.
+    """Read one run from a summary of llmperf.
 
     Raises:
         NotUsable: If no request was served, or there is no TTFT.

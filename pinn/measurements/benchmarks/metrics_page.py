@@ -26,7 +26,7 @@ _SERIES = re.compile(r"^(vllm|sglang):(\w+)(?:\{(.*)\})?\s+(\S+)", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _STARTED = re.compile(r"^process_start_time_seconds(?:\{.*\})?\s+(\S+)", re.MULTILINE)
 
-#: Metric -> histograms of its values, the most precise first.
+#: Metric -> histograms from which its mean is computed, the most precise histogram first.
 _HISTOGRAMS = {
     "ttft_mean_s": ("time_to_first_token_seconds",),
     "tpot_mean_s": ("request_time_per_output_token_seconds",),
@@ -104,7 +104,9 @@ def read_metrics_pages(pages: Sequence[str], reading: Reading) -> BenchmarkRun:
         names = ", ".join(sorted(models))
         raise NotUsable(f"the scrapes have {len(models)} models, expected one: {names}")
     if before.started_s != after.started_s:
-        raise NotUsable("the server was restarted between the scrapes")
+        raise NotUsable(
+            "the server was restarted between the scrapes: give scrapes of one server process"
+        )
     delta = {k: v - before.sums.get(k, 0.0) for k, v in after.sums.items()}
     counts = {k: v for k, v in delta.items() if k.endswith(("_count", "_sum", "_total"))}
     if min(counts.values(), default=0.0) < 0:

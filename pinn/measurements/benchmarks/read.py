@@ -58,12 +58,12 @@ class Reader(Generic[Point]):
 
 
 def _trees(document: Document) -> list[Tree]:
-    """Return each JSON document of a file as a run."""
+    """Return the JSON documents of a file, each the data of one run."""
     return document.trees
 
 
 def _whole(document: Document) -> list[Document]:
-    """Return the whole file as a run."""
+    """Return the whole file as the data of one run."""
     return [document]
 
 
@@ -176,7 +176,7 @@ def read_benchmarks(
 
 
 def _nothing_read(report: ReadReport) -> str:
-    """Return the error for no runs: the reason of a single file, or all reasons with places."""
+    """Return the error message if no run could be read: all reasons, with their places."""
     known = ""
     if not report.refused or any(_UNKNOWN in reason for reason in report.refused):
         tools = ", ".join(dict.fromkeys(reader.tool for reader in READERS))

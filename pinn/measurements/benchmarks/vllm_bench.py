@@ -82,7 +82,7 @@ def read_vllm_bench(values: Tree, reading: Reading) -> BenchmarkRun:
     """
     file = ClientFile.checked(values)
     if file.ramp_up_strategy:
-        raise NotUsable("the request rate was ramped up during the run")
+        raise NotUsable("the request rate was ramped up during the run, expected a constant rate")
     sent = file.num_prompts or file.completed + (file.failed or 0)
     load = client_load(file, sent, reading)
     failed = max(sent - file.completed, file.failed or 0)

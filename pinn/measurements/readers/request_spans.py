@@ -74,17 +74,17 @@ class _Events:
         self.time_s, self.span = time_s[self._order], self.integers("span")
 
     def integers(self, name: str) -> np.ndarray:
-        """Return a column of whole numbers; -1 if it is missing."""
+        """Return a column of whole numbers by name; all are -1 if the column is missing."""
         parts = [_integers(b, name) for b in self._batches]
         return np.concatenate([np.zeros(0, dtype=np.int64), *parts])[self._order]
 
     def texts(self, name: str) -> np.ndarray:
-        """Return a column of texts; None if it is missing."""
+        """Return a column of texts by name; None for a missing text."""
         texts = [text for b in self._batches for text in b.column(name).to_pylist()]
         return np.array(texts, dtype=object)[self._order]
 
     def where(self, chosen: np.ndarray) -> "_Events":
-        """Return the chosen events."""
+        """Return the events that a mask or an index array chooses."""
         part = object.__new__(_Events)
         part._batches, part._order = self._batches, self._order[chosen]
         part.time_s, part.span = self.time_s[chosen], self.span[chosen]

@@ -126,7 +126,7 @@ def read_public_runs(folders: Sequence[Path]) -> tuple[list[PublicRun], list[Rea
 
 
 def _present(kind: str, folders: Sequence[Path]) -> Iterator[tuple[About, Path]]:
-    """Yield the description and the file of each set of a type that is present."""
+    """Yield the description and the file of each set of one type whose file is present."""
     for folder in folders:
         if not folder.is_dir():
             raise PinnError(

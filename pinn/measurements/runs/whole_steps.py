@@ -32,7 +32,7 @@ from pinn.specs.serving import ServingSpec
 from pinn.units import MILLISECOND
 
 RUNS_FILE = "runs.csv"
-#: Multiple of the median of its type above which a step counts as warm-up.
+#: A step that takes more than this multiple of its type's median time counts as warm-up.
 COLD = 3.0
 #: Share of steps with prompts faster than the memory bandwidth allows, above which all steps with
 #: prompts of a run are dropped.

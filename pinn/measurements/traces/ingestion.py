@@ -46,7 +46,7 @@ from pinn.specs.serving import ServingSpec
 
 BENCHMARKS = "benchmarks"
 
-#: Schema of the table: one row per run, with columns for display and, last, the whole run as JSON.
+#: Schema of the table of benchmark runs: columns for display, and last the whole run as JSON.
 BENCHMARK_SCHEMA = pa.schema(
     {
         **dict.fromkeys(("name", "tool"), pa.string()),

@@ -234,7 +234,7 @@ class IntervalBatches:
         return batches.aggregate_sums(chosen, self._block_size, self._window)
 
     def _before(self, rows: np.ndarray) -> BatchSums:
-        """Return the batches of the steps right before sampled steps that are scheduled ahead."""
+        """Return estimated batches of the steps right before the given sampled steps."""
         estimate = work_before(self._steps.iloc[rows], self._chunk)
         sums = batches.aggregate_sums(estimate, self._block_size, self._window)
         sums = batches.each_sum(np.copy, sums)
