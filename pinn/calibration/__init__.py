@@ -1,1 +1,1 @@
-"""Coefficients fitted to a server's own measurements."""
+"""Calibration: coefficients fitted to a server's own measurements."""

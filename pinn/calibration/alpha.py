@@ -1,17 +1,21 @@
-"""Calibration of alpha: its posterior from the request journeys of a server.
+"""Calibration of alpha to request journeys: times of a request's events in a server.
 
-A phase's measured time is linear in its alphas, in waits that a simulation reproduces by itself
-and, for the first token, in beta:
+A phase's measured time is linear in its alphas, in the wait for a step in flight and, for the first
+token, in beta:
 
-    seconds = alpha . features + share x step in flight + beta . the prompt's own steps + noise
+    seconds = alpha . features + share x step_in_flight + beta . prompt_steps + noise
 
-The shares of the step in flight are fitted together with the alphas, so that no constant absorbs a
-wait. They are then dropped, since a simulation would count them twice. For the same reason
-``queue_to_schedule`` is fitted only to requests that met no queue.
+where alpha and beta are seconds per unit of a feature, ``features`` are the request's features,
+``step_in_flight`` is the duration in seconds of the step that runs when the phase begins, and
+``prompt_steps`` are the summed features of the prompt's own steps.
 
-The remainder of a step in flight is uniform, with standard deviation step / sqrt(12). Residuals
-beyond this noise get Tukey's weights, since stalls of a server are no property of a request.
-Journeys do not change beta; its uncertainty is part of alpha's error.
+The shares are fitted together with the alphas, so that no constant absorbs a wait. They are then
+dropped, since a simulation reproduces these waits by itself. For the same reason
+``queue_to_schedule`` is fitted only to requests that found no queue.
+
+The remaining time of a step in flight is uniformly distributed, with standard deviation step /
+sqrt(12). Residuals beyond this noise are weighted by Tukey's biweight, since stalls of a server are
+not caused by a request. Journeys do not change beta. Beta's uncertainty is part of alpha's error.
 """
 
 from dataclasses import dataclass
@@ -27,24 +31,23 @@ from pinn.calibration.requests import MIN_REQUESTS, PHASES, RequestRows
 from pinn.surrogate.request_features import REQUEST_FEATURES, phase_mask
 from pinn.surrogate.step_features import STEP_FEATURES
 
-#: Share of the step in flight that a request waits before the queue: uniform from 0 to 1, so 1/2
-#: with standard deviation 1 / sqrt(12).
+#: Share of the step in flight that a request waits before the queue: uniform from 0 to 1, so mean
+#: 1/2 and standard deviation 1 / sqrt(12).
 _WAIT, _WAIT_SPREAD = 0.5, 12**-0.5
-#: Standard deviation of the share of a step that passes before the first token's own steps: an
+#: Standard deviation of the share of a step that passes before the first token's own steps, an
 #: assumption. The share is 0, or 1 if steps are scheduled ahead.
 _SHARE_SPREAD = 0.1
-#: Median of the square of normal noise over its variance; residual in standard deviations that
-#: gets weight 0 (Tukey's biweight, 95 % efficient for normal noise); and a number that stands for
-#: zero.
+#: Median of squared normal noise relative to its variance; residual, in standard deviations, at
+#: which Tukey's biweight is 0 (95 % efficient for normal noise); and a small number in place of 0.
 _MEDIAN_SQUARE, _BEYOND, _NONE = 0.455, 4.685, 1e-6
 #: Prefix of the names of verdicts on phases of requests outside their steps.
 LATER_REQUESTS = "later requests"
-#: Smallest noise, in seconds: the clock resolution of journeys.
+#: Minimum noise, in seconds: the clock resolution of journeys.
 _LEAST_S = 1e-6
-#: Standard deviations by which an alpha must differ from its prior for the prior to be widened.
+#: Difference of an alpha from its prior, in standard deviations, beyond which its prior is widened.
 _FAR = 2.0
-#: Iterations of weights and noise; and time spans for the correlation of neighbouring residuals,
-#: an assumption.
+#: Number of iterations of weights and noise, and of time spans within which residuals count as
+#: correlated (an assumption).
 _ROUNDS, _BLOCKS = 8, 20
 
 _BETA = len(STEP_FEATURES)
@@ -57,7 +60,7 @@ Design = Float[np.ndarray, "requests coefficients"]
 
 @dataclass(frozen=True)
 class AlphaCalibration:
-    """Calibration of alpha.
+    """Calibration of alpha to request journeys.
 
     Attributes:
         prior: Coefficients before the fit to journeys, with beta calibrated to steps.
@@ -82,10 +85,10 @@ def calibrate_alpha(rows: RequestRows, before: Prior) -> AlphaCalibration:
     """Fit alpha phase by phase to the requests of the first 60 % of a run's time.
 
     A phase keeps its prior if it has fewer than ``MIN_REQUESTS`` requests, or if the fit predicts
-    later requests worse.
+    later requests less accurately than the prior.
 
     Args:
-        rows: Whole requests of a run.
+        rows: Requests of a run with complete journeys.
         before: Coefficients before the fit, with beta calibrated to steps.
     """
     after, taught, waits = before, np.zeros(len(REQUEST_FEATURES), dtype=bool), _prior_waits(rows)
@@ -113,21 +116,21 @@ def calibrate_alpha(rows: RequestRows, before: Prior) -> AlphaCalibration:
 
 
 def _prior_waits(rows: RequestRows) -> dict[str, float]:
-    """Return the expected share of the step in flight that each phase includes."""
+    """Return phase -> expected share of the step in flight that the phase includes."""
     ahead = float(rows.is_ahead.any())
     expected = {"arrival_to_queue": _WAIT, "schedule_to_first_token": ahead}
     return {phase: expected.get(phase, 0.0) for phase in PHASES}
 
 
 def _waited_s(rows: RequestRows, phase: str) -> Rows:
-    """Return the seconds of the step of which a phase includes a share; 0 if it includes none."""
+    """Return seconds of the step whose share a phase includes; 0 for phases without such a wait."""
     return rows.waits.get(phase, np.zeros(len(rows)))
 
 
 def _measured(
     rows: RequestRows, phase: str, before: Prior
 ) -> tuple[Design, Rows, Bool[np.ndarray, " requests"]]:
-    """Return features (the share last) and seconds of a phase, and which requests have them."""
+    """Return features (the share last), seconds of a phase, and a mask of requests with both."""
     first = phase == "schedule_to_first_token"
     own = rows.own_steps * first
     design = np.column_stack([own, rows.features * phase_mask(phase), _waited_s(rows, phase)])
@@ -139,7 +142,7 @@ def _measured(
 
 
 def _noise_floor(rows: RequestRows, phase: str) -> Rows:
-    """Return the standard deviation of the remainder of the step in flight."""
+    """Return the standard deviation in seconds of a step's remaining time at a phase's start."""
     in_flight = _waited_s(rows, phase) * (phase == "arrival_to_queue")
     return np.maximum(in_flight / np.sqrt(12), _LEAST_S)
 
@@ -147,8 +150,8 @@ def _noise_floor(rows: RequestRows, phase: str) -> Rows:
 def _of_phase(before: Prior, phase: str, share: float) -> Prior:
     """Return the prior of a phase's alphas, followed by its share of the step in flight.
 
-    Errors of alphas are independent: a common error of all alphas is not certain, and would let a
-    well-known alpha determine a poorly known one.
+    Errors of alphas are treated as independent. A common error is not certain, and a well-known
+    alpha would then determine a poorly known one.
     """
     variance = np.append(np.diag(before.covariance), _SHARES.get(phase, 0.0) ** 2)
     covariance = np.diag(variance)
@@ -174,7 +177,7 @@ def _fit(prior: Prior, design: Design, seconds: Rows, floor: Rows) -> Posterior:
 def _widened(prior: Prior, mean: np.ndarray, design: Design) -> Prior:
     """Return the prior with more variance for alphas that the journeys contradict.
 
-    Otherwise a wrong prior would bias that alpha, and the others would absorb the rest.
+    Otherwise a wrong prior would bias such an alpha, and other alphas would absorb the difference.
     """
     move = mean - prior.mean
     far = np.abs(move) > _FAR * np.sqrt(np.diag(prior.covariance))
@@ -183,7 +186,7 @@ def _widened(prior: Prior, mean: np.ndarray, design: Design) -> Prior:
 
 
 def _with_phase(after: Prior, found: Posterior, at: Int[np.ndarray, " k"]) -> Prior:
-    """Return coefficients with those of one phase replaced."""
+    """Return ``after`` with the coefficients of one phase replaced."""
     mean, covariance = after.mean.copy(), after.covariance.copy()
     mean[at] = found.mean[at]
     covariance[at, :] = covariance[:, at] = 0.0
@@ -192,7 +195,7 @@ def _with_phase(after: Prior, found: Posterior, at: Int[np.ndarray, " k"]) -> Pr
 
 
 def _judged(phase: str, seconds: Rows, design: Design, prior: Prior, found: Posterior) -> Verdict:
-    """Return the change in mean error over later requests of a phase."""
+    """Return the change in mean error of a phase over held-out later requests."""
     scale = max(float(np.mean(np.abs(seconds))), _LEAST_S)
     errors = [(design @ c.mean - seconds) / scale for c in (prior, found)]
     return judge(f"{LATER_REQUESTS}, {phase}", *errors)
@@ -207,14 +210,14 @@ def phase_errors(
     """Return the errors of each phase on the last 20 % of time, in seconds.
 
     Args:
-        rows: Whole requests of a run.
+        rows: Requests of a run with complete journeys.
         before: Coefficients before the fit to journeys.
         calibrated: Alpha after the fit to journeys.
         waits: Phase -> share of the step in flight that was fitted together with alpha.
 
     Returns:
         Columns ``phase``, ``method`` (before, calibrated), ``n``, ``median_s`` (measured) and
-        ``error_s`` (median absolute).
+        ``error_s`` (median absolute error).
     """
     sides = {"before": (before.alpha, _prior_waits(rows)), "calibrated": (calibrated, waits)}
     table = []

@@ -32,24 +32,25 @@ from pinn.surrogate.step_features import STEP_FEATURES
 # loads.
 #
 # For fixed batches, a mean latency is a sum of one term per coefficient. In a closed loop the
-# batches hardly change with the coefficients. In an open loop slower steps also make larger
-# batches, so that a metric changes ``gain`` times as much. One more simulation with all times
-# longer measures the gain.
+# batches hardly change with the coefficients. In an open loop slower steps also cause larger
+# batches, so that a metric changes ``gain`` times as much as for fixed batches. The gain is
+# measured by one more simulation with all times longer.
 
-#: Metrics to fit, by the latency that they measure; the first one that a file has is used.
-#: Further percentiles add little, and an E2E latency is a TTFT plus ITLs.
+#: Metrics to fit by type of latency, in order of preference: only the first metric that a file has
+#: is fitted. Further percentiles add little information, and an E2E latency is a sum of TTFT and
+#: ITLs.
 _FIRST = ("ttft_mean_s", "ttft_p50_s")
 _BETWEEN = ("tpot_mean_s", "itl_mean_s", "tpot_p50_s", "itl_p50_s")
 _WHOLE = ("e2e_mean_s", "e2e_p50_s")
 _RATES = ("output_tokens_per_s", "requests_per_s")
 
-#: Factor on all times by which gains are measured, and the largest gain that is accepted: near
-#: saturation a metric says little about steps.
+#: Factor on all times in the simulation that measures gains, and maximum gain: near saturation, a
+#: metric contains little information about steps.
 _NUDGE, _MOST_GAIN = 1.05, 4.0
 
 _ALL = slice(None)
 
-#: Number of random draws of a load to estimate its sampling noise: an assumption.
+#: Number of random draws of a load to estimate its sampling noise, an assumption.
 _DRAWS = 5
 
 Runs = Sequence[BenchmarkRun]
@@ -62,7 +63,7 @@ class FigureRows:
 
     Attributes:
         names: Names of the metrics.
-        run: Index of the run of each metric.
+        run: Index of each metric's run.
         measured: Measured values, in seconds or per second.
         simulated: Simulated values of the metrics.
         features: Derivative of each metric with respect to each coefficient.
@@ -78,7 +79,7 @@ class FigureRows:
 
 
 def fitted_figures(run: BenchmarkRun) -> list[str]:
-    """Return the names of the metrics of a run that are fitted.
+    """Return the names of a run's metrics to fit coefficients to.
 
     Raises:
         PinnError: If the run has no metric that can be fitted.
@@ -90,7 +91,8 @@ def fitted_figures(run: BenchmarkRun) -> list[str]:
             found += [name for name in others if name in run.figures][:1]
     if not found:
         raise PinnError(
-            f"{run.name} has no metric that step times determine: it has {list(run.figures)}"
+            f"{run.name} has only the metrics {list(run.figures)}, expected a latency "
+            "or a throughput that depends on step times"
         )
     return found
 
@@ -98,16 +100,16 @@ def fitted_figures(run: BenchmarkRun) -> list[str]:
 def simulated_rows(
     runs: Runs, deployment: Deployment, coefficients: Vector, engine: EngineSpec | None = None
 ) -> FigureRows:
-    """Simulate every run with the given coefficients.
+    """Simulate every run with the given coefficients, and return its linearized metrics.
 
     Raises:
-        PinnError: If the simulated server serves none of a run's requests.
+        PinnError: If the simulated server completes none of a run's requests.
     """
     near, far = (_latency(deployment, factor * coefficients) for factor in (1.0, _NUDGE))
     names = [fitted_figures(run) for run in runs]
 
     def served(run: BenchmarkRun, names: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Return a run's metrics, and their gain with respect to all times."""
+        """Return a run's metrics, and the derivative of each by the coefficients."""
         job = measured_job(deployment, benchmark_workload(run), near, engine)
         simulated = job.run()
         values = _values(simulated, names)
@@ -116,7 +118,7 @@ def simulated_rows(
         sign = np.array([-1.0 if name in _RATES else 1.0 for name in names])
         shares = sign[:, None] * added / added.sum(axis=1, keepdims=True)
         if run.load.rate_per_s is None and not run.load.offsets_s:
-            return values, shares  # in a closed loop metrics are proportional to all times
+            return values, shares  # In a closed loop, metrics are proportional to all times.
         gain = np.abs(np.log(_values(replace(job, latency=far).run(), names) / values))
         gain = np.nan_to_num(gain / np.log(_NUDGE), nan=_MOST_GAIN)
         return values, shares * np.minimum(gain, _MOST_GAIN)[:, None]
@@ -126,8 +128,8 @@ def simulated_rows(
     values = np.concatenate([each for each, _ in found])
     if not np.isfinite(values).all():
         raise PinnError(
-            "the simulated server completes no request of a benchmark run: check its "
-            "flags and its load"
+            "the simulated server completes no request of a benchmark run: check the "
+            "server's flags and the run's load"
         )
     flat = [(at, name) for at, of_run in enumerate(names) for name in of_run]
     noise = [TTFT_NOISE if name.startswith("ttft") else TIME_NOISE for _, name in flat]
@@ -154,10 +156,10 @@ def _values(run: Run, names: list[str]) -> np.ndarray:
 def noise_of_draws(
     runs: Runs, deployment: Deployment, coefficients: Vector, engine: EngineSpec | None = None
 ) -> Float[np.ndarray, " n"]:
-    """Return the relative standard deviation of each metric between two draws of its load.
+    """Return the relative standard deviation of each metric over random draws of its load.
 
-    Files mostly give distributions of lengths and gaps, so the simulated load is another draw than
-    the measured one. The result is 0 for a load without random draws.
+    Benchmark files mostly state distributions of lengths and gaps, so the simulated load is another
+    random draw than the measured load. The result is 0 for a load without randomness.
     """
     latency, found = _latency(deployment, coefficients), []
     for run in runs:
@@ -178,16 +180,15 @@ def _are_equal(one: Workload, other: Workload) -> bool:
 
 
 def _behind(figure: str) -> str:
-    """Return the latency from which a metric is computed."""
+    """Return the name of the latency from which a metric is computed."""
     if figure in _RATES:
         return "e2e_mean_s"
     return "itl_mean_s" if figure.startswith(("tpot", "itl")) else figure
 
 
-# Coefficients fitted to benchmarks: their loads are simulated until batches and coefficients agree.
+# Fit of coefficients to benchmarks: loads are simulated until batches and coefficients agree.
 
-#: Most simulations of each load; metrics that change by less than this end the rounds; smallest
-#: share of a refit's change that is applied.
+#: At most 7 simulations of each load. They end when metrics change by less than 0.5 %.
 _ROUNDS = estimate.Rounds(most=7, tolerance=0.005, whole=7, by_largest=True)
 
 
@@ -198,10 +199,10 @@ class BenchmarkCalibration(ServerCalibration):
     Attributes:
         errors: Columns ``run``, ``load``, ``figure``, ``measured``, ``before`` and ``after``, one
             row for each fitted metric.
-        held_out: Columns of ``errors``; ``after`` is predicted from the other loads. Empty for a
-            single load.
-        left_alone: Metrics that were not fitted, because their held-out error grew while that of
-            others fell.
+        held_out: The columns of ``errors``; ``after`` is predicted by a fit to the other loads.
+            Empty for a single load.
+        left_alone: Metrics that were not fitted, because their held-out error rose while that of
+            other metrics fell.
     """
 
     errors: pd.DataFrame
@@ -214,16 +215,17 @@ def calibrate_to_benchmarks(
 ) -> BenchmarkCalibration:
     """Fit the coefficients to runs, and evaluate the fit on each load held out.
 
-    If some metrics improve on held-out loads and others get worse, only the former are fitted.
+    If some metrics improve on held-out loads and others get worse, only the improved metrics are
+    fitted.
 
     Args:
         runs: Benchmark runs of one server.
-        deployment: The server.
+        deployment: Deployment of the server.
         prior: Coefficients before the calibration.
         engine: Scheduler settings of the server; None for the engine's defaults.
 
     Raises:
-        PinnError: If a run has no metric to fit, or the simulated server serves none of its
+        PinnError: If a run has no metric to fit, or the simulated server completes none of its
             requests.
     """
     found = _calibrate(runs, deployment, prior, engine)
@@ -241,7 +243,7 @@ def calibrate_to_benchmarks(
 
 
 def _worse_figures(held_out: pd.DataFrame) -> tuple[str, ...]:
-    """Return metrics that got worse on held-out loads while others improved."""
+    """Return metrics that got worse on held-out loads, if other metrics improved."""
     words = {
         str(figure): judge(
             "", *((rows[side] / rows["measured"] - 1).to_numpy() for side in ("before", "after"))
@@ -253,7 +255,7 @@ def _worse_figures(held_out: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _without(figures: Mapping[str, float], worse: Collection[str]) -> dict[str, float]:
-    """Return metrics of latencies other than the given ones."""
+    """Return metrics except those of the given latencies."""
     kinds = {name.partition("_")[0] for name in worse}
     kinds |= {"e2e"} if kinds & {"ttft", "tpot", "itl"} else set()
     rates = _RATES if kinds else ()
@@ -290,10 +292,10 @@ def _calibrate(
 
 @dataclass(frozen=True)
 class _Simulation:
-    """Benchmark loads that are simulated and fitted in turn, as an ``estimate.Simulation``.
+    """Simulation of benchmark loads at given coefficients, an ``estimate.Simulation``.
 
     Attributes:
-        served: Function that returns the runs' simulated metrics for ``coefficients``.
+        served: Function of ``coefficients`` that returns the runs' simulated metrics.
         prior: Coefficients before the calibration.
         noise: Relative standard deviation of each metric.
     """
@@ -303,11 +305,11 @@ class _Simulation:
     noise: Float[np.ndarray, " n"]
 
     def simulate(self, coefficients: Vector) -> FigureRows:
-        """Return the metrics of a simulation."""
+        """Return the runs' metrics, simulated with these coefficients."""
         return replace(self.served(coefficients=coefficients), noise=self.noise)
 
     def refit(self, rows: FigureRows, at: Vector) -> Vector:
-        """Return the most probable coefficients."""
+        """Return the most probable coefficients, given metrics simulated at ``at``."""
         return fit_rows(self.prior, rows, at).mean
 
     def misfit(self, rows: FigureRows, at: Vector) -> float:
@@ -319,7 +321,7 @@ class _Simulation:
 def fit_rows(
     prior: Prior, rows: FigureRows, at: Vector, keep: Bool[np.ndarray, " figures"] | slice = _ALL
 ) -> Posterior:
-    """Fit coefficients to the metrics ``keep``, or all, simulated at the coefficients ``at``."""
+    """Fit coefficients to the metrics ``keep``, simulated at the coefficients ``at``."""
     features = rows.features[keep]
     offset = rows.simulated[keep] - features @ at
     return posterior.fit_posterior(prior, features, rows.measured[keep], rows.noise[keep], offset)
@@ -328,7 +330,10 @@ def fit_rows(
 def _left_out(
     runs: Runs, served: Callable[..., FigureRows], prior: Prior, rows: FigureRows
 ) -> tuple[list[Verdict], Float[np.ndarray, " n"]]:
-    """Return verdicts and metrics of each load predicted from the others; empty for one load."""
+    """Return verdicts, and metrics of each load predicted by a fit to the other loads.
+
+    Both are empty for a single load.
+    """
     of_row = np.array([run.load.text for run in runs])[rows.run]
     each_load = list(dict.fromkeys(of_row))
     if len(each_load) < 2:
@@ -341,7 +346,8 @@ def _left_out(
         simulated[out] = found.simulated
         spread[out] = np.hypot(fitted.deviation(found.features) / found.simulated, rows.noise[out])
     before = np.hypot(prior.deviation(rows.features) / rows.simulated, rows.noise)
-    # Metrics of one load are correlated neighbours; noisy ones get less weight.
+    # Metrics of one load are neighbours, so that their errors count as correlated. Noisy metrics
+    # have lower weights.
     order = np.concatenate([np.flatnonzero(of_row == load) for load in each_load])
     ratios = [each[order] / rows.measured[order] for each in (rows.simulated, simulated)]
     spreads, weight = [before[order], spread[order]], TIME_NOISE / rows.noise[order]
@@ -349,7 +355,7 @@ def _left_out(
 
 
 def _mean_step(runs: Runs) -> tuple[float, float]:
-    """Return requests and context of a typical decode step, by Little's law."""
+    """Return the mean requests and context tokens of a decode step, by Little's law."""
     requests, context = [], []
     for run in runs:
         load = run.load

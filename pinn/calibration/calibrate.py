@@ -20,13 +20,13 @@ from pinn.surrogate.step_features import overlapped, step_features
 
 # Intervals between step starts as rows that are linear in beta.
 #
-# A step waits for the longer of launching and the GPU's work. Every fit decides by the coefficients
-# before it which one that is, and sets the features of the other to 0 (``overlapped``). A step then
-# takes beta . features both before and after the fit.
+# A step takes the longer of launching and the GPU's work. A fit decides which is longer by the
+# coefficients before the fit, and sets the features of the shorter to 0 (``overlapped``). The step
+# time is then beta . features both before and after the fit.
 
-#: Fewest and most steps of the windows for calibration and evaluation. Shorter windows are mostly
-#: noise, longer ones average over changing batches. Assumptions, around the ten steps between
-#: samples of the public run.
+#: Minimum and maximum number of steps of the windows for calibration and evaluation. Shorter
+#: windows are mostly noise, longer windows average over changing batches. Both are assumptions,
+#: around the ten steps between samples of the public run.
 WINDOW_STEPS = (5, 15)
 
 PARTS = CALIBRATION, VALIDATION, TEST = "first 60 %", "next 20 %", "last 20 %"
@@ -41,7 +41,7 @@ class Intervals:
         seconds: Mean seconds per step.
         steps: Number of steps of each interval; 1 for a single cycle.
         row: Row of each interval in the cycle table.
-        part: Index into ``PARTS`` of each interval, by the run's time.
+        part: Index into ``PARTS`` of each interval, by time within the run.
         sums: Mean batch sums of each interval.
     """
 
@@ -61,7 +61,7 @@ class Intervals:
         return Intervals(sums=each_sum(lambda values: values[index], self.sums), **kept)
 
     def of_part(self, name: str) -> "Intervals":
-        """Return the intervals of one part of the run's time."""
+        """Return the intervals in one part of the run's time."""
         return self.take(self.part == PARTS.index(name))
 
     @property
@@ -83,12 +83,12 @@ def read_intervals(
     Args:
         traces: Canonical tables.
         deployment: Deployment that was measured.
-        beta: Its coefficients before calibration, which determine the overlap of launching and GPU
-            work.
+        beta: Step coefficients of the deployment before calibration, which determine the overlap
+            of launching and GPU work.
 
     Raises:
-        PinnError: If the tables hold no steps, their step time was refused as a target, or no
-            interval is left.
+        PinnError: If the tables have no steps, their step times are not usable, or no interval is
+            usable.
     """
     _check_target(traces)
     parts = temporal_split(traces.cycles)
@@ -104,7 +104,7 @@ def read_intervals(
     features = overlapped(step_features(step_costs([deployment]), batches.sums), beta)
 
     def mean(values: np.ndarray) -> np.ndarray:
-        """Return the mean over each interval's steps of a value per step."""
+        """Return the mean of a per-step value over each interval's steps."""
         return np.bincount(batches.owner, batches.weight * values, minlength=len(steps)) / steps
 
     return Intervals(
@@ -136,7 +136,7 @@ def _check_target(traces: TraceTables) -> None:
 
 # Beta of a server, calibrated to measured step times.
 
-#: Kinds of intervals to calibrate on.
+#: Types of intervals to calibrate to.
 KINDS = ("windows", "singles", "both")
 
 
@@ -145,9 +145,9 @@ class BetaSettings:
     """Settings of the calibration of beta.
 
     Attributes:
-        kind: Intervals to use: ``windows`` of 5 to 15 steps, ``singles`` or ``both``.
+        kind: Intervals to fit to: ``windows`` of 5 to 15 steps, ``singles`` or ``both``.
         budget: Number of intervals, chosen at random; None for all.
-        seed: Seed of the choice.
+        seed: Seed of the random choice.
     """
 
     kind: str = "both"
@@ -156,21 +156,21 @@ class BetaSettings:
 
 
 def candidates(intervals: Intervals, kind: str) -> Intervals:
-    """Return the intervals of one kind in the first 60 % of time.
+    """Return the intervals of one type in the first 60 % of a run's time.
 
     Raises:
-        PinnError: If the kind is unknown or has no intervals.
+        PinnError: If the type is unknown or has no intervals.
     """
     if kind not in KINDS:
-        raise PinnError(f"unknown kind of intervals {kind!r}: use one of {', '.join(KINDS)}")
+        raise PinnError(f"unknown type of intervals {kind!r}: use one of {', '.join(KINDS)}")
     first = intervals.of_part(CALIBRATION)
     masks = {"windows": first.is_window, "singles": first.is_single}
     found = first.take(masks.get(kind, first.is_window | first.is_single))
     if not len(found):
         others = " and ".join(f"{int(mask.sum())} {name}" for name, mask in masks.items())
         raise PinnError(
-            f"there are no intervals of the kind {kind} in the {CALIBRATION} of "
-            f"the traces' time, which has {others}: choose another kind with "
+            f"there are no intervals of the type {kind} in the {CALIBRATION} of "
+            f"the traces' time, which has {others}: choose another type with "
             "--intervals, or trace for longer"
         )
     return found
@@ -180,7 +180,7 @@ def chosen(intervals: Intervals, settings: BetaSettings) -> Intervals:
     """Return the intervals for calibration: as many as the budget allows, in order of time.
 
     Raises:
-        PinnError: If there are none, or the budget is not positive.
+        PinnError: If there are no intervals, or the budget is not positive.
     """
     pool = candidates(intervals, settings.kind)
     budget = len(pool) if settings.budget is None else settings.budget
@@ -198,15 +198,15 @@ def calibrate_to(used: Intervals, prior: Prior) -> Posterior:
 def error_table(
     intervals: Intervals, betas: dict[str, Float[np.ndarray, " features"]]
 ) -> pd.DataFrame:
-    """Return relative errors of mean step times, by part of the run and kind of interval.
+    """Return relative errors of mean step times, by part of the run and type of interval.
 
     Args:
         intervals: Intervals of a run.
         betas: Name -> beta, such as before and after calibration.
 
     Returns:
-        Columns ``part``, ``kind``, ``n``, ``coefficients``, ``median``, ``mean``, ``bias`` (median
-        signed error): shares, not percent.
+        Columns ``part``, ``kind``, ``n``, ``coefficients``, and the relative errors ``median``,
+        ``mean`` and ``bias`` (median signed error), 0.01 for 1 %.
     """
     rows = []
     for part in PARTS:
@@ -230,19 +230,19 @@ def _summary(error: np.ndarray) -> tuple[float, float, float]:
 
 # Held-out evaluation: whether a calibration improves predictions beyond noise.
 #
-# Errors measure predictions, and likelihoods also measure their intervals: a value that was
-# predicted well and now has a narrower interval counts as better, too.
+# Errors score predictions, and likelihoods also score their intervals: an accurate prediction
+# counts as better if its interval gets narrower.
 
-#: Most blocks of neighbouring measurements for standard errors, since neighbours share noise.
+#: Maximum number of blocks of neighbours for standard errors, since neighbours share noise.
 _BLOCKS = 20
 
-#: Degrees of freedom of Student's t for measurements, so that a single outlier does not decide.
+#: Degrees of freedom of Student's t for measurements, low enough that no single outlier decides.
 _DEGREES = 5.0
 
 Errors = Float[np.ndarray, " n"]
 
 
-#: Smallest difference of errors that is more than rounding.
+#: Minimum difference of errors that is not mere rounding.
 _ROUNDING = 1e-6
 
 
@@ -251,7 +251,7 @@ class Verdict:
     """Change in held-out error after calibration, with its standard error.
 
     Attributes:
-        where: Held-out data, by name.
+        where: Name of the held-out data.
         count: Number of held-out measurements.
         gain: Decrease of the mean error; for likelihoods, the mean log likelihood ratio of after to
             before.
@@ -269,19 +269,19 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """Return ``better`` or ``worse`` if by more than one standard error, else ``no better``."""
+        """Return ``better`` or ``worse`` beyond one standard error, else ``no better``."""
         if not abs(self.gain) > float(np.nan_to_num(self.standard_error)) + _ROUNDING:
             return "no better"
         return "better" if self.gain > 0 else "worse"
 
     @property
     def is_worse(self) -> bool:
-        """Return whether it is worse by more than one standard error."""
+        """Return whether the error grew by more than one standard error."""
         return self.word == "worse"
 
     @property
     def figures(self) -> list[str]:
-        """Return the errors before and after, and the standard error, as text."""
+        """Return the errors before and after, and the gain's standard error, as text."""
         if self.before is None or self.after is None:
             factor = float(np.exp(self.gain))
             return ["", f"likelihood ratio {factor:.2f}", f"{factor * self.standard_error:.2f}"]
@@ -289,7 +289,7 @@ class Verdict:
 
     @property
     def facts(self) -> dict[str, object]:
-        """Return the verdict as a file stores it."""
+        """Return the verdict as JSON values for a coefficient file."""
         figures = ("gain",) if self.before is None else ("before", "after")
         known = {name: getattr(self, name) for name in ("where", "count", *figures)}
         error = self.standard_error
@@ -297,7 +297,7 @@ class Verdict:
 
 
 def judge(where: str, before: Errors, after: Errors) -> Verdict:
-    """Compare absolute relative errors of the same measurements, in order of time."""
+    """Return the verdict on absolute relative errors before and after, in order of time."""
     gain = np.abs(before) - np.abs(after)
     means = float(np.abs(before).mean()), float(np.abs(after).mean())
     return Verdict(where, len(gain), means[0] - means[1], _standard_error(gain), *means)
@@ -306,7 +306,7 @@ def judge(where: str, before: Errors, after: Errors) -> Verdict:
 def judge_likelihood(
     where: str, before: Errors, before_spread: Errors, after: Errors, after_spread: Errors
 ) -> Verdict:
-    """Compare log errors of the same measurements by their relative standard deviations."""
+    """Return the verdict on the likelihoods of log errors, given relative standard deviations."""
     gain = _log_density(after / after_spread) - np.log(after_spread)
     gain -= _log_density(before / before_spread) - np.log(before_spread)
     return Verdict(where, len(gain), float(gain.mean()), _standard_error(gain))
@@ -315,10 +315,10 @@ def judge_likelihood(
 def judgements(
     where: str, ratios: Sequence[Errors], spreads: Sequence[Errors], weight: Errors | float = 1.0
 ) -> list[Verdict]:
-    """Return verdicts on errors and on likelihoods of the same measurements.
+    """Return two verdicts on the same measurements: on errors, and on likelihoods.
 
     Args:
-        where: Held-out data, by name.
+        where: Name of the held-out data.
         ratios: Predicted over measured values, before and after calibration.
         spreads: Relative standard deviations of the predictions, before and after calibration.
         weight: Weight of each relative error.
@@ -329,17 +329,17 @@ def judgements(
 
 
 def _log_density(z: Errors) -> Errors:
-    """Return the log density of Student's t, up to a constant."""
+    """Return the log density of Student's t at ``z`` standard deviations, up to a constant."""
     return -(_DEGREES + 1) / 2 * np.log1p(z**2 / _DEGREES)
 
 
 def _standard_error(gain: Errors) -> float:
-    """Return the standard error of the mean, from means of blocks of neighbours."""
+    """Return the standard error of the mean gain, from means of blocks of neighbours."""
     blocks = [block.mean() for block in np.array_split(gain, min(_BLOCKS, len(gain)))]
     return float(np.std(blocks, ddof=1) / np.sqrt(len(blocks))) if len(blocks) > 1 else np.nan
 
 
 def is_kept(verdicts: Sequence[Verdict]) -> bool:
-    """Return whether any held-out score improved and none got worse."""
+    """Return whether at least one held-out score improved and none got worse."""
     words = {verdict.word for verdict in verdicts}
     return "better" in words and "worse" not in words

@@ -23,17 +23,17 @@ from pinn.surrogate.coefficient_set import CoefficientSet, deployment_facts
 from pinn.surrogate.coefficients import Coefficients
 from pinn.surrogate.step_features import STEP_FEATURES, overlapped, step_features
 
-#: Ratio of the mean requests of two halves of a run from which on they count as two loads, and
-#: fewest intervals of each half: assumptions.
+#: Minimum ratio of the mean requests of two halves of a run at which they count as two loads, and
+#: minimum number of intervals of each half: assumptions.
 _TWO_LOADS, _LEAST = 1.5, 20
 
 
 @dataclass(frozen=True)
 class ServerCalibration:
-    """Calibration of a server, from any kind of measurement.
+    """Calibration of a server to measurements of any type.
 
     Attributes:
-        deployment: The server.
+        deployment: Deployment of the server.
         prior: Coefficients before the calibration.
         posterior: Coefficients after the calibration.
         quantities: Parameters with their values before and after, and their standard errors.
@@ -51,7 +51,7 @@ class ServerCalibration:
     def coefficient_set(
         self, named: dict[str, str], taught: Bool[np.ndarray, " request_features"]
     ) -> CoefficientSet:
-        """Return the result as the content of a coefficient file.
+        """Return the posterior as the content of a coefficient file.
 
         Args:
             named: Model, GPU and format as the user named them.
@@ -85,7 +85,7 @@ class Calibration(ServerCalibration):
 def run_calibration(
     traces: TraceTables, deployment: Deployment, prior: Prior, settings: BetaSettings
 ) -> Calibration:
-    """Calibrate beta to a run's steps and, where it has journeys, alpha to its requests.
+    """Calibrate beta to a run's steps and, if it has journeys, alpha to its requests.
 
     Args:
         traces: Canonical tables.
@@ -122,14 +122,14 @@ def run_calibration(
 
 
 def _later(intervals: Intervals, prior: Prior, beta: Posterior) -> list[Verdict]:
-    """Return changes in error on all data after the fitted intervals."""
+    """Return the changes in error on all data after the last fitted interval."""
     usual = intervals.is_window | intervals.is_single
     later = intervals.take((intervals.part > 0) & usual)
     return [_judged("later time", later, prior, beta)] if len(later) else []
 
 
 def _other_loads(intervals: Intervals, prior: Prior, settings: BetaSettings) -> list[Verdict]:
-    """Fit to the lower half of the loads and evaluate on the upper half, and vice versa."""
+    """Return changes in error on each half of the loads after a fit to the other half."""
     pool = calibrate.candidates(intervals, settings.kind)
     requests = pool.sums.requests
     is_upper = requests > np.median(requests)
@@ -158,19 +158,19 @@ def _records(table: pd.DataFrame) -> list[dict[Hashable, object]]:
 # Beta of a server, calibrated to whole steps that ``pinn measure`` timed.
 #
 # Each batch is one row: the median of its repeats. Its noise is the standard error of the median
-# plus an error that no coefficient explains. The scale of the latter maximizes the evidence of the
-# rows under the prior (type-II maximum likelihood).
+# plus an error that no coefficient explains. The scale of the unexplained error maximizes the
+# evidence of the rows under the prior (type-II maximum likelihood).
 
-#: Candidate scales of the error that no coefficient explains, relative.
+#: Candidates for the relative standard deviation of the error that no coefficient explains.
 _SCALES = np.array([0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.2])
 
-#: Number of parts of the batches, each of which is held out in turn.
+#: Number of parts of the batches; each part is held out in turn.
 _PARTS = 5
 
-#: Flags that set the size of the KV cache; with them, the size does not check other flags.
+#: Flags that set the size of the KV cache; if given, the size cannot verify other flags.
 _CACHE_SIZES = {"--kv-cache-memory-bytes", "--num-gpu-blocks-override"}
 
-#: Residual in standard deviations that gets weight 0 (Tukey's biweight, 95 % efficient).
+#: Residual, in standard deviations, at which Tukey's biweight is 0 (95 % efficient).
 _BEYOND = 4.685
 
 Rows = Float[np.ndarray, " batches"]
@@ -208,11 +208,11 @@ def fit_steps(
     Args:
         prior: Coefficients before the fit.
         features: Step features of each batch.
-        seconds: Median step time of each batch.
+        seconds: Median step time of each batch, seconds.
         error: Relative standard error of each median.
 
     Returns:
-        The posterior, and the relative scale of the unexplained error.
+        The posterior, and the relative standard deviation of the error that it leaves unexplained.
     """
     weight = np.ones(len(seconds))
     for _ in range(2):
@@ -227,7 +227,7 @@ def fit_steps(
 def _unexplained(
     prior: Prior, features: Float[np.ndarray, "batches coefficients"], seconds: Rows, error: Rows
 ) -> float:
-    """Return the scale of unexplained error that maximizes the likelihood of the rows."""
+    """Return the scale of unexplained error, relative, that maximizes the rows' likelihood."""
     relative = features / seconds[:, None]
     residual = relative @ prior.mean - 1
     spread = relative @ prior.covariance @ relative.T
@@ -278,7 +278,7 @@ def _left_out(
 def check_steps(
     steps: MeasuredSteps, deployment: Deployment, coefficients_of: CoefficientsOf
 ) -> list[str]:
-    """Return facts of a measurement that contradict the flags."""
+    """Return findings on measured facts that contradict the flags."""
     found = []
     limits, recipe = steps.facts.at("limits"), deployment.recipe
     seats = ("max_num_seqs", recipe.max_requests, "--max-num-seqs")
@@ -287,7 +287,7 @@ def check_steps(
         if name in limits and limits.count(name) != got:
             ran = f"{option} {limits.count(name)}"
             found.append(
-                f"the measured engine ran with {ran}, the flags are {got}: did you mean {ran}?"
+                f"the measured engine ran with {ran}, but the flags are {got}: did you mean {ran}?"
             )
     asked = {word.partition("=")[0] for word in steps.facts.texts("flags")}
     blocks = steps.facts.count("kv_blocks")

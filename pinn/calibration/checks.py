@@ -26,20 +26,20 @@ from pinn.specs.model_variants import with_precision
 from pinn.surrogate.coefficients import Coefficients
 from pinn.surrogate.step_features import step_features, step_time
 
-# Checks before a fit: each finding is a sentence with what was got, what was expected, and the
-# likely mistake, such as a flag that would explain the data.
+# Checks before a fit. Each finding is a sentence: the measurement, the expectation, and the likely
+# mistake, such as a flag that would explain the data.
 #
-# A fit to the wrong server looks fine, since its constants absorb the difference. Checks therefore
-# precede the fit: the size of the KV cache, token budget and request limit, a single model and
-# server per file, the roofline lower bound, units, clocks, and the consistency of metrics.
+# A fit to the wrong server looks good, since its constants absorb the difference. Therefore checks
+# precede the fit. They concern the size of the KV cache, token budget and request limit, a single
+# model and server per file, the roofline lower bound, units, clocks, and consistent metrics.
 
 
-#: Function that returns the coefficients of a deployment, or of an alternative one.
+#: Function of a deployment, or of a variant with one flag changed, that returns its coefficients.
 CoefficientsOf = Callable[[Deployment], Coefficients]
 
 
 def refuse(findings: Sequence[str], force: bool = False) -> Sequence[str]:
-    """Stop before a fit to files that do not match their flags.
+    """Raise an error before a fit to measurements that do not match the flags.
 
     Args:
         findings: Findings of :func:`~pinn.calibration.checks.check_traces` or
@@ -47,20 +47,22 @@ def refuse(findings: Sequence[str], force: bool = False) -> Sequence[str]:
         force: Whether to continue despite findings.
 
     Returns:
-        The findings, to be printed if the fit continues.
+        The findings, to print if the fit continues.
 
     Raises:
-        PinnError: If there are any and ``force`` is not given.
+        PinnError: If there are findings and ``force`` is false.
     """
     if findings and not force:
-        text = f"the measurements do not match the flags: {'; '.join(findings)}"
-        raise PinnError(f"{text}. If the flags are right, use --force")
+        raise PinnError(
+            f"the measurements do not match the flags: {'; '.join(findings)}. If the flags are "
+            "right, use --force"
+        )
     return findings
 
 
-# Checks of flags by the size of the KV cache and the speed of the server.
+# Checks of flags against the size of the KV cache and the speed of the server.
 
-#: Flag -> alternative values that may explain a mismatch.
+#: Flag -> values to try as an explanation of a mismatch.
 _VALUES = {
     "tensor_parallel_size": (1, 2, 4, 8, 16),
     "pipeline_parallel_size": (1, 2, 4),
@@ -71,28 +73,28 @@ _VALUES = {
 }
 
 #: Relative tolerance of the number of KV blocks, and additional tolerance as a share of GPU
-#: memory: memory that vLLM measures at start (activations, CUDA graphs of some versions) is
-#: estimated here.
+#: memory. The memory model estimates what vLLM measures at start: activations and, in some
+#: versions, CUDA graphs.
 _KV_SHARE, _MEMORY_SHARE = 0.08, 0.03
-#: Decimal digits to which logs round shares.
+#: Tolerance of the memory share in a log, which is rounded to two decimals.
 _SAME_SHARE = 0.005
 
-#: Factors of measured over predicted times. Beyond the larger one there is a mistake, since no
-#: held-out model had half of that error. Beyond the smaller one there is a mistake if a single flag
+#: Factors between measured and predicted times. A mistake is assumed above the larger factor, since
+#: the error of held-out models is at most half of it, and above the smaller factor if a single flag
 #: explains it.
 FAR, OFF = 2.0, 1.5
 
-#: Largest remaining factor for which a changed flag explains a time.
+#: Maximum remaining factor at which a changed flag counts as an explanation.
 _EXPLAINED = 1.2
 
 
 def alternatives(
     deployment: Deployment, flags: tuple[str, ...]
 ) -> Iterator[tuple[str, Deployment]]:
-    """Yield the flag as typed, and the deployment with that flag changed.
+    """Yield variants of a deployment with one flag changed, each with that flag as text.
 
     Args:
-        deployment: The deployment as the user gave it.
+        deployment: Deployment as the user gave it.
         flags: Fields of ``ServingSpec``, ``precision`` or ``gpu``.
     """
     values_of = {**_VALUES, "gpu": list_gpus()}
@@ -115,11 +117,11 @@ def _changed(deployment: Deployment, name: str, value: FlagValue) -> Deployment:
 
 
 def check_kv_blocks(blocks: int, deployment: Deployment) -> Iterator[str]:
-    """Compare a server's number of KV blocks with the memory model.
+    """Yield a finding if a server's number of KV blocks contradicts the memory model.
 
     Args:
-        blocks: Number of KV blocks that the server states.
-        deployment: The deployment as the user gave it.
+        blocks: Number of KV blocks that the server reports.
+        deployment: Deployment as the user gave it.
     """
     expected, room = _blocks_and_room(deployment)
     if expected is not None and abs(blocks - expected) <= room:
@@ -131,25 +133,23 @@ def check_kv_blocks(blocks: int, deployment: Deployment) -> Iterator[str]:
             near.append((abs(np.log(found / blocks)), option))
     typed = f"--tensor-parallel-size {deployment.serving.tensor_parallel_size}"
     fits = "the model does not fit" if expected is None else f"{expected:,} fit {typed}"
-    text = f"{blocks:,} KV blocks on each GPU, but {fits} on {deployment.gpu.name}"
+    mismatch = f"{blocks:,} KV blocks on each GPU, but {fits} on {deployment.gpu.name}"
     if not near:
-        yield (
-            f"{text}: no single flag explains it: check that --model is the model that was served"
-        )
+        yield f"{mismatch}: check --model, as no change of a single flag explains the difference"
         return
-    # The number of GPUs is checked first, as the most frequent mistake.
+    # A wrong number of GPUs is listed first, as the most frequent mistake.
     shown = [option for _, option in sorted(near, key=lambda pair: pair[0])[:2]]
     parallel = [o for _, o in near if o.startswith("--tensor-parallel-size")]
     shown = list(dict.fromkeys(parallel[:1] + shown))
-    yield f"{text}: they fit {' or '.join(shown)}"
+    yield f"{mismatch}: they fit {' or '.join(shown)}"
 
 
 def check_memory_log(log: StartupLog, deployment: Deployment) -> Iterator[str]:
-    """Compare the KV cache in a start-up log with the memory model.
+    """Yield a finding if the KV cache in a start-up log contradicts the memory model.
 
     Args:
         log: Log of the measured server.
-        deployment: The deployment as the user gave it.
+        deployment: Deployment as the user gave it.
 
     Raises:
         PinnError: If the log belongs to another server or to a failed start.
@@ -159,16 +159,17 @@ def check_memory_log(log: StartupLog, deployment: Deployment) -> Iterator[str]:
     if share is not None and abs(share - taken) > _SAME_SHARE:
         option = f"--gpu-memory-utilization {share:g}"
         yield (
-            f"the log is of a server with {option}, the flags are {taken:g}: did you mean {option}?"
+            f"the logged server ran with {option}, but the flag is {taken:g}: "
+            f"did you mean {option}?"
         )
     else:
         yield from check_kv_blocks(blocks, deployment)
 
 
 def _blocks_and_room(deployment: Deployment) -> tuple[int | None, float]:
-    """Return KV blocks by the memory model, None if nothing fits, and their tolerance."""
+    """Return the KV blocks by the memory model (None if nothing fits), and their tolerance."""
     try:
-        # The check of the longest request is skipped here.
+        # A maximum length of 1 skips the check that the longest request fits.
         serving = replace(deployment.serving, max_model_len=1)
         layout = kv_layout(replace(deployment, serving=serving), EngineSpec())
     except PinnError:
@@ -181,23 +182,27 @@ def _blocks_and_room(deployment: Deployment) -> tuple[int | None, float]:
 def check_speed(
     ratio: Callable[[Deployment], float], deployment: Deployment, what: str
 ) -> Iterator[str]:
-    """Compare measured with predicted times: a factor beyond every held-out model's is a mistake.
+    """Yield a finding if measured times differ too much from predicted ones.
+
+    A factor above ``FAR``, which no held-out model comes near, or one that a single flag explains,
+    indicates wrong flags.
 
     Args:
-        ratio: Median of measured over predicted times, as served by a deployment.
-        deployment: The deployment as the user gave it.
-        what: What was measured, for the text.
+        ratio: Function of a deployment that returns the median of measured over predicted times.
+        deployment: Deployment as the user gave it.
+        what: Subject and verb of the finding, such as ``steps take``.
     """
     got = ratio(deployment)
     if not np.isfinite(got) or (size := max(got, 1 / got)) < OFF:
         return
     shown = f"{size:.2g}" if size < 100 else f"{size:.0f}"
-    text = f"{what} {shown} times as {'long' if got > 1 else 'short'} as predicted"
+    mismatch = f"{what} {shown} times as {'long' if got > 1 else 'short'} as predicted"
     scale = next((s for s in (1e-9, 1e-6, 1e-3, 1e3, 1e6, 1e9) if 1 / 3 < got / s < 3), None)
     if scale is not None:
         unit = f"{1 / scale:,.0f} times" if scale < 1 else f"1/{scale:,.0f} of"
         yield (
-            f"{text}: check the unit of the file's times, which seem to be {unit} the expected unit"
+            f"{mismatch}: check the unit of the file's times, which seems to be {unit} the "
+            "expected unit"
         )
         return
     near = []
@@ -207,42 +212,47 @@ def check_speed(
             if np.isfinite(found) and max(found, 1 / found) < _EXPLAINED:
                 near.append((abs(np.log(found)), each))
     if near:
-        yield f"{text}: {' or '.join(o for _, o in sorted(near)[:3])} would explain it"
+        yield f"{mismatch}: {' or '.join(o for _, o in sorted(near)[:3])} would explain it"
     elif size >= FAR:
-        yield f"{text}: check --model, --gpu, --tensor-parallel-size and --quantization"
+        yield f"{mismatch}: check --model, --gpu, --tensor-parallel-size and --quantization"
 
 
-# Checks of traces against the flags with which they were ingested.
+# Checks of traces against the flags given at ingestion.
 
-#: Share of odd rows in a step table that is tolerated, such as bad lines of a sampler.
+#: Tolerated share of implausible rows in a step table, such as faulty lines of a sampler.
 _STRAY = 1e-3
 
-#: Ratio of the speeds of two parts of a file from which on they belong to two servers.
+#: Minimum ratio between the speeds of two parts of a file at which they count as two servers.
 _TWO_SERVERS = 1.3
 
-#: Fewest steps at a limit before it counts as one, and fewest distinct decode counts among them.
+#: Remedy for a file with traces of several servers.
+_SEPARATELY = "ingest the traces of each server separately"
+
+#: Minimum number of steps at a maximum, and of distinct decode counts among them, for the maximum
+#: to count as a limit.
 _AT_LIMIT, _MIXES = 20, 3
 
-#: Steps below this share of their roofline lower bound have times in another unit: no flag
+#: Share of the roofline lower bound below which times of steps must be in another unit: no flag
 #: changes the bound by as much.
 _OTHER_UNIT = 0.02
 
-#: Multiple of the token budget beyond which a number is not a step's token count.
+#: Multiple of the token budget above which a value cannot be a step's token count.
 _ABSURD = 100
 
 
 def check_traces(
     traces: TraceTables, deployment: Deployment, coefficients_of: CoefficientsOf
 ) -> list[str]:
-    """Return the mismatches between measurements and deployment.
+    """Return findings on mismatches between traces and deployment.
 
     Args:
         traces: Canonical tables.
-        deployment: The deployment as the user gave it.
-        coefficients_of: Coefficients before calibration, for alternatives too.
+        deployment: Deployment as the user gave it.
+        coefficients_of: Function of a deployment or its variant that returns its coefficients
+            before calibration.
 
     Raises:
-        PinnError: If there are no mismatches and no interval to evaluate the speed.
+        PinnError: If there are no other findings, but no interval to check the speed by.
     """
     steps = traces.steps
     found = [
@@ -269,13 +279,9 @@ def _models(traces: TraceTables, deployment: Deployment) -> Iterator[str]:
     named = traces.table("requests", ["model"])["model"].drop_null().unique().to_pylist()
     names = sorted({str(name) for name in named if name})
     if len(names) > 1:
-        yield _of_several(f"requests of {len(names)} models ({', '.join(names)})")
+        yield f"the file has requests to {len(names)} models ({', '.join(names)}): {_SEPARATELY}"
     elif names:
         yield from other_model(names[0], deployment)
-
-
-def _of_several(text: str) -> str:
-    return f"{text}: ingest the traces of each server by themselves"
 
 
 def other_model(name: str, deployment: Deployment) -> Iterator[str]:
@@ -283,7 +289,7 @@ def other_model(name: str, deployment: Deployment) -> Iterator[str]:
 
     Args:
         name: Model name in the file; unknown names give no finding.
-        deployment: The deployment as the user gave it.
+        deployment: Deployment as the user gave it.
     """
     if find_in_catalog(name) is None:
         return
@@ -291,7 +297,7 @@ def other_model(name: str, deployment: Deployment) -> Iterator[str]:
     shapes = [(m.layers, m.hidden_size, m.vocab_size) for m in (stated, given)]
     if shapes[0] != shapes[1]:
         yield (
-            f"the file is of the model {name}, --model is {given.name}: did you mean "
+            f"the file has the model {name}, but --model is {given.name}: did you mean "
             f"--model {name}?"
         )
 
@@ -299,8 +305,10 @@ def other_model(name: str, deployment: Deployment) -> Iterator[str]:
 def _kv_cache(traces: TraceTables, steps: pd.DataFrame, deployment: Deployment) -> Iterator[str]:
     percent = int((traces.manifest.get("implausible") or {}).get("kv_usage above 1", 0))
     if percent > _STRAY * len(steps):
-        text = f"KV usage above 1 in {percent:,} of {len(steps):,} steps"
-        yield f"{text}: if it is in percent, divide it by 100 and ingest again"
+        yield (
+            f"KV usage is above 1 in {percent:,} of {len(steps):,} steps, expected a share: if the "
+            "column is in percent, divide it by 100 and ingest again"
+        )
     blocks = steps["kv_blocks_total"].dropna()
     blocks = blocks[blocks > 0]
     if not len(blocks):
@@ -309,7 +317,7 @@ def _kv_cache(traces: TraceTables, steps: pd.DataFrame, deployment: Deployment) 
     common = counts[counts > _STRAY * len(blocks)]
     if common.index.max() > 1.01 * common.index.min():
         sizes = ", ".join(f"{int(n):,}" for n in common.index[:3])
-        yield _of_several(f"KV caches of {sizes} blocks in one file")
+        yield f"the file has several sizes of the KV cache ({sizes} blocks): {_SEPARATELY}"
     else:
         yield from check_kv_blocks(int(counts.index[0]), deployment)
 
@@ -322,15 +330,19 @@ def _budget(steps: pd.DataFrame, deployment: Deployment) -> Iterator[str]:
     full = steps[(tokens == most) & (steps["prefill_tokens"] > 0).to_numpy()]
     is_limit = len(full) >= _AT_LIMIT and full["decode_requests"].nunique() >= _MIXES
     if absurd.any():
-        text = f"{int(absurd.sum()):,} of {len(tokens):,} steps of {tokens.max():,.0f} tokens"
-        yield f"{text}: no step has so many tokens: correct or drop these rows"
-    elif (tokens > budget).mean() > _STRAY:
-        text = f"steps of up to {most:,} tokens, --max-num-batched-tokens {budget}"
-        yield f"{text}: did you mean --max-num-batched-tokens {most}?"
-    elif is_limit and most < budget:
-        text = f"{len(full):,} steps have {most:,} tokens and none has more"
         yield (
-            f"{text}, --max-num-batched-tokens is {budget}: did you mean "
+            f"{int(absurd.sum()):,} of {len(tokens):,} steps have up to {most:,} tokens, but no "
+            "step has so many tokens: correct or drop these rows"
+        )
+    elif (tokens > budget).mean() > _STRAY:
+        yield (
+            f"steps have up to {most:,} tokens, but --max-num-batched-tokens is {budget}: did you "
+            f"mean --max-num-batched-tokens {most}?"
+        )
+    elif is_limit and most < budget:
+        yield (
+            f"{len(full):,} steps have {most:,} tokens and none has more, but "
+            f"--max-num-batched-tokens is {budget}: did you mean "
             f"--max-num-batched-tokens {most}?"
         )
 
@@ -346,13 +358,13 @@ def _seats(steps: pd.DataFrame, deployment: Deployment) -> Iterator[str]:
     held = running[waits.to_numpy()]
     if (running > seats).mean() > _STRAY:
         yield (
-            f"up to {most:,} requests run at once, --max-num-seqs is {seats}: did you "
+            f"up to {most:,} requests run at once, but --max-num-seqs is {seats}: did you "
             f"mean --max-num-seqs {most:,}?"
         )
     elif len(held) >= _AT_LIMIT and (held == most).mean() > 0.9 and most < seats:
-        text = f"{len(held):,} steps leave requests waiting beside {most} running ones and a cache"
         yield (
-            f"{text} that is not full, --max-num-seqs is {seats}: did you mean "
+            f"in {len(held):,} steps requests wait although only {most} run and the KV cache is "
+            f"not full, but --max-num-seqs is {seats}: did you mean "
             f"--max-num-seqs {most}?"
         )
 
@@ -367,12 +379,16 @@ def _requests(traces: TraceTables, deployment: Deployment) -> Iterator[str]:
     length = (rows["prompt_tokens"] + rows["output_tokens"].fillna(0)).max()
     if length > longest:
         option = f"--max-model-len {longest}" if serving.max_model_len else deployment.model.name
-        text = f"a request of {int(length):,} tokens, more than {option} allows"
-        yield f"{text}: check --model and --max-model-len"
+        yield (
+            f"a request has {int(length):,} tokens, more than {option} allows: check --model and "
+            "--max-model-len"
+        )
     cached = rows["cached_tokens"].fillna(0) > 0
     if not serving.enable_prefix_caching and cached.mean() > _STRAY:
-        found = f"{int(cached.sum()):,} prompts were found in the prefix cache"
-        yield f"{found}, but prefix caching is off: leave --no-enable-prefix-caching out"
+        yield (
+            f"{int(cached.sum()):,} prompts were found in the prefix cache, but prefix caching is "
+            "off: remove --no-enable-prefix-caching"
+        )
 
 
 def _clock(traces: TraceTables) -> Iterator[str]:
@@ -380,31 +396,37 @@ def _clock(traces: TraceTables) -> Iterator[str]:
     still = int(intervals.get("set aside: clock does not advance", 0))
     total = sum(map(int, intervals.values()))
     if still > _STRAY * max(total, 1):
-        text = f"the clock stands still or runs back in {still:,} of {total:,} intervals"
-        yield f"{text}: start times must be of one host's monotonic clock, in ns"
+        yield (
+            f"the clock stands still or runs backwards in {still:,} of {total:,} intervals: use "
+            "start times of one host's monotonic clock, in ns"
+        )
 
 
 def _refused(traces: TraceTables) -> Iterator[str]:
-    """Yield a note on steps with impossible counts, which the reader dropped."""
+    """Yield a finding if the reader dropped many steps with impossible counts."""
     report = (traces.manifest.get("reports") or {}).get("steps") or {}
     reason = "a count is negative or absurd"
     odd = int((report.get("refused") or {}).get(reason, 0))
     if odd > _STRAY * max(int(report.get("read", 0)), 1):
-        text = f"in {odd:,} of {report['read']:,} steps {reason}"
-        yield f"{text}: check that each column has what its name says"
+        yield (
+            f"in {odd:,} of {report['read']:,} steps {reason}: check that each column's content "
+            "matches its name"
+        )
 
 
 def _below_floor(traces: TraceTables) -> Iterator[str]:
-    """Yield a finding if step times were refused because most are impossible."""
+    """Yield a finding if step times are unusable because most are below the lower bound."""
     check = (traces.manifest.get("targets") or {}).get("step_s") or {}
     if check.get("is_target", True) or not check["rows"]:
         return
     median, floor = check["median_s"], check["floor_median_s"]
     remedy = "check --tensor-parallel-size, --quantization, --model and --gpu"
     if median < _OTHER_UNIT * floor:
-        remedy = "start times may be in another unit than ns"
-    text = f"steps take {median * 1000.0:.3g} ms, but reading weights and KV cache takes"
-    yield f"{text} {floor * 1e3:.3g} ms: {remedy}"
+        remedy = "check whether start times are in another unit than ns"
+    yield (
+        f"steps take {median * 1000.0:.3g} ms, but reading weights and KV cache takes "
+        f"{floor * 1e3:.3g} ms: {remedy}"
+    )
 
 
 def _two_servers(traces: TraceTables, intervals: Intervals, base: Coefficients) -> Iterator[str]:
@@ -414,5 +436,8 @@ def _two_servers(traces: TraceTables, intervals: Intervals, base: Coefficients) 
     segments, steps = np.unique(segment, return_counts=True)
     medians = [np.median(ratio[segment == s]) for s in segments[steps >= _AT_LIMIT]]
     if len(medians) > 1 and max(medians) > _TWO_SERVERS * min(medians):
-        one = f"one {max(medians) / min(medians):.2f} times as slow as another"
-        yield _of_several(f"{len(medians)} processes in one file, {one}")
+        slower = max(medians) / min(medians)
+        yield (
+            f"the file has {len(medians)} processes, one {slower:.2f} times as slow as another: "
+            f"{_SEPARATELY}"
+        )

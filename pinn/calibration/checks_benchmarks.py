@@ -18,36 +18,37 @@ from pinn.simulator.simulate import measured_job
 from pinn.specs.gpu import find_gpu
 from pinn.specs.serving import VLLM, ServingSpec
 
-#: Largest share of failed requests at which latencies still describe the stated load.
+#: Maximum share of failed requests at which latencies still describe the stated load.
 _FAILED = 0.05
 
-#: Tolerances of contradictions between metrics of one file: clients round, cut tails and average
-#: differently.
+#: Relative tolerances of contradictions between metrics of one file: clients round, trim tails and
+#: average differently.
 _TOKENS, _LATENCY, _IN_FLIGHT = 0.2, 0.25, 0.15
 
-#: Smallest share of a closed loop's requests that must be in flight; with fewer something else
-#: limits it.
+#: Minimum share of a closed loop's concurrency that must be in flight. Below it, something else
+#: limits the load.
 _IDLE = 0.5
 
-#: Plausible range of a latency in seconds; values outside have another unit.
+#: Plausible range of each latency in seconds; values outside it have another unit.
 _PLAUSIBLE_S = {"ttft": (3e-4, 3600.0), "tpot": (1e-4, 5.0), "itl": (1e-5, 5.0),
                 "e2e": (1e-3, 36000.0)}  # fmt: skip
 
 Runs = Sequence[BenchmarkRun]
 
-#: Most runs that are simulated for the check of speed.
+#: Maximum number of runs that are simulated to check the speed.
 _SIMULATED = 3
 
 
 def check_benchmarks(
     runs: Runs, deployment: Deployment, coefficients_of: CoefficientsOf
 ) -> list[str]:
-    """Return the mismatches between benchmark runs and deployment.
+    """Return findings on mismatches between benchmark runs and deployment.
 
     Args:
         runs: Runs of one server.
-        deployment: The deployment as the user gave it.
-        coefficients_of: Coefficients before calibration, for alternatives too.
+        deployment: Deployment as the user gave it.
+        coefficients_of: Function of a deployment or its variant that returns its coefficients
+            before calibration.
     """
     found = [*_one_server(runs), *_stated(runs, deployment)]
     for run in runs:
@@ -64,22 +65,22 @@ def _one_server(runs: Runs) -> Iterator[str]:
         sides[option] = {str(each[name]) for each in flags if name in each}
     for what, values in sides.items():
         if len(values) > 1:
-            text = f"files of {len(values)} {what}: {', '.join(sorted(values))}"
+            text = f"the files have {len(values)} {what}: {', '.join(sorted(values))}"
             yield f"{text}: calibrate each server separately"
     sizes = {r.server.kv_tokens for r in runs if r.server.kv_tokens}
     if sizes and max(sizes) > 1.02 * min(sizes):
-        text = f"files of servers with KV caches of {min(sizes):,} and {max(sizes):,} tokens"
+        text = f"the files have servers with KV caches of {min(sizes):,} and {max(sizes):,} tokens"
         yield f"{text}: calibrate each server separately"
     seen: dict[tuple[object, ...], str] = {}
     for run in runs:
         key = (run.load, *sorted(run.figures.items()))
         if key in seen:
-            yield f"{run.name} is the same run as {seen[key]}: give it once"
+            yield f"{run.name} is the same run as {seen[key]}: give the run once"
         seen[key] = run.name
 
 
 def _stated(runs: Runs, deployment: Deployment) -> list[str]:
-    """Return contradictions between files and the user's flags, each once."""
+    """Return findings on contradictions between files and the user's flags, without duplicates."""
     found: dict[str, str] = {}
     for run in runs:
         server = run.server
@@ -87,8 +88,10 @@ def _stated(runs: Runs, deployment: Deployment) -> list[str]:
             found[server.model] = other
         gpu = find_gpu(server.gpu) if server.gpu else None
         if gpu and gpu.name != deployment.gpu.name:
-            text = f"the file is of {gpu.name}, --gpu is {deployment.gpu.name}"
-            found[gpu.name] = f"{text}: did you mean --gpu {gpu.name}?"
+            found[gpu.name] = (
+                f"the file has the GPU {gpu.name}, but --gpu is {deployment.gpu.name}: did you "
+                f"mean --gpu {gpu.name}?"
+            )
         found |= _stated_flags(server, deployment.serving)
     tokens = next((r.server.kv_tokens for r in runs if r.server.kv_tokens), None)
     told = deployment.serving.engine == VLLM and not deployment.model.window_tokens
@@ -99,7 +102,10 @@ def _stated(runs: Runs, deployment: Deployment) -> list[str]:
 
 
 def _stated_flags(server: StatedServer, serving: ServingSpec) -> dict[str, str]:
-    """Return the flags in a file that contradict the user's; for another engine, that alone."""
+    """Return findings by flag in a file that differs from the user's.
+
+    If the engines differ, only that is reported.
+    """
     stated = server.all_flags
     if stated.get("engine", serving.engine) != serving.engine:
         stated = {"engine": stated["engine"]}
@@ -108,7 +114,9 @@ def _stated_flags(server: StatedServer, serving: ServingSpec) -> dict[str, str]:
         given = getattr(serving, name, value)
         if given != value:
             option = f"--{name.replace('_', '-')} {value}"
-            found[name] = f"the file states {option}, the flags are {given}: did you mean {option}?"
+            found[name] = (
+                f"the file states {option}, but the flag is {given}: did you mean {option}?"
+            )
     return found
 
 
@@ -124,51 +132,60 @@ def _of_run(run: BenchmarkRun, deployment: Deployment) -> list[str]:
 def _served_otherwise(run: BenchmarkRun) -> Iterator[str]:
     if run.server.speculative:
         yield (
-            "tokens were drafted and verified: benchmarks with speculative decoding cannot be used"
+            "tokens were drafted and verified, but speculative decoding cannot be calibrated: "
+            "benchmark the server without it"
         )
     if run.failed_share > _FAILED:
-        text = f"{run.failed:,} of {run.served + run.failed:,} requests failed"
-        yield f"{text}: the latencies are those of a lighter load"
+        yield (
+            f"{run.failed:,} of {run.served + run.failed:,} requests failed, so latencies are "
+            "those of a lighter load: lower the load and run it again"
+        )
 
 
 def _units(run: BenchmarkRun) -> Iterator[str]:
-    """Yield a finding for the first latency with another unit or with decreasing percentiles."""
+    """Yield a finding for the first latency in another unit or with decreasing percentiles."""
     for name, value in run.figures.items():
         latency, statistic = name.split("_")[:2]
         if latency not in _PLAUSIBLE_S:
             continue
         low, high = _PLAUSIBLE_S[latency]
-        # Only means of gaps are checked: chunks that arrive together have gaps of microseconds.
+        # Only mean ITLs are checked, since single chunks may arrive within microseconds of each
+        # other.
         if not low <= value <= high and (latency != "itl" or statistic == "mean"):
-            yield f"{name} is {value:.3g} s: check its unit"
+            yield f"{name} is {value:.3g} s, expected {low:g} to {high:g} s: check its unit"
             return
     for latency in _PLAUSIBLE_S:
         names = [f"{latency}_{p}_s" for p in ("p50", "p90", "p95", "p99")]
         known = [run.figures[name] for name in names if name in run.figures]
         if any(b < a * (1 - 1e-9) for a, b in pairwise(known)):
             yield (
-                f"higher percentiles of {latency.upper()} are smaller than lower "
-                "ones: the file is damaged or was edited"
+                f"some percentiles of {latency.upper()} are smaller than lower percentiles, so "
+                "the file is damaged or was edited: give the client's original file"
             )
             return
 
 
 def _consistent(run: BenchmarkRun) -> Iterator[str]:
-    """Yield a finding for the first two metrics that contradict each other."""
+    """Yield a finding for the first pair of metrics that contradict each other."""
     figures, output = run.figures, run.load.output.mean
     expected, e2e = _e2e_s(run), figures.get("e2e_mean_s")
     requests, tokens = figures.get("requests_per_s"), figures.get("output_tokens_per_s")
     rate = run.load.rate_per_s
     if e2e and expected and abs(e2e / expected - 1) > _LATENCY:
-        text = f"E2E is {e2e:.3g} s, but TTFT and {output:.0f} tokens at its TPOT make"
-        remedy = "check --output-tokens, and whether chunks hold several tokens"
-        yield f"{text} {expected:.3g} s: {remedy}"
+        yield (
+            f"mean E2E is {e2e:.3g} s, but TTFT plus {output:.0f} tokens at mean TPOT gives "
+            f"{expected:.3g} s: check --output-tokens, and whether a chunk has several tokens"
+        )
     elif requests and tokens and abs(tokens / requests / output - 1) > _TOKENS:
-        text = f"{tokens / requests:.0f} tokens a request by its throughput, {output:.0f} by its"
-        yield f"{text} lengths: check --output-tokens, and that the end token was ignored"
+        yield (
+            f"throughputs give {tokens / requests:.0f} output tokens per request, lengths give "
+            f"{output:.0f}: check --output-tokens, and that clients ignored EOS"
+        )
     elif requests and rate and requests > rate * (1 + _IN_FLIGHT):
-        text = f"{requests:.3g} requests/s were served at a rate of {rate:g}"
-        yield f"{text}: did you mean --request-rate {requests:.3g}?"
+        yield (
+            f"{requests:.3g} requests/s were served, but the request rate is {rate:g}: did you "
+            f"mean --request-rate {requests:.3g}?"
+        )
 
 
 def _e2e_s(run: BenchmarkRun) -> float | None:
@@ -180,7 +197,7 @@ def _e2e_s(run: BenchmarkRun) -> float | None:
 
 
 def _in_flight(run: BenchmarkRun) -> Iterator[str]:
-    """Yield a finding if throughput x latency is not the number of requests in flight."""
+    """Yield a finding if throughput x latency contradicts the number of requests in flight."""
     figures, load = run.figures, run.load
     e2e = figures.get("e2e_mean_s") or _e2e_s(run)
     rate = figures.get("requests_per_s")
@@ -191,8 +208,10 @@ def _in_flight(run: BenchmarkRun) -> Iterator[str]:
     enough = load.requests >= 4 * load.concurrency and load.rate_per_s is None
     too_few = enough and not load.offsets_s and found < _IDLE * load.concurrency
     if found > (1 + _IN_FLIGHT) * load.concurrency + 1 or too_few:
-        text = f"{found:.3g} requests in flight by its throughput and latency, concurrency"
-        yield (f"{text} {load.concurrency}: did you mean --concurrency {max(round(found), 1)}?")
+        yield (
+            f"throughput x latency gives {found:.3g} requests in flight, but concurrency is "
+            f"{load.concurrency}: did you mean --concurrency {max(round(found), 1)}?"
+        )
 
 
 def _floor(run: BenchmarkRun, deployment: Deployment) -> Iterator[str]:
@@ -206,15 +225,15 @@ def _floor(run: BenchmarkRun, deployment: Deployment) -> Iterator[str]:
     gap, ttft = run.typical_s("tpot", "itl"), run.typical_s("ttft")
     if gap is not None and gap < decode:
         yield (
-            f"{gap * 1e3:.3g} ms a token, but reading the weights of {deployment.model.name} "
+            f"a token takes {gap * 1e3:.3g} ms, but reading the weights of {deployment.model.name} "
             f"takes {decode * 1e3:.3g} ms at --tensor-parallel-size "
             f"{deployment.serving.tensor_parallel_size}: check --tensor-parallel-size, "
-            "--quantization and --gpu, and that no tokens are drafted"
+            "--quantization and --gpu, and that speculative decoding is off"
         )
     elif ttft is not None and run.load.prefix is None and ttft < first:
         yield (
-            f"first tokens after {ttft * 1e3:.3g} ms, but the arithmetic of {prompt:.0f} tokens "
-            f"takes {first * 1e3:.3g} ms: prompts repeat (--prompt-groups), or check --gpu and "
+            f"TTFT is {ttft * 1e3:.3g} ms, but the arithmetic of {prompt:.0f} prompt tokens takes "
+            f"{first * 1e3:.3g} ms: check whether prompts repeat (--prompt-groups), --gpu and "
             "--tensor-parallel-size"
         )
 
@@ -223,12 +242,14 @@ def _too_long(run: BenchmarkRun, deployment: Deployment) -> Iterator[str]:
     longest = max_model_len(deployment)
     length = run.load.prompt.mean + run.load.output.mean
     if length > longest:
-        text = f"requests of {length:.0f} tokens, but the server takes {longest}"
-        yield f"{text}: check --model and --max-model-len"
+        yield (
+            f"requests have {length:.0f} tokens, but the server accepts at most {longest}: check "
+            "--model and --max-model-len"
+        )
 
 
 def _ratio(runs: Runs, coefficients_of: CoefficientsOf) -> Callable[[Deployment], float]:
-    """Return the median of measured over simulated ITL."""
+    """Return a function of a deployment: the median of measured over simulated ITL."""
     names = ("tpot_mean_s", "itl_mean_s", "e2e_mean_s", "tpot_p50_s", "itl_p50_s")
     known = [(r, n) for r in runs if (n := next((n for n in names if n in r.figures), ""))]
     known = sorted(known, key=lambda pair: pair[0].load.requests)[:_SIMULATED]

@@ -1,4 +1,4 @@
-"""Calibration of a deployment to any kind of measurement."""
+"""Calibration of a deployment to measurements of any type."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ from pinn.simulator.simulate import map_runs, measured_job
 from pinn.surrogate.coefficient_set import CoefficientSet
 from pinn.surrogate.coefficients import Coefficients
 
-# Evaluation of any coefficients on an ingested run: steps of traces, or simulated benchmark loads.
+# Evaluation of coefficients on an ingested run: steps of traces, or simulated benchmark loads.
 
 Named = Mapping[str, Coefficients]
 
@@ -52,7 +52,7 @@ def score_steps(traces: TraceTables, deployment: Deployment, coefficients: Named
 def score_benchmarks(
     runs: Runs, deployment: Deployment, coefficients: Named, engine: EngineSpec | None = None
 ) -> pd.DataFrame:
-    """Simulate each load and compare the metrics that its clients measured.
+    """Simulate each load and return errors of the metrics that its client measured.
 
     Returns:
         One row per run, metric and coefficients: ``coefficients``, ``run``, ``load``,
@@ -114,7 +114,7 @@ class Fit:
 def _checked(
     start: Start, deployment: Deployment, check: Callable[..., list[str]]
 ) -> tuple[CoefficientSet, Prior]:
-    """Return prior and coefficients of a fit, once measurements match or are forced."""
+    """Return the coefficients and prior of a fit, if the measurements match or ``force`` is set."""
     before = start.coefficients(deployment)
     findings = check(deployment, start.of_network(deployment, before))
     start.notes += [f"WARNING: {text}" for text in refuse(findings, start.force)]
@@ -124,7 +124,7 @@ def _checked(
 def fit_benchmarks(
     runs: Runs, deployment: Deployment, named: Names, start: Start, engine: EngineSpec | None = None
 ) -> Fit:
-    """Fit to metrics of benchmarks.
+    """Fit coefficients to metrics of benchmarks.
 
     Args:
         runs: Benchmark runs of one server.
@@ -147,7 +147,10 @@ def _fit(found: AnyCalibration, named: Names, before: CoefficientSet) -> Fit:
 
 
 def fit_traces(traces: TraceTables, named: Names, start: Start, settings: BetaSettings) -> Fit:
-    """Fit to step times of traces; arguments and errors as of :func:`fit_benchmarks`."""
+    """Fit coefficients to step times of traces.
+
+    Arguments and errors are those of :func:`fit_benchmarks`.
+    """
     deployment = traces.deployment()
     before, prior = _checked(start, deployment, partial(check_traces, traces))
     found = calibrated.run_calibration(traces, deployment, prior, settings)
@@ -163,10 +166,10 @@ def fit_measured_steps(
     runs: Runs = (),
     engine: EngineSpec | None = None,
 ) -> Fit:
-    """Fit to measured whole steps, then to serving runs of the same server.
+    """Fit coefficients to measured whole steps, then to serving runs of the same server.
 
     The fit to runs is kept if its error on held-out loads is below that of the fit to steps.
-    Otherwise the fit to steps is kept. Arguments and errors as of :func:`fit_benchmarks`.
+    Otherwise the fit to steps is kept. Arguments and errors are those of :func:`fit_benchmarks`.
     """
     before, prior = _checked(start, deployment, partial(calibrated.check_steps, steps))
     first = _fit(calibrated.calibrate_steps(steps, deployment, prior), named, before)
@@ -179,8 +182,8 @@ def fit_measured_steps(
         calibration = found.calibration | {"steps": alone.calibration}
         whole = replace(found, base=alone.base, calibration=calibration)
         return Fit(served.found, whole, kept=True, first=first)
-    text = (
-        "the fit to the benchmarked loads predicts them no better than the fit to the steps alone"
+    start.notes.append(
+        "the fit to benchmarks predicts held-out loads no better than the fit to steps alone: the "
+        "benchmarks are not used"
     )
-    start.notes.append(f"{text}: the loads are not used")
     return first

@@ -1,4 +1,4 @@
-"""Held-out errors of a calibration by metric, and warnings of large ones."""
+"""Held-out errors of a calibration by metric, and warnings of large errors."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,27 +11,27 @@ from pinn.calibration.benchmarks import BenchmarkCalibration
 from pinn.calibration.calibrate import judge
 from pinn.calibration.calibrated import ServerCalibration
 
-#: Median error beyond which a metric gets a warning. It is far outside the 90 % intervals of any
-#: metric on held-out servers (docs/evaluation.md). An assumption.
+#: Median APE beyond which a metric gets a warning, an assumption. It is far outside the 90 %
+#: intervals of any metric on held-out servers (docs/evaluation.md).
 STILL_OFF = 0.25
 
-#: First word of a metric's name -> likely causes of a large error while step times are right,
-#: with the remedy.
+#: First word of a metric's name -> likely causes of a large error despite accurate step times, some
+#: with a remedy.
 _CAUSES = {
     "ttft": (
-        "a server at or beyond saturation, where the queue dominates (leave such loads out)",
-        "prompts that share a beginning (--prompt-groups, --shared-tokens)",
+        "a server at or beyond saturation, where queue time dominates (omit such loads)",
+        "prompts with shared prefixes (--prompt-groups, --shared-tokens)",
         "time in the client or a gateway before the engine",
         "--max-num-batched-tokens or --max-num-seqs differ from the server's",
     ),
     "tpot": (
         "--gpu, --tensor-parallel-size or --quantization differ from the server's",
         "speculative decoding that the flags do not state",
-        "a GPU that other work shares, or whose power is capped",
+        "a GPU with other workloads or with a power cap",
     ),
     "e2e": (
         "outputs that ended before their length (--output-tokens)",
-        "a server at or beyond saturation (leave such loads out)",
+        "a server at or beyond saturation (omit such loads)",
     ),
 }
 _CAUSES |= {"itl": _CAUSES["tpot"], "step times": _CAUSES["tpot"]}
@@ -40,11 +40,11 @@ _NAMES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}
 
 @dataclass(frozen=True)
 class MetricError:
-    """The median absolute relative error of a metric before and after a calibration.
+    """Median absolute relative error of a metric before and after a calibration.
 
     Attributes:
         metric: Display name, such as ``TTFT``.
-        key: First word of the metric's name, by which likely causes are found.
+        key: First word of the metric's name, the key of its likely causes of error.
         count: Number of measurements.
         before: Error before the calibration.
         after: Error after the calibration.
@@ -75,8 +75,8 @@ class MetricError:
 def metric_errors(found: ServerCalibration) -> list[MetricError]:
     """Return the errors of each metric; for traces, those of step times.
 
-    Phases outside the steps are omitted: they take milliseconds or less, and their relative errors
-    say little.
+    Phases outside the steps are omitted. They take at most milliseconds, so their relative errors
+    contain little information.
     """
     if isinstance(found, BenchmarkCalibration):
         return list(_of_benchmarks(found))

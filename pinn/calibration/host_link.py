@@ -11,7 +11,7 @@ from pinn.common import JsonObject
 from pinn.errors import PinnError
 from pinn.measurements.kv_transfers import KvTransfers
 
-#: Coverage of the intervals, and fewest transfers for which there are intervals.
+#: Coverage of the intervals, and minimum number of transfers for intervals.
 _LEVEL, _LEAST = 0.9, 4
 
 
@@ -21,10 +21,10 @@ class HostLink:
 
     Attributes:
         bytes_per_s: Bandwidth of one GPU's link.
-        bytes_per_s_interval: Lower and upper bound of the bandwidth; None with too few transfers.
+        bytes_per_s_interval: 90 % interval of the bandwidth; None with too few transfers.
         latency_s: Fixed latency of one transfer.
-        latency_s_interval: Lower and upper bound of the latency; None with too few transfers.
-        transfers: Number of transfers that the fit used.
+        latency_s_interval: 90 % interval of the latency; None with too few transfers.
+        transfers: Number of transfers that were fitted.
         gigabytes: Total size of these transfers, in units of 1e9 bytes.
     """
 
@@ -37,7 +37,7 @@ class HostLink:
 
     @property
     def sentence(self) -> str:
-        """Return a sentence on the link."""
+        """Return a sentence with bandwidth, latency and number of transfers."""
         text = f"link to host memory: {self.bytes_per_s / 1e9:.3g} GB/s"
         if self.bytes_per_s_interval:
             low, high = (each / 1e9 for each in self.bytes_per_s_interval)
@@ -46,7 +46,7 @@ class HostLink:
         return f"{text}, from {self.transfers:,} transfers of {self.gigabytes:.3g} GB"
 
     def to_json(self) -> JsonObject:
-        """Return the link as JSON for a coefficient file."""
+        """Return bandwidth, latency and their intervals as JSON for a coefficient file."""
         intervals = (self.bytes_per_s_interval, self.latency_s_interval)
         lists = [None if each is None else list(each) for each in intervals]
         names = ("bytes_per_s_interval", "latency_s_interval")
@@ -54,13 +54,13 @@ class HostLink:
 
 
 def fit_host_link(measured: KvTransfers, block_bytes: float) -> HostLink:
-    """Fit the seconds of transfers by a fixed latency and a bandwidth.
+    """Fit the bandwidth and the fixed latency of a link to the durations of its transfers.
 
-    With few transfers, or with a single size, only the bandwidth is fitted.
+    With few transfers, or with equal sizes, only the bandwidth is fitted.
 
     Args:
         measured: Measured transfers.
-        block_bytes: Bytes of a KV block on one GPU, to convert sizes in blocks.
+        block_bytes: Bytes of a KV block on one GPU, to convert sizes from blocks.
 
     Raises:
         PinnError: If longer transfers do not have more bytes.
@@ -70,7 +70,7 @@ def fit_host_link(measured: KvTransfers, block_bytes: float) -> HostLink:
     spread = np.linalg.matrix_rank(columns / np.abs(columns).max(0)) > 1
     known = len(size) >= _LEAST and spread
     used = columns if known else columns[:, 1:]
-    # Relative errors are minimized: the scatter of a transfer's time grows with the time.
+    # Relative errors are minimized, since the scatter of a transfer's time grows with that time.
     weights = 1.0 / measured.seconds
     scale = np.abs(used * weights[:, None]).max(0)
     design = used * weights[:, None] / scale

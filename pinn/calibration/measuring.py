@@ -26,12 +26,12 @@ from pinn.surrogate.step_features import STEP_FEATURES, overlapped, step_feature
 def measuring_script(
     arguments: Sequence[str] = (), design: Sequence[tuple[str, float]] = ()
 ) -> str:
-    """Return the text of the measuring program.
+    """Return the source of the measuring program as one file.
 
     Args:
-        arguments: Arguments that precede those of its command line.
-        design: Batches in order, each with its information gain; if empty, the program uses its own
-            order.
+        arguments: Arguments that are put before those of its command line.
+        design: Batches in measuring order, each with its information gain; if empty, the program
+            uses its own order.
     """
     folder = resources.files("pinn.measurements.program")
     parts = [_bare((folder / f"{name}.py").read_text(encoding="utf-8")) for name in MODULES]
@@ -44,14 +44,14 @@ def measuring_script(
 
 _HEAD = '''"""Measure whole steps of an LLM serving engine on this machine; written by pinn measure.
 
-It needs the engine and Python's standard library alone: python FILE --help.
+It needs only the engine and Python's standard library. Usage: python FILE --help
 """
 
 from __future__ import annotations'''
 
 
 def _bare(source: str) -> str:
-    """Return a module's source without imports of its own package."""
+    """Return a module's source without imports from its own package."""
     lines = source.splitlines()
     for node in ast.parse(source).body:
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith(
@@ -62,8 +62,8 @@ def _bare(source: str) -> str:
     return "\n".join(lines).rstrip()
 
 
-# Design: the order in which to measure batches. The next one narrows the target loads most for its
-# time.
+# Design: the order in which to measure batches. The next batch is the one that narrows the
+# intervals of the target loads' metrics most per second of measuring.
 #
 # Under a Gaussian prior the covariance after a measurement does not depend on the measured value,
 # so the order can be planned. Let S be the covariance of the coefficients, u the relative
@@ -72,24 +72,24 @@ def _bare(source: str) -> str:
 #
 #     C = u S u' + m^2 exp(-d^2 / 2),
 #
-# where the second term is the error that no coefficient explains. Batches share it the more, the
-# smaller the difference d of the logarithms of their sizes. Without it, variants of the cheapest
-# step would be measured repeatedly. A measurement of relative noise s changes the variance of the
-# metric from v S v to
+# where the second term is the error that no coefficient explains, with relative standard deviation
+# m. Its correlation between batches falls with the distance d of the logarithms of their sizes.
+# Without this term, variants of the cheapest step would be measured repeatedly. A measurement of
+# relative noise s changes the variance of the metric from v S v' to
 #
-#     v S v - (v S u)^2 / (C + s^2),
+#     v S v' - (v S u')^2 / (C + s^2),
 #
-# and likewise for other variances. The design is greedy: the next batch has the largest mean over
-# the metrics of log(before / after), divided by its seconds.
+# and likewise for other variances. The design is greedy: the next batch maximizes the mean over
+# the metrics of log(variance before / variance after), divided by its measuring time in seconds.
 
-#: Relative noise of a measured median, to which batches are repeated; and relative scale of the
-#: error that no coefficient explains, an assumption.
+#: Relative noise of a median at which a batch is no longer repeated; and relative standard
+#: deviation of the error that no coefficient explains, an assumption.
 NOISE, UNEXPLAINED = KNOWN, 0.02
 
-#: Seconds to set up and remove a batch, beside its steps: an assumption.
+#: Seconds to set up and remove a batch, in addition to its steps: an assumption.
 _OVERHEAD_S = 0.02
 
-#: Smallest relative variance of a metric, for numerical stability.
+#: Minimum relative variance of a metric, for numerical stability.
 _LEAST_VARIANCE = 1e-8
 
 _CONTEXTS = (250, 500, 1000, 2000, 4000, 8000, 16000, 30000)
@@ -104,7 +104,7 @@ Beta = Float[np.ndarray, " step_features"]
 
 @dataclass(frozen=True)
 class AskedLoad:
-    """A closed loop whose latencies are to be predicted.
+    """Closed-loop load whose latencies are to be predicted.
 
     Attributes:
         clients: Requests in flight.
@@ -118,7 +118,7 @@ class AskedLoad:
 
     @staticmethod
     def read(text: str) -> "AskedLoad":
-        """Read ``CLIENTSxPROMPTxOUTPUT``.
+        """Return the load of a text ``CLIENTSxPROMPTxOUTPUT``.
 
         Raises:
             PinnError: If the text is not such a load.
@@ -130,7 +130,7 @@ class AskedLoad:
         return AskedLoad(*map(int, parts))
 
     def batches(self, limits: Limits) -> tuple[Wanted, Wanted]:
-        """Return its typical decode step, and a step with a prompt or as much of it as fits."""
+        """Return a typical decode step of the load, and a step with (a chunk of) a prompt."""
         clients = min(self.clients, limits.max_num_seqs)
         context = self.prompt + self.output // 2
         chunk = min(self.prompt, max(limits.budget - clients + 1, 1))
@@ -138,7 +138,7 @@ class AskedLoad:
         return Wanted(clients, context), with_prompt
 
 
-#: Default target loads.
+#: Default target loads: 1 to 256 clients with 1000 prompt tokens and 200 output tokens.
 USUAL_LOADS = tuple(AskedLoad(n, 1000, 200) for n in (1, 16, 64, 256))
 
 
@@ -146,7 +146,7 @@ def deployment_limits(deployment: Deployment) -> Limits:
     """Return the limits of a deployment's engine that are known before measuring.
 
     Raises:
-        PinnError: If the model does not fit.
+        PinnError: If the model does not fit into GPU memory.
     """
     recipe, fit = deployment.recipe, memory_fit(deployment)
     if fit.kv_tokens is None:
@@ -159,7 +159,7 @@ def deployment_limits(deployment: Deployment) -> Limits:
 
 
 def batch_features(deployment: Deployment, batches: Sequence[Wanted], beta: Beta) -> Features:
-    """Return step features of batches; ``beta`` sets the overlap of launches and kernels."""
+    """Return step features of batches; ``beta`` determines the overlap of launches and kernels."""
     columns = np.array(batches, dtype=float).reshape(len(batches), len(Wanted._fields)).T
     names = ("decode_requests", "decode_context", "prefill_requests", "prefill_tokens",
              "prefill_cached")  # fmt: skip
@@ -171,11 +171,11 @@ def batch_features(deployment: Deployment, batches: Sequence[Wanted], beta: Beta
 def load_features(
     deployment: Deployment, loads: Sequence[AskedLoad], limits: Limits, beta: Beta
 ) -> Float[np.ndarray, "figures step_features"]:
-    """Return the seconds each coefficient adds to TPOT and TTFT of each load, in this order.
+    """Return the seconds that each coefficient adds to TPOT and TTFT of each load, in this order.
 
-    In a closed loop of equal, unsynchronized requests, each meets every other request's prompt once
-    while it generates. TPOT is a decode step plus the prompts' additional step time, divided by the
-    output tokens. TTFT is half a running step plus the prompt's own steps.
+    In a closed loop of equal, unsynchronized requests, each request meets every other request's
+    prompt once while it generates. So TPOT is a decode step plus the additional step time of these
+    prompts, divided by the output tokens. TTFT is half a running step plus the prompt's own steps.
     """
     rows = []
     for load in loads:
@@ -190,7 +190,7 @@ def load_features(
 def all_batches(limits: Limits, loads: Sequence[AskedLoad] = ()) -> list[Wanted]:
     """Return all candidate batches of a design: those that the engine can run as one step.
 
-    They include typical steps of the loads.
+    Typical steps of the loads are included.
     """
     edge = limits.captured or 512
     decodes = (*(2**i for i in range(11)), 3, 6, 12, 24, 48, 96, 192, 384)
@@ -212,7 +212,7 @@ def design(
 
     Args:
         deployment: Deployment to be measured.
-        prior: Its coefficients before measuring.
+        prior: Coefficients of the deployment before measuring.
         minutes: Available time; three times as much is planned, since the engine may be faster.
         loads: Loads whose latencies are to be predicted.
 
@@ -233,7 +233,7 @@ def design(
     between = relative @ covariance @ relative.T + UNEXPLAINED**2 * _likeness(batches)
     across = asked @ covariance @ relative.T
     before = np.einsum("ij,jk,ik->i", asked, covariance, asked)
-    # Seconds per token of prompts that fill the budget.
+    # Seconds per prompt token of steps that fill the token budget.
     tokens = min(limits.budget, limits.longest - 1)
     prompts = batch_features(deployment, [Wanted(0, 0, 1, tokens)], beta)
     per_token = float((prompts @ beta)[0] / tokens)
@@ -259,14 +259,14 @@ def design(
 
 
 def _likeness(batches: Sequence[Wanted]) -> Float[np.ndarray, "batches batches"]:
-    """Return the correlation of the model error between batches: 1 for equal ones."""
+    """Return the correlation of the unexplained error between batches; 1 for equal batches."""
     sizes = np.log1p(np.array(batches, dtype=float))
     square = ((sizes[:, None] - sizes[None]) ** 2).sum(axis=2)
     return np.exp(-square / 2)
 
 
 def _costs(batches: Sequence[Wanted], seconds: Rows, held: Wanted, per_token: float) -> Rows:
-    """Return the seconds to measure each batch: its uncached prompts and its steps."""
+    """Return the seconds to measure each batch: its uncached prompts plus its steps."""
     kept = [held.decodes if b.context == held.context else 0 for b in batches]
     tokens = np.array([max(b.decodes - k, 0) * b.context + b.cached
                        for b, k in zip(batches, kept, strict=True)])  # fmt: skip

@@ -1,4 +1,4 @@
-"""Posterior of a calibration: intervals, and which parameters are constrained."""
+"""Posterior of a calibration: its intervals, and which parameters are well constrained."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,28 +21,29 @@ from pinn.surrogate.uncertainty.distance import REFERENCE_BATCH
 from pinn.surrogate.uncertainty.intervals import around
 from pinn.surrogate.uncertainty.quantiles import LEVEL, NORMAL_QUANTILE
 
-# Model error of benchmark metrics; a separate constant, since it needs no simulator.
+# Model error of benchmark metrics, in a file that does not import the simulator.
 
-#: Relative standard deviation of the error of a metric that coefficients cannot explain. Chosen
-#: for the 90 % intervals on other rows of measured deployments (scripts/score_calibration.py).
+#: Relative standard deviation of a metric's error that coefficients cannot explain, for times in
+#: general and for TTFT. Chosen to calibrate the 90 % intervals on other rows of measured
+#: deployments (scripts/score_calibration.py).
 TIME_NOISE, TTFT_NOISE = 0.03, 0.09
 
 
-# Posterior of the coefficients: Laplace's approximation around the most probable ones.
+# Posterior of the coefficients: Laplace's approximation around the most probable values.
 #
-# For given batches, every measurement is linear in the coefficients c: x . c + offset seconds, with
-# relative errors r = (x . c + offset) / seconds - 1. ``pinn.measurements.estimate`` minimizes
-# these.
+# For given batches, every predicted time is linear in the coefficients c: x . c + offset, where x
+# are the features and ``offset`` is in seconds. ``pinn.measurements.estimate`` minimizes the
+# relative errors (x . c + offset) / seconds - 1, where ``seconds`` is the measured time.
 
 #: Degrees of freedom of Student's t for residuals of unknown scale, since stalls and partly
-#: observed windows deviate by factors. Chosen among 1, 3 and Huber's weights on the 20 % of the
+#: observed windows deviate by factors. Chosen over 3 and over Huber's weights on the 20 % of the
 #: public run's time between calibration and test.
 _DEGREES = 1.0
-#: Prior scale of the noise, and the number of residuals that the prior counts as: assumptions.
+#: Prior scale of the noise, and weight of that prior as a number of residuals: assumptions.
 _NOISE, _NOISE_ROWS = 0.02, 5.0
-#: Largest multiple of the median leverage at which a row keeps full weight.
+#: Maximum multiple of the median leverage at which a row keeps full weight.
 _USUAL = 1.5
-#: Iterations of weights and scale.
+#: Number of iterations of weights and noise scale.
 _ROUNDS = 12
 
 Vector = Float[np.ndarray, " coefficients"]
@@ -53,10 +54,10 @@ Alphas = Bool[np.ndarray, " request_features"]
 
 @dataclass(frozen=True)
 class Posterior(Prior):
-    """Coefficients after a calibration, which are the prior of the next one.
+    """Coefficients after a calibration, which are the prior of the next calibration.
 
     Attributes:
-        noise: Relative scale of the noise of each row.
+        noise: Relative noise scale of each row.
     """
 
     noise: Rows
@@ -69,7 +70,7 @@ def fit_posterior(
     noise: Rows | None = None,
     offset: Rows | float = 0.0,
 ) -> Posterior:
-    """Fit coefficients to measurements.
+    """Fit coefficients to measurements and return their posterior.
 
     Args:
         prior: Coefficients before the fit.
@@ -77,7 +78,7 @@ def fit_posterior(
         seconds: Measured seconds.
         noise: Relative standard deviation of each measurement's normal noise; None to estimate one
             scale of Student's t from the residuals.
-        offset: Seconds of each measurement beside features x coefficients.
+        offset: Seconds of each measurement in addition to features x coefficients.
     """
     matrix = features / seconds[:, None]
     target = (seconds - offset) / seconds
@@ -99,7 +100,7 @@ def fit_posterior(
 
 
 class _Student:
-    """Student's t with a scale estimated from residuals, by EM (Lange, Little and Taylor 1989)."""
+    """Student's t noise whose scale is estimated by EM (Lange, Little and Taylor 1989)."""
 
     def __init__(self, matrix: Design, target: Rows, trust: Rows) -> None:
         self.matrix, self.target, self.trust = matrix, target, trust
@@ -107,14 +108,14 @@ class _Student:
         self._is_first = True
 
     def rows_at(self, coefficients: Vector) -> estimate.LinearRows:
-        """Return rows weighted by their residuals; at first only by their leverage."""
+        """Return rows weighted by their residuals; in the first call only by leverage."""
         if not self._is_first:
             self.update(coefficients)
         self._is_first = False
         return estimate.LinearRows(self.matrix, self.target, self.scale / np.sqrt(self.weight))
 
     def update(self, coefficients: Vector) -> None:
-        """Update weights and scale."""
+        """Update weights and noise scale from the residuals at these coefficients."""
         residual = self.matrix @ coefficients - self.target
         self.weight = self.trust * (_DEGREES + 1) / (_DEGREES + (residual / self.scale) ** 2)
         known = self.weight @ residual**2 + _NOISE_ROWS * _NOISE**2
@@ -124,25 +125,25 @@ class _Student:
 def _trust(matrix: Float[np.ndarray, "rows free"], root: Float[np.ndarray, "free free"]) -> Rows:
     """Return weights that are lower for rows with unusual leverage (Mallows' weights).
 
-    Residuals do not reveal such rows, since the fit follows them. An unusual window is also one
-    whose batches are known least.
+    Residuals do not reveal such rows, since the fit follows them. Batches of unusual windows are
+    also the least certain.
     """
     said = np.linalg.norm(np.linalg.solve(root.T, matrix.T), axis=0)
     return np.minimum(1.0, _USUAL * np.median(said) / np.maximum(said, np.finfo(float).tiny)) ** 2
 
 
-# Intervals of a calibrated server: its posterior, and the error that no coefficient explains.
+# Intervals of a calibrated server: its posterior, plus the error that no coefficient explains.
 
 
 def posterior_step_half_widths(
     found: CoefficientSet, deployment: Deployment, batches: Sequence[str]
 ) -> Float[np.ndarray, " batches"]:
-    """Return log half-widths of step times by the posterior in a coefficient file.
+    """Return half-widths of log step times by the posterior in a coefficient file.
 
     Args:
         found: Coefficients with a covariance.
         deployment: Deployment that runs the steps.
-        batches: Batches as written on the command line.
+        batches: Batches in the notation of the command line.
     """
     parsed = [parse_batch(text) for text in batches]
     known = prior_of_set(found)
@@ -163,7 +164,7 @@ def posterior_evidence(
     Args:
         found: Calibrated coefficients.
         deployment: Deployment of the coefficients.
-        batches: Batches to time, as written on the command line.
+        batches: Batches whose steps are timed, in the notation of the command line.
     """
     known = prior_of_set(found)
     half = NORMAL_QUANTILE * np.sqrt(np.diag(known.covariance))
@@ -181,9 +182,9 @@ def posterior_evidence(
 
 # Parameters that a calibration determines: calibration factors and sums of coefficients.
 #
-# Single coefficients are seldom constrained, since their features grow together at the measured
-# loads. Their sums are: the cost of a step, of a request in it and of a context token, and the time
-# of a request outside its steps.
+# Single coefficients are seldom well constrained, since their features grow together at the
+# measured loads. Sums are well constrained: the cost of a step, of a request in it and of a context
+# token, and the time of a request outside its steps.
 
 #: Tokens by which the context of a step's requests is changed, to find the cost of a token.
 _MORE_TOKENS = 64.0
@@ -193,12 +194,12 @@ CoefficientRows = Float[np.ndarray, "n coefficients"]
 
 @dataclass(frozen=True)
 class Quantity:
-    """A parameter, which is a sum of coefficients, before and after a calibration.
+    """Parameter (a sum of coefficients) before and after a calibration.
 
     Attributes:
         name: Name of the parameter.
-        unit: Unit of its values: ``x`` for a factor on the value before, else seconds per
-            something.
+        unit: Unit of its values: ``x`` for a factor on the value before, else seconds per unit of
+            a feature.
         before: Value before the calibration.
         before_error: Standard error of the value before.
         after: Value after the calibration.
@@ -214,7 +215,7 @@ class Quantity:
 
     @property
     def is_determined(self) -> bool:
-        """Return whether the parameter is known to within a tenth."""
+        """Return whether the parameter's standard error is at most a tenth of its value."""
         return bool(self.after_error < 0.1 * self.after)
 
     @property
@@ -245,7 +246,7 @@ def scalar_quantities(
 def step_quantities(
     deployment: Deployment, prior: Prior, posterior: Posterior, requests: float, context: float
 ) -> list[Quantity]:
-    """Return the seconds of a step of decodes: constant, per request and per token of context.
+    """Return the parameters of a decode step: fixed seconds, seconds per request and per token.
 
     The mean step decides whether steps wait for launching or for the GPU; only that part is
     included.
@@ -277,12 +278,12 @@ def step_quantities(
 def request_quantities(
     prior: Prior, posterior: Prior, prompt_tokens: float, taught: Alphas
 ) -> list[Quantity]:
-    """Return the seconds of a request outside its steps, by measured phase.
+    """Return a request's seconds outside its steps, by measured phase.
 
     Args:
         prior: Coefficients before the calibration.
         posterior: Coefficients after the calibration.
-        prompt_tokens: Mean length of the prompts.
+        prompt_tokens: Mean length of the prompts, in tokens.
         taught: Whether each alpha was fitted to requests.
     """
     seen = np.append(np.zeros(len(STEP_FEATURES), bool), taught)
@@ -299,13 +300,13 @@ def request_quantities(
 def _quantities(
     parts: Sequence[tuple[str, str]], vectors: CoefficientRows, prior: Prior, posterior: Prior
 ) -> list[Quantity]:
-    """Return parameters: products of vectors with coefficients before and after."""
+    """Return parameters: products of given vectors with the coefficients before and after."""
     columns = [e for c in (prior, posterior) for e in (vectors @ c.mean, c.deviation(vectors))]
     rows = zip(parts, *columns, strict=True)
     return [Quantity(*part, *map(float, values)) for part, *values in rows]
 
 
-#: Parameter of a request and its unit -> its alphas; a second one is per prompt token.
+#: (parameter of a request, unit) -> its alphas; the second alpha is per prompt token.
 _REQUEST_PARTS = {
     ("a request, until it is queued", "s"):
         ("arrival_to_queue.constant", "arrival_to_queue.prompt_token"),
@@ -316,7 +317,7 @@ _REQUEST_PARTS = {
     ("its completion", "s"): ("completion.constant",),
 }  # fmt: skip
 
-#: Parameters of a decode step and their units.
+#: (parameter of a decode step, unit).
 _STEP_PARTS = (
     ("a decode step, fixed part", "s"),
     ("each request in it", "s/request"),

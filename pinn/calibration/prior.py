@@ -27,16 +27,16 @@ from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE
 # Properties of one server (host, clocks, kernels of its version, links) change the coefficients of
 # a group together, so that a few measurements constrain all of them.
 
-#: Relative standard deviation of each calibration factor. Chosen for the 90 % intervals on other
-#: rows of measured deployments (scripts/score_calibration.py); none below 0.35, since a user's
-#: server may well deviate by 30 %.
+#: Relative standard deviation of each calibration factor. Chosen to calibrate the 90 % intervals on
+#: other rows of measured deployments (scripts/score_calibration.py). The minimum is 0.35, since a
+#: user's server may well deviate by 30 %.
 SCALAR_SPREADS = {
     "step constant": 0.35, "requests": 1.0, "bytes": 0.5, "arithmetic": 1.4,
     "attention": 0.35, "communication": 0.35, "prefill": 1.4, "arrival": 0.35,
 }  # fmt: skip
 
 _SCALAR_OF = {f"beta.{name}": feature.scalar for name, feature in STEP_FEATURES.items()}
-#: Calibration factor -> the coefficients that it scales; ``arrival`` scales all of alpha.
+#: Calibration factor -> names of the coefficients that it scales; ``arrival`` scales all of alpha.
 SCALARS: dict[str, tuple[str, ...]] = {
     scalar: tuple(name for name in NAMES if _SCALAR_OF.get(name, "arrival") == scalar)
     for scalar in SCALAR_SPREADS
@@ -44,7 +44,10 @@ SCALARS: dict[str, tuple[str, ...]] = {
 
 
 def membership() -> Float[np.ndarray, "coefficients scalars"]:
-    """Return a matrix with 1 where a factor scales a coefficient, else 0; one factor each."""
+    """Return a matrix with 1 if a factor (column) scales a coefficient (row), else 0.
+
+    Each coefficient has one factor.
+    """
     return np.array([[name in group for group in SCALARS.values()] for name in NAMES], float)
 
 
@@ -54,19 +57,21 @@ def membership() -> Float[np.ndarray, "coefficients scalars"]:
 #
 #     C0 = M diag(s^2) M' + diag(own^2),
 #
-# with M the membership in calibration factors, s their relative spreads and ``own`` the relative
-# spread of each coefficient beside its factor. This alone would allow step times that the
-# checkpoint excludes: it knows the sum better than its parts. C0 is therefore conditioned on steps
-# with known features, whose times are known to within independent standard deviations h:
+# where M is the membership in calibration factors, s are the factors' relative spreads and ``own``
+# is the relative spread of each coefficient in addition to its factor's. C0 would allow step times
+# that the checkpoint excludes, since the checkpoint predicts a step better than its parts. C0 is
+# therefore conditioned on reference steps whose times have relative standard deviations h:
 #
-#     C = C0 - C0 J' (J C0 J' + diag(h^2))^-1 J C0,      J = what each coefficient adds to a step
+#     C = C0 - C0 J' (J C0 J' + diag(h^2))^-1 J C0,
+#
+# where J is the share of each coefficient (column) in the time of each reference step (row).
 
-#: Relative spread of what a server adds to the steps of an engine that runs without one: to every
-#: step, since front end and clients share the machine, and to the host's cost of a step and of a
-#: request. Assumptions.
+#: Relative spreads of the difference between an engine's steps with and without a server, which are
+#: assumptions: of every step time, since front end and clients use the same machine, and of the
+#: host's cost of a step and of a request.
 SERVED_FACTOR, SERVED_SPREADS = 0.2, {"step constant": 1.0, "requests": 1.0}
 
-#: Prior spread of a single coefficient without a checkpoint: an assumption.
+#: Prior relative spread of a single coefficient without a checkpoint, an assumption.
 COEFFICIENT_SPREAD = 0.5
 
 Vector = Float[np.ndarray, " coefficients"]
@@ -74,16 +79,19 @@ Vector = Float[np.ndarray, " coefficients"]
 
 @dataclass(frozen=True)
 class Prior(Gaussian):
-    """Coefficients before a calibration, in the order of ``NAMES``; seconds or multipliers."""
+    """Gaussian of the coefficients before a calibration, in the order of ``NAMES``.
+
+    Coefficients are seconds per unit of a feature, or multipliers.
+    """
 
     @property
     def beta(self) -> Float[np.ndarray, " step_features"]:
-        """Return the coefficients of steps."""
+        """Return beta, the coefficients of steps."""
         return self.mean[: len(STEP_FEATURES)]
 
     @property
     def alpha(self) -> Float[np.ndarray, " request_features"]:
-        """Return the coefficients of requests."""
+        """Return alpha, the coefficients of requests."""
         return self.mean[len(STEP_FEATURES) : len(NAMES)]
 
     def spread(self, features: Float[np.ndarray, "n coefficients"]) -> Float[np.ndarray, " n"]:
@@ -98,7 +106,7 @@ class Prior(Gaussian):
 
     @property
     def lower(self) -> Vector:
-        """Return lower bounds of coefficients: those of the registry, or the mean if it is lower.
+        """Return lower bounds of coefficients: their features' bounds, or the mean if it is lower.
 
         Additional fitted parameters follow the coefficients and have the bound 0.
         """
@@ -109,13 +117,13 @@ class Prior(Gaussian):
 def all_features(
     features: Float[np.ndarray, "n step_features"],
 ) -> Float[np.ndarray, "n coefficients"]:
-    """Return step features as features of all coefficients, with 0 for those of alpha."""
+    """Return step features as features of all coefficients; features of alpha are 0."""
     return np.pad(features, ((0, 0), (0, len(NAMES) - len(STEP_FEATURES))))
 
 
 @dataclass(frozen=True)
 class KnownSteps:
-    """Steps whose times are known to within a spread.
+    """Steps whose times are known before calibration, up to a relative spread.
 
     Attributes:
         features: Step features of each step, with overlap.
@@ -132,7 +140,7 @@ def assumed_prior(
     known: KnownSteps | None = None,
     scalar_spreads: Mapping[str, float] = SCALAR_SPREADS,
 ) -> Prior:
-    """Return a prior from coefficients, their own relative spreads and known whole steps."""
+    """Return a prior from coefficients, their individual relative spreads and known step times."""
     members = membership() * [scalar_spreads[name] for name in SCALARS]
     relative = members @ members.T + np.diag(np.broadcast_to(own, len(NAMES)) ** 2)
     if known is not None:
@@ -145,7 +153,7 @@ def assumed_prior(
 
 
 def served_prior(steps: Prior) -> Prior:
-    """Return the prior of a server from steps of its engine that were measured without it."""
+    """Return the prior of a server, given the posterior of its engine's steps without a server."""
     split = len(STEP_FEATURES)
     factor = np.where(np.arange(len(NAMES)) < split, SERVED_FACTOR, 0.0)
     added = membership() * [SERVED_SPREADS.get(name, 0.0) for name in SCALARS]
@@ -169,14 +177,14 @@ def prior_of_set(found: CoefficientSet, remedy: str = "take the network's interv
 
 # Uncertainty of a checkpoint as the prior of a calibration.
 
-#: Steps whose intervals the prior keeps: decodes, as trained on TPOT, and a prompt, as trained on
-#: TTFT. The third is the shortest prompt whose layers are all launched eagerly: it may wait for
-#: launching, which no other step determines.
+#: Reference steps whose intervals the prior reproduces: decodes, trained on TPOT, and a prompt,
+#: trained on TTFT. The third step is the shortest prompt whose layers are all launched eagerly.
+#: This step may wait for kernel launches, which the other two steps do not determine.
 _STEPS = ("32 decode @ 700", "1 prefill 2048 @ 0", "1 prefill {beyond_graphs} @ 0")
 
 
 def known_steps(deployment: Deployment) -> list[str]:
-    """Return the batches of the steps whose intervals the prior of a deployment keeps."""
+    """Return the batches of the reference steps whose intervals the prior reproduces."""
     beyond = math.ceil(deployment.recipe.graph_tokens * (1 + 1 / RAMP))
     return [step.format(beyond_graphs=max(beyond, 1)) for step in _STEPS]
 
@@ -189,7 +197,7 @@ def checkpoint_prior(
     Args:
         checkpoint: Checkpoint of the network, with its intervals beside it.
         deployment: Deployment to calibrate.
-        coefficients: Its coefficients before the calibration.
+        coefficients: Coefficients of the deployment before the calibration.
     """
     mean = coefficients.values[0]
     try:
@@ -206,29 +214,29 @@ def checkpoint_prior(
     return assumed_prior(mean, own, KnownSteps(features, np.array(half) / NORMAL_QUANTILE)), None
 
 
-# Start of a calibration.
+# Start of a calibration: coefficients and prior from files or a checkpoint.
 
 
 class Start:
     """Start of a calibration: an earlier posterior, coefficients of a file, or a checkpoint.
 
     Attributes:
-        append: File of an earlier calibration, whose posterior is the prior; None for none.
-        base: File of other coefficients; None for none.
-        checkpoint: Trained network; None for the default one.
-        force: Whether to fit although the measurements do not match the flags.
+        append: File of an earlier calibration, whose posterior is the prior; None if there is none.
+        base: File of other coefficients; None if there is none.
+        checkpoint: Checkpoint of the network; None for the default one.
+        force: Whether to fit even if the measurements do not match the flags.
         notes: Notes on the fit for the user, in order.
         left_out: Number of benchmark files, runs and lines that could not be read.
 
     Raises:
-        PinnError: If both files are given.
+        PinnError: If both ``append`` and ``base`` are given.
     """
 
     def __init__(
         self, append: Path | None, base: Path | None, checkpoint: Path | None, force: bool = False
     ) -> None:
         if append is not None and base is not None:
-            raise PinnError("--append and --base are both coefficients to start from: give one")
+            raise PinnError("got both --append and --base, expected only one: give one file")
         self.append, self.base, self.checkpoint, self.force = append, base, checkpoint, force
         self.notes: list[str] = []
         self.left_out = 0
@@ -246,13 +254,13 @@ class Start:
     def of_network(
         self, deployment: Deployment, start: CoefficientSet
     ) -> Callable[[Deployment], Coefficients]:
-        """Return a function that gives the network's coefficients of any deployment."""
+        """Return a function of a deployment that returns the network's coefficients for it."""
         return lambda other: (
             start.coefficients if other == deployment else self._surrogate().coefficients([other])
         )
 
     def prior(self, deployment: Deployment, start: CoefficientSet) -> Prior:
-        """Return the prior: standard deviations of the coefficients before calibration."""
+        """Return the prior: coefficients before calibration with their covariance."""
         if self.append is not None:
             return prior_of_set(start, f"calibrate without --append {self.append} first")
         used = find_checkpoint(self.checkpoint)

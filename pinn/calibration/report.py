@@ -1,4 +1,4 @@
-"""Result of a calibration, and its report: one screen, or everything."""
+"""Result of a calibration, and its report: one screen, or all details."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,20 +18,20 @@ from pinn.surrogate.request_features import REQUEST_FEATURES, RequestFeature
 from pinn.surrogate.step_features import STEP_FEATURES, StepFeature
 from pinn.units import MICROSECOND, MILLISECOND
 
-#: Most rows of each table on one screen; --details shows all.
+#: Maximum number of rows of each table on one screen; --details shows all rows.
 _ERRORS, _QUANTITIES, _NOTES, _VERDICTS = 3, 3, 2, 5
 
 
 @dataclass(frozen=True)
 class CalibratedServer:
-    """Calibration of a server.
+    """Result of a server's calibration.
 
     Attributes:
         fit: Fit to the measurements.
-        appended: Whether it continues an earlier calibration.
-        notes: Data that was skipped, assumptions and mismatches.
+        appended: Whether the calibration continues an earlier one.
+        notes: Notes on skipped data, assumptions and mismatches.
         left_out: Number of benchmark files, runs and lines that could not be read.
-        accepted: Whether it is written although the error of a metric is large.
+        accepted: Whether to write the file even if the error of a metric is large.
     """
 
     fit: fit.Fit
@@ -52,7 +52,7 @@ class CalibratedServer:
 
     @property
     def refusal(self) -> str | None:
-        """Reason why no file is written; None if one is."""
+        """Reason why no file is written; None if a file is written."""
         if not self.kept:
             return (
                 "the calibration does not reduce the held-out error: measure "
@@ -60,17 +60,17 @@ class CalibratedServer:
             )
         if self.warnings and not self.accepted:
             return (
-                "the error of a metric is still large: see its likely causes, or write the file "
+                "the error of a metric is still large: check its likely causes, or write the file "
                 "with --accept"
             )
         return None
 
     def to_json(self) -> dict[str, object]:
-        """Return the content of the file that every ``coefficients=`` takes."""
+        """Return the content of the coefficient file, which every ``coefficients=`` accepts."""
         return dict(set_to_json(self.fit.coefficients))
 
     def save(self, path: str | Path) -> None:
-        """Write the file that every ``coefficients=`` takes.
+        """Write the coefficient file, which every ``coefficients=`` accepts.
 
         Raises:
             PinnError: If the held-out error did not improve, or the error of a metric is large and
@@ -85,7 +85,7 @@ class CalibratedServer:
         print_fit(self.fit, self.notes, self.appended, details)
 
     def __str__(self) -> str:
-        """Return what ``pinn calibrate`` prints."""
+        """Return the text that ``pinn calibrate`` prints."""
         return printed(self.print_report)
 
 
@@ -93,9 +93,9 @@ def print_fit(fitted: fit.Fit, notes: Sequence[str], appended: bool, details: bo
     """Print the fit, and whether it reduces the held-out error.
 
     Args:
-        fitted: Fit to traces, steps or benchmarks; to benchmarks after steps, both fits.
-        notes: Data that was skipped, assumptions and mismatches.
-        appended: Whether it continues an earlier calibration.
+        fitted: Fit to traces, steps or benchmarks; for benchmarks after steps, both fits.
+        notes: Notes on skipped data, assumptions and mismatches.
+        appended: Whether the calibration continues an earlier one.
         details: Whether to print everything instead of one screen.
     """
     shown = list(notes) if details else [_one_line(note) for note in notes[:_NOTES]]
@@ -106,7 +106,7 @@ def print_fit(fitted: fit.Fit, notes: Sequence[str], appended: bool, details: bo
         if details or found is fitted.found:
             _print_tables(found, appended, details)
         if not found.verdicts:
-            say(f"WARNING: no data was held out for evaluation: {_few(found)}")
+            say(f"WARNING: the calibration was not evaluated: {_few(found)}")
             continue
         page().print(_judged(found.verdicts, details))
         if found is fitted.found:
@@ -131,8 +131,8 @@ def _print_tables(found: AnyCalibration, appended: bool, details: bool) -> None:
         tables = [*_detail_tables(found), every]
         if isinstance(found, calibrated.Calibration) and not found.alpha.taught.any():
             say(
-                "no traces of whole requests, so alpha (times of a request outside "
-                "steps) is unchanged"
+                "alpha (times of a request outside steps) is unchanged, as the traces have no "
+                "complete requests"
             )
     else:
         best = sorted(known, key=lambda q: q.after_error / abs(q.after))[:_QUANTITIES]
@@ -183,17 +183,15 @@ def _detail_tables(found: AnyCalibration) -> list[Grid]:
             _requests(found.alpha.errors),
         ]
     if found.alpha.worse:
-        tables.append(
-            _judged(found.alpha.worse, True, "phases of a request whose times are unchanged")
-        )
+        tables.append(_judged(found.alpha.worse, True, "phases of a request whose fit was dropped"))
     return tables
 
 
-# One screen: errors before and after, and the parameters.
+# Tables of one screen: errors before and after, and parameters.
 
 
 def _error_table(found: AnyCalibration, details: bool) -> Grid:
-    """Return median (and largest) absolute errors, a row for each kind of measurement."""
+    """Return median and maximum absolute errors, one row for each type of measurement."""
     table = Grid.of("error, %: median (largest)", "n", "before", "after")
     if isinstance(found, calibrated.Calibration):
         figures = ("median", "mean", "bias") if details else ("median",)
@@ -224,7 +222,7 @@ def _typical(errors: np.ndarray | pd.Series) -> str:
 def _judged(
     verdicts: Sequence[calibrate.Verdict], details: bool, heading: str = "MAPE on held-out data"
 ) -> Grid:
-    """Return errors, or likelihood ratios of the measurements, with the worst first."""
+    """Return held-out errors, or likelihood ratios, before and after; worst first."""
     more = ["difference +-"] * details
     table = Grid.of(heading, "n", "before", "after", *more, Column("", True))
     worse_first = sorted(verdicts, key=lambda each: not each.is_worse)
@@ -234,7 +232,7 @@ def _judged(
     return table
 
 
-# All details.
+# Tables of --details.
 
 
 def _offsets(
@@ -271,11 +269,11 @@ def _requests(errors: pd.DataFrame) -> Grid:
 
 
 def _quantities(quantities: Sequence[posterior.Quantity], appended: bool, heading: str) -> Grid:
-    """Return each parameter with its standard error, and its drift if a calibration continues."""
+    """Return each parameter with its standard error and, if appended, its drift."""
     unknown = not all(q.is_determined for q in quantities)
     more = [*[""] * unknown, *["drift in errors"] * appended]
     table = Grid.of(Column(heading, True), "before", "after", "unit", *more)
-    if appended:  # one more column has to fit the terminal
+    if appended:  # Drift adds a column, so the table is narrowed to fit the terminal.
         table = replace(table, gap=1)
     for q in quantities:
         scale, unit = (1.0, "x") if q.unit == "x" else (MICROSECOND, f"u{q.unit}")
@@ -309,12 +307,10 @@ def _steps(found: calibrated.StepCalibration) -> Grid:
 
 
 def _few(found: AnyCalibration) -> str:
-    """Return which data was too small to hold part of it out."""
+    """Return the reason why no data could be held out, with a remedy."""
     if isinstance(found, calibrated.StepCalibration):
         return (
-            f"{len(found.steps)} batches are too few to hold some out for "
-            "evaluation; measure longer"
+            f"got {len(found.steps)} batches, too few to hold some out for evaluation: "
+            "measure longer"
         )
-    return (
-        "a single load or time window leaves none to hold out for evaluation; measure a second load"
-    )
+    return "got a single load or time window, so none can be held out: measure a second load"

@@ -1,21 +1,21 @@
-"""Times of requests outside the steps, from their journeys, to which alpha is calibrated.
+"""Times of requests outside their steps, from journeys, to which alpha is calibrated.
 
 ===========================  =======================================================================
 phase                        measured
 ===========================  =======================================================================
 ``arrival_to_queue``         ARRIVED to QUEUED
 ``queue_to_schedule``        QUEUED to the first SCHEDULED
-``schedule_to_first_token``  SCHEDULED to FIRST_TOKEN, less the steps that work on the prompt
-``output_token``             FIRST_TOKEN to FINISHED per further token, less the mean step meanwhile
+``schedule_to_first_token``  SCHEDULED to FIRST_TOKEN, minus the time of the prompt's steps
+``output_token``             FIRST_TOKEN to FINISHED per further token, minus the mean step time
 ``completion``               FINISHED to DEPARTED
 ===========================  =======================================================================
 
 The steps of a prompt take beta x features of their batches, so beta is calibrated first. A request
-with an unknown batch is not used in that phase. The mean step of the decodes comes from the starts
-of steps, interpolated linearly between sampled ones.
+with an unknown batch is not used in ``schedule_to_first_token``. The mean step of the decodes is
+computed from the starts of steps, interpolated linearly between sampled steps.
 
-The engine drains its input queue between steps. ARRIVED to QUEUED therefore includes the rest of
-the step in flight beside the API server's work. An idle engine causes no wait.
+The engine drains its input queue between steps. ARRIVED to QUEUED is therefore the API server's
+work plus the rest of the step in flight. An idle engine causes no wait.
 """
 
 from dataclasses import dataclass
@@ -35,21 +35,21 @@ from pinn.surrogate.step_features import STEP_FEATURES, overlapped, step_feature
 PHASES = ("arrival_to_queue", "queue_to_schedule", "schedule_to_first_token", "output_token",
           "completion")  # fmt: skip
 
-#: Fewest whole requests for a fit, some for each of up to ten alphas: an assumption.
+#: Minimum number of complete requests for a fit of up to ten alphas, an assumption.
 MIN_REQUESTS = 20
 
-#: Largest age of the state before a request, in seconds; features from an older state are
+#: Maximum age of the server's state before a request, in seconds; features from an older state are
 #: unknown. An assumption: a few hundred steps, in which a queue can build up and drain.
 MAX_STATE_AGE_S = 5.0
 
-#: Most chunks of one prompt; more are a fault of the traces.
+#: Maximum number of chunks of one prompt; more indicate faulty traces.
 MAX_CHUNKS = 1000
 
 _PROMPT = list(REQUEST_FEATURES).index("arrival_to_queue.prompt_token")
 
-#: Share of a step for which the engine must have been busy before a request was queued, and
-#: largest share of a step before a request without queueing is scheduled: assumptions, far from 0
-#: and 1.
+#: Minimum share of a step for which the engine must have been busy before a request was queued, and
+#: maximum share of a step before a request without queueing is scheduled. Both are assumptions, far
+#: from 0 and 1.
 _AT_WORK, _AT_ONCE = 0.1, 0.5
 
 Rows = Float[np.ndarray, " requests"]
@@ -57,18 +57,18 @@ Rows = Float[np.ndarray, " requests"]
 
 @dataclass(frozen=True)
 class RequestRows:
-    """``n`` whole requests of a run.
+    """Features and measured phases of ``n`` requests with complete journeys.
 
     Attributes:
-        features: Request features, in the order of the registry.
-        waits: Phase -> seconds of the step of which the phase includes a share: the one in flight
-            at the arrival, 0 if none ran, or the one before the first token.
+        features: Request features, in the order of ``REQUEST_FEATURES``.
+        waits: Phase -> seconds of the step whose share the phase includes: the step in flight at
+            the arrival (0 if none ran), or the step before the first token.
         own_steps: Step features of the steps that compute the prompt, with overlap by beta; 0 if
             unknown.
         targets: Phase -> measured seconds; NaN if a time is missing or not usable.
-        part: Index into ``PARTS`` of each request, by the run's time at its arrival.
+        part: Index into ``PARTS`` of each request, by its arrival within the run.
         met_queue: Whether the next scheduled step did not include the request.
-        is_ahead: Whether steps were scheduled ahead of their run.
+        is_ahead: Whether steps were scheduled before the previous step ended.
     """
 
     features: Float[np.ndarray, "requests features"]
@@ -91,12 +91,12 @@ class RequestRows:
 def read_requests(
     traces: TraceTables, deployment: Deployment, beta: Float[np.ndarray, " step_features"]
 ) -> RequestRows:
-    """Return the whole requests of a run that arrived in a known state.
+    """Return the requests of a run with complete journeys that arrived in a known state.
 
     Args:
         traces: Canonical tables.
         deployment: Deployment that was measured.
-        beta: Its step coefficients, calibrated.
+        beta: Calibrated step coefficients of the deployment.
     """
     everyone = table = traces.requests.to_pandas()
     if len(table):
@@ -120,7 +120,7 @@ def read_requests(
 
 
 class _Steps:
-    """Steps that requests met, with their batches where known."""
+    """Steps during the lifetime of requests, with their batches if known."""
 
     def __init__(
         self,
@@ -175,15 +175,15 @@ class _Steps:
 
 
 def _numbers(table: pd.DataFrame, name: str) -> Rows:
-    """Return a column as numbers, NaN where it is missing."""
+    """Return a column as numbers, NaN for missing values."""
     return table[name].to_numpy(float, na_value=np.nan)
 
 
 def _next_step(table: pd.DataFrame) -> Rows:
     """Return the step that was scheduled next after each request was queued; NaN if unknown.
 
-    Events number steps by the scheduler's counter, which may be one behind between two steps.
-    Requests that were scheduled at once reveal the offset.
+    Events number steps by the scheduler's counter, which may lag by one between two steps. Requests
+    that were scheduled at once reveal the offset.
     """
     queued, scheduled = _numbers(table, "queued_step"), _numbers(table, "scheduled_step")
     wait = _numbers(table, "queue_to_schedule_s")
@@ -193,7 +193,7 @@ def _next_step(table: pd.DataFrame) -> Rows:
 
 
 def _met_queue(table: pd.DataFrame) -> Bool[np.ndarray, " requests"]:
-    """Return whether steps passed before a request found room, by queue depth if not recorded."""
+    """Return whether each request met a queue: by passed steps, or by the queue depth."""
     next_step = _next_step(table)
     waited = _numbers(table, "scheduled_step") != next_step
     deep = _numbers(table, "state_waiting_depth") > 0
@@ -203,7 +203,7 @@ def _met_queue(table: pd.DataFrame) -> Bool[np.ndarray, " requests"]:
 def _is_at_work(
     everyone: pd.DataFrame, server: np.ndarray, at_s: np.ndarray
 ) -> Bool[np.ndarray, " moments"]:
-    """Return whether a server had requests at each moment, as far as journeys show."""
+    """Return whether a server had requests at each moment, according to journeys."""
     found = np.zeros(len(at_s), dtype=bool)
     for number, of_server in everyone.groupby("server"):
         mine, whole = server == number, of_server.dropna(subset=["queued_s", "finished_s"])
@@ -225,7 +225,7 @@ def _targets(table: pd.DataFrame, steps: pd.DataFrame, own_s: Rows) -> dict[str,
 
 
 def _start_s(steps: pd.DataFrame, segment: np.ndarray, step: Rows) -> Rows:
-    """Return when steps began; NaN outside the sampled steps of their segment."""
+    """Return steps' start times in seconds; NaN outside the sampled steps of their segment."""
     found = np.full(len(step), np.nan)
     for number, of_segment in steps.groupby("segment"):
         mine = segment == number
@@ -235,7 +235,7 @@ def _start_s(steps: pd.DataFrame, segment: np.ndarray, step: Rows) -> Rows:
 
 
 def _parts(table: pd.DataFrame) -> np.ndarray:
-    """Return 60/20/20 parts by arrival, relative to each segment's time span."""
+    """Return each request's part (60/20/20) by its arrival within its segment's time span."""
     arrived = table["arrived_s"].fillna(table["queued_s"])
     groups = arrived.groupby(table["segment"])
     begin, end = groups.transform("min"), groups.transform("max")

@@ -1,1 +1,1 @@
-"""Experiments: predictions of held-out data, baselines, ablations and their pages."""
+"""Experiments: predictions of held-out data, baselines, ablations and result pages."""

@@ -1,4 +1,4 @@
-"""Errors of a coefficient file on measurements of its deployment."""
+"""Errors of a coefficient file on measurements of its own deployment."""
 
 from pathlib import Path
 
@@ -13,14 +13,14 @@ from pinn.evaluation.tables import frame_grid
 from pinn.measurements.traces.trace_tables import read_trace_tables
 from pinn.surrogate.coefficient_set import read_coefficient_set
 
-#: Metrics that are printed; the saved table has all.
+#: Metrics that are printed; the saved table has all metrics.
 _SHOWN = ("ttft_mean_s", "tpot_mean_s", "itl_mean_s", "e2e_mean_s", "output_tokens_per_s")
 
 
 def score_file(
     file: Path, observations: Path, engine: EngineSpec
 ) -> tuple[pd.DataFrame, list[Grid]]:
-    """Score a coefficient file on measured steps, or on the loads of benchmarks.
+    """Return errors of a coefficient file on measured steps or benchmark loads.
 
     Args:
         file: Coefficient file of a deployment.
@@ -28,13 +28,12 @@ def score_file(
         engine: Engine settings under which the loads are scheduled.
 
     Returns:
-        The table of errors, and grids that show it. The table has the errors of the file's
-        coefficients, and of those before its calibration where the file has them. Its columns are
-        those of ``score_steps`` or ``score_benchmarks`` of ``pinn.calibration.fit``.
-        ``score_steps`` or ``score_benchmarks`` of ``pinn.calibration.fit`` returns them, and shown.
+        The table of errors, and grids to print. The table has errors of the file's coefficients
+        and, if the file stores them, of its coefficients before calibration. Columns are those of
+        ``score_steps`` or ``score_benchmarks`` of ``pinn.calibration.fit``.
 
     Raises:
-        PinnError: If a file cannot be used, or the deployments differ.
+        PinnError: If a file is unreadable or invalid, or if the deployments differ.
     """
     found, traces = read_coefficient_set(file), read_trace_tables(observations)
     deployment = traces.deployment()
@@ -61,7 +60,7 @@ def _step_grid(table: pd.DataFrame) -> Grid:
 
 
 def _load_grids(table: pd.DataFrame) -> list[Grid]:
-    """Return every load's errors, and a summary over loads whose servers failed no requests."""
+    """Return errors of each load, and a summary over loads with few failed requests."""
     shown = table[table["figure"].isin(_SHOWN)]
     key = ["run", "load", "figure"]
     errors = shown.pivot(index=key, columns="coefficients", values="error_percent")

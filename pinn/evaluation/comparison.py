@@ -1,9 +1,9 @@
 """Comparison of median errors: methods of one evaluation, and two evaluations of the same splits.
 
-A bootstrap over measured deployments tells ties from differences. Rows of one deployment differ
-only in load and share their error, so deployments are resampled, not rows. Resampling adds no
-models: the intervals say how much the median depends on the deployments at hand. They do not say
-how other models would come out.
+A bootstrap over measured deployments separates ties from differences. Rows of one deployment differ
+only in load and have similar errors, so deployments are resampled, not rows. Resampling adds no
+models. The intervals show how much the median depends on the sampled deployments, not how errors
+would differ on other models.
 """
 
 from collections.abc import Collection, Sequence
@@ -17,7 +17,7 @@ from jaxtyping import Float, Shaped
 from pinn.errors import PinnError
 from pinn.evaluation.metrics import GROUPS, percent_errors
 
-# Ranking of the methods of an evaluation.
+# Ranking of the methods of one evaluation.
 
 RANKING_COLUMNS = (
     "split", "metric", "method", "n", "groups", "median", "low", "high", "behind", "behind_low",
@@ -26,7 +26,7 @@ RANKING_COLUMNS = (
 
 FIRST, RANKING_TIED, BEHIND, INELIGIBLE = "first", "tied first", "behind", "not for an unseen pair"
 
-#: Number of bootstrap resamples; each end of a 90 % interval then has 50 of them outside.
+#: Number of bootstrap resamples; 25 lie beyond each end of a 95 % interval.
 DRAWS = 1000
 
 
@@ -41,16 +41,17 @@ def rank(
 
     Args:
         predictions: Predictions as ``read_cells`` returns them, with the columns ``METRIC_s`` and
-            ``METRIC_measured_s``.
-        groups: Row id -> group that is drawn with replacement, such as the row's deployment.
+            ``METRIC_measured_s``, seconds.
+        groups: Row id -> group that is resampled as a whole, such as the row's deployment.
         metrics: Metrics to rank by.
-        ineligible: Methods that are shown but cannot be first.
+        ineligible: Methods that are listed but cannot be ranked first.
         draws: Number of bootstrap resamples.
 
     Returns:
-        Table with ``RANKING_COLUMNS``: the median error, its 95 % interval, and its distance in
-        points from the first eligible method's median, with the interval over the same resamples. A
-        method is tied first if that interval reaches 0. Only rows that every method predicts count.
+        Table with ``RANKING_COLUMNS``: the median error, its 95 % interval, and its distance from
+        the first eligible method's median in percentage points, with its interval over the same
+        resamples. A method is tied first if that interval includes 0. Only rows that every method
+        predicts are used.
     """
     found = []
     for split, of_split in predictions.groupby("split", sort=False):
@@ -67,7 +68,7 @@ def rank(
 
 
 def leaders(ranking: pd.DataFrame) -> dict[str, dict[str, list[str]]]:
-    """Return split -> metric -> methods that are first or tied first in a table of :func:`rank`."""
+    """Return split -> metric -> methods ranked or tied first in a table of :func:`rank`."""
     leading = ranking[ranking["verdict"].isin([FIRST, RANKING_TIED])]
     found: dict[str, dict[str, list[str]]] = {}
     for (split, metric), part in leading.groupby(["split", "metric"], sort=False):
@@ -116,7 +117,7 @@ def _ranked(
 def bootstrap_medians(
     errors: Float[np.ndarray, "n columns"], groups: Shaped[np.ndarray, " n"], draws: int
 ) -> Float[np.ndarray, "draws columns"]:
-    """Return the medians of every column over bootstrap resamples of whole groups."""
+    """Return medians of every column over bootstrap resamples of whole groups."""
     names, index = np.unique(groups, return_inverse=True)
     members = [np.flatnonzero(index == i) for i in range(len(names))]
     draw = np.random.default_rng(0)
@@ -133,8 +134,8 @@ COLUMNS = (
     "verdict",
 )  # fmt: skip
 
-#: Verdicts of a comparison. Without predictions of both sides, a side is better only if every
-#: held-out part agrees.
+#: Verdicts of a comparison. Without predictions of both sides, a side is better only if it has the
+#: lower median for every held-out part.
 A_BETTER, B_BETTER, TIED, MIXED = "A better", "B better", "tied", "parts disagree"
 OTHER_ROWS = "not comparable: different rows"
 
@@ -145,8 +146,8 @@ class Scores:
 
     Attributes:
         results: One method's rows of ``pinn.evaluation.metrics.summarize``.
-        predictions: Predictions of that method; None where only the results are known.
-        groups: Row id -> deployment; rows of one deployment share their error. None without
+        predictions: Predictions of that method; None if only the results are known.
+        groups: Row id -> deployment; rows of one deployment have similar errors. None without
             predictions.
     """
 
@@ -158,9 +159,9 @@ class Scores:
 def compare_errors(a: Scores, b: Scores, draws: int = DRAWS) -> pd.DataFrame:
     """Compare the median absolute percentage errors of two evaluations.
 
-    With predictions of both sides, only rows that both predict count. B is better if the 95 %
-    interval of the difference of the medians, over resampled deployments, lies below 0. Without
-    predictions, B is better if its median is lower over all rows and in every held-out part.
+    With predictions of both sides, only rows that both sides predict are used. B is better if the
+    95 % interval of the difference of medians, over resampled deployments, lies below 0. Without
+    predictions, B is better if its median is lower over all rows and for every held-out part.
 
     Args:
         a: Side A.
@@ -168,11 +169,11 @@ def compare_errors(a: Scores, b: Scores, draws: int = DRAWS) -> pd.DataFrame:
         draws: Number of bootstrap resamples.
 
     Returns:
-        Table with ``COLUMNS``, one row per split and metric that both have; medians and
-        ``difference`` (b - a) in percent, its interval NaN without predictions.
+        Table with ``COLUMNS``, one row per split and metric that both sides have. Medians and
+        ``difference`` (b - a) are in percent. The interval is NaN without predictions.
 
     Raises:
-        PinnError: If the two have no split and metric in common.
+        PinnError: If the sides have no split and metric in common.
     """
     mine, other = _keys(a), _keys(b)
     common = [key for key in mine if key in other]
@@ -223,7 +224,7 @@ def _by_part(side: Scores, split: str, metric: str) -> pd.DataFrame:
 
 
 def _of_rows(a: Scores, b: Scores, split: str, metric: str, draws: int) -> _Medians | None:
-    """Return medians from predictions on common rows; None where those are not known."""
+    """Return medians over rows that both sides predict; None if a side has no predictions."""
     if a.predictions is None or b.predictions is None or a.groups is None:
         return None
     sides = [a.predictions.assign(method="a"), b.predictions.assign(method="b")]
@@ -240,7 +241,7 @@ def _of_rows(a: Scores, b: Scores, split: str, metric: str, draws: int) -> _Medi
 
 
 def _of_results(medians: pd.DataFrame, n_a: int, n_b: int) -> _Medians:
-    """Return a verdict from medians alone: all rows and every held-out part have to agree."""
+    """Return medians and a verdict, for which all rows and every held-out part must agree."""
     verdicts = {-1.0: B_BETTER, 0.0: TIED, 1.0: A_BETTER}
     found = {verdicts[sign] for sign in np.sign(medians["b"] - medians["a"])}
     verdict = MIXED if len(found) > 1 else found.pop()

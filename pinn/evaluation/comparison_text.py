@@ -1,4 +1,4 @@
-"""A comparison of two sides in print: one screen, or every row of it."""
+"""Printed comparison of two sides: one screen, or all rows."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from pinn.common.screen import Grid
     from pinn.evaluation.sides import Comparison
 
-#: Most rows of each table on one screen; --details shows all.
+#: Maximum number of rows of each table on one screen; --details shows all.
 _ROWS = 5
 
 
 def print_comparison(found: Comparison, details: bool = False) -> None:
-    """Print a comparison: every row and column with details, else what fits one screen."""
+    """Print a comparison: one screen, or with details every row and column."""
     console = page(WIDEST if details else WIDTH)
     console.print(f"A: {found.a}\nB: {found.b}\n")
     if len(found.errors):
@@ -37,7 +37,7 @@ def print_comparison(found: Comparison, details: bool = False) -> None:
         told = (
             f"{outside} outside A's interval"
             if coefficients["verdict"].any()
-            else "A has no intervals of coefficients"
+            else "A's coefficients have no intervals"
         )
         console.print(f"{differ} of {len(coefficients)} coefficients differ, {told}.")
     if len(times := found.step_times):
@@ -53,7 +53,7 @@ def print_comparison(found: Comparison, details: bool = False) -> None:
 
 
 def _print_rows(table: Grid, console: Console, details: bool) -> None:
-    """Print a table, or its first rows and the number of the others."""
+    """Print a table, or its first rows and the number of omitted rows."""
     shown = table if details else replace(table, rows=table.rows[:_ROWS])
     if shown.rows:
         console.print(shown)
@@ -79,9 +79,9 @@ def _errors(errors: pd.DataFrame, details: bool) -> Grid:
 
 
 def _coefficients(coefficients: pd.DataFrame, details: bool) -> Grid:
-    """Return all coefficients, or those that differ, the largest difference first."""
+    """Return all coefficients with details, else differing ones, largest change first."""
     if not details:
-        # A coefficient that is 0 on one side has the largest difference.
+        # The ratio of a coefficient that is 0 on one side is clipped, so it is sorted first.
         off = coefficients["ratio"].clip(1e-300).map(math.log).abs()
         off = off[off > 0].sort_values(ascending=False)
         coefficients = coefficients.loc[off.index]
@@ -91,7 +91,7 @@ def _coefficients(coefficients: pd.DataFrame, details: bool) -> Grid:
     columns |= {"A": "a", "B": "b", "B / A": "ratio:.2f"}
     if verdict.any():
         columns |= {Column("A's interval", True): "verdict"}
-    # Times of coefficients are shown in microseconds.
+    # Coefficients in units of time are shown in microseconds.
     in_us = coefficients["unit"].str.match(r"s(/|$)")
     scale = in_us.map({True: MICROSECOND, False: 1.0})
     sides = {side: (coefficients[side] / scale).map(number) for side in ("a", "b")}

@@ -1,8 +1,7 @@
-"""Typed configuration of an experiment: the schema of ``conf/``, and the checks of its values.
+"""Typed configuration of an experiment: the schema of ``conf/``, and checks of its values.
 
-Sections that are settings of a class take its defaults; ``conf/`` gives every other value. They
-are ``network``, ``fit``, ``run_fit``, ``kernels.settings``, ``kernels.distillation`` and
-``trainer``.
+The sections ``network``, ``fit``, ``run_fit``, ``kernels.settings``, ``kernels.distillation`` and
+``trainer`` have the defaults of their classes. All other values are set in ``conf/``.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,7 +34,7 @@ class DataSource:
     Attributes:
         _target_: Function of ``target`` and ``source`` that writes the table of observations.
         target: Parquet file to write.
-        source: File to read; None for the file that comes with a package.
+        source: File to read; None for the file in an installed package.
     """
 
     _target_: str
@@ -45,12 +44,12 @@ class DataSource:
 
 @dataclass(frozen=True)
 class KernelLearning:
-    """Settings of learning from measured kernels.
+    """Settings of training on measured kernels.
 
     Attributes:
-        enabled: Whether kernels train the network; otherwise only measured deployments do.
+        enabled: Whether kernels train the network; if false, only measured deployments do.
         settings: Sources of kernel measurements.
-        distillation: Settings of training the network on composed steps.
+        distillation: Settings of training the network on step times summed from kernels.
     """
 
     enabled: bool
@@ -73,12 +72,12 @@ class RunsSource:
 
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """Splits, groups and the model or GPU that an evaluation holds out.
+    """Splits, groups, and the model or GPU to hold out in an evaluation.
 
     Attributes:
-        splits: Kinds of split, keys of ``pinn.training.data.splits.SPLITS``.
-        groups: Groups of rows that get lines of their own in the tables.
-        held_out: The one model or GPU to hold out, in place of ``splits``.
+        splits: Split methods, keys of ``pinn.training.data.splits.SPLITS``.
+        groups: Groups of rows with lines of their own in the tables.
+        held_out: Single model or GPU to hold out, in place of ``splits``.
     """
 
     splits: list[str]
@@ -88,14 +87,14 @@ class EvaluationSettings:
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """Processes in which fits run; see :class:`pinn.common.workers.Workers`."""
+    """Number and type of worker processes for fits; see :class:`pinn.common.workers.Workers`."""
 
     count: int
     backend: str = Workers.backend
     address: str | None = Workers.address
 
     def workers(self) -> Workers:
-        """Return the workers that the settings describe."""
+        """Return the workers that these settings describe."""
         return Workers(self.backend, self.count, self.address)
 
 
@@ -104,9 +103,9 @@ class ReportSettings:
     """Settings of the evaluation suite's page.
 
     Attributes:
-        checkpoint: Checkpoint whose folds and intervals are shown; None for the one that every
-            command finds.
-        images: Folder for the pictures of the page that the README shows.
+        checkpoint: Checkpoint whose folds and intervals are shown; None for the checkpoint that
+            commands use by default.
+        images: Folder for copies of the page's pictures that the README shows.
     """
 
     checkpoint: str | None = None
@@ -115,7 +114,7 @@ class ReportSettings:
 
 @dataclass(frozen=True)
 class ExperimentConfig:
-    """One experiment, as ``conf/train.yaml`` composes it.
+    """Configuration of one experiment, as composed from ``conf/train.yaml``.
 
     Attributes:
         entry: Function that runs the experiment, given this configuration.
@@ -124,21 +123,21 @@ class ExperimentConfig:
         seed: Seed of every random choice.
         threads: Number of torch threads.
         final_fit: Whether to fit on all rows after the evaluation and save a checkpoint.
-        folds: Folder of cached trainings, shared by experiments; None for one below
+        folds: Folder of cached trainings, shared by experiments; None for a folder below
             ``output_dir``.
         publish: Folder that the checkpoint and its tables are copied to; None for no copy.
         data: Source of measured deployments.
         network: Size and bounds of the network.
-        kernels: Settings of learning from measured kernels.
+        kernels: Settings of training on measured kernels.
         fit: Settings of training the network on measured deployments alone.
         trainer: Devices and progress bar.
-        evaluation: What is held out and scored.
+        evaluation: Splits and groups of the evaluation.
         runs: Source of serving runs to train on.
         run_fit: Settings of fitting calibration factors and alpha to measured deployments and runs.
-        workers: Number and kind of processes that fit folds at a time.
-        fast: Whether the suite fits nothing and scores the predictions on disk (suite only).
-        shipped: Splits whose predictions ``fast`` takes from the published checkpoint (suite only).
-        cells_from: Folders of experiments whose finished predictions are taken over (suite only).
+        workers: Number and type of processes that fit folds in parallel.
+        fast: Whether to fit nothing and score only the predictions on disk (suite only).
+        shipped: Splits whose predictions ``fast`` reads from the published checkpoint (suite only).
+        cells_from: Folders of experiments whose finished predictions are reused (suite only).
         report: Settings of the page (suite only).
     """
 
@@ -180,7 +179,7 @@ class ExperimentConfig:
         self.trainer.check()
 
 
-#: Choices whose values are the defaults of a class: (group, name) -> class.
+#: (group, name) of a choice -> class whose defaults are its values.
 CHOICES: dict[tuple[str, str], type] = {
     ("network", "tiny"): NetworkSettings,
     ("fit", "serving"): ServingFitSettings,
@@ -189,7 +188,7 @@ CHOICES: dict[tuple[str, str], type] = {
 
 
 def register() -> None:
-    """Register the schema with Hydra, as ``conf/train.yaml`` expects it."""
+    """Register the schema of ``conf/train.yaml`` with Hydra."""
     store = ConfigStore.instance()
     store.store(name="schema", node=_schema(ExperimentConfig))
     for (group, name), settings in CHOICES.items():
@@ -198,17 +197,17 @@ def register() -> None:
 
 
 def typed(config: DictConfig) -> ExperimentConfig:
-    """Return a composed configuration as a typed object.
+    """Return a composed Hydra configuration as a typed object.
 
     Raises:
-        PinnError: If a value is missing, or its class refuses it.
+        PinnError: If a value is missing or invalid.
     """
     with one_line_errors():
         return cast(ExperimentConfig, OmegaConf.to_object(config))
 
 
 def compose_config(overrides: Sequence[str]) -> DictConfig:
-    """Compose ``conf/train.yaml`` with overrides.
+    """Return the configuration composed from ``conf/train.yaml`` and overrides.
 
     Raises:
         PinnError: If an override does not fit the schema.
@@ -221,10 +220,10 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Turn errors of Hydra and OmegaConf into a :class:`PinnError` of one line with a remedy."""
+    """Convert errors of Hydra and OmegaConf into a one-line :class:`PinnError` with a remedy."""
     try:
         yield
-    except PinnError as error:  # refused by a class; OmegaConf adds lines to the message
+    except PinnError as error:  # A class rejected a value; OmegaConf appends lines to its message.
         raise PinnError(str(error).partition("\n")[0]) from error
     except (HydraException, OmegaConfBaseException) as error:
         lines = [str(error)]
@@ -236,12 +235,12 @@ def one_line_errors() -> Iterator[None]:
 
 
 def choices() -> str:
-    """Return every experiment and every choice of every group, one line each."""
+    """Return all experiments and all choices of each configuration group, one line each."""
     files = conf_file("train.yaml").parent.glob("*/*.yaml")
     found = {
         f"{path.parent.name}={path.stem}": _described(path)
         for path in files
-        if path.parent.name != "plan"  # no choices of an experiment
+        if path.parent.name != "plan"  # The plan's files are not choices of an experiment.
     }
     found |= {
         f"{g}={name}": (of.__doc__ or "").partition("\n")[0] for (g, name), of in CHOICES.items()
@@ -258,7 +257,7 @@ def _lines(choices: dict[str, str]) -> list[str]:
 
 
 def _described(path: Path) -> str:
-    """Return a file's first comment that is neither a directive nor a command."""
+    """Return the first comment of a file that is neither a directive nor a command."""
     comments = (line[2:] for line in path.read_text().splitlines() if line.startswith("# "))
     return next(line for line in comments if not line.startswith(("@", "python ")))
 
@@ -266,7 +265,7 @@ def _described(path: Path) -> str:
 def _schema(settings: type) -> DictConfig:
     """Return the fields of a class as a typed configuration that accepts overrides.
 
-    Frozen classes are made writable: they would refuse overrides.
+    Frozen classes are made writable, as they would reject overrides.
     """
     node: DictConfig = OmegaConf.structured(settings)
     OmegaConf.set_readonly(node, None)

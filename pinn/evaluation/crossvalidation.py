@@ -23,19 +23,19 @@ from pinn.surrogate.uncertainty.interval_fit import GAINS, METRICS, left_out_col
 from pinn.training.data.splits import Split
 from pinn.training.serving_rows import ServingRows, serving_rows
 
-# Predictions of every method on every split. Each is kept on disk: an interrupted run resumes.
+# Predictions of every method on every split, each in a file, so that interrupted runs resume.
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Predictions of one method on one split.
+    """Predictions of one method on one split, cached in a file.
 
     Attributes:
-        kind: Kind of the split, such as ``leave-one-model-out``.
+        kind: Split method, such as ``leave-one-model-out``.
         split: Rows to train and to test on.
-        method: Method that learns and predicts.
+        method: Prediction method that is trained and tested.
         path: File of the predictions.
-        logs: Folder of the fit's logs; cells that share a fit share it.
+        logs: Folder of the fit's logs; cells of one fit have the same folder.
     """
 
     kind: str
@@ -48,14 +48,14 @@ class Cell:
 def cells(
     splits: Mapping[str, Sequence[Split]], methods: Sequence[Method], folder: Path, fingerprint: str
 ) -> list[Cell]:
-    """Return the cells of every split and method, computed or not.
+    """Return the cells (pairs of split and method), whether their predictions are on disk or not.
 
     Args:
-        splits: Kind of split, such as ``leave-one-model-out``, -> splits of that kind.
+        splits: Split method, such as ``leave-one-model-out``, -> its splits.
         methods: Methods to compare.
         folder: Folder of cells and training logs.
-        fingerprint: Digest of everything a cell depends on beside its own split and method. Cells
-            of another fingerprint are recomputed.
+        fingerprint: Digest of everything that all cells depend on. Cells on disk with another
+            fingerprint are recomputed.
     """
     return [
         _cell(kind, split, method, folder, fingerprint)
@@ -75,16 +75,16 @@ def _cell(kind: str, split: Split, method: Method, folder: Path, fingerprint: st
 
 
 def missing(wanted: Sequence[Cell]) -> list[Cell]:
-    """Return the cells that are not on disk."""
+    """Return the cells whose predictions are not on disk."""
     return [cell for cell in wanted if not cell.path.is_file()]
 
 
 def adopt(wanted: Sequence[Cell], folders: Sequence[Path]) -> None:
-    """Copy cells that other experiments computed under the same fingerprint.
+    """Copy predictions of cells that other experiments computed with the same fingerprint.
 
     Args:
-        wanted: Cells to look for; those on disk stay as they are.
-        folders: Folders of the other experiments; one that does not exist has no cells.
+        wanted: Cells to look for; cells that are on disk are kept.
+        folders: Folders of the other experiments; missing folders are ignored.
     """
     for cell in missing(wanted):
         others = (folder / "cells" / cell.path.name for folder in folders)
@@ -94,19 +94,19 @@ def adopt(wanted: Sequence[Cell], folders: Sequence[Path]) -> None:
 
 
 def read_cells(made: Sequence[Cell]) -> pd.DataFrame:
-    """Return the predictions of cells that are on disk.
+    """Read the predictions of all cells that are on disk.
 
     Returns:
-        One row per (kind of split, row, method): ``split``, ``held_out``, ``row_id``, ``method``,
-        ``tpot_s``, ``ttft_s``, ``tpot_measured_s``, ``ttft_measured_s``.
+        One row per (split method, row, prediction method): ``split``, ``held_out``, ``row_id``,
+        ``method``, ``tpot_s``, ``ttft_s``, ``tpot_measured_s``, ``ttft_measured_s``.
     """
     return pd.concat([pd.read_parquet(cell.path) for cell in made], ignore_index=True)
 
 
 def compute(rows: ServingRows, wanted: Sequence[Cell], workers: Workers) -> None:
-    """Compute the cells that are not on disk and write each as soon as its fit is done.
+    """Compute missing predictions of cells, and write each file as soon as its fit is done.
 
-    Only this process writes; all that it shares with its workers is the folder of logs.
+    Only this process writes predictions. Its workers write only to the folder of logs.
     """
     shared: dict[Path, list[Cell]] = {}
     for cell in missing(wanted):
@@ -153,11 +153,10 @@ def _predictions(rows: ServingRows, cell: Cell) -> pd.DataFrame:
 
 
 def held_out_kernels(kind: str, test: ServingRows) -> Exclusion:
-    """Return the kernel measurements that a kind of split holds out beside its serving rows.
+    """Return the kernel measurements to hold out for a split method, given its test rows.
 
     A held-out model's kernels are always held out. A held-out GPU's kernels are held out only by
-    ``leave-one-gpu-and-its-kernels-out``. The other splits stand for a GPU whose kernels were
-    measured.
+    ``leave-one-gpu-and-its-kernels-out``. Other methods model a GPU whose kernels are measured.
     """
     if kind == "leave-one-model-out":
         models = {d.model.name: d.model for d in test.deployments}
@@ -167,13 +166,13 @@ def held_out_kernels(kind: str, test: ServingRows) -> Exclusion:
     return Exclusion()
 
 
-# Errors and descriptions of held-out rows, on which intervals are calibrated.
+# Errors of held-out rows, and features of these rows, to which intervals are calibrated.
 
-#: Method whose errors calibrate the intervals.
+#: Method to whose errors the intervals are calibrated.
 METHOD = "network"
 
-#: Columns of a table of errors. Metrics hold log(measured / predicted), ``ttft_share`` is TTFT's
-#: share of the predicted E2E latency, ``shape`` is equal for models of equal shape.
+#: Columns of a table of errors. Columns of metrics are log(measured / predicted), ``ttft_share`` is
+#: TTFT's share of the predicted E2E latency, and ``shape`` is equal for models of equal shape.
 COLUMNS = (
     "split", "row_id", "model", "shape", "gpu", "group", "concurrency", "prompt_tokens",
     "output_tokens", "ttft_share", *GAINS, *held_out.DESCRIPTION, *METRICS,
@@ -185,9 +184,9 @@ def held_out_errors(
     observations: pd.DataFrame,
     surrogates: Callable[[Exclusion], KernelSurrogates],
 ) -> pd.DataFrame:
-    """Return errors and descriptions of every held-out row of an experiment.
+    """Return errors of an experiment's held-out rows, with features of their intervals' widths.
 
-    Rows are described by the kernels that were in their fold's training data.
+    These features are a row's distances from the kernels in its fold's training data.
 
     Args:
         folder: Folder of a leave-one-out experiment with ``predictions.csv`` (or ``.parquet``);
@@ -213,7 +212,7 @@ def described_errors(
     surrogates: Callable[[Exclusion], KernelSurrogates],
     root: Path | None = None,
 ) -> pd.DataFrame:
-    """Return errors and descriptions of the held-out rows among predictions.
+    """Return errors of held-out rows among predictions, with features of their intervals' widths.
 
     Args:
         predictions: Predictions as ``pinn.evaluation.crossvalidation.read_cells`` returns them.
@@ -232,14 +231,13 @@ def described_errors(
     if wanted.empty:
         raise PinnError(
             f"no predictions of the method {METHOD!r} for held-out models or GPUs: run the "
-            "experiment with kernels=on until its fits are made"
+            "experiment with kernels=on until its fits are finished"
         )
     loads = observations[["row_id", "model", "concurrency", "prompt_tokens", "output_tokens"]]
     errors = with_e2e(wanted.merge(loads, on="row_id"))
     for metric in METRICS:
         errors[metric] = np.log(errors[f"{metric}_measured_s"] / errors[f"{metric}_s"])
-    # A closed loop sends only as many requests as are served, so its load is independent of step
-    # times.
+    # In a closed loop, the number of requests in flight does not depend on step times: gains are 1.
     gains = dict.fromkeys(GAINS, 1.0)
     errors = errors.assign(ttft_share=errors["ttft_s"] / errors["e2e_s"], **gains)
     rows = serving_rows(observations[observations["row_id"].isin(errors["row_id"])])
@@ -263,7 +261,7 @@ def described_errors(
 def mean_steps(
     deployments: Sequence[Deployment], loads: pd.DataFrame, gpu_known: bool = True
 ) -> list[held_out.Step]:
-    """Return the step in the middle of each row's load, from its concurrency and lengths."""
+    """Return the mean step of each row's load, from its concurrency and lengths."""
     values = loads[["concurrency", "prompt_tokens", "output_tokens"]].to_numpy(float).tolist()
     each = zip(deployments, values, strict=True)
     return [(deployment, held_out.decode_step(*load), gpu_known) for deployment, load in each]

@@ -1,9 +1,9 @@
-"""Throughput lost by choosing deployments by predictions, priced by measurements.
+"""Throughput lost when deployments are chosen by predictions instead of measurements.
 
-A decision is made for a model on a GPU under one prompt and output length. It chooses among the
+A decision is made for each model, GPU and pair of prompt and output lengths. It chooses among the
 measured deployments, each with its number of clients. The best choice has the highest throughput
-per GPU among those whose TPOT meets a limit. A method picks by its predictions; the pick is priced
-by its measurement.
+per GPU among those whose TPOT is within a limit. A method picks by its predictions. The loss is
+computed from the pick's measurement.
 """
 
 from pathlib import Path
@@ -13,14 +13,14 @@ import pandas as pd
 
 from pinn.evaluation.metrics import read_table
 
-#: Limits of the mean TPOT for which picks are made, seconds.
+#: Limits of mean TPOT for which deployments are picked, seconds.
 LIMITS_S = (0.010, 0.015, 0.020, 0.030, 0.050)
 
-#: Largest relative excess of a pick's measured TPOT over its limit; beyond it the pick is worth
-#: nothing.
+#: Maximum relative excess of a pick's measured TPOT over its limit; beyond it, the loss is 1.
 SLACK = 0.05
 
-#: Fewest measured deployments within the limit, and fewest TP sizes among them, for a decision.
+#: Minimum numbers of measured deployments within the limit, and of TP sizes among them, for a
+#: decision.
 _LEAST_HOLDING, _LEAST_SIZES = 3, 2
 
 _SITUATION = ["model", "gpu", "prompt_tokens", "output_tokens"]
@@ -44,7 +44,7 @@ def read_predictions(path: Path) -> pd.DataFrame:
 def throughput(rows: pd.DataFrame, tpot: str, ttft: str) -> pd.Series:
     """Return output tokens per second and GPU of a closed loop.
 
-    Formula: clients / (TPOT + TTFT / output tokens) / GPUs.
+    Formula: clients / (TPOT + TTFT / output tokens) / GPUs, with TPOT and TTFT in seconds.
 
     Args:
         rows: Table with the columns ``concurrency``, ``output_tokens`` and
@@ -57,7 +57,7 @@ def throughput(rows: pd.DataFrame, tpot: str, ttft: str) -> pd.Series:
 
 
 def decide(predictions: pd.DataFrame, observations: pd.DataFrame) -> pd.DataFrame:
-    """Pick a deployment and price it, for every situation, limit, method and split.
+    """Pick a deployment and compute its loss, for every situation, limit, method and split.
 
     Args:
         predictions: Predictions as ``pinn.evaluation.crossvalidation.read_cells`` returns them.
@@ -65,9 +65,9 @@ def decide(predictions: pd.DataFrame, observations: pd.DataFrame) -> pd.DataFram
         observations: Table of measured deployments.
 
     Returns:
-        Table with ``COLUMNS``, one row per decision. The loss is 1 - measured throughput of the
-        pick / the best measured one that meets the limit. It is 0 where the slack makes it
-        negative, and 1 where the pick is worth nothing or nothing is picked (``picked`` is None).
+        Table with ``COLUMNS``, one row per decision. The loss is 1 - (measured throughput of the
+        pick) / (best measured throughput within the limit), at least 0. It is 1 if the pick
+        exceeds the limit by more than ``SLACK``, or if nothing is picked (``picked`` is None).
     """
     held_out = predictions["split"].str.startswith(("leave-one-model-out", "leave-one-gpu-"))
     rows = predictions[held_out].merge(observations[_KNOWN], on="row_id")

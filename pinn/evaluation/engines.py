@@ -1,8 +1,8 @@
 """Errors of a checkpoint's networks on measured deployments of other engines, models held out.
 
-Each row is predicted by the network whose training data had no deployment of the row's model.
-Models that are in no training data are predicted by the checkpoint itself, even where kernels of
-their shapes are in its training data.
+Each row is predicted by the network that was trained without deployments of the row's model. Models
+without training data are predicted by the checkpoint itself. Kernels of equal shapes may then be in
+its training data.
 """
 
 import warnings
@@ -30,14 +30,14 @@ from pinn.surrogate.surrogate import predict_coefficients
 from pinn.training.data import engine_deployments, released
 from pinn.training.serving_rows import mean_times
 
-#: Columns that identify a row of the table.
+#: Columns that identify a line of the table of errors.
 PART = ["engine", "model", "gpu", "precision"]
 METHODS = ("network", "aiconfigurator")
-OTHER_CAMPAIGN = "another measurement campaign with an unknown client: TPOT only"
+OTHER_CAMPAIGN = "second measurement campaign, whose client is unknown: TPOT only"
 
 
 def engine_rows() -> pd.DataFrame:
-    """Return every row to score; ``apart`` is the reason to show a row separately, or empty."""
+    """Return all rows to score; ``apart`` is the reason to report a row separately, or empty."""
     other = engine_deployments.read_other_campaign()[0].assign(apart=OTHER_CAMPAIGN)
     parts = [
         engine_deployments.read_engines()[0],
@@ -49,33 +49,33 @@ def engine_rows() -> pd.DataFrame:
 
 @runtime_checkable
 class HeldOut(Protocol):
-    """Predictor of a deployment whose model is held out."""
+    """Predictor of deployments whose model was held out of its training."""
 
     def latencies(self, deployments: Sequence[Deployment]) -> list[LinearLatency]:
-        """Return each deployment's coefficients from a fit that holds out its model."""
+        """Return coefficients of each deployment by a network that holds out its model."""
 
 
 @dataclass(frozen=True)
 class Networks:
-    """Networks of a checkpoint; a :class:`HeldOut`.
+    """Networks of a checkpoint, one per held-out model; a :class:`HeldOut`.
 
     Attributes:
-        network: Released network, trained on everything.
-        left_out: Model -> network whose training data has neither it nor its near copies.
+        network: Released network, trained on all data.
+        left_out: Model -> network that was trained without the model and its near copies.
     """
 
     network: NetworkWeights
     left_out: Mapping[str, NetworkWeights]
 
     def without(self, model: ModelSpec) -> NetworkWeights:
-        """Return the network that holds out a model; for models in no fold, the released one."""
+        """Return the network that holds out a model, or the released one for models of no fold."""
         if model.name in self.left_out:
             return self.left_out[model.name]
         near = (name for name in self.left_out if is_near_copy(model, load_model(name)))
         return self.left_out.get(next(near, ""), self.network)
 
     def latencies(self, deployments: Sequence[Deployment]) -> list[LinearLatency]:
-        """Return each deployment's coefficients from the network that holds out its model."""
+        """Return coefficients of each deployment by the network that holds out its model."""
         found = (predict_coefficients(self.without(one.model), [one]) for one in deployments)
         each = zip(deployments, found, strict=True)
         return [LinearLatency(one, of.beta[0], of.alpha[0]) for one, of in each]
@@ -84,7 +84,7 @@ class Networks:
 def networks(checkpoint: Path | None = None) -> Networks:
     """Return the checkpoint's network, and the networks in the folder ``left_out`` beside it.
 
-    Warn where that folder has none: the checkpoint may be trained on the rows that it predicts.
+    Warn if that folder has none: the checkpoint may be trained on the rows that it predicts.
 
     Raises:
         PinnError: If there is no checkpoint.
@@ -96,16 +96,15 @@ def networks(checkpoint: Path | None = None) -> Networks:
         left_out[loaded.metadata["excluded"]["models"][0]] = loaded.network
     if not left_out:
         warnings.warn(
-            f"{path.parent / 'left_out'} has no networks that were trained "
-            f"without one of the models: every row is predicted by {path.name}, "
-            "which may have been trained on its model",
+            f"{path.parent / 'left_out'} has no networks that held out a model: every row "
+            f"is predicted by {path.name}, which may have been trained on the row's model",
             stacklevel=2,
         )
     return Networks(load_checkpoint(path).network, left_out)
 
 
 def score_engines(rows: pd.DataFrame, of: HeldOut, workers: int | None = None) -> pd.DataFrame:
-    """Simulate every row's benchmark and return predicted times.
+    """Simulate every row's benchmark and return the predicted TPOT and TTFT, in seconds.
 
     Args:
         rows: Rows as :func:`engine_rows` returns them.
@@ -113,8 +112,8 @@ def score_engines(rows: pd.DataFrame, of: HeldOut, workers: int | None = None) -
         workers: Number of threads.
 
     Returns:
-        The rows with ``METHOD_tpot_s`` and ``METHOD_ttft_s`` for each of ``METHODS``; NaN where
-        AIConfigurator has no answer.
+        The rows with ``METHOD_tpot_s`` and ``METHOD_ttft_s`` for each of ``METHODS``; NaN if
+        AIConfigurator has no prediction.
     """
     jobs = [
         measured_job(one.served, one.workload, replace(latency, deployment=one.served))
@@ -133,20 +132,20 @@ def score_engines(rows: pd.DataFrame, of: HeldOut, workers: int | None = None) -
 def with_coefficients(
     rows: pd.DataFrame, of: HeldOut
 ) -> Iterator[tuple[MeasuredDeployment, LinearLatency]]:
-    """Yield each row's deployment with its coefficients from a fit that holds out its model."""
+    """Yield each row's deployment with coefficients of the network that holds out its model."""
     measured = measured_deployments(rows)
     yield from zip(measured, of.latencies([one.deployment for one in measured]), strict=True)
 
 
 def engine_grids(scores: pd.DataFrame) -> Iterator[tuple[str, Grid]]:
-    """Yield a grid for the measured deployments, and for each reason that keeps rows apart.
+    """Yield a table of errors for the measured deployments, and one per separate set of rows.
 
     Args:
         scores: Rows as :func:`score_engines` returns them.
 
     Yields:
-        The reason ("" for none) and a grid of :func:`part_grid` with a column for each metric and
-        method. Rows of the other campaign have no TTFT score.
+        The reason for the separate table ("" for none) and a grid of :func:`part_grid` with a
+        column for each metric and method. Rows of the second campaign have no TTFT errors.
     """
     columns = {
         f"{method} {metric.upper()}": (f"{method}_{metric}_s", f"{metric}_s")
@@ -160,15 +159,15 @@ def engine_grids(scores: pd.DataFrame) -> Iterator[tuple[str, Grid]]:
 
 
 def part_grid(scores: pd.DataFrame, columns: Mapping[str, tuple[str, str]]) -> Grid:
-    """Return errors by engine, then by the engine's models, GPUs and formats.
+    """Return errors by engine, then by the engine's models, GPUs and number formats.
 
     Args:
         scores: Table of predicted and measured times with the columns ``PART``.
         columns: Heading -> names of the columns of predicted and of measured times.
 
     Returns:
-        A grid of ``median / mean (bias)`` in percent. Where some rows have no answer, a cell also
-        has the number of rows that have one.
+        A grid of ``median / mean (bias)`` in percent. If some rows lack a prediction, a cell also
+        has the number of rows with one.
     """
     grid = Grid.of(*PART, "rows", *columns, text=len(PART))
     for engine, rows in scores.groupby("engine", sort=True):

@@ -1,8 +1,8 @@
-"""An experiment from configuration to results folder, as ``train.py`` runs it.
+"""Experiment from configuration to results folder, as run by ``train.py``.
 
-Training uses measured kernels, measured deployments and, where they are given, serving runs. Each
-fold holds models or GPUs out of all three; the checkpoint is trained on everything. The printed
-errors of the folds are therefore what to expect of the checkpoint on unseen models and GPUs.
+Training uses measured kernels, measured deployments and, if given, serving runs. Each fold holds
+models or GPUs out of all three. The checkpoint is trained on all data. The printed errors of the
+folds are therefore an estimate of the checkpoint's errors on unseen models and GPUs.
 """
 
 import sys
@@ -35,16 +35,16 @@ from pinn.training.folds import Fold, learn_all, learn_fold
 
 
 def run_experiment(config: ExperimentConfig) -> dict[str, object]:
-    """Run one experiment.
+    """Run one experiment: evaluate its splits, then train and save the checkpoint.
 
     Args:
-        config: Configuration as ``conf/train.yaml`` composes it.
+        config: Configuration as composed from ``conf/train.yaml``.
 
     Returns:
-        Paths of the saved files and the overall errors, ready for JSON.
+        Paths of the saved files and the overall errors, as JSON values.
 
     Raises:
-        PinnError: If data or configuration cannot be used.
+        PinnError: If data or configuration are invalid.
     """
     make_repeatable(config)
     folder = Path(config.output_dir)
@@ -74,7 +74,7 @@ def _test(
     """Score every method on every split, write the tables, and print them from disk.
 
     Returns:
-        Errors on all splits, and scores of held-out serving runs.
+        Errors on all splits, and errors on held-out serving runs.
     """
     folder, workers = Path(config.output_dir), config.workers.workers()
     scores = pd.DataFrame()
@@ -83,7 +83,7 @@ def _test(
         fits = methods.kernel_fits(config, measured.runs)
         of_splits = folds.split_folds(splits, measured)
         runs_out = serving_runs.run_folds(measured.rows, measured.runs)
-        if config.evaluation.held_out is not None:  # only the runs of the held-out model
+        if config.evaluation.held_out is not None:  # Keep only the runs of the held-out model.
             models = [model for fold in of_splits for model in fold.exclude.models]
             runs_out = [
                 (fold, test)
@@ -112,7 +112,7 @@ def _test(
 def _fit_all(
     config: ExperimentConfig, measured: Measured, results: pd.DataFrame, scores: pd.DataFrame
 ) -> Path:
-    """Fit on everything and save the checkpoint together with the held-out results."""
+    """Train on all data and save the checkpoint together with the held-out results."""
     folder = Path(config.output_dir)
     of_kernels: dict[str, object] = {"kernels": {}, "scalars": {}}
     if config.kernels.enabled:
@@ -141,7 +141,7 @@ def _fit_all(
 
 
 def _print_scores(scores: pd.DataFrame, path: Path) -> None:
-    """Write the scores of serving runs, and print them from the file."""
+    """Write the errors on serving runs to a file, and print them from it."""
     write_frame(scores, path, float_format="%.6g")
     table = pd.read_csv(path, dtype={"stage": str})
     print_scores(table)

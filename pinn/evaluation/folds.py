@@ -1,4 +1,4 @@
-"""Checkpoints of folds, intervals from their errors, and the published files of an experiment."""
+"""Checkpoints of folds, intervals calibrated to their errors, and files to publish."""
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,12 +34,12 @@ from pinn.training.folds import Fold, fold_of, learn_fold
 from pinn.training.kernel_data import fitted_surrogates
 from pinn.training.serving_rows import ServingRows
 
-# Publishing a trained checkpoint and its tables where every command looks for them.
+# Publishing a trained checkpoint and its tables in the folder that commands read by default.
 
-#: Tables of a checkpoint's own folds, which are kept beside it.
+#: Tables of errors of a checkpoint's own folds, stored beside the checkpoint.
 TABLES = ("results.csv", "serving_runs.csv", "predictions.csv")
 
-#: Folder of networks that hold out models, each named by its exclusion.
+#: Folder of networks that hold out models, each file named by its exclusion.
 LEFT_OUT_FOLDER = "left_out"
 
 
@@ -51,7 +51,7 @@ def publish(path: Path, folder: Path) -> Path:
         folder: Folder in which commands look for a checkpoint.
 
     Returns:
-        Path of the copy, which commands find from now on.
+        Path of the copy, which commands use by default from now on.
     """
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / "pinn.safetensors"
@@ -77,21 +77,21 @@ def publish(path: Path, folder: Path) -> Path:
 
 # Folds of an experiment's splits, and their trained networks.
 
-#: Kind of split whose networks are kept beside a checkpoint.
+#: Split method whose networks are stored beside a checkpoint.
 KEPT = "leave-one-model-out"
 
 
 def split_folds(splits: Mapping[str, list[Split]], measured: Measured) -> list[Fold]:
-    """Return the folds of splits of measured deployments, each once."""
+    """Return the folds of splits of measured deployments, without duplicates."""
     folds = (fold for _, fold, _ in _folds(splits, measured))
     return list({(fold.rows.row_id, fold.exclude.slug()): fold for fold in folds}.values())
 
 
 def experiment_splits(config: ExperimentConfig, measured: Measured) -> dict[str, list[Split]]:
-    """Return the splits of an experiment by kind, and record them in its folder.
+    """Return the splits of an experiment by split method, and write them to its folder.
 
     Raises:
-        PinnError: If a kind, or the one model or GPU to hold out, is unknown.
+        PinnError: If a split method, or the model or GPU to hold out, is unknown.
     """
     folder, rows = Path(config.output_dir) / "splits", measured.observations
     wanted = config.evaluation.held_out
@@ -103,22 +103,22 @@ def experiment_splits(config: ExperimentConfig, measured: Measured) -> dict[str,
 
 
 def _kinds_of(wanted: str, rows: pd.DataFrame) -> tuple[list[str], str]:
-    """Return the kinds of split that hold out one model or GPU, and its name in the rows."""
+    """Return the split methods that hold out one model or GPU, and its name in the rows."""
     models, gpus = (sorted(rows[column].unique()) for column in ("model", "gpu"))
     if of_models := [name for name in models if wanted in (name, name.split("/")[-1])]:
         return [KEPT], of_models[0]
     if of_gpus := [name for name in gpus if wanted in (name, load_gpu(name).name)]:
         return ["leave-one-gpu-out", "leave-one-gpu-and-its-kernels-out"], of_gpus[0]
     known = ", ".join([*models, *gpus])
-    raise PinnError(f"evaluation.held_out={wanted}: no such model or GPU, known are {known}")
+    raise PinnError(f"evaluation.held_out={wanted}: no such model or GPU, expected one of {known}")
 
 
 def fold_networks(
     config: ExperimentConfig, measured: Measured, splits: Mapping[str, list[Split]]
 ) -> list[FoldNetwork]:
-    """Return the network of every fold, written below the experiment's folder.
+    """Return the network of every fold, saved below the experiment's folder.
 
-    Networks that hold out a model are written once more, to the folder that is published.
+    Networks that hold out a model are also saved to the folder that is published.
     """
     fits, folder = kernel_fits(config, measured.runs), Path(config.output_dir)
     shutil.rmtree(folder / LEFT_OUT_FOLDER, ignore_errors=True)
@@ -139,7 +139,7 @@ def fold_networks(
 def _folds(
     splits: Mapping[str, list[Split]], measured: Measured
 ) -> Iterator[tuple[str, Fold, ServingRows]]:
-    """Yield the kind of split, the fold and its held-out rows, split by split."""
+    """Yield (split method, fold, held-out rows) of every split."""
     for kind, of_kind in splits.items():
         for split in of_kind:
             train, test = parts_of(measured.rows, split)
@@ -149,34 +149,34 @@ def _folds(
 
 # Predictions of a published checkpoint's folds, serving runs included.
 
-#: Simulated metric -> metric of the suite.
+#: Metric of a simulation -> metric of the evaluation suite.
 _METRICS = {
     "itl_mean_s": "tpot", "ttft_mean_s": "ttft", "e2e_mean_s": "e2e", "e2e_p99_s": "e2e_p99",
 }  # fmt: skip
 
-#: Relative tolerance of measured values, which are stored with eight digits.
+#: Relative tolerance of measured values, which tables store with eight digits.
 _ROUNDING = 1e-6
 
 
 def shipped_predictions(
     checkpoint: Path, splits: Sequence[str], made: pd.DataFrame, observations: pd.DataFrame
 ) -> pd.DataFrame:
-    """Return the checkpoint's own fold predictions for pairs of split and method not yet made.
+    """Return the checkpoint's own fold predictions for missing pairs of split and method.
 
-    Each prediction is from a fit that held out its row's model, or its GPU and that GPU's kernels.
+    The fit behind each prediction held out its row's model, or its GPU and that GPU's kernels.
 
     Args:
-        checkpoint: Checkpoint beside which ``publish`` put the predictions.
-        splits: Kinds of split to take.
-        made: Predictions that exist; their pairs of split and method are not taken.
-        observations: Table of measured deployments; the predictions must be of these.
+        checkpoint: Checkpoint beside which ``publish`` wrote the predictions.
+        splits: Split methods whose predictions are returned.
+        made: Existing predictions; their pairs of split and method are skipped.
+        observations: Table of measured deployments that were predicted.
 
     Returns:
         Table as ``pinn.evaluation.crossvalidation.read_cells`` returns it, with the checkpoint's
         SHA-256 in the column ``CHECKPOINT_COLUMN``.
 
     Raises:
-        PinnError: If there are no predictions, or they are of another checkpoint or of other
+        PinnError: If the predictions are missing, or were made by another checkpoint or for other
             measurements.
     """
     kept = _published("predictions.csv", checkpoint)
@@ -185,24 +185,28 @@ def shipped_predictions(
     own = kept[["tpot_measured_s", "ttft_measured_s"]].to_numpy()
     if not np.allclose(measured.to_numpy(), own, rtol=_ROUNDING, atol=0):
         path = checkpoint.with_suffix(".predictions.csv")
-        raise PinnError(f"{path} has predictions for other measurements than the given ones")
+        raise PinnError(
+            f"{path} has predictions of other measurements than this experiment's: train the "
+            "checkpoint again with 'python train.py +experiment=release'"
+        )
     there, pairs = (pd.MultiIndex.from_frame(of[["split", "method"]]) for of in (made, kept))
     return kept[~pairs.isin(there)]
 
 
 def shipped_runs(checkpoint: Path) -> pd.DataFrame:
-    """Return serving runs as predicted by those of the checkpoint's folds that held out the model.
+    """Return predictions of serving runs by the checkpoint's folds that held out their models.
 
-    The table has whole runs in the schema of the other splits. The runs of a model are one group.
+    The table has one row per whole run, in the schema of the other splits. The runs of a model are
+    one group.
 
     Args:
-        checkpoint: Checkpoint beside which ``publish`` put the scores of runs.
+        checkpoint: Checkpoint beside which ``publish`` wrote the predictions of runs.
 
     Returns:
         Table as :func:`shipped_predictions` returns it, with the column ``group``.
 
     Raises:
-        PinnError: If there are no scores, or they are of another checkpoint.
+        PinnError: If the predictions are missing or were made by another checkpoint.
     """
     scores = _published("serving_runs.csv", checkpoint)
     unseen = scores["method"].str.endswith(HELD_OUT) & (scores["stage"] == WHOLE_RUN)
@@ -220,42 +224,47 @@ def shipped_runs(checkpoint: Path) -> pd.DataFrame:
 
 
 def _published(name: str, checkpoint: Path) -> pd.DataFrame:
-    """Return a table of ``TABLES`` that was published with a checkpoint."""
+    """Return one of ``TABLES`` that was published with a checkpoint."""
     path = checkpoint.with_suffix(f".{name}")
     if not path.is_file():
-        raise PinnError(f"{path} does not exist: the checkpoint was published without it")
+        raise PinnError(
+            f"{path} does not exist, as the checkpoint was published without it: train it again "
+            "with 'python train.py +experiment=release'"
+        )
     table = pd.read_csv(path, dtype={"stage": str})
     if set(table[CHECKPOINT_COLUMN]) != {files.file_sha256(checkpoint)}:
-        raise PinnError(f"{path} belongs to another checkpoint than {checkpoint}: publish both")
+        raise PinnError(
+            f"{path} belongs to another checkpoint than {checkpoint}: publish the two together"
+        )
     if "method" in table:
         current = old_names.current_texts(table["method"], old_names.METHODS, str(path))
         table = table.assign(method=current)
     return table
 
 
-# Errors and descriptions of held-out serving runs, in the columns of measured deployments.
+# Errors and features of held-out serving runs, in the columns of measured deployments.
 
-#: Kind of split of serving runs with held-out models.
+#: Split method of serving runs with held-out models.
 RUN_ERRORS_SPLIT = "serving-runs-leave-one-model-out"
 
-#: Metric -> name of the client's metric; TPOT is a run's ITL.
+#: Metric -> name of the client's metric; a run's ITL is used as TPOT.
 FIGURES = {"tpot": "itl_mean_s", "ttft": "ttft_mean_s", "e2e": "e2e_mean_s"}
 
 
 def run_error_rows(
     runs: Sequence[MeasuredRun], latencies: Sequence[LinearLatency], kernels: KernelSurrogates
 ) -> pd.DataFrame:
-    """Return errors, gains and descriptions of one fold's runs.
+    """Return errors of one fold's serving runs, with gains and features of intervals' widths.
 
     Each run is simulated three times.
 
     Args:
-        runs: Runs whose model's shape was held out of the fit behind ``latencies`` and ``kernels``.
+        runs: Runs whose model shape was held out of the fit behind ``latencies`` and ``kernels``.
         latencies: Coefficients of each run's deployment.
         kernels: Kernel surrogates of the fold.
 
     Returns:
-        One row per run, columns as ``pinn.evaluation.crossvalidation.COLUMNS``.
+        One row per run, with the columns ``pinn.evaluation.crossvalidation.COLUMNS``.
     """
     rows = pd.DataFrame(list(map(_row, runs, latencies)))
     steps = mean_steps([latency.deployment for latency in latencies], rows)
@@ -263,7 +272,7 @@ def run_error_rows(
 
 
 def mean_figures(run: Run) -> Figures:
-    """Return a whole run's client metrics, in seconds, by metric."""
+    """Return metric -> a whole run's client-side mean, in seconds."""
     return {metric: figure_seconds(run, WHOLE_RUN, name) for metric, name in FIGURES.items()}
 
 
@@ -291,21 +300,21 @@ def _row(run: MeasuredRun, latency: LinearLatency) -> dict[str, object]:
     }
 
 
-# Intervals of a checkpoint, calibrated on the folds of the same training.
+# Intervals of a checkpoint, calibrated to errors of the folds of the same training.
 
 
 def calibrate_folds(
     config: ExperimentConfig, measured: Measured, splits: Mapping[str, list[Split]], path: Path
 ) -> None:
-    """Calibrate a checkpoint's intervals on the held-out data of its own experiment's folds.
+    """Calibrate a checkpoint's intervals to the held-out errors of its experiment's folds.
 
-    The intervals, and the networks of the folds, are written beside the checkpoint.
+    The intervals and the networks of the folds are written to the checkpoint's folder.
 
     Args:
         config: Configuration of the experiment.
         measured: All data of the experiment.
-        splits: Splits of its folds.
-        path: Checkpoint in the experiment's folder, fitted on everything.
+        splits: Splits of the experiment's folds.
+        path: Checkpoint in the experiment's folder, trained on all data.
 
     Raises:
         PinnError: If the experiment is not finished.

@@ -1,6 +1,6 @@
-"""Baselines that are a formula of the step with a few coefficients.
+"""Baselines that predict a step time by a formula with a few coefficients.
 
-A formula is evaluated on the means of its basis functions over each benchmark's steps. The steps
+A formula is linear in basis functions of a step, averaged over each benchmark's steps. The steps
 are simulated with prior coefficients, as for the surrogate.
 """
 
@@ -30,22 +30,22 @@ from pinn.training.serving_rows import ServingRows, prior_jobs
 from pinn.units import MICROSECOND
 
 #: Global coefficients of BLIS (its ``defaults.yaml``, ``trained_physics_coefficients``, August
-#: 2026). Alpha: us before the queue, us at completion, us per output token.
+#: 2026). Alphas are us before the queue, us at completion, and us per output token.
 BLIS_ALPHA = (15563.2, 777.3, 45.9)
 BLIS_BETA = (0.152, 0.0, 1.363, 0.752, 32.1, 4.42, 126.0, 482.0, 0.0, 1.947, 0.752)
 
-#: Function of a deployment, its batches and the prompt length: ``[batches, functions]``.
+#: Function of a deployment, batches and a prompt length that returns ``[batches, functions]``.
 StepBasis = Callable[[Deployment, BatchSums, float], Float[np.ndarray, "batches functions"]]
 
 
 @dataclass(frozen=True)
 class Bases:
-    """Basis functions of rows, by row id.
+    """Basis functions of measured deployments, by row id.
 
     Attributes:
-        index: Row id -> place in the arrays.
-        tpot: Means over a decode interval.
-        ttft: Sums over the steps from arrival to first token.
+        index: Row id -> index in the arrays.
+        tpot: Means over a decode interval, ``[rows, functions]``.
+        ttft: Sums over the steps from arrival to first token, ``[rows, functions]``.
     """
 
     index: Mapping[str, int]
@@ -61,7 +61,7 @@ class Bases:
 
 
 def row_bases(observations: pd.DataFrame, basis: StepBasis) -> Bases:
-    """Return basis functions of every observation.
+    """Return the basis functions of every observation.
 
     Args:
         observations: Measured deployments, as ``read_observations`` returns them.
@@ -94,14 +94,14 @@ def _steps(observations: pd.DataFrame) -> list[MeanSteps]:
 def phase_floors(
     deployment: Deployment, sums: BatchSums, _: float
 ) -> Float[np.ndarray, "batches 2"]:
-    """Return the roofline lower bound of the prefill work alone and of the decode work alone."""
+    """Return roofline lower bounds of the prefill part and of the decode part of batches."""
     costs = step_costs([deployment])
     parts = [_phase(sums, phase) for phase in ("prefill", "decode")]
     return np.stack([floor_seconds(costs, part) for part in parts], axis=1)
 
 
 def _phase(sums: BatchSums, phase: str) -> BatchSums:
-    """Return the sums of one phase, with the other phase set to 0."""
+    """Return the batch sums of one phase, with all requests of the other phase removed."""
     others = [f.name for f in fields(sums) if phase not in f.name]
     return replace(sums, **{name: np.zeros_like(getattr(sums, name)) for name in others})
 
@@ -111,9 +111,10 @@ def hierarchical_basis(
 ) -> Float[np.ndarray, "batches 6"]:
     """Return F_base and F_config of the hierarchical two-stage pipeline (HFD-TL).
 
-    Base: prefill tokens x FLOPs per token / peak, decode tokens x KV bytes per token / bandwidth,
-    batch tokens / token budget. Configuration: 1 / TP, experts / 8, CPU offload on. The residual of
-    HFD-TL is omitted: an unseen pair has no observations to fit it to.
+    F_base has three functions: prefill tokens x FLOPs per token / peak FLOP/s, decode tokens x KV
+    bytes per token / memory bandwidth, and batch tokens / token budget. F_config has 1 / TP,
+    experts / 8, and whether CPU offload is on. The residual of HFD-TL is omitted: an unseen pair of
+    model and GPU has no observations to fit it to.
     """
     costs = step_costs([deployment])
     moe = deployment.model.moe
@@ -131,7 +132,7 @@ def hierarchical_basis(
 
 
 def token_counts(_: Deployment, sums: BatchSums, __: float) -> Float[np.ndarray, "batches 3"]:
-    """Return 1 for a step with tokens, prefill tokens and decode tokens: the black box."""
+    """Return [1 if the step has tokens, prefill tokens, decode tokens], a black-box basis."""
     busy = (sums.tokens > 0) * 1.0
     return np.stack([busy, sums.prefill_tokens, sums.decode_requests], axis=1)
 
@@ -139,11 +140,11 @@ def token_counts(_: Deployment, sums: BatchSums, __: float) -> Float[np.ndarray,
 def blis_basis(
     deployment: Deployment, sums: BatchSums, prompt_tokens: float
 ) -> Float[np.ndarray, "batches basis"]:
-    """Return BLIS's basis functions of closed-loop batches, seconds.
+    """Return BLIS's basis functions of closed-loop batches, in seconds.
 
-    Its prefill attention needs sum t (S + t / 2) over chunks of t tokens of prompts of S tokens.
-    The second part is taken from the pairs that chunks attend to. These count cached tokens too;
-    whole prompts have none.
+    BLIS's prefill attention needs the sum of t (S + t / 2) over chunks of t tokens of prompts of S
+    tokens. The term t^2 / 2 is taken from the query-key pairs of the chunks. These pairs also
+    include cached tokens, of which whole prompts have none.
     """
     totals = BlisSums(
         sums.prefill_tokens,
@@ -155,12 +156,12 @@ def blis_basis(
     return blis_features(blis_model(deployment), totals) * MICROSECOND
 
 
-#: Request features that a formula may use in addition to its steps.
+#: Request features that a formula of TTFT uses in addition to its steps.
 _ALPHAS = ("arrival_to_queue.constant", "arrival_to_queue.prompt_token")
 
 
 def formula(name: str, learn: Callable[..., Predictor], bases: Bases) -> Method:
-    """Return a method that ``learn`` makes from a step basis.
+    """Return a method that ``learn`` fits to a basis of steps.
 
     Args:
         name: Name of the method in tables.
@@ -172,7 +173,7 @@ def formula(name: str, learn: Callable[..., Predictor], bases: Bases) -> Method:
 
 
 def fitted_formulas(observations: pd.DataFrame) -> list[Method]:
-    """Return the formulas whose few coefficients are fitted."""
+    """Return the formulas with fitted coefficients, as methods."""
     counts, floors = (row_bases(observations, basis) for basis in (token_counts, phase_floors))
     return [
         formula("roofline, constant efficiencies", learn_linear, floors),
@@ -182,16 +183,16 @@ def fitted_formulas(observations: pd.DataFrame) -> list[Method]:
 
 
 def blis(observations: pd.DataFrame) -> Method:
-    """Return BLIS's trained-physics formula with its published coefficients: nothing is fitted."""
+    """Return BLIS's trained-physics formula with its published coefficients, as a method."""
     return formula("BLIS, published", learn_nothing, row_bases(observations, blis_basis))
 
 
 def learn_linear(bases: Bases, train: ServingRows, *_: object) -> Predictor:
-    """Fit non-negative coefficients of a step basis, one vector for all rows.
+    """Fit non-negative coefficients of a step basis, common to all rows.
 
     TPOT = coefficients . basis, by least squares of relative errors with the surrogate's row
-    weights. TTFT = the same coefficients on the steps before the first token, plus a constant, a
-    time per prompt token and a multiple of the step time.
+    weights. TTFT = coefficients . basis of the steps before the first token + a constant + a time
+    per prompt token + a multiple of the step time.
     """
     tpot, ttft = bases.of(train)
     coefficients = _relative_nnls(tpot, train.tpot_s, train.weight)
@@ -209,9 +210,9 @@ def learn_linear(bases: Bases, train: ServingRows, *_: object) -> Predictor:
 
 
 def learn_per_deployment(bases: Bases, *_: object) -> Predictor:
-    """Fit a linear formula to each deployment's own rows: an optimistic bound.
+    """Fit a linear formula to each deployment's own rows, an optimistic bound.
 
-    Each fit sees the rows that it predicts, so the method is not for an unseen pair.
+    Each fit is given the rows that it predicts, so the method cannot predict unseen deployments.
     """
 
     def fitted_to_them(rows: ServingRows) -> Prediction:
@@ -226,7 +227,7 @@ def learn_per_deployment(bases: Bases, *_: object) -> Predictor:
 
 
 def learn_nothing(bases: Bases, *_: object) -> Predictor:
-    """Return BLIS's formula with its published coefficients."""
+    """Return a predictor by BLIS's formula with its published coefficients."""
     coefficients = np.array(BLIS_BETA)
     before_s, token_s = BLIS_ALPHA[0] * MICROSECOND, BLIS_ALPHA[2] * MICROSECOND
 
@@ -238,7 +239,7 @@ def learn_nothing(bases: Bases, *_: object) -> Predictor:
 
 
 def _request_columns(rows: ServingRows, step_s: np.ndarray) -> Float[np.ndarray, "n 3"]:
-    """Return a constant, the prompt tokens taken in, and the step time of each row."""
+    """Return [1, prompt tokens to process, step time in seconds] of each row."""
     places = [list(REQUEST_FEATURES).index(name) for name in _ALPHAS]
     columns = [rows.request_features[:, place] for place in places]
     return np.stack([*columns, step_s], axis=1)

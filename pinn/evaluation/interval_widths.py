@@ -1,4 +1,4 @@
-"""Widths of a checkpoint's intervals, fitted to and evaluated on the rows of its scorecard."""
+"""Widths of a checkpoint's intervals, fitted to and evaluated on its scorecard's rows."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,12 +18,12 @@ from pinn.surrogate.uncertainty.widths import Widths
 
 @dataclass(frozen=True)
 class IntervalScore:
-    """Score of intervals on groups that they were not fitted to, every group counting once.
+    """Score of intervals on groups that were held out of their fit; all groups have equal weight.
 
     Attributes:
         covered: Share of measurements inside their intervals.
-        stated: Interval score relative to the checkpoint's constant half-widths.
-        constant: Interval score relative to constants fitted to the other groups.
+        stated: Interval score relative to that of the checkpoint's constant half-widths.
+        constant: Interval score relative to that of constant widths fitted to the other groups.
         worst: Name of the group with the lowest coverage.
         worst_covered: Share of that group's measurements inside their intervals.
     """
@@ -36,24 +36,25 @@ class IntervalScore:
 
     def __str__(self) -> str:
         return (
-            "90 % intervals, fitted for each group to all others: "
+            "90 % intervals, with each group held out of the fit: "
             f"{100 * self.covered:.0f} % of the measurements are inside; interval "
-            "score relative to the checkpoint's constant widths "
-            f"{self.stated:.2f}, to refitted constant widths {self.constant:.2f}; "
+            f"score {self.stated:.2f} relative to the checkpoint's constant widths, "
+            f"{self.constant:.2f} relative to refitted constant widths; "
             f"lowest coverage: {self.worst}, {100 * self.worst_covered:.0f} %."
         )
 
 
 def interval_rows(checkpoint: Path, rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of a scorecard with the columns that widths are fitted to.
+    """Return the rows of a scorecard with the columns that interval widths are fitted to.
 
     Args:
         checkpoint: Checkpoint that predicted the rows.
         rows: Rows as ``pinn.evaluation.panel_rows.panel_rows`` returns them.
 
     Returns:
-        The rows with ``error``, ``half`` and traits (``pinn.surrogate.uncertainty.width_fit``), and
-        ``nested``, half-widths by a fit to all other groups.
+        The rows with ``error`` (log), ``half`` (the checkpoint's half-width), traits of
+        ``pinn.surrogate.uncertainty.width_fit``, and ``nested``, the half-width fitted to all other
+        groups.
 
     Raises:
         PinnError: If the checkpoint has no intervals.
@@ -69,7 +70,7 @@ def interval_rows(checkpoint: Path, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def judge_intervals(rows: pd.DataFrame) -> IntervalScore:
-    """Score the nested half-widths of rows of :func:`interval_rows`."""
+    """Return the score of the half-widths ``nested`` of rows of :func:`interval_rows`."""
     weight = pd.Series(width_fit.group_weights(rows), rows.index)
     inside = weight.where(rows["error"].abs() <= rows["nested"], 0.0)
     covered = inside.groupby(rows["group"]).sum() / weight.groupby(rows["group"]).sum()
@@ -84,6 +85,6 @@ def judge_intervals(rows: pd.DataFrame) -> IntervalScore:
 
 
 def write_widths(checkpoint: Path, rows: pd.DataFrame) -> None:
-    """Fit widths to rows of :func:`interval_rows` and write them beside the checkpoint."""
+    """Fit interval widths to rows of :func:`interval_rows` and save them beside the checkpoint."""
     found = replace(read_calibration(checkpoint), widths=width_fit.fit_widths(rows))
     write_calibration(found, calibration_path(checkpoint))

@@ -27,8 +27,8 @@ class Measured:
 
     Attributes:
         observations: Measured deployments as a table.
-        rows: Measured deployments, ready to learn from.
-        runs: Serving runs; empty where none are given.
+        rows: Measured deployments as training rows.
+        runs: Serving runs; may be empty.
         manifest: Manifest of the measured deployments.
         report: Reader's report on the serving runs; None without runs.
     """
@@ -41,13 +41,13 @@ class Measured:
 
     @property
     def data_sha256(self) -> str:
-        """Return the SHA-256 of all data."""
+        """Return the SHA-256 of all measured data."""
         of_runs = None if self.report is None else self.report.sha256
         return json_sha256(self.manifest.table_sha256, of_runs)
 
 
 def read_measured(config: ExperimentConfig) -> Measured:
-    """Read measured deployments, and serving runs where the configuration names them."""
+    """Read the measured deployments and, if configured, the serving runs of an experiment."""
     target = Path(config.data.target)
     get_method(config.data._target_)(target=target, source=config.data.source)
     manifest, observations = read_manifest(target), read_observations(target)
@@ -68,28 +68,28 @@ def read_measured(config: ExperimentConfig) -> Measured:
 
 
 def recipe_sha256(config: ExperimentConfig) -> str:
-    """Return the SHA-256 of the settings that decide what is learned."""
+    """Return the SHA-256 of the settings that determine the training."""
     settings = asdict(config)
     return json_sha256({part: settings[part] for part in LEARNED_FROM})
 
 
 def json_sha256(*parts: object) -> str:
-    """Return the SHA-256 of JSON-ready values."""
+    """Return the SHA-256 of values that can be written as JSON."""
     return hashlib.sha256(sorted_json(parts).encode()).hexdigest()
 
 
 def code_sha256() -> str:
-    """Return the SHA-256 of the code that learns and predicts."""
+    """Return the SHA-256 of the code that trains and predicts."""
     return code_digest("pinn.training.folds", "pinn.training.serving_fit")
 
 
 def mark(config: ExperimentConfig, measured: Measured) -> str:
-    """Return the digest of settings, data and code, which together decide a prediction."""
+    """Return the digest of settings, data and code, which together determine a prediction."""
     return json_sha256(recipe_sha256(config), measured.data_sha256, code_sha256())
 
 
 def make_repeatable(config: ExperimentConfig) -> None:
-    """Seed all random generators, so that equal configurations give equal bits."""
+    """Seed all random generators, so that equal configurations give bit-identical results."""
     lightning.seed_everything(config.seed, verbose=False)
     torch.use_deterministic_algorithms(True)
     torch.set_num_threads(config.threads)

@@ -18,7 +18,7 @@ from pinn.training.serving_fit import ServingLearner, predict
 from pinn.training.serving_rows import ServingRows, SimulatedRows, simulate_rows
 from pinn.training.trainer import make_trainer
 
-#: TPOT and TTFT of every row in seconds; NaN if the method cannot predict one.
+#: TPOT and TTFT of every row in seconds; NaN for rows that the method cannot predict.
 Prediction = SimulatedRows | tuple[np.ndarray, np.ndarray]
 Predictor = Callable[[ServingRows], Prediction]
 
@@ -30,12 +30,11 @@ class Method:
     Attributes:
         name: Name of the method in every table.
         learn: Function of training rows, an exclusion and a folder for logs that returns a
-            predictor. It uses no kernels of the exclusion. Other processes import it, so it is
-            a module's function or a partial one.
+            predictor. It uses no kernels of the exclusion. Worker processes unpickle it, so it must
+            be a module-level function or a partial of one.
         logs: Folder of training logs, shared by methods of one fit; ``none`` for methods without
             logs.
-        recipe: Digest or text of all that a kept prediction depends on beside the name.
-        recipe: What a kept prediction depends on beside the name.
+        recipe: Digest or text of the settings that the method's cached predictions depend on.
     """
 
     name: str
@@ -45,7 +44,10 @@ class Method:
 
 
 def roofline() -> Method:
-    """Return the roofline lower bound: max(FLOPs / peak, bytes / bandwidth) of every step."""
+    """Return the method that predicts the roofline lower bound of every step.
+
+    The bound is max(FLOPs / peak FLOP/s, bytes / memory bandwidth).
+    """
     return Method("roofline", _floors)
 
 
@@ -66,7 +68,7 @@ def _learn_network(
 
 
 def without_kernels(config: ExperimentConfig) -> list[Method]:
-    """Return the methods trained on measured deployments alone, as the configuration says."""
+    """Return the configured methods that are trained on measured deployments alone."""
     alone = serving_learner(config)
     network = replace(alone.network, corrected=False)
     return [
@@ -77,7 +79,7 @@ def without_kernels(config: ExperimentConfig) -> list[Method]:
 
 @dataclass(frozen=True)
 class KernelFits:
-    """Folds trained on kernels; teacher and network of a fold come from the same training.
+    """Folds trained on kernels; a fold's teacher and network are from one training.
 
     Attributes:
         learner: Learner with its settings.
@@ -90,11 +92,11 @@ class KernelFits:
     root: Path
 
     def network(self, train: ServingRows, exclude: Exclusion, _: Path) -> Predictor:
-        """Train the network on kernels, and return it as a predictor."""
+        """Train the network on kernels, and return its predictor."""
         return partial(predict, self._learn(train, exclude).network)
 
     def teacher(self, train: ServingRows, exclude: Exclusion, _: Path) -> Predictor:
-        """Return the teacher as a predictor: composed kernels, projected for each deployment."""
+        """Return the teacher's predictor: betas fitted to step times summed from kernels."""
         learned = self._learn(train, exclude)
 
         def from_kernels(rows: ServingRows) -> Prediction:
@@ -105,7 +107,7 @@ class KernelFits:
         return from_kernels
 
     def _learn(self, train: ServingRows, exclude: Exclusion) -> Learned:
-        """Train a fold, or read its cached training."""
+        """Train on a fold, or read the cached result."""
         return learn_fold(self.learner, fold_of(train, self.runs, exclude), self.root)
 
 
@@ -116,9 +118,9 @@ def kernel_methods(fits: KernelFits) -> list[Method]:
 
 
 def peers() -> list[Method]:
-    """Return other estimators, whose predictions were made beforehand and are found by row id.
+    """Return other estimators as methods; their stored predictions are looked up by row id.
 
-    These estimators use their own kernel measurements, including those of the held-out models.
+    These estimators use their own kernel measurements, which include the held-out models' kernels.
     """
     tables = {peer: released_predictions(peer).set_index("row_id") for peer in PEERS}
     return [Method(peer, partial(_look_up, table)) for peer, table in tables.items()]
@@ -133,13 +135,13 @@ def _look_up(table: pd.DataFrame, *_: object) -> Predictor:
 
 
 def serving_learner(config: ExperimentConfig) -> ServingLearner:
-    """Return the learner from measured deployments alone, as the configuration says."""
+    """Return the configured learner that trains on measured deployments alone."""
     trainer = partial(make_trainer, config.trainer)
     return ServingLearner(config.network, config.fit, trainer, config.seed)
 
 
 def kernel_fits(config: ExperimentConfig, runs: tuple[MeasuredRun, ...]) -> KernelFits:
-    """Return the trainings of a configuration; experiments share those with equal settings."""
+    """Return the folds of a configuration; experiments with equal settings share their cache."""
     kernels, trainer = config.kernels, partial(make_trainer, config.trainer)
     learner = KernelLearner(
         kernels.settings, config.network, kernels.distillation, config.run_fit, trainer, config.seed

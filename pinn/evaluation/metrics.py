@@ -1,4 +1,4 @@
-"""Errors of predicted times, and the table of results."""
+"""Errors of predicted times, and tables of results."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
@@ -17,7 +17,7 @@ from pinn.training.serving_rows import ServingRows
 
 # Error measures of predicted times, and the columns of their table.
 
-#: Predicted metrics that rows may have: mean TPOT, mean TTFT, mean E2E latency and its 99th
+#: Metrics that rows may have predictions of: mean TPOT, mean TTFT, mean E2E latency and its 99th
 #: percentile.
 METRICS = ("tpot", "ttft", "e2e", "e2e_p99")
 
@@ -33,8 +33,8 @@ class ErrorSummary:
         median: Median of the absolute percentage errors (median APE).
         mean: Mean of the absolute percentage errors (MAPE).
         p90: 90th percentile of the absolute percentage errors.
-        bias: Median of the signed percentage errors. Relative to the measured value, predictions
-            that are too long can err by more than those that are too short; bias tells which.
+        bias: Median of the signed percentage errors, which shows over- or underprediction.
+            Overpredictions can exceed 100 % of the measured value, underpredictions cannot.
     """
 
     n: int
@@ -50,7 +50,7 @@ class ErrorSummary:
 def error_summary(
     predicted: Float[np.ndarray, " n"], measured: Float[np.ndarray, " n"]
 ) -> ErrorSummary:
-    """Summarize the errors of predicted times; as text ``median / mean (bias)`` in percent.
+    """Return a summary of predicted times' errors, printed as ``median / mean (bias)`` in percent.
 
     >>> print(error_summary(np.array([1.1, 0.8]), np.array([1.0, 1.0])))
     15.0 / 15.0 (-5.0)
@@ -62,12 +62,12 @@ def error_summary(
 
 
 def percent_errors(rows: pd.DataFrame, metric: str) -> pd.Series:
-    """Return signed percentage errors of a metric; NaN where it was not predicted."""
+    """Return signed percentage errors of a metric; NaN for rows without a prediction."""
     return 100 * (rows[f"{metric}_s"] / rows[f"{metric}_measured_s"] - 1)
 
 
 def with_e2e(rows: pd.DataFrame) -> pd.DataFrame:
-    """Add the mean E2E latency to predictions: TTFT and all later tokens of a mean answer."""
+    """Return predictions with mean E2E latency: TTFT + (mean output tokens - 1) x TPOT, seconds."""
     later = rows["output_tokens"] * sum(LENGTH_RANGE) / 2 - 1
     return rows.assign(
         e2e_s=rows["ttft_s"] + later * rows["tpot_s"],
@@ -76,12 +76,12 @@ def with_e2e(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def summarize(predictions: pd.DataFrame, groups: Mapping[str, pd.Series]) -> pd.DataFrame:
-    """Score every method on every metric, overall and in each group.
+    """Return error summaries of every method and metric, overall and in each group.
 
     Args:
         predictions: One row per (split, row_id, method) with the columns ``held_out`` and, for
-            some of ``METRICS``, ``METRIC_s`` predicted and ``METRIC_measured_s``. A method that
-            cannot predict a row has NaN there and is scored on the others.
+            some of ``METRICS``, ``METRIC_s`` (predicted) and ``METRIC_measured_s``. A row that the
+            method cannot predict has NaN and is not scored.
         groups: Name -> mask over the rows of ``predictions``, such as mixture-of-experts models.
 
     Returns:
@@ -106,7 +106,7 @@ def summarize(predictions: pd.DataFrame, groups: Mapping[str, pd.Series]) -> pd.
 
 
 def _scored(part: pd.DataFrame) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Yield each predicted metric with its predicted and measured times, seconds."""
+    """Yield (metric, predicted seconds, measured seconds) of each predicted metric."""
     for metric in METRICS:
         if f"{metric}_s" in part:
             scored = part[part[f"{metric}_s"].notna()]
@@ -121,7 +121,7 @@ def read_table(path: Path, columns: Iterable[str], fault: str) -> pd.DataFrame:
     Args:
         path: CSV file.
         columns: Names of the columns that the table must have.
-        fault: End of the error's sentence about a file without one of them.
+        fault: End of the error message about a file that lacks a column.
 
     Raises:
         PinnError: If the file cannot be read or lacks a column.
@@ -133,21 +133,21 @@ def read_table(path: Path, columns: Iterable[str], fault: str) -> pd.DataFrame:
 
 
 def read_results(path: Path) -> pd.DataFrame:
-    """Read the table of results of an experiment; see :func:`read_table`."""
+    """Read an experiment's table of results; errors are those of :func:`read_table`."""
     return read_table(path, RESULT_COLUMNS, "is no results table")
 
 
 def predictions_of(folder: Path) -> pd.DataFrame | None:
-    """Read the predictions in an experiment's folder; None where it has none."""
+    """Read the predictions in an experiment's folder; None if it has none."""
     for name, read in (("predictions.parquet", pd.read_parquet), ("predictions.csv", pd.read_csv)):
         if (folder / name).is_file():
             return read(folder / name)
     return None
 
 
-#: Suffix of a checkpoint's own table of results.
+#: File suffix of a checkpoint's own table of results.
 KEPT = ".results.csv"
-#: Column of that table with the SHA-256 of the checkpoint file.
+#: Column of the table of results with the SHA-256 of the checkpoint file.
 CHECKPOINT_COLUMN = "checkpoint_sha256"
 
 
@@ -155,7 +155,7 @@ def check_checkpoint(table: pd.DataFrame, path: Path) -> None:
     """Check that a table beside a checkpoint belongs to that checkpoint.
 
     Raises:
-        PinnError: If it names another checkpoint; the message has both hashes.
+        PinnError: If the table names another checkpoint; the message has both hashes.
     """
     checkpoint = path.with_name(path.name.removesuffix(KEPT) + ".safetensors")
     if not path.name.endswith(KEPT) or not checkpoint.is_file():
@@ -165,18 +165,19 @@ def check_checkpoint(table: pd.DataFrame, path: Path) -> None:
     expected = file_sha256(checkpoint)
     if list(named) != [expected]:
         raise PinnError(
-            f"{path} belongs to another checkpoint: it names {got}, "
-            f"expected {expected[:12]}..., the SHA-256 of {checkpoint.name}: run "
-            "'python train.py +experiment=release', which writes both"
+            f"{path} belongs to another checkpoint: got the SHA-256 {got}, expected "
+            f"{expected[:12]}... of {checkpoint.name}: run "
+            "'python train.py +experiment=release', which writes both files"
         )
 
 
 def with_correlation(results: pd.DataFrame, predictions: pd.DataFrame) -> pd.DataFrame:
-    """Add Pearson r of predicted and measured times, and p99 ranking inversions, to results.
+    """Return results with correlations, and with counts of wrongly ranked p99 E2E latencies.
 
-    Both are computed for ``all`` and for each held-out part. An inversion is a pair of rows whose
-    measured 99th percentiles differ by more than 20 % and whose predicted ones have the opposite
-    order. Inversions are counted for the metric ``e2e_p99`` alone.
+    Columns are Pearson's r of predicted and measured times, and the number of ranking inversions,
+    for ``all`` and for each held-out part. An inversion is a pair of rows whose measured 99th
+    percentiles differ by more than 20 % and whose predicted percentiles have the opposite order.
+    Inversions are counted only for the metric ``e2e_p99``.
 
     Args:
         results: Table of :func:`summarize`.
@@ -194,7 +195,7 @@ def with_correlation(results: pd.DataFrame, predictions: pd.DataFrame) -> pd.Dat
 
 
 def _agreement(metric: str, predicted: np.ndarray, measured: np.ndarray) -> tuple[float, float]:
-    """Return Pearson r, and the number of inversions (NaN except for p99 E2E)."""
+    """Return Pearson's r and the number of ranking inversions (NaN except for p99 E2E)."""
     known = ~np.isnan(measured)
     predicted, measured = predicted[known], measured[known]
     varies = len(measured) > 1 and np.ptp(predicted) > 0 and np.ptp(measured) > 0
@@ -202,24 +203,24 @@ def _agreement(metric: str, predicted: np.ndarray, measured: np.ndarray) -> tupl
     return r, float(inversions(predicted, measured).sum()) if metric == "e2e_p99" else np.nan
 
 
-#: Factor by which measured times must differ to have a certain order.
+#: Minimum ratio of two measured times at which their order counts as certain.
 RANKING_MARGIN = 1.2
 
 
 def inversions(
     predicted: Float[np.ndarray, " n"], measured: Float[np.ndarray, " n"]
 ) -> Bool[np.ndarray, "n n"]:
-    """Return whether the first of a pair is clearly slower and is predicted to be faster."""
+    """Return, for each pair, whether the first is clearly slower but predicted to be faster."""
     slower = measured[:, None] > RANKING_MARGIN * measured[None, :]
     return slower & (predicted[:, None] < predicted[None, :])
 
 
-# Named groups of rows that a results table shows by themselves.
+# Named groups of rows that a results table reports separately.
 
-#: Highest concurrency of a lightly loaded benchmark: a choice of presentation.
+#: Maximum concurrency of a lightly loaded benchmark, chosen for presentation.
 LOW_CONCURRENCY = 16
 
-#: Group -> whether a row, given its deployment and its concurrency, belongs to it.
+#: Group -> function of a deployment and a concurrency that returns whether a row belongs to it.
 GROUPS: dict[str, Callable[[Deployment, int], bool]] = {
     "mixture-of-experts": lambda deployment, _: deployment.model.moe is not None,
     "dense": lambda deployment, _: deployment.model.moe is None,
@@ -231,14 +232,14 @@ GROUPS: dict[str, Callable[[Deployment, int], bool]] = {
 def group_masks(
     names: Sequence[str], rows: ServingRows, predictions: pd.DataFrame
 ) -> dict[str, pd.Series]:
-    """Return the mask of the predictions of each named group.
+    """Return group -> mask of the group's predictions.
 
     Raises:
         PinnError: If a name is not a key of ``GROUPS``.
     """
     unknown = set(names) - set(GROUPS)
     if unknown:
-        raise PinnError(f"unknown groups {sorted(unknown)}: known ones are {', '.join(GROUPS)}")
+        raise PinnError(f"unknown groups {sorted(unknown)}: expected any of {', '.join(GROUPS)}")
     of_rows = list(zip(rows.row_id, rows.deployment, rows.concurrency, strict=True))
     members = {
         name: {row_id: GROUPS[name](rows.deployments[i], load) for row_id, i, load in of_rows}

@@ -3,27 +3,28 @@
 Files and options call the scorecard a panel. A group is one source and one model. Sources are:
 
 - measured deployments of vLLM, and of other engines;
-- another campaign (dense 16-bit models, TPOT alone);
+- a second measurement campaign (dense 16-bit models, TPOT only);
 - serving runs, and held-out serving runs, which are in no training data;
-- whole engine steps, of which decodes alone count as TPOT and steps with prompts as TTFT;
+- whole engine steps: steps with only decodes count as TPOT, steps with prompts as TTFT;
 - public measurements of other people's servers.
 
-Models with deployments in the training data are held out: the networks in ``left_out`` beside the
-checkpoint predict them. Serving runs of the training data have the predictions of the folds that
-held out their models. Groups marked "half held out" have the other half of their batch sizes in
-the training data.
+Models with deployments in the training data are predicted by the networks in ``left_out`` beside
+the checkpoint, which held them out. Serving runs of the training data are predicted by the folds
+that held out their models. For groups marked "half held out", the other half of their batch sizes
+is in the training data.
 
-A row's error is the absolute log of predicted over measured, at most log 3. Rows are averaged over
-a configuration, configurations over a group. Groups of one model family and source share one
-weight. TPOT counts two thirds and TTFT, whose errors are two to three times as uncertain, one
-third. A group with one metric alone has that metric's error. TTFT counts only below saturation.
+A row's error is |log(predicted / measured)|, at most log 3. Errors are averaged over a
+configuration's rows, then over a group's configurations. Groups of one model family and source
+share one weight. TPOT has a weight of two thirds. TTFT, whose errors are two to three times as
+uncertain, has one third. The error of a group with only one metric is that metric's error. TTFT
+counts only below saturation.
 
-A candidate replaces the shipped checkpoint on two conditions. The overall score falls with a
-probability of 90 %. No group is worse by more than 1 % and beyond its noise, at a level that Holm's
-method corrects for the number of groups. A mechanism that halves the error of the one group where
-it acts alone is adopted unless the overall score gets worse beyond its noise. Noise has two parts:
-a bootstrap over configurations, and the random start of the network. The latter is measured by
-trainings with the same settings and other seeds.
+A candidate replaces the shipped checkpoint on two conditions. The overall error falls with a
+probability of at least 90 %. No group's error rises by more than 1 % and beyond its noise, at a
+level that Holm's method corrects for the number of groups. Another rule is for a mechanism that
+acts in one group only: if it halves that group's error, it is adopted unless the overall error
+rises beyond its noise. Noise has two parts: a bootstrap over configurations, and the random start
+of the network. The second part is measured by trainings with equal settings and other seeds.
 """
 
 from datetime import UTC, datetime
@@ -42,26 +43,28 @@ from pinn.evaluation.tables import frame_grid
 
 #: Metric -> weight in a configuration's score.
 WEIGHTS = {"tpot": 2 / 3, "ttft": 1 / 3}
-#: Largest error of a row, as a log; larger errors count as this.
+#: Maximum error of a row, as a log; larger errors are set to it.
 LARGEST_ERROR = np.log(3)
 #: Number of bootstrap resamples, enough for the smallest level of Holm's method.
 DRAWS = 10_000
-#: Smallest probability of a lower overall score with which a candidate ships.
+#: Minimum probability of a lower overall error at which a candidate is released.
 SURE = 0.9
-#: A group is worse if its score grows by more percent, beyond its noise at this level.
+#: A group is worse if its error rises by more than this percentage, and beyond its noise at this
+#: significance level.
 WORSE, LEVEL = 1.0, 0.05
-#: Fewest configurations with which a group's bootstrap uses its own deviations. Smaller groups
-#: use those of all groups of their source, or of all groups if the source also has few.
+#: Minimum number of configurations for which a group's bootstrap uses only its own deviations.
+#: Smaller groups use those of all groups of their source, or of all groups if the source has few,
+#: too.
 LEAST = 4
-#: Source -> source with similar measurements.
+#: Source -> other source with similar measurements, for pooled deviations.
 _ALIKE = {"held-out serving runs": "serving runs"}
-#: Columns of a summarized scorecard. ``error`` and ``bias`` are means in percent of the absolute
-#: and of the signed logs; ``inside`` is the percentage of rows inside their intervals.
+#: Columns of a summarized scorecard. ``error`` and ``bias`` are means of |log(predicted /
+#: measured)| and of its signed value, in percent. ``inside`` is the percentage of rows inside their
+#: intervals.
 COLUMNS = ("group", "configuration", "metric", "rows", "error", "bias", "inside")
-#: File beside the shipped checkpoint with ``training_noise``: columns ``group`` and
-#: ``score``.
+#: File of ``training_noise`` beside the shipped checkpoint, with columns ``group`` and ``score``.
 NOISE_FILE = "training_noise.csv"
-#: Columns of the ledger before those of groups.
+#: Columns of the ledger before the columns of groups.
 LEDGER = ("date", "checkpoint", "what", "panel")
 
 BETTER = "better, and no group is worse by more than its noise"
@@ -81,9 +84,7 @@ def sum_up(rows: pd.DataFrame) -> pd.DataFrame:
     log = 100 * (rows["predicted_s"] / rows["measured_s"]).map(np.log)
     if not np.isfinite(log).all():
         named = ", ".join(sorted(rows.loc[~np.isfinite(log), "group"].unique()))
-        raise PinnError(
-            f"some predictions of {named} are not finite: correct these rows or remove them"
-        )
+        raise PinnError(f"some predictions of {named} are not finite: correct or remove these rows")
     keys = ["group", "configuration", "metric"]
     inside = 100.0 * (log.abs() <= 100 * rows["half"])
     table = rows.assign(
@@ -96,19 +97,20 @@ def sum_up(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def configuration_scores(panel: pd.DataFrame) -> pd.Series:
-    """Return the score of every (group, configuration)."""
+    """Return the mean error of every (group, configuration), weighted over metrics, in percent."""
     weight = panel["metric"].map(WEIGHTS)
     key = [panel["group"], panel["configuration"]]
     return (panel["error"] * weight).groupby(key).sum() / weight.groupby(key).sum()
 
 
 def group_scores(panel: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per group and, last, one of the whole scorecard.
+    """Return scores of each group and, in the last row, of the whole scorecard.
 
     Returns:
-        ``group``, ``configurations``, ``rows``, ``tpot`` and ``ttft`` (mean over configurations;
-        NaN where a group has none), ``inside`` (percent of rows in their intervals), ``score``,
-        ``low`` and ``high`` (95 % by the bootstrap; NaN where a group has too few configurations).
+        ``group``, ``configurations``, ``rows``, ``tpot`` and ``ttft`` (mean error over
+        configurations in percent; NaN if a group has none), ``inside`` (percent of rows inside
+        their intervals), ``score``, and ``low`` to ``high``, its 95 % interval by the bootstrap
+        (NaN if a group has too few configurations).
     """
     scores = configuration_scores(panel)
     drawn = _drawn(scores, pooled=False)
@@ -135,14 +137,14 @@ def group_scores(panel: pd.DataFrame) -> pd.DataFrame:
 
 
 def training_noise(lines: pd.DataFrame) -> pd.Series:
-    """Return how much a group's score varies between trainings with the same settings.
+    """Return the spread of each group's score between trainings with equal settings.
 
     Args:
         lines: Lines of the ledger, one for each training.
 
     Returns:
         Standard deviation by group, in the score's percent. Few trainings can agree by chance, so
-        it is at least the median of the groups of its source. Groups that a line lacks are
+        it is at least the median over the groups of its source. Groups that a line lacks are
         omitted.
     """
     own = lines.drop(columns=list(LEDGER)).dropna(axis=1).std()
@@ -150,17 +152,17 @@ def training_noise(lines: pd.DataFrame) -> pd.Series:
 
 
 def shipped_noise() -> pd.Series:
-    """Return the training noise of the shipped checkpoint by group, from the table beside it."""
+    """Read the training noise by group from the table beside the shipped checkpoint."""
     path = find_checkpoint().with_name(NOISE_FILE)
     return read_panel(path, "scripts/training_noise.py writes it").set_index("group")["score"]
 
 
 def read_panel(path: Path, remedy: str = "pinn evaluate panel --out writes it") -> pd.DataFrame:
-    """Read a table with a column ``group``; old names of groups become the current ones.
+    """Read a table with a column ``group``, and update old names of groups.
 
     Args:
         path: CSV of ``pinn evaluate panel --out``, or of training noise.
-        remedy: Remedy for the error where the file is missing or no table.
+        remedy: Remedy in the error message if the file is missing or no table.
 
     Raises:
         PinnError: If the file cannot be read.
@@ -170,7 +172,7 @@ def read_panel(path: Path, remedy: str = "pinn evaluate panel --out writes it") 
 
 
 def read_ledger(path: Path) -> pd.DataFrame:
-    """Read the ledger; old names of groups become the current ones.
+    """Read the ledger (one line of scores per checkpoint), and update old names of groups.
 
     Raises:
         PinnError: If the file cannot be read.
@@ -181,19 +183,19 @@ def read_ledger(path: Path) -> pd.DataFrame:
 
 
 def group_weights(groups: pd.Series) -> Float[np.ndarray, " groups"]:
-    """Return each group's weight in the score: every model family of a source counts the same."""
+    """Return weights of groups in the score: model families of one source have equal weight."""
     found = groups.str.extract(_GROUP)
     alike = found[0] + found[1].str.lower()
     return (1 / (alike.map(alike.value_counts()) * alike.nunique())).to_numpy()
 
 
-#: Pattern of a group's source and model family: the first word of the model's name, without its
-#: version.
+#: Pattern of a group's name: source and model family (first word of the model's name, without
+#: version).
 _GROUP = r"([^:]+): (?:.*/)?(?:Meta-)?([A-Za-z]+)"
 
 
 def _mean(values: Float[np.ndarray, " groups"], weights: Float[np.ndarray, " groups"]) -> float:
-    """Return the weighted mean of the groups that have a value; NaN without any."""
+    """Return the weighted mean over groups with a value; NaN if there are none."""
     known = ~np.isnan(values)
     return float(np.average(values[known], weights=weights[known])) if known.any() else np.nan
 
@@ -204,20 +206,19 @@ def compare_panels(
     """Decide whether checkpoint B may replace checkpoint A.
 
     Args:
-        a: Panel of the shipped checkpoint, as ``sum_up`` returns it.
-        b: Panel of the candidate, as ``sum_up`` returns it.
-        noise: ``training_noise`` by group, which adds to both scores. A group that it lacks has
-            the median.
-        alone: Group in which the one mechanism that B has and A lacks acts alone; None for the
-            rule of candidates.
+        a: Summarized scorecard of the shipped checkpoint, as ``sum_up`` returns it.
+        b: Summarized scorecard of the candidate, as ``sum_up`` returns it.
+        noise: ``training_noise`` by group, which is added to both scores. A group without a value
+            gets the median.
+        alone: Only group in which B's new mechanism acts; None for the rule of candidates.
 
     Returns:
-        A table and the verdict. The table has one row per common group and, last, one of the
+        A table and the verdict. The table has one row per common group and, last, one for the
         scorecard: ``group``, ``configurations``, ``a``, ``b``, ``difference``, its 95 % interval
         ``low`` to ``high``, and ``worse``, the probability that the difference is above 0.
 
     Raises:
-        PinnError: If they have no group in common, or lack the group ``alone``.
+        PinnError: If the scorecards have no group in common, or lack the group ``alone``.
     """
     both = pd.concat([configuration_scores(a), configuration_scores(b)], axis=1, keys=["a", "b"])
     both = both.dropna()
@@ -244,7 +245,7 @@ def compare_panels(
 
 
 def uncompared_groups(a: pd.DataFrame, b: pd.DataFrame) -> list[str]:
-    """Return groups that ``compare_panels`` omits: both panels share no configuration of them."""
+    """Return groups of which the panels share no configuration; ``compare_panels`` omits them."""
     pairs = [{*zip(one["group"], one["configuration"], strict=True)} for one in (a, b)]
     compared = {group for group, _ in set.intersection(*pairs)}
     return sorted({group for group, _ in set.union(*pairs)} - compared)
@@ -280,7 +281,7 @@ def _drawn(values: pd.Series, pooled: bool = True) -> Float[np.ndarray, "draws g
 
     Args:
         values: Value of every (group, configuration).
-        pooled: Whether groups with few configurations borrow the deviations of others.
+        pooled: Whether groups with few configurations use the deviations of other groups, too.
     """
     draw = np.random.default_rng(0)
     deviations = values - values.groupby(level=0).transform("mean")
@@ -296,7 +297,7 @@ def _drawn(values: pd.Series, pooled: bool = True) -> Float[np.ndarray, "draws g
 
 
 def _sources(groups: pd.Index) -> np.ndarray:
-    """Return the kind of measurement of each group."""
+    """Return the source (type of measurement) of each group."""
     return groups.to_series().str.partition(":")[0].replace(_ALIKE).to_numpy()
 
 
@@ -314,7 +315,7 @@ def ledger_line(checkpoint: Path, scores: pd.DataFrame, what: str) -> pd.DataFra
 
 
 def add_to_ledger(path: Path, line: pd.DataFrame) -> None:
-    """Append a line to the ledger; groups that no earlier line had get a column."""
+    """Append a line to the ledger, with a new column for each new group."""
     before = [read_ledger(path)] if path.is_file() else []
     table = pd.concat([*before, line], ignore_index=True)
     groups = sorted(set(table.columns) - set(LEDGER))
@@ -322,7 +323,7 @@ def add_to_ledger(path: Path, line: pd.DataFrame) -> None:
 
 
 def panel_grid(table: pd.DataFrame) -> Grid:
-    """Return a table of :func:`group_scores` or :func:`compare_panels` with two digits."""
+    """Return a table of :func:`group_scores` or :func:`compare_panels` with two decimals."""
     counts = ("group", "configurations", "rows")
     columns = {name: name if name in counts else f"{name}:.2f" for name in table.columns}
     return frame_grid(table, columns)

@@ -30,16 +30,16 @@ from pinn.training.data.engine_deployments import (
 )
 from pinn.training.data.silicon import read_silicon
 
-#: Interval of the simulated loads of a deployment, in order; the others are skipped to save time.
+#: Every third load of a deployment, in order, is simulated; the rest is skipped to save time.
 EVERY = 3
-#: Ratio to the TTFT at the lowest load from which on a TTFT is mostly queue time, which magnifies
+#: Minimum ratio to the TTFT at the lowest load at which TTFT is mostly queue time, which magnifies
 #: errors of the step time.
 SATURATED = 3.0
-#: GPU and largest captured step of the whole steps, which their table lacks.
+#: GPU of the whole steps and their maximum captured batch size in tokens, which their table lacks.
 STEPS_GPU, STEPS_GRAPH_TOKENS = "B300-SXM", 512
 
 #: GPU of the serving runs in the training data, which their table of scores lacks. None of their
-#: flags widens an interval.
+#: flags makes an interval wider.
 RUNS_GPU = "H100-SXM"
 
 ROW_COLUMNS = ("group", "configuration", "metric", "deployment", "measured_s", "predicted_s")
@@ -67,10 +67,10 @@ def panel_rows(
         public: Folders of public measurements.
 
     Returns:
-        Table with ``ROW_COLUMNS``, times in seconds. TTFT is included below saturation only.
+        Table with ``ROW_COLUMNS``, times in seconds. TTFT is included only below saturation.
 
     Raises:
-        PinnError: If a file cannot be used or belongs to another checkpoint.
+        PinnError: If a file is invalid or belongs to another checkpoint.
     """
     if steps is not None and learned_steps(checkpoint, steps):
         steps = None
@@ -81,7 +81,7 @@ def panel_rows(
 def held_out_rows(
     of: HeldOut, held_out_runs: Sequence[Path], steps: Path | None, public: Sequence[Path]
 ) -> pd.DataFrame:
-    """Return rows of every group but serving runs of the training data; see ``panel_rows``."""
+    """Return the rows of :func:`panel_rows`, except those of serving runs trained on."""
     runs = {HELD_OUT_RUNS: [run for path in held_out_runs for run in read_measured_runs(path)[0]]}
     for one in read_public_runs(public)[0]:
         runs.setdefault(one.set_name, []).append(one.run)
@@ -96,9 +96,9 @@ def held_out_rows(
 
 
 def panel_deployments() -> pd.DataFrame:
-    """Return the measured deployments that are scored, by ``group`` and ``configuration``.
+    """Return the measured deployments to score, by ``group`` and ``configuration``.
 
-    One of ``EVERY`` loads is kept; ``saturated`` tells whether a row's TTFT is mostly queue time.
+    Every ``EVERY``-th load is kept. ``saturated`` is whether a row's TTFT is mostly queue time.
     """
     engines = pd.concat([read_engines()[0], read_other_attention()[0]], ignore_index=True)
     rows = pd.concat(
@@ -132,7 +132,7 @@ def _deployments(of: HeldOut) -> pd.DataFrame:
         for metric in _FIGURES.values()
     ]
     table = pd.concat(found, ignore_index=True)
-    # The TTFT of that campaign is dropped: what its client counted as TTFT is unknown.
+    # The TTFT of the second campaign is dropped, as its client's definition of TTFT is unknown.
     unknown = table["saturated"] | table["group"].str.startswith(CAMPAIGN)
     return table.loc[~unknown | (table["metric"] == "tpot"), list(ROW_COLUMNS)]
 
@@ -142,14 +142,14 @@ def is_saturated(rows: pd.DataFrame, series: Sequence[str], seconds: str) -> pd.
 
     Args:
         rows: Measurements in order of load.
-        series: Names of the columns that are equal in a series.
-        seconds: Name of the column of times.
+        series: Names of the columns that are equal within a series.
+        seconds: Name of the column of times, in seconds.
     """
     return rows[seconds] >= SATURATED * rows.groupby(list(series))[seconds].transform("first")
 
 
 def _runs(checkpoint: Path) -> pd.DataFrame:
-    """Return predictions of runs that the checkpoint's folds held out, from the table beside it."""
+    """Read predictions of runs by the folds that held them out, from the checkpoint's table."""
     kept = checkpoint.with_suffix(".serving_runs.csv")
     path = kept if kept.is_file() else checkpoint.with_name("serving_runs.csv")
     if not path.is_file():
@@ -171,15 +171,16 @@ def _runs(checkpoint: Path) -> pd.DataFrame:
 
 
 def run_rows(runs: Sequence[MeasuredRun], of: HeldOut, source: str) -> pd.DataFrame:
-    """Return predictions of serving runs, as rows of a source."""
+    """Return predictions of serving runs, as scorecard rows of a source."""
     deployments = {run.name: run.deployment for run in runs}
     scores = score_runs(runs, of.latencies([run.deployment for run in runs]), "held out")
     return _of_scores(scores.assign(deployment=scores["run"].map(deployments)), source)
 
 
 def _of_scores(scores: pd.DataFrame, source: str) -> pd.DataFrame:
-    """Return rows of ``score_runs``, with a column ``deployment``, as rows of a source."""
-    scores = scores.sort_values("rate_per_s", kind="stable")  # the whole run comes after its stages
+    """Convert a table of ``score_runs`` with a column ``deployment`` to rows of a source."""
+    # Sorted by rate, the whole run follows its stages.
+    scores = scores.sort_values("rate_per_s", kind="stable")
     queued = is_saturated(scores, ["run", "figure"], "measured_s")
     kept = ~queued | (scores["figure"] != "ttft_mean_s")
     whole = scores[kept & (scores["stage"] == WHOLE_RUN) & (scores["failed_measured"] < OVERLOADED)]
@@ -192,10 +193,10 @@ def _of_scores(scores: pd.DataFrame, source: str) -> pd.DataFrame:
 
 
 def learned_steps(checkpoint: Path, steps: Path) -> bool:
-    """Return whether this table of whole steps was in a checkpoint's training data.
+    """Return whether a table of whole steps was in a checkpoint's training data.
 
-    The data's hash covers the tables of measured deployments, serving runs and whole steps, in this
-    order. The checkpoint's metadata also has the first two hashes by themselves.
+    The hash of the data covers the tables of measured deployments, serving runs and whole steps, in
+    this order. The checkpoint's metadata also has the hashes of the first two tables.
     """
     metadata = load_checkpoint(checkpoint).metadata
     of_rows, *others = metadata["sources"]
@@ -205,12 +206,12 @@ def learned_steps(checkpoint: Path, steps: Path) -> bool:
 
 
 def read_panel_steps(path: Path) -> list[MeasuredSteps]:
-    """Read the whole steps of the scorecard."""
+    """Read the measured whole steps of the scorecard."""
     return read_whole_steps(path, STEPS_GPU, STEPS_GRAPH_TOKENS)[0]
 
 
 def step_rows(steps: PublicSteps, of: HeldOut) -> pd.DataFrame:
-    """Return predictions of the steps of one deployment, with ``ROW_COLUMNS``."""
+    """Return predictions of one deployment's steps, with ``ROW_COLUMNS``."""
     one = steps.measured
     sums = one.batches.sums(one.deployment.model.window_tokens)
     features = step_features(step_costs([one.deployment]), sums)

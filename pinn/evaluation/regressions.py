@@ -23,19 +23,19 @@ from pinn.training.serving_rows import ServingRows
 if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline
 
-#: Inputs of every row, for TPOT and for TTFT.
+#: Inputs of every row: one matrix for TPOT and one for TTFT.
 Inputs = tuple[Float[np.ndarray, "n inputs"], Float[np.ndarray, "n inputs"]]
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting of a regression.
+    """Hyperparameters and target of a regression.
 
     Attributes:
         parameters: Parameters of scikit-learn's estimator.
-        log: Whether the target is a logarithm, in place of seconds.
-        over_floor: Whether the target is the time over its roofline lower bound, in place of the
-            time.
+        log: Whether the target is the logarithm of the time instead of the time.
+        over_floor: Whether the target is the ratio of the time to its roofline lower bound instead
+            of the time.
     """
 
     parameters: Mapping[str, object]
@@ -45,32 +45,31 @@ class Setting:
 
 _FOLDS = 3
 
-#: Columns of a load.
+#: Columns of a row's load.
 _LOAD = ["concurrency", "prompt_tokens", "output_tokens"]
 
-#: Regularization strengths of ridge and lasso, which are linear in seconds like the
-#: decomposition.
+#: Regularization strengths of ridge and lasso. Their target is linear in seconds, as in HFD-TL.
 _LINEAR = [Setting({"alpha": alpha}, log=False) for alpha in np.logspace(-6, 0, 7).tolist()]
 
 
 def _both(parameters: Iterable[Mapping[str, object]]) -> list[Setting]:
-    """Return each setting on the time itself and on the time over its roofline lower bound."""
+    """Return each setting twice: for the time, and for its ratio to the roofline lower bound."""
     return [Setting(each, over_floor=over) for each in parameters for over in (False, True)]
 
 
-#: Candidate settings of trees: depth and number.
+#: Candidate settings of gradient-boosted trees: maximum depth and number of trees.
 _TREES = _both(
     {"max_depth": depth, "n_estimators": trees, "subsample": 0.7, "learning_rate": 0.05}
     for depth, trees in ((2, 150), (3, 300))
 )
-#: Candidate settings of the MLP: weight decay.
+#: Candidate settings of the MLP, which differ in weight decay.
 _MLP = _both(
     {"hidden_layer_sizes": (64, 64), "alpha": decay, "max_iter": 150} for decay in (1e-2, 1.0)
 )
 
 
 def tuned_regressions(observations: pd.DataFrame, seed: int) -> list[Method]:
-    """Return ridge and lasso on the hierarchical decomposition; trees and an MLP on everything.
+    """Return ridge and lasso on HFD-TL's functions, and trees and an MLP on all inputs.
 
     Args:
         observations: Measured deployments.
@@ -98,7 +97,7 @@ def tuned_regressions(observations: pd.DataFrame, seed: int) -> list[Method]:
 
 @dataclass(frozen=True)
 class _Regression:
-    """Regression of scikit-learn on inputs with or without physics.
+    """Regression by scikit-learn, as a learner.
 
     Attributes:
         kind: ``ridge``, ``lasso``, ``trees`` or ``mlp``.
@@ -113,12 +112,12 @@ class _Regression:
     seed: int
 
     def learn(self, train: ServingRows, *_: object) -> Predictor:
-        """Choose a setting on inner folds of the training rows, then fit on all of them."""
+        """Choose the setting with the lowest error on inner folds, then fit it on all rows."""
         best = min(self.settings, key=lambda setting: self._inner_error(train, setting))
         return self._fit(train, best)
 
     def _inner_error(self, rows: ServingRows, setting: Setting) -> float:
-        """Return the mean over held-out groups of the median error of TPOT."""
+        """Return the median APE of TPOT, averaged over the held-out groups of inner folds."""
         errors = []
         for keep in inner_groups(rows):
             held_out = rows.take(~keep)
@@ -145,7 +144,7 @@ class _Regression:
         weight: np.ndarray,
         setting: Setting,
     ) -> Callable[[np.ndarray, np.ndarray], Float[np.ndarray, " n"]]:
-        """Return a function of inputs and lower bounds that predicts seconds, at least those."""
+        """Return a function of (inputs, lower bounds) that predicts seconds above the bounds."""
         target = np.log(seconds / floor if setting.over_floor else seconds)
         if not setting.log:
             target = np.exp(target) * 1e3
@@ -154,7 +153,7 @@ class _Regression:
         model = _estimator(self.kind, setting.parameters, self.seed)
         weights = {f"{model.steps[-1][0]}__sample_weight": weight} if self.kind != "mlp" else {}
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the MLP warns when it reaches its iteration limit
+            warnings.simplefilter("ignore")  # The MLP warns when it reaches its iteration limit.
             model.fit(matrix, target, **weights)
 
         def learned(inputs: np.ndarray, floor: np.ndarray) -> np.ndarray:
@@ -174,7 +173,7 @@ def _estimator(kind: str, parameters: Mapping[str, object], seed: int) -> Pipeli
         from sklearn.preprocessing import StandardScaler
     except ImportError as error:
         raise PinnError(
-            "scikit-learn is needed for the regressions: run 'pip install scikit-learn'"
+            "the regressions need scikit-learn, which is missing: run 'pip install scikit-learn'"
         ) from error
     estimators = {
         "ridge": Ridge(),
@@ -186,7 +185,7 @@ def _estimator(kind: str, parameters: Mapping[str, object], seed: int) -> Pipeli
 
 
 def inner_groups(rows: ServingRows) -> Iterator[Bool[np.ndarray, " n"]]:
-    """Yield masks of rows to keep: inner folds hold out whole models, or GPUs of a single model."""
+    """Yield masks of rows to train on; inner folds hold out models, or GPUs of a single model."""
     models = np.array([d.model.name for d in rows.deployments])[rows.deployment]
     gpus = np.array([d.gpu.name for d in rows.deployments])[rows.deployment]
     groups = models if len(set(models)) > 1 else gpus
@@ -199,17 +198,19 @@ def inner_groups(rows: ServingRows) -> Iterator[Bool[np.ndarray, " n"]]:
 
 
 def everything(loads: pd.DataFrame, rows: ServingRows) -> Inputs:
-    """Return features, datasheet rates, load, and logarithms of step features and lower bound.
+    """Return inputs from deployment, GPU rates, load, step features and lower bounds.
+
+    The inputs for TPOT and for TTFT differ in step features and lower bounds, which are logarithms.
 
     Args:
         loads: Concurrency, prompt and output tokens, by row id.
-        rows: Rows to return one matrix for TPOT and one for TTFT of.
+        rows: Measured deployments whose inputs are returned.
     """
     free, rates = featurize(rows.deployments)
     load = np.log(loads.loc[list(rows.row_id)].to_numpy(np.float64))
     shared = [free[rows.deployment], rates[rows.deployment], load]
     pairs = ((rows.tpot_features, rows.tpot_floor_s), (rows.ttft_features, rows.ttft_floor_s))
-    # A feature of 0 is replaced by a microsecond, or by a thousandth.
+    # Zero features are clipped to 1e-6 before the logarithm.
     tpot, ttft = (
         np.concatenate([*shared, np.log(np.maximum(some, 1e-6)), np.log(floor)[:, None]], axis=1)
         for some, floor in pairs

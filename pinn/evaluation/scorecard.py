@@ -1,4 +1,4 @@
-"""Published scorecard: all evaluation data, with the previous checkpoint and peers beside it."""
+"""Published scorecard: errors on all evaluation data, with the previous checkpoint's and peers'."""
 
 from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ from pinn.evaluation.panel import group_scores, read_panel, sum_up
 from pinn.evaluation.panel_rows import panel_deployments
 from pinn.training.data.released import PEERS, released_predictions
 
-#: Suffixes of the files beside a checkpoint: its own scorecard, and the previous checkpoint's.
+#: Suffixes of the files beside a checkpoint with its own scorecard, and with the previous one's.
 PANEL, BEFORE = ".panel.csv", ".before.panel.csv"
 
 _TITLES = {"aiconfigurator": "AIConfigurator", "aisimulate": "AISimulate"}
@@ -20,16 +20,18 @@ _WHOLE = "panel"
 
 
 def scorecard(checkpoint: Path) -> pd.DataFrame:
-    """Return every group of a checkpoint's panel; those in which a peer is closer come first.
+    """Return the errors of every group of a checkpoint's scorecard (panel).
+
+    Groups in which a peer has the lower TPOT error are first.
 
     Args:
         checkpoint: Checkpoint with the panels that ``pinn evaluate panel --out`` wrote beside it.
 
     Returns:
-        ``group``, ``rows``, and mean absolute log errors in percent as in a panel, NaN where there
-        is none: ``tpot``, ``ttft`` and ``score``, the previous checkpoint's with ``_before``, and
-        ``tpot`` and ``ttft`` of each of ``PEERS``. ``inside`` is the percentage of rows in their
-        intervals; ``loses`` is whether a peer's TPOT is closer.
+        ``group``, ``rows``, and mean absolute log errors in percent, NaN if there is none:
+        ``tpot``, ``ttft`` and ``score``, those of the previous checkpoint with the suffix
+        ``_before``, and ``tpot`` and ``ttft`` of each of ``PEERS``. ``inside`` is the percentage of
+        rows inside their intervals. ``loses`` is whether a peer's TPOT error is lower.
 
     Raises:
         PinnError: If a panel cannot be read.
@@ -52,7 +54,7 @@ def _scores(path: Path) -> pd.DataFrame:
 
 
 def _peer_scores(peer: str) -> pd.DataFrame:
-    """Return a peer's TPOT and TTFT errors on the panel's deployments that it has an answer for."""
+    """Return a peer's TPOT and TTFT errors on the scorecard's deployments that it predicts."""
     answers = released_predictions(peer)[["row_id", "tpot_s", "ttft_s"]].dropna()
     rows = panel_deployments().merge(answers, on="row_id", suffixes=("", "_peer"))
     tables = []
@@ -65,7 +67,7 @@ def _peer_scores(peer: str) -> pd.DataFrame:
 
 
 def scorecard_grid(table: pd.DataFrame) -> Grid:
-    """Return the table as text: errors as ``TPOT / TTFT``, held-out part, source and licence."""
+    """Return the scorecard as text: ``TPOT / TTFT`` errors, held-out part, source and licence."""
     about = {row["set"]: row for row in sources()}
     peers = [_TITLES[peer] for peer in PEERS]
     headings = "set", "held out", "source", "licence", "rows", "inside", "this", "before", *peers
@@ -89,7 +91,7 @@ def _pair(row: Mapping[Hashable, float], end: str) -> str:
 
 
 def sources() -> Iterator[dict[str, str]]:
-    """Yield each set's held-out part, source and licence."""
+    """Yield each evaluation set's held-out part, source and licence."""
     folder = data_folder("public")
     yield from read_rows(folder / "sources.csv")
     listed = yaml.safe_load((folder / "sets.yaml").read_text(encoding="utf-8"))

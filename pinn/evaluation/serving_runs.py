@@ -1,4 +1,4 @@
-"""Errors on serving runs, including runs of held-out models."""
+"""Errors on measured serving runs, including runs of held-out models."""
 
 import math
 from collections.abc import Sequence
@@ -33,29 +33,29 @@ from pinn.training.serving_rows import ServingRows
 def read_runs(
     path: Path, gpu: str | None, model_configs: Path | None, seed: int
 ) -> Sequence[MeasuredRun]:
-    """Read runs of a CSV, or of folders of inference-perf, whose GPU has to be named."""
+    """Read runs from a CSV, or from folders of inference-perf, for which ``gpu`` is required."""
     folders = [path] if measured_runs.is_load_report(path) else []
     if path.is_dir() and not folders:
         folders = sorted(filter(measured_runs.is_load_report, path.iterdir()))
     if not folders:
         return measured_runs.read_measured_runs(path, model_configs, seed)[0]
     if gpu is None:
-        raise PinnError(f"{folders[0]} does not state the GPU: give it with --gpu")
+        raise PinnError(f"{folders[0]} does not name the GPU: give its name with --gpu")
     return [measured_runs.read_load_report(folder, gpu, model_configs, seed) for folder in folders]
 
 
-#: Smallest share of failed requests of an overloaded run, which is summarized separately.
+#: Minimum share of failed requests of an overloaded run, which is summarized separately.
 OVERLOADED = 0.05
 
 
 def score_checkpoint(
     runs: Sequence[MeasuredRun], checkpoint: Path, intervals: bool = False
 ) -> tuple[pd.DataFrame, str]:
-    """Score a checkpoint's network on runs; intervals take two more simulations per run.
+    """Score a checkpoint's network on runs; intervals need two more simulations per run.
 
     Returns:
-        The table of :func:`score_runs`, and why it has no intervals though they are wanted. It has
-        ``low_s`` and ``high_s`` where they are wanted and the checkpoint has intervals.
+        The table of :func:`score_runs`, and the reason for missing intervals. The table has
+        ``low_s`` and ``high_s`` if intervals are requested and the checkpoint has them.
     """
     latencies = network_latencies(load_checkpoint(checkpoint).network, runs)
     scores = score_runs(runs, latencies, NETWORK)
@@ -70,7 +70,7 @@ def score_checkpoint(
 def score_runs(
     runs: Sequence[MeasuredRun], latencies: Sequence[LinearLatency], method: str
 ) -> pd.DataFrame:
-    """Simulate runs and compare their client metrics with measured ones.
+    """Simulate runs and compare their client metrics with measured metrics.
 
     Args:
         runs: Measured serving runs.
@@ -120,9 +120,9 @@ def stage_rate(run: MeasuredRun, stage: str) -> float:
 def summarize_runs(scores: pd.DataFrame) -> pd.DataFrame:
     """Return absolute percentage errors per method, metric and part of the runs.
 
-    Parts are ``all`` runs, each model's, and ``stages`` (every stage by itself). Overloaded runs
-    are in the part ``overloaded`` alone: near saturation, queue time magnifies an error of the
-    step many times.
+    Parts are ``all`` runs, the runs of each model, and ``stages`` (every stage of a run by itself).
+    Overloaded runs are only in the part ``overloaded``: near saturation, queue time magnifies an
+    error of the step time many times.
     """
     overloaded = scores["failed_measured"] >= OVERLOADED
     whole = scores["stage"] == WHOLE_RUN
@@ -144,7 +144,7 @@ def ranking_inversions(scores: pd.DataFrame) -> list[tuple[str, str]]:
     """Return pairs of runs, the slower one first, whose p99 E2E latency is ranked wrongly.
 
     Args:
-        scores: Scores of one method.
+        scores: Scores of one method, as :func:`score_runs` returns them.
     """
     rows = scores[(scores["stage"] == WHOLE_RUN) & (scores["figure"] == "e2e_p99_s")]
     measured, predicted = rows["measured_s"].to_numpy(), rows["predicted_s"].to_numpy()
@@ -152,21 +152,21 @@ def ranking_inversions(scores: pd.DataFrame) -> list[tuple[str, str]]:
     return [(names[i], names[j]) for i, j in np.argwhere(inversions(predicted, measured)).tolist()]
 
 
-# Serving runs of each model, predicted by fits that hold out that model.
+# Serving runs of each model, predicted by fits that hold out the model.
 
 #: Name of the split of held-out serving runs in tables.
 RUNS_HELD_OUT = "serving runs, leave-one-model-out"
 
-#: Names of the predictions of held-out runs in tables.
+#: Names in tables of the methods that predict held-out runs.
 TEACHER, NETWORK = "teacher", "network"
 HELD_OUT = ", model held out"
 
 
 def left_out_models(rows: ServingRows, runs: Sequence[MeasuredRun]) -> list[ModelSpec]:
-    """Return one model for each shape that ran, in order of name.
+    """Return one model for each model shape with serving runs, sorted by name.
 
-    A measured deployment's model stands for runs of the same shape: Llama-3.3-70B's rows and
-    Llama-3.1-70B's runs are held out together.
+    If a measured deployment's model has the shape of a run's model, it represents both:
+    Llama-3.3-70B's rows and Llama-3.1-70B's runs are held out together.
     """
     of_rows = {d.model.name: d.model for d in rows.deployments}
     of_runs = {run.deployment.model.name: run.deployment.model for run in runs}
@@ -198,14 +198,14 @@ def score_left_out(
     """Score each model's runs by the network and teacher of the fold that holds out the model.
 
     Returns:
-        Table as :func:`score_runs` returns it; methods end in ``HELD_OUT``.
+        Table as :func:`score_runs` returns it; names of methods end in ``HELD_OUT``.
     """
     each = (score_learned(learn_fold(learner, fold, root), test, HELD_OUT) for fold, test in folds)
     return pd.concat(each, ignore_index=True)
 
 
 def score_learned(learned: Learned, runs: Sequence[MeasuredRun], suffix: str = "") -> pd.DataFrame:
-    """Score runs with the network and the teacher of one training."""
+    """Score runs with the network and with the teacher of one training."""
     latencies = {
         TEACHER: run_latencies(learned.fit, runs, run_parts(learned.teacher.kernels, runs)),
         NETWORK: network_latencies(learned.network, runs),
@@ -224,7 +224,7 @@ def network_latencies(
 
 
 def run_results(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return errors over whole runs of held-out models, in the columns of a results table."""
+    """Return errors over whole runs of held-out models, with the columns of a results table."""
     left_out = scores["method"].str.endswith(HELD_OUT)
     whole = scores[left_out & (scores["stage"] == WHOLE_RUN)]
     rows = []
@@ -237,7 +237,7 @@ def run_results(scores: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(RESULT_COLUMNS))
 
 
-# Intervals of scored serving runs: every run simulated with all times at either end of theirs.
+# Intervals of serving runs: each run is simulated with all times at their lower or upper ends.
 
 
 def with_intervals(
@@ -246,7 +246,7 @@ def with_intervals(
     latencies: Sequence[LinearLatency],
     checkpoint: Path,
 ) -> pd.DataFrame:
-    """Add the ends of each metric's interval to scores, by two more simulations per run.
+    """Return scores with the ends of each metric's interval, by two more simulations per run.
 
     Args:
         scores: Table of ``score_runs`` for these runs and coefficients.
@@ -255,7 +255,8 @@ def with_intervals(
         checkpoint: Checkpoint with its intervals beside it.
 
     Returns:
-        ``scores`` with ``low_s`` and ``high_s``, infinite where the slow end serves nothing.
+        ``scores`` with ``low_s`` and ``high_s``, seconds. ``high_s`` is infinite if no request is
+        served at the slow end.
 
     Raises:
         PinnError: If the checkpoint has no intervals.
@@ -270,7 +271,7 @@ def with_intervals(
     )
     half = dict(zip((run.name for run in runs), ttft, strict=True))
     table = scores.reset_index(drop=True).assign(fast_s=fast, slow_s=slow, low_s=0.0, high_s=0.0)
-    # A metric's name is e2e, ttft or itl, then a mean or a percentile of the same requests.
+    # A metric's name is e2e, ttft or itl, followed by a mean or a percentile over requests.
     kind, tail = (table["figure"].str.split("_").str[i] for i in (0, 1))
     for (run, _, _), part in table.groupby(["run", "stage", tail], sort=False):
         names = kind[part.index].tolist()
@@ -278,7 +279,7 @@ def with_intervals(
             dict(zip(names, part[column], strict=True))
             for column in ("predicted_s", "fast_s", "slow_s")
         )
-        if part["predicted_s"].isna().any():  # no request was served
+        if part["predicted_s"].isna().any():  # No request was served.
             ends = dict.fromkeys(names, (math.nan, math.nan))
         else:
             ends = figure_ends(value, least, most, half[str(run)])

@@ -28,7 +28,7 @@ from pinn.surrogate.step_features import STEP_FEATURES
 from pinn.surrogate.surrogate import Surrogate, batch_seconds
 from pinn.training.data.splits import deployment_keys
 
-#: Well-known deployments for comparisons: (model, tensor-parallel size) -> GPUs.
+#: Reference deployments for comparisons: (model, tensor-parallel size) -> GPUs.
 SHOWN = {
     ("meta-llama/Llama-3.1-8B", 1): ("A100", "H100", "B200"),
     ("meta-llama/Llama-3.1-70B", 4): ("A100", "H100", "B200"),
@@ -37,24 +37,24 @@ SHOWN = {
     ("deepseek-ai/DeepSeek-V3", 8): ("H200", "B200"),
 }
 
-#: Batches of the steps that are compared.
+#: Batches of the steps whose times are compared.
 BATCHES = ("64 decode @ 1000", "1 prefill 2048 @ 0", "1 prefill 512 @ 0 + 64 decode @ 1000")
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Differences of side B from side A; a table is empty where a side has no such values.
+    """Differences of side B from side A; a table is empty if a side lacks such values.
 
     Attributes:
-        a: Path of one side.
-        b: Path of the other.
+        a: Path of side A.
+        b: Path of side B.
         errors: Table as :func:`pinn.evaluation.comparison.compare_errors` returns it.
-        step_times: Times of well-known steps: ``deployment``, ``batch``, ``a_us``, ``b_us`` and
+        step_times: Times of reference steps: ``deployment``, ``batch``, ``a_us``, ``b_us`` and
             ``ratio`` (b / a).
         coefficients: Coefficients of a coefficient file's deployment: ``name``, ``unit``, ``a``,
-            ``b``, ``ratio`` and ``verdict``. The verdict tells whether B's value lies inside A's
-            interval, where A has one. Empty for two checkpoints.
-        no_errors: Why errors are not compared; empty where they are.
+            ``b``, ``ratio`` and ``verdict``. The verdict shows whether B's value lies inside A's
+            interval, if A has one. Empty for two checkpoints.
+        no_errors: Reason why errors are not compared; empty if they are.
     """
 
     a: Path
@@ -65,21 +65,21 @@ class Comparison:
     no_errors: str = ""
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """Return the tables that have rows, by name."""
+        """Return name -> table of the tables with rows."""
         return {name: t for name, t in vars(self).items() if isinstance(t, pd.DataFrame) and len(t)}
 
     def to_json(self) -> JsonObject:
-        """Return the rows of each table by its name."""
+        """Return the rows of each table under the table's name."""
         return {name: [*records(table)] for name, table in self.tables().items()}
 
     def show(self, details: bool = False) -> None:
-        """Print what fits one screen; with ``details`` every row and column."""
+        """Print one screen of the comparison; with ``details`` every row and column."""
         from pinn.evaluation.comparison_text import print_comparison
 
         print_comparison(self, details)
 
     def __str__(self) -> str:
-        """Return what ``pinn compare`` prints."""
+        """Return the text that ``pinn compare`` prints."""
         return printed(self.show)
 
 
@@ -89,7 +89,7 @@ def compare(a: Path, b: Path, method: str = "network") -> Comparison:
     Args:
         a: File or folder of side A.
         b: File or folder of side B.
-        method: Method whose errors are compared, in tables with several.
+        method: Method whose errors are compared, in tables with several methods.
 
     Raises:
         PinnError: If a side is no such file or lacks the method, or if the sides have nothing in
@@ -101,7 +101,7 @@ def compare(a: Path, b: Path, method: str = "network") -> Comparison:
     try:
         errors = compare_errors(*sides)
     except PinnError as error:
-        lacking = f"coefficient files have none, such as {files[0]}" if files else ""
+        lacking = f"coefficient files such as {files[0]} have none" if files else ""
         no_errors = lacking or str(error)
     found = Comparison(a, b, errors, *_steps_and_coefficients(*sides), no_errors)
     if not found.tables():
@@ -111,12 +111,12 @@ def compare(a: Path, b: Path, method: str = "network") -> Comparison:
 
 @dataclass(frozen=True)
 class _Side(Scores):
-    """Side of a comparison; its results are empty where its file has none.
+    """Side of a comparison; its results are empty if its file has none.
 
     Attributes:
         surrogate: Surrogate of a checkpoint; None for other files.
         given: Coefficients of a coefficient file; None for other files.
-        ends: ``beta.NAME`` or ``alpha.NAME`` -> interval, where the file has intervals.
+        ends: ``beta.NAME`` or ``alpha.NAME`` -> ends of its interval, if the file has intervals.
     """
 
     surrogate: Surrogate | None = None
@@ -126,7 +126,7 @@ class _Side(Scores):
     def coefficients(
         self, deployment: Deployment, where: str
     ) -> Float[np.ndarray, " coefficients"]:
-        """Return beta, then alpha, of a deployment.
+        """Return the coefficients of a deployment: beta, then alpha.
 
         Raises:
             PinnError: If a coefficient file belongs to another deployment.
@@ -184,7 +184,7 @@ def _of_method(results: pd.DataFrame, method: str, path: Path) -> pd.DataFrame:
 
 
 def _calibration_results(given: CoefficientSet) -> pd.DataFrame:
-    """Return errors of a calibration's coefficients; parts of the run's time are the splits."""
+    """Return errors of a calibration's coefficients; splits are the periods of the measured run."""
     columns = ["part", "kind", "coefficients", "n", "median", "mean", "bias"]
     errors = pd.DataFrame(list(given.calibration.get("errors", ())), columns=columns)
     rows = errors[(errors["n"] > 0) & (errors["coefficients"] == "calibrated")]
@@ -205,7 +205,7 @@ def _ends(path: Path) -> dict[str, tuple[float, float]]:
 
 
 def _deployments(a: _Side, b: _Side) -> dict[str, Deployment]:
-    """Return the deployments that both sides have coefficients of, by label."""
+    """Return label -> deployment for all deployments that both sides have coefficients of."""
     if any(side.surrogate is None and side.given is None for side in (a, b)):
         return {}
     files = [side.given.configuration() for side in (a, b) if side.given is not None]

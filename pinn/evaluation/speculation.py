@@ -1,9 +1,10 @@
-"""TPOT at a range of acceptance rates where the use of multi-token prediction is not recorded.
+"""TPOT by acceptance rate, for measurements whose use of multi-token prediction is not recorded.
 
 Neither the number of drafted tokens nor their acceptance is known, and nothing is fitted. The table
-shows which acceptance would explain the measured TPOT. Times are those of the mean step of the
-closed loop, without a simulator. B requests decode halfway through their outputs. A request ends
-after output / E steps, each of which gives it E tokens, so B E / output prompts join a step.
+shows which acceptance rate would explain the measured TPOT. Times are those of the closed loop's
+mean step, without a simulation. B requests decode halfway through their outputs. A request ends
+after output / E steps, where ``output`` is its number of output tokens and E its mean number of
+tokens per step. So B E / output prompts join a step.
 """
 
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9)
 
 
 def speculating(one: MeasuredDeployment, tokens: int, acceptance: float) -> Deployment:
-    """Return a row's deployment with a number of tokens drafted by the model's own layer."""
+    """Return a row's deployment with multi-token prediction of ``tokens`` draft tokens per step."""
     serving = replace(one.served.serving, speculative_acceptance=str(acceptance))
     if serving.engine == SGLANG:
         drafted = replace(
@@ -47,7 +48,7 @@ def speculating(one: MeasuredDeployment, tokens: int, acceptance: float) -> Depl
 def mean_tpot_s(
     deployment: Deployment, beta: Float[np.ndarray, " step_features"], one: MeasuredDeployment
 ) -> float:
-    """Return the time per output token of the mean step of a row's closed loop, seconds."""
+    """Return the time per output token in an average step of a row's closed loop, in seconds."""
     drafts, workload = deployment.recipe.speculation, one.workload
     tokens = 1.0 if drafts is None else drafts.tokens_per_step
     prompt, output = float(workload.prompt_tokens.mean()), float(workload.output_tokens.mean())
@@ -67,16 +68,16 @@ def mean_tpot_s(
 def score_speculating(
     rows: pd.DataFrame, of: HeldOut, tokens: int, acceptances: Sequence[float] = ACCEPTANCES
 ) -> pd.DataFrame:
-    """Time every row without drafts, and with them at each acceptance.
+    """Predict every row's TPOT without drafts, and with drafts at each acceptance rate.
 
     Args:
         rows: Rows as ``pinn.training.data.engine_deployments.read_speculating`` returns them.
         of: Predictor of the rows' deployments.
-        tokens: Tokens drafted in a step.
+        tokens: Number of tokens drafted per step.
         acceptances: Acceptance rates of a drafted token.
 
     Returns:
-        The rows with ``tpot_s_plain`` and ``tpot_s_ACCEPTANCE``.
+        The rows with ``tpot_s_plain`` and ``tpot_s_ACCEPTANCE``, seconds.
     """
     found = []
     for one, latency in with_coefficients(rows, of):
@@ -87,6 +88,6 @@ def score_speculating(
 
 
 def speculating_grid(scores: pd.DataFrame) -> Grid:
-    """Return errors of TPOT by engine, model, GPU and format: a column per acceptance."""
+    """Return TPOT errors by engine, model, GPU and format, with a column per acceptance rate."""
     names = [str(c).removeprefix("tpot_s_") for c in scores.columns if str(c).startswith("tpot_s_")]
     return part_grid(scores, {name: (f"tpot_s_{name}", "tpot_s") for name in names})

@@ -1,4 +1,4 @@
-"""Evaluation suite: every split, method and metric, in one table on disk."""
+"""Evaluation suite: errors of every split, method and metric, in one table on disk."""
 
 from functools import partial
 from pathlib import Path
@@ -24,25 +24,25 @@ from pinn.training.data.released import PEERS
 from pinn.training.data.splits import deployment_keys
 from pinn.training.kernel_data import fitted_surrogates
 
-#: Sentence on the data behind every table.
+#: Description of the data, shown below every table.
 EVIDENCE = "4 measured deployment models and 6 serving-run models"
 
-#: Methods that saw the rows that they predict, or kernels of held-out models.
+#: Methods that were trained on the rows that they predict, or on kernels of held-out models.
 NOT_FOR_UNSEEN = ("blackbox, per configuration", *PEERS)
 
 
 def run_suite(config: ExperimentConfig) -> dict[str, object]:
-    """Run the suite.
+    """Run the evaluation suite and write its tables and page.
 
     Args:
         config: Configuration as ``conf/experiment/suite.yaml`` composes it. With ``fast``, nothing
-            is fitted: learned methods are scored on the cells that are on disk.
+            is fitted: trained methods are scored only on predictions that are on disk.
 
     Returns:
-        Files and verdicts, ready for JSON.
+        Files and verdicts, as JSON values.
 
     Raises:
-        PinnError: If data or configuration cannot be used.
+        PinnError: If data or configuration are invalid.
     """
     make_repeatable(config)
     doing("reading measurements and kernels")
@@ -51,11 +51,11 @@ def run_suite(config: ExperimentConfig) -> dict[str, object]:
     predictions, skipped = _predictions(config, measured)
     summary = _write_tables(config, measured, predictions)
     for name in ("coverage", "stated"):
-        (folder / f"{name}.csv").unlink(missing_ok=True)  # a table of an earlier run
+        (folder / f"{name}.csv").unlink(missing_ok=True)  # Remove the table of an earlier run.
     try:
         _write_coverage(config, measured, predictions)
         if config.fast:
-            skipped["intervals of held-out kernels"] = "their kernels are fitted without --fast"
+            skipped["intervals of held-out kernels"] = "--fast fits no kernel surrogates"
     except PinnError as error:
         skipped["intervals"] = str(error)
     images = Path(config.report.images) if config.report.images else None
@@ -74,9 +74,9 @@ def run_suite(config: ExperimentConfig) -> dict[str, object]:
 def _predictions(
     config: ExperimentConfig, measured: Measured
 ) -> tuple[pd.DataFrame, dict[str, str]]:
-    """Return every method's predictions and why some are missing.
+    """Return every method's predictions, and the reasons for missing predictions.
 
-    Serving runs have a ``group``.
+    Predictions of serving runs have a ``group``.
     """
     folder, observations = Path(config.output_dir), measured.observations
     splits, fingerprint = experiment_splits(config, measured), mark(config, measured)
@@ -102,12 +102,12 @@ def _predictions(
             skipped["shipped predictions"] = str(error)
     if left := crossvalidation.missing(slow):
         fits = len({cell.logs for cell in left})
-        skipped["fits"] = f"{fits} do not exist yet: 'pinn evaluate' without --fast makes them"
+        skipped["fits"] = f"{fits} do not exist yet: run 'pinn evaluate' without --fast"
     return found, skipped
 
 
 def _learned(config: ExperimentConfig, measured: Measured) -> list[methods.Method]:
-    """Return the methods that are fitted, cheap ones first."""
+    """Return the methods that are fitted, with the fastest fits first."""
     found: list[methods.Method] = [
         *formulas.fitted_formulas(measured.observations),
         *tuned_regressions(measured.observations, config.seed),
@@ -121,7 +121,7 @@ def _learned(config: ExperimentConfig, measured: Measured) -> list[methods.Metho
 def _write_tables(
     config: ExperimentConfig, measured: Measured, found: pd.DataFrame
 ) -> dict[str, object]:
-    """Write the tables to disk; pictures and printed tables are made from the files."""
+    """Write the tables to disk; pictures and printed tables are made from these files."""
     folder, observations = Path(config.output_dir), measured.observations
     predictions = found.drop(columns="group", errors="ignore")
     path = folder / "predictions.parquet"
@@ -129,7 +129,7 @@ def _write_tables(
     masks = metrics.group_masks(config.evaluation.groups, measured.rows, predictions)
     summary = metrics.with_correlation(metrics.summarize(predictions, masks), predictions)
     write_frame(summary, folder / "results.csv")
-    # The bootstrap resamples deployments, and models of serving runs.
+    # The bootstrap resamples deployments or, for serving runs, models.
     groups = deployment_keys(observations).set_axis(observations["row_id"])
     if "group" in found:
         of_runs = found.dropna(subset="group").drop_duplicates("row_id")
@@ -148,16 +148,16 @@ def _write_tables(
 
 
 def _write_coverage(config: ExperimentConfig, measured: Measured, found: pd.DataFrame) -> None:
-    """Write the coverage of intervals on data that they were not calibrated on.
+    """Write the coverage of intervals on data that they were not calibrated to.
 
-    With ``fast``, write the coverage of the intervals of the checkpoint that is shown.
+    With ``fast``, write the coverage of the intervals of the shown checkpoint.
 
     Raises:
-        PinnError: If there is nothing to calibrate intervals on.
+        PinnError: If there are no errors to calibrate intervals to.
     """
     folder = Path(config.output_dir)
     if not config.kernels.enabled:
-        raise PinnError("intervals need the kernel surrogates: run with kernels=on")
+        raise PinnError("got kernels=off, but intervals need kernel data: run with kernels=on")
     if not config.fast:
         surrogates = partial(fitted_surrogates, config.kernels.settings)
         errors = crossvalidation.described_errors(found, measured.observations, surrogates, folder)

@@ -1,4 +1,4 @@
-"""Tables of an evaluation for a terminal or a page, made from saved tables."""
+"""Tables of an evaluation for a terminal or a page, made from saved files."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -12,10 +12,10 @@ from pinn.evaluation.comparison import leaders
 from pinn.evaluation.metrics import GROUPS
 from pinn.measurements.runs.measured_runs import FIGURES
 
-#: Unit of every error in the tables.
+#: Definition of the errors in the tables.
 CAPTION = "absolute percentage error; bias is the median signed error; n rows"
 
-#: Explanation of the table of decisions and its columns.
+#: Explanation of the columns of a table of decisions.
 DECISIONS_CAPTION = (
     "Deployments picked by the best predicted throughput per GPU within a TPOT "
     "limit. Loss: percent of the best measured throughput that the pick lacks, "
@@ -27,7 +27,7 @@ _KNOWN = {
     "network": "pinn", "aisimulate": "AIS", "aiconfigurator": "AIC", "roofline": "roofline",
 }  # fmt: skip
 
-#: Groups that are also printed by held-out model; the saved table has this for every group.
+#: Groups that are also printed by held-out model; the saved table has all groups by model.
 DETAILED = ("expert-parallel",)
 
 
@@ -45,10 +45,11 @@ def frame_grid(
 
     Args:
         rows: Frame to show.
-        columns: Heading -> name of the frame's column, with a format of Python behind a colon.
+        columns: Heading -> name of the frame's column, optionally ``name:format`` with a Python
+            format.
         caption: Caption of the grid.
-        text: Number of columns from the left that hold text.
-        strong: Whether each row stands out; empty for no such row.
+        text: Number of text columns, from the left.
+        strong: Whether each row is emphasized; empty for no emphasis.
 
     >>> rows = pd.DataFrame({"a": ["x"], "b": [1.25]})
     >>> print(frame_grid(rows, {"A": "a", "B": "b:+.1f"}).markdown().splitlines()[-1])
@@ -66,7 +67,7 @@ def frame_grid(
 
 
 def print_overview(results: pd.DataFrame, ranking: pd.DataFrame) -> None:
-    """Print median errors of well-known methods, with a mark for those that are first.
+    """Print median errors of well-known methods, and mark the best ones.
 
     Args:
         results: Table with ``pinn.evaluation.metrics.RESULT_COLUMNS``.
@@ -82,15 +83,15 @@ def print_overview(results: pd.DataFrame, ranking: pd.DataFrame) -> None:
         table.add("" if split == last else str(split), str(metric), str(part["n"].max()), *cells)
         last = str(split)
     page().print(table)
-    print("* best, or tied with the best; AIS is AISimulate 0.13, AIC AIConfigurator 0.12")
+    print("* best, or tied with the best; AIS: AISimulate 0.13; AIC: AIConfigurator 0.12")
 
 
 def print_results(results: pd.DataFrame, evidence: str = "") -> None:
-    """Print one table per kind of split and metric: a row per held-out part and method.
+    """Print one table per split and metric, with a row per held-out part and method.
 
     Args:
         results: Table with ``pinn.evaluation.metrics.RESULT_COLUMNS``.
-        evidence: Data behind every table, named below each.
+        evidence: Description of the data, printed below each table.
     """
     caption = f"{CAPTION}; evaluated on {evidence}" if evidence else CAPTION
     columns = {"held out": "held_out", "method": "method", "n": "n"}
@@ -106,14 +107,14 @@ def print_results(results: pd.DataFrame, evidence: str = "") -> None:
 
 
 def screen_grid(part: pd.DataFrame) -> Grid:
-    """Return errors of held-out models or GPUs by three well-known methods, in 80 columns."""
+    """Return an 80-column table of errors of three well-known methods by held-out model or GPU."""
     known = [method for method in _KNOWN if method in set(part["method"])]
     methods = (known or list(dict.fromkeys(part["method"])))[:3]
     return error_grid("held out", part, methods, models_only=True)
 
 
 def error_grid(heading: str, part: pd.DataFrame, methods: list[str], models_only: bool) -> Grid:
-    """Return median / mean errors: a line per held-out part, then one per named group of rows."""
+    """Return median / mean errors, one line per held-out part, then one per named group of rows."""
     counts = part.groupby("held_out")["n"].max()
     cells = {
         (row["held_out"], row["method"]): f"{row['median']:.1f} / {row['mean']:.1f}"
@@ -127,7 +128,7 @@ def error_grid(heading: str, part: pd.DataFrame, methods: list[str], models_only
 
 
 def print_decisions(table: pd.DataFrame) -> None:
-    """Print one table per kind of split: a row per method, with the mean loss for each model.
+    """Print one table per split with a row per method: mean loss over all decisions and by model.
 
     Args:
         table: Table as ``pinn.evaluation.decisions.decision_table`` returns it.
@@ -139,7 +140,7 @@ def print_decisions(table: pd.DataFrame) -> None:
 
 
 def decision_grid(part: pd.DataFrame, means: tuple[str, str], caption: str) -> Grid:
-    """Return decisions of a split: a line per method with mean loss, missed limits, loss by model.
+    """Return the decisions of a split by method: mean loss, missed limits and loss by model.
 
     Args:
         part: Rows of one split.
@@ -157,12 +158,12 @@ def decision_grid(part: pd.DataFrame, means: tuple[str, str], caption: str) -> G
     return replace(frame_grid(whole, columns, caption, strong=strong), gap=1)
 
 
-#: Headings of the metrics of a serving run.
+#: Metric of a serving run -> its heading.
 _FIGURES = {figure: figure.removesuffix("_s").replace("_", " ") for figure in FIGURES}
 
 
 def print_scores(scores: pd.DataFrame) -> None:
-    """Print every metric's error, one row per serving run and stage.
+    """Print the errors of every metric, one row per serving run and stage.
 
     Args:
         scores: Table as ``pinn.evaluation.serving_runs.score_runs`` returns it.
@@ -185,7 +186,7 @@ def print_scores(scores: pd.DataFrame) -> None:
 def print_summary(
     summary: pd.DataFrame, inversions: Mapping[str, Sequence[tuple[str, str]]]
 ) -> None:
-    """Print median, mean and largest error of every metric, and the pairs ranked wrongly."""
+    """Print median, mean and maximum error of every metric, and the pairs ranked wrongly."""
     console = page(WIDEST)
     shown = summary[summary["part"].isin(["all", "stages", "overloaded"])]
     columns = {"method": "method", "part": "part", "figure": "figure"}
@@ -202,7 +203,7 @@ def print_summary(
 
 
 def _is_shown(held_out: str) -> bool:
-    """Return whether a held-out part is printed; within a group only those of ``DETAILED``."""
+    """Return whether a held-out part is printed; parts of a group are printed for ``DETAILED``."""
     part, nested, _ = held_out.partition(": ")
     return not nested or part in DETAILED
 

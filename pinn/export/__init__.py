@@ -1,1 +1,1 @@
-"""Export of ONNX graphs, tables, and files for Go and BLIS."""
+"""Exports: ONNX graphs, coefficient tables, and files for Go programs, BLIS and llm-d."""

@@ -1,4 +1,4 @@
-"""Batches on a grid of decodes and prompts, which bound errors where a load has few batches."""
+"""Batches on a grid of decodes and prompts, which limit errors where a load has few batches."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from pinn.surrogate import deployment_features as speculation
 from pinn.surrogate.step_features import step_time
 from pinn.units import MICROSECOND
 
-#: Prompt lengths of the standard loads, the usual one in the middle, and their output length. A
-#: step with a prompt launches kernels from the prompt's first token on, for which BLIS has no term.
-#: The cost of a prompt token therefore falls with the length of the prompt. Prompts around 256
-#: tokens would leave vLLM's graphs within a few more decodes, which no vector can follow.
+#: Prompt lengths of the standard loads (the typical one in the middle) and their output length, in
+#: tokens. A step with a prompt launches kernels from the prompt's first token on, for which BLIS
+#: has no term, so the cost of a prompt token falls with the prompt's length. At about 256 tokens, a
+#: few more decodes exceed vLLM's CUDA graphs, which no coefficient vector can follow.
 PROMPTS, OUTPUT_TOKENS = (128, 384, 640, 1024, 2048), 256
-#: Contexts of the guard's decodes, as multiples of the length of a prompt.
+#: Contexts of decodes in error-limiting batches (guards), as multiples of a prompt's length.
 _CONTEXTS = (0.5, 1.25, 3.0)
-#: Number of decodes up to which a guard has every number, and about how many larger numbers it
-#: has.
+#: Guards have every number of decodes up to the first value, and about as many larger numbers as
+#: the second.
 _EACH, _SPREAD = 16, 60
-#: Most prompts in a step of a guard.
+#: Maximum number of prompts per step in error-limiting batches (guards).
 MOST_PROMPTS = 4
 
 
 @dataclass(frozen=True)
 class Lengths:
-    """Mean prompt and output tokens of a request."""
+    """Mean prompt length and mean output length of a load's requests, in tokens."""
 
     prompt: int
     output: int
 
     @property
     def context(self) -> int:
-        """Return the tokens of context half-way through the output."""
+        """Return the context in tokens of a request that has generated half of its output."""
         return self.prompt + self.output // 2
 
 
 def request_lengths(latency: linear_latency.LinearLatency) -> list[Lengths]:
-    """Return the lengths of the steady loads, within the length that the model takes."""
+    """Return the request lengths of the steady loads, limited to the model's maximum length."""
     most = max_model_len(latency.deployment)
     output = min(OUTPUT_TOKENS, max(most // 8, 1))
     prompts = {min(prompt, max(most // 2, 1)) for prompt in PROMPTS}
@@ -55,10 +55,10 @@ def request_lengths(latency: linear_latency.LinearLatency) -> list[Lengths]:
 
 
 def timed(latency: linear_latency.LinearLatency, batches: Sequence[Batch]) -> Timed:
-    """Return features and step times of batches of one replica, whose prompts run in one step."""
+    """Return BLIS's features and step times of one replica's batches, with one-step prompts."""
     deployment = latency.deployment
     sums = batch_sums.sum_batches(batches, deployment.model.window_tokens)
-    # Each prompt has the same number of tokens, all new: t (S + t / 2) with t = S.
+    # All prompts have an equal number of tokens, all new: t (S + t / 2) with t = S.
     reach = 1.5 * sums.prefill_tokens**2 / np.maximum(sums.prefill_requests, 1)
     found, model = BlisSums.of(sums, sums.decode_context, reach), blis_model(deployment)
     seconds = step_time(speculation.deployment_features(deployment, sums), latency.beta)
@@ -68,7 +68,7 @@ def timed(latency: linear_latency.LinearLatency, batches: Sequence[Batch]) -> Ti
 def step_us(
     latency: linear_latency.LinearLatency, decodes: float, lengths: Lengths, *, prompt: bool = False
 ) -> float:
-    """Return the microseconds of a step with ``decodes``, linear between whole numbers."""
+    """Return the microseconds of a step with ``decodes``, interpolated between whole numbers."""
     low = max(int(decodes), 1)
     beside = Batch.prefill(int(prompt), lengths.prompt)
     batches = [Batch.decode(n, lengths.context) + beside for n in (low, low + 1)]
@@ -78,11 +78,11 @@ def step_us(
 
 @dataclass(frozen=True)
 class Guard:
-    """Batches of given numbers of decodes, with and without prompts.
+    """Batches of given numbers of decodes and prompts, whose errors a fit limits.
 
     Attributes:
         batches: BLIS's features and the surrogate's step times of the batches.
-        shapes: Decodes, prompts and tokens of each prompt of each batch.
+        shapes: Decodes, prompts and tokens per prompt of each batch, ``[batches, 3]``.
     """
 
     batches: Timed
@@ -99,15 +99,15 @@ class Guard:
         return self.take((prompts >= least) & (prompts <= most))
 
     def take(self, rows: Bool[np.ndarray, " batches"]) -> Guard:
-        """Return the batches of some rows."""
+        """Return the batches at a mask of rows."""
         return Guard(self.batches[np.flatnonzero(rows)], self.shapes[rows])
 
 
 def guard(latency: linear_latency.LinearLatency, lengths: Lengths) -> Guard:
-    """Return batches of one decode to as many as may run.
+    """Return batches from one decode to the maximum number of running requests.
 
-    Contexts are half, 1.25 times and three times a prompt. Each batch exists without a prompt, with
-    one, which is cut to a step's tokens, and with up to ``MOST_PROMPTS`` whole ones that fit.
+    Contexts are 0.5, 1.25 and 3 times a prompt's length. Each batch occurs without a prompt, with
+    one prompt, which is cut to the token budget, and with up to ``MOST_PROMPTS`` whole prompts.
     """
     prompt = lengths.prompt
     longest, recipe = max_model_len(latency.deployment) - 1, latency.deployment.recipe

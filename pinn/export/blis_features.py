@@ -1,4 +1,4 @@
-"""BLIS's own features, and coefficients projected on them."""
+"""BLIS's own step features, and coefficients fitted to them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pinn.simulator import run, state
 
 # BLIS's eleven basis functions as in its Go code, with its simplifications.
 #
-# The dispatch of experts is that of BLIS's default back end; others multiply it by top-k.
+# Expert dispatch is that of BLIS's default back end; other back ends multiply it by top-k.
 
 #: Name of a basis function -> unit of its coefficient, in the order of ``--beta-coeffs``.
 BASIS: dict[str, str] = {
@@ -44,7 +44,8 @@ class BlisSums:
         decode_requests: T_d, number of decodes.
         decode_context: C, sum of the decodes' ProgressIndex.
         requests: B, number of requests.
-        prompt_reach: Sum over prefills of t (S + t / 2), with t new tokens and S the whole prompt.
+        prompt_reach: Sum over prefills of t (S + t / 2), where t is the number of new tokens and S
+            the prompt's length.
     """
 
     prefill_tokens: Counts
@@ -57,7 +58,7 @@ class BlisSums:
     def of(cls, sums: BatchSums, decode_context: Counts, prompt_reach: Counts) -> BlisSums:
         """Return the sums of batches of one data-parallel replica.
 
-        A decode's own token is a key of its step, but not yet progress.
+        The context of a step includes a decode's new token, but its ProgressIndex does not.
         """
         progress = decode_context - sums.decode_requests
         return cls(sums.prefill_tokens, sums.decode_requests, progress, sums.requests, prompt_reach)
@@ -68,9 +69,9 @@ class BlisSums:
 
 
 def recorded_sums(steps: run.StepRecords) -> BlisSums:
-    """Return the sums of simulated steps, each of the mean data-parallel replica.
+    """Return the sums of simulated steps, averaged over data-parallel replicas.
 
-    Contexts are those of the slowest one, as often as all have its decodes and prompt tokens.
+    Contexts are those of the slowest replica, as if all replicas had its decodes and prompt tokens.
     """
     slowest, mean = steps.sums, steps.shared_sums
     own = BlisSums.of(slowest, steps["decode_context"], steps[state.PROMPT_REACH])
@@ -87,11 +88,11 @@ def _times(mean: Counts, own: Counts) -> Counts:
 
 
 def blis_features(m: BlisModel, s: BlisSums) -> Float[np.ndarray, "batches basis"]:
-    """Return the basis functions X of batches, times in microseconds.
+    """Return the basis functions X of batches; times are in microseconds.
 
     Args:
         m: Numbers of the deployment that BLIS uses.
-        s: Sums of batches, of all data-parallel replicas together.
+        s: Sums of batches, over all data-parallel replicas.
     """
     tp, dp, group = m.tensor_parallel, m.data_parallel, m.tensor_parallel * m.data_parallel
     flop_per_us, bytes_per_us = m.peak_tflops * 1e6, m.bandwidth_tb_s * 1e6
@@ -132,27 +133,29 @@ def blis_features(m: BlisModel, s: BlisSums) -> Float[np.ndarray, "batches basis
 def blis_step_us(
     features: Float[np.ndarray, "batches basis"], beta: Float[np.ndarray, " basis"]
 ) -> Float[np.ndarray, " batches"]:
-    """Return BLIS's step time: the sum of beta x X, cut to whole microseconds, at least 1."""
+    """Return BLIS's step time: the sum of beta x X, truncated to whole microseconds, at least 1."""
     return np.maximum(np.trunc(features @ beta), 1.0)
 
 
-# Fit of BLIS's formula: the vector closest to the surrogate over given batches.
+# Fit of BLIS's formula: the coefficients closest to the surrogate over given batches.
 
 #: Terms that do not depend on the batch. The constant part of a step is fitted to ``step`` alone: a
-#: fit cannot tell the constants apart, and ``weights`` depends on the bytes per weight that BLIS
+#: fit cannot distinguish the constants, and ``weights`` depends on the bytes per weight that BLIS
 #: assumes.
 CONSTANTS = ("weights", "layer", "interleaved_moe_layer")
 
 _PROMPTS, _REQUESTS = (list(BASIS).index(name) for name in ("prefill_compute", "request"))
 _FITTED = np.array([name not in CONSTANTS for name in BASIS])
-#: Share of a batch's time predicted by the others' fit below which the batch counts as stalled.
+#: Ratio of predicted to simulated time below which a batch counts as stalled, by a fit to all
+#: batches.
 _STALLED = 0.5
-#: Batches of a load that are fitted: twice as many move no median error by 0.02 percentage points.
+#: Maximum number of a load's batches to fit. Twice as many change every median error by less than
+#: 0.02 percentage points.
 _ROWS = 400
-#: Largest relative errors of the summed time of all batches, the same over their requests, and the
-#: summed time of all batches with a prompt.
+#: Maximum relative errors of summed step times: over all batches, weighted by requests, and over
+#: batches with a prompt.
 _SUMS = (0.01, 0.01, 0.02)
-#: Weights of errors beyond these limits, relative to a mean error.
+#: Weights of errors beyond the limits of the sums, relative to a mean error.
 _BEYOND_SUMS = (1000.0, 30.0, 10.0)
 
 
@@ -161,8 +164,8 @@ class Timed:
     """Features and step times of batches.
 
     Attributes:
-        features: BLIS's basis functions of each batch.
-        step_us: The surrogate's step time of each batch.
+        features: BLIS's basis functions of each batch, ``[batches, basis]``.
+        step_us: The surrogate's step time of each batch, microseconds.
     """
 
     features: Float[np.ndarray, "batches basis"]
@@ -173,22 +176,22 @@ class Timed:
 
     @property
     def relative(self) -> Float[np.ndarray, "batches basis"]:
-        """Return the features over the step time: a vector is right where its product is 1."""
+        """Return the features over the step time: their product with exact coefficients is 1."""
         return self.features / self.step_us[:, None]
 
     def errors(self, beta: Float[np.ndarray, " basis"]) -> Float[np.ndarray, " batches"]:
-        """Return BLIS / surrogate - 1 of each batch."""
+        """Return the relative error BLIS / surrogate - 1 of each batch."""
         return blis_step_us(self.features, beta) / self.step_us - 1
 
 
 @dataclass(frozen=True)
 class Limited:
-    """Batches whose errors shall not exceed a limit, where the formula can reach that.
+    """Batches whose errors should not exceed a limit, as far as the formula allows.
 
     Attributes:
         batches: Features and step times of the batches.
-        limit: Largest absolute relative error.
-        weight: Weight of the largest error beyond the limit, relative to a mean error.
+        limit: Maximum absolute relative error.
+        weight: Weight of the maximum error beyond the limit, relative to a mean error.
     """
 
     batches: Timed
@@ -198,13 +201,13 @@ class Limited:
 
 @dataclass(frozen=True)
 class Projection:
-    """Fitted vector of coefficients, with its errors.
+    """Fitted coefficient vector, with its errors.
 
     Attributes:
         beta: Values for ``--beta-coeffs``, in the order of ``BASIS``.
-        zeroed: Names of basis functions that occur in the batches but have coefficient 0, constants
-            not included.
-        errors: |BLIS - surrogate| / surrogate of batches that were not fitted.
+        zeroed: Names of basis functions that occur in the batches but have coefficient 0, except
+            constants.
+        errors: Relative errors |BLIS - surrogate| / surrogate of batches that were held out.
     """
 
     beta: Float[np.ndarray, " basis"]
@@ -213,16 +216,16 @@ class Projection:
 
     @property
     def median_error(self) -> float:
-        """Return the median absolute relative difference."""
+        """Return the median absolute relative error."""
         return float(np.median(self.errors))
 
 
 def project(batches: Timed, guards: Sequence[Limited] = ()) -> Projection:
-    """Fit every second batch, and evaluate the fit on the others.
+    """Fit every second batch, and evaluate the fit on the remaining batches.
 
     Args:
         batches: Batches of a load.
-        guards: Further batches, whose errors are limited.
+        guards: Additional batches, whose errors are limited.
     """
     beta = fit(batches[::2], guards)
     occurs = (batches.features.max(0) > 0) & _FITTED
@@ -231,14 +234,14 @@ def project(batches: Timed, guards: Sequence[Limited] = ()) -> Projection:
 
 
 def fit(batches: Timed, guards: Sequence[Limited] = ()) -> Float[np.ndarray, " basis"]:
-    """Return the non-negative vector with the least mean relative error that keeps the load's time.
+    """Return the non-negative coefficients with the lowest mean relative error within limits.
 
-    The surrogate's step time is curved where BLIS's formula is straight. A line that is right for
-    most batches has errors for the others, which least absolute deviations tolerate. The engine's
-    time is the sum of all batches, end-to-end latencies that over the requests in them, and times
-    to first token that of batches with a prompt. So the error of each of these sums is limited, and
-    the error of each batch of a guard. Limits that no vector can meet are exceeded as little as
-    possible. All this is one linear program.
+    The surrogate's step time is curved where BLIS's formula is linear. A line that is accurate for
+    most batches has errors at some others, which least absolute deviations tolerate. Three sums of
+    step times are limited to small relative errors: over all batches (the engine's time), weighted
+    by requests (E2E latency), and over batches with a prompt (TTFT). The error of each batch of a
+    guard is limited, too. Limits that cannot be met are exceeded as little as possible. The fit is
+    one linear program.
     """
     size = np.linalg.norm(batches.relative, axis=0)
     used = (size > 0) & _FITTED
@@ -262,16 +265,16 @@ def least_deviations(
     weights: Sequence[float],
     least: Float[np.ndarray, " used"] | None = None,
 ) -> Float[np.ndarray, " used"]:
-    """Return the vector whose rows differ least from 1 beyond their limits.
+    """Return coefficients that minimize the weighted excess of |row . coefficients - 1|.
 
     Args:
         limited: Tuples of rows, their allowed distance from 1, and the index of each row's excess;
             rows with the same index share one excess.
         weights: Weight of an excess of each tuple.
-        least: Smallest value of each component; 0 by default.
+        least: Minimum of each coefficient; 0 by default.
     """
     counts = [int(which.max()) + 1 for _, _, which in limited]
-    # One column for each excess, for the rows that share it.
+    # The program has one column per excess; rows with the same index share it.
     firsts = np.cumsum([0, *counts])
     which = np.concatenate([first + at for first, (_, _, at) in zip(firsts, limited, strict=False)])
     shared = np.eye(firsts[-1])[which]
@@ -292,11 +295,10 @@ def least_deviations(
 def _sums(
     rows: Float[np.ndarray, "batches used"], batches: Timed
 ) -> Float[np.ndarray, "sums used"]:
-    """Return the time of all batches, over their requests, and of those with a prompt.
+    """Return rows for summed times: of all batches, weighted by requests, and with a prompt.
 
-    Each is relative to the surrogate's.
-
-    Batches that take far longer than a least-squares fit predicts are left aside, unless all do.
+    Each row is relative to the surrogate's sum, so an exact fit gives 1. Batches that take far
+    longer than a least-squares fit predicts are omitted, unless all batches do.
     """
     q, r = np.linalg.qr(rows)
     squares, _ = nnls(r, q.sum(0))

@@ -1,4 +1,4 @@
-"""Folders of configurations for an unmodified BLIS, and a summary of them."""
+"""Folders of configurations for an unmodified BLIS, and a summary table."""
 
 import re
 import shlex
@@ -18,11 +18,11 @@ from pinn.export.configured import Configured, engine_release
 from pinn.simulator.workloads.load import load_workload
 from pinn.simulator.workloads.workload import Workload
 
-#: State of BLIS for which the files are written.
-BLIS_STATE = "inference-sim up to f90a1e3a of 2026-08-22; later ones take --target kernel"
+#: Versions of BLIS for which the files are written.
+BLIS_STATE = "inference-sim up to f90a1e3a of 2026-08-22; later versions need --target kernel"
 Vectors = Sequence[blis_vectors.BlisVector]
 ALPHA = ("alpha_arrival_us", "alpha_completion_us", "alpha_output_token_us")
-#: Default of the largest accepted error of a batch.
+#: Default of the maximum accepted relative error of a step time.
 WORST_ERROR = 0.25
 
 _TEMPLATE = Path(__file__).with_name("blis_run.sh")
@@ -30,7 +30,7 @@ _PICK = Path(__file__).with_name("blis_pick.awk")
 
 
 def coefficients_yaml(vector: blis_vectors.BlisVector, facts: dict[str, object]) -> str:
-    """Return a file for ``--defaults-filepath``; facts are comments: BLIS refuses unknown keys."""
+    """Return a file for ``--defaults-filepath``, with facts as comments (no key may be unknown)."""
     comments = [f"# {name}: {json_text(value)}" for name, value in facts.items()]
     beta = ", ".join(repr(value) for value in vector.projection.beta.tolist())
     alpha = ", ".join(repr(value) for value in vector.alpha)
@@ -39,7 +39,7 @@ def coefficients_yaml(vector: blis_vectors.BlisVector, facts: dict[str, object])
 
 
 def vector_facts(vector: blis_vectors.BlisVector) -> dict[str, object]:
-    """Return the description of a vector: its error, and its errors under other loads."""
+    """Return facts of a coefficient vector: its load, and its errors under this and other loads."""
     low, high = vector.taken
     facts: dict[str, object] = {
         "load": vector.load,
@@ -48,12 +48,12 @@ def vector_facts(vector: blis_vectors.BlisVector) -> dict[str, object]:
         "zeroed": list(vector.projection.zeroed),
         "decodes": f"{vector.decodes:.1f} per step on average; valid for {low:.1f} to {high:.1f}",
         "worst_batches": {kind: str(batch) for kind, batch in vector.kinds.items()},
-        "prompts": f"up to {vector.prompts} at once, except in one of a hundred steps with prompts",
+        "prompts": f"up to {vector.prompts} per step, in 99 % of the steps with prompts",
     }
     if vector.shared:
         facts["shared_prompts"] = (
-            f"of this load save {100 * vector.shared:.1f} % of its steps' time, which is in the "
-            "coefficients: they are too short for prompts unlike each other"
+            f"of this load save {100 * vector.shared:.1f} % of its steps' time, which the "
+            "coefficients include: without shared prompts, their step times are too short"
         )
     for name, errors, sign in (
         ("step", vector.step_errors, ""),
@@ -73,7 +73,7 @@ def folder_name(configured: Configured, row: int) -> str:
 
 
 def file_name(text: str) -> str:
-    """Return a text with only characters that are safe in file names and a shell."""
+    """Return a text with only characters that are safe in file names and in a shell."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text)
 
 
@@ -85,11 +85,11 @@ def write_configuration(
     out: Path,
     worst_error: float = WORST_ERROR,
 ) -> None:
-    """Write a configuration's folder, each file whole; ``run.sh`` comes last.
+    """Write a configuration's folder, each file atomically and ``run.sh`` last.
 
-    The files are ``config.json``; ``hardware.json``; ``loads.csv`` with the vectors of all loads
-    that the configuration can sustain; ``coefficients.yaml`` with the vector of all loads together;
-    and ``pick.awk``, by which ``run.sh`` finds the vector of a given load.
+    The files are ``config.json``; ``hardware.json``; ``loads.csv`` with the coefficient vectors of
+    all loads that the configuration can sustain; ``coefficients.yaml`` with the vector for all
+    loads together; and ``pick.awk``, by which ``run.sh`` finds the vector for a given load.
 
     Args:
         configured: Configurations with coefficients.
@@ -97,7 +97,7 @@ def write_configuration(
         vectors: Vectors as ``blis_vectors`` returns them.
         kv_blocks: Number of blocks as ``blis_kv_blocks`` returns it.
         out: Parent of the configurations' folders.
-        worst_error: Error beyond which ``run.sh`` uses the vector of all loads only on request.
+        worst_error: Maximum error at which ``run.sh`` uses the vector for all loads unasked.
     """
     deployment = configured.deployments[row]
     folder = out / folder_name(configured, row)
@@ -142,7 +142,7 @@ def run_script(
         if v.overloaded
     ]
     return _TEMPLATE.read_text().format(
-        title=f"{deployment.model.name} on {deployment.gpu.name} as its coefficients have it",
+        title=f"{deployment.model.name} on {deployment.gpu.name}",
         engine=engine_release(deployment),
         checkpoint=str(configured.provenance.get("checkpoint_sha256", ""))[:16],
         state=BLIS_STATE,
@@ -162,7 +162,7 @@ def _error(batch: blis_vectors.WorstBatch | None) -> float | None:
 
 
 def vector_row(v: blis_vectors.BlisVector) -> dict[str, object]:
-    """Return a line of ``loads.csv``: the vector by name, its load, and its errors."""
+    """Return a line of ``loads.csv``: the coefficients by name, their load and their errors."""
     replicas, beta = v.replicas, v.projection.beta.tolist()
     return {
         "load": v.load,
@@ -187,7 +187,7 @@ def vector_row(v: blis_vectors.BlisVector) -> dict[str, object]:
 
 
 def write_summary(configured: Configured, vectors: Mapping[int, Vectors], path: Path) -> None:
-    """Write the lines of all folders to one table."""
+    """Write the lines of all folders' ``loads.csv`` to one table."""
     rows = [
         {"folder": folder_name(configured, row)} | vector_row(v)
         for row, found in vectors.items()
@@ -196,20 +196,20 @@ def write_summary(configured: Configured, vectors: Mapping[int, Vectors], path: 
     tables.write_rows(rows, path)
 
 
-# Folders of many configurations, and what is printed about them.
+# Folders of many configurations, and their printed summary.
 
 
 def write_folders(
     configured: Configured, files: Sequence[Path], out: Path, worst_error: float, skip: bool
 ) -> None:
-    """Write the folder of each configuration and a summary, and print their names and errors.
+    """Write a folder for each configuration and a summary, and print their names and errors.
 
     Args:
         configured: Configurations with coefficients.
-        files: Files of loads that the configurations will serve, beside the steady ones.
+        files: Load files that the configurations will serve, in addition to the steady loads.
         out: Parent of the configurations' folders.
-        worst_error: Largest accepted relative error of a step's time.
-        skip: Whether configurations that cannot be exported are skipped.
+        worst_error: Maximum accepted relative error of a step time.
+        skip: Whether to skip configurations that cannot be exported.
 
     Raises:
         PinnError: If a load cannot be read or named, or a configuration cannot be exported.
@@ -228,7 +228,7 @@ def write_folders(
 
 
 def _named_loads(files: Sequence[Path]) -> list[Workload]:
-    """Return the loads of files, under names that are safe in file names and a shell."""
+    """Return the loads of files, named with characters that are safe in file names and a shell."""
     loads = [load_workload(path) for path in files]
     loads = [replace(load, name=file_name(load.name)) for load in loads]
     counts = Counter([blis_vectors.MIX, *(load.name for load in loads)])
@@ -237,7 +237,7 @@ def _named_loads(files: Sequence[Path]) -> list[Workload]:
     if twice is not None:
         raise PinnError(
             f"--workload: the name {twice!r} is already used by another load, a steady load or "
-            f"the mix of all loads ({blis_vectors.MIX}), and files are named after loads: rename "
+            f"the mix of all loads ({blis_vectors.MIX}), but loads need distinct names: rename "
             "the file"
         )
     return loads
@@ -254,9 +254,9 @@ def _write_folder(
     worst = blis_vectors.worst_taken(vectors)
     if abs(worst.worst.error) > worst_error:
         raise PinnError(
-            f"the error of BLIS's formula would be {worst.worst} with the coefficients of "
-            f"{worst.load}, more than --worst-error {worst_error:g}: raise that limit, or use the "
-            "Go adapter with 'pinn export table', which has no such error"
+            f"the error of BLIS's formula would be {worst.worst} with the coefficients for "
+            f"{worst.load}, more than --worst-error {worst_error:g}: raise --worst-error, or use "
+            "the Go adapter with 'pinn export table', which has no such error"
         )
     write_configuration(configured, row, vectors, blocks, out, worst_error)
     print(folder_name(configured, row))

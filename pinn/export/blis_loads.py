@@ -1,4 +1,4 @@
-"""Loads that BLIS's vectors are fitted to, simulated: their batches and their waiting times."""
+"""Simulated loads that BLIS's coefficients are fitted to: their batches and delays."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,26 +20,26 @@ from pinn.surrogate.group_features import group_features
 from pinn.surrogate.step_features import step_time
 from pinn.units import MICROSECOND
 
-#: Batches kept of each load, evenly over its steps.
+#: Maximum number of batches kept of each load, evenly spaced over its steps.
 BATCHES = 20_000
-#: Share of requests above which a load is overloaded, if that many wait longer than a step for a
-#: place in the batch, or lose theirs. Their times then follow the queue, not the steps.
+#: Share of requests above which a load is overloaded, if so many wait longer than a step for a
+#: place in the batch, or are preempted. Latencies then depend on the queue, not on step times.
 WAITING = 0.005
-#: Decodes of the first load; ratio of decodes from one load to the next; share of the saturating
-#: rate that the last load but one sends.
+#: Decodes of the first load; ratio of decodes from one load to the next; and request rate of the
+#: last load but one, as a share of the saturating rate.
 _FIRST, _APART, _LAST = 0.7, 1.4, 0.95
-#: Numbers of decodes among which the last is looked for.
+#: Number of candidates for the decodes of the last load.
 _TRIED = 24
 _NAME = "decodes-"
-#: Limits of the uniform distribution of lengths, over their mean.
+#: Limits of the uniform distribution of lengths, relative to their mean.
 _LENGTHS = (0.5, 1.5)
-#: Requests of a load, and further ones per request in flight.
+#: Number of requests of a load: a constant, and an addition per request in flight.
 _REQUESTS, _EACH = 50, 8
 
 
 @dataclass(frozen=True)
 class Seen:
-    """Observed batches and delays of a deployment under one load.
+    """Simulated batches and delays of a deployment under one load.
 
     Attributes:
         load: Name of the load, or ``mix``.
@@ -47,14 +47,14 @@ class Seen:
         mean_step_us: Mean step time over all steps.
         lengths: Mean prompt and output tokens of a request.
         decodes: Decodes in a step of one replica, averaged over the requests that decode.
-        first_token_delay_us: Part of the time to first token that BLIS's own simulation of queue
-            and steps does not cover.
-        ttft_us: Median time to first token.
-        prompts: Most prompts in a step, except in one of a hundred steps with prompts.
-        output_per_s: Tokens per second of the decodes that the load keeps running, without the time
-            of prompts, of all replicas.
-        overloaded: Whether the requests queue up.
-        shared: Share of the steps' time that is saved by prompts which decodes have in common.
+        first_token_delay_us: Part of TTFT that BLIS's own simulation of queue and steps does not
+            include.
+        ttft_us: Median TTFT.
+        prompts: Maximum number of prompts in a step, except in 1 % of the steps with prompts.
+        output_per_s: Output tokens per second of the load's mean decodes, over all replicas and
+            without the time of prompts.
+        overloaded: Whether requests queue up.
+        shared: Share of the steps' time that is saved because decodes share cached prompts.
     """
 
     load: str
@@ -71,20 +71,20 @@ class Seen:
 
 
 def rate_per_s(latency: LinearLatency, lengths: Lengths, decodes: float) -> float:
-    """Return the requests per second that keep ``decodes`` in a step of one replica."""
+    """Return the requests per second that keep ``decodes`` in each replica's step."""
     alone = step_us(latency, decodes, lengths)
     prompt_us = step_us(latency, decodes, lengths, prompt=True) - alone
     return decodes / (lengths.output * alone + decodes * prompt_us) / MICROSECOND
 
 
 def _output_per_s(latency: LinearLatency, lengths: Lengths, decodes: float) -> float:
-    """Return the tokens per second of ``decodes`` in a step of each replica, without prompts."""
+    """Return output tokens per second of ``decodes`` in each replica's step, without prompts."""
     replicas = latency.deployment.recipe.data_parallel_size
     return decodes * replicas / (step_us(latency, max(decodes, 1.0), lengths) * MICROSECOND)
 
 
 def most_decodes(latency: LinearLatency, lengths: Lengths) -> int:
-    """Return the most requests in a step of one replica, by places in batch and KV cache."""
+    """Return the maximum number of requests in one replica's step, by batch size and KV cache."""
     deployment = latency.deployment
     layout = kv_layout(deployment, EngineSpec())
     held = layout.request_blocks(lengths.prompt + lengths.output, deployment.recipe.block_tokens)
@@ -92,14 +92,14 @@ def most_decodes(latency: LinearLatency, lengths: Lengths) -> int:
 
 
 def standard_decodes(latency: LinearLatency, lengths: Lengths) -> list[float]:
-    """Return decodes of steady loads, from one request at a time to saturation of a replica."""
+    """Return the decodes per step of the steady loads, from one request to near saturation."""
     most = most_decodes(latency, lengths)
     counts = np.unique(np.geomspace(1, most, _TRIED).astype(int))
-    # Steps beyond the largest graph may give fewer tokens than some below it.
+    # The maximum is accumulated, as steps beyond the largest CUDA graph may give lower rates.
     rates = np.maximum.accumulate([rate_per_s(latency, lengths, float(n)) for n in counts])
     last = max(float(np.interp(_LAST * rates[-1], rates, counts)), 2.0)
     apart = (_APART**i for i in range(1, 30))
-    # Names have whole numbers, and the first one is 1.
+    # Names use whole numbers, and the first load is named 1.
     between = [n for n in apart if n * _APART**0.5 < last and 1 < round(n) < round(last)]
     return [_FIRST, *between, last, *([float(most)] if most > last + 1 else [])]
 
@@ -107,7 +107,7 @@ def standard_decodes(latency: LinearLatency, lengths: Lengths) -> list[float]:
 def steady_load(latency: LinearLatency, lengths: Lengths, decodes: float) -> Workload:
     """Return a load that keeps ``decodes`` requests decoding in each replica.
 
-    Requests arrive at random; their lengths vary around ``lengths``, and their prompts differ.
+    Requests arrive at random. Their lengths vary around ``lengths``, and no prompts are shared.
     """
     replicas = latency.deployment.recipe.data_parallel_size
     rate = rate_per_s(latency, lengths, decodes) * replicas
@@ -117,24 +117,23 @@ def steady_load(latency: LinearLatency, lengths: Lengths, decodes: float) -> Wor
 
 
 def is_standard(name: str) -> bool:
-    """Return whether a name is that of a steady load."""
+    """Return whether a name is the name of a steady load."""
     return name.startswith(_NAME)
 
 
 def mean_lengths(loads: Sequence[Workload]) -> Lengths:
-    """Return the tokens of a mean request, with equal weight for each load."""
+    """Return the mean lengths of requests, with equal weight for each load."""
     prompt = np.mean([load.prompt_tokens.mean() for load in loads])
     output = np.mean([load.output_tokens.mean() for load in loads])
     return Lengths(round(float(prompt)), round(float(output)))
 
 
 def observe(latency: LinearLatency, workload: Workload) -> Seen:
-    """Simulate a load twice: as BLIS does, and as the surrogate's engine does.
+    """Simulate a load twice: with BLIS's scheduling, and with the surrogate's engine.
 
-    BLIS schedules a batch when the last one has ended, and its only delays are its alphas. Its
-    batches, queue and wait for the step in flight are therefore those of synchronous scheduling
-    with equal step times and alpha 0. The time to first token that the full simulation adds is the
-    delay to give to BLIS.
+    BLIS schedules a batch when the previous one has ended, and its only delays are its alphas. The
+    first simulation therefore uses synchronous scheduling, equal step times and alpha 0. The
+    additional TTFT of the second simulation is the delay that BLIS needs as its alpha.
 
     Raises:
         PinnError: If the deployment cannot serve the load.
@@ -168,9 +167,9 @@ def observe(latency: LinearLatency, workload: Workload) -> Seen:
 
 
 def _steady_steps(steps: StepRecords) -> StepRecords:
-    """Return the steps from the first to the last whose batch is among the fuller quarter.
+    """Return the steps from the first to the last with a batch in the top quarter by size.
 
-    Before and after them the batch fills and empties, unlike in a load that goes on.
+    Outside this range the batch fills or drains, unlike under a continuous load.
     """
     requests = steps.sums.requests
     full = np.flatnonzero(requests >= np.quantile(requests, 0.75))
@@ -178,26 +177,26 @@ def _steady_steps(steps: StepRecords) -> StepRecords:
 
 
 def _most_prompts(steps: StepRecords) -> int:
-    """Return the 99th percentile of prompts in steps with prompts, within a guard's range."""
+    """Return the 99th percentile of prompts in steps with prompts, at most ``MOST_PROMPTS``."""
     prompts = steps.sums.prefill_requests
     if not prompts.any():
         return 1
-    # The lower of two neighbours: of fewer than a hundred such steps, the fullest is chance.
+    # The lower neighbour is used: among fewer than a hundred steps, the maximum is mere chance.
     found = np.quantile(prompts[prompts > 0], 0.99, method="lower")
     return int(min(found, MOST_PROMPTS))
 
 
 def is_overloaded(run: Run) -> bool:
-    """Return whether requests queue up for a place in the batch, or lose it to others."""
+    """Return whether too many requests wait for a place in the batch, or are preempted."""
     wait_s = run.requests.scheduled_s - run.requests.queued_s
     waited = wait_s > run.steps["duration_s"].mean()
     return float((waited | (run.requests.preemptions > 0)).mean()) > WAITING
 
 
 def _first_token_delay_s(blis: RequestRecords, whole: RequestRecords, overloaded: bool) -> float:
-    """Return the median missing delay over requests; under overload, without time in the queue.
+    """Return the median missing TTFT in seconds; under overload, without queue time.
 
-    Two queues of seconds differ by more than the delay in question.
+    Under overload, queue times of the two simulations differ by more than the missing delay.
     """
     if not overloaded:
         return float(np.nanmedian(whole.ttft_s - blis.ttft_s))
@@ -207,7 +206,7 @@ def _first_token_delay_s(blis: RequestRecords, whole: RequestRecords, overloaded
 
 
 def _shared(latency: LinearLatency, steps: StepRecords) -> float:
-    """Return the share of time that steps would add if no decode reused keys in cache."""
+    """Return the relative time that steps would add if no decodes shared cached keys."""
     saved, whole = (
         step_time(group_features(latency.deployment, sums, steps.shared_sums), latency.beta).sum()
         for sums in (steps.sums, steps.whole_sums)
@@ -216,17 +215,17 @@ def _shared(latency: LinearLatency, steps: StepRecords) -> float:
 
 
 def observe_steady(latency: LinearLatency, lengths: Lengths) -> list[Seen]:
-    """Return the observations of steady loads of given lengths, from few decodes to many."""
+    """Return simulations of the steady loads with given lengths, from few decodes to many."""
     found = []
     for decodes in standard_decodes(latency, lengths):
         one = observe(latency, steady_load(latency, lengths, decodes))
-        # The rate decides which load a specification takes, not the batches that its requests see.
+        # run.sh picks a load by its request rate, not by the batches that its requests meet.
         rate = _output_per_s(latency, lengths, decodes)
-        # Some requests of the last load wait for a place: that is how saturation shows.
+        # Some requests of the last load wait for a place, as it is near saturation.
         found.append(replace(one, lengths=lengths, output_per_s=rate, overloaded=False))
     return sorted(found, key=lambda one: one.decodes)
 
 
 def evenly(values: Float[np.ndarray, " values"], count: int) -> Int[np.ndarray, " kept"]:
-    """Return ``count`` positions among values, evenly spaced from first to last."""
+    """Return ``count`` indices into values, evenly spaced from first to last."""
     return np.linspace(0, len(values) - 1, min(count, len(values))).astype(int)

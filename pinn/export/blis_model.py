@@ -1,4 +1,4 @@
-"""A deployment's model and engine as BLIS configures them."""
+"""Model and engine of a deployment as BLIS configures them."""
 
 import re
 from collections.abc import Mapping
@@ -15,7 +15,8 @@ from pinn.specs.precision import ACTIVATION_BYTES
 
 # Inputs of the Go simulator BLIS: its numbers of a model, a GPU and a configuration.
 #
-# They follow its code of August 2026. Its simplifications are kept, because its step time has them.
+# The numbers follow BLIS's code of August 2026, including its simplifications, as its step time
+# contains them.
 
 
 @dataclass(frozen=True)
@@ -26,19 +27,19 @@ class BlisModel:
         layers: L, number of layers.
         hidden_size: d, width of the residual stream.
         heads: h, number of attention heads.
-        kv_heads: At least one per GPU, since BLIS panics where TP does not divide them and vLLM
-            replicates fewer ones. For MLA as many as heads, as in its configs.
+        kv_heads: Number of KV heads, at least one per GPU: BLIS panics if TP does not divide them,
+            and vLLM replicates fewer heads. For MLA it equals ``heads``, as in its configs.
         expert_width: f_m, width of one routed expert; 0 for a dense model.
         dense_width: f_d, width of a dense feed-forward layer.
         shared_width: f_s, width of all shared experts together.
         experts: N, number of routed experts; 0 for a dense model.
         top_k: k, experts per token.
-        interleave: s, dense layers between two of routed experts.
+        interleave: s, number of dense layers between two MoE layers.
         weight_bytes: w, bytes per weight.
         activation_bytes: a, bytes per activation.
         tensor_parallel: tp, tensor-parallel size.
         data_parallel: dp, data-parallel size.
-        peak_tflops: Dense peak of the format that BLIS picks, TFLOP/s.
+        peak_tflops: Dense peak of the number format that BLIS picks, TFLOP/s.
         bandwidth_tb_s: Bandwidth of the device memory, TB/s.
     """
 
@@ -61,12 +62,12 @@ class BlisModel:
 
     @property
     def head_dim(self) -> int:
-        """Return the width of a head, d div h; an explicit head_dim is ignored."""
+        """Return the width of a head, floor(d / h); BLIS ignores an explicit head_dim."""
         return self.hidden_size // self.heads
 
     @property
     def moe_layers(self) -> int:
-        """Return L_m: every layer of a mixture of experts, or one in s + 1."""
+        """Return L_m, the number of MoE layers: all layers, or one in s + 1."""
         if not self.experts:
             return 0
         return self.layers // (self.interleave + 1) if self.interleave else self.layers
@@ -81,35 +82,35 @@ def check_expressible(deployment: Deployment) -> None:
     """Check that BLIS accepts and can express a deployment.
 
     Raises:
-        PinnError: If it does not; the message has BLIS's reason and a remedy.
+        PinnError: If BLIS does not; the message has the reason and a remedy.
     """
     model, recipe = deployment.model, deployment.recipe
     if not model.is_plain:
         raise PinnError(
             "BLIS's step time formula covers plain attention in layers of one "
-            f"shape only, and {model.name} has other layers "
+            f"shape only, but {model.name} has other layers "
             f"({models.mixer_names(model)}): export a table for the Go adapter "
             "with 'pinn export table'"
         )
     if recipe.data_parallel_size > 1 and model.moe is None:
         raise PinnError(
             f"BLIS does not accept --dp {recipe.data_parallel_size} for "
-            f"{model.name}: dp > 1 needs routed experts. Simulate the replicas of "
-            "a dense model as separate servers: export data_parallel_size 1 and "
-            "send each simulated server its share of the requests"
+            f"{model.name}, as dp > 1 needs routed experts: export "
+            "data_parallel_size 1, simulate each replica as a separate server, and "
+            "send it its share of the requests"
         )
     if recipe.pipeline_parallel_size > 1:
         raise PinnError(
-            "BLIS does not simulate pipeline parallelism, and would run the "
-            f"{recipe.pipeline_parallel_size} of {model.name} one after another: "
-            "export tensor_parallel_size instead of pipeline_parallel_size, or "
-            "use the Go adapter"
+            "BLIS does not simulate pipeline parallelism, but "
+            f"pipeline_parallel_size is {recipe.pipeline_parallel_size} for "
+            f"{model.name}: use tensor_parallel_size instead, or the Go adapter "
+            "with 'pinn export table'"
         )
     if recipe.speculation is not None:
         raise PinnError(
             "BLIS decodes one token per request and step, but "
-            f"{recipe.speculation.method} verifies several: leave "
-            "speculative_config out, or use 'pinn simulate', or the Go package "
+            f"{recipe.speculation.method} verifies several: remove "
+            "speculative_config, or use 'pinn simulate', or the Go package "
             "with 'pinn export table'"
         )
 
@@ -120,12 +121,12 @@ def blis_model(deployment: Deployment) -> BlisModel:
     moe, attention = model.moe, model.layer_groups[0].attention
     assert isinstance(attention, models.Attention)
     weights = model.precisions.experts if moe else model.precisions.dense_ffn
-    # BLIS counts the element alone, without scales.
+    # BLIS counts only the element, without scales.
     weight_bytes = int(2 * weights.bytes_per_weight) / 2
     grouped = isinstance(attention, models.AttentionSpec)
     kv_heads = attention.kv_heads if grouped else attention.heads
     dense = [g.ffn.width for g in model.layer_groups if isinstance(g.ffn, models.DenseFfnSpec)]
-    # BLIS takes the FP8 rate only where a weight takes one byte and the GPU has one.
+    # BLIS uses the FP8 rate only if a weight has one byte and the GPU has an FP8 rate.
     fp8 = deployment.gpu.peak_flop_per_s.get("fp8") if weight_bytes == 1 else None
     return BlisModel(
         layers=model.layers,
@@ -137,7 +138,7 @@ def blis_model(deployment: Deployment) -> BlisModel:
         shared_width=moe.shared_width if moe else 0,
         experts=moe.experts if moe else 0,
         top_k=max(moe.top_k, 1) if moe else 1,
-        # The first few dense layers of DeepSeek-like models are no pattern: BLIS counts none.
+        # BLIS ignores the few dense layers at the start of DeepSeek-like models.
         interleave=model.layers // model.moe_layers - 1 if moe else 0,
         weight_bytes=weight_bytes,
         activation_bytes=ACTIVATION_BYTES,
@@ -150,10 +151,11 @@ def blis_model(deployment: Deployment) -> BlisModel:
 
 # Files of a deployment for BLIS: config.json, the hardware file and flags of the KV cache.
 #
-# All keys that BLIS reads are written, and no others, so that it does not have to guess. Its step
-# time uses these shapes and bytes, on which the exported coefficients depend.
+# All keys that BLIS reads are written, and no others, so that BLIS does not guess. Its step time
+# uses these shapes and bytes, and the exported coefficients depend on them.
 
-#: Parts of a model's name from which BLIS takes bytes per weight if the config does not state them.
+#: Parts of a model's name from which BLIS infers bytes per weight if the config does not state
+#: them.
 _FORMAT_IN_NAME = re.compile(r"(?:^|[./_-])(?:w\d+a16|fp8)(?:$|[./_-])", re.IGNORECASE)
 #: GPU names in BLIS's own hardware file, which are preferred to other names.
 _BLIS_GPUS = ("H100", "A100-SXM", "A100-80", "L40S")
@@ -162,9 +164,9 @@ _BLIS_GPUS = ("H100", "A100-SXM", "A100-80", "L40S")
 def blis_config(deployment: Deployment) -> dict[str, object]:
     """Return the config.json for ``--model-config-folder``.
 
-    Its bytes per weight are the deployment's, whatever the model's name says. ``intermediate_size``
-    is the experts' where no layer is dense, since BLIS refuses 0. ``hidden_act`` is the one that
-    BLIS knows for its gated layers; it does not affect step times.
+    Bytes per weight are the deployment's, whatever the model's name suggests. If no layer is dense,
+    ``intermediate_size`` is that of the experts, since BLIS rejects 0. ``hidden_act`` is a value
+    that BLIS knows for gated layers; it does not affect step times.
     """
     model, m = deployment.model, blis_model(deployment)
     attention = model.layer_groups[0].attention
@@ -208,18 +210,18 @@ def _experts(m: BlisModel) -> dict[str, int]:
 
 
 def blis_gpu_name(gpu: GpuSpec) -> str:
-    """Return the name for ``--hardware``: BLIS's own where it has the GPU, else the catalog's."""
+    """Return the name for ``--hardware``: BLIS's own if it has the GPU, else the catalog's."""
     return next((name for name in _BLIS_GPUS if name in gpu_aliases(gpu)), gpu.name)
 
 
 def blis_hardware(gpu: GpuSpec) -> dict[str, Mapping[str, float]]:
-    """Return the file for ``--hardware-config``: the GPU under every name without a blank."""
+    """Return the file for ``--hardware-config``: the GPU under each of its names without spaces."""
     names = [name for name in (gpu.name, *gpu_aliases(gpu)) if " " not in name]
     return {name: hardware_entry(gpu) for name in names}
 
 
 def hardware_entry(gpu: GpuSpec) -> Mapping[str, float]:
-    """Return a GPU as BLIS's hardware file describes it; step times do not use the two mfu."""
+    """Return a GPU's entry for BLIS's hardware file; step times do not use the two MFU values."""
     tflops = {kind: rate / 1e12 for kind, rate in gpu.peak_flop_per_s.items()}
     return {
         "TFlopsPeak": tflops["bf16"],
@@ -232,11 +234,11 @@ def hardware_entry(gpu: GpuSpec) -> Mapping[str, float]:
 
 
 def blis_kv_blocks(deployment: Deployment, request_tokens: int) -> int:
-    """Return the blocks for ``--total-kv-blocks``, of all data-parallel replicas, as BLIS counts.
+    """Return the value of ``--total-kv-blocks``: blocks of all data-parallel replicas.
 
-    Where every layer keeps every token, these are the simulator's own blocks. In a model with
-    windowed layers, tokens take several blocks, but only one in BLIS. The number of requests that
-    fit then depends on their length.
+    If every layer keeps every token, these are the simulator's own blocks. In a model with windowed
+    layers, a token needs several blocks, but only one in BLIS. The number of requests that fit then
+    depends on their length.
 
     Args:
         deployment: Deployment that is served.
@@ -252,10 +254,10 @@ def blis_kv_blocks(deployment: Deployment, request_tokens: int) -> int:
 
 
 def blis_flags(deployment: Deployment, kv_blocks: int) -> dict[str, str]:
-    """Return BLIS's flags of a deployment, except those that name files.
+    """Return BLIS's flags for a deployment, except those that name files.
 
-    BLIS steps all data-parallel replicas of a mixture of experts as one engine, which has the
-    requests and tokens of all of them.
+    BLIS simulates all data-parallel replicas of a MoE model as one engine with the requests and
+    tokens of all replicas.
     """
     recipe = deployment.recipe
     replicas = recipe.data_parallel_size

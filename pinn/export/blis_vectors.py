@@ -26,13 +26,13 @@ MIX = "mix"
 
 @dataclass(frozen=True)
 class WorstBatch:
-    """Batch in a vector's range with the largest error of BLIS.
+    """Batch with the largest error of BLIS within a coefficient vector's range.
 
     Attributes:
         error: Relative error, BLIS / surrogate - 1.
-        decodes: Decodes of the batch, in one replica.
-        prompts: Prompts beside the decodes.
-        prompt_tokens: Tokens of each prompt; 0 for none.
+        decodes: Number of decodes of the batch, in one replica.
+        prompts: Number of prompts in the batch.
+        prompt_tokens: Tokens of each prompt; 0 without prompts.
     """
 
     error: float
@@ -47,38 +47,38 @@ class WorstBatch:
 
 
 SEVERAL = "several prompts"
-#: Kinds of steps by their prompts, of which a load brings some at once, and others hardly ever.
+#: Types of steps by their number of prompts: none, one, several as usual for the load, or more.
 KINDS = "decodes alone", "one prompt", SEVERAL, "rarely so many prompts"
-#: Largest relative error of a guard's batches, where the formula can reach it: of decodes alone and
-#: of dense models, and of mixtures of experts with prompts.
+#: Maximum relative errors of a guard's batches, as far as the formula allows: without prompts or
+#: for dense models, and for MoE models with prompts.
 GUARD, _EXPERTS = 0.145, 0.245
-#: Standard deviations of the number of requests that arrive at random.
+#: Number of standard deviations by which randomly arriving requests may exceed a range of decodes.
 _CROWDED = 2.0
-#: Weights of the largest errors beyond that, relative to a mean error: with a prompt at most, and
-#: with as many as the load brings at once.
+#: Weights of the largest errors beyond the limits, relative to a mean error: with at most one
+#: prompt, and with several prompts.
 _BEYOND_FEW, _BEYOND_SEVERAL = 100.0, 30.0
 
 
 @dataclass(frozen=True)
 class BlisVector(Seen):
-    """Coefficients for BLIS of one configuration under one load, with what was observed of it.
+    """Coefficients for BLIS of one configuration under one load, with the load's simulation.
 
-    ``alpha[0]`` is right at the load's mean step. Savings of common prompts are in the
+    ``alpha[0]`` is exact at the load's mean step. Time saved by shared prompts is included in the
     coefficients.
 
     Attributes:
-        alpha: Values for ``--alpha-coeffs``: microseconds per request before queueing, once at
-            completion, per output token (0).
+        alpha: Values for ``--alpha-coeffs``, microseconds: per request before queueing, once at
+            completion, and per output token (0).
         projection: Beta with its error.
-        taken: Smallest and largest number of decodes for which ``run.sh`` uses the vector, alone or
-            with its neighbour.
-        kinds: Kind of step -> its batch with the largest error in that range.
-        prompt_us: Time that a prompt token adds to a step of ``decodes``, over all replicas.
-        arrival_prompt_us: Time that a prompt token, cached or not, adds before the queue.
-        replicas: Data-parallel replicas, which BLIS treats as one engine.
+        taken: Minimum and maximum number of decodes at which ``run.sh`` uses the vector, alone or
+            together with its neighbour.
+        kinds: Type of step -> its batch with the largest error in that range.
+        prompt_us: Microseconds that a prompt token adds to a step of ``decodes``, over all
+            replicas.
+        arrival_prompt_us: Microseconds that a prompt token, cached or not, adds before the queue.
+        replicas: Number of data-parallel replicas, which BLIS treats as one engine.
         step_errors: Load -> median |BLIS - surrogate| / surrogate of a step with this vector.
-        first_token_errors: Load -> excess of ``alpha[0]`` (negative if too small) over that load's
-            median time to first token.
+        first_token_errors: Load -> (``alpha[0]`` - delay of that load) / its median TTFT.
     """
 
     alpha: tuple[float, float, float]
@@ -93,17 +93,17 @@ class BlisVector(Seen):
 
     @property
     def worst(self) -> WorstBatch:
-        """Return the batch with the largest error, with a prompt at most.
+        """Return the batch with the largest error among those with at most one prompt.
 
-        Several prompts at once are told alone: each costs the same in BLIS's formula, while the
-        first one makes the engine launch kernels one by one and hit most experts.
+        Steps with several prompts are reported separately. In BLIS's formula all prompts cost the
+        same, but in the engine the first one causes eager launches and activates most experts.
         """
         few = (batch for batch in self.kinds.values() if batch.prompts < 2)
         return max(few, key=lambda batch: abs(batch.error))
 
     @property
     def several(self) -> WorstBatch | None:
-        """Return the batch with the largest error and several prompts, as many as at once."""
+        """Return the batch with the largest error among those with several prompts, if any."""
         return self.kinds.get(SEVERAL)
 
 
@@ -114,7 +114,7 @@ def latency_of(configured: Configured, row: int) -> LinearLatency:
 
 
 def typical_tokens(configured: Configured, row: int, workloads: Sequence[Workload]) -> int:
-    """Return prompt plus output tokens of a mean request of the loads, or of a steady one."""
+    """Return mean prompt plus output tokens of a request, over the loads or a steady load."""
     usual = request_lengths(latency_of(configured, row))
     lengths = mean_lengths(workloads) if workloads else usual[len(usual) // 2]
     return lengths.prompt + lengths.output
@@ -123,16 +123,16 @@ def typical_tokens(configured: Configured, row: int, workloads: Sequence[Workloa
 def blis_vectors(
     configured: Configured, row: int, workloads: Sequence[Workload] = ()
 ) -> list[BlisVector]:
-    """Return the vectors of a configuration: per load from few decodes to many, then for all.
+    """Return the vectors of a configuration: per load by increasing decodes, then for all loads.
 
-    Loads are steady ones from one request to near saturation, with short, usual and long prompts,
-    and the given ones. Given loads that the configuration cannot sustain do not enter the vector
-    for all.
+    Loads are the steady loads from one request to near saturation, with short, typical and long
+    prompts, and the given loads. Given loads that the configuration cannot sustain are omitted from
+    the vector for all loads.
 
-    ``alpha[0]`` is the time that the surrogate's engine adds to the time to first token, beyond the
-    queue, the step in flight and the steps that BLIS simulates. It is the median over a load's
-    requests; for all loads, the mean of these medians. ``alpha[2]`` is 0: BLIS would add it to each
-    ITL, but the API server processes a token while the engine makes the next.
+    ``alpha[0]`` is the time that the surrogate's engine adds to TTFT, beyond the queue, the step in
+    flight and the steps that BLIS simulates. It is the median over a load's requests; for all
+    loads, the mean of these medians. ``alpha[2]`` is 0: BLIS would add it to each ITL, but the API
+    server processes a token while the engine computes the next one.
 
     Args:
         configured: Configurations with coefficients.
@@ -149,7 +149,8 @@ def blis_vectors(
     kept = [*chain(*classes), *(one for one in given if not one.overloaded)]
     found = []
     for steady in classes:
-        # Between two loads both vectors are used, so each must be accurate up to its neighbours.
+        # Between two loads run.sh combines their vectors, so each must be accurate up to its
+        # neighbours.
         ends = [1.0, *(one.decodes for one in steady), most]
         guarded = guard(latency, steady[0].lengths)
         for one, low, high in zip(steady, ends, ends[2:], strict=False):
@@ -189,9 +190,9 @@ def _vector(
 def _guards(
     guarded: Guard, taken: tuple[float, float], prompts: int, *, dense: bool
 ) -> list[blis_features.Limited]:
-    """Return the batches whose errors a vector limits: with a prompt at most, and with several."""
-    # Step times of experts are too curved for one line through all of them. Random arrivals exceed
-    # the range at times; the vector of the fewest decodes also serves single requests.
+    """Return batches whose errors a fit limits: with no, one, and several prompts."""
+    # Step times of MoE models are too curved for one line through all batches. Random arrivals may
+    # exceed the range, and the vector with the fewest decodes also serves single requests.
     more = _CROWDED * taken[1] ** 0.5 if taken[0] > 1 else 0.0
     few = guarded if dense else guarded.within(taken[0], taken[1] + more)
     limit, asked = GUARD if dense else _EXPERTS, guarded.within(*taken)
@@ -208,11 +209,11 @@ def _guards(
 
 
 def _worst_batches(asked: Guard, prompts: int, beta: np.ndarray) -> dict[str, WorstBatch]:
-    """Return the batch with the largest error of each kind of step that occurs.
+    """Return type of step -> its batch with the largest error.
 
     Args:
         asked: Batches in the range of a vector.
-        prompts: Most prompts that its load brings at once.
+        prompts: Maximum number of prompts per step of the vector's load.
         beta: Coefficients of the vector.
     """
     found = {}
@@ -227,7 +228,7 @@ def _worst_batches(asked: Guard, prompts: int, beta: np.ndarray) -> dict[str, Wo
 
 
 def _together(seen: Sequence[Seen]) -> Seen:
-    """Return all loads with equal weight: each contributes equally many batches."""
+    """Return the simulations of all loads as one, with an equal number of batches per load."""
     count = min(len(one.batches.step_us) for one in seen)
     kept = [one.batches[evenly(one.batches.step_us, count)] for one in seen]
     batches = blis_features.Timed(
@@ -244,5 +245,5 @@ def _together(seen: Sequence[Seen]) -> Seen:
 
 
 def worst_taken(vectors: Sequence[BlisVector]) -> BlisVector:
-    """Return the vector with the worst batch, among those that ``run.sh`` picks by itself."""
+    """Return the vector with the largest error among those that ``run.sh`` picks by default."""
     return max((v for v in vectors if is_standard(v.load)), key=lambda v: abs(v.worst.error))

@@ -22,7 +22,7 @@ from pinn.surrogate.batch_marks import marks_of_each
 from pinn.surrogate.uncertainty.training_space import training_space
 from pinn.units import MICROSECOND
 
-#: Values of a column of the table.
+#: Types of a table's column.
 Column: TypeAlias = "Sequence[object] | np.ndarray | pa.Array"
 
 _SIZE = "tensor_parallel_size"
@@ -31,7 +31,7 @@ _IDLE = {"generation_config", "override_generation_config"}
 
 
 def crossed(configs: Path | None, grid: str | None, given: Configuration) -> list[Values]:
-    """Return the configurations of file and grid, combined with each other and with the flags."""
+    """Return the cross product of the configurations of file, grid and flags."""
     shared = configurations.canonical(given)
     rows = configurations.read_configurations(configs) if configs is not None else [{}]
     points = configurations.parse_grid(grid) if grid is not None else [{}]
@@ -42,7 +42,7 @@ def crossed(configs: Path | None, grid: str | None, given: Configuration) -> lis
 def many_table(
     rows: Sequence[Values], batches: Sequence[str], checkpoint: Path | None, skip_invalid: bool
 ) -> tuple[pa.Table, list[str]]:
-    """Return the table of many configurations, and the reasons for those that were skipped."""
+    """Return the table of many configurations, and the reasons for skipped ones."""
     progress.doing(f"{len(rows):,} configurations")
     network = surrogate.Surrogate.load(files.find_checkpoint(checkpoint))
     kept, deployments, reasons = configurations.make_deployments(rows, skip_invalid)
@@ -55,12 +55,12 @@ def coefficient_table(
     deployments: Sequence[Deployment],
     batches: Sequence[str] = (),
 ) -> pa.Table:
-    """Return a table with one row per configuration.
+    """Return a table of coefficients with one row per configuration.
 
-    The columns are the keys that any configuration gives; ``beta.NAME [unit]`` and
-    ``alpha.NAME [unit]`` in the order of the registries; per batch ``step_time_us: BATCH``,
-    ``floor_us: BATCH`` and ``marks: BATCH`` (limits that it exceeds); whether it fits its GPUs (see
-    ``_memory_columns``); and the nearest measured deployment with its distance.
+    Columns are the keys that any configuration sets; ``beta.NAME [unit]`` and ``alpha.NAME [unit]``
+    in the order of ``STEP_FEATURES`` and ``REQUEST_FEATURES``; per batch ``step_time_us: BATCH``,
+    ``floor_us: BATCH`` (roofline lower bound) and ``marks: BATCH`` (limits that it exceeds); memory
+    (see ``_memory_columns``); and the nearest measured deployment with its distance.
     """
     columns: dict[str, Column] = {
         key: pa.array([configuration.get(key) for configuration in given])
@@ -82,7 +82,7 @@ def coefficient_table(
 
 
 def _seen_alike(deployments: Sequence[Deployment]) -> tuple[list[Deployment], np.ndarray]:
-    """Return one deployment of each kind that features tell apart, and the kind of each row."""
+    """Return one deployment for each distinct set of features, and each row's index into these."""
     kinds: dict[tuple[object, ...], tuple[int, Deployment]] = {}
     place = []
     for deployment in deployments:
@@ -123,7 +123,7 @@ def _memory_columns(
 ) -> dict[str, Column]:
     """Return the columns ``fits``, ``kv_tokens`` and ``smallest_tensor_parallel_size``.
 
-    Rows that differ in the tensor-parallel size alone share their results.
+    Rows that differ only in the tensor-parallel size share one computation.
     """
     alike: dict[tuple[object, ...], dict[int, kv_cache.MemoryFit]] = {}
     smallest: dict[tuple[object, ...], int | None] = {}
@@ -159,7 +159,7 @@ def table_json(table: pa.Table) -> bytes:
 
 
 def _cells(column: pa.ChunkedArray) -> list[object]:
-    """Return the values of a column; numbers without gaps by NumPy, which is much faster."""
+    """Return the values of a column as a list; complete numeric columns are converted by NumPy."""
     if pa.types.is_floating(column.type) and not column.null_count:
         return column.to_numpy().tolist()
     return column.to_pylist()

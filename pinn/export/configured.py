@@ -22,11 +22,11 @@ from pinn.surrogate.uncertainty import intervals
 from pinn.surrogate.uncertainty.distance import gpu_is_known
 from pinn.surrogate.uncertainty.training_space import Distances, training_space
 
-# Provenance of exported numbers, which is written into every exported file.
+# Provenance of coefficients, which is written into every exported file.
 
 
 def checkpoint_provenance(path: Path, metadata: Mapping[str, object]) -> JsonObject:
-    """Return facts of a checkpoint and of the program that exports from it.
+    """Return provenance: the checkpoint's hash and sources, and the exporting program's version.
 
     Args:
         path: Checkpoint file.
@@ -41,7 +41,7 @@ def checkpoint_provenance(path: Path, metadata: Mapping[str, object]) -> JsonObj
 
 
 def engine_release(deployment: Deployment) -> str:
-    """Return the engine's release whose step times are exported, such as ``vllm 0.29.0``."""
+    """Return the engine release whose step times are exported, such as ``vllm 0.29.0``."""
     serving = deployment.serving
     return f"{serving.engine} {served_release(serving.engine, serving.engine_version)}"
 
@@ -58,9 +58,9 @@ class Configured:
             ``pinn.engines.configurations.KEYS``.
         deployments: Checked deployments of the configurations.
         coefficients: Coefficients of the deployments.
-        sources: Source per configuration: ``network`` or the name of a coefficient file.
+        sources: Source of each configuration's coefficients: ``network`` or the name of a file.
         distances: Distance of each configuration from the checkpoint's training data.
-        nearest: Nearest measured deployment of each; None where the checkpoint has none.
+        nearest: Nearest measured deployment of each configuration; None if the checkpoint has none.
         provenance: Provenance of the file to be written.
     """
 
@@ -79,10 +79,10 @@ class Configured:
 def from_checkpoint(
     path: Path, configurations: Sequence[Values], deployments: Sequence[Deployment]
 ) -> Configured:
-    """Return configurations with the coefficients of a checkpoint.
+    """Return configurations with the coefficients that a checkpoint predicts.
 
     Raises:
-        PinnError: If the checkpoint cannot be used.
+        PinnError: If the checkpoint is missing or invalid.
     """
     surrogate = Surrogate.load(path)
     space = training_space(surrogate.checkpoint)
@@ -99,15 +99,15 @@ def from_checkpoint(
 
 
 def with_coefficient_files(configured: Configured, paths: Sequence[Path]) -> Configured:
-    """Replace coefficients by those of files, such as calibrated ones, where they belong.
+    """Replace coefficients by those of files for the same deployment, such as calibrated ones.
 
     Args:
         configured: Configurations with the network's coefficients.
         paths: Files of ``pinn coefficients --json`` or ``pinn calibrate``.
 
     Raises:
-        PinnError: If a file cannot be used or belongs to no configuration, or two files belong to
-            the same one.
+        PinnError: If a file is invalid or belongs to no configuration, or two files belong to the
+            same configuration.
     """
     beta, alpha = configured.coefficients.beta.copy(), configured.coefficients.alpha.copy()
     sources, files = list(configured.sources), {}
@@ -116,7 +116,7 @@ def with_coefficient_files(configured: Configured, paths: Sequence[Path]) -> Con
         for row in _rows(found, path, configured):
             if sources[row] != "network":
                 raise PinnError(
-                    f"{path} and {sources[row]} are for the same configuration: give one of them"
+                    f"{path} and {sources[row]} belong to the same configuration: give one of them"
                 )
             beta[row], alpha[row], sources[row] = found.beta, found.alpha, path.name
         files[path.name] = file_sha256(path)
@@ -129,7 +129,7 @@ def with_coefficient_files(configured: Configured, paths: Sequence[Path]) -> Con
 
 
 def _rows(found: CoefficientSet, path: Path, configured: Configured) -> np.ndarray:
-    """Return the rows of the configurations that a file belongs to."""
+    """Return the indices of the configurations that a file belongs to."""
     reasons, rows = [], []
     for row, deployment in enumerate(configured.deployments):
         try:
@@ -143,7 +143,7 @@ def _rows(found: CoefficientSet, path: Path, configured: Configured) -> np.ndarr
     return np.array(rows)
 
 
-# Intervals of exported coefficients, where a checkpoint's calibration has them.
+# Intervals of exported coefficients, if the checkpoint is calibrated.
 
 
 def find_intervals(
@@ -151,7 +151,7 @@ def find_intervals(
 ) -> Float[np.ndarray, "2 n coefficients"]:
     """Return low and high ends of the intervals of coefficients, betas first, then alphas.
 
-    NaN stands for an unknown interval: of rows that do not come from the network, and of alphas
+    NaN marks an unknown interval: in rows whose coefficients are not the network's, and for alphas
     without training data.
 
     Args:

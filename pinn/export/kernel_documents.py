@@ -1,4 +1,4 @@
-"""Documents of BLIS's latency kernel: coefficient sets, scenarios, chips and workloads."""
+"""Documents for BLIS's latency kernel: coefficient sets, scenarios, chips and workloads."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from pinn.specs.serving import FULL_AND_PIECEWISE, NO_GRAPHS, VLLM
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.units import MICROSECOND
 
-#: Release of vLLM whose rules BLIS has, the only one that scenarios may name.
+#: Release of vLLM that BLIS models, the only one that scenarios may name.
 ENGINE_VERSION = "0.29.0"
-#: Name of the workload of the scenarios.
+#: Name of the scenarios' workload.
 WORKLOAD_NAME = "pinn-chat"
-#: Shape of that workload, in tokens.
+#: Prompt and output lengths of that workload, in tokens.
 WORKLOAD: JsonObject = {
     "prompt": {"tokens": 600, "tokens_stdev": 150, "tokens_min": 20, "tokens_max": 1200},
     "output": {"tokens": 250, "tokens_stdev": 60, "tokens_min": 20, "tokens_max": 500},
@@ -35,30 +35,30 @@ CHIPS = {
     "H200-SXM": "h200", "B200-SXM": "b200", "B300-SXM": "b300", "GB200": "gb200-nvl72",
     "GB300": "gb300", "L40S": "l40s",
 }  # fmt: skip
-#: Format of weights -> the kernel's name for the matrix products.
+#: Number format of weights -> the kernel's name for its matrix products.
 _FORMATS = {"bf16": "bf16", "fp16": "bf16", "fp8": "fp8", "nvfp4": "nvfp4"}
-#: The kernel's name for matrix products -> the GPU's rate.
+#: The kernel's name for matrix products -> format of the GPU's peak FLOP/s.
 _PEAKS = {"bf16": "bf16", "fp8": "fp8", "nvfp4": "fp4"}
 _OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "alltoall")
 _GPUS_PER_NODE = 8
 
-# Names.
+# Names of GPUs, models, coefficient sets and number formats.
 
 
 def chip_name(gpu: GpuSpec) -> str:
-    """Return the name of a GPU in BLIS's catalog, or in the one that is written beside it."""
+    """Return a GPU's name in BLIS's catalog, or in the catalog that the export writes."""
     return CHIPS.get(gpu.name, file_name(gpu.name).lower())
 
 
 def model_name(deployment: Deployment) -> str:
-    """Return a model's name for the catalog: without its owner, in lower case."""
+    """Return a model's name in the catalog: without its owner, in lower case."""
     return file_name(deployment.model.name.split("/")[-1]).lower()
 
 
 def set_name(deployment: Deployment) -> str:
     """Return the name of a deployment's coefficient set.
 
-    Scopes have no key for formats and the layout of experts, so they are part of the name.
+    Scopes have no key for number formats and the layout of experts, so the name includes them.
     """
     parts = ["pinn", model_name(deployment), chip_name(deployment.gpu)]
     parts.append(f"tp{deployment.recipe.tensor_parallel_size}")
@@ -67,10 +67,10 @@ def set_name(deployment: Deployment) -> str:
 
 
 def weight_formats(deployment: Deployment) -> list[str]:
-    """Return the formats of the matrix products, in the kernel's words.
+    """Return the number formats of the matrix products, by the kernel's names.
 
     Raises:
-        PinnError: If the kernel has no word for one.
+        PinnError: If the kernel has no name for a format.
     """
     precisions = deployment.model.precisions
     used = {precisions.experts if deployment.model.moe else precisions.dense_ffn}
@@ -79,7 +79,7 @@ def weight_formats(deployment: Deployment) -> list[str]:
         name = "fp8" if each.math == "fp8" and each.bytes_per_weight >= 1 else each.name
         if name not in _FORMATS:
             raise PinnError(
-                f"BLIS's latency kernel has matrix products of bf16, fp8 and nvfp4, and "
+                f"BLIS's latency kernel has matrix products of bf16, fp8 and nvfp4, but "
                 f"{deployment.model.name} has {each.name}: use the Go adapter with 'pinn export "
                 "table'"
             )
@@ -96,38 +96,40 @@ def check_kernel(deployment: Deployment) -> None:
     serving, recipe = deployment.serving, deployment.recipe
     if serving.engine != VLLM:
         raise PinnError(
-            f"BLIS's latency kernel has rules of vLLM, and the engine is {serving.engine}: export "
+            f"BLIS's latency kernel models vLLM only, but the engine is {serving.engine}: export "
             "engine vllm"
         )
     if recipe.data_parallel_size > 1:
         raise PinnError(
-            "coefficient sets have no scope for data-parallel replicas: export "
-            "data_parallel_size 1, or use the Go adapter with 'pinn export table'"
+            f"data_parallel_size is {recipe.data_parallel_size}, but coefficient sets have no "
+            "scope for replicas: export data_parallel_size 1, or use the Go adapter with "
+            "'pinn export table'"
         )
     if recipe.tensor_parallel_size > _GPUS_PER_NODE:
         raise PinnError(
-            f"tensor_parallel_size {recipe.tensor_parallel_size} needs several nodes, whose "
-            f"network the scenario would have to name: export at most {_GPUS_PER_NODE}"
+            f"tensor_parallel_size is {recipe.tensor_parallel_size}, but the exported scenarios "
+            f"have one node of {_GPUS_PER_NODE} GPUs: export tensor_parallel_size "
+            f"{_GPUS_PER_NODE} or less"
         )
     lacking = set(weight_formats(deployment)) - {
         name for name, kind in _PEAKS.items() if deployment.gpu.peak_flop_per_s.get(kind)
     }
     if lacking:
         raise PinnError(
-            f"BLIS's latency kernel prices {' and '.join(sorted(lacking))} at a rate that "
-            f"{deployment.gpu.name} lacks: use the Go adapter with 'pinn export table'"
+            f"BLIS's latency kernel needs a peak FLOP/s of {' and '.join(sorted(lacking))}, but "
+            f"{deployment.gpu.name} has none: use the Go adapter with 'pinn export table'"
         )
 
 
-# Coefficients.
+# Entries of coefficient sets.
 
 
 @dataclass
 class _Entries:
-    """Coefficients of one scope, in the registry's form.
+    """Coefficients of one scope, in the form of BLIS's coefficient registry.
 
     Attributes:
-        scope: Cells that the coefficients apply to.
+        scope: Configurations that the coefficients apply to.
         rationale: Origin of the values.
         found: Entries so far.
     """
@@ -137,7 +139,7 @@ class _Entries:
     found: list[JsonObject] = field(default_factory=list)
 
     def add(self, name: str, value: float, units: str) -> None:
-        """Add a coefficient; one of 0 is not charged."""
+        """Add a coefficient; a value of 0 is omitted."""
         entry: JsonObject = {
             "value": float(f"{value:.9g}"), "units": units,
             "method": "assumed" if value else "not_charged", "fitted": False,
@@ -151,7 +153,7 @@ def coefficient_entries(latency: LinearLatency, law: KernelLaw, rationale: str) 
 
     Args:
         latency: Latency model of the deployment.
-        law: Coefficients of the law that were fitted to it.
+        law: Coefficients of the kernel's law, fitted to the deployment.
         rationale: Origin of the values.
     """
     deployment = latency.deployment
@@ -194,7 +196,7 @@ def _add_step(entries: _Entries, deployment: Deployment, law: KernelLaw) -> None
 
 
 def _add_requests(entries: _Entries, latency: LinearLatency) -> None:
-    """Add host times of a request; the API server works on a token while the next is made."""
+    """Add a request's host times, except those of output tokens, which overlap the steps."""
     alpha = dict(zip(REQUEST_FEATURES, (latency.alpha / MICROSECOND).tolist(), strict=True))
     phases = ("arrival_to_queue", "queue_to_schedule", "schedule_to_first_token")
     once = sum(alpha[f"{phase}.constant"] for phase in phases)
@@ -205,7 +207,7 @@ def _add_requests(entries: _Entries, latency: LinearLatency) -> None:
 
 
 def _add_collectives(entries: _Entries, deployment: Deployment, law: KernelLaw) -> None:
-    """Add all four operations, which the kernel requires; a step has all-reduces alone."""
+    """Add all four collectives, which the kernel requires; steps use only all-reduces."""
     size, gpu, terms = deployment.recipe.tensor_parallel_size, deployment.gpu, law.terms
     floor_us = terms["collective_floor"] / MICROSECOND
     us_per_byte = terms["collective_bytes"] / (gpu.link_bandwidth_bytes_per_s * MICROSECOND)
@@ -218,7 +220,7 @@ def _add_collectives(entries: _Entries, deployment: Deployment, law: KernelLaw) 
 
 
 def _add_memory(entries: _Entries, deployment: Deployment) -> None:
-    """Add one entry beside weights and cache, so that BLIS finds the simulator's blocks."""
+    """Add an entry for other memory than weights and cache, to get the simulator's KV blocks."""
     size, layout = deployment.recipe.tensor_parallel_size, kv_layout(deployment, EngineSpec())
     kind = "moe" if deployment.model.moe else "dense"
     usable = deployment.gpu.memory_bytes * deployment.recipe.memory_share
@@ -233,11 +235,11 @@ def _add_memory(entries: _Entries, deployment: Deployment) -> None:
         entries.add(f"nccl_communicator_bytes_{size}rank", 0.0, "bytes_per_rank")
 
 
-# Scenario, deployment and chip.
+# Documents of a scenario, a deployment and a chip.
 
 
 def graph_mode(deployment: Deployment) -> str:
-    """Return vLLM's mode of CUDA graphs."""
+    """Return vLLM's CUDA graph mode."""
     if deployment.serving.enforce_eager:
         return NO_GRAPHS
     return deployment.serving.cudagraph_mode or FULL_AND_PIECEWISE
@@ -277,7 +279,7 @@ def run_documents(deployment: Deployment, name: str) -> list[JsonObject]:
 
 
 def chip_file(gpu: GpuSpec) -> JsonObject:
-    """Return a GPU as a catalog's hardware file describes it."""
+    """Return a GPU in the format of a catalog's hardware file."""
     peak = {kind: rate / 1e12 for kind, rate in gpu.peak_flop_per_s.items()}
     found: JsonObject = {"Provenance": "vendor_spec", "TFlopsPeak": peak["bf16"]}
     names = {"TFlopsFP8": "fp8", "TFlopsNVFP4": "fp4"}

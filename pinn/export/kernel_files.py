@@ -28,7 +28,7 @@ from pinn.export.kernel_fit import (
 from pinn.export.kernel_law import Seconds
 from pinn.memory.kv_layout import max_model_len
 
-#: Release of the kernel for whose names and law the documents are written.
+#: Release of the kernel whose names and law the documents use.
 KERNEL = "blis-latency-kernel 0.1"
 _README = Path(__file__).with_name("kernel_readme.md")
 
@@ -38,22 +38,22 @@ class KernelErrors:
     """Relative errors of the kernel's step times, law / surrogate - 1.
 
     Attributes:
-        kinds: Kind of step -> errors of its batches.
+        kinds: Type of step -> errors of its batches.
     """
 
     kinds: dict[str, Seconds]
 
     @property
     def sizes(self) -> Seconds:
-        """Return the absolute errors of all kinds together."""
+        """Return the absolute errors of all steps together."""
         return np.abs(np.concatenate(list(self.kinds.values())))
 
     def exceed(self, limit: ErrorLimit) -> bool:
-        """Return whether the median or the largest error is above its limit."""
+        """Return whether the median or the maximum error is above its limit."""
         return bool(np.median(self.sizes) > limit.median or self.sizes.max() > limit.worst)
 
     def row(self) -> JsonObject:
-        """Return median and largest error of all steps and of each kind."""
+        """Return median and maximum error over all steps and over each type of step."""
         found: JsonObject = {}
         for kind, errors in {"all steps": self.sizes, **self.kinds}.items():
             found[f"median {kind}"] = round(float(np.median(np.abs(errors))), 5)
@@ -77,9 +77,9 @@ def write_registry(
     Args:
         configured: Configurations with coefficients.
         out: Folder to write.
-        worst_error: Largest accepted relative error of a step; None for the default limits of
-            median and largest error.
-        skip: Whether configurations that cannot be exported are skipped.
+        worst_error: Maximum accepted relative error of a step; None for the default limits of
+            median and maximum error.
+        skip: Whether to skip configurations that cannot be exported.
 
     Raises:
         PinnError: If a configuration cannot be exported.
@@ -107,15 +107,15 @@ def write_registry(
 def _write_set(
     configured: Configured, row: int, out: Path, worst_error: float | None, taken: list[str]
 ) -> JsonObject:
-    """Write a configuration's coefficient set and run file; return its line of the summary."""
+    """Write a configuration's coefficient set and run file, and return its line of the summary."""
     deployment, latency = configured.deployments[row], latency_of(configured, row)
     check_expressible(deployment)
     documents.check_kernel(deployment)
     name = documents.set_name(deployment)
     if name in taken:
         raise PinnError(
-            f"{name} is written for another configuration, and a coefficient set has no scope that "
-            "tells both apart: export them into folders of their own"
+            f"{name} is already written for another configuration, but scopes of a coefficient set "
+            "cannot distinguish the two: export them into separate folders"
         )
     usual = error_limit(deployment)
     limit = usual if worst_error is None else ErrorLimit(np.inf, worst_error)
@@ -144,7 +144,7 @@ def _write_set(
 
 
 def _refusal(name: str, errors: KernelErrors, limit: ErrorLimit) -> str:
-    """Return why a configuration is refused."""
+    """Return the error message for a configuration with too large errors."""
     size, bounds = errors.sizes, []
     if np.isfinite(limit.median):
         bounds.append(f"a median of {100 * limit.median:g} %")
@@ -162,12 +162,12 @@ def _digest(configured: Configured) -> str:
 
 
 def _range(deployment: Deployment) -> str:
-    """Return the range of the batches of a projection, in words."""
+    """Return the ranges of prompts, decodes and lengths that a fit covers, as text."""
     recipe, longest = deployment.recipe, max_model_len(deployment)
     return (
-        f"none to {MOST_PROMPTS} prompts of {SHORTEST_PROMPT} to {longest} tokens, as far as "
-        f"{recipe.token_budget} tokens allow, and none to {recipe.max_requests} decodes with "
-        f"contexts of {SHORTEST_CONTEXT} to {longest}"
+        f"0 to {MOST_PROMPTS} prompts of {SHORTEST_PROMPT} to {longest} tokens, with at most "
+        f"{recipe.token_budget} tokens per step, and 0 to {recipe.max_requests} decodes with "
+        f"contexts of {SHORTEST_CONTEXT} to {longest} tokens"
     )
 
 
@@ -184,15 +184,15 @@ def _yaml(*found: JsonObject) -> str:
 
 
 class _Plain(yaml.SafeDumper):
-    """Writer without anchors, which repeated scopes would get."""
+    """YAML writer without anchors, which repeated scopes would otherwise get."""
 
     def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002
-        """Return that no value is written as a reference to an equal one."""
+        """Return True, so that equal values are written out instead of referenced."""
         return True
 
 
 def _readme(configured: Configured, rows: list[JsonObject], chips: list[str]) -> str:
-    """Return the page about the documents."""
+    """Return the text of the page about the documents."""
     kinds = ("all steps", "decodes alone", "one prompt", "more prompts")
     lines = [
         f"| {row['name']} | {row['engine']} | "

@@ -17,26 +17,26 @@ from pinn.specs.batch import Batch
 from pinn.surrogate.deployment_features import deployment_features
 from pinn.surrogate.step_features import step_time
 
-#: Most prompts in a batch, and the shortest prompt and context in tokens.
+#: Maximum number of prompts in a batch, and minimum prompt and context length in tokens.
 MOST_PROMPTS, SHORTEST_PROMPT, SHORTEST_CONTEXT = 8, 32, 64
-#: Values of ``gemm_m_half`` and of a collective's knee that are tried, in tokens.
+#: Candidate values of ``gemm_m_half`` and of a collective's knee, in tokens.
 _HALVES = (0.0, 16.0, 64.0, 128.0, 256.0)
 _KNEES = (64.0, 128.0, 192.0, 256.0, 320.0, 448.0, 640.0)
-#: Random batches of a fit, those of them whose mean error is least, and those of a report.
+#: Number of random batches of a fit, of those whose mean error is minimized, and of a report.
 _FITTED, _MEAN, _REPORTED = 4000, 300, 2000
-#: Seeds of the batches of a fit and of a report.
+#: Seeds of the random batches of a fit and of a report.
 _FIT, _REPORT = 0, 2
-#: Share of the limit within which a fit keeps its batches, so that others keep within the limit.
+#: Share of the error limit that a fit uses, so that batches outside the fit meet the full limit.
 _SHARE = 0.95
-#: Weight of the error beyond that, relative to the mean error.
+#: Weight of the maximum error beyond the limit, relative to the mean error.
 _BEYOND = 20.0
-#: Rounds of a fit and batches of the largest errors that each of them adds.
+#: Number of rounds of a fit, and number of batches with the largest errors that each round adds.
 _ROUNDS, _ADDED = 6, 40
 
 
 @dataclass(frozen=True)
 class ErrorLimit:
-    """Largest median and largest absolute relative error of a deployment's steps."""
+    """Maximum median and maximum single absolute relative error of a deployment's steps."""
 
     median: float
     worst: float
@@ -48,12 +48,12 @@ def error_limit(deployment: Deployment) -> ErrorLimit:
 
 
 def random_batches(deployment: Deployment, seed: int, count: int = _REPORTED) -> BatchSums:
-    """Return random batches of the range of a projection.
+    """Return random batches in the range that a fit covers.
 
-    A batch has none to ``MOST_PROMPTS`` prompts of ``SHORTEST_PROMPT`` tokens to ``max_model_len``,
-    as far as they fit in a step, and none to ``max_num_seqs`` decodes with contexts of
-    ``SHORTEST_CONTEXT`` tokens to ``max_model_len``. A third of the batches has decodes alone, a
-    third one prompt. Numbers and lengths are uniform in their logarithm.
+    A batch has up to ``MOST_PROMPTS`` prompts of ``SHORTEST_PROMPT`` to ``max_model_len`` tokens,
+    as far as they fit in a step, and up to ``max_num_seqs`` decodes with contexts of
+    ``SHORTEST_CONTEXT`` to ``max_model_len`` tokens. A third of the batches has only decodes,
+    another third has one prompt. Numbers and lengths are log-uniform.
     """
     rng, recipe = np.random.default_rng(seed), deployment.recipe
     longest = max_model_len(deployment)
@@ -78,21 +78,21 @@ def random_batches(deployment: Deployment, seed: int, count: int = _REPORTED) ->
 
 
 def step_seconds(latency: LinearLatency, sums: BatchSums) -> Seconds:
-    """Return the surrogate's step time of batches."""
+    """Return the surrogate's step times of batches, in seconds."""
     return step_time(deployment_features(latency.deployment, sums), latency.beta)
 
 
 def project_law(latency: LinearLatency, worst: float) -> KernelLaw:
-    """Return the law's coefficients that are closest to a deployment's step times.
+    """Return the law's coefficients that fit a deployment's step times best.
 
-    The fit minimizes the mean absolute relative error over random batches. No error shall exceed a
-    share of ``worst``; where the law cannot do that, the largest error counts ``_BEYOND`` times.
-    The law has no term for matrix products that only many tokens make longer. Under tensor
-    parallelism the collectives' knee carries them, too.
+    The fit minimizes the mean absolute relative error over random batches. Errors are limited to a
+    share of ``worst``. If the law cannot meet this limit, the excess is minimized with the weight
+    ``_BEYOND``. The law has no term for matrix products that only get longer with many tokens.
+    Under tensor parallelism the collectives' knee represents them, too.
 
     Args:
         latency: Latency model of the deployment.
-        worst: Largest accepted absolute relative error of a step.
+        worst: Maximum accepted absolute relative error of a step.
     """
     deployment = latency.deployment
     sums = random_batches(deployment, _FIT, _FITTED)
@@ -112,16 +112,16 @@ def project_law(latency: LinearLatency, worst: float) -> KernelLaw:
 
 @dataclass(frozen=True)
 class _Fitted:
-    """Fitted law with the objective of its fit."""
+    """Fitted law with its objective value."""
 
     error: float
     law: KernelLaw
 
 
 def _fit(rows: Float[np.ndarray, "batches terms"], worst: float) -> tuple[float, np.ndarray]:
-    """Return the objective and the coefficients, by linear programs over batches of large errors.
+    """Return the objective and the coefficients, by linear programs on batches with large errors.
 
-    Each round adds the batches with the largest errors of the round before.
+    Each round adds the batches with the largest errors of the previous round.
     """
     size = np.linalg.norm(rows, axis=0)
     used = size > 0
@@ -147,9 +147,9 @@ def _fit(rows: Float[np.ndarray, "batches terms"], worst: float) -> tuple[float,
 def errors_by_kind(
     latency: LinearLatency, law: KernelLaw, seed: int = _REPORT
 ) -> dict[str, Seconds]:
-    """Return the law's relative errors over random batches that it was not fitted to.
+    """Return type of step -> the law's relative errors over held-out random batches.
 
-    Kinds of steps: ``decodes alone``, ``one prompt`` and ``more prompts``.
+    Types of steps are ``decodes alone``, ``one prompt`` and ``more prompts``.
     """
     sums = random_batches(latency.deployment, seed)
     errors = law.seconds(latency.deployment, sums) / step_seconds(latency, sums) - 1

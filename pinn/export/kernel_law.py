@@ -1,19 +1,20 @@
-"""The step-time law of BLIS's latency kernel.
+"""Step-time law of BLIS's latency kernel.
 
-The law is that of ``blis-latency-kernel`` 0.1 without overlap, which is what BLIS consumes, as its
-documentation states it. With m scheduled tokens a step takes the sum of
+The law is that of ``blis-latency-kernel`` 0.1 without overlap, as documented there and used by
+BLIS. The time of a step with m scheduled tokens is the sum of
 
 - matrix products: FLOP of m + ``gemm_m_half`` tokens at peak x ``gemm_eps_max``;
-- weights, and those of the experts that m tokens hit, at bandwidth x ``hbm_derate``;
-- with decodes: ``attention_decode_floor`` per layer, and their keys at ``attention_decode_rate``;
+- weights: bytes of dense weights and of the experts that m tokens activate, at memory bandwidth x
+  ``hbm_derate``;
+- with decodes: ``attention_decode_floor`` per layer, and reading keys at ``attention_decode_rate``;
 - with prompts: ``attention_prefill_floor`` per layer, and the FLOP of causal pairs at the matrix
   products' efficiency x ``attention_prefill_work_scale``;
 - collectives, of b bytes each: the longer of floor + b / transition rate, and b / peak rate;
 - the host: ``host_replay_graph_per_step`` up to the largest captured batch, beyond it
   ``host_launch_eager_per_layer``.
 
-The documentation leaves two facts open. A step is taken to have two all-reduces per layer, and
-graphs to be captured up to the engine's largest size.
+The documentation leaves two facts open. This module assumes two all-reduces per layer, and CUDA
+graphs up to the engine's largest captured size.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from pinn.specs.precision import ACTIVATION_BYTES
 
 Seconds = Float[np.ndarray, " batches"]
 
-#: Terms of the law, each with its least multiple of datasheet time: no rate exceeds the datasheet,
-#: and floors are not negative.
+#: Terms of the law, each with its minimum multiple of the time at peak rates: no rate exceeds the
+#: datasheet, and floors are not negative.
 LEAST: dict[str, float] = {
     "memory": 1.0,
     "flop": 1.0,
@@ -52,9 +53,9 @@ class KernelLaw:
     """Coefficients of the law for one deployment.
 
     Attributes:
-        terms: Name of a term of ``LEAST`` -> its multiple of datasheet time, or its seconds.
+        terms: Name of a term of ``LEAST`` -> its multiple of the time at peak rates, or seconds.
         m_half: ``gemm_m_half`` in tokens.
-        knee: Tokens from which a collective's bytes pass at its peak rate.
+        knee: Number of tokens from which on a collective's bytes are sent at its peak rate.
     """
 
     terms: dict[str, float]
@@ -62,13 +63,13 @@ class KernelLaw:
     knee: float
 
     def seconds(self, deployment: Deployment, sums: BatchSums) -> Seconds:
-        """Return the law's step time of batches."""
+        """Return the law's step times of batches, in seconds."""
         columns = law_columns(deployment, sums, self.m_half, self.knee)
         return columns @ np.array([self.terms[name] for name in LEAST])
 
 
 def collectives(deployment: Deployment) -> int:
-    """Return the all-reduces of a step: two per layer under tensor parallelism."""
+    """Return the number of all-reduces in a step: two per layer under tensor parallelism."""
     return 2 * deployment.model.layers * (deployment.recipe.tensor_parallel_size > 1)
 
 
@@ -77,15 +78,17 @@ def law_columns(
 ) -> Float[np.ndarray, "batches terms"]:
     """Return the terms of batches, in the order of ``LEAST``.
 
-    Terms of rates are seconds at the datasheet's rate. ``decode_floor``, ``prefill_floor`` and
-    ``eager`` are counts of layers, ``replay`` of steps and ``collective_floor`` of collectives.
+    Terms of rates are seconds at the GPU's peak FLOP/s, memory bandwidth or link bandwidth.
+    ``decode_floor``, ``prefill_floor`` and ``eager`` are counts of layers, ``replay`` of steps and
+    ``collective_floor`` of collectives.
 
     Args:
         deployment: Deployment whose steps are timed.
         sums: Sums of the batches.
-        m_half: Tokens at which matrix products have half of their efficiency.
-        knee: Tokens at which a collective turns from latency to bandwidth: with a floor f and a
-            transition rate r, the longer of f + b / r and b / peak is f max(1, m / knee) + b / r.
+        m_half: Number of tokens at which matrix products have half of their efficiency.
+        knee: Number of tokens m at which a collective turns from latency-bound to bandwidth-bound.
+            With a floor f and a transition rate r, the longer of f + b / r and b / peak is then
+            f max(1, m / knee) + b / r.
     """
     costs: StepCosts = model_costs([deployment])
     tokens, captured = sums.tokens, sums.tokens <= costs.graph_tokens

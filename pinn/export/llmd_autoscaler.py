@@ -1,4 +1,4 @@
-"""The four numbers by which llm-d's variant autoscaler describes a model on an accelerator."""
+"""Four parameters by which llm-d's variant autoscaler describes a model on an accelerator."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.batch import Batch
 from pinn.units import MILLISECOND
 
-#: Contexts of decodes, and the shortest prompt, in tokens.
+#: Contexts of decodes, and minimum prompt length, in tokens.
 _CONTEXTS, _SHORTEST = (256, 1024, 4096), 32
-#: Most batches of decodes, and most lengths of prompts, for the fits.
+#: Maximum number of decode batches, and of prompt lengths, that lines are fitted to.
 _BATCHES, _LENGTHS = 32, 16
 
 
 @dataclass(frozen=True)
 class Line:
-    """A straight line through times of batches, with its relative error.
+    """Straight line through step times of batches, with its relative errors.
 
     Attributes:
         constant_ms: Time at 0, in milliseconds.
-        slope_ms: Milliseconds per unit of what the line is over.
-        median_error: Median absolute percentage error over the batches, as a share.
-        worst_error: Largest relative error, line / surrogate - 1.
-        worst_at: Batch with that error.
-        over: Range of batches that the line is fitted to.
+        slope_ms: Milliseconds per unit of the line's variable.
+        median_error: Median absolute relative error over the batches (0.01 for 1 %).
+        worst_error: Maximum relative error, line / surrogate - 1.
+        worst_at: Batch with that error, as text.
+        over: Range of batches that the line is fitted to, as text.
     """
 
     constant_ms: float
@@ -45,21 +45,22 @@ class Line:
     over: str
 
     def __str__(self) -> str:
-        """Return a description of the line's error."""
+        """Return the line's median and maximum errors as text."""
         worst = f"worst {100 * self.worst_error:+.0f} % at {self.worst_at}"
         return f"median APE {100 * self.median_error:.1f} %, {worst}"
 
 
 @dataclass(frozen=True)
 class Autoscaler:
-    """Parameters of a variant: ITL and prefill time of a batch.
+    """Parameters of a variant: two lines, for ITL and for prefill time.
 
-    ``ITL = alpha + beta x batch`` and ``prefill time = gamma + delta x prompt tokens x batch``.
+    ``ITL = alpha + beta x batch`` and ``prefill time = gamma + delta x prompt tokens x batch``,
+    both in milliseconds, where ``batch`` is the number of requests in a step.
 
     Attributes:
         decode: Line of the ITL over decodes in a step: alpha and beta.
         prefill: Line of the prefill time over prompt tokens x batch: gamma and delta.
-        most_requests: Most requests that run at once.
+        most_requests: Maximum number of running requests.
     """
 
     decode: Line
@@ -89,7 +90,7 @@ class Autoscaler:
         }
 
     def lines(self) -> list[str]:
-        """Return the lines to print."""
+        """Return the lines of text to print: both formulas with their errors."""
         p = {name: number(value) for name, value in self.parameters.items()}
         return [
             f"ITL (ms) = {p['alpha']} + {p['beta']} x batch: {self.decode}",
@@ -111,11 +112,11 @@ def _facts(line: Line) -> JsonObject:
 
 
 def fit_autoscaler(latency: LinearLatency) -> Autoscaler:
-    """Fit both lines to the step times of a deployment, by their relative errors.
+    """Fit both lines to the step times of a deployment, by least relative errors.
 
-    Decodes: one to all that run at once, at contexts of 256, 1,024 and 4,096 tokens as far as the
-    KV cache holds them. Prompts: batches of equal ones that fit a step, and single ones up to
-    three quarters of the model's length in as many steps as they need.
+    Decodes: batches of one request to the maximum, at contexts of 256, 1,024 and 4,096 tokens as
+    far as the KV cache allows. Prompts: batches of equal prompts that fit in a step, and single
+    prompts of up to three quarters of the model's maximum length in as many steps as needed.
     """
     recipe = latency.deployment.recipe
     decodes, prompts = _decodes(latency), _prompts(latency)
@@ -136,7 +137,7 @@ def fit_autoscaler(latency: LinearLatency) -> Autoscaler:
 
 
 def _decodes(latency: LinearLatency) -> list[tuple[int, int]]:
-    """Return the numbers of decodes and their contexts to which the line of ITL is fitted."""
+    """Return the (number of decodes, context tokens) that the ITL's line is fitted to."""
     deployment, layout = latency.deployment, kv_layout(latency.deployment, EngineSpec())
     found, longest = [], max_model_len(deployment)
     for context in sorted({min(each, longest) for each in _CONTEXTS}):
@@ -147,7 +148,7 @@ def _decodes(latency: LinearLatency) -> list[tuple[int, int]]:
 
 
 def _prompts(latency: LinearLatency) -> list[tuple[int, int]]:
-    """Return the numbers of prompts and their lengths to which the prefill line is fitted."""
+    """Return the (number of prompts, tokens per prompt) that the prefill line is fitted to."""
     recipe, longest = latency.deployment.recipe, max(max_model_len(latency.deployment) * 3 // 4, 1)
     lengths = _spread(min(_SHORTEST, longest), longest, _LENGTHS)
     found = [(1, tokens) for tokens in lengths]
@@ -164,7 +165,7 @@ def _spread(low: int, high: int, count: int) -> list[int]:
 
 
 def _prefill_s(latency: LinearLatency, prompts: int, tokens: int) -> float:
-    """Return the seconds of all steps that compute equal prompts."""
+    """Return the seconds of all steps that compute ``prompts`` prompts of ``tokens`` tokens."""
     budget = latency.deployment.recipe.token_budget
     if prompts * tokens <= budget:
         return latency.step_time(Batch.prefill(prompts, tokens))
@@ -175,7 +176,7 @@ def _prefill_s(latency: LinearLatency, prompts: int, tokens: int) -> float:
 def _line(
     over: Sequence[float], seconds: Sequence[float] | np.ndarray, names: list[str], said: str
 ) -> Line:
-    """Fit a line with non-negative terms by least squares of relative errors."""
+    """Fit a line with non-negative coefficients by least squares of relative errors."""
     x, y = np.array(over, float), np.array(seconds) / MILLISECOND
     (constant, slope), _ = nnls(np.column_stack([1 / y, x / y]), np.ones(len(y)))
     errors: Float[np.ndarray, " n"] = (constant + slope * x) / y - 1

@@ -1,4 +1,4 @@
-"""Folders from which llm-d's latency predictor and variant autoscaler start."""
+"""Folders with initial data for llm-d's latency predictor and variant autoscaler."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from pinn.surrogate.coefficient_set import CoefficientSet, read_coefficient_set
 from pinn.surrogate.uncertainty.distance import gpu_is_known
 from pinn.surrogate.uncertainty.intervals import METRICS, read_calibration
 
-#: Version of the predictor whose schema the entries have.
+#: Version of llm-d's predictor whose schema the entries follow.
 PREDICTOR_STATE = "llm-d-latency-predictor, main of 2026-08-10"
-#: Batches whose posterior intervals give the noise of a calibrated deployment: for TPOT, for
+#: Batches whose posterior intervals set the noise of a calibrated deployment: first TPOT, then
 #: TTFT.
 _STEPS = ("32 decode @ 700", "1 prefill 2048 @ 0")
 
@@ -36,12 +36,12 @@ _POST = Path(__file__).with_name("llmd_post.py")
 
 @dataclass(frozen=True)
 class SeedSettings:
-    """Settings of the seeds of all configurations.
+    """Settings for the training entries of all configurations.
 
     Attributes:
         checkpoint: File of the network; its intervals are in the same folder.
-        coefficients: Coefficient files in place of the network.
-        entries: Number of training entries of a configuration.
+        coefficients: Coefficient files that replace the network's coefficients.
+        entries: Number of training entries per configuration.
         seed: Seed of the random draws.
     """
 
@@ -53,18 +53,18 @@ class SeedSettings:
 
 @dataclass(frozen=True)
 class Noise:
-    """Noise of the latencies of a seed.
+    """Noise that is added to the latencies of training entries.
 
     Attributes:
-        half_widths: ``tpot`` and ``ttft`` -> log half-width of their interval; empty for none.
-        source: Source of the half-widths, or why there are none.
+        half_widths: ``tpot`` and ``ttft`` -> log half-width of their interval; empty for no noise.
+        source: Source of the half-widths, or the reason why there are none.
     """
 
     half_widths: Mapping[str, float]
     source: str
 
     def __str__(self) -> str:
-        """Return a sentence on the noise."""
+        """Return a description of the noise by metric, in percent."""
         if not self.half_widths:
             return f"without noise: {self.source}"
         ends = ", ".join(
@@ -79,13 +79,13 @@ def _percent(log_factor: float) -> str:
 
 
 def write_seeds(configured: Configured, settings: SeedSettings, out: Path, skip: bool) -> None:
-    """Write the folder of each configuration, and print its name, content and errors.
+    """Write a folder for each configuration, and print its name, content and errors.
 
     Args:
         configured: Configurations with coefficients.
-        settings: Settings of the seeds.
+        settings: Settings of the training entries.
         out: Parent of the configurations' folders.
-        skip: Whether configurations that cannot be exported are skipped.
+        skip: Whether to skip configurations that cannot be exported.
 
     Raises:
         PinnError: If a configuration cannot be exported.
@@ -100,7 +100,7 @@ def write_seeds(configured: Configured, settings: SeedSettings, out: Path, skip:
 
 
 def _write_seed(configured: Configured, row: int, settings: SeedSettings, out: Path) -> list[str]:
-    """Write one folder; return the lines to print."""
+    """Write one configuration's folder, and return the lines to print about it."""
     latency, noise = latency_of(configured, row), find_noise(configured, row, settings)
     entries = seed_entries(latency, noise.half_widths, settings.entries, settings.seed)
     autoscaler = fit_autoscaler(latency)
@@ -124,7 +124,7 @@ def _write_seed(configured: Configured, row: int, settings: SeedSettings, out: P
 
 
 def write_entries(entries: pd.DataFrame, moment: datetime, path: Path) -> None:
-    """Write entries as JSON lines, each with the moment of the export as its ``timestamp``."""
+    """Write entries as JSON lines, each with the time of the export as its ``timestamp``."""
     timestamp = moment.isoformat(timespec="seconds")
     rows = entries.to_dict("records")
     lines = [json_text({**each, "timestamp": timestamp}) for each in rows]
@@ -132,7 +132,7 @@ def write_entries(entries: pd.DataFrame, moment: datetime, path: Path) -> None:
 
 
 def write_autoscaler(configured: Configured, row: int, found: Autoscaler, path: Path) -> None:
-    """Write alpha, beta, gamma and delta with their errors, for a variant of an autoscaler."""
+    """Write alpha, beta, gamma and delta with their errors, for one variant of an autoscaler."""
     deployment = configured.deployments[row]
     hardware = hardware_label(deployment)
     variant = {"model": deployment.model.name, "accelerator": deployment.gpu.name}
@@ -140,9 +140,9 @@ def write_autoscaler(configured: Configured, row: int, found: Autoscaler, path: 
 
 
 def find_noise(configured: Configured, row: int, settings: SeedSettings) -> Noise:
-    """Return the noise of a configuration, by the intervals of what gave its coefficients.
+    """Return the noise of a configuration, from the intervals of its coefficients' source.
 
-    A calibrated file has its posterior's intervals, any other coefficients the checkpoint's.
+    The source of a calibrated file's intervals is its posterior, of all others the checkpoint.
     """
     deployment, source = configured.deployments[row], configured.sources[row]
     found = _calibrated(source, settings.coefficients)
@@ -158,7 +158,7 @@ def find_noise(configured: Configured, row: int, settings: SeedSettings) -> Nois
 
 
 def _calibrated(source: str, files: Sequence[Path]) -> CoefficientSet | None:
-    """Return the coefficients of the file with a name, where it has a posterior; else None."""
+    """Return the coefficients in the file named ``source``; None if it has no posterior."""
     for path in files:
         if path.name == source:
             found = read_coefficient_set(path)
@@ -167,7 +167,7 @@ def _calibrated(source: str, files: Sequence[Path]) -> CoefficientSet | None:
 
 
 def _facts(configured: Configured, row: int, settings: SeedSettings) -> dict[str, object]:
-    """Return the description of a seed: its deployment and origin."""
+    """Return the deployment and the origin of training entries, as JSON values."""
     return {
         "predictor": PREDICTOR_STATE,
         "configuration": configured.configurations[row],
@@ -179,6 +179,6 @@ def _facts(configured: Configured, row: int, settings: SeedSettings) -> dict[str
 
 
 def _ranges(entries: pd.DataFrame) -> dict[str, list[float]]:
-    """Return the smallest and the largest value of each numeric field."""
+    """Return numeric field -> its minimum and maximum."""
     numbers = entries.select_dtypes("number")
     return {str(name): [float(of.min()), float(of.max())] for name, of in numbers.items()}

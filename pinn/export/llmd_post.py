@@ -2,7 +2,7 @@
 
 python3 post.py http://localhost:8000 [--per-request 1000] [--flush]
 
-Needs Python 3.8 or later and nothing else. It waits until the server is ready, posts
+The script needs only Python 3.8 or later. It waits until the server is ready, posts
 entries.jsonl to /add_training_data_bulk, and prints /data/status.
 """
 
@@ -13,12 +13,12 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-#: Timeout of a request in seconds, and time to wait for a server that starts.
+#: Timeout of a request, and maximum time to wait for a starting server, both in seconds.
 _PATIENCE_S, _START_S = 60, 120
 
 
 def main() -> int:
-    """Post the entries; return the exit status."""
+    """Post the entries, and return the exit status."""
     arguments = _arguments()
     url = arguments.url.rstrip("/")
     lines = arguments.entries.read_text(encoding="utf-8").splitlines()
@@ -56,7 +56,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _is_ready(url: str) -> bool:
-    """Wait for a server that starts; return whether it is ready."""
+    """Wait until a starting server is ready; return whether it became ready."""
     end = time.monotonic() + _START_S
     while _ask(f"{url}/readyz")[0] != 200:
         if time.monotonic() > end:
@@ -66,7 +66,7 @@ def _is_ready(url: str) -> bool:
 
 
 def _ask(url: str, body: "bytes | None" = None) -> "tuple[int, str]":
-    """Send a GET, or a POST with a body; return status and text, 0 where nothing answers."""
+    """Send a GET, or a POST with a body; return status and text, status 0 without an answer."""
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
     try:
         with urllib.request.urlopen(request, timeout=_PATIENCE_S) as answer:

@@ -1,4 +1,4 @@
-"""Training entries for llm-d's latency predictor: states of a simulated pod, and latencies."""
+"""Training entries for llm-d's latency predictor: states of a simulated pod, with latencies."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from pinn.specs.batch import Batch
 from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE
 from pinn.units import MILLISECOND
 
-#: Fields of an entry, as llm-d-latency-predictor's training server documents them (main of
-#: 2026-08-10). ``timestamp`` is the last one; the file has it, the table of entries does not.
+#: Fields of an entry, as documented by llm-d-latency-predictor's training server (main of
+#: 2026-08-10). The file has a further field, ``timestamp``, at the end.
 FIELDS = (
     "kv_cache_percentage", "input_token_length", "num_request_waiting", "num_request_running",
     "num_tokens_generated", "prefix_cache_score", "prefill_tokens_in_flight",
@@ -32,35 +32,36 @@ FIELDS = (
 
 # Loads: points of a regular sequence over lengths, requests in flight and shared prompts.
 
-#: Number of entries from each load.
+#: Number of training entries per load.
 ENTRIES_OF_LOAD = 32
 #: Base of the sequence's steps in four dimensions: the root of x^5 = x + 1 (Roberts' R sequence).
 _STEP_BASE = 1.1673039782614187
-#: Longest prompt of a load, shortest and longest in tokens; a load's prompts are log-uniform below.
+#: Range of a load's longest prompt in tokens, and ratio of its longest to its shortest prompt. The
+#: prompts of a load are log-uniform.
 _PROMPTS = (512.0, 32_768.0)
 _PROMPT_RANGE = 64.0
-#: Mean outputs of a load in tokens, and the range of outputs relative to the mean.
+#: Range of a load's mean output in tokens, and the range of its outputs relative to the mean.
 _OUTPUTS, _OUTPUT_RANGE = (64.0, 1024.0), (0.2, 1.8)
-#: Largest share of the model's length for a prompt, and for a mean output.
+#: Maximum prompt, and maximum mean output, as shares of the model's maximum length.
 _PROMPT_SHARE, _OUTPUT_SHARE = 0.75, 0.125
-#: Mean requests in flight of the lightest load on a replica, and number of counts to try.
+#: Mean requests in flight per replica of the lightest load, and number of candidate counts.
 _LIGHTEST, _COUNTS = 0.25, 24
-#: Share of the time for prompts in the heaviest sustainable load; share of loads up to that one;
-#: highest rate of the others relative to the saturating one.
+#: Time share of prompts in the heaviest sustainable load; share of loads up to it; maximum rate of
+#: all other loads relative to the saturating rate.
 _BUSY, _SUSTAINED, _OVERLOAD = 0.7, 0.9, 1.25
-#: Share of loads without shared prompts; distance in requests to the one that a prompt repeats.
+#: Share of loads without shared prompts; and maximum distance, in requests, to the repeated prompt.
 _UNSHARED, _RECENT = 1 / 3, 50
-#: Largest share of an output before an entry in mid-output; the rest gives the mean ITL.
+#: Maximum share of an output before an entry in mid-output; the rest determines the mean ITL.
 _FURTHEST = 0.5
-#: Requests of a load beyond those of its entries, per request in flight, and in total at most.
+#: Number of requests of a load beyond its entries, per request in flight, and maximum in total.
 _EACH, _MOST_REQUESTS = 4.0, 1500
 
 
 def seed_loads(latency: LinearLatency, count: int, seed: int) -> list[Workload]:
-    """Return loads from an idle pod to one whose requests wait, with prompts of all lengths.
+    """Return loads from an idle pod to an overloaded pod, with short to long prompts.
 
     Args:
-        latency: Times of the deployment.
+        latency: Latency model of the deployment.
         count: Number of loads.
         seed: Seed of the random draws.
     """
@@ -72,7 +73,10 @@ def seed_loads(latency: LinearLatency, count: int, seed: int) -> list[Workload]:
 def _load(
     latency: LinearLatency, place: Float[np.ndarray, " 4"], seed: int, index: int
 ) -> Workload:
-    """Return the load at a point: longest prompt, mean output, requests in flight, sharing."""
+    """Return the load at a point (longest prompt, mean output, requests in flight, sharing).
+
+    Coordinates of the point are in [0, 1].
+    """
     rng, longest = np.random.default_rng([seed, index]), max_model_len(latency.deployment)
     top = _geometric(_PROMPTS[0], min(_PROMPTS[1], _PROMPT_SHARE * longest), place[0])
     bottom = max(top / _PROMPT_RANGE, 1.0)
@@ -99,12 +103,12 @@ def _load(
 
 
 def _geometric(low: float, high: float, place: float) -> float:
-    """Return the value at a place from 0 to 1 between two, evenly in its logarithm."""
+    """Return the value at ``place``, from 0 (low) to 1 (high), on a logarithmic scale."""
     return low * max(high / low, 1.0) ** place
 
 
 def _most_running(latency: LinearLatency, tokens: float) -> float:
-    """Return the most requests of a length that run at once on one replica."""
+    """Return the maximum number of running requests of a length on one replica."""
     deployment, layout = latency.deployment, kv_layout(latency.deployment, EngineSpec())
     blocks = int(layout.request_blocks(round(tokens), deployment.recipe.block_tokens))
     return float(max(min(deployment.recipe.max_requests, layout.blocks // max(blocks, 1)), 1))
@@ -113,13 +117,13 @@ def _most_running(latency: LinearLatency, tokens: float) -> float:
 def _steady_rates(
     latency: LinearLatency, prompt: float, output: float
 ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
-    """Return mean requests in flight, the request rate that keeps that number, and prompts' share.
+    """Return requests in flight, request rates that sustain them, and prompts' time share.
 
-    Counts and rates are of all replicas. The last number is the share of the time that steps take
-    for prompts.
+    Counts and rates (requests per second) are totals over replicas. The time share is the share of
+    the steps' time that is due to prompts.
 
     Args:
-        latency: Times of the deployment.
+        latency: Latency model of the deployment.
         prompt: Mean prompt tokens.
         output: Mean output tokens.
     """
@@ -137,7 +141,10 @@ def _steady_rates(
 def _shared_prompts(
     prompts: Int[np.ndarray, " n"], share: float, rng: np.random.Generator
 ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-    """Return a recent request for a share of the requests, and how many tokens each repeats."""
+    """Return, for each request, an earlier request whose prefix it repeats, and the prefix tokens.
+
+    A random share of the requests repeats a prefix.
+    """
     n = len(prompts)
     donor = np.arange(n) - rng.integers(1, _RECENT + 1, n)
     donor = np.where((donor >= 0) & (rng.random(n) < share), donor, -1)
@@ -145,16 +152,16 @@ def _shared_prompts(
     return donor, np.where(donor >= 0, rng.random(n) * common, 0).astype(np.int64)
 
 
-# State of the pod, as a gateway sees it at a moment.
+# State of the pod at a time, as a gateway observes it.
 
 
 @dataclass(frozen=True)
 class _Since:
-    """Running sums over requests, ordered by an event in their life.
+    """Running sums over requests in the order of one event per request, such as the first token.
 
     Attributes:
         moments: Sorted times of the event in seconds, one per request.
-        sums: Sums of the values of all requests before each one, and of all requests.
+        sums: Sums of the values over the first 0, 1, ... n requests.
     """
 
     moments: Float[np.ndarray, " n"]
@@ -162,7 +169,7 @@ class _Since:
 
     @classmethod
     def of(cls, moments: np.ndarray, values: np.ndarray | float = 1.0) -> _Since:
-        """Return the sums of values by their moments."""
+        """Return the running sums of values, ordered by their moments."""
         order = np.argsort(moments)
         each = np.broadcast_to(np.asarray(values, float), moments.shape)[order]
         return cls(moments[order], np.concatenate([[0.0], np.cumsum(each)]))
@@ -173,13 +180,13 @@ class _Since:
 
 
 def pod_states(run: Run, moments: Float[np.ndarray, " n"]) -> dict[str, Real[np.ndarray, " n"]]:
-    """Return the fields of an entry that describe the pod just before given moments.
+    """Return the fields of an entry that describe the pod just before given times.
 
-    A request is in flight with its prompt's tokens until its first token, and with its tokens so
-    far from then on.
+    Until its first token, a request counts with its prompt's tokens. After that, it counts with the
+    tokens generated so far.
 
     Args:
-        run: Run without failed requests.
+        run: Simulated run without failed requests.
         moments: Times in seconds.
     """
     r = run.requests
@@ -203,7 +210,7 @@ def pod_states(run: Run, moments: Float[np.ndarray, " n"]) -> dict[str, Real[np.
 
 
 def _kv_use(run: Run, moments: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-    """Return the share of the KV cache in use at the latest step of each group of replicas."""
+    """Return the used share of the KV cache in the latest step, averaged over replicas."""
     used = np.zeros(len(moments))
     for group in range(run.groups):
         mine = run.steps["group"] == group
@@ -214,7 +221,8 @@ def _kv_use(run: Run, moments: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n
     return np.clip(used / (run.kv_blocks * run.replicas), 0.0, 1.0)
 
 
-# Entries: half of TTFT and half of TPOT; of these one half at arrival, one amid the output.
+# Half of the entries have TTFT, half TPOT. Of the TPOT entries, one half is at arrival, one in
+# mid-output.
 
 
 def seed_entries(
@@ -222,11 +230,11 @@ def seed_entries(
 ) -> pd.DataFrame:
     """Return training entries of a deployment, in random order, with the columns ``FIELDS``.
 
-    Latencies have normal noise in their logarithms, whose 90 % interval has the given half-widths.
+    Logarithms of latencies have normal noise with 90 % intervals of the given half-widths.
 
     Args:
-        latency: Times of the deployment.
-        half_widths: ``tpot`` and ``ttft`` -> log half-width; none for entries without noise.
+        latency: Latency model of the deployment.
+        half_widths: ``tpot`` and ``ttft`` -> log half-width; empty for no noise.
         count: Number of entries.
         seed: Seed of the random draws.
 
@@ -243,15 +251,15 @@ def seed_entries(
     for metric in ("ttft", "tpot"):
         noise = half_widths.get(metric, 0.0) / NORMAL_QUANTILE * rng.standard_normal(len(found))
         found[f"actual_{metric}_ms"] = (found[f"actual_{metric}_ms"] * np.exp(noise)).round(3)
-    # Gateways that do not count these tokens report 0.
+    # Some gateways do not count these tokens and report 0, so half of the entries do, too.
     found.loc[rng.random(len(found)) < 0.5, "decode_tokens_in_flight"] = 0
     return found
 
 
 def run_entries(run: Run, rng: np.random.Generator) -> pd.DataFrame:
-    """Return the entries of one load, without noise, in the columns ``FIELDS``.
+    """Return the entries of one load, without noise, with the columns ``FIELDS``.
 
-    Its requests are drawn from the middle half, where the pod neither fills nor empties.
+    Requests are drawn from the middle half of the run, where the pod neither fills nor drains.
     """
     r, n = run.requests, len(run.requests)
     known = np.flatnonzero(r.finished & (r.output_tokens > 1))
@@ -272,9 +280,9 @@ def run_entries(run: Run, rng: np.random.Generator) -> pd.DataFrame:
 def _amid_output(
     run: Run, chosen: Int[np.ndarray, " n"], share: Float[np.ndarray, " n"]
 ) -> tuple[Int[np.ndarray, " n"], Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
-    """Return tokens generated by a share of each output, when, and the mean ITL after that.
+    """Return tokens generated after a share of each output, their time, and the later mean ITL.
 
-    The tokens of an output are spread evenly over the steps from its first to its last.
+    The tokens of an output are assumed evenly spaced between its first and its last token.
     """
     r = run.requests
     tokens = 1 + (share * (r.output_tokens[chosen] - 1)).astype(np.int64)
@@ -297,7 +305,7 @@ def _amid_output(
 def _table(
     run: Run, chosen: np.ndarray, moments: np.ndarray, tokens: np.ndarray, *seconds: object
 ) -> pd.DataFrame:
-    """Return entries of requests at given moments, with their TTFT and TPOT in seconds."""
+    """Return entries of requests at given times, with their TTFT and TPOT in seconds."""
     r = run.requests
     ttft_s, tpot_s = (np.broadcast_to(np.asarray(each, float), moments.shape) for each in seconds)
     columns = pod_states(run, moments) | {

@@ -1,4 +1,4 @@
-"""Export of the surrogate as ONNX graphs that onnxruntime runs anywhere, in float64."""
+"""Export of the surrogate as float64 ONNX graphs that run in onnxruntime."""
 
 import contextlib
 import io
@@ -26,7 +26,7 @@ from pinn.surrogate.network import CoefficientNetwork
 from pinn.units import MICROSECOND
 
 FORMAT_VERSION = 1
-#: Oldest operator set with all operators in float64.
+#: Oldest ONNX operator set in which all used operators support float64.
 OPSET = 17
 COEFFICIENTS, STEP_TIME = "coefficients.onnx", "step_time.onnx"
 
@@ -44,14 +44,17 @@ class StepTime(nn.Module):
     def forward(
         self, features: Float[Tensor, "n basis"], beta: Float[Tensor, "m basis"]
     ) -> tuple[Float[Tensor, " n"], Int[Tensor, " n"]]:
-        """Return seconds, and whole microseconds (half to even, at least 1); ``m`` is 1 or n."""
+        """Return step times in seconds, and in whole microseconds (half to even, at least 1).
+
+        ``m`` is 1 or n.
+        """
         host, launching, gpu = ((features * beta) @ self.parts).unbind(-1)
         seconds = host + torch.maximum(launching, gpu)
         return seconds, torch.clamp(torch.round(seconds * 1e6), min=1.0).to(torch.int64)
 
 
 class NamedCoefficients(nn.Module):
-    """Network whose outputs have the order in which the graph names them."""
+    """Network that returns its outputs in the order of the graph's output names."""
 
     def __init__(self, network: CoefficientNetwork) -> None:
         super().__init__()
@@ -60,13 +63,13 @@ class NamedCoefficients(nn.Module):
     def forward(
         self, descriptors: Float[Tensor, "n descriptors"], rates: Float[Tensor, "n rates"]
     ) -> tuple[Float[Tensor, "n alpha"], Float[Tensor, "n beta"]]:
-        """Return alpha and beta."""
+        """Return alpha and beta of ``n`` deployments."""
         beta, alpha = self.network(descriptors, rates)
         return alpha, beta
 
 
 def export_onnx(checkpoint: Checkpoint, provenance: dict[str, Any], folder: Path) -> list[Path]:
-    """Write both graphs, and return their paths.
+    """Write the graphs of coefficients and of step times, and return their paths.
 
     ``coefficients.onnx``: ``descriptors`` [n, descriptors] and ``rates`` [n, rates] (see
     ``pinn.surrogate.featurizer``) -> ``alpha`` [n, request features] and ``beta`` [n, step
@@ -79,7 +82,7 @@ def export_onnx(checkpoint: Checkpoint, provenance: dict[str, Any], folder: Path
         folder: Folder of the two files.
 
     Returns:
-        The two paths.
+        Paths of the two files.
     """
     facts = metadata(checkpoint, provenance)
     network = NamedCoefficients(CoefficientNetwork.from_weights(checkpoint.network))
@@ -102,8 +105,8 @@ def metadata(checkpoint: Checkpoint, provenance: dict[str, object]) -> dict[str,
         "beta": {f.name: f.unit for f in step.STEP_FEATURES.values()},
         "units": {
             "descriptors": "as pinn.surrogate.featurizer",
-            "rates": "natural logarithm of the datasheet rate over an H100 SXM's",
-            "features": "s at datasheet rates where beta's unit is 1, else a count",
+            "rates": "natural logarithm of (GPU's peak rate / H100 SXM's)",
+            "features": "seconds at peak rates if beta's unit is 1, else a count",
             "step_time_s": "s",
             "step_time_us": "us",
         },
@@ -131,7 +134,7 @@ def _write(
 
 
 def _keep_inputs(model: onnx.ModelProto, widths: dict[str, int]) -> None:
-    """Add the inputs that a network without correction does not read, so that all graphs agree."""
+    """Add inputs that a network without correction lacks, so that all graphs have equal inputs."""
     found = {entry.name for entry in model.graph.input}
     for name, width in widths.items():
         if name not in found:
@@ -144,7 +147,7 @@ def _keep_inputs(model: onnx.ModelProto, widths: dict[str, int]) -> None:
 def _trace(
     module: nn.Module, inputs: dict[str, Tensor], outputs: tuple[str, ...]
 ) -> onnx.ModelProto:
-    """Return the graph of a module, with the first axis of every input and output free."""
+    """Return the graph of a module, with a variable first axis of all inputs and outputs."""
     rows = {name: {0: f"{name}_rows"} for name in (*inputs, *outputs)}
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -168,7 +171,7 @@ def _trace(
 
 
 def write_inputs(configured: Configured, batch: str, path: Path) -> dict[str, Any]:
-    """Write the inputs of both graphs, in the order of their registry, and the step time.
+    """Write the inputs of both graphs, in the order of their features, and the step time.
 
     Args:
         configured: One configuration with the network's coefficients.
@@ -176,7 +179,7 @@ def write_inputs(configured: Configured, batch: str, path: Path) -> dict[str, An
         path: JSON file, in the format that the Go example reads.
 
     Raises:
-        PinnError: If the batch cannot be read.
+        PinnError: If the batch cannot be parsed.
     """
     (deployment,) = configured.deployments
     free, rates = featurize([deployment])

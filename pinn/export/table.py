@@ -1,4 +1,4 @@
-"""Tables of coefficients, built and written."""
+"""Coefficient tables, built and written."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, fields
@@ -24,22 +24,22 @@ from pinn.surrogate import request_features as request
 from pinn.surrogate import step_features as step
 from pinn.surrogate.coefficients import Coefficients
 
-# Flat coefficient tables: one row per configuration, with everything that a step time needs.
+# Flat coefficient tables: one row per configuration, with all inputs of a step time.
 
 FORMAT = "pinn.coefficient_table"
-#: Version of the format; it is raised when earlier readers would misinterpret a file.
+#: Version of the format, raised if earlier readers would misinterpret a file.
 VERSION = 1
 
 _SERVING = tuple(f.name for f in fields(ServingSpec))
 
 
 def beta_columns() -> list[str]:
-    """Return the names of the beta columns, in the order of the registry."""
+    """Return the names of the beta columns, in the order of ``STEP_FEATURES``."""
     return [f"beta.{f.name} [{f.unit}]" for f in step.STEP_FEATURES.values()]
 
 
 def alpha_columns() -> list[str]:
-    """Return the names of the alpha columns, in the order of the registry."""
+    """Return the names of the alpha columns, in the order of ``REQUEST_FEATURES``."""
     return [f"alpha.{f.name} [{f.unit}]" for f in request.REQUEST_FEATURES.values()]
 
 
@@ -52,10 +52,10 @@ def coefficient_columns(found: Coefficients) -> dict[str, Float[np.ndarray, " ro
 def configuration_columns(configured: Configured) -> dict[str, list[object]]:
     """Return the columns of configurations: model, GPU, precision if given, and all engine flags.
 
-    ``max_model_len`` is always a number, the model's own where the flag is not set.
-    ``window_tokens`` is the attention window of the windowed layers, null without one.
-    ``gpu_cache_tokens`` is the number of tokens whose keys and values of one head fit the GPU's
-    cache. ``model_aliases`` and ``gpu_aliases`` are other names, separated by ``|``.
+    ``max_model_len`` is always a number: the model's own if the flag is not set. ``window_tokens``
+    is the attention window of the windowed layers, null without one. ``gpu_cache_tokens`` is the
+    number of tokens whose keys and values of one head fit in the GPU's cache. ``model_aliases`` and
+    ``gpu_aliases`` are other names, separated by ``|``.
     """
     rows = list(zip(configured.configurations, configured.deployments, strict=True))
     found: dict[str, list[object]] = {
@@ -73,7 +73,7 @@ def configuration_columns(configured: Configured) -> dict[str, list[object]]:
 
 
 def _model_aliases(configuration: Configuration, deployment: Deployment) -> list[str]:
-    """Return the name that the row was asked for by, and others that sample the same way."""
+    """Return other names of a row's model with equal sampling, including the user's."""
     model = deployment.model
     given = str(configuration.get("model", model.name))
     return [
@@ -89,7 +89,7 @@ def _sampling(name: str) -> Sampling:
 
 
 def serving_values(deployment: Deployment) -> dict[str, FlagValue]:
-    """Return a deployment's flags, with resolved limits of a step and of memory."""
+    """Return a deployment's flags, with resolved limits of batch size and memory."""
     recipe, serving = deployment.recipe, deployment.serving
     return asdict(serving) | {
         "max_model_len": max_model_len(deployment),
@@ -104,15 +104,19 @@ def serving_values(deployment: Deployment) -> dict[str, FlagValue]:
 def export_table(
     configured: Configured, intervals: Float[np.ndarray, "2 n coefficients"] | None = None
 ) -> pa.Table:
-    """Return the table that every format is written from.
+    """Return the coefficient table from which every file format is written.
 
-    Columns: ``format`` and ``version``; the configuration; ``beta.NAME [unit]`` and
-    ``alpha.NAME [unit]`` in the order of the registries, in seconds or as multipliers; with
-    intervals, ``beta_low.NAME [unit]``, ``beta_high``, ``alpha_low`` and ``alpha_high`` likewise,
-    null where none is known; ``cost.NAME``, the configuration's datasheet costs (``StepCosts``) of
-    a pass of the model, from which step features follow; where a row speculates, the draft
-    (``_draft_columns``); ``source`` of the coefficients and the hash of the checkpoint; the nearest
-    measured deployment and its distance in standard deviations, null where the checkpoint has none.
+    Columns, in this order:
+
+    - ``format`` and ``version``, then the configuration;
+    - ``beta.NAME [unit]`` and ``alpha.NAME [unit]`` in the order of ``STEP_FEATURES`` and
+      ``REQUEST_FEATURES``, in seconds or as multipliers;
+    - with intervals, ``beta_low.NAME [unit]``, ``beta_high``, ``alpha_low`` and ``alpha_high``,
+      null if unknown;
+    - ``cost.NAME``, the costs of the model's pass (``StepCosts``), from which step features follow;
+    - with speculative decoding, the draft (``_draft_columns``);
+    - ``source`` of the coefficients, and the checkpoint's hash;
+    - the nearest measured deployment and its distance in standard deviations, null without one.
 
     Args:
         configured: Configurations of the rows.
@@ -141,10 +145,10 @@ def export_table(
 def _draft_columns(deployments: Sequence[Deployment]) -> dict[str, pa.Array]:
     """Return the columns of speculative decoding, null in rows without it.
 
-    ``draft_acceptance`` is the probability that each drafted token is accepted given those before,
-    separated by commas. ``tokens_per_step`` is a request's resulting tokens per step.
-    ``draft.tokens``, ``draft.passes`` and ``draft.branches`` are those of ``Speculation``.
-    ``draft_cost.NAME`` is the costs of a pass of the draft, null without one.
+    ``draft_acceptance`` lists the acceptance probability of each drafted token, given that all
+    earlier ones are accepted, separated by commas. ``tokens_per_step`` is a request's mean number
+    of tokens per step. ``draft.tokens``, ``draft.passes`` and ``draft.branches`` are fields of
+    ``Speculation``. ``draft_cost.NAME`` is a cost of a pass of the draft model, null without one.
     """
     drafts = [d.recipe.speculation for d in deployments]
     found = {
@@ -180,7 +184,7 @@ _PROVENANCE = b"pinn.provenance"
 def write_table_file(table: pa.Table, provenance: JsonObject, path: Path) -> None:
     """Write a table of ``export_table`` in the format that the file's suffix names.
 
-    JSON and Parquet keep the provenance whole; CSV has only the table's own columns.
+    JSON and Parquet files include the provenance; CSV files have only the table's columns.
 
     Raises:
         PinnError: If the format is unknown.

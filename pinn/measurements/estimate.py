@@ -3,14 +3,18 @@
 Parameters have a Gaussian prior and bounds. Predictions of measured metrics depend on the
 parameters through a simulation, so an estimate has two loops:
 
-* :func:`simulate_and_refit` simulates with the accepted parameters, which gives rows around them,
-and refits to these rows, until the simulated metrics converge; * :func:`most_probable` refits: it
-minimizes
+* :func:`simulate_and_refit` is the outer loop. It simulates with the accepted parameters, builds
+  rows around them and refits to these rows, until the simulated metrics converge.
+* :func:`most_probable` is the inner loop, the refit. It minimizes
 
       (p - mean)' C^-1 (p - mean) / 2 + sum_i loss(error_i(p) / deviation_i),   lower <= p <= upper
 
   by Gauss-Newton steps. Each step is a bounded linear least-squares problem. A robust loss enters
   as a larger deviation of rows with a large error (iteratively reweighted least squares).
+
+Here ``p`` are the parameters, ``mean`` and ``C`` the mean and covariance of the prior, ``error_i``
+and ``deviation_i`` the error of row ``i`` and its standard deviation, in the unit of the row, and
+``lower`` and ``upper`` the bounds.
 
 The curvature at the solution is the inverse of the posterior's covariance
 (:func:`laplace_covariance`; bounds are ignored, so intervals at a bound are wider than necessary).
@@ -27,15 +31,15 @@ Vector = Float[np.ndarray, " parameters"]
 Matrix = Float[np.ndarray, "parameters parameters"]
 Rows = Float[np.ndarray, " rows"]
 
-#: Smallest variance of a correlation matrix; smallest fraction of a step in a line search;
-#: largest step, in standard deviations of the prior, at which Gauss-Newton has converged:
-#: numerical.
+#: Minimum variance of a correlation matrix; minimum fraction of a step in a line search; and
+#: maximum step, in prior standard deviations, at which Gauss-Newton has converged. All are
+#: numerical limits.
 _JITTER, _SHORTEST, _CONVERGED = 1e-9, 2.0**-20, 1e-10
 
 
 @dataclass(frozen=True)
 class Gaussian:
-    """A Gaussian distribution of parameters.
+    """Gaussian distribution of parameters.
 
     Attributes:
         mean: Mean of each parameter.
@@ -52,7 +56,7 @@ class Gaussian:
 
     @property
     def scale(self) -> Float[np.ndarray, " free"]:
-        """Return the standard deviation of each free parameter."""
+        """Return the prior standard deviation of each free parameter."""
         return np.sqrt(np.diag(self.covariance)[self.free])
 
     @property
@@ -101,8 +105,8 @@ class Problem:
         prior: Distribution before the measurements.
         lower: Lower bound of each parameter.
         upper: Upper bound of each parameter.
-        rows_at: Linearized measurements around given parameters.
-        misfit: Negative log posterior of given parameters, which no step may increase; None where
+        rows_at: Function of parameters that returns measurements linearized around them.
+        misfit: Negative log posterior of given parameters, which no step may increase; None if
             rows are linear.
     """
 
@@ -119,7 +123,7 @@ class Problem:
             root: The prior's root, computed once.
             rows: Linearized measurements.
         """
-        from scipy.optimize import lsq_linear  # slow to import
+        from scipy.optimize import lsq_linear  # Imported here, as the import is slow.
 
         free, scale, mean = self.prior.free, self.prior.scale, self.prior.mean
         target = (rows.target - rows.matrix[:, ~free] @ mean[~free]) / rows.deviation
@@ -140,7 +144,7 @@ def most_probable(problem: Problem, start: Vector, steps: int = 1) -> Vector:
     Args:
         problem: Measurements, prior and bounds.
         start: Parameters of the first linearization.
-        steps: Largest number of Gauss-Newton steps.
+        steps: Maximum number of Gauss-Newton steps.
     """
     free, scale, root = problem.prior.free, problem.prior.scale, problem.prior.root
     at, misfit = start, problem.misfit
@@ -155,7 +159,7 @@ def most_probable(problem: Problem, start: Vector, steps: int = 1) -> Vector:
 
 
 def _descending(misfit: Callable[[Vector], float], at: Vector, step: Vector) -> Vector:
-    """Return the longest of the step, its half, its quarter, ... without a larger misfit."""
+    """Return the step, or its first half, quarter, ... that does not increase the misfit."""
     value, share = misfit(at), 1.0
     while share > _SHORTEST:
         if misfit(at + share * step) <= value:
@@ -182,12 +186,12 @@ def laplace_covariance(
     return covariance
 
 
-# Simulate, linearize, refit.
+# Alternating simulation, linearization and refit.
 
 
 @runtime_checkable
 class Figures(Protocol):
-    """Metrics of a simulation, with the data that a refit needs."""
+    """Metrics of a simulation, with the data for a refit."""
 
     @property
     def simulated(self) -> Rows:
@@ -207,11 +211,11 @@ class Simulation(Protocol[R]):
         ...
 
     def refit(self, rows: R, at: Vector) -> Vector:
-        """Return the most probable parameters by rows that were simulated with ``at``."""
+        """Return the most probable parameters, given rows simulated with ``at``."""
         ...
 
     def misfit(self, rows: R, at: Vector) -> float:
-        """Return the misfit between rows that were simulated with ``at`` and the measurements."""
+        """Return the misfit between measurements and the rows simulated with ``at``."""
         ...
 
 
@@ -220,9 +224,9 @@ class Rounds:
     """Stopping rule of alternating simulations and refits.
 
     Attributes:
-        most: Largest number of simulations, the first one included.
+        most: Maximum number of simulations, including the first.
         tolerance: Log change of the simulated metrics at which the rounds end.
-        whole: Number of rounds with a full step. Later rounds take half of the step, since near
+        whole: Number of rounds with a full step. Later rounds make half of the step, since near
             saturation full steps can oscillate around the solution.
         by_largest: Whether the tolerance applies to the largest change of a metric; else to the
             root mean square.
@@ -255,9 +259,9 @@ def simulate_and_refit(
 ) -> Converged[R]:
     """Simulate and refit in turn until the simulated metrics converge.
 
-    Metrics are linear only near the parameters of their simulation; in a closed loop of equal
-    requests they are not even continuous. A step is therefore accepted only if the simulated
-    metrics have no larger misfit than before. Otherwise half of it is simulated.
+    Metrics are linear only near the parameters of their simulation. In a closed loop of equal
+    requests they are not even continuous. A step is therefore accepted only if it does not increase
+    the misfit of the simulated metrics. Otherwise the step is halved and simulated again.
 
     Args:
         model: Model that simulates, refits and compares with the measurements.

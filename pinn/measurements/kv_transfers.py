@@ -1,11 +1,11 @@
 """KV transfers between GPU and host, from a server's KV events or metrics pages.
 
-KV events are JSON lines of batches, ``[seconds, [events], rank, step]``, whose events are arrays
-that begin with their name: ``TransferInitiated(id, request, from, to, blocks, step)`` and
+KV events are JSON lines of batches, ``[seconds, [events], rank, step]``. Events are arrays that
+begin with their name: ``TransferInitiated(id, request, from, to, blocks, step)`` and
 ``TransferCompleted(id, request, from, to, blocks, success, step)``. ``CacheStoreCommitted`` means
-that a store can be read. Metrics pages have sums by direction, in one series each since vLLM 0.31
-(``vllm/distributed/kv_transfer/kv_connector/v1/offloading/metrics.py``) and with the label
-``transfer_type`` before.
+that a stored block can be read. Metrics pages have sums by direction: one series per direction
+since vLLM 0.31 (``vllm/distributed/kv_transfer/kv_connector/v1/offloading/metrics.py``), before
+that one series with the label ``transfer_type``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pinn.errors import PinnError
 from pinn.measurements.benchmarks.metrics_page import Page, read_page
 
 _KIND = "KV events, or a metrics page"
-#: Names of the GPU's memory in events.
+#: Names of GPU memory in events.
 _GPU = ("gpu", "device")
 _BEGINS, _ENDS, _COMMITS = "TransferInitiated", "TransferCompleted", "CacheStoreCommitted"
 #: Direction -> series of a metrics page: bytes, seconds, transfers.
@@ -40,16 +40,16 @@ _SERIES = {
 
 @dataclass(frozen=True)
 class KvTransfers:
-    """Measured transfers, or sums over several.
+    """Measured transfers, or sums over several transfers.
 
     Attributes:
         count: Number of transfers in each entry.
-        size: Blocks of the GPU's cache or, with ``in_bytes``, bytes.
+        size: Size in blocks of the GPU's cache or, with ``in_bytes``, in bytes.
         seconds: Time on the link.
-        load: Whether each entry goes from host to GPU.
+        load: Whether each entry is a transfer from host to GPU.
         in_bytes: Whether sizes are in bytes.
-        committed: Number of stores that can be read according to events.
-        report: Counts of what was read.
+        committed: Number of stores that can be read, according to events.
+        report: Counts of events or pages read and refused.
     """
 
     count: Float[np.ndarray, " transfers"]
@@ -65,7 +65,7 @@ def read_kv_transfers(paths: Sequence[Path]) -> KvTransfers:
     """Read a file of KV events, or metrics pages in the order in which they were scraped.
 
     Raises:
-        PinnError: If the files are neither, or have no transfer.
+        PinnError: If the files are neither of these, or have no transfer.
     """
     texts = [read_text(path, MOST_CSV_BYTES, _KIND) for path in paths]
     pages = list(map(read_page, texts))
@@ -75,14 +75,14 @@ def read_kv_transfers(paths: Sequence[Path]) -> KvTransfers:
         found = _of_events(texts[0], paths[0])
     else:
         raise PinnError(
-            f"{', '.join(map(str, paths))}: give one file of KV events (JSON "
-            "lines), or /metrics pages of one server"
+            f"{', '.join(map(str, paths))} have no KV transfer counters: give one file of KV "
+            "events (JSON lines), or /metrics pages of one server"
         )
     if not len(found.size):
         raise PinnError(
             f"{paths[0]} has no finished transfer between GPU and host "
-            f"memory:\n{found.report.table()}\ngive the KV events of a server that "
-            "offloads KV blocks to host memory"
+            f"memory:\n{found.report.table()}\nGive the KV events of a server that "
+            "offloads KV blocks to host memory."
         )
     return found
 
@@ -94,12 +94,12 @@ def _report(path: Path, accepted: int, refused: Mapping[str, int]) -> ReadReport
     )
 
 
-# KV events.
+# Reading of KV events.
 
 
 @dataclass(frozen=True)
 class _Transfer:
-    """A transfer, from its two events."""
+    """KV transfer between GPU and host memory, combined from its begin and end events."""
 
     begin_s: float
     end_s: float
@@ -144,7 +144,7 @@ def _of_events(text: str, path: Path) -> KvTransfers:
 
 
 def _events(line: str, refused: Counter[str]) -> list[tuple[float, list[Any]]]:
-    """Return the events of a line with the time of their batch."""
+    """Return the events of a line, each with the time of its batch."""
     try:
         batch = json.loads(line)
         moment, events = float(batch[0]), batch[1]
@@ -155,7 +155,7 @@ def _events(line: str, refused: Counter[str]) -> list[tuple[float, list[Any]]]:
 
 
 def _on_the_link(transfers: Sequence[_Transfer]) -> Float[np.ndarray, " transfers"]:
-    """Return the seconds of each transfer on the link, which carries one at a time."""
+    """Return the seconds of each transfer on the link, which carries one transfer at a time."""
     seconds, free_s = np.zeros(len(transfers)), -np.inf
     for i in np.argsort([each.end_s for each in transfers], kind="stable"):
         each = transfers[i]
@@ -164,7 +164,7 @@ def _on_the_link(transfers: Sequence[_Transfer]) -> Float[np.ndarray, " transfer
     return seconds
 
 
-# Metrics pages.
+# Reading of metrics pages.
 
 
 def _of_pages(pages: Sequence[Page], paths: Sequence[Path]) -> KvTransfers:
@@ -186,7 +186,7 @@ def _of_pages(pages: Sequence[Page], paths: Sequence[Path]) -> KvTransfers:
 
 
 def _sums(page: Page) -> dict[str, tuple[float, float, float]]:
-    """Return bytes, seconds and transfers of a page by direction."""
+    """Return direction -> (bytes, seconds, transfers) of a metrics page."""
     found = {}
     for way, names in _SERIES.items():
         label = {"load": "CPU_to_GPU", "store": "GPU_to_CPU"}[way]

@@ -1,9 +1,10 @@
 """Breakdown of a step's time by part, with the measurements behind it.
 
-The network's breakdown is beta x feature; the composed one is the sum of kernels and overheads. The
-two attribute launches of CUDA graphs differently: a measured kernel's time includes its launch,
-while the network charges launches per layer. The host launches kernels outside of graphs while the
-GPU works; launching beyond the GPU's work is a part of its own.
+The network's breakdown multiplies each coefficient (beta) by its feature. The kernels' breakdown
+sums measured kernel times and overheads. They attribute launches of CUDA graphs differently: a
+measured kernel's time includes its launch, while the network charges launches per layer. The host
+launches kernels outside of graphs while the GPU works. Launch time that exceeds the GPU's work is a
+separate part.
 """
 
 from collections.abc import Mapping
@@ -22,10 +23,10 @@ from pinn.surrogate.encoder_time import EncoderTime
 from pinn.surrogate.step_features import LAUNCHING, STEP_FEATURES, seconds_by_feature
 from pinn.training.teacher import Teacher
 
-#: Parts of a step and the content of each, in the order of every table and plot.
+#: Part of a step -> its content, in the order of every table and plot.
 PARTS: dict[str, str] = {
     "weights": "matrix multiplications for one token (reading weights): projections, dense, head",
-    "matmul_arithmetic": "arithmetic of these for all further tokens",
+    "matmul_arithmetic": "arithmetic of these multiplications for all further tokens",
     "experts": "router, routed experts, and moving tokens to and from them",
     "decode_attention": "attention of decode requests (KV cache reads)",
     "prefill_attention": "attention of prefills",
@@ -35,42 +36,42 @@ PARTS: dict[str, str] = {
     "launching": "time that the GPU waits for kernel launches outside CUDA graphs",
     "host": "CPU: scheduling, input preparation, work per request",
 }
-#: Part of steps with speculative decoding by a draft model on the GPU.
+#: Extra part of steps under speculative decoding with a draft model on the GPU.
 DRAFTING: dict[str, str] = {"drafting": "layers and head of the draft model, in all its passes"}
-#: Part of steps with the first token of an image.
+#: Extra part of steps that contain the first token of an image.
 ENCODING: dict[str, str] = {
-    "encoder": "vision encoder, composed of measured kernels; never measured as a whole"
+    "encoder": "vision encoder, summed from measured kernels; never measured as a whole"
 }
 
-#: Multiplications are split: the time of one token is ``weights``, the rest
+#: Operator of matrix multiplications. Its time for one token is the part ``weights``, the rest is
 #: ``matmul_arithmetic``.
 _GEMM = "gemm"
-#: Step feature -> part of the breakdown; ``gemm`` is split in two.
+#: Step feature -> part of the breakdown; the part ``gemm`` is split in two.
 PART_OF_FEATURE: dict[str, str] = {name: f.part for name, f in STEP_FEATURES.items()}
-#: Part of a composed step -> part of the breakdown.
+#: Operator with measured kernels -> part of the breakdown.
 PART_OF_OPERATOR: dict[str, str] = {
     operator: "communication" if operator in ("all_reduce", "exchange") else operator
     for operator in COMPOSED_PARTS
 }
 
-#: Batch of one decode without context: its multiplications read every weight once and do little
-#: else.
+#: Batch of one decode without context: its multiplications are dominated by reading the weights
+#: once.
 _ONE_TOKEN = UniformBatches(*(np.array([x]) for x in (1.0, 0.0, 0.0, 0.0, 0.0)))
 
 
 @dataclass(frozen=True)
 class Breakdown:
-    """Time of one step by part; seconds throughout.
+    """Time of one step by part; all times are in seconds.
 
     Attributes:
-        batch: Text of the batch.
-        floor: Roofline lower bound of the step.
+        batch: Description of the batch, as given to ``parse_batch``.
+        floor: Roofline lower bound of the step time.
         network: Part -> time by the network's betas.
         features: Step feature -> time by the network's betas.
-        composed: Part -> time by kernels and overheads; None without kernel surrogates or under
-            speculative decoding.
-        kernels: Kernels of the composed step, longest first. Their times are as measured, without
-            the multipliers in ``composed``.
+        composed: Part -> time summed from measured kernels and overheads; None without kernel
+            surrogates or under speculative decoding.
+        kernels: Kernels of the step, longest first. Their times are as measured, without the
+            multipliers in ``composed``.
     """
 
     batch: str
@@ -88,21 +89,21 @@ def breakdown(
     teacher: Teacher | None = None,
     encoder: EncoderTime | None = None,
 ) -> Breakdown:
-    """Break down one step.
+    """Break down the time of one step by part.
 
-    The composed step takes the decodes of a batch to be equal, and its prefill chunks likewise
-    (``pinn.physics.batch_sums.alike``); the network does not need to. Steps that verify drafted
-    tokens are not composed.
+    The kernels' breakdown treats all decodes of a batch as equal, and all prefill chunks as equal
+    (``pinn.physics.batch_sums.alike``). The network's breakdown uses each request's sizes.
+    Steps that verify drafted tokens have no breakdown by kernels.
 
     Args:
-        deployment: Model, GPU and configuration.
-        batch: Text of the batch, as ``parse_batch`` reads it.
+        deployment: Model, GPU and engine configuration.
+        batch: Description of the batch, in the notation of ``parse_batch``.
         beta: Coefficients that the network predicts for the deployment.
         teacher: Kernel surrogates and calibration factors; None to use the network alone.
-        encoder: Time that images of the prompts add to steps; None without images.
+        encoder: Time that the prompts' images add to steps; None without images.
 
     Raises:
-        PinnError: If the batch cannot be read or is empty.
+        PinnError: If the batch cannot be parsed or is empty.
     """
     parsed = parse_batch(batch)
     window = deployment.model.window_tokens
@@ -139,7 +140,7 @@ def breakdown(
 
 
 def _waited(seconds: Mapping[str, float]) -> dict[str, float]:
-    """Return the parts of a step, with only the launching that goes on after the GPU's work."""
+    """Return seconds of each part, with launching reduced to its excess over the GPU's work."""
     work = sum(value for part, value in seconds.items() if part not in ("launching", "host"))
     return {**seconds, "launching": max(seconds["launching"] - work, 0.0)}
 
@@ -149,9 +150,9 @@ def _by_part(
     seconds: Float[np.ndarray, " entries"],
     one_token: Float[np.ndarray, " entries"],
 ) -> dict[str, float]:
-    """Return sums by part, with multiplications split at the time of one token.
+    """Return seconds of each part, with multiplications split at the time of one token.
 
-    One token never takes more than the whole step.
+    The time for one token is capped at the time of the whole step.
     """
     found = dict.fromkeys(PARTS, 0.0)
     entries = zip(part_of.values(), seconds.tolist(), one_token.tolist(), strict=True)

@@ -31,14 +31,14 @@ PART_LOOKS = dict(
     )
 )  # fmt: skip
 
-#: Most kernels that are shown per step; the others are added up.
+#: Maximum number of kernels shown per step; the times of all others are added up.
 _KERNELS = 8
-#: Smallest share of a bar's segment that is labelled with a number.
+#: Minimum share of a step at which a segment of the bar is labelled with its time.
 _LABELLED_SHARE = 0.05
 
 
 def draw(deployment: Deployment, steps: Sequence[Breakdown], path: Path) -> None:
-    """Draw steps: bars by part, and below each the kernels behind it.
+    """Draw each step's time as a bar of parts, with the step's longest kernels below.
 
     Args:
         deployment: Deployment that runs the steps.
@@ -117,13 +117,13 @@ def _draw_kernels(axes: Axes, kernels: Sequence[KernelUse]) -> None:
     axes.set_yticks(range(len(names)), names, fontsize=7)
     axes.set_xlim(0, 2.2 * max(values))
     axes.invert_yaxis()
-    axes.set_title("kernels: time; the nearest measured one", loc="left", fontsize=8)
+    axes.set_title("kernels: time, size ratio to the nearest measured one", loc="left", fontsize=8)
     axes.set_xticks([])
     axes.spines[["top", "right", "bottom"]].set_visible(False)
 
 
 def _brief(kernel: KernelUse) -> str:
-    """Return the sizes that distinguish kernels of a step, as text."""
+    """Return the sizes that distinguish a step's kernels from each other, as text."""
     telling = ("m", "n", "k", "tokens", "sequences", "context_tokens", "window", "gpus", "bytes")
     return sizes_text({k: v for k, v in kernel.sizes.items() if k in telling and v})
 

@@ -1,4 +1,4 @@
-"""Composed steps of many deployments, with their times."""
+"""Step times of many deployments, summed from measured kernels, in shards on disk."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -17,7 +17,7 @@ from pinn.kernels.composition import COMPOSED_PARTS, compose_many
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.physics.batch_sums import UniformBatches, sample_batches
 
-# Composed steps of many deployments, part by part, in shards on disk.
+# Number of deployments per file (shard).
 
 SHARD_DEPLOYMENTS = 250
 BATCH_COLUMNS = tuple(f.name for f in fields(UniformBatches))
@@ -25,12 +25,12 @@ BATCH_COLUMNS = tuple(f.name for f in fields(UniformBatches))
 
 @dataclass(frozen=True)
 class ComposedSteps:
-    """Composed steps of ``m`` deployments, ``n`` batches each.
+    """Step times summed from kernels, for ``n`` batches of each of ``m`` deployments.
 
     Attributes:
-        deployments: Deployments of the steps.
+        deployments: Deployments that run the steps.
         batches: Batches of each deployment.
-        parts: Seconds of each part, ``[m, n, operators]``.
+        parts: Seconds of each operator in each step, ``[m, n, operators]``.
     """
 
     deployments: tuple[Deployment, ...]
@@ -44,16 +44,16 @@ def remembered_steps(
     seed: int,
     root: Path,
 ) -> ComposedSteps:
-    """Compose the steps of deployments, in a folder below ``root`` for each set of arguments.
+    """Return step times summed from kernels, cached below ``root`` by the arguments.
 
-    Shards that exist are kept: the files are equal bit for bit, however often the work was
+    Existing shards are kept. The files are equal bit for bit, however often the computation was
     interrupted.
 
     Args:
-        kernels: Fitted operator surrogates.
-        deployments: Deployments to compose steps of.
-        seed: Seed of batches; those of the i-th deployment are drawn with ``seed + i``.
-        root: Folder of cached steps.
+        kernels: Fitted surrogates of operators' times.
+        deployments: Deployments that run the steps.
+        seed: Seed of the batches; the batches of the i-th deployment use ``seed + i``.
+        root: Folder of cached step times.
     """
     folder = remembered_folder(compose_shards, kernels, deployments, seed, root=root)
     return read_composed(folder, deployments)
@@ -62,7 +62,7 @@ def remembered_steps(
 def compose_shards(
     folder: Path, kernels: KernelSurrogates, deployments: Sequence[Deployment], seed: int
 ) -> None:
-    """Write the shards that a folder lacks; arguments are those of :func:`remembered_steps`."""
+    """Write the missing shards of a folder; arguments are those of :func:`remembered_steps`."""
     starts = range(0, len(deployments), SHARD_DEPLOYMENTS)
     todo = [i for i in starts if not _shard_path(folder, i).is_file()]
     for number, start in enumerate(todo, len(starts) - len(todo) + 1):
@@ -70,11 +70,11 @@ def compose_shards(
         table = _composed_table(kernels, some, start, seed)
         write = partial(table.to_parquet, index=False)
         replace_atomically(_shard_path(folder, start), write)
-        doing(f"composing steps, shard {number} of {len(starts)}")
+        doing(f"computing step times from kernels, shard {number} of {len(starts)}")
 
 
 def read_composed(folder: Path, deployments: Sequence[Deployment]) -> ComposedSteps:
-    """Read the shards of steps that were composed for the same deployments."""
+    """Read all shards of a folder, which must have been written for the same ``deployments``."""
     starts = range(0, len(deployments), SHARD_DEPLOYMENTS)
     shards = (pd.read_parquet(_shard_path(folder, start)) for start in starts)
     table = pd.concat(shards, ignore_index=True)

@@ -1,4 +1,4 @@
-"""Distillation of composed steps into the network: step times have to agree, not coefficients."""
+"""Distillation: training of the network on step times summed from kernels, not on betas."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from pinn.training.teacher import FEATURE_GROUPS, Scalars, features_of_batches, 
 
 @dataclass(frozen=True)
 class DistillationSettings:
-    """Settings of training the network on composed steps; the defaults are assumptions.
+    """Settings of training on step times summed from kernels; the defaults are assumptions.
 
     Attributes:
-        epochs: Passes over the deployments.
+        epochs: Number of passes over the deployments.
         batch: Deployments per optimizer step.
-        learning_rate: Peak of the one-cycle schedule of Adam.
-        delta: Log error beyond which the loss grows linearly.
-        parts_weight: Weight of the error of a step's parts beside that of the whole step.
+        learning_rate: Peak learning rate of Adam's one-cycle schedule.
+        delta: Log error beyond which the Huber loss grows linearly.
+        parts_weight: Weight of the error of a step's parts relative to that of the whole step.
     """
 
     epochs: int = 24
@@ -41,14 +41,14 @@ class DistillationSettings:
 
 
 class DistillationRows(NamedTuple):
-    """Steps of ``m`` deployments, ``n`` each, as the network is trained on them (float32).
+    """Training data of the network: ``n`` steps of each of ``m`` deployments (float32).
 
     Attributes:
         free: Features of the deployments, ``[m, descriptors]``.
-        rates: Log datasheet rates, ``[m, rates]``.
+        rates: Logarithms of memory bandwidth, peak FLOP/s and link bandwidth, ``[m, rates]``.
         features: Step features, ``[m, n, features]``.
-        seconds: Composed times of each of ``PART_GROUPS``.
-        whole: Composed times of the steps, in which launching overlaps the rest.
+        seconds: Seconds summed from kernels, of each of ``PART_GROUPS``, ``[m, n, groups]``.
+        whole: Seconds of whole steps, summed with launching overlapped, ``[m, n]``.
     """
 
     free: Float[Tensor, "m descriptors"]
@@ -58,12 +58,12 @@ class DistillationRows(NamedTuple):
     whole: Float[Tensor, "m n"]
 
     def take(self, index: Int[Tensor, " index"] | slice) -> DistillationRows:
-        """Return the deployments at ``index``."""
+        """Return the rows of the deployments at ``index``."""
         return DistillationRows(*(each[index] for each in self))
 
 
 def distillation_rows(steps: ComposedSteps, scalars: Scalars) -> DistillationRows:
-    """Return features and times of composed steps, overheads included."""
+    """Return step features and times summed from kernels and overheads, as training data."""
     free, rates = featurize(steps.deployments)
     features = features_of_batches(steps.deployments, steps.batches)
     seconds = group_seconds(scalars, steps.parts, features)
@@ -73,11 +73,11 @@ def distillation_rows(steps: ComposedSteps, scalars: Scalars) -> DistillationRow
 
 
 class Distillation(lightning.LightningModule):
-    """Training of the network on composed steps.
+    """Training of the network on step times summed from kernels.
 
-    Step features -> network -> beta; beta x feature -> seconds of parts and of whole steps, in
-    which launching overlaps the GPU's work. The loss is the Huber loss of the log ratio to composed
-    seconds, of whole steps and of their parts.
+    The network maps a deployment's features to betas. Beta x step feature gives the seconds of a
+    step's parts and of the whole step, in which launching overlaps the GPU's work. The loss is the
+    Huber loss of the log ratio of predicted to target seconds, over whole steps and their parts.
     """
 
     groups: Float[Tensor, "features groups"]
@@ -86,12 +86,12 @@ class Distillation(lightning.LightningModule):
     def __init__(
         self, network: CoefficientNetwork, settings: DistillationSettings, deployments: int
     ) -> None:
-        """Set up training of everything but alpha.
+        """Set up the training of all parameters except alpha.
 
         Args:
             network: Network that is trained in place.
             settings: Loss and optimizer, kept in ``hparams`` and in every saved state.
-            deployments: Number of deployments to train on, which sets the length of the schedule.
+            deployments: Number of training deployments, which sets the length of the schedule.
         """
         super().__init__()
         self.save_hyperparameters({**asdict(settings), "network": asdict(network.settings)})
@@ -100,15 +100,16 @@ class Distillation(lightning.LightningModule):
         self.register_buffer("groups", torch.tensor(FEATURE_GROUPS, dtype=torch.float32), False)
         masks = torch.tensor(np.stack([HOST, LAUNCHING, GPU], axis=1), dtype=torch.float32)
         self.register_buffer("overlapping", masks, False)
-        # Before a strategy wraps the module, since DDP waits for the gradient of every trained
-        # parameter.
+        # Set gradients before a strategy wraps the module, since DDP waits for the gradient of
+        # every trained parameter.
         network.requires_grad_(True)
         network.alpha_base.requires_grad_(False)
 
     def training_step(self, batch: DistillationRows) -> Float[Tensor, ""]:
-        """Return the Huber loss of log step times, and of steps with one group alone predicted.
+        """Return the loss: Huber loss of log step times, plus that of each group of parts.
 
-        For the latter, a step is the sum of its groups, as if launching overlapped nothing.
+        The loss of a group uses the target times of all other groups of the step. The step is
+        then the plain sum of its groups, without overlap of launching.
         """
         seconds = self._seconds(batch)
         predicted = torch.einsum("mnf,fg->mng", seconds, self.groups)
@@ -120,7 +121,7 @@ class Distillation(lightning.LightningModule):
         return loss
 
     def validation_step(self, batch: DistillationRows) -> Float[Tensor, ""]:
-        """Return the median absolute percentage error of held-out steps."""
+        """Return the median absolute percentage error of held-out step times."""
         median = 100 * (self._whole(self._seconds(batch)) / batch.whole - 1).abs().median()
         self.log("val_median_ape_percent", median, prog_bar=True, batch_size=len(batch.free))
         return median
@@ -131,7 +132,7 @@ class Distillation(lightning.LightningModule):
         return batch.features * beta.float().unsqueeze(1)
 
     def _whole(self, seconds: Float[Tensor, "m n features"]) -> Float[Tensor, "m n"]:
-        """Return the seconds of whole steps, as ``pinn.surrogate.step_features.step_time`` does."""
+        """Return the seconds of whole steps by ``pinn.surrogate.step_features.step_time``."""
         host, launching, gpu = (seconds @ self.overlapping).unbind(-1)
         return host + torch.maximum(launching, gpu)
 
@@ -142,7 +143,7 @@ class Distillation(lightning.LightningModule):
         return log_huber(predicted, measured, torch.ones(()), delta) / seconds.numel()
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        """Return Adam on all parameters behind betas, with a one-cycle schedule."""
+        """Return Adam on all parameters that determine betas, with a one-cycle schedule."""
         learned = [p for p in self.network.parameters() if p.requires_grad]
         optimizer = torch.optim.Adam(learned, lr=self.settings.learning_rate)
         schedule = torch.optim.lr_scheduler.OneCycleLR(
@@ -151,14 +152,14 @@ class Distillation(lightning.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
-# Composed steps as training and validation data.
+# Step times summed from kernels as training and validation data.
 
 
 class _Shuffled(IterableDataset[DistillationRows]):
-    """Minibatches in an order that depends on the seed and the epoch alone.
+    """Minibatches in an order that depends only on the seed and the epoch.
 
-    The epoch follows from the optimizer's steps: after a resume Lightning fetches the first
-    minibatch before any hook of the epoch runs and before ``current_epoch`` is right.
+    The epoch is derived from the number of optimizer steps. After a resume, Lightning fetches the
+    first minibatch before any hook of the epoch runs and before ``current_epoch`` is set.
     """
 
     def __init__(
@@ -176,12 +177,12 @@ class _Shuffled(IterableDataset[DistillationRows]):
 
 
 class DistillationData(lightning.LightningDataModule):
-    """Composed steps in shuffled minibatches, and held-out ones as one validation batch."""
+    """Minibatches of shuffled training steps, and all held-out steps as one validation batch."""
 
     def __init__(
         self, train: DistillationRows, held_out: DistillationRows | None, batch: int, seed: int
     ) -> None:
-        """Keep the data for the loaders.
+        """Store the steps from which the data loaders are made.
 
         Args:
             train: Steps to train on.
@@ -193,7 +194,7 @@ class DistillationData(lightning.LightningDataModule):
         self.train, self.held_out, self.batch, self.seed = train, held_out, batch, seed
 
     def train_dataloader(self) -> DataLoader[DistillationRows]:
-        """Return minibatches in the order of the current epoch."""
+        """Return the training minibatches in the order of the current epoch."""
         rows = _Shuffled(self.train, self.batch, self.seed, self._steps_done)
         return DataLoader(rows, batch_size=None)
 

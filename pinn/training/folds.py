@@ -1,8 +1,8 @@
 """Trainings that hold out models or GPUs, each cached on disk.
 
-A held-out model is in no training data: neither its kernels, its measured deployments and its
-serving runs, nor those of its near copies. A held-out GPU's deployments and runs are in no training
-data either. Its kernels are excluded only where the fold says so.
+No training data involve a held-out model or a near copy of it: no kernels, measured deployments or
+serving runs. No training deployments or serving runs involve a held-out GPU. Kernels of that GPU
+are excluded only if the fold's ``exclude`` names it.
 """
 
 import json
@@ -47,9 +47,9 @@ class Fold:
 
 
 def fold_of(rows: ServingRows, runs: Sequence[MeasuredRun], exclude: Exclusion) -> Fold:
-    """Return the fold of training rows, with the serving runs that it may be trained on.
+    """Return the fold of training rows and of the serving runs that may be used with them.
 
-    Runs of a held-out model are excluded, and runs on a GPU that is in none of the rows.
+    Serving runs of a held-out model are excluded, and runs on a GPU that occurs in no row.
 
     Args:
         rows: Measured deployments to train on.
@@ -67,21 +67,21 @@ def fold_of(rows: ServingRows, runs: Sequence[MeasuredRun], exclude: Exclusion) 
 
 
 def without_model(rows: ServingRows, model: ModelSpec) -> ServingRows:
-    """Return the measured deployments of models that are no near copies of a model."""
+    """Return the measured deployments without a model and its near copies."""
     other = np.array([not is_near_copy(d.model, model) for d in rows.deployments])
     return rows.take(other[rows.deployment])
 
 
 def learn_fold(learner: KernelLearner, fold: Fold, root: Path) -> Learned:
-    """Train a fold, or read its cached training.
+    """Train on a fold, or read the cached result.
 
     Args:
         learner: Learner with its settings.
-        fold: Training data.
+        fold: Training data of the fold.
         root: Folder of cached folds.
     """
     surrogates = fitted_surrogates(learner.kernels, fold.exclude)
-    # The cache depends on the surrogates' content, not on their folder.
+    # The cache key depends on the content of the surrogates, not on their folder.
     plain = replace(learner.kernels, released=None, cache="", tables="")
     recipe, aside = replace(learner, kernels=plain), {"kernels": learner.kernels}
     place = remembered_folder(_learn, recipe, fold, surrogates.digest(), root=root, aside=aside)
@@ -92,7 +92,7 @@ def learn_fold(learner: KernelLearner, fold: Fold, root: Path) -> Learned:
 
 
 CHECKPOINT = "checkpoint.safetensors"
-#: Seconds until a fold first reports its progress.
+#: Seconds until a running fold first reports its progress.
 _FIRST_S = 30.0
 
 
@@ -108,13 +108,13 @@ def _learn(
 
 
 def learn_all(learner: KernelLearner, folds: Sequence[Fold], root: Path, workers: Workers) -> None:
-    """Train folds side by side, so that each is cached.
+    """Train folds in parallel, and cache the result of each.
 
     Args:
         learner: Learner with its settings.
         folds: Folds to train.
         root: Folder of cached folds.
-        workers: Processes that the folds run in.
+        workers: Processes that train the folds.
     """
     began_s = time.monotonic()
     for done, (i, _) in enumerate(workers.run(partial(_learn_one, learner, root), folds), 1):

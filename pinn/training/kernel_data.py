@@ -1,4 +1,4 @@
-"""Kernel surrogates and the composed steps that a network is trained on."""
+"""Kernel surrogates, and the step times summed from them that a network is trained on."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,20 +17,20 @@ from pinn.training.synthetic import catalog_deployments, synthetic_deployments
 
 @dataclass(frozen=True)
 class KernelSettings:
-    """Sources of kernel measurements, and the number of deployments that are composed of them.
+    """Sources of kernel measurements, and numbers of deployments to compute step times for.
 
     Attributes:
-        released: Folder of fitted surrogates that come with the project, one sub-folder per
-            exclusion; None fits them again.
-        cache: Folder of cached surrogates and composed steps.
-        gpus: Names of the GPUs that steps are composed for.
+        released: Folder of fitted surrogates that are released with the project, one sub-folder
+            per exclusion; None to fit surrogates anew.
+        cache: Folder of cached surrogates and step times.
+        gpus: Names of the GPUs of the deployments.
         synthetic: Number of synthetic deployments.
-        catalog: Number of draws of deployments of known models.
-        validation: Number of further synthetic deployments, never trained on, for the validation
-            error.
+        catalog: Number of random draws of deployments of catalog models.
+        validation: Number of additional synthetic deployments for the validation error; they are
+            never trained on.
         seed: Seed of surrogates, deployments and batches.
         tables: Folder of newer kernel tables (``make kernel-tables``) to fit surrogates to; empty
-            for those of the installed package.
+            for the tables of the installed package.
     """
 
     released: str | None = "checkpoints/kernels"
@@ -44,10 +44,10 @@ class KernelSettings:
 
 
 def fitted_surrogates(settings: KernelSettings, exclude: Exclusion) -> KernelSurrogates:
-    """Return surrogates without the excluded kernels: released, cached or fitted now.
+    """Return surrogates fitted without the excluded kernels: released, cached or fitted now.
 
-    The metadata of released surrogates names the code that fitted them; they stay valid for other
-    code.
+    The metadata of released surrogates names the code version that fitted them. They are used
+    with other code versions, too.
     """
     if settings.released is not None:
         folder = Path(settings.released) / exclude.slug()
@@ -56,7 +56,7 @@ def fitted_surrogates(settings: KernelSettings, exclude: Exclusion) -> KernelSur
             found = surrogates.metadata.get("excluded")
             if found != exclude.describe():
                 raise PinnError(
-                    f"{folder} has surrogates that were fitted without {found}, "
+                    f"the surrogates in {folder} were fitted without {found}, "
                     f"expected without {exclude.describe()}: delete the folder or "
                     "give another one"
                 )
@@ -71,7 +71,7 @@ def fitted_surrogates(settings: KernelSettings, exclude: Exclusion) -> KernelSur
 def composed_steps(
     settings: KernelSettings, surrogates: KernelSurrogates, exclude: Exclusion
 ) -> ComposedSteps:
-    """Compose the steps to train on; no deployment is of a near copy of a held-out model."""
+    """Compute training step times, without held-out models, their near copies and held-out GPUs."""
     deployments = training_deployments(settings, exclude)
     return remembered_steps(surrogates, deployments, settings.seed, Path(settings.cache))
 
@@ -79,9 +79,10 @@ def composed_steps(
 def validation_steps(
     settings: KernelSettings, surrogates: KernelSurrogates, exclude: Exclusion
 ) -> ComposedSteps | None:
-    """Compose the steps of further synthetic deployments; None where none are asked for.
+    """Compute validation step times of additional synthetic deployments; None if there are none.
 
-    Deployments are drawn with seeds of their own, so that the training data do not depend on them.
+    Validation deployments have seeds of their own, so that the training data do not depend on their
+    number.
     """
     if settings.validation == 0:
         return None
@@ -91,13 +92,13 @@ def validation_steps(
 
 
 def training_deployments(settings: KernelSettings, exclude: Exclusion) -> list[Deployment]:
-    """Draw deployments to compose steps for: no near copy of a held-out model, no held-out GPU."""
+    """Draw training deployments, without held-out models, their near copies and held-out GPUs."""
     gpus, allowed = _gpus(settings, exclude), _allowed(exclude)
     synthetic = synthetic_deployments(settings.synthetic, gpus, settings.seed + 1, allowed)
     return synthetic + catalog_deployments(settings.catalog, gpus, settings.seed + 2, allowed)
 
 
-#: Offset of the seed of validation deployments and batches, which is used nowhere else.
+#: Offset of the seed of validation deployments and batches; no other data use it.
 _VALIDATION_SEED = 1_000_000
 
 

@@ -1,4 +1,4 @@
-"""Training of the network on kernels, and of calibration factors and alpha on measured servers."""
+"""Training of the network on kernels, and fit of calibration factors and alpha to servers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,7 +34,10 @@ from pinn.training.trainer import TrainerFactory, last_state
 def run_parts(
     kernels: KernelSurrogates, runs: Sequence[MeasuredRun]
 ) -> Float[np.ndarray, "runs operators features"]:
-    """Return projected betas of each run's operators; equal deployments are projected once."""
+    """Return betas of each operator for each run's deployment, ``[runs, operators, features]``.
+
+    Equal deployments are projected once.
+    """
     deployments = list(dict.fromkeys(run.deployment for run in runs))
     if not deployments:
         return np.zeros((0, len(COMPOSED_PARTS), len(STEP_FEATURES)))
@@ -51,8 +54,8 @@ def learn_from_runs(
     """Fit calibration factors, per-model effects and alpha to measured deployments and runs.
 
     Args:
-        kernels: Surrogates to compose steps of.
-        runs: Serving runs to train on; may be none.
+        kernels: Surrogates of kernel times, which are summed to step times.
+        runs: Serving runs to train on; may be empty.
         serving: Measured deployments to train on.
         settings: Settings of the fit.
     """
@@ -67,10 +70,10 @@ class Learned:
     """Result of one training.
 
     Attributes:
-        teacher: Kernels and the calibration factors that all models share.
+        teacher: Kernel surrogates with the calibration factors that all models share.
         fit: Calibration factors, per-model effects and alpha.
-        network: Network distilled from the teacher, which has no per-model effects; its alpha is
-            the fit's.
+        network: Network distilled from the teacher, without per-model effects; its alpha is that
+            of ``fit``.
     """
 
     teacher: Teacher
@@ -80,12 +83,12 @@ class Learned:
 
 @dataclass(frozen=True)
 class KernelLearner:
-    """Learner: kernels train the network, measured servers fit calibration factors and alpha.
+    """Learner that trains the network on kernels and fits calibration factors to measured servers.
 
     Attributes:
         kernels: Sources of kernel measurements.
         network: Size and bounds of the network.
-        distillation: Settings of training the network on composed steps.
+        distillation: Settings of training the network on step times summed from kernels.
         run_fit: Settings of fitting calibration factors and alpha to measured servers.
         trainer: Function of ``max_epochs`` and ``folder`` that returns the Lightning trainer.
         seed: Seed of the initial weights and of the order of deployments.
@@ -101,11 +104,11 @@ class KernelLearner:
     def learn(
         self, rows: ServingRows, runs: Sequence[MeasuredRun], exclude: Exclusion, folder: Path
     ) -> Learned:
-        """Learn from kernels, measured deployments and serving runs.
+        """Train on kernels, measured deployments and serving runs.
 
         Args:
             rows: Measured deployments to train on.
-            runs: Serving runs to train on; may be none.
+            runs: Serving runs to train on; may be empty.
             exclude: Held-out models and GPUs, whose kernels, near copies and synthetic deployments
                 are excluded.
             folder: Folder of logs and of the state to resume from.
@@ -125,7 +128,7 @@ class KernelLearner:
     def distil(
         self, train: DistillationRows, held_out: DistillationRows | None, folder: Path
     ) -> CoefficientNetwork:
-        """Train a network on composed steps; its alpha is still the prior.
+        """Train a network on step times summed from kernels; its alpha stays at the prior.
 
         Args:
             train: Steps to train on.

@@ -15,26 +15,26 @@ from pinn.simulator.simulate import measured_job, simulate_many
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 
-#: Metric -> weight in the fit. Means weigh most. A TTFT's 99th percentile depends on the few cold
-#: prompts at the start of a run, which carry little other information.
+#: Metric -> weight in the fit. Means have the largest weights. A TTFT's 99th percentile depends on
+#: the few cold prompts at the start of a run, which carry little other information.
 FIGURE_WEIGHTS = {
     "e2e_mean_s": 1.0, "e2e_p90_s": 0.3, "e2e_p99_s": 0.2, "ttft_mean_s": 1.0, "ttft_p90_s": 0.3,
     "itl_mean_s": 0.5,
 }  # fmt: skip
 
-#: Half of the relative change of beta with which a metric's gain is measured.
+#: Relative change of beta, up and down, by which a metric's gain is measured.
 _NUDGE = 0.01
-#: Bounds of a gain: near saturation E2E changes by many times the change of the step time.
+#: Bounds of a gain. Near saturation, E2E latency changes by many times the change of the step time.
 _GAINS = (0.3, 10.0)
 
 
 @dataclass(frozen=True)
 class RunRows:
-    """Rows of ``n`` metrics of measured runs.
+    """Metrics of measured runs as ``n`` rows, linearized around a simulation.
 
-    Around the coefficients of the simulation, log metric = log ``simulated`` +
-    (``gain`` x change of ``step_features . beta`` + change of ``request_features . alpha``) /
-    ``simulated``.
+    log(metric) = log(simulated) + (gain x delta_beta . step_features + delta_alpha .
+    request_features) / simulated, where the metric and ``simulated`` are in seconds, and delta_beta
+    and delta_alpha are changes from the coefficients of the simulation (seconds per feature).
 
     Attributes:
         run: Index of each row's run.
@@ -42,8 +42,8 @@ class RunRows:
         request_features: Mean request features of the metric, ``[n, request_features]``.
         simulated: Simulated metric, seconds.
         measured_s: Measured metric, seconds.
-        gain: Change of the metric per change of its batches' own time. Slower steps also make
-            larger batches and longer queues.
+        gain: Change of the metric per change of the time of its own steps. It may exceed 1, since
+            slower steps also cause larger batches and longer queues.
         weight: Weight of each row in the fit.
     """
 
@@ -56,7 +56,7 @@ class RunRows:
     weight: Float[np.ndarray, " n"]
 
 
-#: Rows of a fit without any run.
+#: Empty rows, for fits without serving runs.
 NO_RUNS = RunRows(
     np.zeros(0, dtype=np.int64),
     np.zeros((0, len(STEP_FEATURES))),
@@ -70,8 +70,8 @@ def run_rows(
 ) -> RunRows:
     """Simulate measured runs and return each measured metric with its features.
 
-    A metric that reacts strongly counts less: its error is that of the step times, amplified. Runs
-    of one model together have a weight proportional to the square root of their stages.
+    A metric with a high gain has a lower weight, as its error is an amplified error of step times.
+    Each row of a model is weighted by 1 / sqrt(stages of the model).
 
     Args:
         runs: Measured serving runs.
@@ -99,7 +99,7 @@ def run_rows(
 def _columns(
     run: MeasuredRun, latency: LinearLatency, simulated: Sequence[Run]
 ) -> tuple[np.ndarray, ...]:
-    """Return the columns of ``RunRows`` after the index; weights are those of the metrics alone."""
+    """Return the columns of ``RunRows`` after ``run``; weights do not yet depend on the model."""
     less, base, more = simulated
     places = itertools.product(run.stages, FIGURE_WEIGHTS)
     figures = [(stage, figure) for stage, figure in places if figure in run.measured[stage]]
@@ -115,7 +115,7 @@ def _columns(
 
 
 def _model_weights(runs: Sequence[MeasuredRun]) -> np.ndarray:
-    """Return 1 / sqrt(stages of the same model) of each run."""
+    """Return each run's weight, 1 / sqrt(number of stages of the run's model)."""
     names = [run.deployment.model.name for run in runs]
     stages = dict.fromkeys(names, 0)
     for name, run in zip(names, runs, strict=True):

@@ -1,12 +1,12 @@
 """Calibration factors and alpha, fitted to measured deployments and serving runs.
 
-The shared factors are those of ``pinn.training.teacher``, fitted to measured deployments and, where
-there are any, to serving runs at once. Alpha is fitted likewise, since it means the same in both. A
-model that ran may differ from them by per-model effects: one factor for every operator, and one for
-all overheads together. So the peculiarity of one model (an engine path of its own) does not bend
-the shared factors, and an unseen model gets the shared factors alone.
+The shared factors (``pinn.training.teacher``) are fitted to measured deployments and serving runs
+together. Alpha is shared, too, and part of that fit. A model with serving runs may have
+per-model effects: one factor for each operator, and one for all overheads together. So an engine
+path that only one model uses does not distort the shared factors. Unseen models use the shared
+factors alone.
 
-All parameters are logarithms of factors on their priors, estimated by
+All parameters are logarithms of ratios to their priors, estimated by
 ``pinn.measurements.estimate``.
 """
 
@@ -33,25 +33,26 @@ from pinn.training.serving_rows import PRIOR_ALPHA, ServingRows
 _OVERHEAD_COLUMNS = [list(STEP_FEATURES).index(name) for name in teacher.OVERHEADS]
 _OVERHEAD_PRIORS = teacher.prior_scalars().overheads[_OVERHEAD_COLUMNS]
 _OPERATORS, _SHARED = len(COMPOSED_PARTS), len(COMPOSED_PARTS) + len(_OVERHEAD_COLUMNS)
-#: Per-model effects: one for each operator, one for all overheads.
+#: Number of per-model effects: one for each operator, and one for all overheads.
 _OWN = _OPERATORS + 1
 _DIRECT = _SHARED + len(PRIOR_ALPHA)
 
-#: Matrix with 1 where a per-model effect scales the seconds of a factor; alphas have no effects.
+#: Matrix with 1 if a per-model effect (column) scales the seconds of a factor (row). Alphas have no
+#: per-model effects.
 _EFFECTS = np.eye(_DIRECT, _OWN)
 _EFFECTS[_OPERATORS:_SHARED, -1] = 1.0
 _EFFECTS[_SHARED:] = 0.0
 
-#: Largest distance of a coefficient from its prior in spreads; beyond it exponentials overflow.
+#: Maximum distance of a coefficient from its prior, in spreads; beyond it exponentials overflow.
 FARTHEST_SPREADS = 6.0
 
-#: Most Gauss-Newton steps of a refit, a numerical limit.
+#: Maximum number of Gauss-Newton steps per fit, a numerical limit.
 _STEPS = 200
-#: Number of rounds after which only half of each change is applied: near saturation the batches
+#: Number of rounds after which only half of each change is applied. Near saturation the batches
 #: react so strongly that full changes would oscillate around the solution.
 _WHOLE_ROUNDS = 3
-#: Median error above which a change that increases it is halved. That far from the solution
-#: metrics are not linear, and the fit can end elsewhere.
+#: Median error above which a change that increases the error is halved. That far from the solution,
+#: metrics are not linear and the fit may end in another minimum.
 _TOO_FAR = 0.25
 
 Logs = Float[np.ndarray, " logs"]
@@ -62,18 +63,18 @@ class RunFitSettings:
     """Settings of fitting calibration factors and alpha to measured servers.
 
     Attributes:
-        rounds: Most rounds of simulating and fitting.
+        rounds: Maximum number of rounds of simulating and fitting.
         tolerance: Root mean square log change of the simulated metrics at which the rounds end.
         noise: Standard deviation of a metric's log error.
         outlier: Log error beyond which the loss grows linearly.
-        operator_spread: Standard deviation of the log of a model's factor on one operator.
-        overhead_spread: Standard deviation of the log of a model's factor on all overheads, and
-            of its factor on sampling.
-        alpha_spread: Standard deviation of the log of each alpha over its prior.
+        operator_spread: Prior standard deviation of the log of a model's factor on one operator.
+        overhead_spread: Prior standard deviation of the log of a model's factor on all overheads,
+            and of its factor on sampling.
+        alpha_spread: Standard deviation of the log ratio of each alpha to its prior.
         tpot_delta: Log error of a deployment's TPOT beyond which the loss grows linearly.
         ttft_delta: Log error of a deployment's TTFT beyond which the loss grows linearly.
-        ttft_weight: Weight of a deployment's TTFT beside its TPOT.
-        workers: Number of simulations at a time.
+        ttft_weight: Weight of a deployment's TTFT relative to its TPOT.
+        workers: Number of parallel simulations.
     """
 
     rounds: int = 5
@@ -94,8 +95,8 @@ class RunFit:
     """Calibration factors, per-model effects and alpha, fitted to measured deployments and runs.
 
     Attributes:
-        scalars: Calibration factors that every deployment shares.
-        model_effects: Model -> log factors of its operators, and last of all its overheads.
+        scalars: Calibration factors that all deployments share.
+        model_effects: Model -> log factors of each operator, then of all overheads.
         alpha: Seconds per request feature in a simulation.
     """
 
@@ -106,7 +107,7 @@ class RunFit:
     alpha: Float[np.ndarray, " request_features"] = field(default_factory=PRIOR_ALPHA.copy)
 
     def of_model(self, model: str) -> teacher.Scalars:
-        """Return the factors of a model: with its own effects if it ran, else the shared ones."""
+        """Return a model's factors: with its per-model effects, if any, else the shared ones."""
         if model not in self.model_effects:
             return self.scalars
         factors = np.exp(self.model_effects[model])
@@ -114,7 +115,7 @@ class RunFit:
         return teacher.Scalars(shared.multipliers * factors[:-1], shared.overheads * factors[-1])
 
     def to_json(self) -> dict[str, object]:
-        """Return the fit by name, ready for JSON."""
+        """Return factors, per-model effects and alpha by name, as JSON values."""
         names = (*COMPOSED_PARTS, "overheads")
         return {
             **self.scalars.to_json(),
@@ -126,12 +127,12 @@ class RunFit:
         }
 
 
-#: Key of ``model_effects`` in earlier checkpoints.
+#: Key of ``model_effects`` in checkpoints of earlier versions.
 _OLD_EFFECTS = "departures"
 
 
 def run_fit_from_json(values: Mapping[str, Mapping[str, Any]]) -> RunFit:
-    """Rebuild the fit from the values of ``RunFit.to_json``; a missing alpha keeps its prior.
+    """Return the fit from the values of ``RunFit.to_json``; a missing alpha is set to its prior.
 
     Raises:
         PinnError: If an operator is missing or a name is unknown.
@@ -149,14 +150,14 @@ def run_fit_from_json(values: Mapping[str, Mapping[str, Any]]) -> RunFit:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Measurements of a fit.
+    """Measurements that calibration factors are fitted to.
 
     Attributes:
-        runs: Measured runs; may be none.
-        run_parts: Projected betas of each run's operators.
+        runs: Measured serving runs; may be empty.
+        run_parts: Betas of each operator for each run, ``[runs, operators, features]``.
         serving: Measured deployments.
-        serving_parts: Projected betas of each of ``serving.deployments``.
-        rows: Metrics of the runs, once they are simulated.
+        serving_parts: Betas of each operator for each of ``serving.deployments``.
+        rows: Metrics of the runs, after they are simulated.
     """
 
     runs: Sequence[MeasuredRun]
@@ -167,27 +168,27 @@ class Evidence:
 
     @property
     def models(self) -> list[str]:
-        """Return the model of each run."""
+        """Return the name of each run's model."""
         return [run.deployment.model.name for run in self.runs]
 
     @property
     def served(self) -> list[str]:
-        """Return the model of each measured deployment."""
+        """Return the name of each measured deployment's model."""
         return [deployment.model.name for deployment in self.serving.deployments]
 
     @property
     def names(self) -> list[str]:
-        """Return every measured model."""
+        """Return the sorted names of all measured models."""
         return sorted({*self.models, *self.served})
 
 
 def fit_to_runs(evidence: Evidence, current: RunFit, settings: RunFitSettings) -> RunFit:
-    """Return the most probable factors and alpha, near those of the rows' simulation.
+    """Return the most probable factors and alpha, with metrics linearized at ``current``.
 
     Args:
         evidence: Measurements to fit to.
         current: Factors and alpha that the rows were simulated with.
-        settings: Noise and spreads.
+        settings: Noise and prior spreads.
     """
     names = evidence.names
     start = _pack(current, names)
@@ -221,17 +222,17 @@ def _spreads(models: int, settings: RunFitSettings) -> Logs:
 
 @dataclass(frozen=True)
 class _Figures:
-    """Measured metrics as sums of seconds that each scale with a factor.
+    """Measured metrics, each modelled as a sum of seconds scaled by factors.
 
     Attributes:
-        terms: Seconds of each factor and alpha at its prior.
+        terms: Seconds of each factor and alpha at its prior, ``[n, factors]``.
         model: Index of each row's model; -1 for the shared factors alone.
-        offset_s: Seconds without a factor; for runs, the simulated sum, subtracted.
-        measured_s: Measured metric.
+        offset_s: Seconds that no factor scales; for runs, minus the simulated sum.
+        measured_s: Measured metric, seconds.
         weight: Weight of each row's loss.
         delta: Log error beyond which the loss grows linearly.
-        simulated_s: Simulated metric, to which the change of the sum is added; None where the sum
-            is the metric.
+        simulated_s: Simulated metric, to which the change of the sum is added; None if the metric
+            equals the sum.
     """
 
     terms: Float[np.ndarray, "n factors"]
@@ -243,12 +244,12 @@ class _Figures:
     simulated_s: Float[np.ndarray, " n"] | None = None
 
     def seconds(self, logs: Logs) -> Float[np.ndarray, "n factors"]:
-        """Return the terms, scaled by their factors."""
+        """Return seconds of each term, scaled by its factor, ``[n, factors]``."""
         own = np.vstack([logs[_DIRECT:].reshape(-1, _OWN), np.zeros(_OWN)])
         return self.terms * np.exp(logs[:_DIRECT] + own[self.model] @ _EFFECTS.T)
 
     def errors(self, logs: Logs) -> tuple[np.ndarray, Float[np.ndarray, "n factors"]]:
-        """Return log errors, and the change of each with each factor's logarithm."""
+        """Return log errors, and the derivative of each by each factor's logarithm."""
         seconds = self.seconds(logs)
         if (simulated := self.simulated_s) is not None:
             share = seconds / simulated[:, None]
@@ -261,9 +262,10 @@ class _Figures:
         return np.log(total / self.measured_s), seconds / total[:, None]
 
     def rows_at(self, logs: Logs) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return matrix, target and deviation of linear rows around log factors."""
+        """Return rows linearized around log factors: matrix, target and standard deviation."""
         error, direct = self.errors(logs)
-        own = np.zeros((len(error), (len(logs) - _DIRECT) // _OWN, _OWN))  # by row, model, effect
+        # axes: row, model, effect
+        own = np.zeros((len(error), (len(logs) - _DIRECT) // _OWN, _OWN))
         of_model = self.model >= 0
         own[of_model, self.model[of_model]] = (direct @ _EFFECTS)[of_model]
         matrix = np.hstack([direct, own.reshape(len(error), len(logs) - _DIRECT)])
@@ -272,7 +274,7 @@ class _Figures:
 
 
 def _figures(evidence: Evidence, start: Logs, settings: RunFitSettings) -> list[_Figures]:
-    """Return the metrics of runs, then TPOT and TTFT of measured deployments."""
+    """Return the metrics of runs, then TPOT and TTFT of measured deployments, to fit to."""
     rows, serving = evidence.rows, evidence.serving
     of_run = np.searchsorted(evidence.names, evidence.models)
     of_deployment = np.searchsorted(evidence.names, evidence.served)
@@ -301,7 +303,7 @@ def _terms(
     steps: Float[np.ndarray, "n step_features"],
     requests: Float[np.ndarray, "n request_features"],
 ) -> Float[np.ndarray, "n factors"]:
-    """Return seconds of operators, overheads and alphas at their priors."""
+    """Return seconds of each operator, overhead and alpha at its prior."""
     operators = np.einsum("nof,nf->no", parts, steps)
     overheads = steps[:, _OVERHEAD_COLUMNS] * _OVERHEAD_PRIORS
     return np.hstack([operators, overheads, requests * PRIOR_ALPHA])
@@ -325,13 +327,13 @@ def _unpack(logs: Logs, models: Sequence[str]) -> RunFit:
     return RunFit(scalars, dict(zip(models, own.copy(), strict=True)), alpha)
 
 
-# Rounds of simulating the runs and fitting to them.
+# Rounds of simulating the runs and fitting to the simulated batches.
 
 
 def run_latencies(
     fit: RunFit, runs: Sequence[MeasuredRun], parts: Float[np.ndarray, "runs operators features"]
 ) -> list[LinearLatency]:
-    """Return the coefficients of each run's deployment by a fit."""
+    """Return the coefficients of each run's deployment by the factors and alpha of a fit."""
     return [
         LinearLatency(d := run.deployment, fit.of_model(d.model.name).betas(of_run), fit.alpha)
         for run, of_run in zip(runs, parts, strict=True)
@@ -340,11 +342,11 @@ def run_latencies(
 
 @dataclass(frozen=True)
 class RunSimulation:
-    """Simulation of measured runs for a fit in rounds; an ``estimate.Simulation`` of log factors.
+    """Simulation of measured runs at given log factors, an ``estimate.Simulation``.
 
     Attributes:
-        evidence: Runs and measured deployments, without rows.
-        settings: Noise, spreads and rounds.
+        evidence: Runs and measured deployments, without simulated rows.
+        settings: Noise, prior spreads and number of rounds.
     """
 
     evidence: Evidence
@@ -356,19 +358,19 @@ class RunSimulation:
         return self.evidence.names
 
     def simulate(self, logs: Logs) -> RunRows:
-        """Return the runs' metrics with these log factors."""
+        """Return the metrics of the runs, simulated with these log factors."""
         runs, parts = self.evidence.runs, self.evidence.run_parts
         latencies = run_latencies(_unpack(logs, self.names), runs, parts)
         return run_rows(runs, latencies, self.settings.workers)
 
     def refit(self, rows: RunRows, logs: Logs) -> Logs:
-        """Return the most probable log factors by rows simulated with ``logs``."""
+        """Return the most probable log factors, given rows simulated with ``logs``."""
         evidence = replace(self.evidence, rows=rows)
         found = fit_to_runs(evidence, _unpack(logs, self.names), self.settings)
         return _pack(found, self.names)
 
     def misfit(self, rows: RunRows, logs: Logs) -> float:  # noqa: ARG002  the prior has no say
-        """Return the median relative error of a metric, but no less than ``_TOO_FAR``."""
+        """Return the median relative error of the metrics, but at least ``_TOO_FAR``."""
         error = float(np.median(np.abs(rows.simulated / rows.measured_s - 1)))
         note(f"median error of a figure {100 * error:.2f} %")
         return max(error, _TOO_FAR)
@@ -377,9 +379,9 @@ class RunSimulation:
 def fit_in_rounds(evidence: Evidence, settings: RunFitSettings) -> RunFit:
     """Fit calibration factors, per-model effects and alpha to measured deployments and runs.
 
-    Every round simulates the runs with the present fit and fits to the resulting batches; a change
-    that goes too far is halved. The rounds end when the metrics hardly change. Without runs, one
-    fit suffices: the batches of closed loops hardly depend on the coefficients.
+    Each round simulates the runs with the current fit, then fits to the resulting batches. A change
+    that increases the error too much is halved. The rounds end when the metrics hardly change.
+    Without runs, one fit suffices: the batches of closed loops hardly depend on the coefficients.
     """
     if not evidence.runs:
         return fit_to_runs(evidence, RunFit(), settings)

@@ -1,4 +1,4 @@
-"""Training of the network on measured deployments alone."""
+"""Training of the network on measured deployments alone, without kernels."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -28,11 +28,11 @@ class ServingFitSettings:
 
     Attributes:
         steps: Number of optimizer steps, each on all rows.
-        learning_rate: Initial rate of Adam, annealed to 0 along a cosine.
-        base_spread: Standard deviation of the shared base's Gaussian prior, in log units.
+        learning_rate: Initial learning rate of Adam, annealed to 0 along a cosine.
+        base_spread: Standard deviation of the Gaussian prior of the shared coefficients' logs.
         correction_spread: Standard deviation of the prior of configuration corrections, in log
             units; small, because a handful of models cannot identify them.
-        ttft_weight: Weight of the TTFT loss beside that of TPOT.
+        ttft_weight: Weight of the TTFT loss relative to that of TPOT.
         tpot_delta: Log error beyond which the TPOT loss grows linearly.
         ttft_delta: Log error beyond which the TTFT loss grows linearly.
     """
@@ -46,20 +46,20 @@ class ServingFitSettings:
     ttft_delta: float = 0.2
 
 
-#: Smallest share of its steps' time in a TTFT, however much work of the API server overlaps.
+#: Minimum TTFT as a share of the time of its steps, however much work of the API server overlaps.
 LEAST_STEPS_SHARE = 0.5
 
 Seconds = TypeVar("Seconds", Tensor, np.ndarray)
 
 
 def is_least_ttft(steps: Seconds, beside: Seconds) -> Seconds:
-    """Return where TTFT is ``LEAST_STEPS_SHARE`` x steps, not steps + beside.
+    """Return whether steps + beside is below TTFT's lower bound, ``LEAST_STEPS_SHARE`` x steps.
 
-    Work of the API server that overlaps with the steps hides no more than a part of their time.
+    Work of the API server that overlaps with the steps hides at most a part of their time.
 
     Args:
-        steps: Seconds of the steps from hand-over to first token.
-        beside: Seconds of work beside the steps; negative where steps hide work.
+        steps: Seconds of the steps from hand-over to the engine to the first token.
+        beside: Seconds of work outside the steps; negative where the steps hide work.
     """
     return steps + beside < LEAST_STEPS_SHARE * steps
 
@@ -69,7 +69,7 @@ TensorBatch = dict[str, Shaped[Tensor, "..."]]
 
 
 class Repeat(IterableDataset[TensorBatch]):
-    """A data set of one full batch, repeated for each optimizer step."""
+    """Data set of one full batch, repeated for each optimizer step."""
 
     def __init__(self, batch: TensorBatch, times: int) -> None:
         self.batch, self.times = batch, times
@@ -79,7 +79,7 @@ class Repeat(IterableDataset[TensorBatch]):
 
 
 def serving_batch(rows: ServingRows) -> TensorBatch:
-    """Return the rows as tensors, with the features of their deployments."""
+    """Return measured rows as tensors, with the features of their deployments."""
     free, rates = featurize(rows.deployments)
     arrays = {
         "free": free,
@@ -99,7 +99,7 @@ def serving_batch(rows: ServingRows) -> TensorBatch:
 def predict_rows(
     network: CoefficientNetwork, batch: TensorBatch
 ) -> tuple[Float[Tensor, " rows"], Float[Tensor, " rows"]]:
-    """Return TPOT and TTFT in seconds of every row, for the batches of its simulation."""
+    """Return predicted TPOT and TTFT of every row, in seconds, given its simulated batches."""
     beta, alpha = network(batch["free"], batch["rates"])
     beta, alpha = beta[batch["deployment"]], alpha[batch["deployment"]]
     tpot = (beta * batch["tpot_features"]).sum(-1)
@@ -116,8 +116,8 @@ class ServingFit(lightning.LightningModule):
         super().__init__()
         self.save_hyperparameters({**asdict(settings), "network": asdict(network.settings)})
         self.network, self.settings = network, settings
-        # Before a strategy wraps the module, since DDP waits for the gradient of every trained
-        # parameter.
+        # Set gradients before a strategy wraps the module, since DDP waits for the gradient of
+        # every trained parameter.
         network.requires_grad_(True)
 
     def training_step(self, batch: TensorBatch) -> Float[Tensor, ""]:
@@ -132,7 +132,7 @@ class ServingFit(lightning.LightningModule):
         return loss
 
     def _penalty(self, batch: TensorBatch) -> Tensor:
-        """Return half the squared log deviations from the prior, in units of their spreads."""
+        """Return the negative log prior: half the squared log deviations, in units of spreads."""
         s, network = self.settings, self.network
         bases = (network.beta_base**2).sum() + (network.alpha_base**2).sum()
         penalty = bases / s.base_spread**2 / 2
@@ -150,21 +150,22 @@ class ServingFit(lightning.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
-#: Full-batch steps per epoch; Lightning's overhead per epoch is then small.
+#: Full-batch steps per epoch; many steps keep Lightning's overhead per epoch small.
 STEPS_PER_EPOCH = 100
 
 
 def serving_loader(rows: ServingRows) -> DataLoader[TensorBatch]:
-    """Return the loader of one epoch of full-batch steps."""
+    """Return a loader that yields the full batch ``STEPS_PER_EPOCH`` times per epoch."""
     return DataLoader(Repeat(serving_batch(rows), STEPS_PER_EPOCH), batch_size=None)
 
 
 @dataclass(frozen=True)
 class ServingLearner:
-    """Learner of the network from measured deployments alone.
+    """Learner that trains the network on measured deployments alone.
 
     Attributes:
-        network: Size and bounds of the network; ``corrected=False`` gives one global vector.
+        network: Size and bounds of the network; ``corrected=False`` gives all deployments the same
+            coefficients.
         fit: Settings of the fit.
         trainer: Function of ``max_epochs`` and ``folder`` that returns the Lightning trainer.
         seed: Seed of the initial weights.
@@ -176,7 +177,7 @@ class ServingLearner:
     seed: int = 0
 
     def learn(self, rows: ServingRows, folder: Path) -> CoefficientNetwork:
-        """Train a network; logs and the state to resume from go to ``folder``."""
+        """Train a network; ``folder`` receives logs and the state to resume from."""
         torch.manual_seed(self.seed)
         network = CoefficientNetwork(self.network, fit_scale(*featurize(rows.deployments))).double()
         epochs = -(-self.fit.steps // STEPS_PER_EPOCH)
@@ -187,6 +188,6 @@ class ServingLearner:
 
 
 def predict(network: CoefficientNetwork, rows: ServingRows) -> SimulatedRows:
-    """Predict rows by simulating their benchmarks with a network's coefficients."""
+    """Predict TPOT and TTFT of rows by simulating them with a network's coefficients."""
     found = predict_coefficients(network, rows.deployments)
     return simulate_rows(rows, found.beta, found.alpha)

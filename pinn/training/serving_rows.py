@@ -27,33 +27,34 @@ from pinn.surrogate.step_features import STEP_FEATURES, overlapped
 # Measured deployments as rows that are linear in the coefficients.
 #
 # Each row's benchmark is simulated once, with every coefficient at its prior. The requests that
-# share a step hardly depend on how long steps take, so other coefficients have nearly the same
-# batches. Mean TPOT and TTFT are then sums of step features and of the API server's work.
-# Training uses these sums. Predictions of a trained network simulate the benchmark anew
+# share a step hardly depend on step times, so other coefficients give nearly the same batches. Mean
+# TPOT and TTFT are then linear in step features and in the API server's work.
+# Training uses these features. Predictions of a trained network simulate the benchmark again
 # (``pinn.training.serving_rows``).
 
-#: Prior coefficients, with which rows are simulated.
+#: Prior coefficients, with which the benchmarks of rows are simulated.
 PRIOR_BETA = np.array([f.prior for f in STEP_FEATURES.values()])
 PRIOR_ALPHA = np.array([f.prior for f in REQUEST_FEATURES.values()])
 
 
 @dataclass(frozen=True)
 class ServingRows:
-    """Measurements of ``m`` deployments: ``n`` closed loops, as rows of features.
+    """Measurements of ``m`` deployments: ``n`` closed-loop benchmarks, as rows of features.
 
-    TPOT = beta . tpot_features; TTFT = beta . ttft_features + alpha . request_features +
-    ttft_offset_s.
+    TPOT = beta . tpot_features and TTFT = beta . ttft_features + alpha . request_features +
+    ttft_offset_s, in seconds, where beta and alpha are seconds per unit of a feature.
 
     Attributes:
         measured: Deployment, load and measurements of each row.
         deployments: Distinct deployments.
         deployment: Index of each row's deployment.
         tpot_features: Mean step features of a decode interval, ``[n, step_features]``.
-        ttft_features: Step features summed over the steps from hand-over to first token.
+        ttft_features: Step features summed over the steps from hand-over to first token,
+            ``[n, step_features]``.
         request_features: Request features of the mean request: seconds that each second of an
             alpha adds to its TTFT.
-        ttft_offset_s: Rest of TTFT. The API server works while the engine does, so a request waits
-            for less than the sum of its work.
+        ttft_offset_s: Remaining seconds of TTFT. The API server works while the engine does, so a
+            request waits for less than the sum of the two.
         tpot_floor_s: Mean roofline lower bound of a decode interval.
         ttft_floor_s: Sum of the lower bounds of the steps from hand-over to first token.
         weight: Weight of each row in a loss; mean 1.
@@ -75,7 +76,7 @@ class ServingRows:
 
     @property
     def row_id(self) -> tuple[str, ...]:
-        """Return the name of each row in its source."""
+        """Return the id of each row in its source."""
         return tuple(m.row_id for m in self.measured)
 
     @property
@@ -94,7 +95,7 @@ class ServingRows:
         return np.array([m.ttft_s for m in self.measured])
 
     def take(self, keep: Bool[np.ndarray, " n"]) -> ServingRows:
-        """Return the rows where ``keep`` is true, with their deployments and fresh weights."""
+        """Return the rows where ``keep`` is true, with their deployments and recomputed weights."""
         used, index = np.unique(self.deployment[keep], return_inverse=True)
         deployments = tuple(self.deployments[i] for i in used)
         values = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -118,7 +119,7 @@ def model_weights(models: Sequence[str]) -> Float[np.ndarray, " n"]:
 
 
 def serving_rows(observations: pd.DataFrame) -> ServingRows:
-    """Return observations as rows, simulated once and cached on disk.
+    """Return observations as rows, simulated with prior coefficients and cached on disk.
 
     Args:
         observations: Table as ``observations.read_observations`` returns it.
@@ -148,13 +149,13 @@ _COLUMNS = (
 
 
 def mean_sums(observations: pd.DataFrame) -> pd.DataFrame:
-    """Return features, offset and lower bounds of every observation, by prior coefficients."""
+    """Return mean features, TTFT offset and lower bounds of each observation, by the priors."""
     jobs = prior_jobs(measured_deployments(observations))
     return pd.DataFrame(map_runs(_sums, jobs), columns=list(_COLUMNS))
 
 
 def prior_jobs(measured: Sequence[MeasuredDeployment]) -> list[Job]:
-    """Return the benchmarks of measured deployments, with prior coefficients."""
+    """Return each measured deployment's benchmark as a simulation job with prior coefficients."""
     return [
         measured_job(m.served, m.workload, LinearLatency(m.served, PRIOR_BETA, PRIOR_ALPHA))
         for m in measured
@@ -178,7 +179,7 @@ def _sums(job: Job, run: Run) -> list[float]:
 
 
 def resimulated(rows: ServingRows, beta: Float[np.ndarray, "m step_features"]) -> ServingRows:
-    """Return the rows as simulated with coefficients of each of their deployments.
+    """Return the rows with features of new simulations, given coefficients of each deployment.
 
     The coefficients decide which batches form, and whether a step waits for launching or the GPU.
     """
@@ -196,11 +197,11 @@ def resimulated(rows: ServingRows, beta: Float[np.ndarray, "m step_features"]) -
     )  # fmt: skip
 
 
-# Predictions of measured deployments: their benchmarks, simulated with given coefficients.
+# Predictions of measured deployments: simulations of their benchmarks with given coefficients.
 
 
 class SimulatedRows(NamedTuple):
-    """Means over the requests of each row's benchmark.
+    """Mean TPOT and TTFT over the requests of each row's benchmark, ``[n]``.
 
     Attributes:
         tpot_s: Time per output token after the first, seconds.
@@ -216,7 +217,7 @@ def simulate_rows(
     beta: Float[np.ndarray, "m step_features"],
     alpha: Float[np.ndarray, "m request_features"],
 ) -> SimulatedRows:
-    """Simulate the benchmark of every row.
+    """Simulate the benchmark of every row and return its mean TPOT and TTFT.
 
     Args:
         rows: Measured deployments.
@@ -231,7 +232,7 @@ def simulate_rows(
 
 
 def mean_times(jobs: Sequence[Job], workers: int | None = None) -> SimulatedRows:
-    """Simulate benchmarks and return their mean times."""
+    """Simulate benchmarks and return the mean TPOT and TTFT of each, in seconds."""
     return SimulatedRows(*np.array(map_runs(_means, jobs, workers)).reshape(-1, 2).T)
 
 

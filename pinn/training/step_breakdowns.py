@@ -1,4 +1,4 @@
-"""Breakdowns of a configuration's steps as JSON and tables, with the kernels behind them."""
+"""Breakdowns of a deployment's step times as JSON and tables, with the kernels behind them."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from pinn.surrogate.batch_marks import batch_marks
 from pinn.training.breakdown import DRAFTING, ENCODING, PART_OF_FEATURE, PARTS, Breakdown
 from pinn.units import MICROSECOND
 
-#: Largest ratio of sizes at which a kernel counts as measured.
+#: Maximum ratio of sizes at which a kernel counts as measured.
 NEAR = 1.1
-#: Most steps that a table shows side by side.
+#: Maximum number of steps that a table shows side by side.
 _ABREAST = 2
 _MORE = "More: --explain (contents of parts; measured kernels), --plot, --json FILE."
-#: Sizes that are not printed: no window, a gate, no parallelism.
+#: Default sizes, which are not printed: no window, gated FFN (3 matrices), no parallelism.
 _USUAL = {"window": 0.0, "matrices": 3.0, "tensor_parallel": 1.0, "expert_parallel": 1.0}
 
 
 @dataclass(frozen=True, repr=False)
 class StepBreakdowns:
-    """Breakdowns of a configuration's steps.
+    """Breakdowns of the times of a deployment's steps.
 
     Attributes:
         deployment: Model, GPU and engine configuration.
-        steps: Breakdown of each batch.
-        sources: Origin of the network, the kernels, the overheads and a vision encoder's time.
+        steps: Breakdown of each batch's step.
+        sources: Origin of the network, of kernels and overheads, and of a vision encoder's time.
     """
 
     deployment: Deployment
@@ -45,19 +45,20 @@ class StepBreakdowns:
 
     @cached_property
     def marks(self) -> list[list[str]]:
-        """Return the limits of the engine and of the training data that each step exceeds."""
+        """Return, per step, the limits of the engine and of the training data that it exceeds."""
         return batch_marks([parse_batch(step.batch) for step in self.steps], self.deployment)
 
     def to_json(self) -> JsonObject:
         """Return the document of ``pinn breakdown --json``; times are in microseconds.
 
-        Keys: ``model``, ``asked_as``, ``gpu``, ``serving``, perhaps ``notices``, ``sources``, and
+        Keys: ``model``, ``asked_as``, ``gpu``, ``serving``, optional ``notices``, ``sources``, and
         ``steps``, a list of ``batch``, ``floor_us``, ``network_us``, ``composed_us``, ``parts``
         (``part``, ``network_us``, ``composed_us``), ``features`` (``feature``, ``part``,
         ``network_us``), ``kernels`` (``operator``, ``format``, ``sizes``, ``runs``, ``us_each``,
-        ``composed_us``, ``nearest``: the closest measured kernel, ``stretch``: the largest ratio
-        between a size and that of the nearest kernel, 1 where the kernel itself was measured) and
-        ``marks``. Without kernel surrogates, composed times are null.
+        ``composed_us``, ``nearest``: the closest measured kernel, ``stretch``: the maximum ratio
+        between a size and that of the nearest kernel, 1 if the kernel itself was measured) and
+        ``marks`` (limits exceeded). ``composed_us`` is the time by kernels and overheads, null
+        without kernel surrogates.
         """
         serving = self.deployment.serving
         notice = unread_notice(serving.engine, serving.engine_version)
@@ -73,11 +74,11 @@ class StepBreakdowns:
         }
 
     def show(self, explain: bool = False) -> None:
-        """Print the parts of each step, and how much of it was measured.
+        """Print the time of each step by part, and the share of kernel time that was measured.
 
         Args:
-            explain: Whether to print the composed step, the content of each part and the kernels
-                too.
+            explain: Whether to also print times by kernels, the content of each part and the
+                kernels.
         """
         serving = asdict(self.deployment.serving)
         flags = ", ".join(f"{k} {v}" for k, v in serving.items() if _worth_showing(k, v))
@@ -120,7 +121,7 @@ class StepBreakdowns:
         return [_steps_table(self.steps[first : first + _ABREAST]) for first in firsts]
 
     def draw(self, path: Path) -> None:
-        """Draw the steps by part, with the kernels behind each; the suffix names the format."""
+        """Draw the steps by part, with their kernels, to ``path``; its suffix names the format."""
         from pinn.training.breakdown_picture import draw
 
         draw(self.deployment, self.steps, path)
@@ -130,7 +131,7 @@ class StepBreakdowns:
         return printed(self.show).rstrip("\n")
 
     def _repr_html_(self) -> str:
-        """Return the tables for a notebook."""
+        """Return the tables as HTML for a notebook."""
         title = html.escape(f"{self.deployment.model.title} on {self.deployment.gpu.name}")
         return f"<div><p>{title}</p>{''.join(table.html() for table in self._tables())}</div>"
 
@@ -180,12 +181,12 @@ def _kernel_json(use: KernelUse) -> JsonObject:
 
 
 def stretch_of(use: KernelUse) -> float | None:
-    """Return the largest ratio between a kernel's sizes and those of the nearest measured one."""
+    """Return the maximum ratio of a kernel's sizes to those of the nearest measured kernel."""
     return None if use.nearest is None else math.exp(use.nearest.stretch)
 
 
 def sizes_text(sizes: Mapping[str, float]) -> str:
-    """Return sizes as words, whole numbers without decimals."""
+    """Return sizes as ``name value`` text; whole numbers have no decimals."""
     return " ".join(
         f"{name} {size:.0f}" if size == int(size) else f"{name} {size:.6g}"
         for name, size in sizes.items()
@@ -193,7 +194,7 @@ def sizes_text(sizes: Mapping[str, float]) -> str:
 
 
 def nearest_text(use: KernelUse) -> str:
-    """Return where the nearest kernel was measured, and the sizes in which it differs."""
+    """Return the GPU of the nearest measured kernel, and the sizes in which it differs, as text."""
     near = use.nearest
     if near is None:
         return "not measured anywhere"
@@ -206,7 +207,7 @@ def _worth_showing(name: str, value: object) -> bool:
 
 
 def _steps_table(steps: Sequence[Breakdown]) -> Grid:
-    """Return the network's parts of steps side by side, and the roofline lower bound."""
+    """Return a table of steps side by side: time by part, and the roofline lower bound."""
     headings = ((Column(f"{step.batch}: us", most=20), "%") for step in steps)
     names = dict.fromkeys(name for step in steps for name in step.network)
     rows = {name: [step.network.get(name) for step in steps] for name in names}
@@ -233,7 +234,7 @@ def _parts_table(step: Breakdown) -> Grid:
 
 
 def _cells(values: Sequence[float | None], totals: Sequence[float | None]) -> Iterator[str]:
-    """Yield each value in microseconds and its share of its total."""
+    """Yield each value in microseconds with its share of its total, as table cells."""
     for value, total in zip(values, totals, strict=True):
         if value is None or total is None:
             yield from ("-", "-")
@@ -260,7 +261,7 @@ def _kernels_table(kernels: Sequence[KernelUse]) -> Grid:
 
 
 def _rests_on(kernels: Sequence[KernelUse], gpu: str) -> str:
-    """Return a sentence about how much of the kernels' time was measured."""
+    """Return a sentence that names the share of the kernels' time that was measured."""
     total = sum(use.total_seconds for use in kernels)
     near = sum(use.total_seconds for use in kernels if _is_near(use, gpu))
     far = max(kernels, key=lambda use: stretch_of(use) or 0.0)

@@ -1,4 +1,4 @@
-"""Synthetic deployments to compose steps of."""
+"""Synthetic deployments, on whose step times the network is trained."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -17,16 +17,16 @@ from pinn.specs.model_variants import with_precision
 from pinn.specs.serving import ServingSpec
 from pinn.training.synthetic_models import synthetic_model
 
-#: Largest share of GPU memory for weights. An assumption: vLLM's 0.9 includes the KV cache.
+#: Maximum share of GPU memory for weights, an assumption: vLLM's 0.9 includes the KV cache.
 WEIGHTS_SHARE = 0.85
-#: Largest difference, in log units, of a synthetic GPU's rates from a real one's. An H200's memory
-#: is 1.43 times as fast as an H100's, its arithmetic the same (their datasheets).
+#: Maximum difference, in log units, of a synthetic GPU's rates from a real GPU's. By their
+#: datasheets, an H200 has 1.43 times the memory bandwidth of an H100 and equal peak FLOP/s.
 OTHER_RATES = 0.4
-#: Deployments on real GPUs per deployment on a synthetic GPU. With equally many of both, the
-#: network fits its teacher less well on real GPUs (error 0.95 % instead of 0.74 %).
+#: Deployments on real GPUs per deployment on a synthetic GPU. At a ratio of 1, the network's error
+#: against its teacher on real GPUs is higher (0.95 % instead of 0.74 %).
 REAL_CARDS = 3
-#: Releases of vLLM whose defaults composed steps have: one without fusion of all-reduces and
-#: norms by default, and one with it.
+#: Releases of vLLM whose defaults the training deployments use: one without fusion of all-reduces
+#: and norms by default, and one with it.
 TAUGHT_RELEASES = ("0.15.1", "0.20.1")
 
 
@@ -40,16 +40,16 @@ def synthetic_deployments(
 
     Args:
         count: Number of deployments.
-        gpus: GPUs of three deployments of four; the others run on synthetic GPUs, one like each.
+        gpus: GPUs of three of four deployments. The others run on synthetic variants of these GPUs.
         seed: Seed of the draw.
         allowed: Function that returns whether a model may occur; false for near copies of a
             held-out model.
 
     Raises:
-        PinnError: If there is no GPU.
+        PinnError: If ``gpus`` is empty.
     """
     if not gpus:
-        raise PinnError("synthetic deployments need at least one GPU")
+        raise PinnError("got no GPU for synthetic deployments, expected at least one")
     draw = np.random.default_rng(seed)
     gpus = [*gpus] * REAL_CARDS + [_like(draw, gpu) for gpu in gpus]
     found: list[Deployment] = []
@@ -62,7 +62,7 @@ def synthetic_deployments(
 
 
 def _like(draw: np.random.Generator, gpu: GpuSpec) -> GpuSpec:
-    """Return a GPU of the same chip with other rates, so that the network sees more rates."""
+    """Return a variant of a GPU with other memory, arithmetic and link rates, to diversify them."""
     memory, compute, link = np.exp(draw.uniform(-OTHER_RATES, OTHER_RATES, 3)).tolist()
     return replace(
         gpu,
@@ -76,13 +76,13 @@ def _like(draw: np.random.Generator, gpu: GpuSpec) -> GpuSpec:
 def _place(
     draw: np.random.Generator, model: ModelSpec, gpus: Sequence[GpuSpec]
 ) -> Deployment | None:
-    """Place the model on the first GPU kind, in random order, that has room and kernels for it."""
+    """Place the model on the first GPU, in random order, that has memory and kernels for it."""
     placed = (_split(draw, model, gpus[int(i)]) for i in draw.permutation(len(gpus)))
     return next(filter(None, placed), None)
 
 
 def _split(draw: np.random.Generator, model: ModelSpec, gpu: GpuSpec) -> Deployment | None:
-    """Split the model in a random way on one GPU kind; None where that does not fit."""
+    """Split the model over GPUs of one type in a random way; None if it does not fit."""
     serving = _flags(
         tensor_parallel_size=int(draw.choice([1, 2, 4, 8])),
         data_parallel_size=int(draw.choice([1, 1, 1, 1, 1, 1, 2, 4, 8])) if model.moe else 1,
@@ -95,14 +95,15 @@ def _split(draw: np.random.Generator, model: ModelSpec, gpu: GpuSpec) -> Deploym
 
 
 def started(model: ModelSpec, gpu: GpuSpec, serving: ServingSpec) -> Deployment | None:
-    """Return the deployment, with whole experts where its own cannot be cut.
+    """Return the deployment, with whole experts per GPU if its experts cannot be split.
 
-    None where neither starts or the weights do not fit. The newest release is checked:
-    ``TAUGHT_RELEASES`` set defaults, and they apply to later models too.
+    Returns None if neither layout starts or the weights do not fit. Compatibility is checked
+    against the newest engine release, since the defaults of ``TAUGHT_RELEASES`` also apply to
+    models that those releases do not support.
     """
     room, ranks = WEIGHTS_SHARE * gpu.memory_bytes, serving.tensor_parallel_size
     if _weight_bytes(model, 1, 1, 1) > room * ranks * serving.data_parallel_size:
-        return None  # Three of four draws end here; the following checks take thirty times as long.
+        return None  # Three of four draws end here. The checks below take thirty times as long.
     spread = [_other(serving, enable_expert_parallel=True)] if model.moe is not None else []
     for flags in (serving, *spread):
         try:
@@ -114,14 +115,14 @@ def started(model: ModelSpec, gpu: GpuSpec, serving: ServingSpec) -> Deployment 
     return None
 
 
-#: Cache of flags, alone and with replacements: there are few, and checks take long.
+#: Caches of flags and of their replacements: few distinct ones occur, and checking them is slow.
 _flags, _other = cache(ServingSpec), cache(replace)
 
 
 def by_all_kernels(deployment: Deployment) -> Iterator[Deployment]:
-    """Yield the deployment, and copies of it with other expert kernels that are a feature.
+    """Yield the deployment, and copies with other expert kernels that change its features.
 
-    Marlin kernels of mxfp4 have the features of int4's, which are drawn anyway.
+    Marlin kernels of mxfp4 are skipped: their features equal those of int4, which are drawn anyway.
     """
     yield deployment
     for kernels in (CUTLASS, TRITON):
@@ -152,10 +153,10 @@ _SCHEMES = ("native", "fp8", "nvfp4", "int4", "mxfp4_mxfp8")
 
 @cache
 def catalog_models() -> tuple[ModelSpec, ...]:
-    """Return every model of the catalog as published, in order of name, whose kernels are composed.
+    """Return all published catalog models with measured kernels, sorted by name.
 
-    Models with recurrent, sparse or compressed mixers are excluded: synthetic models have such
-    layers (``pinn.training.synthetic_mixers``).
+    Models with recurrent, sparse or compressed attention layers are excluded: synthetic models have
+    such layers (``pinn.training.synthetic_mixers``).
     """
     models = (load_model(name) for name in sorted(list_models()))
     return tuple(model for model in models if model.is_plain)
@@ -167,10 +168,11 @@ def catalog_deployments(
     seed: int,
     allowed: Callable[[ModelSpec], bool] = lambda _: True,
 ) -> list[Deployment]:
-    """Draw deployments of known models; equal arguments give equal deployments.
+    """Draw deployments of catalog models; equal arguments give equal deployments.
 
     Args:
-        count: Number of draws; those that do not fit in memory or do not divide are dropped.
+        count: Number of draws. Deployments that do not fit in memory or cannot be split are
+            dropped.
         gpus: GPUs that deployments may run on.
         seed: Seed of the draw.
         allowed: Function that returns whether a model may occur; false for near copies of a

@@ -1,4 +1,4 @@
-"""Layers of synthetic models with other token mixers than attention over all keys.
+"""Layers of synthetic models with recurrent, sparse or compressed attention.
 
 Shapes are drawn around those of published models: hybrids of attention and recurrent layers
 (Qwen3-Next, Kimi-Linear, Nemotron-H), attention to keys that an indexer picks (DeepSeek-V3.2,
@@ -32,12 +32,12 @@ from pinn.specs.model import (
 Ffns = Sequence[tuple[int, DenseFfnSpec | MoeFfnSpec]]
 Groups = list[LayerGroup]
 
-#: Residual streams of a model with compressed keys (DeepSeek-V4's config.json: hc_mult).
+#: Residual streams of a model with compressed keys (``hc_mult`` of DeepSeek-V4's config.json).
 STREAMS = 4
 
 
 def _spread(ffns: Ffns, mixers: Sequence[tuple[float, Mixer]]) -> Groups:
-    """Return layers with every feed-forward part under mixers in shares of them."""
+    """Return layers that combine each feed-forward part with each mixer, in the mixers' shares."""
     found = []
     for count, ffn in ffns:
         left = count
@@ -74,13 +74,15 @@ def hybrid(
     ffns: Ffns,
     attention: AttentionSpec | LatentAttentionSpec,
 ) -> Groups:
-    """Draw recurrent layers with some of attention; one in three Mamba models has one part a layer.
+    """Draw a hybrid of recurrent and attention layers.
+
+    One in three Mamba models has layers of only a mixer or only a feed-forward part.
 
     Args:
         draw: Source of randomness.
-        hidden: Width of the model.
+        hidden: Hidden size of the model.
         ffns: Feed-forward parts, each with its number of layers.
-        attention: Attention of the other layers.
+        attention: Attention of the layers that are not recurrent.
     """
     mixer = _recurrent(draw, hidden)
     share = float(draw.choice([0.25, 0.25, 0.125, 0.1, 0.5]))
@@ -94,7 +96,7 @@ def hybrid(
 
 
 def indexed(draw: np.random.Generator, ffns: Ffns) -> Groups:
-    """Draw latent attention to the keys of an indexer, which some layers may take over."""
+    """Draw latent attention to keys picked by an indexer, whose choice some layers may reuse."""
     heads, rank = int(draw.choice([64, 64, 128])), int(draw.choice([1536, 2048]))
     nope, value = int(draw.choice([128, 192])), int(draw.choice([128, 256]))
     own = IndexerSpec(2048, int(draw.choice([32, 64])))
@@ -110,7 +112,7 @@ def indexed(draw: np.random.Generator, ffns: Ffns) -> Groups:
 
 
 def compressed(draw: np.random.Generator, ffns: Ffns) -> Groups:
-    """Draw attention to compressed keys, those of the middle ratio picked by an indexer."""
+    """Draw attention to compressed keys; an indexer picks keys at the middle compression ratio."""
     heads, rank = int(draw.choice([64, 128])), int(draw.choice([1024, 1536]))
     groups, picked = int(draw.choice([8, 16])), int(draw.choice([512, 1024]))
 
@@ -125,8 +127,8 @@ def compressed(draw: np.random.Generator, ffns: Ffns) -> Groups:
     return _spread(ffns, [(0.5, coarse), (0.5, chosen), (0.05, window)])
 
 
-#: Share of synthetic models -> function that draws their layers. The shares are assumptions; the
-#: rest of the models have only attention over keys.
+#: Share of synthetic models -> function that draws their layers. The shares are assumptions. All
+#: other models have only attention over all keys or windows.
 SHARES: tuple[tuple[float, Callable[..., Groups]], ...] = (
     (0.14, hybrid), (0.08, indexed), (0.07, compressed),
 )  # fmt: skip

@@ -18,9 +18,9 @@ from pinn.specs.model import (
 from pinn.specs.precision import precision
 from pinn.training.synthetic_mixers import SHARES, STREAMS, compressed, hybrid
 
-#: Share of synthetic models -> number formats of attention, of dense FFN and shared experts, and
-#: of routed experts. The combinations are those of published checkpoints. The shares, like all
-#: probabilities of this file, are assumptions.
+#: Share of synthetic models -> number formats of attention, of dense FFN and shared experts, and of
+#: routed experts. The combinations occur in published checkpoints. The shares, like all
+#: probabilities in this file, are assumptions.
 FORMATS: tuple[tuple[float, tuple[str, str, str]], ...] = (
     (0.18, ("bf16", "bf16", "bf16")),
     (0.10, ("fp8", "fp8", "fp8")),
@@ -47,13 +47,13 @@ SAMPLINGS: tuple[Sampling, ...] = (
     Sampling(top_k=20, top_p=0.8, repetition_penalty=1.05),
 )
 
-#: Smallest and largest width relative to the hidden size: of a dense FFN, and of all experts of a
-#: token. Published models of the catalog have 2.3 to 8 and 1.6 to 7.
+#: Minimum and maximum width relative to the hidden size: of a dense FFN, and of all active experts
+#: of a token. Published models of the catalog have 2.3 to 8 and 1.6 to 7.
 DENSE_WIDTHS, ACTIVE_WIDTHS = (2, 8), (1, 8)
 
 
 def synthetic_model(draw: np.random.Generator, name: str) -> ModelSpec:
-    """Draw a synthetic model."""
+    """Draw a synthetic model's sizes, layers and number formats."""
     hidden = _multiple(draw, 1024, 16384, 256)
     layers = int(np.clip(round(2.9 * hidden**0.33 * np.exp(draw.normal(0, 0.35))), 8, 128))
     attention = _attention(draw, hidden)
@@ -84,7 +84,7 @@ def _layers(
     attention: AttentionSpec | LatentAttentionSpec,
     ffns: list[tuple[int, DenseFfnSpec | MoeFfnSpec]],
 ) -> tuple[list[LayerGroup], int]:
-    """Draw layers, and the number of residual streams (0 for the usual one)."""
+    """Draw layers, and the number of residual streams (0 for a plain residual connection)."""
     kinds = [None, *(kind for _, kind in SHARES)]
     shares = [share for share, _ in SHARES]
     kind = kinds[int(draw.choice(len(kinds), p=[1 - sum(shares), *shares]))]
@@ -113,7 +113,7 @@ def _attention(draw: np.random.Generator, hidden: int) -> AttentionSpec | Latent
 def _ffns(
     draw: np.random.Generator, hidden: int, layers: int
 ) -> list[tuple[int, DenseFfnSpec | MoeFfnSpec]]:
-    """Draw (layers, feed-forward part): dense, experts, or some dense layers before experts."""
+    """Draw (number of layers, feed-forward part): dense, MoE, or some dense layers before MoE."""
     gated = draw.random() < 0.95
     dense = DenseFfnSpec(
         _multiple(draw, DENSE_WIDTHS[0] * hidden, DENSE_WIDTHS[1] * hidden, 256), gated
@@ -133,9 +133,9 @@ def _ffns(
 
 
 def _in_blocks(ffn: DenseFfnSpec | MoeFfnSpec) -> DenseFfnSpec | MoeFfnSpec:
-    """Return the layer with widths that can be cut between blocks of 128 scales.
+    """Return the feed-forward part with widths that split at boundaries of 128-wide scale blocks.
 
-    Eight GPUs can cut dense layers, two can cut experts.
+    Dense layers can then be split over eight GPUs, experts over two.
     """
     if isinstance(ffn, DenseFfnSpec):
         return replace(ffn, width=-(-ffn.width // 1024) * 1024)
@@ -148,7 +148,7 @@ def _groups(
     attention: AttentionSpec | LatentAttentionSpec,
     ffns: list[tuple[int, DenseFfnSpec | MoeFfnSpec]],
 ) -> Iterator[LayerGroup]:
-    """Yield layers by shape; one model in five has windows in some or all of its layers."""
+    """Yield layers by shape; one model in five has sliding windows in some or all of its layers."""
     if isinstance(attention, LatentAttentionSpec) or draw.random() > 0.2:
         yield from (LayerGroup(count, attention, ffn) for count, ffn in ffns)
         return
@@ -164,6 +164,6 @@ def _groups(
 
 
 def _multiple(draw: np.random.Generator, low: float, high: float, unit: int) -> int:
-    """Draw a size log-uniformly between two, rounded to a multiple of a unit."""
+    """Draw a size log-uniformly from low to high, rounded to a multiple of ``unit``."""
     value = np.exp(draw.uniform(np.log(low), np.log(high)))
     return max(round(float(value) / unit), 1) * unit

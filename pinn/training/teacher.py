@@ -1,4 +1,4 @@
-"""Teacher: calibration factors, and the projection of composed steps onto step features."""
+"""Teacher: calibration factors, and the fit of step times summed from kernels by step features."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -23,25 +23,25 @@ from pinn.surrogate.step_features import (
     step_features,
 )
 
-# Calibration factors, which serving data set: multipliers of kernels, and overheads.
+# Calibration factors, fitted to serving data: multipliers of kernels, and overheads.
 #
 # A handful of measured models cannot identify how coefficients depend on a configuration. They can
-# identify about a dozen numbers that every configuration shares. These are the difference of
-# kernels in an engine from kernels measured alone, of sampling from the bytes that it moves, and
-# the cost of unmeasured parts (norms, rotary embedding, host). Each has a log-normal prior.
+# identify about a dozen numbers that all configurations share. Multipliers correct for kernels
+# that run in an engine but were measured in isolation. Overheads are the cost of unmeasured parts
+# (norms, rotary embedding, host). Each factor has a log-normal prior.
 
-#: Step feature -> overhead per unit of it that measured kernel times do not include, from
-#: ``STEP_FEATURES``.
+#: Step feature -> overhead per unit of the feature, beyond measured kernel times (from
+#: ``STEP_FEATURES``).
 OVERHEADS: dict[str, Overhead] = {
     name: feature.overhead for name, feature in STEP_FEATURES.items() if feature.overhead
 }
 
-#: Spread of kernel multipliers. Kernels were measured on one engine, so multipliers are near 1.
-#: Chosen, like the spreads of the overheads, by holding out one model among the training models of
-#: every outer fold (LOG.md).
+#: Prior spread (log standard deviation) of kernel multipliers. Kernels were measured on one engine,
+#: so multipliers are near 1. This spread and those of overheads were chosen by holding out one
+#: model among the training models of every outer fold (LOG.md).
 MULTIPLIER_SPREAD = 0.05
-#: Spread of the sampling multiplier, an assumption: sampling was timed on one GPU, by PyTorch
-#: without an engine.
+#: Prior spread of the sampling multiplier, an assumption: sampling was timed only on one GPU, with
+#: PyTorch and without an engine.
 SAMPLING_SPREAD = 0.15
 #: Standard deviation of each multiplier's logarithm, in the order of ``COMPOSED_PARTS``.
 MULTIPLIER_SPREADS = tuple(
@@ -51,11 +51,12 @@ MULTIPLIER_SPREADS = tuple(
 
 @dataclass(frozen=True)
 class Scalars:
-    """Calibration factors that turn composed kernels into a step.
+    """Calibration factors that turn measured kernel times into a step time.
 
     Attributes:
         multipliers: Factor of each operator, in the order of ``COMPOSED_PARTS``.
-        overheads: Overhead of each step feature, in the order of ``STEP_FEATURES``; 0 where none.
+        overheads: Overhead of each step feature, seconds per unit, in the order of
+            ``STEP_FEATURES``; 0 for features without one.
     """
 
     multipliers: Float[np.ndarray, " operators"]
@@ -64,7 +65,7 @@ class Scalars:
     def step_seconds(
         self, parts: Float[np.ndarray, "*n operators"], features: Float[np.ndarray, "*n features"]
     ) -> Float[np.ndarray, "*n"]:
-        """Return seconds of steps composed of kernels and overheads, launching overlapped."""
+        """Return seconds of steps from kernels and overheads, with launching overlapped."""
         own = features * self.overheads
         gpu_s = parts @ self.multipliers + own[..., GPU].sum(-1)
         launching_s = own[..., LAUNCHING].sum(-1)
@@ -73,12 +74,12 @@ class Scalars:
     def betas(
         self, projected: Float[np.ndarray, "... operators features"]
     ) -> Float[np.ndarray, "... features"]:
-        """Return betas of deployments by the projection of each part, at least their bounds."""
+        """Return betas of deployments from each operator's betas, at least their lower bounds."""
         betas = np.einsum("o,...of->...f", self.multipliers, projected) + self.overheads
         return np.maximum(betas, _BOUNDS)
 
     def to_json(self) -> dict[str, dict[str, float]]:
-        """Return the factors by name, ready for JSON."""
+        """Return the multipliers and overheads by name, as JSON values."""
         overheads = zip(STEP_FEATURES, self.overheads.tolist(), strict=True)
         return {
             "multipliers": dict(zip(COMPOSED_PARTS, self.multipliers.tolist(), strict=True)),
@@ -95,7 +96,7 @@ def saved_scalars(values: Mapping[str, Mapping[str, float]]) -> Scalars:
     multipliers, overheads = values.get("multipliers", {}), values.get("overheads", {})
     if set(multipliers) != set(COMPOSED_PARTS) or not set(overheads) <= set(STEP_FEATURES):
         raise PinnError(
-            f"the checkpoint's scalars are of {sorted(multipliers)} and "
+            f"the checkpoint has calibration factors of {sorted(multipliers)} and "
             f"{sorted(overheads)}, expected {', '.join(COMPOSED_PARTS)} and names "
             "of step features: train it again with 'python train.py kernels=on'"
         )
@@ -106,21 +107,21 @@ def saved_scalars(values: Mapping[str, Mapping[str, float]]) -> Scalars:
 
 
 def prior_scalars() -> Scalars:
-    """Return the priors of the calibration factors: kernels without any serving data."""
+    """Return the prior calibration factors, for kernels without any serving data."""
     overheads = [OVERHEADS[n].prior if n in OVERHEADS else 0.0 for n in STEP_FEATURES]
     return Scalars(np.ones(len(COMPOSED_PARTS)), np.array(overheads))
 
 
 # Groups of parts of a step that share no feature, so that each group can be fitted separately.
 #
-# The time of a whole step does not show to which feature it belongs. In a long prompt of a
+# The time of a whole step does not show which feature caused it. In a long prompt of a
 # mixture-of-experts model, moving activations for experts and attention that grows with tokens look
-# alike. A network that confused them had errors of 60 % on models with much of the one and little
-# of the other (LOG.md).
+# alike. A network that confused the two had errors of 60 % on models in which one of them dominates
+# (LOG.md).
 
 
 def _joined() -> list[set[str]]:
-    """Return groups of parts that share a feature, and two groups of unexplained features."""
+    """Return sets of parts that share a feature, and two sets for features without kernels."""
     groups = [{part} for part in COMPOSED_PARTS]
     for feature in STEP_FEATURES.values():
         shared = [group for group in groups if group & set(feature.explains)]
@@ -129,8 +130,8 @@ def _joined() -> list[set[str]]:
     return [*groups, set(), set()]
 
 
-#: Names of the parts of each group, in the order of the registry. The last two groups have no
-#: kernels: launching, which overlaps the others, and the other overheads.
+#: Names of the parts of each group, in the order of ``COMPOSED_PARTS``. The last two groups have no
+#: kernels: launching, which overlaps all other groups, and the remaining overheads.
 PART_GROUPS: tuple[tuple[str, ...], ...] = tuple(
     tuple(part for part in COMPOSED_PARTS if part in group) for group in _joined()
 )
@@ -141,7 +142,7 @@ def _of_feature(explains: tuple[str, ...], part: str = "") -> int:
     return found[0] if found else len(PART_GROUPS) - (2 if part == "launching" else 1)
 
 
-#: Matrix with 1 where a feature, or a part, belongs to a group.
+#: Matrices with 1 if a row (first a feature, then an operator) belongs to a group (column).
 FEATURE_GROUPS: Float[np.ndarray, "features groups"] = np.eye(len(PART_GROUPS))[
     [_of_feature(feature.explains, feature.part) for feature in STEP_FEATURES.values()]
 ]
@@ -155,18 +156,18 @@ def group_seconds(
     parts: Float[np.ndarray, "*n operators"],
     features: Float[np.ndarray, "*n features"],
 ) -> Float[np.ndarray, "*n groups"]:
-    """Return seconds of each group of steps, overheads included.
+    """Return seconds of each group of parts in each step, overheads included.
 
     Args:
         scalars: Calibration factors.
-        parts: Composed seconds of each part.
+        parts: Seconds of each operator, summed from kernels.
         features: Step features.
     """
     kernels = (parts * scalars.multipliers) @ _OPERATOR_GROUPS
     return kernels + (features * scalars.overheads) @ FEATURE_GROUPS
 
 
-# Betas of composed steps: the non-negative combination of step features that fits best.
+# Betas from step times summed from kernels: the best-fitting non-negative coefficients.
 
 #: Part of a step -> features that may explain it.
 EXPLAINED_BY: dict[str, tuple[str, ...]] = {
@@ -175,7 +176,7 @@ EXPLAINED_BY: dict[str, tuple[str, ...]] = {
 }
 
 #: Weight of the whole step's error relative to those of its parts, so that errors of parts
-#: compensate. It reduced the error of steps at batches outside the fit from 1.8 to 1.4 % (LOG.md).
+#: compensate. It reduced the step-time error on batches outside the fit from 1.8 to 1.4 % (LOG.md).
 WHOLE_WEIGHT = 2.0
 
 _NAMES = list(STEP_FEATURES)
@@ -185,21 +186,23 @@ _BOUNDS = np.array([f.lower_bound for f in STEP_FEATURES.values()])
 def project(
     features: Float[np.ndarray, "n features"], parts: Float[np.ndarray, "n parts"]
 ) -> Float[np.ndarray, "parts features"]:
-    """Explain each part of a deployment's steps by its features.
+    """Fit the seconds of each part of a deployment's steps by step features.
 
-    Betas do not go below their lower bounds, which keep every step above its roofline lower bound.
-    Errors are weighted by the whole step's time, so a small part is not fitted at the expense of a
-    large one. All parts are solved for at once, with the error of their sum.
+    Betas stay at or above their lower bounds, which keep every step above its roofline lower bound.
+    Errors are weighted by the inverse of the whole step's time, so a small part is not fitted at
+    the expense of a large one. All parts are solved for at once, with the error of their sum.
 
     Args:
         features: Step features of ``n`` steps.
         parts: Seconds of each part of the steps.
 
     Returns:
-        One vector of betas per part; their sum gives the step.
+        Betas of each part; their sum over parts gives the betas of the step.
     """
     if len(features) != len(parts):
-        raise PinnError(f"{len(features)} steps of features, {len(parts)} steps of parts")
+        raise PinnError(
+            f"got features of {len(features)} steps and parts of {len(parts)}, expected equal sizes"
+        )
     scale = 1 / parts.sum(-1)
     occur = [(row, name) for row, name in enumerate(COMPOSED_PARTS) if parts[:, row].any()]
     columns = {row: _columns(operator, features) for row, operator in occur}
@@ -219,18 +222,18 @@ def project(
 
 
 def _columns(operator: str, features: Float[np.ndarray, "n features"]) -> list[int]:
-    """Return the places of features that may explain a part and are not all 0."""
+    """Return the indices of features that may explain a part and are not 0 in all steps."""
     columns = [_NAMES.index(name) for name in EXPLAINED_BY[operator]]
     return [c for c in columns if features[:, c].any()]
 
 
-# Teacher: kernels, their composition and calibration factors, projected per deployment.
+# Teacher: kernel times, scaled by calibration factors and summed to steps, fitted by betas.
 
 
 def projected_parts(
     kernels: KernelSurrogates, deployments: Sequence[Deployment], seed: int = 0
 ) -> Float[np.ndarray, "n operators features"]:
-    """Return betas of each part of ``n`` deployments' steps, fitted to 96 composed batches each."""
+    """Return betas of each operator of ``n`` deployments, each fitted to 96 steps."""
     batches = [sample_batches(seed + i) for i in range(len(deployments))]
     parts = compose_many(kernels, deployments, batches)
     return np.array(list(map(project, features_of_batches(deployments, batches), parts)))
@@ -250,10 +253,10 @@ def features_of_batches(
 
 @dataclass(frozen=True)
 class Teacher:
-    """Path from a deployment to betas that is slower and more exact than the network.
+    """Teacher that computes betas from kernels: slower but more exact than the network.
 
     Attributes:
-        kernels: Operator surrogates.
+        kernels: Surrogates of operators' times.
         scalars: Calibration factors, fitted to serving data.
     """
 
@@ -261,5 +264,5 @@ class Teacher:
     scalars: Scalars
 
     def betas(self, deployments: Sequence[Deployment]) -> Float[np.ndarray, "n features"]:
-        """Return the betas of deployments."""
+        """Return the betas of deployments, ``[n, features]``."""
         return self.scalars.betas(projected_parts(self.kernels, deployments))

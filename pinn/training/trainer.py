@@ -1,4 +1,4 @@
-"""Lightning trainer of every fit."""
+"""Lightning trainer that all fits use."""
 
 import logging
 import multiprocessing
@@ -14,16 +14,16 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 from pinn.errors import PinnError
 
-#: Name, without its suffix, of the state that an interrupted fit resumes from.
+#: File name, without suffix, of the state from which an interrupted fit resumes.
 _LAST = "last"
 
 
 @dataclass(frozen=True)
 class TrainerSettings:
-    """Devices of a fit; fields are arguments of Lightning's trainer.
+    """Devices of a fit, as arguments of Lightning's trainer.
 
     Attributes:
-        accelerator: Kind of device, such as ``cpu`` or ``gpu``.
+        accelerator: Device type, such as ``cpu`` or ``gpu``.
         devices: Number of devices.
         strategy: Lightning strategy, such as ``ddp`` on several devices.
         progress: Whether to show a progress bar on stderr.
@@ -35,10 +35,10 @@ class TrainerSettings:
     progress: bool = True
 
     def check(self) -> None:
-        """Check that this machine has the devices.
+        """Check that this machine has the requested devices.
 
         Raises:
-            PinnError: If a device is missing; the message has Lightning's reason.
+            PinnError: If a device is missing; the message includes Lightning's reason.
         """
         _silence_lightning()
         try:
@@ -61,7 +61,7 @@ TrainerFactory = Callable[..., lightning.Trainer]
 
 
 def make_trainer(settings: TrainerSettings, *, max_epochs: int, folder: Path) -> lightning.Trainer:
-    """Make a deterministic trainer that logs to CSV and TensorBoard and saves every epoch's state.
+    """Return a deterministic trainer that logs to CSV and TensorBoard and saves each epoch's state.
 
     Args:
         settings: Devices, and whether to show a progress bar. Worker processes show none.
@@ -96,19 +96,20 @@ def make_trainer(settings: TrainerSettings, *, max_epochs: int, folder: Path) ->
 
 
 def last_state(folder: Path) -> Path | None:
-    """Return the state in a trainer's folder to resume from; None before the first epoch's end."""
+    """Return the saved state to resume from; None before the end of the first epoch."""
     path = folder / f"{_LAST}{ModelCheckpoint.FILE_EXTENSION}"
     return path if path.is_file() else None
 
 
 def _silence_lightning() -> None:
-    """Silence Lightning's hints on intended settings."""
+    """Silence Lightning's hints about settings that are intended here."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     for hint in (
-        "does not have many workers",  # a batch is a slice of tensors in memory
+        # Workers would not help: a batch is a slice of tensors in memory.
+        "does not have many workers",
         "IterableDataset.*__len__",
         "LeafSpec",
-        "Experiment logs directory",  # a resumed fit logs into its own folder
+        "Experiment logs directory",  # A resumed fit logs into its existing folder.
         "Checkpoint directory",
     ):
         warnings.filterwarnings("ignore", message=f".*{hint}.*")

@@ -63,7 +63,10 @@ def test_pages_ask_for_their_load(refused, coefficients, tmp_path):
     for path, text in zip(paths, metrics_pages(of), strict=True):
         path.write_text(text)
     line = refused("ingest", "benchmarks", *paths, "-o", tmp_path / "run1", *LLAMA)
-    assert "does not state --concurrency (maximum number of requests in flight): give it" in line
+    assert (
+        "does not state --concurrency (maximum number of requests in flight): give this option"
+        in line
+    )
     assert not (tmp_path / "run1").exists()
 
 

@@ -125,7 +125,7 @@ def test_other_backends_are_counted(tmp_path):
 
 
 def test_unknown_model_and_precision_raise(tmp_path):
-    with pytest.raises(PinnError, match=r"model 'a/b', known are meta-llama"):
+    with pytest.raises(PinnError, match=r"model 'a/b', expected one of meta-llama"):
         read_rows(tmp_path, {"model_path": "a/b"})
     with pytest.raises(PinnError, match="precision 'fp6'"):
         read_rows(tmp_path, {"precision": "fp6"})

@@ -90,7 +90,7 @@ def test_a_formula_that_is_too_far_off_is_refused_until_a_flag_allows_it(run, tm
     assert code == 1
     said = " ".join(text.split())
     assert "the error of BLIS's formula would be" in said
-    assert "more than --worst-error 0.001: raise that limit, or use the Go adapter" in said
+    assert "more than --worst-error 0.001: raise --worst-error, or use the Go adapter" in said
     code, text = run("blis", "--configs", grid, "--worst-error", "0.9", "--out", tmp_path)
     assert code == 0, text
 

@@ -137,7 +137,7 @@ def test_steps_under_other_limits_are_refused(steps, checkpoint_path, tmp_path):
     words = ["calibrate", "--steps", steps, "-o", tmp_path / "x.json", "--max-num-seqs", "7"]
     result = run(*words, checkpoint=checkpoint_path)
     assert result.exit_code == 1
-    assert "the measured engine ran with --max-num-seqs 1024, the flags are 7" in result.output
+    assert "the measured engine ran with --max-num-seqs 1024, but the flags are 7" in result.output
 
 
 @pytest.mark.parametrize(

@@ -223,7 +223,7 @@ def test_a_cache_that_the_flags_do_not_explain_is_found(read):
     (found,) = check_memory_log(read(texts.VLLM_0_31), server)
     assert "28,780 KV blocks on each GPU" in found
     (found,) = check_memory_log(read(texts.VLLM_0_31), llama(gpu_memory_utilization=0.5))
-    assert found.endswith("0.92, the flags are 0.5: did you mean --gpu-memory-utilization 0.92?")
+    assert found.endswith("0.92, but the flag is 0.5: did you mean --gpu-memory-utilization 0.92?")
 
 
 def test_simulate_takes_a_log(checkpoint_path, tmp_path, monkeypatch):

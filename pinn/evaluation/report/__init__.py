@@ -1,1 +1,1 @@
-"""Page of figures and tables of an evaluation."""
+"""HTML page with figures and tables of an evaluation."""

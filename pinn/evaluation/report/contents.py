@@ -1,4 +1,4 @@
-"""Tables of an evaluation folder, and the pictures and grids of its page."""
+"""Tables in an evaluation's folder, and the pictures and tables of its page."""
 
 import base64
 from dataclasses import dataclass
@@ -14,15 +14,15 @@ from pinn.errors import PinnError
 from pinn.evaluation.tables import decision_grid, frame_grid
 from pinn.measurements.deployments.observations import read_observations
 
-# The tables of an evaluation folder that a report is drawn from.
+# Tables of an evaluation's folder, from which a report is made.
 
-#: Method whose predictions are compared with those of the split's other methods.
+#: Method that the report compares with all other methods.
 METHOD = "network"
 
-#: Optional tables of an evaluation, beside its predictions and results.
+#: Tables of an evaluation that may be missing, unlike its predictions and results.
 _OTHERS = ("ranking", "coverage", "stated", "decisions")
 
-#: Empty table in place of a missing one.
+#: Empty table that replaces a missing one.
 _EMPTY = pd.DataFrame(columns=["split", "metric", "part", "level", "coverage", "n"])
 
 _LOAD = ["row_id", "model", "gpu", "concurrency", "prompt_tokens", "output_tokens"]
@@ -30,7 +30,7 @@ _LOAD = ["row_id", "model", "gpu", "concurrency", "prompt_tokens", "output_token
 
 @dataclass(frozen=True)
 class Tables:
-    """Tables that a report shows; a table that was not made is empty.
+    """Tables behind a report; missing tables are empty.
 
     Attributes:
         predictions: Predictions as ``pinn.evaluation.crossvalidation.read_cells`` returns them,
@@ -54,17 +54,17 @@ class Tables:
     decisions: pd.DataFrame
 
     def of_split(self, name: str) -> pd.DataFrame:
-        """Return all predictions of measured deployments in one kind of split."""
+        """Return all predictions of measured deployments in one split method."""
         rows = self.predictions
         return rows[(rows["split"] == name) & rows["model"].notna()]
 
     def of_network(self, name: str) -> pd.DataFrame:
-        """Return the predictions by the method ``METHOD`` in one kind of split."""
+        """Return the predictions by the method ``METHOD`` in one split method."""
         rows = self.of_split(name)
         return rows[rows["method"] == METHOD]
 
     def left_out_coverage(self) -> pd.DataFrame:
-        """Return coverage of all rows of each split, and of each model or GPU that it holds out."""
+        """Return coverage over all rows of each split, and for each held-out model or GPU."""
         rows = self.coverage
         by = np.where(rows["split"].str.contains("gpu"), "gpu", "model")
         return rows[(rows["part"] == "all") | (rows["part"] == by)]
@@ -92,11 +92,11 @@ def read_tables(folder: Path) -> Tables:
 
 @dataclass(frozen=True)
 class Picture:
-    """Figure of a page.
+    """Picture of a page.
 
     Attributes:
         name: Name of the PNG file, without its suffix.
-        caption: Description of the figure's content, with n, data and split.
+        caption: Description of the picture's content, with n, data and split.
         content: Bytes of the PNG.
     """
 
@@ -106,12 +106,12 @@ class Picture:
 
     @property
     def png(self) -> str:
-        """Return the picture as base64 text, for a self-contained page."""
+        """Return the PNG as base64 text, to embed it in the page."""
         return base64.b64encode(self.content).decode()
 
 
 def picture(name: str, figure: Figure | None, caption: str) -> list[Picture]:
-    """Return a figure as a list of one picture; an empty list for no figure."""
+    """Return a figure as a list of one picture; an empty list if there is no figure."""
     return [] if figure is None else [Picture(name, caption, png(figure))]
 
 
@@ -119,7 +119,7 @@ def picture(name: str, figure: Figure | None, caption: str) -> list[Picture]:
 
 
 def result_grids(tables: Tables) -> list[Grid]:
-    """Return every method's errors on all rows, one table per split."""
+    """Return tables of every method's errors over all rows, one per split."""
     columns = {"metric": "metric", "method": "method", "rows": "n"}
     columns |= {f"{name} %": f"{name}:.1f" for name in ("median", "mean", "p90", "bias")}
     columns |= {"Pearson r": "pearson_r:.3f", "p99 inversions": "inversions:.0f"}
@@ -128,7 +128,7 @@ def result_grids(tables: Tables) -> list[Grid]:
     for split, part in whole.groupby("split", sort=False):
         caption = (
             f"{split}: absolute percentage errors over all rows, each predicted by a method that "
-            "did not see its held-out part; bias is the median signed error."
+            "was not trained on its held-out part; bias is the median signed error."
         )
         ordered = part.sort_values(["metric", "median"], ascending=[False, True], kind="stable")
         shown = ordered.assign(metric=ordered["metric"].str.upper())
@@ -137,7 +137,10 @@ def result_grids(tables: Tables) -> list[Grid]:
 
 
 def held_out_grid(tables: Tables, split: str, metric: str) -> list[Grid]:
-    """Return median errors by method, one column per held-out part; no grid without rows."""
+    """Return a table of median errors, one row per method and column per held-out part.
+
+    The list is empty if the split has no results.
+    """
     rows = tables.results
     rows = rows[(rows["split"] == split) & (rows["metric"] == metric)]
     parts = tables.predictions.loc[tables.predictions["split"] == split, "held_out"].unique()
@@ -155,7 +158,7 @@ def held_out_grid(tables: Tables, split: str, metric: str) -> list[Grid]:
 
 
 def ranking_grids(tables: Tables) -> list[Grid]:
-    """Return the ranking of methods per split and metric, with the bootstrap's intervals."""
+    """Return the ranking of methods per split and metric, with bootstrap intervals."""
     columns = {"method": "method", "median %": "median:.1f", "low": "low:.1f", "high": "high:.1f"}
     columns |= {"behind, low": "behind_low:+.1f", "behind, high": "behind_high:+.1f"}
     columns |= {"verdict": "verdict"}
@@ -165,7 +168,7 @@ def ranking_grids(tables: Tables) -> list[Grid]:
         caption = (
             f"{split}, {str(metric).upper()}: median error over {first['n']} rows that every "
             f"method predicts, with 95 % intervals of a bootstrap over {first['groups']} groups "
-            "of rows; behind: points behind the first method on the same draws."
+            "of rows; behind: percentage points behind the first method on the same resamples."
         )
         leading = part["verdict"].str.endswith("first")
         grids.append(frame_grid(part, columns, caption, strong=leading))
@@ -187,7 +190,7 @@ def decision_grids(tables: Tables) -> list[Grid]:
 
 
 def coverage_grid(tables: Tables) -> list[Grid]:
-    """Return coverage and width of the 90 % intervals of every held-out part."""
+    """Return coverage and width of the 90 % intervals for every held-out part."""
     coverage = tables.left_out_coverage()
     if coverage.empty:
         return []

@@ -1,4 +1,4 @@
-"""Figures of an evaluation's page."""
+"""Figures on an evaluation's page."""
 
 from typing import Literal
 
@@ -12,7 +12,7 @@ from pinn.evaluation.metrics import percent_errors
 from pinn.evaluation.report.contents import Tables
 from pinn.training.data.released import PEERS
 
-# Errors of every held-out model and GPU as dots: one dot a row, a bar across their median.
+# Errors of every held-out model and GPU: one dot per row, and a bar at the dots' median.
 
 #: Methods that are plotted side by side, if they have predictions.
 METHODS = (
@@ -22,12 +22,12 @@ METHODS = (
 
 #: Position of a legend in a figure.
 _Place = Literal["outside upper right", "outside lower center", "outside upper center"]
-#: Largest error on the axis in percent; larger errors are drawn at the edge.
+#: Maximum error on the axis in percent; larger errors are drawn at the edge.
 EDGE = 100.0
 
 
 def accuracy_figure(tables: Tables, split: str, metric: str) -> Figure | None:
-    """Draw absolute percentage errors by held-out part and method; None without predictions."""
+    """Return a figure of absolute percentage errors by held-out part; None without predictions."""
     of_split = tables.of_split(split)
     there = [name for name in METHODS if (of_split["method"] == name).any()]
     if not there:
@@ -117,7 +117,7 @@ def agreement_figure(rows: pd.DataFrame, metric: str) -> Figure | None:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Return round numbers between two: at most six, or the decades where those are more."""
+    """Return round numbers from low to high: at most six, or decades if there would be more."""
     for digits in ((1, 2, 5), (1, 3), (1,)):
         ticks = [digit * 10.0**power for power in range(-2, 7) for digit in digits]
         found = [tick for tick in ticks if low <= tick <= high]
@@ -126,11 +126,11 @@ def _ticks(low: float, high: float) -> list[float]:
     return found
 
 
-# Coverage of intervals against their level, each calibrated without the held-out part.
+# Coverage of intervals over their level; intervals are calibrated without the held-out part.
 
 
 def calibration_figure(tables: Tables) -> Figure | None:
-    """Draw coverage against level by split and metric: all rows as a line, parts as markers."""
+    """Draw coverage over level by split and metric: a line for all rows, markers for parts."""
     rows = tables.left_out_coverage()
     if rows.empty:
         return None
@@ -158,13 +158,13 @@ def calibration_figure(tables: Tables) -> Figure | None:
     return figure
 
 
-# Signed errors against concurrency and against prompt and output lengths.
+# Signed errors over concurrency, and over prompt and output lengths.
 
 
 def load_figure(rows: pd.DataFrame) -> Figure | None:
-    """Draw errors by load: TPOT above, TTFT below, concurrency left, lengths right.
+    """Draw errors of TPOT (top) and TTFT (bottom) over concurrency (left) and lengths (right).
 
-    The result is None without predictions.
+    The figure is None without predictions.
     """
     if rows.empty:
         return None

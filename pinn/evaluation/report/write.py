@@ -1,4 +1,4 @@
-"""Writer of the page of an evaluation and of its pictures."""
+"""Writer of an evaluation's page and its pictures."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,12 +11,12 @@ from pinn.evaluation import folds, metrics
 from pinn.evaluation.report import contents, figures
 from pinn.evaluation.report.contents import METHOD, Picture, Tables
 
-#: Title of a section of the page -> its figures and tables.
+#: Title of a section of the page -> its pictures and tables.
 Sections = Mapping[str, Sequence[Picture | Grid]]
 
-# First lines of a page: errors of the network on held-out data, and the best peer's.
+# First lines of a page: errors of the network on held-out data, and of the best peer.
 
-#: Kind of split -> kind of held-out part.
+#: Split method -> plural noun of its held-out parts.
 _UNSEEN = {
     "leave-one-model-out": "models",
     "leave-one-gpu-out": "GPUs",
@@ -25,13 +25,13 @@ _UNSEEN = {
 _COVERED = {split: f"unseen {what}" for split, what in _UNSEEN.items()}
 _COVERED |= {folds.RUN_ERRORS_SPLIT: "serving runs of unseen models"}
 
-#: Methods that are no peers: those of this package, and those that saw the rows that they
-#: predict.
+#: Methods that do not count as peers: those of this package, and those trained on the rows that
+#: they predict.
 _NO_PEERS = ("network", "teacher", "global vector", "blackbox, per configuration")
 
 
 def summary(tables: Tables) -> list[tuple[str, str]]:
-    """Return up to five lines of label and text; one line where the network was not evaluated."""
+    """Return up to five (label, text) lines; one line if the network was not evaluated."""
     shown = {split: rows for split in _UNSEEN if len(rows := tables.of_network(split))}
     if not shown:
         return [("Held out", f"no predictions of the method {METHOD!r}: see the sections below.")]
@@ -48,7 +48,7 @@ def summary(tables: Tables) -> list[tuple[str, str]]:
 
 
 def _compared(rows: pd.DataFrame, metric: str) -> str:
-    """Return the network's median error, and the best peer's on rows that both predict."""
+    """Return text: the network's median error, and the best peer's on rows that both predict."""
     error = metrics.percent_errors(metrics.with_e2e(rows), metric).abs()
     wide = rows.assign(error=error).pivot_table(index="row_id", columns="method", values="error")
     if METHOD not in wide:
@@ -65,7 +65,7 @@ def _compared(rows: pd.DataFrame, metric: str) -> str:
 
 
 def _covered(tables: Tables) -> str:
-    """Return coverage of the intervals of the checkpoint that is shown, or of this page's own."""
+    """Return text: coverage of the intervals of the shown checkpoint, or of this evaluation."""
     rows = tables.stated
     if rows.empty:
         rows = tables.coverage[(tables.coverage["level"] - 0.9).abs() < 1e-9]
@@ -78,7 +78,7 @@ def _covered(tables: Tables) -> str:
 
 
 def _shipped(tables: Tables) -> dict[str, str]:
-    """Return which predictions are from a checkpoint's own folds, and the checkpoint's SHA-256."""
+    """Return splits predicted by a checkpoint's own folds, and the checkpoint's SHA-256."""
     mark = metrics.CHECKPOINT_COLUMN
     kept = tables.predictions.reindex(columns=["split", "method", mark]).dropna(subset=mark)
     methods = kept.groupby("split", sort=False)["method"].unique().map(", ".join)
@@ -86,9 +86,9 @@ def _shipped(tables: Tables) -> dict[str, str]:
     return {"splits": splits, "checkpoint": next(iter(kept[mark]), "")[:12]}
 
 
-# The sections of a page, drawn from an evaluation's tables.
+# Sections of a page, made from an evaluation's tables.
 
-#: Kind of split -> title of its section.
+#: Split method -> title of its section.
 _TITLES = {
     "leave-one-model-out": "Held-out models",
     "leave-one-gpu-out": "Held-out GPUs",
@@ -97,7 +97,7 @@ _TITLES = {
 
 
 def make_sections(tables: Tables) -> Sections:
-    """Return all pictures and grids by the title of their section; a section may be empty."""
+    """Return section title -> its pictures and tables; a section may be empty."""
     found = {
         title: _left_out(tables, split)
         for split, title in _TITLES.items()
@@ -123,8 +123,9 @@ def _left_out(tables: Tables, split: str) -> list[Picture | Grid]:
         dots += contents.picture(
             f"accuracy-{split}-{metric}",
             figures.accuracy_figure(tables, split, metric),
-            f"Errors of {metric.upper()}: one dot per row, markers tell GPUs, bars are medians; "
-            f"errors above {figures.EDGE:.0f} % lie at the edge, the dotted line at 10 %. {about}.",
+            f"Errors of {metric.upper()}: one dot per row, marker shapes show GPUs, bars are "
+            f"medians; errors above {figures.EDGE:.0f} % are drawn at the edge, the dotted line is "
+            f"at 10 %. {about}.",
         )
         agreement += contents.picture(
             f"agreement-{split}-{metric}",
@@ -139,8 +140,9 @@ def _left_out(tables: Tables, split: str) -> list[Picture | Grid]:
 def _loads(tables: Tables, split: str) -> list[Picture]:
     rows = tables.of_network(split)
     caption = (
-        f"Signed errors of the method {METHOD!r}, cut at 100 %: dots are rows, markers tell "
-        f"models, wide bars are medians, the band is 10 %. n = {len(rows)} rows of {split}."
+        f"Signed errors of the method {METHOD!r}, cut at 100 %: dots are rows, marker "
+        f"shapes show models, wide bars are medians, the band is 10 %. n = {len(rows)} rows of "
+        f"{split}."
     )
     return contents.picture("loads", figures.load_figure(rows), caption)
 
@@ -150,13 +152,13 @@ def _calibration(tables: Tables) -> list[Picture]:
     counts = rows[rows["part"] == "all"].groupby("split")["n"].max()
     caption = (
         "Share of rows inside intervals of each level; every held-out part is evaluated with "
-        "intervals calibrated without it. Markers tell held-out parts, the line all rows. "
+        "intervals calibrated without it. Markers are held-out parts, the line is all rows. "
         f"{', '.join(f'{split} n = {count}' for split, count in counts.items())}."
     )
     return contents.picture("calibration", figures.calibration_figure(tables), caption)
 
 
-# The page and its pictures.
+# Output of the page and its pictures.
 
 #: Names of the pictures that the docs show.
 DOCS_PICTURES = ("accuracy-leave-one-model-out-tpot", "agreement-leave-one-model-out-tpot")
@@ -166,9 +168,9 @@ def write_report(folder: Path, evidence: str, images: Path | None = None) -> Pat
     """Write ``report.html``, which needs no other file, and its pictures as PNG files.
 
     Args:
-        folder: Folder of an evaluation; its folder ``figures`` gets the pictures.
-        evidence: Data behind every table.
-        images: Folder that also gets the pictures in ``DOCS_PICTURES``; None for none.
+        folder: Folder of an evaluation; pictures are written to its folder ``figures``.
+        evidence: Description of the data, shown below every table.
+        images: Folder for copies of the pictures in ``DOCS_PICTURES``; None for no copies.
 
     Returns:
         Path of the page.
@@ -188,7 +190,7 @@ def write_report(folder: Path, evidence: str, images: Path | None = None) -> Pat
 
 
 def render(tables: Tables, sections: Sections, evidence: str) -> str:
-    """Return the page as HTML."""
+    """Return the page as HTML text."""
     return pages.template("pinn.evaluation.report", "page.html.j2").render(
         summary=summary(tables), shipped=_shipped(tables), sections=sections, evidence=evidence
     )

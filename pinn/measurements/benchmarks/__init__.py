@@ -1,1 +1,1 @@
-"""Files of benchmark tools."""
+"""Readers of the result files of benchmark tools."""

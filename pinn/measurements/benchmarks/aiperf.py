@@ -15,7 +15,7 @@ from pinn.measurements.benchmarks.documents import Document, NotUsable
 from pinn.measurements.benchmarks.reading import Reading
 from pinn.measurements.benchmarks.tree import Tree
 
-#: Latency -> its tags, that of the release first.
+#: Latency -> its tags in the files, the release's tag first.
 _TAGS = {
     "ttft": ("time_to_first_token", "ttft"),
     "tpot": ("inter_token_latency",),
@@ -30,29 +30,29 @@ def _is_summary(document: Document) -> str:
     return f"the key {tags[0]}" if tags else ""
 
 
-#: Mark of aiperf's and genai-perf's JSON: a summary, or lines of requests.
+#: Mark of aiperf's and genai-perf's JSON files: a summary, or lines of requests.
 is_aiperf = marks.any_of(_is_summary, marks.keys("metrics", "metadata", "error"))
 
 
 def aiperf_points(document: Document) -> list[list[Tree]]:
-    """Return one run per file: a summary, or all requests of a file of JSON lines."""
+    """Return the runs of a file: one from a summary, or one from all lines of requests."""
     return [document.trees] if "metrics" in document.first else [[document.first]]
 
 
-#: Mark of the table of a summary.
+#: Mark of a summary in CSV format.
 is_aiperf_table = marks.pattern("the header Metric,avg", re.compile(r"\AMetric,avg,"))
 
 
 def aiperf_table(document: Document) -> list[list[Tree]]:
-    """Return one run per table."""
+    """Return the one run of a CSV table."""
     return [[Tree({"records": _csv_metrics(document.text)})]]
 
 
 def read_aiperf(point: list[Tree], reading: Reading) -> BenchmarkRun:
-    """Read one run.
+    """Read one run of aiperf from a summary or from lines of requests.
 
     Raises:
-        NotUsable: If nothing was served, the run was cancelled, or it did not stream.
+        NotUsable: If no request was served, the run was cancelled, or it did not stream.
         PinnError: If an option for missing data is needed.
     """
     summary = point[0]
@@ -88,7 +88,7 @@ def _sending(config: Tree) -> tuple[int | None, float | None, str]:
     """Return concurrency, rate and arrival process of the profiling phase."""
     phases = [p for p in config.trees("phases") if "warm" not in p.text("name")]
     if len(phases) > 1:
-        raise NotUsable("several load phases in one summary")
+        raise NotUsable("the summary has several load phases, expected one")
     if phases:
         load, rate, process = phases[0], "rate", "type"
     else:
@@ -106,7 +106,7 @@ def _server(point: Tree, config: Tree) -> StatedServer:
 
 
 def _gpu(telemetry: Json) -> str:
-    """Return the GPU's name in DCGM's telemetry, at any place."""
+    """Return the GPU's name from DCGM's telemetry, found at any depth."""
     if isinstance(telemetry, list):
         return next(filter(None, map(_gpu, telemetry)), "")
     if not isinstance(telemetry, dict):
@@ -116,7 +116,7 @@ def _gpu(telemetry: Json) -> str:
 
 
 def _csv_metrics(text: str) -> dict[str, JsonObject]:
-    r"""Return the CSV's two tables under the tags of the JSON.
+    r"""Return the metrics of the CSV's two tables under the tags of the JSON format.
 
     >>> _csv_metrics("Metric,avg,p50\nTime to First Token (ms),2.5,2\n")
     {'time_to_first_token': {'unit': 'ms', 'avg': 2.5, 'p50': 2.0}}
@@ -135,7 +135,7 @@ def _csv_metrics(text: str) -> dict[str, JsonObject]:
 
 
 def _from_requests(rows: list[Tree], reading: Reading) -> BenchmarkRun:
-    """Read a run from single requests; the user has to give how they were sent."""
+    """Read a run from single requests; the concurrency or rate must be given by the user."""
     profiled = [r for r in rows if r.at("metadata").text("benchmark_phase") != "warmup"]
     good = [r.at("metrics") for r in profiled if not r.values.get("error")]
     good = [m for m in good if _seconds(m, "ttft") and _seconds(m, "e2e")]

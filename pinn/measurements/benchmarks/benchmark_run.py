@@ -1,4 +1,4 @@
-"""A benchmark run: one measured point of any tool."""
+"""Benchmark run: one measured point of any tool."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pinn.errors import PinnError
 from pinn.specs.flags import FlagValue
 from pinn.specs.serving import SGLANG, TRTLLM, VLLM
 
-# Flags of the engine that a file names.
+# Engine flags from the engine's name and version in a file.
 
 #: Part of a name in lower case -> engine. InferenceX writes ``trt``, ``dynamo-trt`` and
-#: ``dynamo-sglang``, clients of SGLang ``sglang-oai-chat`` and ``trt``.
+#: ``dynamo-sglang``. Clients of SGLang write ``sglang-oai-chat`` and ``trt``.
 _ENGINES = {"vllm": VLLM, "sglang": SGLANG, "trt": TRTLLM, "tensorrt": TRTLLM}
 
 
@@ -36,11 +36,11 @@ def engine_flags(spelled: str) -> dict[str, str]:
     if engine is None:
         return {}
     try:
-        # Images of the front end Dynamo have its release, not the engine's.
+        # Images of the front end Dynamo are tagged with Dynamo's release, not the engine's.
         numbers = () if name.startswith("dynamo") else release(version)
     except PinnError:
         numbers = ()
-    # Builds from a branch have the version 0.0.0.
+    # Branch builds have the version 0.0.0.
     if not any(numbers):
         return {"engine": engine}
     return {"engine": engine, "engine_version": ".".join(map(str, numbers))}
@@ -48,16 +48,17 @@ def engine_flags(spelled: str) -> dict[str, str]:
 
 # One measured point of a serving benchmark of any tool: ``BenchmarkRun``.
 #
-# Readers convert every file into this type, in SI units. ``benchmarks.loads`` converts its load
-# into a workload for the simulator, and computes the same metrics of a simulated run:
+# Readers convert every file into this type, in SI units. ``benchmarks.loads`` converts the load
+# into a workload for the simulator, and computes the metrics of a simulated run:
 #
 #     runs, report = read_benchmarks(paths, given)           pinn.measurements.benchmarks.read
 #     target = benchmark_target(runs, model, gpu, flags)     pinn.measurements.traces.ingestion
 #     run_ = simulate(target.deployment(), benchmark_workload(run), latency)
 #     benchmark_figures(run_, run.figures)                   the same names as run.figures
 
-#: Latencies of a client: from send to first token; (E2E - TTFT) / (output tokens - 1) of each
-#: request; all ITL gaps, pooled; from send to last token.
+#: Latencies of a client: ``ttft`` is from send to first token, ``tpot`` is (E2E - TTFT) / (output
+#: tokens - 1) of each request, ``itl`` pools all inter-token gaps, and ``e2e`` is from send to
+#: last token.
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 THROUGHPUTS = ("requests_per_s", "output_tokens_per_s")
@@ -68,15 +69,15 @@ FIGURES = tuple(f"{name}_{each}_s" for name in LATENCIES for each in STATISTICS)
 
 @dataclass(frozen=True)
 class Lengths:
-    """Token counts of the requests.
+    """Token counts of the prompts or outputs of requests.
 
     Attributes:
         mean: Mean number of tokens.
-        low: Smallest length of a uniform distribution, or lower bound of a normal one; None for
+        low: Minimum of a uniform distribution, or lower bound of a normal distribution; None for
             lengths equal to the mean.
-        high: Largest length of a uniform distribution, or upper bound of a normal one; None with
+        high: Maximum of a uniform distribution, or upper bound of a normal distribution; None with
             ``low``.
-        std: Standard deviation of normally distributed lengths; 0 for none.
+        std: Standard deviation of normally distributed lengths; 0 for other distributions.
         each: Length of every request in the order of sending, if the file lists them; it overrides
             the distribution.
     """
@@ -99,7 +100,7 @@ class Lengths:
 
 @dataclass(frozen=True)
 class SharedPrefix:
-    """A set of ``groups x prompts_per_group`` prompts that repeat.
+    """Set of ``groups x prompts_per_group`` prompts that are sent repeatedly.
 
     Attributes:
         groups: Number of groups whose prompts share a prefix.
@@ -120,14 +121,14 @@ class Load:
         requests: Number of requests.
         prompt: Prompt lengths.
         output: Output lengths.
-        concurrency: Most requests in flight; None for no limit.
+        concurrency: Maximum number of requests in flight; None for no limit.
         rate_per_s: Mean request rate; None for all at once (with ``concurrency`` a closed loop).
         process: Distribution of the gaps between requests: ``poisson``, ``gamma`` (with ``cv``) or
             ``constant``.
-        cv: Standard deviation over mean of the gaps.
+        cv: Coefficient of variation of the gaps (standard deviation over mean).
         offsets_s: Send time of each request, if the file has it and no limit delayed it; it
             overrides the rate.
-        prefix: Prompts that repeat; None if all are different.
+        prefix: Prompts that repeat; None if all prompts are different.
         timeout_s: Seconds after which the client aborts a request; None if it waits for ever.
     """
 
@@ -179,7 +180,7 @@ class StatedServer:
         flags: Fields of ``ServingSpec`` (and ``precision``) that the file states.
         kv_tokens: Size of the server's KV cache in tokens; None if the file does not state it.
         engine: Name and version as the file spells them, such as ``vllm 0.15.1``; empty if unknown.
-        speculative: Whether the server used speculative decoding, which the file does not describe.
+        speculative: Whether the server used speculative decoding, without the file's details.
     """
 
     model: str = ""
@@ -195,21 +196,21 @@ class StatedServer:
         return {**engine_flags(self.engine), **self.flags}
 
 
-#: Server of a file that states nothing about it.
+#: Facts of a server about which the file states nothing.
 UNSTATED = StatedServer()
 
 
 @dataclass(frozen=True)
 class BenchmarkRun:
-    """A benchmark run: one load on one server, and the metrics that its clients measured.
+    """Benchmark run: one load on one server, and the metrics that its clients measured.
 
     Attributes:
         name: File name, followed by ``#1``, ``#2``, ... if a file has several runs.
-        tool: Tool that wrote it, such as ``vllm bench serve``.
+        tool: Tool that wrote the file, such as ``vllm bench serve``.
         load: Load that was sent, which the simulator replays.
-        figures: Metric -> value over the served requests, in seconds or per second; names of
-            ``FIGURES`` that the file has.
-        served: Number of served requests, over which the metrics are.
+        figures: Metric -> value over the served requests, in seconds or per second, for those
+            metrics of ``FIGURES`` that the file has.
+        served: Number of served requests, to which the metrics refer.
         failed: Number of requests that failed or were cut off.
         server: Facts about the server in the file.
         assumed: Assumptions about data that the file lacks, one sentence each.
@@ -233,10 +234,10 @@ class BenchmarkRun:
             raise PinnError(f"{self.name}: unknown figures {', '.join(sorted(unknown))}")
         for name, value in self.figures.items():
             if not (math.isfinite(value) and value > 0):
-                raise PinnError(f"{self.name}: {name} is {value}; it must be positive and finite")
+                raise PinnError(f"{self.name}: {name} is {value}, expected a positive finite one")
 
     def typical_s(self, *latencies: str) -> float | None:
-        """Return the mean, or else the median, of the first given latency in the file."""
+        """Return the mean, else the median, of the first given latency in the file, in seconds."""
         names = [f"{latency}_{each}_s" for each in ("mean", "p50") for latency in latencies]
         return next((self.figures[name] for name in names if name in self.figures), None)
 
@@ -247,10 +248,10 @@ class BenchmarkRun:
 
     @staticmethod
     def from_json(values: Mapping[str, Json]) -> BenchmarkRun:
-        """Rebuild a run from its JSON.
+        """Return the run from its JSON.
 
         Raises:
-            PinnError: If a key is missing or unknown, or a value of another type.
+            PinnError: If a key is missing or unknown, or a value has another type.
         """
         try:
             run = msgspec.convert(values, BenchmarkRun)
@@ -263,7 +264,7 @@ class BenchmarkRun:
 
 
 def _keys(values: Mapping[str, Json], above: str = "") -> set[str]:
-    """Return the names of all keys, nested ones as ``load.concurrency``."""
+    """Return the names of all keys; nested keys have dots, such as ``load.concurrency``."""
     found = {f"{above}{name}" for name in values}
     for name, value in values.items():
         if isinstance(value, Mapping):

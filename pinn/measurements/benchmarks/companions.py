@@ -1,4 +1,4 @@
-"""Result files in a folder, without the other files that tools write beside them."""
+"""Result files in a folder, separated from companion files that the tools also write."""
 
 from collections.abc import Iterable
 from fnmatch import fnmatch
@@ -7,13 +7,13 @@ from pathlib import Path
 
 from pinn.errors import PinnError
 
-#: Files with settings of a run, which the readers of its results use.
+#: Files with settings of a run, which readers of results use.
 _SETTINGS = {"config.yaml", "profile.yaml", "exp-config.yaml"}
 
-#: Name of a file that repeats, summarizes or warms up for others -> names of these; it is skipped
-#: beside them. ``run=N.json`` are of ``vllm bench sweep serve`` (vLLM 0.33.0
-#: ``vllm/benchmarks/sweep/serve.py: run_comb``), which also writes their summary and a table of
-#: all.
+#: Pattern of companion files (summaries, copies, warm-ups) -> pattern of the result files beside
+#: which they are skipped. ``run=N.json`` are written by ``vllm bench sweep serve`` (vLLM 0.33.0
+#: ``vllm/benchmarks/sweep/serve.py: run_comb``), together with their summary and a table of all
+#: runs.
 _REPEATED = {
     "summary_lifecycle_metrics.json": "stage_*_lifecycle_metrics.json",
     "*_prometheus_metrics.json": "*_lifecycle_metrics.json",
@@ -27,14 +27,14 @@ _REPEATED = {
 
 
 def result_files(paths: Iterable[Path]) -> list[Path]:
-    """Return the given files, and the files with results in the given folders.
+    """Return the given files, and the result files in the given folders.
 
     Raises:
         PinnError: If a path does not exist.
     """
     found: list[Path] = []
 
-    @cache  # files of one folder have the same companions
+    @cache  # Cached, as files of one folder have equal companions.
     def has(folder: Path, pattern: str) -> bool:
         return any(folder.glob(pattern))
 

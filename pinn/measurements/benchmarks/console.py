@@ -1,10 +1,10 @@
-"""Reader of the engines' own benchmarks' console output: the table "Serving Benchmark Result".
+"""Reader of benchmarks' console output: the table "Serving Benchmark Result" of vLLM and SGLang.
 
 Labels as in the sources of vLLM 0.10.2 to 0.33.0 (``vllm/benchmarks/serve.py: benchmark``) and
 SGLang 0.4.9 to 0.5.23 (``bench_serving.py`` and ``benchmark/serving.py: benchmark``). The values
-are those of the result file under other names, rounded to two decimals, so throughput is taken from
-the totals. vLLM prints neither model nor engine flags, and omits a concurrency or a rate without a
-limit. Other text around a table, such as a log, is skipped.
+are those of the result file under other names, rounded to two decimals. Throughput is therefore
+computed from the totals. vLLM prints neither model nor engine flags, and omits a concurrency or a
+rate without a limit. Other text around a table, such as a log, is skipped.
 """
 
 import re
@@ -17,7 +17,7 @@ from pinn.measurements.benchmarks.tree import Tree
 
 _HEADING = re.compile(r"={3,} *Serving Benchmark Result *={3,}")
 
-#: Label -> key of the result file.
+#: Label in the table -> key of the result file.
 _KEYS = {
     "Successful requests": "completed",
     "Benchmark duration (s)": "duration",
@@ -33,15 +33,14 @@ _KEYS = {
     "Accept length": "accept_length",
 }
 _STATISTIC, _METRIC = r"(Mean|Median|P\d{2})", r"(TTFT|TPOT|ITL|E2EL|E2E Latency)"
-#: Patterns of a line of the table, after any prefix of a log, and of the line that ends the
-#: table.
+#: Patterns of a line of the table (after any prefix of a log) and of the line that ends the table.
 _LINE = re.compile(
     rf"\b(?:({'|'.join(map(re.escape, _KEYS))})|{_STATISTIC} {_METRIC} \(ms\)): *\|? *([^\s|]+)"
 )
 _END = re.compile(r"={20}")
-#: Labels that are needed to know the load.
+#: Labels without which the load is unknown.
 _NEEDED = tuple(_KEYS)[:4]
-#: SGLang's text for an unlimited concurrency.
+#: First word of SGLang's text for an unlimited concurrency.
 _NOT_SET = "not"
 
 #: Mark of the printed table.
@@ -49,7 +48,7 @@ is_console = marks.pattern("the heading 'Serving Benchmark Result'", _HEADING)
 
 
 def console_points(document: Document) -> list[Tree]:
-    """Return the tables of a text, each under the keys of a result file."""
+    """Return the tables in a text, each with the keys of a result file."""
     return [_values(text) for text in _HEADING.split(document.text)[1:]]
 
 
@@ -66,7 +65,7 @@ def read_console(values: Tree, reading: Reading) -> BenchmarkRun:
     """Read one table.
 
     Raises:
-        NotUsable: If nothing was served, or the table is incomplete.
+        NotUsable: If no request was served, or the table is incomplete.
         PinnError: If an option for missing data is needed.
     """
     lacking = [label for label in _NEEDED if _KEYS[label] not in values]

@@ -1,4 +1,4 @@
-"""A benchmark file, parsed as far as its kind is known, and its metrics in SI units."""
+"""Benchmark file, parsed as JSON, YAML, lines, table or text, and its metrics in SI units."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -15,11 +15,11 @@ from pinn.measurements.benchmarks.lines import SkippedLine, csv_rows, json_lines
 from pinn.measurements.benchmarks.tree import Tree
 from pinn.units import MICROSECOND, MILLISECOND
 
-# A benchmark file, parsed as far as its content tells its kind.
+# A benchmark file, parsed as far as possible without knowing its tool.
 
 
 class NotUsable(PinnError):  # noqa: N818  a reason to leave a run out, no failure
-    """A run that is skipped; the text is the reason, which the report counts.
+    """Skipped run or file; the text is the reason, which the report counts.
 
     Attributes:
         line: Line of the file to which the reason applies; None for the whole file.
@@ -32,15 +32,15 @@ class NotUsable(PinnError):  # noqa: N818  a reason to leave a run out, no failu
 
 @dataclass(frozen=True)
 class Document:
-    """A benchmark file.
+    """Benchmark file with its parsed content.
 
     Attributes:
         path: Path of the file.
         text: Text of the file; empty for a JSON or YAML document or JSON lines.
         values: JSON or YAML documents in the file, one for each line of JSON lines and each row of
             a table; empty for other text.
-        lines: Line number of each value, if each has its own line.
-        skipped: Lines without a value, beside lines with one.
+        lines: Line number of each value, if each value has its own line.
+        skipped: Lines that could not be parsed, among lines that could.
     """
 
     path: Path
@@ -61,7 +61,7 @@ class Document:
 
 
 def read_document(path: Path) -> Document:
-    """Read a file.
+    """Read and parse a file.
 
     Raises:
         NotUsable: If the file cannot be read, is empty, too large or cut off.
@@ -90,7 +90,7 @@ def read_document(path: Path) -> Document:
     if found.values:
         left = text if found.skipped else ""
         return Document(path, left, tuple(found.values), tuple(found.numbers), tuple(found.skipped))
-    # A log may also begin with a brace or a bracket.
+    # A log may also begin with a brace or a bracket, so only these starts count as broken JSON.
     if fault and text.lstrip().startswith(('{"', "{\n", "[{", "[\n", "[[")):
         raise fault
     rows = csv_rows(text)
@@ -98,16 +98,16 @@ def read_document(path: Path) -> Document:
 
 
 def _json_fault(error: PinnError) -> NotUsable:
-    """Return why a text is no JSON document, with the line."""
+    """Return the reason why a text is no JSON document, with the line."""
     cause = error.__cause__
     if not isinstance(cause, ValueError):
         return NotUsable(error)
     return NotUsable("invalid JSON, perhaps cut off", getattr(cause, "lineno", None))
 
 
-# Metrics of foreign files in SI units, and structures that tools share.
+# Metrics of benchmark files in SI units, and structures that several tools have.
 
-#: Unit as files spell it -> seconds.
+#: Unit as spelled in files -> seconds.
 SECONDS = {
     "s": 1.0, "sec": 1.0, "seconds": 1.0, "s/token": 1.0,
     "ms": MILLISECOND, "ms/token": MILLISECOND, "us": MICROSECOND, "ns": 1e-9,
@@ -115,18 +115,18 @@ SECONDS = {
 
 
 def unit_seconds(latency: str, unit: str) -> float:
-    """Return the seconds of a unit as a file spells it.
+    """Return the length in seconds of a file's unit.
 
     Raises:
         NotUsable: If the unit is unknown.
     """
     if unit not in SECONDS:
-        raise NotUsable(f"{latency} is in {unit!r}, known units are {', '.join(SECONDS)}")
+        raise NotUsable(f"{latency} is in {unit!r}, expected one of {', '.join(SECONDS)}")
     return SECONDS[unit]
 
 
 def kept(figures: Mapping[str, float | None]) -> dict[str, float]:
-    """Return metrics with a value: tools write 0, null or NaN for what they could not measure.
+    """Return the metrics with positive values; tools write 0, null or NaN for unmeasured ones.
 
     >>> kept({"ttft_mean_s": 0.1, "itl_mean_s": 0.0, "e2e_mean_s": None})
     {'ttft_mean_s': 0.1}
@@ -137,18 +137,18 @@ def kept(figures: Mapping[str, float | None]) -> dict[str, float]:
 def throughputs(
     requests_per_s: float | None, output_tokens_per_s: float | None
 ) -> dict[str, float]:
-    """Return the requests and tokens served per second that the file states."""
+    """Return the requests and output tokens served per second, if the file states them."""
     return kept({"requests_per_s": requests_per_s, "output_tokens_per_s": output_tokens_per_s})
 
 
 def streamed(figures: dict[str, float]) -> dict[str, float]:
-    """Return the metrics after a check that they include a time to first token.
+    """Return the metrics unchanged, after a check that they include a TTFT.
 
     Raises:
-        NotUsable: If there is no time to first token.
+        NotUsable: If there is no TTFT.
     """
     if not any(name.startswith("ttft") for name in figures):
-        raise NotUsable("no time to first token, because the run did not stream")
+        raise NotUsable("the file has no TTFT, because the run did not stream")
     return figures
 
 
@@ -168,11 +168,11 @@ def statistics_of(
 
 
 def client_statistics(values: Tree, e2e: str, unit_s: float, suffix: str = "") -> dict[str, float]:
-    """Return the latencies of a file with keys such as ``mean_ttft`` and ``p99_ttft``.
+    """Return the latencies of a file with keys such as ``mean_ttft`` and ``p99_ttft``, in seconds.
 
     Args:
         values: Content of the file.
-        e2e: Spelling of ``e2e`` in the file; other latencies have the same names.
+        e2e: Spelling of ``e2e`` in the file; other latencies have their usual names.
         unit_s: Unit of the file in seconds.
         suffix: Unit suffix of the keys, such as ``_ms``.
     """
@@ -186,7 +186,7 @@ def client_statistics(values: Tree, e2e: str, unit_s: float, suffix: str = "") -
 
 
 def sample_figures(latency: str, seconds: Iterable[float]) -> dict[str, float]:
-    """Return statistics of single values in seconds, without those that are not positive."""
+    """Return mean and percentiles of a latency over its positive samples, in seconds."""
     values = np.array([v for v in seconds if v is not None and v > 0], float)
     values = values[np.isfinite(values)]
     if not len(values):
@@ -198,7 +198,7 @@ def sample_figures(latency: str, seconds: Iterable[float]) -> dict[str, float]:
 def request_figures(
     ttft_s: Iterable[float], e2e_s: Iterable[float], output_tokens: Iterable[int]
 ) -> dict[str, float]:
-    """Return TTFT, E2E and TPOT statistics of requests that are known one by one."""
+    """Return TTFT, E2E and TPOT statistics of individually known requests, in seconds."""
     rows = list(zip(ttft_s, e2e_s, output_tokens, strict=True))
     return (
         sample_figures("ttft", (first for first, _, _ in rows))

@@ -1,9 +1,9 @@
 """Reader of guidellm's ``benchmarks.json``, which has several points per file.
 
 Format as in the sources of guidellm 0.3 to 0.8. Its inter-token latency, (last - first) / (n - 1)
-weighted by tokens, is the TPOT of other tools; its own "time per output token" divides by n and is
-not read. Request latency is in seconds, the others in milliseconds. Metrics are those of successful
-requests.
+weighted by tokens, is the TPOT of other tools. Its own "time per output token" divides by n and is
+not used. Request latency is in seconds, all other latencies are in milliseconds. Metrics are those
+of successful requests.
 """
 
 from pinn.measurements.benchmarks import documents
@@ -28,7 +28,7 @@ def is_guidellm(document: Document) -> str:
 
 
 def guidellm_points(document: Document) -> list[Tree]:
-    """Return the file's benchmarks, each with the data that applies to all."""
+    """Return the file's benchmarks, each with the data that applies to all of them."""
     spec = document.first.at("config", "spec") or document.first.at("args")
     points = document.first.trees("benchmarks")
     return [Tree({"spec": spec.values, **point.values}) for point in points]
@@ -38,7 +38,7 @@ def read_guidellm(point: Tree, reading: Reading) -> BenchmarkRun:
     """Read one benchmark of the file.
 
     Raises:
-        NotUsable: If nothing was served or the load is not one of the known kinds.
+        NotUsable: If no request was served or the type of load is unknown.
         PinnError: If an option for missing data is needed.
     """
     config, metrics = point.at("config") or point.at("args"), point.at("metrics")
@@ -78,7 +78,7 @@ def _sending(strategy: Tree) -> tuple[int | None, float | None, str]:
         return strategy.count("streams", "max_concurrency") or None, None, "poisson"
     if kind in ("constant", "poisson"):
         return None, strategy.number("rate"), kind
-    raise NotUsable(f"a load of the unknown kind {kind!r}")
+    raise NotUsable(f"the load has the unknown type {kind!r}")
 
 
 def _prefix(point: Tree) -> tuple[int, int, int] | None:

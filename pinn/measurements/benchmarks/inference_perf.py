@@ -1,10 +1,10 @@
-"""Reader of a lifecycle report of inference-perf, with the configuration beside it.
+"""Reader of a lifecycle report of inference-perf, together with its configuration.
 
 Older versions count two stream chunks per token, so that their time per output token is about half.
 TPOT is therefore computed from E2E and TTFT. ``output_len`` counts tokens of the re-tokenized text,
-up to 20 % fewer than were generated. ``config.yaml`` beside it is the tool's configuration: with
-``ignore_eos`` every request generates the requested tokens. ``exp-config.yaml`` in the run's folder
-describes the server.
+up to 20 % fewer than were generated. ``config.yaml`` in the report's folder is the tool's
+configuration: with ``ignore_eos`` every request generates the requested tokens. ``exp-config.yaml``
+in the run's folder describes the server.
 """
 
 from pathlib import Path
@@ -24,16 +24,16 @@ is_inference_perf = marks.keys("load_summary", "successes.latency")
 
 
 def read_inference_perf(document: Document, reading: Reading) -> BenchmarkRun:
-    """Read one stage, with the configuration beside it.
+    """Read one load stage, with the configuration beside the report.
 
     Raises:
-        NotUsable: If nothing was served, or the report covers several stages.
+        NotUsable: If no request was served, or the report covers several stages.
         PinnError: If an option for missing data is needed.
     """
     report, folder, given = document.first, document.path.parent, reading.given
     stages = folder.glob("stage_*_lifecycle_metrics.json")
     if document.path.name == "summary_lifecycle_metrics.json" and any(stages):
-        raise NotUsable("a summary of stages whose reports are read themselves")
+        raise NotUsable("the file summarizes stages, whose own reports are read instead")
     summary, successes = report.at("load_summary"), report.at("successes")
     sent, failed = summary.count("count"), report.at("failures").count("count")
     if sent <= failed:
@@ -42,9 +42,9 @@ def read_inference_perf(document: Document, reading: Reading) -> BenchmarkRun:
     shared, server = config.at("data", "shared_prefix"), config.at("server")
     output = shared.number("output_len") if server.is_true("ignore_eos") else None
     if output is None and given.output_tokens is None:
-        # Versions after 0.6.1 have the server's token count.
+        # Versions after 0.6.1 have the server's token count, output_tokens.
         output = _mean(successes, "output_tokens", "output_len")
-        counted = "output tokens as the tool counted them, up to 20 % too few (--output-tokens)"
+        counted = "output tokens are the tool's count, up to 20 % too low (--output-tokens)"
         reading.assumed.append(counted)
     prefix = reading.prefix(_shared_prompts(shared))
     rate = summary.number("requested_rate")
@@ -92,7 +92,7 @@ def _shared_prompts(shared: Tree) -> tuple[int, int, int] | None:
 
 
 def _mean(values: Tree, *names: str) -> float | None:
-    """Return the mean in a statistic of the report; None without one."""
+    """Return the mean of the first of some statistics that the report has; None without one."""
     return next((values.at(name).number("mean") for name in names if values.at(name)), None)
 
 

@@ -1,7 +1,8 @@
 """Reader of InferenceX (InferenceMAX) ``agg_<name>.json``: one object per run, or a list of them.
 
-Latencies are in seconds, without a suffix. Its CI draws lengths uniform in [0.8, 1] x the nominal
-ones and drops the totals. It sends ten prompts per unit of concurrency, without prefix caching.
+Latencies are in seconds, and their keys have no unit suffix. InferenceX's CI draws lengths
+uniformly in [0.8, 1] x the nominal lengths and drops the totals. It sends ten prompts per unit of
+concurrency, without prefix caching.
 """
 
 from pinn.measurements.benchmarks import documents, marks
@@ -12,9 +13,10 @@ from pinn.measurements.benchmarks.tree import Tree
 from pinn.specs.flags import FlagValue
 from pinn.specs.serving import SGLANG, TRTLLM
 
-#: Smallest length relative to the nominal one; lengths are uniform (the benchmark's range ratio).
+#: Range of lengths relative to the nominal length; lengths are uniform (the benchmark's range
+#: ratio).
 LENGTH_RANGE = (0.8, 1.0)
-#: Prompts of one run per unit of concurrency.
+#: Number of prompts of one run per unit of concurrency.
 PROMPTS_PER_CONCURRENCY = 10
 LABEL_SCHEMES = {"fp4": "nvfp4", "fp8": "fp8", "int4": "int4", "bf16": "bf16"}
 
@@ -30,7 +32,7 @@ is_inferencex = marks.keys("hw", "conc", "isl", "osl")
 
 
 def read_inferencex(values: Tree, reading: Reading) -> BenchmarkRun:
-    """Read one run.
+    """Read one run from a file of InferenceX.
 
     Raises:
         NotUsable: If prefill and decode were disaggregated, or attention was data-parallel over
@@ -60,7 +62,7 @@ def _server(values: Tree) -> StatedServer:
     }
     if values.is_true("dp_attention"):
         if engine != TRTLLM:
-            raise NotUsable("data-parallel attention over an unstated number of GPUs")
+            raise NotUsable("attention was data-parallel over an unstated number of GPUs")
         flags["enable_dp_attention"] = True
     if (experts := values.count("ep")) > 1:
         others = engine in (SGLANG, TRTLLM)

@@ -2,7 +2,7 @@
 
 Each run is one JSON object with ``metrics`` (numbers), ``dimensions`` (texts) and ``config``.
 Latencies are in milliseconds under ``STATISTIC_LATENCY_ms``; E2E is called latency. The format is
-that of published reports. They do not say which tokens ``per_token_latency`` divides by, so only
+that of published reports. They do not state which tokens ``per_token_latency`` divides by, so only
 ITL is read, not TPOT. A report states the totals of tokens; some also state the number and rate of
 requests.
 """
@@ -25,11 +25,10 @@ is_latency_profile = marks.keys("dimensions", "config", "metrics.throughput_rps"
 
 
 def read_latency_profile(values: Tree, reading: Reading) -> BenchmarkRun:
-    """Read one run.
+    """Read one run from a report of the latency profile generator.
 
     Raises:
-        NotUsable: If nothing was served, several models were served, or there is no time to first
-            token.
+        NotUsable: If no request was served, several models were served, or there is no TTFT.
         PinnError: If an option for missing data is needed.
     """
     metrics, config = values.at("metrics"), values.at("config")
@@ -59,7 +58,7 @@ def read_latency_profile(values: Tree, reading: Reading) -> BenchmarkRun:
 
 
 def _sending(metrics: Tree, reading: Reading) -> tuple[int | None, float | None]:
-    """Return concurrency and rate; an infinite rate sends all at once."""
+    """Return concurrency and request rate; an infinite rate means that all are sent at once."""
     rate = metrics.number("request_rate")
     if rate == math.inf:
         return reading.concurrency(None), reading.or_stated("request_rate", None)
@@ -71,5 +70,5 @@ def _server(values: Tree) -> StatedServer:
     spoken = named.text("model_server", "backend")
     server = StatedServer(named.text("model", "model_id"), engine=spoken)
     if spoken and "engine" not in server.all_flags:
-        raise NotUsable(f"served by {spoken}, whose scheduler is not simulated")
+        raise NotUsable(f"the server was {spoken}, whose scheduler is not simulated")
     return server

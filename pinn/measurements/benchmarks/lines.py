@@ -1,4 +1,4 @@
-"""Readers of one value per line: JSON lines among other lines, and tables of runs."""
+"""Readers of line-based files: JSON lines among other lines, and tables of runs."""
 
 import csv
 import io
@@ -12,7 +12,7 @@ from pinn.errors import PinnError
 
 @dataclass(frozen=True)
 class SkippedLine:
-    """A line of a file that was skipped while the lines around it were read.
+    """Line of a file that was skipped.
 
     Attributes:
         number: Number of the line, counted from 1.
@@ -25,7 +25,7 @@ class SkippedLine:
 
 @dataclass
 class Lines:
-    """Lines of a text as values.
+    """Parsed lines of a text.
 
     Attributes:
         values: Parsed values, one per readable line.
@@ -38,17 +38,17 @@ class Lines:
     skipped: list[SkippedLine] = field(default_factory=list)
 
     def keep(self, number: int, value: Json) -> None:
-        """Add a line with a value."""
+        """Record a line that was read, with its value."""
         self.values.append(value)
         self.numbers.append(number)
 
     def skip(self, number: int, reason: str) -> None:
-        """Add a skipped line."""
+        """Record a skipped line, with the reason."""
         self.skipped.append(SkippedLine(number, reason))
 
 
 def json_lines(text: str) -> Lines:
-    """Return the JSON objects at the start of a text's lines; Infinity is accepted."""
+    """Return the JSON objects at the start of a text's lines; the number Infinity is accepted."""
     found = Lines()
     if not (text.startswith("{") or "\n{" in text):
         return found
@@ -65,14 +65,15 @@ def json_lines(text: str) -> Lines:
     return found
 
 
-#: Pattern of column names, spelled like keys of JSON; a first line with other names is no header.
+#: Pattern of a header: column names spelled like JSON keys. A first line with other names is no
+#: header.
 _HEADER = re.compile(r"[\w.\-]*(?:,[\w.\-]*){3,}\s*")
-#: Most cells of a table of runs; a larger one has other content.
+#: Maximum number of cells of a table of runs; a larger table has other content.
 _MOST_CELLS = 1_000_000
 
 
 def csv_rows(text: str) -> Lines:
-    """Return the rows of a table with a header of JSON-like keys, each as a document."""
+    """Return the rows of a table as documents, if its column names look like JSON keys."""
     found = Lines()
     header = text.split("\n", 1)[0]
     if not _HEADER.fullmatch(header) or text.count(",") > _MOST_CELLS:
@@ -95,7 +96,7 @@ def csv_rows(text: str) -> Lines:
 
 
 def _cell(text: str) -> Json:
-    """Return a cell as a JSON value; None for an empty one."""
+    """Return a cell as a JSON value; None for an empty cell."""
     if text in ("True", "False"):
         return text == "True"
     for kind in (int, float):

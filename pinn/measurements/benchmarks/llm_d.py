@@ -1,6 +1,6 @@
-"""Reader of reports of llm-d-benchmark, versions 0.1, 0.2 and 0.2.1: YAML or JSON.
+"""Reader of llm-d-benchmark's reports, versions 0.1, 0.2 and 0.2.1, in YAML or JSON.
 
-Each metric has its unit, which depends on the tool that measured. Reports from guidellm include its
+Each metric states its unit, which depends on the measuring tool. Reports from guidellm include its
 unusual time per output token, so their inter-token latency is read as TPOT.
 """
 
@@ -22,7 +22,7 @@ def read_llm_d(values: Tree, reading: Reading) -> BenchmarkRun:
     """Read one report.
 
     Raises:
-        NotUsable: If several servers were measured, or nothing was served.
+        NotUsable: If several servers were measured, or no request was served.
         PinnError: If an option for missing data is needed.
     """
     old = "metrics" in values
@@ -69,7 +69,7 @@ def _throughput(rates: Tree) -> dict[str, float]:
 
 
 def _sending(asked: Tree, load: Tree) -> tuple[int | None, float | None]:
-    """Return concurrency and rate; infinity means no limit."""
+    """Return concurrency and request rate; infinity means no limit."""
     args = load.at("args")
     limit = asked.number("concurrency") or args.number("max_concurrency")
     rate = asked.number("rate_qps") or args.number("request_rate")
@@ -83,10 +83,10 @@ def _server(scenario: Tree) -> StatedServer:
     if not engines:
         return StatedServer()
     if len(engines) > 1:
-        raise NotUsable(f"{len(engines)} engines behind one router")
+        raise NotUsable(f"{len(engines)} engines behind one router, expected one")
     engine, facts = engines[0], engines[0].at("standardized")
     if (replicas := facts.count("replicas")) > 1:
-        raise NotUsable(f"{replicas} replicas behind one router")
+        raise NotUsable(f"{replicas} replicas behind one router, expected one")
     card = facts.at("accelerator")
     spelled = f"{facts.text('tool')} {facts.text('tool_version')}"
     return _stated(facts.at("model"), card, engine.at("native", "args"), spelled)
@@ -96,7 +96,7 @@ def _old_server(scenario: Tree) -> StatedServer:
     hosts = scenario.at("host").trees("accelerator") or [Tree()]
     engines = scenario.at("platform").trees("engine") or [Tree()]
     if len(hosts) > 1 or len(engines) > 1:
-        raise NotUsable(f"{max(len(hosts), len(engines))} engines behind one router")
+        raise NotUsable(f"{max(len(hosts), len(engines))} engines behind one router, expected one")
     spelled = f"{engines[0].text('name')} {engines[0].text('version')}"
     return _stated(scenario.at("model"), hosts[0], engines[0].at("args"), spelled)
 
@@ -114,7 +114,7 @@ def _parallelism(sizes: Tree) -> dict[str, FlagValue]:
 
 
 def _flags(args: Tree) -> dict[str, FlagValue]:
-    """Return the options of any engine's command line; a switch has no value."""
+    """Return the options of an engine's command line as flags; a switch has no value."""
     found = dict(args.values)
     for each in flags_of(ServingSpec):
         straight, off = [each.option, *each.shorts], [f"--no-{each.option[2:]}"]

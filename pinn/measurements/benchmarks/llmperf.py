@@ -1,8 +1,8 @@
 """Reader of summaries of llmperf's ``token_benchmark_ray.py``: one JSON object per run.
 
-Latencies are in seconds, under ``results_LATENCY_STATISTIC``. Its clients are a closed loop of
+Latencies are in seconds, under ``results_LATENCY_STATISTIC``. The clients are a closed loop of
 ``num_concurrent_requests``. Lengths are drawn from a normal distribution with the requested mean
-and standard deviation. The format is that of published summaries. They do not say whether
+and standard deviation. The format is that of published summaries. They do not state whether
 ``inter_token_latency_s`` includes the wait for the first token, so TPOT is computed from E2E and
 TTFT.
 """
@@ -22,10 +22,10 @@ is_llmperf = marks.keys(
 
 
 def read_llmperf(values: Tree, reading: Reading) -> BenchmarkRun:
-    """Read one run.
+    """Read one run from a summary of llmperf.
 
     Raises:
-        NotUsable: If nothing was served, or there is no time to first token.
+        NotUsable: If no request was served, or there is no TTFT.
         PinnError: If an option for missing data is needed.
     """
     served = values.count("results_num_completed_requests")

@@ -1,4 +1,4 @@
-"""The load of a benchmark run as a workload, and metrics of its simulation."""
+"""Benchmark load as a workload for the simulator, and client metrics of its simulation."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -20,13 +20,13 @@ from pinn.simulator.workloads.arrivals import draw_gaps, draw_lengths
 from pinn.simulator.workloads.workload import Workload, share_prompts
 from pinn.specs.flags import specified
 
-# The load of a benchmark run as a workload for the simulator.
+# Load of a benchmark run as a workload for the simulator.
 
 
 def benchmark_workload(run: BenchmarkRun, seed: int = 0) -> Workload:
-    """Return the workload that a benchmark sent, drawn anew from a distribution without requests.
+    """Return the workload that a benchmark sent; lengths and gaps that no file lists are drawn.
 
-    Gaps between sends are scaled so that the stated mean rate holds exactly, as vLLM's client does
+    Gaps between sends are scaled so that the mean rate equals the stated one, as in vLLM's client
     (``vllm/benchmarks/serve.py: get_request``).
 
     Args:
@@ -61,7 +61,7 @@ def _draw(lengths: Lengths, count: int, rng: np.random.Generator) -> Int[np.ndar
 
 
 def _spread(mean: float, count: int) -> Int[np.ndarray, " n"]:
-    """Return whole lengths next to a mean, evenly mixed, that have this mean.
+    """Return whole lengths just below and above a mean, evenly mixed to have this mean.
 
     >>> _spread(2.5, 4).tolist()
     [2, 3, 2, 3]
@@ -81,7 +81,7 @@ def _offsets(load: Load, rng: np.random.Generator) -> Float[np.ndarray, " n"]:
 def _repeat(
     prefix: SharedPrefix, prompt: Int[np.ndarray, " n"], rng: np.random.Generator
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return prompt lengths and shared tokens of prompts that repeat in one order."""
+    """Return prompt lengths, and donor and shared tokens of prompts that repeat in a cycle."""
     prompts = prefix.groups * prefix.prompts_per_group
     which = rng.permutation(prompts)[np.arange(len(prompt)) % prompts]
     length = prompt[: min(prompts, len(prompt))]
@@ -90,18 +90,19 @@ def _repeat(
     return tokens, share_prompts(which // prefix.prompts_per_group, shared, which, tokens)
 
 
-# Metrics of a simulated run, as clients of benchmarks compute theirs.
+# Metrics of a simulated run, computed as benchmark clients do.
 
 
 def benchmark_figures(run: Run, names: Iterable[str] = FIGURES) -> dict[str, float]:
-    """Return the metrics over the requests that were served to the end.
+    """Return the client metrics over all requests that were completed.
 
     Args:
         run: Simulated run of a workload of ``benchmark_workload``.
         names: Names of ``pinn.measurements.benchmarks.benchmark_run.FIGURES``.
 
     Returns:
-        Values in seconds or per second; NaN if nothing was served (or, for gaps, no second token).
+        Values in seconds or per second; NaN without completed requests (or, for gaps, without a
+        second token).
 
     Raises:
         PinnError: If a name is unknown.
@@ -111,7 +112,7 @@ def benchmark_figures(run: Run, names: Iterable[str] = FIGURES) -> dict[str, flo
 
 def _figure(run: Run, name: str) -> float:
     if name not in FIGURES:
-        raise PinnError(f"unknown figure {name!r}: known ones are {', '.join(FIGURES)}")
+        raise PinnError(f"unknown metric {name!r}: expected one of {', '.join(FIGURES)}")
     r = run.requests
     done = r.finished
     if not done.any():

@@ -1,4 +1,4 @@
-"""Marks by which files of a benchmark tool are recognized, and the marks that a file lacks."""
+"""Marks (keys or patterns) by which files of a benchmark tool are recognized."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pinn.measurements.benchmarks.documents import Document
 from pinn.measurements.benchmarks.tree import Tree
 
-#: Function that returns the mark found in a document; empty without one.
+#: Function of a document that returns the mark found in it as text; empty if there is none.
 Mark = Callable[[Document], str]
 
-#: Smallest share of a tool's keys with which a file looks like one of its files.
+#: Minimum share of a tool's keys at which a file counts as similar to the tool's files.
 _SIMILAR = 0.5
 
 
@@ -19,13 +19,13 @@ class Keys:
     """Keys that all files of a tool have in their first document.
 
     Attributes:
-        names: The keys; a dot leads into a mapping, such as ``metrics.throughput_rps``.
+        names: The keys; a dot separates nested keys, such as ``metrics.throughput_rps``.
     """
 
     names: tuple[str, ...]
 
     def __call__(self, document: Document) -> str:
-        """Return the keys as text where a document has all of them."""
+        """Return the keys as text if a document has all of them, else an empty text."""
         return "" if self.lacking(document) else f"the keys {', '.join(self.names)}"
 
     def lacking(self, document: Document) -> list[str]:
@@ -38,7 +38,7 @@ class Keys:
 
 
 def keys(*names: str) -> Keys:
-    """Return the mark of files that have all of some keys."""
+    """Return the mark of files that have all given keys."""
     return Keys(names)
 
 
@@ -60,12 +60,12 @@ def pattern(what: str, text: re.Pattern[str]) -> Mark:
 
 
 def any_of(*marks: Mark) -> Mark:
-    """Return the mark of files that have one of several marks."""
+    """Return the mark of files that have at least one of several marks."""
     return lambda document: next(filter(None, (mark(document) for mark in marks)), "")
 
 
 def nearest(document: Document, tools: Iterable[tuple[str, Mark]]) -> str:
-    """Return the tool whose files a document resembles, and the keys that the document lacks.
+    """Return text that names the most similar tool, and its keys that a document lacks.
 
     Args:
         document: Document without a known mark.

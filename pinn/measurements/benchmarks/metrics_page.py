@@ -1,4 +1,4 @@
-"""Reader of metrics pages of vLLM and SGLang, and of the acceptance rates that they count."""
+"""Reader of metrics pages of vLLM and SGLang, including counts of accepted draft tokens."""
 
 import re
 from collections.abc import Sequence
@@ -16,17 +16,17 @@ from pinn.specs.flags import FlagValue
 
 # Metrics pages of vLLM and SGLang: differences between two scrapes.
 #
-# Sums and counts of histograms are subtracted. TTFT there begins at the arrival at the front end;
-# ITL is per output of the engine. Names by version: ``time_per_output_token_seconds`` is an ITL
-# (vLLM up to 0.11), as is ``inter_token_latency_seconds`` from 0.10.2 on;
-# ``request_time_per_output_token_seconds`` (from 0.11 on) is the TPOT. ``cache_config_info`` has
-# the size of the KV cache. GPU, parallelism and load are not on the page.
+# Sums and counts of histograms are subtracted. TTFT begins at the arrival at the front end. ITL is
+# per output of the engine. Its name is ``time_per_output_token_seconds`` in vLLM up to 0.11, and
+# ``inter_token_latency_seconds`` from 0.10.2 on. TPOT is ``request_time_per_output_token_seconds``
+# (from 0.11 on). ``cache_config_info`` has the size of the KV cache. GPU, parallelism and load are
+# not on the page.
 
 _SERIES = re.compile(r"^(vllm|sglang):(\w+)(?:\{(.*)\})?\s+(\S+)", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _STARTED = re.compile(r"^process_start_time_seconds(?:\{.*\})?\s+(\S+)", re.MULTILINE)
 
-#: Metric -> histograms that have it, the best first.
+#: Metric -> histograms from which its mean is computed, the most precise histogram first.
 _HISTOGRAMS = {
     "ttft_mean_s": ("time_to_first_token_seconds",),
     "tpot_mean_s": ("request_time_per_output_token_seconds",),
@@ -34,7 +34,7 @@ _HISTOGRAMS = {
     "e2e_mean_s": ("e2e_request_latency_seconds",),
 }
 
-#: Largest share of cached prompt tokens that chat templates alone may cause.
+#: Maximum share of cached prompt tokens that chat templates alone may cause.
 _HITS = 0.05
 
 
@@ -66,7 +66,7 @@ is_metrics_page = marks.pattern("series named vllm: or sglang:", _SERIES)
 
 
 def read_page(text: str) -> Page:
-    """Parse one scrape."""
+    """Parse one scrape of a metrics page."""
     page = Page()
     for engine, series, labels, value in _SERIES.findall(text):
         named = dict(_LABEL.findall(labels))
@@ -87,23 +87,26 @@ def read_page(text: str) -> Page:
 
 
 def read_metrics_pages(pages: Sequence[str], reading: Reading) -> BenchmarkRun:
-    """Read the counters between two scrapes, or from a server's start to a single scrape.
+    """Read a run from counters between two scrapes, or from a server's start to a single scrape.
 
     Args:
         pages: Texts of the pages, the earlier first.
-        reading: Reading that has the load, which pages do not contain.
+        reading: Reading with the load, which pages do not contain.
 
     Raises:
-        NotUsable: If the pages are not of one server, or nothing was served between them.
+        NotUsable: If the pages are from different servers, or no request was served between them.
         PinnError: If an option for missing data is needed.
     """
     *earlier, after = map(read_page, pages)
     before = earlier[0] if earlier else _at_start(after, reading)
     models = before.models | after.models
     if len(models) > 1:
-        raise NotUsable(f"the scrapes are of {len(models)} models: {', '.join(sorted(models))}")
+        names = ", ".join(sorted(models))
+        raise NotUsable(f"the scrapes have {len(models)} models, expected one: {names}")
     if before.started_s != after.started_s:
-        raise NotUsable("the server was restarted between the scrapes")
+        raise NotUsable(
+            "the server was restarted between the scrapes: give scrapes of one server process"
+        )
     delta = {k: v - before.sums.get(k, 0.0) for k, v in after.sums.items()}
     counts = {k: v for k, v in delta.items() if k.endswith(("_count", "_sum", "_total"))}
     if min(counts.values(), default=0.0) < 0:
@@ -137,7 +140,7 @@ def read_metrics_pages(pages: Sequence[str], reading: Reading) -> BenchmarkRun:
 
 
 def _at_start(page: Page, reading: Reading) -> Page:
-    """Return the page of a server that has not served anything yet.
+    """Return the page of a server that has not served any request yet.
 
     Raises:
         NotUsable: If neither the duration nor the load is given.
@@ -145,10 +148,10 @@ def _at_start(page: Page, reading: Reading) -> Page:
     given = reading.given
     if given.duration is None and given.concurrency is None and given.request_rate is None:
         raise NotUsable(
-            "a /metrics page without a second scrape: give the earlier one, too, "
-            "or --duration of the load, if the server has served nothing else"
+            "the /metrics page has no second scrape: give an earlier scrape, too, or, if the "
+            "server has served only this load, its --duration"
         )
-    reading.assumed.append("all that the server counted since its start belongs to this load")
+    reading.assumed.append("all requests since the server's start belong to this load")
     return Page(started_s=page.started_s)
 
 
@@ -198,7 +201,7 @@ def _server(page: Page) -> StatedServer:
     return StatedServer(model, "", flags, int(tokens) if tokens else None, page.engine)
 
 
-# Measured acceptance rates of draft tokens: counters of vLLM's metrics page.
+# Measured acceptance rates of draft tokens, from counters of vLLM's metrics page.
 #
 # The counters are ``spec_decode_num_drafts``, ``spec_decode_num_accepted_tokens_per_pos`` and, for
 # a page without positions, ``spec_decode_num_draft_tokens`` and ``spec_decode_num_accepted_tokens``
@@ -206,13 +209,13 @@ def _server(page: Page) -> StatedServer:
 
 
 def measured_acceptance(text: str, where: str) -> tuple[float, ...]:
-    """Return by position the share of draft tokens accepted if all before them were.
+    """Return each draft position's acceptance rate, given that all earlier drafts were accepted.
 
-    Counts of all engines are added. Without counts by position the result is one rate.
+    Counts of all engines are added. Without counts by position, the result is one rate.
 
     Args:
         text: Text of a metrics page.
-        where: Name of the page in errors.
+        where: Name of the page in error messages.
 
     Raises:
         PinnError: If the page counts no draft tokens.
@@ -231,7 +234,7 @@ def measured_acceptance(text: str, where: str) -> tuple[float, ...]:
     drafts, drafted = sums.get("drafts", 0.0), sums.get("draft_tokens", 0.0)
     if not drafted and not drafts:
         raise PinnError(
-            f"{where}: no vllm:spec_decode counter above 0: give a /metrics page "
+            f"{where}: got no vllm:spec_decode counter above 0: give a /metrics page "
             "of a server with speculative decoding, or --speculative-acceptance "
             "as a number"
         )
@@ -242,7 +245,7 @@ def measured_acceptance(text: str, where: str) -> tuple[float, ...]:
 
 
 def acceptance_text(path: Path) -> str:
-    """Return ``--speculative-acceptance`` from a file with a metrics page.
+    """Return the value of ``--speculative-acceptance`` from a file with a metrics page.
 
     Raises:
         PinnError: If the file cannot be read or counts no draft tokens.

@@ -1,4 +1,4 @@
-"""Reader of benchmark files of any tool, which is recognized by the content."""
+"""Reader of benchmark files of all tools, which are recognized by content."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +30,7 @@ from pinn.measurements.benchmarks.documents import Document, NotUsable, read_doc
 from pinn.measurements.benchmarks.reading import GivenLoad, Reading
 from pinn.measurements.benchmarks.tree import Tree
 
-#: Function that reads one run of a file.
+#: One run of a file before it is read: a JSON document, a table or the whole file.
 Point = TypeVar("Point")
 
 
@@ -43,7 +43,7 @@ class Reader(Generic[Point]):
         mark: Mark of the tool's files.
         read: Function that reads one run.
         points: Function that splits a file into its runs.
-        of_text: Whether it reads a file's text, in which any line may be unrelated.
+        of_text: Whether the reader parses a file's text, in which any line may be unrelated.
     """
 
     tool: str
@@ -53,17 +53,17 @@ class Reader(Generic[Point]):
     of_text: bool = False
 
     def unread(self, document: Document) -> list[Callable[[Reading], BenchmarkRun]]:
-        """Return a function for each run of a file that reads it."""
+        """Return a function for each run in a file, which reads that run."""
         return [partial(self.read, point) for point in self.points(document)]
 
 
 def _trees(document: Document) -> list[Tree]:
-    """Return one run per JSON document."""
+    """Return the JSON documents of a file, each the data of one run."""
     return document.trees
 
 
 def _whole(document: Document) -> list[Document]:
-    """Return one run per file."""
+    """Return the whole file as the data of one run."""
     return [document]
 
 
@@ -96,13 +96,13 @@ READERS = (
     Reader("vLLM log", vllm_log.is_vllm_log, vllm_log.read_vllm_log, _whole, of_text=True),
 )
 
-#: Most places that are named for a reason.
+#: Maximum number of places that are named for each reason.
 _PLACES = 4
 
 
 @dataclass
 class _Found:
-    """Runs and refusals found so far.
+    """Runs read so far, and reasons for skipped data.
 
     Attributes:
         given: Options for data that files lack.
@@ -120,7 +120,7 @@ class _Found:
 
     @contextmanager
     def counted(self, tool: str, place: str) -> Iterator[None]:
-        """Count unusable data as refused, including values of unexpected types."""
+        """Count errors in unusable data as refused, including values of unexpected types."""
         try:
             yield
         except PinnError as reason:
@@ -131,7 +131,7 @@ class _Found:
             self.refuse(f"a value that {tool} does not write in this place ({met})", place)
 
     def report(self, source: str, digest: str) -> ReadReport:
-        """Return the counts."""
+        """Return the counts of runs read and skipped as a report."""
         refused = {reason: len(places) for reason, places in self.refused.items()}
         places = {reason: tuple(each[:_PLACES]) for reason, each in self.refused.items()}
         read = len(self.runs) + sum(refused.values())
@@ -141,13 +141,13 @@ class _Found:
 def read_benchmarks(
     paths: Sequence[Path], given: GivenLoad | None = None
 ) -> tuple[list[BenchmarkRun], ReadReport]:
-    """Read benchmark files of one tool or of several.
+    """Read benchmark files of one tool or of several tools.
 
     Unreadable files, runs and lines are skipped and counted.
 
     Args:
-        paths: Files, or folders of them. Metrics pages come in pairs, the earlier first; one alone
-            counts from the server's start.
+        paths: Files or folders of files. Metrics pages must be given in pairs, the earlier first; a
+            single page counts from the server's start.
         given: Options for data that files lack.
 
     Returns:
@@ -155,7 +155,7 @@ def read_benchmarks(
         counts as one, and so does a line without a run.
 
     Raises:
-        PinnError: If nothing could be read, with the reasons.
+        PinnError: If no run could be read, with the reasons.
     """
     found, pages = _Found(given or GivenLoad()), list[Document]()
     digest = hashlib.sha256()
@@ -176,7 +176,7 @@ def read_benchmarks(
 
 
 def _nothing_read(report: ReadReport) -> str:
-    """Return the reason why there are no runs: that of the file, or all with their places."""
+    """Return the error message if no run could be read: all reasons, with their places."""
     known = ""
     if not report.refused or any(_UNKNOWN in reason for reason in report.refused):
         tools = ", ".join(dict.fromkeys(reader.tool for reader in READERS))
@@ -211,7 +211,7 @@ def _read_document(document: Document, found: _Found) -> None:
 
 
 def _read_pages(pages: list[Document], found: _Found) -> None:
-    """Read pairs of metrics pages, or a single one."""
+    """Read metrics pages in pairs, or a single page."""
     if len(pages) > 1 and len(pages) % 2:
         found.refuse("a /metrics page without a second scrape", str(pages.pop().path))
     for at in range(0, len(pages), 2):

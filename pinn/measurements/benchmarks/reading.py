@@ -1,4 +1,4 @@
-"""A run while its file is read: missing data comes from options, or is assumed with a note."""
+"""Run while its file is read: missing data is taken from options, or assumed with a note."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from pinn.measurements.benchmarks.documents import NotUsable
 from pinn.measurements.benchmarks.tree import Tree
 from pinn.specs.flags import FlagValue, check_flags, flag, flags_apart, flags_of
 
-#: Relative difference up to which a stated and a given number are equal, since files round.
+#: Relative difference up to which a stated and a given number count as equal, since files round.
 _SAME = 0.02
 
 
 @dataclass(frozen=True)
 class GivenLoad:
-    """Options for data that files lack; one that contradicts a file is refused."""
+    """Options for data that files lack; an option that contradicts a file is refused."""
 
     PANEL: ClassVar[str] = "Load of benchmark files that do not record it"
 
@@ -58,7 +58,7 @@ class GivenLoad:
         self.length_shares()
 
     def length_shares(self) -> tuple[float, float]:
-        """Return the smallest and largest multiple of the nominal lengths, uniform in between."""
+        """Return minimum and maximum of uniform lengths, relative to the nominal length."""
         if not self.length_range:
             return 1.0, 1.0
         try:
@@ -74,7 +74,7 @@ class GivenLoad:
 
 @dataclass
 class Reading:
-    """A run while its file is read, with options for missing data and assumptions so far.
+    """Run while its file is read, with options for missing data and assumptions so far.
 
     Attributes:
         name: Name of the run.
@@ -98,12 +98,12 @@ class Reading:
         failed: int = 0,
         server: StatedServer = UNSTATED,
     ) -> BenchmarkRun:
-        """Return the run from the data that was read."""
+        """Return the benchmark run with the data that was read."""
         own, told = tuple(self.assumed), self.recognized_by
         return BenchmarkRun(self.name, self.tool, load, figures, served, failed, server, own, told)
 
     def or_stated(self, name: str, stated: float | None) -> float | None:
-        """Return the file's value, or else the user's; None without either.
+        """Return the file's value, or else the user's; None if neither has one.
 
         Raises:
             NotUsable: If file and user contradict each other.
@@ -114,13 +114,13 @@ class Reading:
         if abs(given - stated) > _SAME * abs(stated):
             option = _FLAGS[name].option
             raise NotUsable(
-                f"states {stated:g}, {option} is {given:g}: leave {option} out, "
+                f"the file states {stated:g}, but {option} is {given:g}: remove {option}, "
                 "or read files of other loads separately"
             )
         return stated
 
     def concurrency(self, stated: float | None) -> int | None:
-        """Return the file's concurrency, or else the user's; None without either.
+        """Return the file's concurrency, or else the user's; None if neither states one.
 
         Raises:
             NotUsable: If file and user contradict each other.
@@ -136,13 +136,13 @@ class Reading:
         """
         found = self.or_stated(name, stated)
         if found is None:
-            raise NotUsable(f"does not state {_described(name)}: give it")
+            raise NotUsable(f"the file does not state {_described(name)}: give this option")
         return found
 
     def stated_lengths(
         self, prompt: Tree, output: Tree, mean: str = "mean", std: str = "std"
     ) -> tuple[Lengths, Lengths]:
-        """Return lengths from a file's statistics; missing means come from options."""
+        """Return prompt and output lengths from a file's statistics, or means from options."""
 
         def of(name: str, stated: Tree) -> Lengths:
             found = self.needed(name, stated.number(mean) or None)
@@ -154,7 +154,7 @@ class Reading:
     def sending(
         self, concurrency: int | None = None, rate: float | None = None
     ) -> tuple[int | None, float | None]:
-        """Return concurrency and request rate, at least one of which has to be known.
+        """Return concurrency and request rate, at least one of which must be known.
 
         Raises:
             NotUsable: If neither is known, or the user contradicts the file.
@@ -162,11 +162,11 @@ class Reading:
         rate, limit = self.or_stated("request_rate", rate), self.concurrency(concurrency)
         if rate is None and limit is None:
             either = f"{_described('concurrency')} and {_FLAGS['request_rate'].option}"
-            raise NotUsable(f"does not state {either}: give one")
+            raise NotUsable(f"the file does not state {either}: give one of these options")
         return limit, rate
 
     def lengths(self, mean: float) -> Lengths:
-        """Return lengths with a mean; their spread is the user's or assumed."""
+        """Return lengths with a given mean, in the user's range or else all equal."""
         low, high = self.given.length_shares()
         if low == high:
             equal = "all lengths are equal to the mean (--length-range)"
@@ -177,7 +177,7 @@ class Reading:
         return Lengths(mean, low * nominal, high * nominal)
 
     def prefix(self, stated: tuple[int, int, int] | None = None) -> SharedPrefix | None:
-        """Return the prompts that repeat: by the file, the user, or none as an assumption."""
+        """Return the repeating prompts that the file or the user states; none as an assumption."""
         given = self.given
         if stated:
             return SharedPrefix(*stated)
@@ -191,11 +191,11 @@ _FLAGS = {each.name: each for each in flags_of(GivenLoad)}
 
 
 def _described(name: str) -> str:
-    """Return an option of the load with its description."""
+    """Return a load option with its description, as text."""
     return f"{_FLAGS[name].option} ({_FLAGS[name].help.rstrip('.').lower()})"
 
 
 def split_flags(flags: Mapping[str, FlagValue]) -> tuple[dict[str, FlagValue], GivenLoad]:
-    """Return the options of the server, and those of the load."""
+    """Split flags into those of the server and the options of the load."""
     load, server = flags_apart(GivenLoad, flags)
     return server, GivenLoad(**load)

@@ -7,14 +7,14 @@ from pinn.common.numbers import number
 from pinn.measurements.benchmarks.benchmark_run import LATENCIES, BenchmarkRun
 from pinn.units import MILLISECOND
 
-#: Share of the requested rate below which a server's answers show that it is overloaded.
+#: Minimum share of the requested rate; a server that serves less is reported as overloaded.
 _KEPT_UP = 0.9
-#: Mark of a median that is shown because a file has no mean.
+#: Suffix of a median that is shown because a file has no mean.
 _MEDIAN = " p50"
 
 
 def run_lines(runs: Sequence[BenchmarkRun]) -> list[str]:
-    """Return lines with a table of runs, and the tools and assumptions below it."""
+    """Return a table of runs as lines of text, followed by the tools and assumptions."""
     rows = [line for run in runs for line in _run_lines(run)]
     heads = " ".join(f"{name.upper():>9s}" for name in LATENCIES)
     unit = "mean, ms (or p50)" if any(map(_has_median, runs)) else "mean, ms"

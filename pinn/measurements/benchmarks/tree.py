@@ -1,4 +1,4 @@
-"""Mappings of foreign files, with typed access by key."""
+"""Mappings in benchmark files, with typed access by key."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pinn.common import Json
 
 
 class Tree:
-    """A mapping of a foreign file with typed access by key; missing values are empty."""
+    """Mapping in a benchmark file with typed access by key; missing values are empty."""
 
     def __init__(self, values: object = None) -> None:
         self.values: Mapping[str, Json] = values if isinstance(values, Mapping) else {}
@@ -20,13 +20,13 @@ class Tree:
         return key in self.values
 
     def at(self, *path: str) -> Tree:
-        """Return the mapping at the end of a path; an empty one if it is missing.
+        """Return the mapping at the end of a path of keys; an empty mapping if it is missing.
 
         >>> Tree({"a": {"b": {"c": 1}}}).at("a", "b").number("c"), bool(Tree({"a": None}).at("a"))
         (1.0, False)
 
         Raises:
-            TypeError: If something else than a mapping stands there.
+            TypeError: If a value on the path is not a mapping.
         """
         found = self
         for key in path:
@@ -37,11 +37,11 @@ class Tree:
         return found
 
     def find(self, key: str) -> Tree:
-        """Return the mapping under a key; an empty one for other values."""
+        """Return the mapping under a key; an empty mapping if the value is no mapping."""
         return Tree(self.values.get(key))
 
     def number(self, *names: str) -> float | None:
-        """Return the first of some keys that has a value, as a number.
+        """Return the value of the first key that has one, as a number; None if no key has one.
 
         Raises:
             TypeError: If the value is a list or a mapping.
@@ -51,24 +51,24 @@ class Tree:
         return None if found is None else float(found)  # type: ignore[arg-type]
 
     def count(self, *names: str) -> int:
-        """Return the first of some keys that has a value, as a whole number; 0 without one."""
+        """Return the value of the first key with one, as a whole number; 0 if no key has one."""
         return int(self.number(*names) or 0)
 
     def text(self, *names: str) -> str:
-        """Return the first of some keys that has a value, as text."""
+        """Return the value of the first key that has one, as text; empty if no key has one."""
         found = next((v for v in map(self.values.get, names) if v not in (None, "")), "")
         return str(found)
 
     def is_true(self, name: str) -> bool:
-        """Return whether a value is true, also as text."""
+        """Return whether a key's value is true, also if written as text."""
         return self.text(name).lower() == "true"
 
     def texts(self, name: str) -> list[str]:
-        """Return the entries of a list as texts."""
+        """Return the entries of the list under a key as texts."""
         found = self.values.get(name)
         return [str(each) for each in found] if isinstance(found, list | tuple) else []
 
     def trees(self, name: str) -> list[Tree]:
-        """Return the mappings of a list."""
+        """Return the mappings in the list under a key."""
         found = self.values.get(name)
         return [Tree(each) for each in found] if isinstance(found, list | tuple) else []

@@ -1,4 +1,4 @@
-"""Readers of the result files of vLLM's and SGLang's own benchmarks."""
+"""Readers of the result files of vLLM's and SGLang's own benchmark clients."""
 
 from dataclasses import replace
 from typing import Self
@@ -22,7 +22,7 @@ from pinn.units import MILLISECOND
 # ``benchmarks/benchmark_serving.py``). TPOT is (E2E - TTFT) / (output - 1) of each request; ITLs
 # are the gaps between chunks. Requested lengths, prefixes, seeds and engine flags are not stored.
 
-#: Protocols of servers that are not supported.
+#: Protocols of engines that are not supported.
 _UNKNOWN = {"deepspeed-mii", "gserver", "llama.cpp", "lmdeploy", "scalellm", "tgi", "truss"}
 
 #: Common ``--metadata`` keys -> field of ``ServingSpec``.
@@ -31,7 +31,7 @@ _ALIASES = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size",
 
 
 class ClientFile(BaseModel):
-    """Keys of vLLM's client and of SGLang's, which derives from it; others are ignored."""
+    """Keys of vLLM's client and of SGLang's, which derives from it; other keys are ignored."""
 
     model_config = ConfigDict(extra="allow", protected_namespaces=())
 
@@ -56,7 +56,7 @@ class ClientFile(BaseModel):
 
     @classmethod
     def checked(cls, values: Tree) -> Self:
-        """Validate a file.
+        """Return a validated file.
 
         Raises:
             NotUsable: If keys are missing or a value is wrong; the message names them.
@@ -74,15 +74,15 @@ is_vllm_bench = marks.keys("model_id", "num_prompts", "completed")
 
 
 def read_vllm_bench(values: Tree, reading: Reading) -> BenchmarkRun:
-    """Read one run.
+    """Read one run of vLLM's client.
 
     Raises:
-        NotUsable: If nothing was served, the rate was ramped up, or a number is missing.
+        NotUsable: If no request was served, the rate was ramped up, or a number is missing.
         PinnError: If an option for missing data is needed.
     """
     file = ClientFile.checked(values)
     if file.ramp_up_strategy:
-        raise NotUsable("the request rate was ramped up during the run")
+        raise NotUsable("the request rate was ramped up during the run, expected a constant rate")
     sent = file.num_prompts or file.completed + (file.failed or 0)
     load = client_load(file, sent, reading)
     failed = max(sent - file.completed, file.failed or 0)
@@ -94,13 +94,13 @@ def client_load(file: ClientFile, sent: int, reading: Reading) -> Load:
     """Return the load of vLLM's or SGLang's client.
 
     Raises:
-        NotUsable: If nothing was served, or the engine is not supported.
+        NotUsable: If no request was served, or the engine is not supported.
         PinnError: If an option for missing data is needed.
     """
     if file.completed < 1:
         raise NotUsable("no request was served")
     if file.backend in _UNKNOWN:
-        raise NotUsable(f"served by {file.backend}, whose scheduler is not simulated")
+        raise NotUsable(f"the server was {file.backend}, whose scheduler is not simulated")
     rate = None if file.request_rate in (None, float("inf")) else file.request_rate
     served = [i for i, n in enumerate(file.output_lens) if n > 0]
     detailed = bool(served) and len(file.input_lens) == len(file.output_lens)
@@ -124,7 +124,7 @@ def client_load(file: ClientFile, sent: int, reading: Reading) -> Load:
 
 
 def client_figures(file: ClientFile, values: Tree, e2e: str) -> dict[str, float]:
-    """Return the stated metrics, and further ones from the file's details.
+    """Return the stated metrics, and additional ones from the file's details.
 
     Raises:
         NotUsable: If the file has no latency.
@@ -132,7 +132,7 @@ def client_figures(file: ClientFile, values: Tree, e2e: str) -> dict[str, float]
     stated = _details(file) | documents.client_statistics(values, e2e, MILLISECOND, "_ms")
     if not stated:
         wanted = (f"{each}_{name}_ms" for name in ("ttft", "tpot") for each in ("mean", "median"))
-        raise NotUsable(f"lacks every latency, such as {', '.join(wanted)}")
+        raise NotUsable(f"the file has no latency, expected some such as {', '.join(wanted)}")
     return stated | documents.throughputs(file.request_throughput, file.output_throughput)
 
 
@@ -146,7 +146,7 @@ def _details(file: ClientFile) -> dict[str, float]:
 
 
 def _server(values: Tree) -> StatedServer:
-    """Return the key=value pairs that the user wrote into the file with ``--metadata``."""
+    """Return the facts in key=value pairs that the user gave to the client by ``--metadata``."""
     aliased = {_ALIASES[k]: v for k, v in values.values.items() if k in _ALIASES}
     named = Tree({**values.values, **aliased})
     flags = given_flags(ServingSpec, named.values, "--metadata")
@@ -160,7 +160,10 @@ def _server(values: Tree) -> StatedServer:
 
 
 def _other_engine(spoken: str) -> str:
-    """Return the protocol if it belongs to another engine; all engines have vLLM's and OpenAI's."""
+    """Return the protocol if it belongs to an unsupported engine, else an empty text.
+
+    All engines support vLLM's and OpenAI's protocols.
+    """
     return spoken if StatedServer(engine=spoken).all_flags.get("engine", VLLM) != VLLM else ""
 
 
@@ -171,19 +174,19 @@ def _other_engine(spoken: str) -> str:
 # is half of the requested length; the stored totals show it.
 
 #: Factor on ``schedule_conservativeness`` in SGLang under attention data parallelism, which also
-#: divides the chunk among its ranks (0.5.9 server_args.py: _handle_data_parallelism). Both are
-#: undone here, since flags are the values that the user gave.
+#: divides the chunk size by the ranks (0.5.9 server_args.py: _handle_data_parallelism). The reader
+#: reverses these changes, since flags are the values that the user gave.
 _CONSERVATIVE = 0.3
 
-#: Flags that are read separately, or whose resolved values are SGLang's own names.
+#: Flags that are read separately, or whose resolved values use SGLang's own names.
 _UNREAD = {"engine", "engine_version", "kv_cache_dtype", "moe_backend", "sampling_backend",
            "speculative_config", "disaggregation_mode"}  # fmt: skip
-#: SGLang's name of a format -> value of ``--quantization``.
+#: SGLang's name of a number format -> value of ``--quantization``.
 _FORMATS = {"modelopt_fp4": "nvfp4", "modelopt_fp8": "fp8_static", "fp8": "fp8",
             "w8a8_fp8": "fp8", "w8a8_int8": "int8", "awq": "int4", "gptq": "int4",
             "mxfp4": "mxfp4"}  # fmt: skip
 
-#: Relative difference up to which a mean belongs to the requested distribution.
+#: Maximum relative difference between a mean and that of the requested distribution.
 _AGREES = 0.1
 
 
@@ -202,10 +205,10 @@ is_sglang_bench = marks.keys("dataset_name", "random_input_len", "completed")
 
 
 def read_sglang_bench(values: Tree, reading: Reading) -> BenchmarkRun:
-    """Read one run.
+    """Read one run of SGLang's client.
 
     Raises:
-        NotUsable: If nothing was served or a number is missing.
+        NotUsable: If no request was served or a number is missing.
         PinnError: If an option for missing data is needed.
     """
     file = _File.checked(values)
@@ -221,7 +224,7 @@ def read_sglang_bench(values: Tree, reading: Reading) -> BenchmarkRun:
 
 
 def _random_lengths(file: _File, load: Load, assumed: list[str]) -> Load:
-    """Return the load with uniform lengths if the totals agree with the requested lengths."""
+    """Return the load with uniform lengths if totals agree with the requested lengths."""
     if not file.dataset_name.startswith("random") or load.prompt.each:
         return load
     share = file.random_range_ratio or 0.0
@@ -233,7 +236,7 @@ def _random_lengths(file: _File, load: Load, assumed: list[str]) -> Load:
 
 
 def _uniform(lengths: Lengths, share: float, asked: int | None) -> Lengths:
-    """Return uniform lengths from a share of the requested one, if their mean agrees."""
+    """Return uniform lengths between ``share`` and all of ``asked``, if their mean agrees."""
     mean = lengths.mean
     if not asked or abs(asked * (1 + share) / 2 / mean - 1) > _AGREES:
         return lengths
@@ -274,7 +277,7 @@ def sglang_server(info: Tree) -> StatedServer:
 
 
 def _resolved(flag: Flag, info: Tree) -> Json:
-    """Return a flag's value; None if it is missing or -1."""
+    """Return a flag's resolved value; None if it is missing or -1."""
     spelled = flag.spelled.get(SGLANG, flag.name)
     value = info.values.get(spelled.removeprefix("no_"))
     if value is None or (flag.kind in ("int", "float") and float(str(value)) <= 0):

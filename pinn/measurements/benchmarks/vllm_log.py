@@ -1,4 +1,4 @@
-"""Readers of benchmark data that vLLM writes itself: its log, and spans of requests."""
+"""Readers of benchmark data that vLLM itself writes: its log, and spans of requests."""
 
 import ast
 import re
@@ -30,12 +30,12 @@ from pinn.units import MILLISECOND, NANOSECOND
 
 # Lines of stock vLLM with ``--enable-logging-iteration-details``.
 #
-# A line has the number of an iteration, its context (prefill) and generation (decode) requests and
+# A line has an iteration's number, its context (prefill) and generation (decode) requests and
 # tokens, and its elapsed time: ``Iteration(12): 1 context requests, 512 context tokens, 32
 # generation requests, 32 generation tokens, iteration elapsed time: 15.20 ms``. The elapsed time
 # covers the model's execution in one step, not the busy-loop cycle.
 
-# Patterns allow no more digits than an integer column can have.
+# Patterns accept at most as many digits as an integer column can store.
 _MARK = re.compile(r"\bIteration\s*\(\s*(-?\d{1,15})\s*\)", re.IGNORECASE)
 _COUNTS = {
     f"{phase}_{what}": re.compile(rf"\b(\d{{1,15}})\s+{word}\s+{what}?\b", re.IGNORECASE)
@@ -43,22 +43,24 @@ _COUNTS = {
     for what in ("requests", "tokens")
 }
 
-#: Pattern of date and time before a line, without a year: ``INFO 02-18 15:03:04 [core.py:77]``.
+#: Pattern of the date and time at the start of a line, without a year: ``INFO 02-18 15:03:04
+#: [core.py:77]``.
 _LOGGED = re.compile(r"\b(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)\b")
 _ELAPSED = re.compile(r"elapsed(?:\s+time)?\s*[:=]?\s*([\d.]+)\s*ms", re.IGNORECASE)
 
 
 def read_iteration_log(path: Path) -> tuple[pa.Table, ReadReport]:
-    """Read a log file; other lines are counted as refused.
+    """Read a log file with iteration details; other lines are counted as refused.
 
     Returns:
-        One row per iteration: its number, requests and tokens, ``elapsed_s``, and ``logged_s``, the
-        time before the line to the second, from an arbitrary day. And the counts.
+        One row per iteration, and the counts. A row has the iteration's number, requests and
+        tokens, ``elapsed_s``, and ``logged_s``, the log time in whole seconds from an arbitrary
+        day.
 
     Raises:
-        PinnError: If the file is missing or sparse, or has no line on an iteration.
+        PinnError: If the file is missing or sparse, or has no line with iteration details.
     """
-    check_file(path, "give the file that vLLM's log was written to")
+    check_file(path, "give the file with vLLM's log")
     rows, refused, read = [], Counter[str](), 0
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in iter(partial(file.readline, MOST_LINE_BYTES), ""):
@@ -82,7 +84,7 @@ def read_iteration_log(path: Path) -> tuple[pa.Table, ReadReport]:
 
 
 def _row(number: str, line: str) -> dict[str, float | None] | str:
-    """Return the row of a line, or the reason why there is none."""
+    """Return the row of a log line, or the reason why it has none."""
     row: dict[str, float | None] = {"step_id": int(number), "logged_s": _logged_s(line)}
     for name, pattern in _COUNTS.items():
         found = pattern.search(line)
@@ -96,7 +98,7 @@ def _row(number: str, line: str) -> dict[str, float | None] | str:
 
 
 def _logged_s(line: str) -> float | None:
-    """Return the seconds from the beginning of the year (of 31-day months) to the line's time."""
+    """Return a line's log time in seconds since the start of a year with 31-day months."""
     found = _LOGGED.search(line)
     if found is None:
         return None
@@ -107,14 +109,15 @@ def _logged_s(line: str) -> float | None:
 # vLLM's log with ``--enable-logging-iteration-details``: batches, and the flags at the start.
 #
 # A line's elapsed time is the wait for the result. With asynchronous scheduling (the default from
-# 0.14 on) it is neither the model's time nor the cycle. In a long log the cycle follows from the
-# times before the lines, which are whole seconds.
+# 0.14 on) that is neither the model's time nor the cycle. In a long log the cycle is computed from
+# the times of the lines, which are in whole seconds.
 
 _ITERATION = re.compile(r"\bIteration\s*\(\s*\d+\s*\)")
 _ARGS = re.compile(r"non-default args: (\{.*\})")
 _CONFIG = re.compile(r"Initializing a V1 LLM engine \(v([^)]+)\) with config: (.*)")
 
-#: Shortest span in seconds for a cycle time from whole seconds: an assumption, 5 % at either end.
+#: Minimum span in seconds to compute a cycle time from whole seconds, an assumption (5 % error at
+#: either end).
 _MIN_SPAN_S = 20.0
 
 
@@ -142,7 +145,7 @@ def read_vllm_log(log: Document, reading: Reading) -> BenchmarkRun:
     requests = int(prefills.sum() - full.sum())
     decoded = int(busy["decode_tokens"].sum())
     if requests < 1 or decoded < 1:
-        raise NotUsable("no prompt or no token between the first and last iteration")
+        raise NotUsable("the log has no prompt or no token between its first and last iteration")
     given = reading.given
     concurrency = given.concurrency
     if given.request_rate is None and concurrency is None:
@@ -158,22 +161,22 @@ def read_vllm_log(log: Document, reading: Reading) -> BenchmarkRun:
 
 
 def _gap_s(busy: pd.DataFrame, assumed: list[str]) -> float:
-    """Return the mean ITL: each decode waits for the cycle of its step."""
+    """Return the mean ITL in seconds: each decode waits for the whole cycle of its step."""
     decodes = busy["decode_requests"].to_numpy(float)
     logged = busy["logged_s"].to_numpy(float)
     span = np.nanmax(logged) - np.nanmin(logged) if np.isfinite(logged).any() else 0.0
     if span < _MIN_SPAN_S:
         assumed.append("the logged time of an iteration is the time to the next one; with "
-            "asynchronous scheduling it is shorter")  # fmt: skip
+            "asynchronous scheduling, the logged time is shorter")  # fmt: skip
         return float(decodes @ busy["elapsed_s"].to_numpy(float) / decodes.sum())
-    # Times are whole seconds: only the span between the first and the last change of second is
-    # known.
+    # Times are whole seconds, so the span is measured between the first and the last change of
+    # second.
     inner = (logged > np.nanmin(logged)) & (logged < np.nanmax(logged))
     return float((span - 1) / inner.sum())
 
 
 def log_server(text: str) -> StatedServer:
-    """Return the facts about the server at the start of a log."""
+    """Return the facts about the server from the start of a log."""
     flags: dict[str, FlagValue] = {}
     model = engine = ""
     if config := _CONFIG.search(text):
@@ -206,7 +209,7 @@ def log_server(text: str) -> StatedServer:
 # are the starts of the spans.
 
 _SPAN = "llm_request"
-#: Attribute of a span -> name of the value.
+#: Attribute of a span -> its name in ``_RequestSpan.numbers``.
 _ATTRIBUTES = {
     "gen_ai.latency.time_to_first_token": "ttft",
     "gen_ai.latency.e2e": "e2e",
@@ -226,7 +229,7 @@ def is_request_spans(document: Document) -> str:
 
 
 class _RequestSpan(NamedTuple):
-    """A request span.
+    """Span of one request.
 
     Attributes:
         start_ns: Start time in ns.
@@ -243,13 +246,13 @@ def read_request_spans(document: Document, reading: Reading) -> BenchmarkRun:
     """Read the requests of a file as one run.
 
     Raises:
-        NotUsable: If no span is complete, or there are two models.
+        NotUsable: If no span is complete, or the file has two models.
     """
     spans = list(_spans(document))
     whole = [s for s in spans if s.numbers.keys() >= _NEEDED]
     whole = [s for s in whole if s.numbers["output"] >= 1 and s.numbers["e2e"] > 0]
     if not whole:
-        raise NotUsable("no request span with tokens and latencies")
+        raise NotUsable("the file has no request span with tokens and latencies")
     models = {s.model for s in whole if s.model}
     if len(models) > 1:
         raise NotUsable(f"spans of {len(models)} models: {', '.join(sorted(models))}")

@@ -1,10 +1,11 @@
 """Flags that the public benchmark's launch scripts passed, for each measured row.
 
-``data/engines/launch_facts.csv`` has a row per configuration, interval and set of equal flags, with
-the points (lengths, GPUs, labels, clients) that it ran at, and the script and commit of its source
-(``scripts/import_launch_facts.py`` makes the file). A measured row is looked up by its labels and
-load, not by its results. An empty cell was not passed: the release's default applies. ``CONC`` is
-the number of clients, ``+200`` the tokens beyond prompt and output.
+``data/engines/launch_facts.csv`` has a row per configuration, interval of time and set of equal
+flags. A row has the points (lengths, GPUs, labels, clients) at which it ran, and the script and
+commit of its source (``scripts/import_launch_facts.py`` writes the file). A measured row is looked
+up by its labels and load, not by its results. An empty cell means that the flag was not passed and
+the release's default applies. ``CONC`` is the number of clients, ``+200`` the tokens beyond prompt
+and output.
 """
 
 import re
@@ -19,19 +20,20 @@ from pinn.engines.recipe import engine_rows
 from pinn.measurements.deployments.observations import COLUMNS
 from pinn.specs.serving import TRTLLM, VLLM
 
-#: Confidence in a row's flags: the row names the image and one set fits; it names none and all
-#: scripts of that day agree; another script's flags are used, or several sets fit; nothing fits.
+#: Confidence in a row's flags. ``known``: the row names the image and one set of flags fits.
+#: ``likely``: it names no image, but all scripts of that day agree. ``ambiguous``: another script's
+#: flags are used, or several sets fit. ``unknown``: nothing fits.
 CONFIDENCES = KNOWN, LIKELY, AMBIGUOUS, UNKNOWN = ("known", "likely", "ambiguous", "unknown")
 
-#: Fields of ``ServingSpec`` that rows have as passed.
+#: Fields of ``ServingSpec`` that are columns of rows, as passed.
 SERVING_FLAGS = tuple(name for name, kind in COLUMNS.items() if kind == "passed")
-#: Flags that scripts set by the load and on which no coefficient depends.
+#: Flags that scripts set depending on the load and that do not affect coefficients.
 LOAD_FLAGS = ("max_num_seqs", "max_model_len")
-#: Other settings that can change a step or its schedule.
+#: Further settings that may change a step or its schedule.
 OTHER_FLAGS = (
     "async_scheduling", "stream_interval", "fuse_attn_quant", "piecewise_tokens", "environment",
 )  # fmt: skip
-#: Settings of the client.
+#: Settings of the benchmark client.
 CLIENT = ("prompts_per_client", "warmups_per_client", "chat_template")
 _LAYOUT = (
     "tensor_parallel_size", "data_parallel_size", "enable_dp_attention", "enable_expert_parallel",
@@ -42,19 +44,19 @@ ADDED = (
     *SERVING_FLAGS, *OTHER_FLAGS, *CLIENT, "drafts", "image", "script", "facts", "facts_reason",
 )  # fmt: skip
 
-#: First month in which a change to a configuration started its run: rows of that minute or day
-#: ran after the change.
+#: First month in which a change to a configuration started its run: rows of that minute or day ran
+#: after the change.
 CHANGES_START_RUNS = "2025-12"
 
-#: Environment variables that choose expert kernels. ``..._FP8=0`` beside
-#: ``VLLM_MOE_USE_DEEP_GEMM=0`` leaves Triton's (vllm 0.17.0 fused_moe/oracle/fp8.py:
-#: select_fp8_moe_backend); Marlin: vllm 0.18.0 quantization/mxfp4.py.
+#: Environment variables that choose expert kernels. ``..._FP8=0`` together with
+#: ``VLLM_MOE_USE_DEEP_GEMM=0`` selects Triton (vllm 0.17.0 fused_moe/oracle/fp8.py:
+#: select_fp8_moe_backend). For Marlin see vllm 0.18.0 quantization/mxfp4.py.
 _EXPERT_KERNELS = {"VLLM_MXFP4_USE_MARLIN=1": "marlin", "VLLM_USE_FLASHINFER_MOE_FP8=0": "triton"}
-#: Variable for 8-bit activations beside mxfp4 weights (vllm 0.10.2 quantization/mxfp4.py:
+#: Variable that selects 8-bit activations with mxfp4 weights (vllm 0.10.2 quantization/mxfp4.py:
 #: get_mxfp4_backend).
 _EIGHT_BIT_ACTIVATIONS = "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1"
 #: Default of ``attention_dp_config: timeout_iters`` if only ``enable_balance`` is passed
-#: (TensorRT-LLM llm_args.py: AttentionDpConfig, not read in a release).
+#: (TensorRT-LLM llm_args.py: AttentionDpConfig; not verified in a release).
 DEFAULT_BALANCE_STEPS = 50
 
 _IMAGE = re.compile(r"(?:; |image=)((?:vllm/|lmsysorg/|nvcr\.io)[^;]+)$")
@@ -73,8 +75,8 @@ class LaunchFact:
 
     Attributes:
         passed: Column -> value of the row.
-        expert_parallel: Expert parallelism by the benchmark's label.
-        data_parallel: Attention data parallelism by the benchmark's label.
+        expert_parallel: Whether the benchmark's label states expert parallelism.
+        data_parallel: Whether the benchmark's label states attention data parallelism.
     """
 
     passed: Mapping[str, str]
@@ -83,13 +85,13 @@ class LaunchFact:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Return flags, image and substitutes as one key: equal for equal servers."""
+        """Return flags, image and borrowed script as one key, equal for equal servers."""
         return tuple(self.passed[name] for name in (*FLAGS, "image", "drafts", "borrowed"))
 
 
 @dataclass(frozen=True)
 class Found:
-    """The flags that a measured row ran with, or the reason why they are unknown.
+    """Launch flags of a measured row, or the reason why they are unknown.
 
     Attributes:
         fact: Row of the table of flags; None if none fits.
@@ -104,7 +106,7 @@ class Found:
 
 @cache
 def launch_facts() -> Mapping[tuple[str, ...], tuple[LaunchFact, ...]]:
-    """Return the table by engine, model, GPU, label, lengths, GPUs and clients, as texts."""
+    """Return the table's rows by engine, model, GPU, label, lengths, GPUs and clients (texts)."""
     found: dict[tuple[str, ...], list[LaunchFact]] = {}
     for line in engine_rows("launch_facts.csv"):
         about = (line["engine"], line["model"], line["gpu"], line["precision"])
@@ -120,10 +122,10 @@ def launch_facts() -> Mapping[tuple[str, ...], tuple[LaunchFact, ...]]:
 def find(row: Row) -> Found:
     """Look up the flags of a measured row.
 
-    A row with a time ran the flags valid at that minute, a row with a day those valid on that day.
-    Of several sets the one counts whose own configuration changed then. vLLM's rows stored with
-    attention data parallelism may have run without it
-    (:func:`pinn.measurements.deployments.silicon.decode`), so that label is ignored there.
+    A row with a time has the flags that were valid at that minute, a row with a day those of that
+    day. If several sets of flags were valid, the one whose own configuration changed then is used.
+    Stored attention data parallelism of vLLM's rows is ignored, as they may have run without it
+    (:func:`pinn.measurements.deployments.silicon.decode`).
 
     Args:
         row: ``engine``, ``model`` (of the catalog), ``gpu``, ``precision`` (the label), lengths,
@@ -158,12 +160,13 @@ def find(row: Row) -> Found:
         if not facts:
             return Found(None, UNKNOWN, f"no configuration {what}")
     facts = tuple(fact for fact in facts if _started(fact, when)) or facts
-    # Configurations with and without speculation share images. A row that fits both ran without it,
-    # unless pinn.training.data.engine_deployments says otherwise.
+    # Configurations with and without speculative decoding share images. A row that fits both is
+    # assumed to have run without it, unless pinn.training.data.engine_deployments marks it.
     chosen = tuple(fact for fact in facts if not fact.passed["drafts"]) or facts
     first = chosen[0].passed
     if not when:
-        # All configurations of a point may have speculation in common, or nothing.
+        # Without a time, only speculative decoding is certain: all fitting configurations may use
+        # it.
         return Found(chosen[0] if first["drafts"] else None, UNKNOWN, "no time")
     confidence, reason = (KNOWN if image else LIKELY), ""
     if first["borrowed"]:
@@ -188,7 +191,7 @@ def _started(fact: LaunchFact, time: str) -> bool:
 
 
 def with_launch_facts(rows: pd.DataFrame, models: Mapping[str, str]) -> pd.DataFrame:
-    """Return decoded rows with the flags that really ran in place of their labels.
+    """Return decoded rows with the flags that the engines were launched with instead of labels.
 
     Args:
         rows: Rows for :func:`find`, with the file's names of models.
@@ -196,8 +199,8 @@ def with_launch_facts(rows: pd.DataFrame, models: Mapping[str, str]) -> pd.DataF
 
     Returns:
         The rows with ``tensor_parallel_size``, ``data_parallel_size``, ``enable_expert_parallel``
-        and ``engine_version`` as they ran, and the columns ``ADDED``, which are empty texts if
-        nothing was passed. Rows without known flags keep their labels.
+        and ``engine_version`` as launched, and the columns ``ADDED``, which are empty texts for
+        flags that were not passed. Rows without known flags keep their labels.
     """
     named = rows.assign(model=rows["model"].map(models).fillna(rows["model"]))
     ran = [_ran(find(row), row) for row in named.to_dict("records")]
@@ -206,7 +209,7 @@ def with_launch_facts(rows: pd.DataFrame, models: Mapping[str, str]) -> pd.DataF
 
 
 def _ran(found: Found, row: Row) -> dict[str, object]:
-    """Return a row's columns with its launch flags resolved."""
+    """Return a row's columns with its resolved launch flags."""
     changed: dict[str, object] = dict.fromkeys(ADDED, "")
     changed |= {"facts": found.confidence, "facts_reason": found.reason}
     layout = ("tensor_parallel_size", "data_parallel_size", "enable_expert_parallel")
@@ -231,10 +234,10 @@ def _ran(found: Found, row: Row) -> dict[str, object]:
 
 
 def _layout(passed: Mapping[str, str], row: Row) -> dict[str, object]:
-    """Return the GPUs of a replica's layers, the attention replicas, and whether experts are whole.
+    """Return tensor-parallel GPUs per replica, attention replicas, and whether experts are whole.
 
-    SGLang and TensorRT-LLM count all GPUs as tensor parallel ones; every configuration with expert
-    parallelism spreads experts over all.
+    SGLang and TensorRT-LLM count all GPUs as tensor-parallel. Every configuration with expert
+    parallelism distributes experts over all GPUs.
     """
     gpus = row["tensor_parallel_size"] * row["data_parallel_size"]
     tensor = int(passed["tensor_parallel_size"] or gpus)
@@ -251,8 +254,8 @@ def _layout(passed: Mapping[str, str], row: Row) -> dict[str, object]:
 def served_scheme(scheme: str, row: Row) -> str:
     """Return the number format that ran; mxfp4 may have 8-bit activations.
 
-    TensorRT-LLM's own expert kernels quantize activations to 8 bits on Blackwell; scripts select
-    them by ``moe_config.backend`` TRTLLM, only there.
+    TensorRT-LLM's own expert kernels quantize activations to 8 bits on Blackwell. Scripts select
+    these kernels by ``moe_config.backend`` TRTLLM, and only on Blackwell.
 
     >>> served_scheme("mxfp4", {"engine": "trtllm", "moe_backend": "TRTLLM", "environment": ""})
     'mxfp4_mxfp8'

@@ -1,4 +1,4 @@
-"""Deployment and load of a row of measurements."""
+"""Deployment and load of a measured row."""
 
 import re
 from collections.abc import Hashable, Mapping
@@ -19,13 +19,13 @@ from pinn.specs.model import GREEDY
 from pinn.specs.model_variants import with_precision
 from pinn.specs.serving import SGLANG, VLLM, ServingSpec
 
-# Deployment that a row of observations or serving runs measured.
+# Deployment behind a row of observations or serving runs.
 
 Row = Mapping[Hashable, Any] | pd.Series
-#: Names and values as a hashable key.
+#: Flags by name and value, as a hashable key.
 Flags = tuple[tuple[str, FlagValue], ...]
 
-#: Builds without a release, such as gpt-oss-dev, have the defaults of the table's default
+#: Pattern of a release. Builds without one, such as gpt-oss-dev, have the flag table's default
 #: release.
 RELEASE = re.compile(r"\d+\.\d+")
 
@@ -33,8 +33,8 @@ RELEASE = re.compile(r"\d+\.\d+")
 def observed_deployment(row: Row) -> Deployment:
     """Return the deployment of a row of ``observations.read_observations``.
 
-    An empty flag has the default of the row's release. The benchmark asks for temperature 0 (as
-    vLLM's own did when it was derived from that). Equal rows share one object.
+    An empty flag has the default of the row's release. The benchmark requests temperature 0, like
+    vLLM's benchmark, from which it was derived. Equal rows share one object.
 
     Raises:
         PinnError: If the model, the GPU, the precision or a flag is unknown, or flags are
@@ -48,7 +48,7 @@ def observed_deployment(row: Row) -> Deployment:
 
 
 def _layout(row: Row) -> dict[str, FlagValue]:
-    """Return the engine of a row and its parallel sizes, as flags of the engine."""
+    """Return the engine of a row and its parallel sizes, as engine flags."""
     engine, is_expert_parallel = str(row["engine"]), bool(row["enable_expert_parallel"])
     tp, dp = int(row["tensor_parallel_size"]), int(row["data_parallel_size"])
     if engine == VLLM:
@@ -64,7 +64,7 @@ def _layout(row: Row) -> dict[str, FlagValue]:
 
 
 def observed_deployments(rows: pd.DataFrame) -> dict[str, Deployment]:
-    """Return the deployments of observations by row id."""
+    """Return row id -> deployment of observations."""
     return {str(row["row_id"]): observed_deployment(row) for _, row in rows.iterrows()}
 
 
@@ -100,11 +100,10 @@ def _run(config: str, name: str, gpu: str, flags: Flags) -> Deployment:
 
 # Load of a row of measured deployments: the closed loop of its benchmark.
 #
-# Clients keep the stated number of requests in flight, all of them sent at once in the beginning.
-# Warm-up requests have ended by then and are dropped; with a prefix cache they leave one cached
-# prompt.
+# Clients keep the stated number of requests in flight and send the first ones all at once. Warm-up
+# requests have ended by then and are dropped. With a prefix cache they leave one cached prompt.
 
-#: Assumed share of memory of SGLang and TensorRT-LLM if it is unknown.
+#: Assumed memory share of SGLang and TensorRT-LLM if the flag is unknown.
 _ROOMY_SHARE = 0.97
 
 
@@ -117,9 +116,9 @@ class MeasuredDeployment:
         deployment: Deployment without the flags of ``LOAD_FLAGS``, so that rows that differ only in
             load share it.
         served: Deployment with all flags.
-        workload: Requests that its clients sent.
-        tpot_s: Measured mean time per output token after the first.
-        ttft_s: Measured mean time to first token.
+        workload: Requests that the clients sent.
+        tpot_s: Measured mean time per output token after the first, seconds.
+        ttft_s: Measured mean TTFT, seconds.
     """
 
     row_id: str
@@ -136,7 +135,7 @@ class MeasuredDeployment:
 
 
 def measured_deployments(observations: pd.DataFrame) -> list[MeasuredDeployment]:
-    """Return every row of observations, in order.
+    """Return each row of observations as a measured deployment, in order.
 
     Args:
         observations: Table of ``observations.read_observations``.
@@ -145,7 +144,7 @@ def measured_deployments(observations: pd.DataFrame) -> list[MeasuredDeployment]
 
 
 def measured_deployment(row: Row) -> MeasuredDeployment:
-    """Return one row of observations."""
+    """Return one row of observations as a measured deployment."""
     served = observed_deployment(row)
     if row["facts"] == UNKNOWN:
         served = replace(served, serving=_roomy(served.serving, row))
@@ -159,9 +158,9 @@ def measured_deployment(row: Row) -> MeasuredDeployment:
 
 
 def _roomy(serving: ServingSpec, row: Row) -> ServingSpec:
-    """Return flags with enough memory for the clients' requests, where flags are unknown.
+    """Return flags with enough memory for the clients' requests, if the flags are unknown.
 
-    Rows whose requests waited for memory are refused, so any sufficient values are right.
+    Rows whose requests waited for memory are filtered out, so any sufficient values are correct.
     """
     longest = int(row["prompt_tokens"]) + int(row["output_tokens"])
     share = serving.gpu_memory_utilization if serving.engine == VLLM else _ROOMY_SHARE

@@ -1,7 +1,7 @@
 """Canonical observations: one deployment under one load, with its measured latencies.
 
-A table is a Parquet file with a JSON manifest of the same name beside it. The manifest has the
-origin of the rows and the digest that reading checks.
+A table is a Parquet file with a JSON manifest in the same folder. The manifest has the origin of
+the rows and the digest that is checked on reading.
 """
 
 from collections.abc import Mapping
@@ -26,15 +26,15 @@ from pinn.specs.serving import ServingSpec
 
 _FLAGS = {flag.name: flag for flag in flags_of(ServingSpec)}
 
-#: Column -> kind: ``text``, ``flag``, ``count`` (a whole number of at least 1), ``from zero`` (at
+#: Column -> type: ``text``, ``flag``, ``count`` (a whole number of at least 1), ``from zero`` (at
 #: least 0), ``seconds`` (positive) or ``passed`` (a flag of ``ServingSpec`` as text, empty if not
-#: passed). ``columns.csv`` has their meanings.
+#: passed). ``columns.csv`` describes the columns.
 COLUMNS = {row["column"]: row["kind"] for row in read_rows(Path(__file__).with_name("columns.csv"))}
 _DTYPES: Mapping[str, Any] = {
     "text": "str", "passed": "str", "flag": "bool", "count": "int64", "from zero": "int64",
     "seconds": "float64",
 }  # fmt: skip
-#: Kind of number -> rule for its values.
+#: Numeric type of a column -> allowed values.
 _WANTED = {
     "count": "a whole number of at least 1",
     "from zero": "a whole number of at least 0",
@@ -62,18 +62,18 @@ class Manifest:
 
 
 def validate(rows: pd.DataFrame, what: str = "the observations") -> pd.DataFrame:
-    """Check a table against :data:`COLUMNS`.
+    """Return a table with exactly the columns :data:`COLUMNS`, after a check of its values.
 
     Args:
-        rows: Table to check; further columns are dropped.
-        what: Name of the table in errors.
+        rows: Table to check; additional columns are dropped.
+        what: Name of the table in error messages.
 
     Returns:
         The columns of the schema in its order, each with its dtype.
 
     Raises:
-        PinnError: If the table is empty, lacks a column, holds a value that its column forbids,
-            or names a row twice.
+        PinnError: If the table is empty, lacks a column, has a value that its column forbids, or
+            names a row twice.
     """
     missing = [name for name in COLUMNS if name not in rows.columns]
     if missing:
@@ -92,15 +92,15 @@ def validate(rows: pd.DataFrame, what: str = "the observations") -> pd.DataFrame
 
 
 def write_observations(rows: pd.DataFrame, path: Path, report: ReadReport) -> Manifest:
-    """Write a table and its manifest; a crash leaves the files that were there before.
+    """Write a table and its manifest; after a crash, the previous files are unchanged.
 
     Args:
         rows: Rows as :func:`validate` accepts them.
         path: Parquet file to write; the manifest is written to ``manifest_path(path)``.
-        report: Counts of the reader; its accepted rows must be these.
+        report: Counts of the reader; it must have accepted exactly these rows.
 
     Raises:
-        PinnError: If the rows are invalid or are not those that the report counts.
+        PinnError: If the rows are invalid or their number differs from the report's.
     """
     rows = validate(rows)
     if report.accepted != len(rows):
@@ -117,18 +117,18 @@ def read_observations(path: Path) -> pd.DataFrame:
     """Read a table that :func:`write_observations` wrote.
 
     Raises:
-        PinnError: If the table or its manifest is missing, was changed or cut off since, or does
-            not follow the schema.
+        PinnError: If the table or its manifest is missing, was changed or cut off, or does not
+            follow the schema.
     """
     manifest = read_manifest(path)
     if not path.is_file():
-        raise PinnError(f"no observations at {path}: write them first")
+        raise PinnError(f"no observations at {path}: write the table first")
     digest = file_sha256(path)
     if digest != manifest.table_sha256:
         raise PinnError(
             f"{path} is not the table that its manifest describes (sha256 "
-            f"{digest[:12]}..., expected {manifest.table_sha256[:12]}...): it was "
-            "changed or cut off: write it again"
+            f"{digest[:12]}..., expected {manifest.table_sha256[:12]}...), as it was "
+            "changed or cut off: write the table again"
         )
     try:
         rows = pd.read_parquet(path)
@@ -165,7 +165,7 @@ def manifest_path(path: Path) -> Path:
 
 
 def _checked(values: pd.Series, kind: str, what: str) -> pd.Series:
-    """Return the values with their column's dtype; an error names the first bad one."""
+    """Return a column's values with its dtype; an error names the first invalid value."""
     if values.isna().any():
         raise PinnError(f"{what} is missing in {int(values.isna().sum())} row(s)")
     if kind in _WANTED:

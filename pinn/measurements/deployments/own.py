@@ -1,4 +1,4 @@
-"""Measured deployments of the user: a CSV file with the columns of observations."""
+"""The user's own measured deployments: a CSV file with the columns of observations."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,8 +19,8 @@ REQUIRED = (
     "model", "gpu", "precision", "tensor_parallel_size", "concurrency", "prompt_tokens",
     "output_tokens", "ttft_s", "tpot_s",
 )  # fmt: skip
-#: Optional column -> default. Other missing columns are empty: flags that were not passed have
-#: the defaults of the engine's release.
+#: Optional column -> default. Other missing columns are empty: flags that were not passed have the
+#: defaults of the engine's release.
 OPTIONAL: Mapping[str, str] = {
     "data_parallel_size": "1",
     "enable_expert_parallel": "false",
@@ -30,18 +30,18 @@ OPTIONAL: Mapping[str, str] = {
     "engine_version": UNKNOWN_VERSION,
     "facts": KNOWN,
 }
-_REMEDY = "docs/training.md has the columns and an example"
+_REMEDY = "see docs/training.md for the columns and an example"
 
 
 def import_own(target: Path | str, source: Path | str) -> ReadReport:
     """Write the rows of a CSV file as observations.
 
     Args:
-        target: Parquet file to write, with its manifest beside it.
+        target: Parquet file to write; its manifest is written to the same folder.
         source: CSV file to read.
 
     Returns:
-        The counts of rows read, refused and accepted.
+        Counts of rows read, refused and accepted.
 
     Raises:
         PinnError: Under the conditions of :func:`read_own`.
@@ -55,11 +55,11 @@ def read_own(path: Path) -> tuple[pd.DataFrame, ReadReport]:
     """Read a CSV of measured deployments; every row is kept.
 
     Returns:
-        Observations with the columns of ``COLUMNS``; and the counts.
+        Observations with the columns of ``COLUMNS``; and the counts of rows.
 
     Raises:
-        PinnError: If the file is missing, lacks a column, has an unknown one or a value that its
-            column forbids.
+        PinnError: If the file is missing, lacks a column, or has an unknown column or a value that
+            its column forbids.
     """
     rows = read_frame(path, _REMEDY, dtype="str", keep_default_na=False)
     missing = [name for name in REQUIRED if name not in rows]

@@ -15,10 +15,10 @@ from pinn.measurements.deployments import launch_facts, observations
 from pinn.specs.serving import SGLANG, TRTLLM, VLLM
 from pinn.units import MILLISECOND
 
-# ``silicon_sample.csv`` holds closed-loop benchmark runs of public models on public GPUs. A row
-# is read as: the stated concurrency all the time, 10 x concurrency prompts all sent at the
-# start, prompt and output lengths uniform in [0.8, 1] x nominal, prefix cache off, mean TTFT and
-# TPOT. So the TTFT holds the burst at the start.
+# ``silicon_sample.csv`` has closed-loop benchmark runs of public models on public GPUs. A row is
+# interpreted as a run of 10 x concurrency prompts, with the stated concurrency from start to end,
+# prompt and output lengths uniform in [0.8, 1] x nominal, and prefix cache off. TTFT and TPOT are
+# means, so TTFT includes the burst at the start.
 
 _LENGTHS = ("prompt_tokens", "output_tokens")
 
@@ -27,21 +27,21 @@ PACKAGE = "aiconfigurator-core"
 _ENGINES = {VLLM: "vLLM", SGLANG: "SGLang", TRTLLM: "TensorRT-LLM"}
 
 
-#: Engine version of rows without one.
+#: Engine version in rows that state none.
 UNKNOWN_VERSION = "unknown"
 
 
-#: Rule of refusal: function that returns a mask of rows to drop.
+#: Filter: function that returns a mask of rows to drop.
 Rule = Callable[[pd.DataFrame], pd.Series]
-#: Reason in the read report -> rule, in the order of application.
+#: Reason in the read report -> filter, in the order of application.
 Filters = Mapping[str, Rule]
 
 #: Model in the file -> ``served``, its name in the model catalog (the benchmark serves Llama 3.3,
-#: with the shapes of 3.1), and the scheme of its checkpoint by label, if the label does not
-#: determine it: gpt-oss is MXFP4 under every label; MiniMax's and others' own checkpoints are
-#: block-scaled fp8. Whether Llama's fp8 had static scales is unknown: it keeps its label (LOG.md
-#: has both readings). The matrices of a scheme (Kimi's int4: only routed experts) are determined by
-#: ``with_precision``.
+#: with the shapes of 3.1), and label -> quantization scheme of its checkpoint, if the label is not
+#: the scheme. gpt-oss is MXFP4 under every label. MiniMax's and other vendors' own checkpoints are
+#: block-scaled fp8. Whether Llama's fp8 had static scales is unknown, so its label is used (LOG.md
+#: compares both assumptions). ``with_precision`` determines which matrices a scheme quantizes
+#: (Kimi's int4: only routed experts).
 _MODEL_FACTS = {
     row["model"]: row for row in read_rows(Path(__file__).with_name("silicon_models.csv"))
 }
@@ -67,14 +67,14 @@ def read_sample(
     decoded: Callable[[pd.DataFrame], pd.DataFrame],
     finished: Callable[[pd.DataFrame], pd.DataFrame],
 ) -> tuple[pd.DataFrame, ReadReport]:
-    """Read the aggregated (not disaggregated) deployments of engines.
+    """Read the aggregated (not disaggregated) deployments of some engines.
 
     Args:
-        path: ``silicon_sample.csv``; None for the installed package's.
+        path: ``silicon_sample.csv``; None for the installed package's file.
         engines: Names of engines in the file.
         filters: Filters that drop rows, in order.
         decoded: Function that decodes raw rows.
-        finished: Function that makes observations of the remaining rows.
+        finished: Function that converts the remaining rows to observations.
 
     Returns:
         The observations, and the counts of rows read and refused.
@@ -97,7 +97,7 @@ def read_sample(
 
 
 def sample_file(path: Path | None) -> tuple[Path, str]:
-    """Return the file, by default the installed package's, and its package with release."""
+    """Return the file, by default the installed package's, and the package's name with release."""
     if path is not None:
         return path, ""
     version = f"{PACKAGE} {importlib.metadata.version(PACKAGE)}"
@@ -107,18 +107,18 @@ def sample_file(path: Path | None) -> tuple[Path, str]:
 def decode(raw: pd.DataFrame) -> pd.DataFrame:
     """Return decoded raw rows; names of models and precisions stay those of the file.
 
-    ``tp_size`` is the tensor-parallel size. Rows stored with ``attention_dp_size`` N > 1 are an
-    artefact of the export: they ran TP = EP = N with one attention replica (twins stored as TP = EP
-    = N agree with them within 1 %), so their batch is the whole concurrency, which is read from the
-    text of ``silicon_data_source``. Labels of expert parallelism differ from what some scripts
-    passed, and some of these rows did run data-parallel:
+    ``tp_size`` is the tensor-parallel size. A stored ``attention_dp_size`` N > 1 is an artefact of
+    the export: these rows ran TP = EP = N with one attention replica (rows stored as TP = EP = N
+    agree with them within 1 %). Their batch is therefore the whole concurrency, which is read from
+    the text of ``silicon_data_source``. Some rows did run data-parallel, and some labels of expert
+    parallelism differ from the launch scripts. For these rows see
     :mod:`pinn.measurements.deployments.launch_facts`.
 
     Args:
         raw: Rows of the file with its column names.
 
     Returns:
-        Rows with the columns that the filters read, latencies in seconds.
+        Rows with the columns that the filters use, latencies in seconds.
     """
     rows = raw[list(_RAW_NAMES)].rename(columns=_RAW_NAMES)
     source = rows["source"].str
@@ -135,17 +135,17 @@ def decode(raw: pd.DataFrame) -> pd.DataFrame:
 def decode_engines(raw: pd.DataFrame) -> pd.DataFrame:
     """Return rows with their real parallel layout and one name for DeepSeek-R1.
 
-    The dump of 2026-04-06 and the database dump store products where experts are spread: expert
-    tensor and expert parallel size are both N, with ``tp_size`` N x N for tensor parallelism over N
-    GPUs, or with ``tp_size`` 1 and ``attention_dp_size`` N x N for attention data parallelism over
-    N. Both have expert parallelism over N GPUs. Other dumps store N itself. The database dump calls
-    DeepSeek-R1 "V3" (same rows, same shapes).
+    The dump of 2026-04-06 and the database dump store products for rows with expert parallelism
+    over N GPUs: expert tensor and expert parallel size are both N. With tensor parallelism over N
+    GPUs, ``tp_size`` is N x N. With attention data parallelism over N GPUs, ``tp_size`` is 1 and
+    ``attention_dp_size`` is N x N. Other dumps store N itself. The database dump calls DeepSeek-R1
+    "V3" (same rows, same shapes).
 
     Args:
-        raw: Rows of the file, with its column names.
+        raw: Rows of the file with its column names.
 
     Returns:
-        Rows with the columns that the filters read, latencies in seconds.
+        Rows with the columns that the filters use, latencies in seconds.
     """
     rows = decode(raw)
     both = rows["stored_moe_tp_size"]
@@ -160,7 +160,7 @@ def decode_engines(raw: pd.DataFrame) -> pd.DataFrame:
 
 
 def canonical(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return decoded and filtered rows as they ran, under the catalog's names.
+    """Return decoded and filtered rows with their launch flags, under the catalog's names.
 
     Raises:
         PinnError: Under the conditions of :func:`named`.
@@ -170,7 +170,8 @@ def canonical(rows: pd.DataFrame) -> pd.DataFrame:
         launch_facts.served_scheme(row["precision"], row) for row in rows.to_dict("records")
     ]
     rows["series"] = [series_key(row) for _, row in rows.iterrows()]
-    # If a script's runs differ or are unknown, the smallest number is used, which all sent.
+    # If a script's runs differ or are unknown, the minimum is used: all runs sent at least as many
+    # prompts.
     sent = rows["prompts_per_client"].str.extract(r"(\d+)", expand=False)
     rows["prompts_per_client"] = sent.fillna(PROMPTS_PER_CONCURRENCY).astype("int64")
     rows["warmups_per_client"] = pd.to_numeric(rows["warmups_per_client"]).fillna(0).astype("int64")
@@ -185,7 +186,9 @@ def named(rows: pd.DataFrame) -> pd.DataFrame:
     """
     if rows["concurrency"].isna().any():
         first = rows.loc[rows["concurrency"].isna(), "row_id"].iloc[0]
-        raise PinnError(f"row {first}: its source states no silicon_concurrency=N")
+        raise PinnError(
+            f"row {first} has no silicon_concurrency=N in its source: give the package's own file"
+        )
     labels = zip(rows["model"], rows["precision"], strict=True)
     rows = rows.assign(
         model=rows["model"].map(catalog_name),
@@ -196,7 +199,7 @@ def named(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def series_key(row: pd.Series) -> str:
-    """Return a text that is equal for the rows of one latency curve over concurrency."""
+    """Return a key that is equal for all rows of one curve of latency over concurrency."""
     tp, dp = row["tensor_parallel_size"], row["data_parallel_size"]
     layout = f"tp{tp}|ep{tp * dp if row['enable_expert_parallel'] else 1}"
     lengths = f"{row['prompt_tokens']}x{row['output_tokens']}"
@@ -207,15 +210,15 @@ def series_key(row: pd.Series) -> str:
 
 
 def catalog_name(model: str) -> str:
-    """Return the name in the model catalog of a model of the file.
+    """Return the catalog's name of a model in the file.
 
     Raises:
         PinnError: If the file's model is unknown.
     """
     if model not in MODELS:
         raise PinnError(
-            f"silicon_sample.csv has the model {model!r}, known are {', '.join(MODELS)}: "
-            "add it to pinn/measurements/deployments/silicon_models.csv"
+            f"silicon_sample.csv has the model {model!r}, expected one of {', '.join(MODELS)}: "
+            "add the model to pinn/measurements/deployments/silicon_models.csv"
         )
     return MODELS[model]
 
@@ -237,29 +240,29 @@ def precision_scheme(model: str, label: str) -> str:
     scheme = facts.get(f"{label}_scheme") or LABEL_SCHEMES.get(label)
     if scheme is None:
         raise PinnError(
-            f"silicon_sample.csv has the precision {label!r} for {model}, known labels are "
+            f"silicon_sample.csv has the precision {label!r} for {model}, expected one of "
             f"{', '.join(LABEL_SCHEMES)}"
         )
     return scheme
 
 
 def read_csv(path: Path) -> pd.DataFrame:
-    """Return the file's rows, after a check of the columns that are read."""
+    """Read the file, and check that it has all used columns."""
     texts = {"backend_version": "str", "precision": "str"}
-    raw = read_frame(path, f"reinstall {PACKAGE}==0.12.0 or give its file", dtype=texts)
+    raw = read_frame(path, f"reinstall {PACKAGE}==0.12.0 or give the path of its file", dtype=texts)
     missing = [name for name in ("mode", *_RAW_NAMES) if name not in raw.columns]
     if missing:
-        remedy = f"give that of {PACKAGE} 0.12.0; for rows of your own: data=own, docs/training.md"
+        remedy = f"give the file of {PACKAGE} 0.12.0, or for own rows data=own (docs/training.md)"
         raise PinnError(f"{path} lacks the columns {', '.join(missing)}: {remedy}")
     return raw
 
 
 def apply_filters(rows: pd.DataFrame, filters: Filters) -> tuple[pd.DataFrame, dict[str, int]]:
-    """Return the rows that no rule drops, and counts of dropped rows.
+    """Return the rows that no filter drops, and counts of dropped rows.
 
     Args:
         rows: Decoded rows.
-        filters: Rules, applied in their order.
+        filters: Filters, applied in their order.
 
     Returns:
         The remaining rows in order, and the number of dropped rows by reason, in order.

@@ -1,4 +1,4 @@
-"""Batches to measure: a short list that always comes first, and a default order."""
+"""Batches to measure: a short list that is measured first, and a default order."""
 
 import re
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Wanted(NamedTuple):
-    """Batch to measure: equal decodes beside equal prompts.
+    """Batch to measure: equal decodes together with equal prompts.
 
     Attributes:
         decodes: Number of decodes.
@@ -23,19 +23,19 @@ class Wanted(NamedTuple):
     cached: int = 0
 
     def __str__(self) -> str:
-        """Return the batch as written on a command line."""
+        """Return the batch in the notation of the command line."""
         decodes = f"{self.decodes} decode @ {self.context}" if self.decodes else ""
         prompts = f"{self.prompts} prefill {self.tokens} @ {self.cached}" if self.prompts else ""
         return " + ".join(filter(None, (decodes, prompts)))
 
 
 class Limits(NamedTuple):
-    """Limits of the engine that bound the batches to measure.
+    """Limits of the engine that restrict the batches to measure.
 
     Attributes:
-        max_num_seqs: Most requests of a step.
-        budget: Most tokens of a step.
-        longest: Most tokens of a request, prompt plus output.
+        max_num_seqs: Maximum number of requests in a step.
+        budget: Maximum number of tokens in a step.
+        longest: Maximum number of tokens of a request, prompt plus output.
         cache: Size of the KV cache in tokens.
         block: Tokens of a block of the KV cache.
         shares: Whether prefix caching is on.
@@ -53,18 +53,18 @@ class Limits(NamedTuple):
     vocabulary: int = 32000
 
 
-#: Tokens that held decodes generate: at most, at least (for the most repeats of one batch), and
-#: as a share of the KV cache, so that a small cache also has room for batches.
+#: Tokens that held decodes generate: maximum, minimum (for the maximum repeats of one batch), and
+#: share of the KV cache, so that a small cache also has room for batches.
 HELD_OUTPUTS, LEAST_HELD, HELD_SHARE = 1024, 192, 1 / 56
 
-#: Decodes and contexts of the short list, and the prompt beside 32 decodes.
+#: Decodes and contexts of the short list, and the prompt tokens of its mixed step with 32 decodes.
 FIRST_DECODES, FIRST_CONTEXTS, FIRST_CHUNK = (1, 32, 256), (500, 4000), 512
 
 _PART = re.compile(r"(\d+) +(?:prefill +(\d+)|decode) *@ *(\d+)$")
 
 
 def read_batch(text: str) -> Wanted:
-    """Read ``N decode @ CONTEXT + M prefill TOKENS @ CACHED``, either part alone too."""
+    """Parse ``N decode @ CONTEXT + M prefill TOKENS @ CACHED``, or one of the two parts."""
     found = Wanted(0, 0)
     for part in text.split("+"):
         match = _PART.match(part.strip())
@@ -79,7 +79,7 @@ def read_batch(text: str) -> Wanted:
 
 
 def held_outputs(limits: Limits) -> int:
-    """Return the tokens that a held request generates."""
+    """Return the number of tokens that each held request generates."""
     share = max(LEAST_HELD, int(HELD_SHARE * limits.cache))
     return min(HELD_OUTPUTS, limits.longest // 4, share)
 
@@ -100,7 +100,7 @@ def fits(wanted: Wanted, limits: Limits) -> bool:
 def short_list(limits: Limits) -> list[Wanted]:
     """Return the first batches: decodes, prompts around the captured sizes, and a mixed step.
 
-    Decodes beyond what fits are cut to it, so that a small machine has them too.
+    Numbers of decodes are reduced to what fits, so that small machines measure them, too.
     """
     near, far = FIRST_CONTEXTS
     near = min(near, limits.longest // 4)
@@ -114,7 +114,7 @@ def short_list(limits: Limits) -> list[Wanted]:
 
 
 def own_order(limits: Limits) -> Iterator[Wanted]:
-    """Yield a default grid of batches: contexts in turn, coarse ones first."""
+    """Yield a default grid of batches: all contexts in turn, coarse numbers of decodes first."""
     decodes = [2**i for i in range(11) if 2**i <= limits.max_num_seqs]
     decodes = decodes[::2] + decodes[1::2]
     near = [c for c in (1000, 250, 2000, 8000, 16000, 30000) if c < limits.longest]
@@ -131,7 +131,7 @@ def own_order(limits: Limits) -> Iterator[Wanted]:
 
 
 def _most(decodes: int, context: int, limits: Limits) -> int:
-    """Return the number of decodes that fit, up to ``decodes``."""
+    """Return the number of decodes that fit, at most ``decodes``."""
     each = context + held_outputs(limits)
     return max(min(decodes, limits.max_num_seqs - 1, int(0.85 * limits.cache / each)), 1)
 

@@ -19,14 +19,14 @@ from pinn.measurements.program.table import (
     machine_facts,
 )
 
-#: Filled in by ``pinn measure --script``: arguments before those of the command line, and batches
-#: in order with their information gains.
+#: Values that ``pinn measure --script`` fills in: arguments put before those of the command line,
+#: and batches in order with their information gains.
 ARGUMENTS: list[str] = []
 DESIGN: list[tuple[str, float]] = []
 
 
 class _Asked:
-    """Whether SIGINT or SIGTERM has arrived."""
+    """Flag that is true after SIGINT or SIGTERM has arrived."""
 
     def __init__(self) -> None:
         self._asked = False
@@ -37,12 +37,12 @@ class _Asked:
         return self._asked
 
     def waits(self) -> None:
-        """Note further signals, to be checked after each step."""
+        """Only record further signals, which are then checked after each step."""
         for number in self._old:
             signal.signal(number, self._note)
 
     def interrupts(self) -> None:
-        """Let a signal interrupt at once, as while an engine starts."""
+        """Let a signal interrupt immediately, for example while an engine starts."""
         for number in self._old:
             signal.signal(number, signal.default_int_handler)
 
@@ -55,15 +55,15 @@ class _Asked:
         self._asked = True
 
 
-#: Function that starts an engine with flags of its command line.
+#: Function that starts an engine with the flags of its command line.
 Start = Callable[[list[str]], VllmEngine]
 
 
 def main(argv: list[str] | None = None, start: Start = VllmEngine) -> int:
-    """Measure and report the result; return 0 after a complete measurement.
+    """Measure steps and print the result; return 0 after a complete measurement.
 
     Args:
-        argv: Arguments; None for those of the process.
+        argv: Command-line arguments; None for those of the process.
         start: Function that starts an engine from its flags.
     """
     given, flags = _arguments([*ARGUMENTS, *(sys.argv[1:] if argv is None else argv)])
@@ -98,14 +98,14 @@ def _measure(given: argparse.Namespace, flags: list[str], start: Start, asked: _
         if given.serve:
             _serve(given, flags, asked)
         if asked():
-            raise MeasuringError("asked to stop: no steps were measured")
+            raise MeasuringError("stopped by a signal: no steps were measured")
         asked.interrupts()
         engine = start(["--model", given.model, *flags])
         asked.waits()
         table.describe({"start_s": time.time() - begun, **engine.facts})
         if engine.facts.get("engine_is_newer_than_known"):
             _say(f"vLLM {engine.facts['engine_version']} is newer than the tested "
-                "releases; everything that the measurement needs is there")  # fmt: skip
+                "releases, but has all functions that the measurement needs")  # fmt: skip
         session = Session(engine, 60.0 * given.minutes, asked)
         found = measure_all(session, _wanted(engine.limits), table, _say)
         table.describe({"measured_s": 60.0 * given.minutes - session.left, **found._asdict()})
@@ -120,14 +120,14 @@ def _measure(given: argparse.Namespace, flags: list[str], start: Start, asked: _
 def _wanted(limits: Limits) -> Iterable[Wanted]:
     """Return the short list, then the design if there is one, then the default order.
 
-    Parts of a design may not fit an engine with a smaller KV cache than predicted.
+    Some batches of a design may not fit if the KV cache is smaller than predicted.
     """
     design = [read_batch(text) for text, _ in DESIGN]
     return dict.fromkeys([*short_list(limits), *design, *own_order(limits)])
 
 
 def _serve(given: argparse.Namespace, flags: list[str], asked: _Asked) -> None:
-    """Run the server measurement first, since this process's engine may not free the card."""
+    """Measure the server first, since this process's engine may not free the GPU's memory later."""
     third = 20.0 * given.minutes
     try:
         files = serve_and_load(given.model, flags, given.out, third, _say, given.port, VLLM, asked)
@@ -142,7 +142,7 @@ def _report(found: Outcome, out: str) -> int:
         f"precise to 1 %; {found.steps} steps, {found.cold} warm-up steps dropped")  # fmt: skip
     if found.steps and found.stalls > STALLED * found.steps:
         _say(f"the CPU delays steps: {found.stalls} of {found.steps} steps took more "
-            f"than {FAR:g} times their median, at worst {found.worst:.1f} times")  # fmt: skip
+            f"than {FAR:g} times their median, up to {found.worst:.1f} times")  # fmt: skip
     if not found.steps:
         return _fail("nothing was measured")
     _say(f"wrote {os.path.join(out, STEPS_FILE)}; next: pinn calibrate --steps {out}")
@@ -152,7 +152,7 @@ def _report(found: Outcome, out: str) -> int:
 def _arguments(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(
         description="Measure whole steps of an engine on this machine.",
-        epilog="All other flags are passed to the engine, as by 'vllm serve'.",
+        epilog="All other flags are passed to the engine, as flags of 'vllm serve'.",
         allow_abbrev=False,
     )
     parser.add_argument(

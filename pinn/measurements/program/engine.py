@@ -1,9 +1,9 @@
-"""vLLM in this process: submits batches and times the engine's own steps.
+"""vLLM engine in this process, to which batches are submitted and whose own steps are timed.
 
-A step is one pass of the engine core's loop: schedule, run, take in the result. Its time ends with
-the turn of the loop that received its result. It begins with the turn that scheduled it, or at the
-end of the previous step, whichever is later. Under asynchronous scheduling steps follow each other
-without a gap.
+A step is one pass of the engine core's loop: schedule, run, process the result. Its time ends with
+the loop iteration that received its result. It begins with the iteration that scheduled it, or at
+the end of the previous step, whichever is later. Under asynchronous scheduling steps follow each
+other without a gap.
 
 Sources, vLLM 0.15.0 to 0.33.0: vllm/v1/engine/core.py: EngineCore.step, step_with_batch_queue and
 log_error_detail (entered right before the wait that the iteration log times), and
@@ -18,10 +18,11 @@ from typing import Any
 from pinn.measurements.program.batches import Limits
 from pinn.measurements.program.table import MeasuringError, Step
 
-#: Releases whose source was read. A newer one is tried if its engine has the needed methods.
+#: Oldest and newest release whose source was read. A newer release is tried if its engine has the
+#: needed methods.
 OLDEST, NEWEST = (0, 15), (0, 33)
 
-#: Words of an engine's error -> remedy.
+#: Part of an engine's error message -> remedy.
 _REMEDIES = {
     "out of memory": "the model does not fit: use more GPUs (-tp), fewer bits, or a smaller model",
     "No available memory for the cache": "there is no room for a KV cache: use more GPUs "
@@ -33,7 +34,7 @@ _REMEDIES = {
 
 
 class VllmEngine:
-    """An engine whose loop this program turns step by step.
+    """vLLM engine whose loop this program runs step by step.
 
     Attributes:
         limits: Limits of the engine.
@@ -56,11 +57,13 @@ class VllmEngine:
             from vllm.v1.engine.llm_engine import LLMEngine
         except ImportError as error:
             raise MeasuringError(
-                f"vLLM {release} cannot be measured, because a part is missing: {error}"
+                f"vLLM {release} cannot be measured, because an import failed ({error}): use "
+                f"vLLM {_dotted(OLDEST)} to {_dotted(NEWEST)}"
             ) from error
         given = EngineArgs.add_cli_args(FlexibleArgumentParser()).parse_args(arguments)
         try:
-            # Both limits have the defaults of the server, which differ in other contexts.
+            # The usage context sets the server's defaults of both limits, which differ in other
+            # contexts.
             engine = LLMEngine.from_engine_args(
                 EngineArgs.from_cli_args(given), usage_context=UsageContext.OPENAI_API_SERVER
             )
@@ -72,8 +75,8 @@ class VllmEngine:
         for name in ("step_fn", "post_step", "scheduler", "log_error_detail"):
             if not hasattr(self._core, name):
                 raise MeasuringError(
-                    f"vLLM {release} has no EngineCore.{name} in this process: its steps cannot be "
-                    f"timed; known are {_dotted(OLDEST)} to {_dotted(NEWEST)}"
+                    f"vLLM {release} has no EngineCore.{name} in this process, so its steps cannot "
+                    f"be timed: use vLLM {_dotted(OLDEST)} to {_dotted(NEWEST)}"
                 )
         self._check(engine.vllm_config)
         layout = getattr(core.scheduler, "kv_cache_config", None)
@@ -89,11 +92,11 @@ class VllmEngine:
 
     @staticmethod
     def clock() -> float:
-        """Return seconds of a monotonic clock."""
+        """Return the seconds of a monotonic clock."""
         return time.perf_counter()
 
     def submit(self, prompt: list[int], outputs: int) -> str:
-        """Add a request of token ids that generates a fixed number of tokens; return its name."""
+        """Add a request of token ids with a fixed number of output tokens, and return its name."""
         name = f"measured-{self._submitted}"
         self._submitted += 1
         self._ids.append(name)
@@ -103,7 +106,7 @@ class VllmEngine:
         return name
 
     def step(self) -> list[Step]:
-        """Turn the loop once and return finished steps; none while a queue fills."""
+        """Run one iteration of the loop and return finished steps; none while a queue fills."""
         begin = self._begin = time.perf_counter()
         _, executed = self._core.step_fn()
         self._core.post_step(executed)
@@ -118,7 +121,7 @@ class VllmEngine:
         return found
 
     def drop(self, names: list[str] | None = None) -> None:
-        """Abort requests by name, or all, and let running steps end."""
+        """Abort the named requests, or all requests, and let running steps end."""
         going = self._ids if names is None else names
         if going:
             self._engine.abort_request(going)
@@ -137,14 +140,14 @@ class VllmEngine:
             self._engine.engine_core.shutdown()
 
     def _watch(self) -> None:
-        """Record the times when a step is scheduled, awaited and taken in."""
+        """Record the times at which a step is scheduled, awaited and processed."""
         scheduler = self._core.scheduler
         schedule, update = scheduler.schedule, scheduler.update_from_output
         detail = self._core.log_error_detail
 
         def schedule_noted(*given: object, **named: object) -> object:
             output = schedule(*given, **named)
-            # kept alive, so that ids stay unique
+            # The output is kept alive, so that its id stays unique.
             self._scheduled[id(output)] = (self._begin, output)
             return output
 
@@ -163,12 +166,12 @@ class VllmEngine:
     def _check(config: Any) -> None:
         if getattr(config, "speculative_config", None) is not None:
             raise MeasuringError(
-                "steps with speculative decoding cannot be measured: leave --speculative-config out"
+                "steps with speculative decoding cannot be measured: remove --speculative-config"
             )
         if config.parallel_config.data_parallel_size > 1:
             raise MeasuringError(
-                "data-parallel ranks wait for each other: measure one rank, "
-                "without --data-parallel-size"
+                "got --data-parallel-size above 1, but ranks wait for each other: measure one "
+                "rank, without --data-parallel-size"
             )
 
 
@@ -187,8 +190,8 @@ def _release() -> str:
         ) from error
     release = str(getattr(vllm, "__version__", "unknown"))
     if (_numbers(release) or OLDEST) < OLDEST:
-        first = f"{_dotted(OLDEST)}, the first whose steps are known here"
-        raise MeasuringError(f"vLLM {release} is older than {first}")
+        first = f"{_dotted(OLDEST)}, the oldest release that can be measured"
+        raise MeasuringError(f"vLLM {release} is older than {first}: install a newer one")
     return release
 
 
@@ -229,9 +232,9 @@ def _facts(config: Any, release: str, limits: Limits) -> dict[str, object]:
 
 
 def _step(output: Any, start: float, latency: float, logged: float) -> Step:
-    """Count a step's requests as the engine's iteration log does.
+    """Return a finished step, with requests counted as in the engine's iteration log.
 
-    A request is a prompt until it has its first token (vllm/v1/utils.py:
+    A request counts as a prompt until it has its first token (vllm/v1/utils.py:
     compute_iteration_details).
     """
     tokens = output.num_scheduled_tokens

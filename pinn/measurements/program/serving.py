@@ -1,4 +1,4 @@
-"""Measurement of the engine's server with its load generator: front end, client and queue."""
+"""Measurement of the engine's server with vLLM's load generator: front end, client and queue."""
 
 import json
 import os
@@ -15,19 +15,19 @@ from typing import Any
 
 from pinn.measurements.program.table import MeasuringError
 
-#: Clients of the two closed loops, limited by the KV cache, and requests of each client; and rate
-#: of the open loop relative to the larger loop's throughput.
+#: Clients of the two closed loops (reduced to what the KV cache holds) -> requests of each loop;
+#: requests of the open loop; and its rate relative to the larger loop's throughput.
 CLOSED, OPEN_REQUESTS, OPEN_SHARE = {4: 24, 32: 96}, 60, 0.6
 
-#: Tokens of prompts and outputs, if the model's context has room for four times as many.
+#: Tokens of prompts and outputs, reduced if the model's context is below four times their sum.
 PROMPT, OUTPUT = 1000, 200
 
-#: Longest start of a server, and longest first load, in seconds.
+#: Maximum duration of a server's start, and of the first load, in seconds.
 _START = 900.0
 
 _ADDRESS, _FOLDER, _LOG, _COLD = "127.0.0.1", "serving", "server.log", "cold.json"
 
-#: Command of vLLM if it is not in the path.
+#: Command of vLLM, which need not be in the path.
 VLLM = (sys.executable, "-m", "vllm.entrypoints.cli.main")
 
 Say = Callable[[str], None]
@@ -47,10 +47,10 @@ def serve_and_load(
     """Start a server, send loads, and return the load generator's files.
 
     Args:
-        model: Model name or folder, as ``vllm serve`` takes it.
+        model: Model name or folder, as for ``vllm serve``.
         arguments: The server's other flags.
         out: Folder of the measurement.
-        seconds: Most seconds of the three loads together.
+        seconds: Maximum duration of the three loads together, in seconds.
         say: Function that prints progress.
         port: Port on the loopback address; 0 for a free one.
         program: Command of vLLM.
@@ -91,7 +91,8 @@ def _loads(
     prompt, output = min(PROMPT, longest // 4), min(OUTPUT, longest // 8)
     most = _held(_text(address + "/metrics"), prompt + output)
     files: list[str] = []
-    # One-time work such as compilation is not part of a load, nor of its time.
+    # The first load absorbs one-time work such as compilation, so that no measured load includes
+    # it.
     throughput, end = 1.0, time.monotonic() + _START
     closed = {min(n, most): count for n, count in CLOSED.items()}
     loads = [(_COLD, 4, 8), *((f"closed_{n}.json", n, count) for n, count in closed.items())]
@@ -131,7 +132,7 @@ def _run(command: list[str], path: str, end: float, is_asked: IsAsked) -> str:
                 with suppress(subprocess.TimeoutExpired):
                     client.wait(0.5)
             if client.poll() is None:
-                return "not finished within its time limit, skipped"
+                return "skipped, as the load did not finish within its time limit"
         finally:
             client.kill()
             client.wait()
@@ -143,7 +144,7 @@ def _run(command: list[str], path: str, end: float, is_asked: IsAsked) -> str:
 
 
 def _free_port(port: int) -> int:
-    """Return the port, or a free one.
+    """Return the given port, or a free one for 0.
 
     Raises:
         MeasuringError: If the port is taken.
@@ -175,7 +176,7 @@ def _wait(server: Any, address: str, log: str, is_asked: IsAsked) -> None:
 
 
 def _held(page: str, tokens: int) -> int:
-    """Return how many requests of a length the KV cache of a metrics page holds; at least one."""
+    """Return the number of requests of a length that fit in a server's KV cache, at least one."""
     info = next((line for line in page.splitlines() if "cache_config_info{" in line), "")
     sizes = [re.search(rf'\b{name}="(\d+)"', info) for name in ("num_gpu_blocks", "block_size")]
     if not all(sizes):

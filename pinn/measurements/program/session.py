@@ -12,44 +12,45 @@ from typing import Any, NamedTuple
 from pinn.measurements.program.batches import Wanted, fits, held_outputs
 from pinn.measurements.program.table import MeasuringError, Step, Table
 
-#: Relative standard error at which a median is known, fewest and most repeats of a step, and
-#: largest share of the time for repeats of one batch.
+#: Relative standard error at which a median counts as known, minimum and maximum repeats of a
+#: step, and maximum share of the time for repeats of one batch.
 KNOWN, LEAST, MOST, MOST_SHARE = 0.01, 8, 128, 1 / 64
 
-#: Number of first steps of a batch that are cold: kernels are chosen and buffers grow.
+#: Number of first steps of a batch that are dropped as warm-up: kernels are chosen and buffers
+#: grow.
 COLD = 2
 
-#: Multiple of the median from which on a step is cold or stalled by the host; and share of steps
+#: Multiple of the median above which a step is warm-up or stalled by the host; and share of steps
 #: above which stalls are reported.
 FAR, STALLED = 3.0, 0.02
 
-#: Largest relative difference of the context of held decodes from the wanted one.
+#: Maximum relative difference between the context of held decodes and the wanted context.
 _NEAR = 0.1
 
-#: Largest share of the remaining time for building one batch.
+#: Maximum share of the remaining time for building one batch.
 _SETUP_SHARE = 0.25
 
-#: First token id of made-up prompts: lower ones are special in most vocabularies.
+#: Range of token ids in synthetic prompts; lower ids are special tokens in most vocabularies.
 _LOWEST_ID, _HIGHEST_ID = 100, 20000
 
-#: Number of ids that are drawn once, since drawing them for each prompt takes seconds.
+#: Number of random ids that are drawn once, since drawing them for each prompt takes seconds.
 _POOL = 2**15
 
 
 class StopError(Exception):
-    """The time is over, or the user asked to stop."""
+    """End of a session: the time is over, or the user asked to stop."""
 
 
 class Outcome(NamedTuple):
-    """Counts and duration of a measurement.
+    """Counts and result of a measurement.
 
     Attributes:
         batches: Number of batches with measured steps.
         known: Number of batches whose median is known.
-        cold: Number of steps that were dropped as cold.
+        cold: Number of steps that were dropped as warm-up.
         steps: Number of measured steps of wanted batches.
-        stalls: Number of these beyond ``FAR`` times their median.
-        worst: Longest step relative to its median.
+        stalls: Number of measured steps above ``FAR`` times their median.
+        worst: Maximum ratio of a step to its median.
         ended: Reason for the end.
     """
 
@@ -63,10 +64,10 @@ class Outcome(NamedTuple):
 
 
 def relative_error(values: list[float]) -> float:
-    """Return a median's standard error relative to it, from the median absolute deviation.
+    """Return a median's relative standard error, from the median absolute deviation.
 
-    1.4826 converts the deviation into the standard deviation of normal noise. 1.2533, the root of
-    pi / 2, is the ratio of the standard errors of median and mean.
+    The factor 1.4826 converts the deviation into the standard deviation of normal noise. The factor
+    1.2533, the root of pi / 2, is the ratio of the standard errors of median and mean.
     """
     centre = median(values)
     away = median(abs(v - centre) for v in values)
@@ -74,7 +75,7 @@ def relative_error(values: list[float]) -> float:
 
 
 class Session:
-    """A measuring session of one engine, and the requests that it holds.
+    """Measuring session of one engine, with the requests that it holds.
 
     Attributes:
         engine: Engine to measure.
@@ -89,7 +90,7 @@ class Session:
 
         Args:
             engine: Engine to measure.
-            seconds: Most seconds of the session.
+            seconds: Maximum duration of the session, in seconds.
             is_asked: Function that returns whether to stop.
         """
         self.engine, self.limits, self._is_asked = engine, engine.limits, is_asked
@@ -104,14 +105,14 @@ class Session:
 
     @property
     def left(self) -> float:
-        """Return the seconds that are left."""
+        """Return the remaining seconds of the session."""
         return self._end - self.engine.clock()
 
     def measure(self, wanted: Wanted) -> tuple[list[tuple[Step, bool]], bool]:
-        """Return a batch's steps, each with whether it is cold, and whether the median is known.
+        """Return a batch's steps, each with whether it is warm-up, and whether the median is known.
 
-        Steps that build up the batch are dropped. ``self.rows`` has the steps so far if the time
-        ends or the engine fails.
+        Steps that build up the batch are dropped. If the time ends or the engine fails,
+        ``self.rows`` has the steps so far.
 
         Raises:
             StopError: If the time is over or the user asked to stop.
@@ -148,7 +149,7 @@ class Session:
         return self.rows, False
 
     def can_make(self, wanted: Wanted) -> bool:
-        """Return whether a batch fits, and can be built in time."""
+        """Return whether a batch fits, and can be built in the remaining time."""
         if not fits(wanted, self.limits):
             return False
         kept = len(self._held) if self._keeps(wanted) else 0
@@ -157,7 +158,7 @@ class Session:
         return seconds <= _SETUP_SHARE * self.left
 
     def _keeps(self, wanted: Wanted) -> bool:
-        """Return whether all held decodes belong to a batch."""
+        """Return whether all held decodes can be used for a batch."""
         near = abs(self._context - wanted.context) <= max(_NEAR * wanted.context, 64)
         return bool(self._held and wanted.decodes and near and self._left > MOST + COLD)
 
@@ -184,7 +185,7 @@ class Session:
             self._prefill_rate = more * wanted.context / spent
 
     def _run(self, until: Callable[[Step], object]) -> int:
-        """Turn the loop until a step is as wanted; return the number of steps."""
+        """Run the loop until a step satisfies ``until``; return the number of steps."""
         count = still = 0
         while True:
             found = self._turn()
@@ -212,7 +213,7 @@ class Session:
         self._held = []
 
     def _ids(self, count: int) -> list[int]:
-        """Return a prompt with a unique prefix: two ids of its own, then a stretch of a pool."""
+        """Return a prompt with a unique prefix: two unique ids, then a section of a shared pool."""
         begin = self._random.randrange(len(self._pool))
         repeats = 1 + (begin + count) // len(self._pool)
         stretch = (self._pool * repeats)[begin : begin + count]
@@ -220,7 +221,7 @@ class Session:
 
 
 def _is(step: Step, wanted: Wanted) -> bool:
-    """Return whether a step has a batch's composition; contexts grow while it repeats."""
+    """Return whether a step has a batch's composition; contexts grow while the step repeats."""
     decodes, _, prompts, tokens, cached = wanted
     together = (decodes, prompts, prompts * tokens, prompts * cached)
     return (step.decodes, step.prompts, step.tokens, step.cached) == together
@@ -231,7 +232,7 @@ def measure_all(
 ) -> Outcome:
     """Measure batches until the time is over; the table has all measured steps.
 
-    Errors of the engine or of the disk also end it; the outcome names them.
+    Errors of the engine or of the disk also end the measurement. The outcome names them.
     """
     batches = known = cold = steps = stalls = misses = 0
     worst, ended = 1.0, "all batches are measured"
@@ -247,10 +248,10 @@ def measure_all(
         except MeasuringError as error:
             misses += 1
             say(f"skipped {batch}: {error}")
-            with suppress(Exception):  # the next batch reports the error
+            with suppress(Exception):  # The next batch reports the error.
                 session.release()
             if misses >= 3:
-                stop = f"three batches could not be run: {error}"
+                stop = f"three batches in a row could not be run: {error}"
         except Exception as error:
             stop = f"the engine failed at {batch}: {type(error).__name__}: {error}"[:400]
         rows = session.rows

@@ -3,20 +3,20 @@
 =====================  ====  =============================================================
 column                 unit  meaning
 =====================  ====  =============================================================
-batch                        number of the wanted batch; equal batches of it share a median
+batch                        number of the wanted batch, whose steps have one median
 counter_id                   the step's number
 phase                        context, decode or mixed
 sum_prefill_tokens           new prompt tokens of the step
-num_prefill_requests         requests that they belong to
-sum_prefill_kv_tokens        tokens of those prompts that were in the cache already
-var_prefill_length           variance of the new tokens over these requests
-num_decode_requests          requests that generate
-sum_decode_kv_tokens         tokens in their caches before the step
-var_decode_kv_tokens         variance of these over the requests
-latency_ms             ms    the step: from its start, or the end of the one before, to its end
-engine_ms              ms    of it, what the engine logs as the iteration's elapsed time
+num_prefill_requests         requests in prefill
+sum_prefill_kv_tokens        cached tokens of the requests in prefill
+var_prefill_length           variance of new tokens over requests in prefill
+num_decode_requests          requests in decode
+sum_decode_kv_tokens         cached tokens of the requests in decode, before the step
+var_decode_kv_tokens         variance of cached tokens over requests in decode
+latency_ms             ms    time from start, or the previous step's end, to the step's end
+engine_ms              ms    part of latency_ms that the engine logs as elapsed time
 start_s                s     start since the first step
-is_cold                      1 for the first steps of a batch, which count for nothing
+is_cold                      1 for the first steps of a batch, which are ignored (warm-up)
 =====================  ====  =============================================================
 """
 
@@ -38,15 +38,15 @@ COLUMNS = (
 
 
 class MeasuringError(Exception):
-    """An error that the user can correct, with a remedy, in one line."""
+    """Error that the user can correct, with a remedy, in one line."""
 
 
 class Step(NamedTuple):
-    """A step of the engine.
+    """Measured step of the engine.
 
     Attributes:
-        start: Seconds on the engine's clock.
-        latency: Seconds of the step, as the table defines them.
+        start: Start in seconds on the engine's clock.
+        latency: Seconds of the step, the table's ``latency_ms``.
         engine: Part of these seconds that the engine logs as elapsed.
         prompts: Number of requests in prefill.
         tokens: New prompt tokens of all these requests.
@@ -72,13 +72,13 @@ class Step(NamedTuple):
 
 
 class Table:
-    """Folder that is written row by row, so that measured steps survive any error."""
+    """Output folder that is written row by row, so that measured steps survive any error."""
 
     def __init__(self, folder: str, facts: dict[str, object]) -> None:
         """Create the folder with header and facts.
 
         Raises:
-            FileExistsError: If the folder has steps already.
+            FileExistsError: If the folder already has steps.
         """
         os.makedirs(folder, exist_ok=True)
         self.folder, self.facts, self.rows = folder, facts, 0
@@ -89,10 +89,10 @@ class Table:
         self.describe({})
 
     def write(self, batch: int, steps: Iterable[tuple[Step, bool]]) -> None:
-        """Append a batch's steps, each with whether it is cold, and flush them to disk.
+        """Append a batch's steps, each with whether it is warm-up, and flush them to disk.
 
         Raises:
-            OSError: If the disk is full; rows before it are kept.
+            OSError: If the disk is full; earlier rows are kept.
         """
         for step, cold in steps:
             if self._origin is None:
@@ -115,7 +115,7 @@ class Table:
         return ",".join(map(str, values)) + "\n"
 
     def describe(self, more: dict[str, object]) -> None:
-        """Rewrite the facts beside the steps, atomically."""
+        """Add facts to the metadata beside the steps, and rewrite it atomically."""
         self.facts.update(more)
         path = os.path.join(self.folder, FACTS_FILE)
         with open(path + ".tmp", "w", encoding="utf-8") as file:
@@ -124,23 +124,23 @@ class Table:
         os.replace(path + ".tmp", path)
 
     def close(self) -> None:
-        """Close the file, and remove a file without steps so that the folder can be reused."""
+        """Close the file of steps, and remove it if empty, so that the folder can be reused."""
         with suppress(OSError):
             self._file.close()
             if not self.rows:
                 os.remove(self._file.name)
 
 
-# Machine of the measurements: card, driver, host.
+# Facts about the measuring machine: GPUs, driver, host.
 
-#: Share of a card's memory above which another program makes it busy; a display uses less.
+#: Share of a GPU's memory above which it counts as in use; a display uses less.
 _IDLE_SHARE = 0.05
 
 _QUERY = "name,driver_version,memory.used,memory.total,clocks.max.sm,power.limit"
 
 
 def machine_facts() -> dict[str, object]:
-    """Return card, driver and host, as far as the machine reports them."""
+    """Return facts about GPUs, driver and host, as far as the machine reports them."""
     return {
         "cards": cards(),
         "host_cpu": _cpu_name(),
@@ -151,7 +151,7 @@ def machine_facts() -> dict[str, object]:
 
 
 def cards() -> list[dict[str, float | str]]:
-    """Return the NVIDIA cards of the machine; empty without a driver."""
+    """Return the machine's NVIDIA GPUs; empty without a driver."""
     found = []
     for line in _nvidia_smi(f"--query-gpu={_QUERY}").splitlines():
         values = [part.strip() for part in line.split(",")]
@@ -162,9 +162,9 @@ def cards() -> list[dict[str, float | str]]:
 
 
 def busy_card(found: list[dict[str, float | str]]) -> str:
-    """Return a description of a card that is in use; empty if all are free.
+    """Return a description of a GPU that is in use; empty if all are free.
 
-    If ``CUDA_VISIBLE_DEVICES`` has numbers, only these cards count.
+    If ``CUDA_VISIBLE_DEVICES`` has numbers, only these GPUs are checked.
     """
     shown = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     numbers = {int(part) for part in shown if part.strip().isdigit()}
@@ -173,7 +173,7 @@ def busy_card(found: list[dict[str, float | str]]) -> str:
             continue
         used, total = card.get("used_mib"), card.get("total_mib")
         if isinstance(used, float) and isinstance(total, float) and used > _IDLE_SHARE * total:
-            return f"card {number} ({card['name']}) has {used:.0f} of {total:.0f} MiB in use"
+            return f"GPU {number} ({card['name']}) has {used:.0f} of {total:.0f} MiB in use"
     return ""
 
 

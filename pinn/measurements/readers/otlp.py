@@ -1,7 +1,7 @@
-"""Layers of an OTLP-JSON line as types, each decoded separately.
+"""Types for the layers of an OTLP-JSON line, each decoded separately.
 
-A layer has the next one as raw bytes, so that a malformed span or event does not affect others.
-Every layer counts items read and refused.
+Each layer contains the next one as raw bytes, so that a malformed span or event does not affect
+others. Items read and refused are counted per layer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 
 from pinn.common.files import ReadReport
 
-#: Errors of decoding a line or a part of it.
+#: Errors raised by decoding a line or a part of a line.
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -25,33 +25,33 @@ _NULL, _EMPTY = msgspec.Raw(b"null"), msgspec.Raw(b"{}")
 
 
 class Export(msgspec.Struct, rename="camel"):
-    """One line of the file."""
+    """One line of the file: an export of spans."""
 
     resource_spans: _Raws
 
 
 class ResourceSpans(msgspec.Struct, rename="camel"):
-    """Spans of one server."""
+    """Spans of one server (OTLP resource)."""
 
     scope_spans: _Raws
     resource: msgspec.Raw = _EMPTY
 
 
 class ScopeSpans(msgspec.Struct):
-    """Spans of one library."""
+    """Spans of one library (OTLP scope)."""
 
     spans: _Raws
 
 
 class Attribute(msgspec.Struct, gc=False):
-    """``{"key": "step.id", "value": {"intValue": "42"}}``."""
+    """Attribute, such as ``{"key": "step.id", "value": {"intValue": "42"}}``."""
 
     key: str
     value: msgspec.Raw = _NULL
 
 
 class Span(msgspec.Struct, rename="camel"):
-    """A span without its events."""
+    """Span, decoded without its events."""
 
     name: str = ""
     span_id: str = ""
@@ -60,13 +60,13 @@ class Span(msgspec.Struct, rename="camel"):
 
 
 class SpanEvents(msgspec.Struct):
-    """The events of a span."""
+    """Events of a span, as raw bytes."""
 
     events: _Raws = []
 
 
 class Event(msgspec.Struct, rename="camel"):
-    """An event of a span."""
+    """Event of a span."""
 
     name: str = ""
     time_unix_nano: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
@@ -74,7 +74,7 @@ class Event(msgspec.Struct, rename="camel"):
 
 
 class Value(msgspec.Struct, gc=False, rename="camel"):
-    """A value of an attribute; integers are strings on the wire, plain numbers are accepted."""
+    """Value of an attribute; integers may be strings, as in OTLP-JSON, or plain numbers."""
 
     int_value: _Int64 | None = None
     double_value: float | None = None
@@ -101,7 +101,7 @@ _VALUE = msgspec.json.Decoder(Value, strict=False)
 
 
 def values_of(raws: Sequence[msgspec.Raw], kind: type) -> list[int | float | str | None]:
-    """Decode values of one attribute; None for a value of another type."""
+    """Decode the values of one attribute; values of another type become None."""
     try:
         found: Sequence[Value | None] = _VALUES.decode(b"[" + b",".join(map(bytes, raws)) + b"]")
     except DECODE_ERRORS:
@@ -116,23 +116,23 @@ def _value(raw: msgspec.Raw) -> Value | None:
         return None
 
 
-#: Levels that are counted separately: lines of the file, groups (resourceSpans and scopeSpans
-#: entries), spans, events of spans.
+#: Levels that are counted separately: lines of the file, groups (entries of resourceSpans and
+#: scopeSpans), spans, and events of spans.
 LEVELS = ("lines", "groups", "spans", "events")
 
-#: Most refusal reasons per level; further ones are counted together.
+#: Maximum number of refusal reasons per level; further reasons are counted together.
 MAX_REASONS = 200
 
 
 @dataclass
 class Counts:
-    """Counts of items read and refused by level; the others were accepted."""
+    """Counts of items read and refused by level; all other items read were accepted."""
 
     read: Counter[str] = field(default_factory=Counter)
     refused: dict[str, Counter[str]] = field(default_factory=lambda: {n: Counter() for n in LEVELS})
 
     def add(self, other: Counts) -> None:
-        """Add another part's counts to these."""
+        """Add the counts of another part of the file."""
         self.read.update(other.read)
         for level, reasons in other.refused.items():
             for reason, count in reasons.items():
@@ -140,7 +140,7 @@ class Counts:
                 self.refused[level][reason if known else "further reasons"] += count
 
     def reports(self, source: str, sha256: str) -> dict[str, ReadReport]:
-        """One report per level: lines, groups, spans, events."""
+        """Return level -> report, for lines, groups, spans and events."""
         reports = {}
         for level, reasons in self.refused.items():
             read, refused = self.read[level], dict(reasons.most_common())
@@ -149,7 +149,7 @@ class Counts:
         return reports
 
     def refuse(self, level: str, reason: str) -> None:
-        """Count an item that is refused."""
+        """Count one refused item under its level and reason."""
         self.refused[level][reason] += 1
 
 
@@ -169,7 +169,7 @@ class Layers:
 
         Args:
             line: Line with or without its line end.
-            is_cut: Whether it is the last line of a file and lacks its line end.
+            is_cut: Whether the line is the last one of a file and lacks its line end.
         """
         try:
             export = _decoder(Export).decode(line)
@@ -199,7 +199,7 @@ class Layers:
                 yield resource, self.decoded(Span, raw, "spans", "span"), below.events
 
     def decoded(self, layer: type[Layer], raw: msgspec.Raw, level: str, what: str) -> Layer | None:
-        """Decode one part; count a malformed one and return None."""
+        """Decode one part; count a malformed part as refused and return None."""
         try:
             return _decoder(layer).decode(raw)
         except DECODE_ERRORS as error:

@@ -22,29 +22,29 @@ from pinn.measurements.readers.otlp import (
 from pinn.measurements.readers.request_spans import numbers, strings
 from pinn.measurements.readers.wire import EventKind, Field
 
-#: Kind of value -> type of its column.
+#: Type of a value -> type of its column.
 ARROW_TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string()}
 _NUMPY_TYPES = {int: np.int64, float: np.float64}
 
-#: Columns before those of attributes; ``span`` and ``server`` count from 0 in a chunk.
+#: Columns that precede those of attributes; ``span`` and ``server`` count from 0 in a chunk.
 _EVENT_HEAD = (("span", int), ("server", int), ("wall_ns", int))
 _SPAN_HEAD = (("span", int), ("server", int), ("span_id", str), ("parent_id", str))
 
-#: Bounds above all plausible counts and clock values in nanoseconds.
+#: Upper bounds of plausible counts and of clock values in nanoseconds.
 _MAX_COUNT, _MAX_NS = 2**40, 2**62
 
 Head = tuple[int | str, ...]
 
 
 class Shape:
-    """Rows of one shape: with one name and the same attributes in the same order.
+    """Rows of events with one name and equal attributes in equal order.
 
     Servers nearly always write an event's attributes in one order, so rows are gathered by shape
     and decoded column by column. A shape that lacks a required attribute is refused as a whole.
 
     Attributes:
         kind: Event of the rows; without a table if it is unknown.
-        heads: Values of each row before those of its attributes.
+        heads: Values of each row that precede its attributes.
         values: Raw values of each row's attributes.
     """
 
@@ -52,7 +52,7 @@ class Shape:
         self.kind = kind
         self.heads, self.values = list[Head](), list[list[msgspec.Raw]]()
         self._refusal = "" if kind.table else f"unknown event {name[:60]!r}"
-        # Of two attributes with one name the later one is used.
+        # If two attributes have one name, the later one is used.
         places = {key: i for i, key in enumerate(keys) if key not in wire.ECHOES}
         self._fields: list[tuple[Field, str, int]] = []
         for field in kind.fields:
@@ -68,7 +68,7 @@ class Shape:
             self._refusal = f"{name} without a monotonic time"
 
     def batch(self, refused: Counter[str]) -> pa.RecordBatch | None:
-        """Return the rows as columns and count refusals; None if no row is left."""
+        """Return the rows as columns, and count refused rows; None if no row remains."""
         if self._refusal:
             refused[self._refusal] += len(self.heads)
             return None
@@ -107,7 +107,7 @@ class Shape:
         return pa.RecordBatch.from_arrays([columns[name] for name in ordered], ordered)
 
     def _extras(self, rows: list[int]) -> pa.Array:
-        """Return, per row, the attributes that have no column of their own, as JSON text."""
+        """Return the attributes without a column of their own, as JSON text per row."""
         if not self._extra:
             return pa.nulls(len(rows), pa.string())
         texts = (
@@ -144,7 +144,7 @@ class ChunkParser:
     """Parser of successive chunks of a file."""
 
     def parse(self, lines: list[bytes], last_is_cut: bool = False) -> ParsedChunk:
-        """Parse lines.
+        """Parse lines into raw tables.
 
         Args:
             lines: Lines with or without their line ends.
@@ -174,7 +174,7 @@ class ChunkParser:
         return ParsedChunk(dict(tables), self._spans, servers, self._counts)
 
     def _span(self, span: Span, server: int) -> int:
-        """Add a span; return its row's number, or -1 if it represents no request."""
+        """Add a span and return its row's number, or -1 if it is not the span of a request."""
         if span.name not in wire.REQUEST_SPANS:
             if not span.name.startswith(wire.STEP_SPAN_PREFIX):
                 self._counts.refuse("spans", f"unknown span {span.name[:60]!r}")
@@ -197,7 +197,7 @@ class ChunkParser:
 
 
 def _canonical(resource: bytes) -> str:
-    """Return a resource's attributes as JSON text with sorted names, as a key of the server."""
+    """Return a resource's attributes as JSON text with sorted names, the key of its server."""
     try:
         entries = msgspec.json.decode(resource)["attributes"]
         values = {e["key"]: next(iter(e["value"].values())) for e in entries}

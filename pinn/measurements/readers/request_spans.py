@@ -1,7 +1,8 @@
 """Rows of request spans: times and counts of each span's events.
 
-A span's events are always beside it. Each chunk of a file is therefore converted while it is read,
-and memory has rows of requests, not of events. Missing values are -1, NaN or the empty text.
+A span and its events are in the same line. Each chunk of a file is therefore converted while it is
+read, and only rows of requests are kept in memory, not events. Missing values are -1, NaN or the
+empty text.
 """
 
 from collections import Counter
@@ -15,11 +16,11 @@ from pinn.measurements.readers.wire import API_EVENTS
 from pinn.measurements.schemas import SCHEMAS
 from pinn.units import NANOSECOND
 
-# Arrow columns from buffers, since ``pa.array`` imports pandas on its first call.
+# Arrow columns are built from buffers, since ``pa.array`` imports pandas on its first call.
 
 
 def numbers(values: Shaped[np.ndarray, " rows"]) -> pa.Array:
-    """Return a column of numbers.
+    """Return an Arrow column of numbers.
 
     >>> numbers(np.array([1, 2])).to_pylist()
     [1, 2]
@@ -29,7 +30,7 @@ def numbers(values: Shaped[np.ndarray, " rows"]) -> pa.Array:
 
 
 def strings(texts: Sequence[str]) -> pa.Array:
-    """Return a column of texts.
+    """Return an Arrow column of texts.
 
     >>> strings(["a", "bc", "é"]).to_pylist()
     ['a', 'bc', 'é']
@@ -43,14 +44,14 @@ def strings(texts: Sequence[str]) -> pa.Array:
     return pa.StringArray.from_buffers(len(texts), pa.py_buffer(ends), pa.py_buffer(encoded))
 
 
-# Rows of requests.
+# Rows of requests, one per span.
 
 #: Upper bound of a host's clock in seconds.
 MAX_SECONDS = 2.0**32
 
 ENGINE, FRONT = "engine", "front"
 
-#: Events that happen once in an engine span -> name of their time.
+#: Events that occur once in an engine span -> name of their time.
 ENGINE_MOMENTS = {
     label: label.lower() for label in ("QUEUED", "SCHEDULED", "FIRST_TOKEN", "FINISHED")
 }
@@ -64,7 +65,7 @@ Names = Mapping[str, str]
 
 
 class _Events:
-    """Events of one label in order of time: their spans, times and columns."""
+    """Events of one label in order of time, with their spans, times and columns."""
 
     def __init__(self, batches: Batches, keep: str | None = None) -> None:
         self._batches = [b for b in batches if keep is None or label_of(b) == keep]
@@ -73,17 +74,17 @@ class _Events:
         self.time_s, self.span = time_s[self._order], self.integers("span")
 
     def integers(self, name: str) -> np.ndarray:
-        """Return a column of whole numbers; -1 if it is missing."""
+        """Return a column of whole numbers by name; all are -1 if the column is missing."""
         parts = [_integers(b, name) for b in self._batches]
         return np.concatenate([np.zeros(0, dtype=np.int64), *parts])[self._order]
 
     def texts(self, name: str) -> np.ndarray:
-        """Return a column of texts; None if it is missing."""
+        """Return a column of texts by name; None for a missing text."""
         texts = [text for b in self._batches for text in b.column(name).to_pylist()]
         return np.array(texts, dtype=object)[self._order]
 
     def where(self, chosen: np.ndarray) -> "_Events":
-        """Return the chosen events."""
+        """Return the events that a mask or an index array chooses."""
         part = object.__new__(_Events)
         part._batches, part._order = self._batches, self._order[chosen]
         part.time_s, part.span = self.time_s[chosen], self.span[chosen]
@@ -99,13 +100,13 @@ class _Events:
 def engine_rows(
     spans: Batches, journey: Batches, count: int, refused: Counter[str]
 ) -> pa.RecordBatch:
-    """Return the rows of the engine's spans.
+    """Return one row for each span of the engine.
 
     Args:
         spans: Raw spans of a chunk of the file.
         journey: Raw engine events of the chunk, each record batch with one label.
-        count: Number of request spans of both kinds in the chunk.
-        refused: Counter of repeated events in a span that should happen once.
+        count: Number of request spans in the chunk, of the engine and the API server together.
+        refused: Counter of repeated events in a span that should occur once.
     """
     events = {label: _Events(journey, label) for label in (*ENGINE_MOMENTS, "PREEMPTED")}
     scheduled, preempted = events["SCHEDULED"], events["PREEMPTED"]
@@ -141,7 +142,7 @@ def engine_rows(
 
 
 def front_rows(spans: Batches, api: Batches, count: int, refused: Counter[str]) -> pa.RecordBatch:
-    """Return the rows of the API server's spans; arguments as in :func:`engine_rows`."""
+    """Return one row for each span of the API server; arguments are as in :func:`engine_rows`."""
     events = {label: _Events(api, label) for label in FRONT_MOMENTS}
     columns, _ = _moments("api", FRONT_MOMENTS, events, count, refused)
     return _rows(spans, columns, SCHEMAS[FRONT])
@@ -150,7 +151,7 @@ def front_rows(spans: Batches, api: Batches, count: int, refused: Counter[str]) 
 def _moments(
     scope: str, names: Names, events: Mapping[str, _Events], count: int, refused: Counter[str]
 ) -> tuple[Columns, dict[str, np.ndarray]]:
-    """Return columns of event times, and the index of each span's earliest event by label."""
+    """Return columns of event times, and label -> index of each span's earliest event."""
     columns: Columns = {}
     at = {label: events[label].first(count) for label in names}
     for label, name in names.items():
@@ -185,12 +186,12 @@ def _lists(owner: np.ndarray, values: np.ndarray, count: int) -> pa.Array:
 
 
 def label_of(batch: pa.RecordBatch) -> str:
-    """Return the label that all rows of a record batch share."""
+    """Return the label that all rows of a record batch have."""
     return batch.column("label")[0].as_py()
 
 
 def _integers(batch: pa.RecordBatch, name: str) -> np.ndarray:
-    """Return a column; -1 if it is missing, which is alike for all rows of a shape."""
+    """Return a column of integers; -1 if it is missing, which holds for all rows of a shape."""
     column = batch.column(name)
     if column.null_count:
         return np.full(len(column), -1, dtype=np.int64)
@@ -198,7 +199,7 @@ def _integers(batch: pa.RecordBatch, name: str) -> np.ndarray:
 
 
 def _times(batch: pa.RecordBatch) -> np.ndarray:
-    """Return monotonic times in seconds; NaN for missing or impossible ones."""
+    """Return monotonic times in seconds; NaN for missing or impossible times."""
     if not batch.column("monotonic_ns").null_count:
         nanoseconds: np.ndarray = np.from_dlpack(batch.column("monotonic_ns"))
         return nanoseconds * NANOSECOND
@@ -207,7 +208,7 @@ def _times(batch: pa.RecordBatch) -> np.ndarray:
 
 
 def _pick(column: np.ndarray, index: np.ndarray, missing: float | None) -> np.ndarray:
-    """Return values at an index, ``missing`` where the index is negative."""
+    """Return values at an index, and ``missing`` for negative indices."""
     picked = np.full(len(index), missing, dtype=column.dtype)
     picked[index >= 0] = column[index[index >= 0]]
     return picked

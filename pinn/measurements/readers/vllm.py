@@ -1,4 +1,4 @@
-"""Reader of vLLM's traces: snapshots, journeys and steps."""
+"""Reader of vLLM's traces: snapshots, journeys of requests, and steps."""
 
 import mmap
 import os
@@ -27,15 +27,15 @@ from pinn.measurements.readers.parser import ARROW_TYPES, ChunkParser, ParsedChu
 from pinn.measurements.readers.wire import FIELDS, SNAPSHOTS, STEPS
 from pinn.measurements.schemas import SCHEMAS
 
-# Lines of a large file, in stretches of bytes that can be read independently.
+# Lines of a large file, in sections of bytes (stretches) that can be read independently.
 
-#: Bytes per stretch: enough to hide its fixed cost, and few enough for memory.
+#: Bytes per section: large enough to amortize its fixed cost, and small enough for memory.
 STRETCH_BYTES = 8 * 2**20
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Lines that begin in a stretch of a file.
+    """Lines that begin in a section (stretch) of a file.
 
     Attributes:
         lines: Lines with their line ends.
@@ -49,7 +49,7 @@ class Stretch:
 
 
 def stretches(size: int, length: int = STRETCH_BYTES) -> list[tuple[int, int]]:
-    """Return the (start, end) stretches of a file of a size.
+    """Return the byte ranges (start, end) into which a file of ``size`` bytes is divided.
 
     >>> stretches(5, 2)
     [(0, 2), (2, 4), (4, 5)]
@@ -60,11 +60,11 @@ def stretches(size: int, length: int = STRETCH_BYTES) -> list[tuple[int, int]]:
 def check_file(path: Path, remedy: str) -> None:
     """Check that a file has lines, before any of it is read.
 
-    A sparse file may appear to have terabytes; reading its zeros would take hours.
+    A sparse file may appear to have terabytes. Reading its zeros would take hours.
 
     Args:
         path: File to check.
-        remedy: Remedy for the error if there is no such file.
+        remedy: Remedy in the error message if there is no such file.
 
     Raises:
         PinnError: If the file is missing, or has a hole longer than the longest line.
@@ -73,18 +73,18 @@ def check_file(path: Path, remedy: str) -> None:
         raise PinnError(f"{path}: no such file: {remedy}")
     with path.open("rb") as file:
         size, data = os.fstat(file.fileno()).st_size, 0
-        # An empty file has nothing to seek.
+        # The loop is skipped for an empty file, in which seeking fails.
         while data < size and (hole := os.lseek(file.fileno(), data, os.SEEK_HOLE)) < size:
             try:
                 data = os.lseek(file.fileno(), hole, os.SEEK_DATA)
-            except OSError:  # only the hole follows
+            except OSError:  # The rest of the file is a hole.
                 data = size
             if data - hole > MOST_LINE_BYTES:
                 rest = f"tail -c +{data + 1}" if data < size else f"head -c {hole}"
                 raise PinnError(
                     f"{path}: {data - hole:,} bytes from byte {hole:,} on are "
-                    f"empty, and a line has at most {MOST_LINE_BYTES:,} bytes: "
-                    f"give the rest of the file, by '{rest}'"
+                    f"empty, but a line has at most {MOST_LINE_BYTES:,} bytes: "
+                    f"extract the rest of the file by '{rest}'"
                 )
 
 
@@ -109,7 +109,7 @@ def read_stretch(path: Path, start: int, end: int, max_line: int = MOST_LINE_BYT
 
 
 def _skip_line(file: BinaryIO, end: int) -> int:
-    """Skip the rest of a line, up to ``end``; return the bytes skipped."""
+    """Skip the rest of a line, at most to byte ``end``; return the number of skipped bytes."""
     skipped = 0
     while file.tell() < end and (piece := file.readline(2**20)):
         skipped += len(piece)
@@ -120,8 +120,8 @@ def _skip_line(file: BinaryIO, end: int) -> int:
 
 # Reader of traces.json, the OpenTelemetry file of an instrumented vLLM, into raw tables on disk.
 #
-# The file is streamed: stretches of it are parsed one after another or by several processes, and
-# the tables are spooled as Arrow files, so memory does not grow with the file.
+# The file is streamed: its sections are parsed one after another or by several processes, and the
+# tables are written to Arrow files, so memory does not grow with the file.
 
 
 def _event_schema(table: str) -> pa.Schema:
@@ -139,7 +139,7 @@ RAW_SCHEMAS = {
 }
 
 
-#: Most parsed stretches per process that wait for an earlier one, to limit memory.
+#: Maximum number of parsed sections per process that wait for an earlier one, to limit memory.
 MAX_PARTS = 8
 
 
@@ -151,10 +151,10 @@ class RawRun:
         source: Name of the file.
         sha256: Hash of the file's content.
         servers: Name, or resource attributes as JSON text, of each server, by number.
-        tables: Raw tables by name; those of a trace file are mapped from disk.
+        tables: Raw tables by name; tables of a trace file are memory-mapped from disk.
         reports: Counts read and refused; for a trace file separately for lines, groups, spans and
             events.
-        parse_s: Wall time of reading.
+        parse_s: Wall time of reading, seconds.
         maps: Memory maps of the tables on disk.
     """
 
@@ -167,7 +167,7 @@ class RawRun:
     maps: Sequence[mmap.mmap] = ()
 
     def release(self) -> None:
-        """Release memory of pages that were read; tables stay valid."""
+        """Release the memory of pages that were read; tables stay valid."""
         pa.default_memory_pool().release_unused()
         for pages in self.maps:
             pages.madvise(mmap.MADV_DONTNEED)
@@ -176,13 +176,13 @@ class RawRun:
 def read_vllm(
     path: Path, spool: Path, workers: int = 1, stretch_bytes: int = STRETCH_BYTES
 ) -> RawRun:
-    """Read a trace file.
+    """Read a trace file into raw tables on disk.
 
     Args:
         path: File with one OTLP-JSON export object per line.
         spool: Folder for the raw tables, which is created if needed.
         workers: Number of processes that parse, including this one.
-        stretch_bytes: Bytes a process reads at once.
+        stretch_bytes: Bytes that a process reads at once.
 
     Raises:
         PinnError: If there is no such file, or it is sparse.
@@ -213,7 +213,7 @@ def read_vllm(
 
 
 def _renumbered(batch: pa.RecordBatch, servers: pa.Array) -> pa.RecordBatch:
-    """Return a chunk's rows with the file's numbers of the servers."""
+    """Return a chunk's rows with server numbers that are valid in the whole file."""
     place = batch.schema.get_field_index("server")
     return batch.set_column(place, "server", servers.take(batch.column("server")))
 
@@ -226,15 +226,15 @@ def _mapped(path: Path) -> mmap.mmap:
 def parse_file(
     path: Path, workers: int = 1, stretch_bytes: int = STRETCH_BYTES
 ) -> Iterator[ParsedChunk]:
-    """Parse a file stretch by stretch, in order."""
+    """Parse a file section by section, and yield the results in order."""
     tasks = [(path, *s) for s in stretches(path.stat().st_size, stretch_bytes)]
     if workers == 1 or len(tasks) < 2:
         yield from (_parse_stretch(*task) for task in tasks)
         return
-    # This process starts to parse while the others start. They are spawned, not forked, since this
-    # one may run threads.
+    # This process parses while the others start. They are spawned, not forked, since this process
+    # may run threads.
     with ProcessPoolExecutor(workers - 1, get_context("spawn")) as pool:
-        parts: deque[Future[ParsedChunk]] = deque()  # in order of the file
+        parts: deque[Future[ParsedChunk]] = deque()  # Parts are in the order of the file.
         for task in tasks:
             if sum(not part.done() for part in parts) < 2 * (workers - 1):
                 part = pool.submit(_parse_stretch, *task)
@@ -259,7 +259,7 @@ def _parse_stretch(path: Path, start: int, end: int) -> ParsedChunk:
 
 
 def _gather_requests(chunk: ParsedChunk) -> None:
-    """Replace spans and events of a chunk by rows of requests."""
+    """Replace the spans and events of a chunk by rows of requests."""
     raw = (wire.SPANS, wire.JOURNEY, wire.API)
     spans, journey, api = (chunk.tables.pop(name, []) for name in raw)
     refused = chunk.counts.refused["events"]
@@ -272,23 +272,21 @@ def _gather_requests(chunk: ParsedChunk) -> None:
             chunk.tables[name] = [gather(of_label, events, chunk.spans, refused)]
 
 
-# Reader of step summaries in a table: a Parquet file with the wire's names.
+# Reader of step summaries in a table: a Parquet file with the names of trace attributes.
 
-#: Column that separates runs in one file; each is treated as a server.
+#: Column that distinguishes runs in one file; each run is treated as a server.
 RUN_COLUMN = "experiment_id"
 
 
 def read_steps(path: Path) -> RawRun:
-    """Read a table of step summaries.
+    """Read a table of step summaries; rows that lack a required value are refused.
 
     Args:
         path: Parquet with the columns of ``step.BATCH_SUMMARY`` under any of their names, and
             optionally ``experiment_id``.
 
-    Rows that lack a required value are refused.
-
     Raises:
-        PinnError: If the file is missing, is no Parquet, or lacks a column that steps need.
+        PinnError: If the file is missing, is no Parquet, or lacks a required column.
     """
     begin = time.perf_counter()
     if not path.is_file():
@@ -302,12 +300,12 @@ def read_steps(path: Path) -> RawRun:
         name = next((n for n in each_field.names if n in table.column_names), None)
         if name is None and each_field.required:
             held = ", ".join(table.column_names)
-            raise PinnError(f"{path} lacks the column {each_field.names[0]!r}: it has {held}")
+            raise PinnError(f"{path} lacks the column {each_field.names[0]!r}, got only {held}")
         wanted = RAW_SCHEMAS[STEPS].field(each_field.column).type
         try:
             column = pa.nulls(table.num_rows, wanted) if name is None else table[name].cast(wanted)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise PinnError(f"{path}: column {name!r} does not hold numbers: {error}") from error
+            raise PinnError(f"{path}: column {name!r} must have numbers: {error}") from error
         columns[each_field.column] = column
         if each_field.required:
             kept.refuse(f"step without {each_field.names[0]}", pc.is_null(column))

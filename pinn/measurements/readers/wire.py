@@ -1,9 +1,10 @@
-"""Names on the wire of an instrumented vLLM (0.15.1): events, attributes, columns.
+"""Names in the traces of an instrumented vLLM (0.15.1): events, attributes, columns.
 
-``wire.csv`` has the attributes: the raw table and column that each fills, the type of its value,
-whether an event without it is refused, and its spellings. Older writings use other spellings; each
-is an alias: underscores for dots (``prefill_done_tokens``), ``gen_ai.request_id``, and event names
-without their scope (``ARRIVED`` for ``api.ARRIVED``). A journey event needs one of its two clocks.
+``wire.csv`` has the attributes: the raw table and column that each one fills, the type of its
+value, whether an event without it is refused, and its spellings. Other spellings in older traces
+are aliases: underscores for dots (``prefill_done_tokens``), ``gen_ai.request_id``, and event names
+without their scope (``ARRIVED`` for ``api.ARRIVED``). A journey event needs at least one of its two
+clocks.
 """
 
 from collections.abc import Sequence
@@ -17,13 +18,13 @@ STEPS, SNAPSHOTS, JOURNEY, API, SPANS = "steps", "snapshots", "journey", "api", 
 
 @dataclass(frozen=True)
 class Field:
-    """An attribute of an event or span, and its raw column.
+    """Attribute of an event or span, and its raw column.
 
     Attributes:
         column: Name of the raw column, which includes the unit if there is one.
         kind: Type of the value: int, float or str.
-        names: Spellings on the wire, the current one first; the first present one is used.
-        required: Whether an event without it is refused.
+        names: Spellings in traces, the current one first; the first one present is used.
+        required: Whether an event without the attribute is refused.
     """
 
     column: str
@@ -34,7 +35,7 @@ class Field:
 
 @dataclass(frozen=True)
 class EventKind:
-    """An event of the wire, and the raw table of its rows; no table for an unknown event."""
+    """Event in a trace, and the raw table of its rows; an unknown event has no table."""
 
     table: str
     label: str
@@ -61,7 +62,7 @@ FIELDS = _read_fields()
 JOURNEY_EVENTS = ("QUEUED", "SCHEDULED", "FIRST_TOKEN", "PREEMPTED", "FINISHED")
 API_EVENTS = ("ARRIVED", "HANDOFF_TO_CORE", "FIRST_RESPONSE_FROM_CORE", "DEPARTED", "ABORTED")
 
-#: Event name on the wire, aliases included -> event.
+#: Event name in traces, aliases included -> event.
 EVENT_KINDS: dict[str, EventKind] = {
     name: EventKind(table, label)
     for table, prefix, labels in (
@@ -74,14 +75,14 @@ EVENT_KINDS: dict[str, EventKind] = {
     for name in (f"{prefix}.{label}", label)
 }
 
-#: Spans of a request: the engine's and its parent, the API server's.
+#: Names of a request's spans: the engine's, and its parent, the API server's.
 CORE_SPAN, API_SPAN = "llm_core", "llm_request"
 REQUEST_SPANS = {name: EventKind(SPANS, name) for name in (CORE_SPAN, API_SPAN)}
 
-#: Spans that collect step events for some time; their number is no step id.
+#: Prefix of spans that collect step events for some time; the number after it is no step id.
 STEP_SPAN_PREFIX = "scheduler_steps_"
 
-#: Redundant attributes (the event's name and its parts; start + duration; prefill + decode
-#: tokens), which have no column and are not decoded.
+#: Redundant attributes, which have no column and are not decoded: the event's name and its parts;
+#: start + duration; prefill + decode tokens.
 ECHOES = ("event.type", "event_type", "phase", "step.ts_end_ns", "step_ts_end_ns",
           "batch.scheduled_tokens", "batch_scheduled_tokens")  # fmt: skip

@@ -1,4 +1,4 @@
-"""Measured serving runs as deployments with loads, also from reports of load stages."""
+"""Measured serving runs as deployments with loads, including reports of load stages."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from pinn.specs.serving import ServingSpec
 
 # Measured serving runs: deployment, load, and metrics of the clients.
 
-#: Metric -> its place in a stage's report of inference-perf: (latency, statistic).
+#: Metric -> its (latency, statistic) in inference-perf's report of a stage.
 _PLACES = {
     f"{name}_{statistic}_s": (latency, statistic)
     for name, latency in (("e2e", "request_latency"), ("ttft", "time_to_first_token"))
@@ -34,8 +34,8 @@ _PLACES = {
 #: Metrics of a stage that clients report, in seconds. ITL is (E2E - TTFT) / (output tokens - 1).
 FIGURES = (*_PLACES, "itl_mean_s")
 
-#: Range of true to nominal prompt lengths. Tokenizers make 2 to 5 % more tokens than the text was
-#: cut to, as load generators' reports show.
+#: Range of the ratio of true to nominal prompt lengths: by load generators' reports, tokenizers
+#: make 2 to 5 % more tokens than the length to which the text was cut.
 PROMPT_RANGE = (1.02, 1.05)
 
 #: Pause of the load generator between stages in seconds (inference-perf, ``load.interval``: 1 by
@@ -45,16 +45,16 @@ STAGE_GAP_S = 1.0
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """A serving run.
+    """Measured serving run.
 
     Attributes:
-        name: Name in its source.
+        name: Name of the run in its source.
         deployment: Deployment that was measured.
-        load_name: Name of its load.
-        rates_per_s: Mean rate of each stage.
+        load_name: Name of the run's load.
+        rates_per_s: Mean request rate of each stage.
         workload: Requests that clients sent.
-        measured: Stage (``0``, ``1``, ... and ``all``) -> metric -> seconds; names of ``FIGURES``
-            that the source has.
+        measured: Stage (``0``, ``1``, ... and ``all``) -> metric -> seconds, for those metrics of
+            ``FIGURES`` that the source has.
         failed_share: Stage -> share of requests that failed; 0 if the source does not state it.
     """
 
@@ -77,15 +77,15 @@ def read_measured_runs(
 ) -> tuple[tuple[MeasuredRun, ...], ReadReport]:
     """Read a CSV of serving runs, see ``pinn.measurements.runs.serving_runs``.
 
-    Its column ``workload`` names built-in loads, or workload files relative to the CSV's folder.
+    The column ``workload`` names built-in loads, or workload files relative to the CSV's folder.
 
     Args:
-        path: CSV file, or a folder with exactly one.
+        path: CSV file, or a folder with exactly one CSV file.
         model_configs: Folder of ``<model>/config.json`` for models that the catalog lacks.
         seed: Seed of the arrival times and prompt lengths.
 
     Raises:
-        PinnError: If the file cannot be used.
+        PinnError: If the file is missing or invalid.
     """
     file = csv_of(path)
     workloads = serving_runs.find_workloads(file)
@@ -98,16 +98,16 @@ def read_measured_runs(
 
 
 def csv_of(path: Path) -> Path:
-    """Return the file itself, or the only CSV of a folder.
+    """Return the file itself, or the only CSV file of a folder.
 
     Raises:
-        PinnError: If the folder has none or several.
+        PinnError: If the folder has no CSV file or several.
     """
     if not path.is_dir():
         return path
     found = sorted(path.glob("*.csv"))
     if len(found) != 1:
-        raise PinnError(f"{path} has {len(found)} CSV files: give the one of the serving runs")
+        raise PinnError(f"{path} has {len(found)} CSV files: give the path of the right one")
     return found[0]
 
 
@@ -134,7 +134,7 @@ def _run(name: object, rows: pd.DataFrame, load: serving_runs.Workload, seed: in
 def sent_workload(load: serving_runs.Workload, seed: int = 0) -> Workload:
     """Return the load generator's requests: exponential gaps, a hundred repeating prompts.
 
-    A stage opens when every request of the previous one has ended.
+    A stage begins when all requests of the previous stage have ended.
     """
     shared, own = load.shared_prefix_tokens, load.prompt_tokens - load.shared_prefix_tokens
     prompts = PromptGroups(load.groups, load.prompts_per_group, shared, own, PROMPT_RANGE)
@@ -147,8 +147,8 @@ def sent_workload(load: serving_runs.Workload, seed: int = 0) -> Workload:
 # Runs of inference-perf: a folder with its config and one report per load stage.
 #
 # ``exp-config.yaml`` describes the server: model, tensor_parallelism, max_num_batched_tokens,
-# max_num_seqs, max_model_len, and any other flag of vLLM by its name. The GPU is in no file and has
-# to be given.
+# max_num_seqs, max_model_len, and any other flag of vLLM by its name. No file states the GPU, so
+# the user must give it.
 
 _SERVER, _CONFIG = Path("exp-config.yaml"), Path("results") / "config.yaml"
 _REMEDY = "give the folder that inference-perf wrote"
@@ -175,18 +175,18 @@ class _Stage(BaseModel):
 
 
 def is_load_report(path: Path) -> bool:
-    """Return whether inference-perf wrote a folder."""
+    """Return whether a folder was written by inference-perf."""
     return (path / _SERVER).is_file() and (path / _CONFIG).is_file()
 
 
 def read_load_report(
     path: Path, gpu: str, model_configs: Path | None = None, seed: int = 0
 ) -> MeasuredRun:
-    """Read one run.
+    """Read one run of inference-perf.
 
     The generator re-tokenizes the text and counts fewer output tokens than were generated. ITL is
     therefore computed from E2E, TTFT and the requested number of tokens. A server without
-    ``engine_version`` is assumed to be of ``ASSUMED_RELEASE``.
+    ``engine_version`` is assumed to have ``ASSUMED_RELEASE``.
 
     Args:
         path: Folder of the run.
@@ -195,7 +195,7 @@ def read_load_report(
         seed: Seed of the arrival times and prompt lengths.
 
     Raises:
-        PinnError: If a file is missing or cannot be used.
+        PinnError: If a file is missing or invalid.
     """
     if not is_load_report(path):
         raise PinnError(f"{path} lacks {_SERVER} or {_CONFIG}: {_REMEDY}")
@@ -213,7 +213,7 @@ def read_load_report(
     flags.setdefault("engine_version", serving_runs.ASSUMED_RELEASE)
     config = serving_runs.model_config(server.model, model_configs)
     model = load_model(config, published_as=server.model)
-    # it ran, so checks are skipped
+    # The deployment has run, so compatibility checks are skipped.
     deployment = Deployment(model, load_gpu(gpu), ServingSpec(**flags), force=True)
     return MeasuredRun(
         path.name,

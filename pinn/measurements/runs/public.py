@@ -1,8 +1,8 @@
-"""Public measurements of other servers, as described in ``data/public/sets.yaml``.
+"""Public measurements of other people's servers, as described in ``data/public/sets.yaml``.
 
-Steps are returned as kinds of steps with median times, loads as serving runs of one stage. Both are
-evaluation data, except that every other batch size of sets marked ``held_out: half`` is training
-data.
+Steps are returned as types of steps with median times, loads as serving runs of one stage. Both are
+evaluation data, except for sets marked ``held_out: half``: every other batch size of these is
+training data.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ from pinn.simulator.workloads.arrivals import Stage
 from pinn.simulator.workloads.workload import Workload, closed_loop, open_loop
 from pinn.units import MILLISECOND
 
-#: Description of a set.
+#: Description of a set in ``sets.yaml``.
 About = Mapping[str, Any]
 #: Requests per client of a closed loop, if the source does not state them.
 _REQUESTS_PER_CLIENT = 10
@@ -46,14 +46,14 @@ _POINT_FIGURES = {
 
 @dataclass(frozen=True)
 class PublicSteps:
-    """Steps of one deployment of a set.
+    """Measured steps of one deployment in a set.
 
     Attributes:
         set_name: Name of the set in the scorecard.
-        measured: Kinds of steps and their times.
+        measured: Types of steps and their times.
         is_held_out: Whether the steps are evaluation data; False for the half that is training
             data.
-        is_half: Whether the other half of the set's batch sizes is in the other role.
+        is_half: Whether the set's remaining batch sizes are used for the other purpose.
     """
 
     set_name: str
@@ -68,7 +68,7 @@ class PublicSteps:
 
 @dataclass(frozen=True)
 class PublicRun:
-    """A load of a set; for a closed loop ``rates_per_s`` are its requests in flight."""
+    """One load of a set; for a closed loop ``rates_per_s`` is the number of requests in flight."""
 
     set_name: str
     run: MeasuredRun
@@ -98,7 +98,7 @@ def read_public_steps(folders: Sequence[Path]) -> tuple[list[PublicSteps], list[
 def _halves(
     about: About, name: str, deployment: Deployment, steps: pd.DataFrame
 ) -> Iterator[PublicSteps]:
-    """Yield all steps as evaluation data, or every other batch size, then the others."""
+    """Yield all steps as evaluation data, or two halves: held-out, then training batch sizes."""
     is_half = about.get("held_out") == "half"
     kind = kinds_of_steps(steps)
     new = steps["decode_requests"] + steps["prefill_requests"] * steps["prefill_tokens"]
@@ -126,7 +126,7 @@ def read_public_runs(folders: Sequence[Path]) -> tuple[list[PublicRun], list[Rea
 
 
 def _present(kind: str, folders: Sequence[Path]) -> Iterator[tuple[About, Path]]:
-    """Yield the description and file of each set of a kind that is present."""
+    """Yield the description and the file of each set of one type whose file is present."""
     for folder in folders:
         if not folder.is_dir():
             raise PinnError(
@@ -141,7 +141,7 @@ def _present(kind: str, folders: Sequence[Path]) -> Iterator[tuple[About, Path]]
 
 
 def _rows(about: About, path: Path) -> tuple[pd.DataFrame, ReadReport]:
-    """Return the rows of a set, and counts of the file's other rows."""
+    """Return the rows of a set, and counts of the file's remaining rows."""
     table = read_table(path, ())
     rows = table.query(about["where"], engine="python") if "where" in about else table
     refused = {f"not {about['where']}": len(table) - len(rows)} if "where" in about else {}
@@ -151,7 +151,7 @@ def _rows(about: About, path: Path) -> tuple[pd.DataFrame, ReadReport]:
 def _by_deployment(
     about: About, rows: pd.DataFrame
 ) -> Iterator[tuple[str, Deployment, pd.DataFrame]]:
-    """Yield name, deployment and rows of each configuration."""
+    """Yield (name, deployment, rows) of each configuration."""
     given = about.get("of", {})
     columns = pd.DataFrame(_columns(rows, given), rows.index)
     groups = columns.groupby(list(given), sort=True) if given else [((), columns)]
@@ -167,7 +167,7 @@ def _columns(rows: pd.DataFrame, expressions: About) -> dict[str, pd.Series]:
 
 
 def _loads(about: About, rows: pd.DataFrame) -> Iterator[MeasuredRun]:
-    """Yield a run for each row."""
+    """Yield a serving run for each row of a set."""
     load, figures = (pd.DataFrame(_columns(rows, about[part])) for part in ("load", "figures"))
     for named, deployment, part in _by_deployment(about, rows):
         for place in part.index:
@@ -177,7 +177,7 @@ def _loads(about: About, rows: pd.DataFrame) -> Iterator[MeasuredRun]:
 
 
 def _points(about: About, rows: pd.DataFrame) -> Iterator[MeasuredRun]:
-    """Yield a run for each load of each point."""
+    """Yield a serving run for each load of each point."""
     rows = rows.fillna({"flags": ""})
     known = ["id", "flags", "load", *about["of"].values(), *about["load"].values()]
     for values, part in rows.groupby(known, sort=True):

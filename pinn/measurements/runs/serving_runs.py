@@ -14,14 +14,13 @@ from pinn.errors import PinnError
 from pinn.simulator.workloads.load import load_workload
 from pinn.units import MILLISECOND
 
-# Reader of measured serving runs: an open-loop load on one vLLM server, per stage and overall.
-#
-# The file is a user's CSV with one row per run and stage; the project contains none.
+# Reader of measured serving runs: an open-loop load on one vLLM server, per stage and in total. The
+# file is a user's CSV with one row per run and stage; the project contains no such file.
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A load stage of constant mean rate with exponential gaps between arrivals."""
+    """Load stage of constant mean request rate with exponential gaps between arrivals."""
 
     rate_per_s: float
     duration_s: float
@@ -29,7 +28,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Workload:
-    """Stages and lengths that the load generator sent.
+    """Stages and lengths of the requests that the load generator sent.
 
     Attributes:
         name: Name in the file.
@@ -40,8 +39,8 @@ class Workload:
         groups: Number of groups of prompts.
         prompts_per_group: Number of prompts in a group. All prompts repeat, so nearly every prompt
             block is a prefix cache hit.
-        file: File with the requests, of which lengths and rates are means; None for a load that
-            these facts define.
+        file: File of the requests, whose mean lengths and rates are given here; None for a load
+            that these attributes define.
     """
 
     name: str
@@ -55,7 +54,7 @@ class Workload:
 
 
 def _stages(*rates_per_s: float) -> tuple[Stage, ...]:
-    """Return the stages of a run, which share 1,200 s equally."""
+    """Return the stages of a run with these rates, each of an equal part of 1,200 s."""
     return tuple(Stage(rate, 1200.0 / len(rates_per_s)) for rate in rates_per_s)
 
 
@@ -71,15 +70,15 @@ WORKLOADS = {
     )
 }
 
-#: Engine settings of runs under built-in loads, if the file has no column for them. Runs under
+#: Engine settings of runs under built-in loads, if the file has no column for these. Runs under
 #: loads from files have the engine's defaults.
 MAX_MODEL_LEN = 4096
 MAX_NUM_SEQS = 128
-#: Release of vLLM for runs without one: that of the first runs in this format. It is independent
-#: of the default release, so that old measurements keep it.
+#: Release of vLLM for runs without one: that of the first runs in this format. It is independent of
+#: the default release, so that old measurements keep their release.
 ASSUMED_RELEASE = "0.15.1"
 
-#: Largest relative difference between mean lengths of a row and of its workload file.
+#: Maximum relative difference between mean lengths of a row and of its workload file.
 _FILE_TOLERANCE = 0.1
 
 #: GPU name in the file -> GPU.
@@ -100,7 +99,7 @@ _NUMBERS = (
 
 
 def workload(name: str, workloads: Mapping[str, Workload] = WORKLOADS) -> Workload:
-    """Look a workload up by name.
+    """Return the workload with a name.
 
     Raises:
         PinnError: If the name is unknown.
@@ -110,7 +109,7 @@ def workload(name: str, workloads: Mapping[str, Workload] = WORKLOADS) -> Worklo
     """
     if name not in workloads:
         raise PinnError(
-            f"unknown workload {name!r}: known ones are {', '.join(workloads)}; "
+            f"unknown workload {name!r}: expected one of {', '.join(workloads)}; "
             "or give the path of a workload file, as of 'pinn simulate "
             "--workload', relative to the folder of the CSV file"
         )
@@ -126,7 +125,7 @@ def read_serving_runs(
         path: CSV file to read.
         model_configs: Folder of ``<model>/config.json`` for models that the catalog lacks;
             ``<model>`` is the last part of the model's name in lower case.
-        workloads: Loads of the load generator by name; own ones for own runs.
+        workloads: Loads of the load generator by name; by default the built-in loads.
 
     Returns:
         One row per run and stage (``0``, ``1`` or ``all``): ``row_id``, ``run``, ``stage``,
@@ -134,15 +133,15 @@ def read_serving_runs(
         ``tensor_parallel_size``, ``precision`` (the file's label in lower case),
         ``max_num_batched_tokens``, ``workload``, ``rate_per_s`` and ``duration_s`` (of the stage;
         of the whole run for ``all``), ``prompt_tokens``, ``output_tokens``, ``engine_version``,
-        ``max_model_len`` and
-        ``max_num_seqs`` (NaN: the engine's default); and in seconds the mean, p90 and p99 of
-        ``ttft_*_s`` and ``e2e_*_s``, ``itl_mean_s`` and ``itl_mean_reported_s``. The latter divides
-        by output tokens counted by re-tokenizing and is too high for some models: ``itl_mean_s`` is
-        the one to compare with. And the counts.
+        ``max_model_len`` and ``max_num_seqs`` (NaN: the engine's default); and in seconds the mean,
+        p90 and p99 of ``ttft_*_s`` and ``e2e_*_s``, ``itl_mean_s`` and ``itl_mean_reported_s``.
+        Predictions are compared with ``itl_mean_s``, since ``itl_mean_reported_s`` divides by
+        output tokens counted by re-tokenizing and is too high for some models. The second result is
+        the counts of rows.
 
     Raises:
-        PinnError: If the file is missing, lacks a column or holds no usable row, or names an
-            unknown GPU or workload.
+        PinnError: If the file is missing, lacks a column or has no usable row, or names an unknown
+            GPU or workload.
     """
     if not path.is_file():
         raise PinnError(f"no serving runs at {path}: give the path of the CSV file")
@@ -163,19 +162,20 @@ def read_serving_runs(
 
 
 def _read_csv(path: Path) -> pd.DataFrame:
-    """Return the file's rows, with numbers as numbers.
+    """Read the file's rows, with numeric columns as numbers.
 
     Raises:
         PinnError: If the file is no CSV, has no row, names a column twice or has text for a number.
     """
-    CsvTable(path)  # refuses a column that occurs twice
+    CsvTable(path)  # CsvTable raises an error if a column occurs twice.
     raw = read_frame(path, "give a CSV of serving runs", dtype=dict.fromkeys(_TEXTS, "str"))
     if raw.empty:
-        raise PinnError(f"{path} holds 0 serving runs: add a row per run and stage")
+        raise PinnError(f"{path} has no serving runs: add a row per run and stage")
     for name in _NUMBERS:
         if name in raw.columns and not pd.api.types.is_numeric_dtype(raw[name]):
             cells = raw[name].dropna()
-            # As text: a whole number beyond float64 becomes infinite, which is an error otherwise.
+            # Converted from text, as a whole number beyond float64 becomes infinite there, else an
+            # error.
             odd = cells[~np.isfinite(pd.to_numeric(cells.astype("str"), errors="coerce"))]
             first = (raw[name] if odd.empty else odd).iloc[0]
             raise PinnError(f"{path}: {name} must be a number, got {first!r:.60}")
@@ -185,7 +185,7 @@ def _read_csv(path: Path) -> pd.DataFrame:
 def _usable(
     raw: pd.DataFrame, workloads: Mapping[str, Workload]
 ) -> tuple[pd.DataFrame, dict[str, int]]:
-    """Return the rows whose load is the workload's and whose latencies are consistent."""
+    """Return the rows with their workload's load and consistent latencies, and counts of others."""
     latencies = raw[list(_LATENCIES_MS)]
     usable = ((latencies > 0) & np.isfinite(latencies)).all(axis=1)
     itl_ms = (raw["e2e_mean_ms"] - raw["ttft_mean_ms"]) / (raw["output_tokens"] - 1)
@@ -207,7 +207,7 @@ def _usable(
 
 
 def _is_workload(row: pd.Series, known: Workload) -> bool:
-    """Return whether a row's stage, rate and lengths are those of its workload.
+    """Return whether a row's stage, rate and lengths match its workload.
 
     Lengths of a workload file may differ by ``_FILE_TOLERANCE``, since tools recount tokens.
     """
@@ -226,10 +226,10 @@ def _is_workload(row: pd.Series, known: Workload) -> bool:
 def _canonical(
     raw: pd.DataFrame, model_configs: Path | None, workloads: Mapping[str, Workload]
 ) -> pd.DataFrame:
-    """Return rows in SI units under the project's names."""
+    """Return rows in SI units under the project's column names."""
     unknown = sorted(set(raw["gpu"].fillna("(none)")) - set(GPUS))
     if unknown:
-        raise PinnError(f"unknown GPU(s) {', '.join(unknown)}: known ones are {', '.join(GPUS)}")
+        raise PinnError(f"unknown GPU(s) {', '.join(unknown)}: expected some of {', '.join(GPUS)}")
     nameless = raw.loc[raw["model"].isna(), "run"]
     if len(nameless):
         raise PinnError(f"run {nameless.iloc[0]} has no model: fill in the column model")
@@ -269,11 +269,11 @@ def _duration_s(known: Workload, stage: str) -> float:
     return known.stages[int(stage)].duration_s
 
 
-# Loads of serving runs in files, in place of built-in names.
+# Loads of serving runs in files, instead of built-in names.
 
 
 def find_workloads(path: Path) -> dict[str, Workload]:
-    """Return the built-in loads, and the files in the column ``workload`` of a CSV.
+    """Return the built-in loads, and those in the files named by a CSV's column ``workload``.
 
     Args:
         path: CSV file, to whose folder paths are relative; it need not exist.

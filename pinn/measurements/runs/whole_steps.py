@@ -1,11 +1,11 @@
 """Reader of measured whole engine steps: the batch of each step, and its time.
 
 A table has one row per iteration of an engine on one data-parallel rank, as vLLM 0.20's forward
-pass metrics write them, and beside it ``runs.csv`` with the flags of each run. Training and
-evaluation use the median of each kind of equal steps.
+pass metrics write it. ``runs.csv`` in the same folder has the flags of each run. Training and
+evaluation use the median time of each type of steps (equal batches).
 
-These steps are dropped and counted: iterations without work; cold ones, beyond ``COLD`` times the
-median of their kind; and steps whose time a log credits to a neighbouring step (faster than the
+These steps are dropped and counted: iterations without work; warm-up, above ``COLD`` times the
+median of their type; and steps whose time the log assigns to a neighbouring step (faster than the
 roofline lower bound), with their neighbours.
 """
 
@@ -32,17 +32,17 @@ from pinn.specs.serving import ServingSpec
 from pinn.units import MILLISECOND
 
 RUNS_FILE = "runs.csv"
-#: Multiple of the median of its kind from which on a step is cold.
+#: A step that takes more than this multiple of its type's median time counts as warm-up.
 COLD = 3.0
-#: Share of steps with prompts faster than memory allows, above which all steps with prompts of a
-#: run are dropped.
+#: Share of steps with prompts faster than the memory bandwidth allows, above which all steps with
+#: prompts of a run are dropped.
 MISCOUNTED_SHARE = 0.05
 #: Share of the expert reads beyond the first expert that a lower bound of the time includes.
 SURELY_READ = 0.5
-#: Relative difference of contexts and prompts up to which steps are of one kind.
+#: Maximum relative difference of contexts and of prompts between steps of one type.
 ALIKE = 0.125
 
-#: Runs whose logs are inconsistent: in this one, 4 decodes take 28.8 ms and 6 take 12.7 ms.
+#: Runs with inconsistent logs: in this run, 4 decodes take 28.8 ms and 6 decodes take 12.7 ms.
 ALL_MISCOUNTED = ("fpm_upfront_dsv4_flash_moe_full_once_20260613_211059/tp1_ep1_past4096",)
 
 BATCH = tuple(field.name for field in fields(UniformBatches))
@@ -56,14 +56,14 @@ Tokens = TypeVar("Tokens", pd.Series, pd.DataFrame)
 
 @dataclass(frozen=True)
 class MeasuredSteps:
-    """Kinds of steps of one deployment.
+    """Types of steps of one deployment, with their times.
 
     Attributes:
         run: Name of the run.
         deployment: Deployment that was measured.
-        batches: Batch of each kind: equal decodes beside equal prefill chunks.
-        seconds: Median time of each kind, in seconds.
-        count: Number of steps of each kind.
+        batches: Batch of each type: equal decodes together with equal prefill chunks.
+        seconds: Median time of each type, in seconds.
+        count: Number of steps of each type.
     """
 
     run: str
@@ -111,7 +111,7 @@ def read_whole_steps(
 
 
 def read_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
-    """Return a table, compressed or not, after a check of its columns."""
+    """Read a table, compressed or not, and check its columns."""
     if not path.is_file():
         raise PinnError(
             f"no measured steps at {path}: give the path of the table, with runs.csv "
@@ -165,21 +165,21 @@ def _with_work(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def kinds_of_steps(steps: pd.DataFrame) -> pd.Series:
-    """Return a number for each kind of step: equal requests, lengths within ``ALIKE``."""
+    """Return a number for each type of step: equal requests, lengths within ``ALIKE``."""
     lengths = steps[["decode_context", "prefill_tokens", "prefill_cached"]]
     keys = steps[["decode_requests", "prefill_requests"]].join(length_class(lengths))
     return keys.groupby(list(keys.columns), sort=False).ngroup()
 
 
 def length_class(tokens: Tokens) -> Tokens:
-    """Return one number for lengths that differ by less than ``ALIKE``."""
+    """Return one number for all lengths that differ by less than ``ALIKE``."""
     return np.floor(np.log1p(tokens) / np.log1p(ALIKE))
 
 
 def _credited(steps: pd.DataFrame, deployment: Deployment) -> Bool[np.ndarray, " steps"]:
-    """Return a mask of steps that are impossibly fast by the log, and their neighbours.
+    """Return a mask of steps that are impossibly fast according to the log, and their neighbours.
 
-    The lower bound is the roofline with half of the reads of all experts that the tokens hit.
+    The lower bound is the roofline with half of the reads of all experts that the tokens activate.
     """
     sums, costs = _batches(steps).sums(deployment.model.window_tokens), step_costs([deployment])
     least_s = floor_seconds(costs, sums) + SURELY_READ * experts_hit(costs, sums)
@@ -194,7 +194,7 @@ def _credited(steps: pd.DataFrame, deployment: Deployment) -> Bool[np.ndarray, "
 def median_steps(
     run: str, steps: pd.DataFrame, kind: pd.Series, deployment: Deployment
 ) -> MeasuredSteps:
-    """Return the median step of each kind."""
+    """Return the median time and the batch of each type of step."""
     groups = steps.groupby(kind)
     batches, seconds = _batches(groups[list(BATCH)].mean()), groups["seconds"].median().to_numpy()
     count = groups.size().to_numpy()

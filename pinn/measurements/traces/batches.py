@@ -1,4 +1,4 @@
-"""Batches of steps, from requests and summaries in traces."""
+"""Batches of steps, reconstructed from requests and step summaries in traces."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -17,10 +17,10 @@ from pinn.physics.batch_sums import BatchSums, uniform_sums
 # Batch of each step, rebuilt from the journeys of requests.
 #
 # A request is in the batch from the step that schedules it until it ends or is preempted: first its
-# prompt, in one or more chunks, then one token per step. Its journey has both ends. If all requests
-# of the server were written, every step in between is therefore known, sampled or not.
+# prompt, in one or more chunks, then one token per step. Its journey records both ends. If the
+# trace has all requests of the server, every step is therefore known, sampled or not.
 
-#: Most steps by which outputs of a step are handled late, as their events' step numbers show.
+#: Candidates for the number of steps by which events of a step's outputs are late.
 OUTPUT_LAGS = (0, 1, 2)
 
 #: Maximum number of steps that a request may spend in the batch. Of a longer request only the first
@@ -30,14 +30,14 @@ MAX_STAY_STEPS = 100_000
 
 @dataclass(frozen=True)
 class Residencies:
-    """Stays of requests in the batch; all fields have an entry per stay.
+    """Stays of requests in the batch; all fields have one entry per stay.
 
     Attributes:
         begin: Step that schedules the first prompt chunk.
         first_output: Step that computes the last chunk and yields a token.
         end: Last step that yields a token; ``first_output`` or later.
-        total: Tokens to prefill, including generated ones after a preemption.
-        cached: Part of these that was in the prefix cache.
+        total: Tokens to prefill, including generated tokens after a preemption.
+        cached: Part of these tokens that was in the prefix cache.
         is_known: Whether all fields are exact; else ``begin`` and ``end`` are bounds.
     """
 
@@ -54,7 +54,7 @@ def residencies(requests: pa.Table, output_lag: int = 0) -> Residencies:
 
     Args:
         requests: Canonical requests; a request that was never scheduled has no stay.
-        output_lag: Steps by which the step numbers of output events are late.
+        output_lag: Number of steps by which the step numbers of output events are late.
     """
     scheduled = requests.filter(pc.is_valid(requests["scheduled_step"]))
     preempted = pc.greater(pc.list_value_length(scheduled["preempted_steps"]), 0)
@@ -89,11 +89,11 @@ _ANY_STAY = [*_ONE_STAY, "preempted_steps", "preempted_outputs", "resumed_steps"
 
 
 def _stays(request: tuple[Any, ...], lag: int) -> list[tuple[int, int, int, int, int, bool]]:
-    """Return the stays of one request: one more than its preemptions."""
+    """Return the stays of one request: one more than its number of preemptions."""
     scheduled, first_token, finished, prompt, cached, outputs, preempted = request[:7]
     preempted_outputs, resumed, resumed_cached = request[7:]
     begins = [scheduled, *resumed]
-    done = [0, *preempted_outputs]  # tokens generated before each stay
+    done = [0, *preempted_outputs]  # Tokens generated before each stay.
     stays = []
     for number, begin in enumerate(begins):
         is_last = number == len(begins) - 1
@@ -136,10 +136,10 @@ class JourneyBatches:
         """Compute the prompt chunks of all stays.
 
         Args:
-            stays: Residencies of all requests of the segment.
+            stays: Stays of all requests of the segment.
             steps: Canonical steps of the segment.
-            token_budget: ``max_num_batched_tokens``; a prompt in several chunks fills it in each
-                step but its last. With None equal chunks are assumed.
+            token_budget: ``max_num_batched_tokens``, which a prompt in several chunks fills in all
+                steps but its last; None to assume equal chunks.
         """
         self.stays = stays
         self._begin = np.sort(stays.begin)
@@ -184,7 +184,7 @@ class JourneyBatches:
         return np.searchsorted(self._doubts, first) == np.searchsorted(self._doubts, end)
 
     def sums(self, steps: Int[np.ndarray, " steps"], window: float | None) -> BatchSums:
-        """Return the batch sums of the given steps, in any order, with repetitions."""
+        """Return the batch sums of the given steps, in any order and with repetitions."""
         asked, back = np.unique(steps, return_inverse=True)
         known = self.stays.is_known
         first = self.stays.first_output[known]
@@ -208,7 +208,7 @@ class JourneyBatches:
 
 
 def _doubtful_steps(stays: Residencies) -> list[np.ndarray]:
-    """Return all steps of uncertain stays, cut off if they are impossibly long."""
+    """Return all steps of uncertain stays; impossibly long stays are truncated."""
     return [
         np.arange(begin, min(end, begin + MAX_STAY_STEPS) + 1)
         for begin, end in zip(stays.begin[~stays.is_known], stays.end[~stays.is_known], strict=True)
@@ -244,7 +244,7 @@ def _chunks(
 def _filled(
     steps: np.ndarray, tokens: int, budget: int | None, decodes: np.ndarray, used: Counter[int]
 ) -> np.ndarray | None:
-    """Return chunks that fill the budget in all steps but the last; None if impossible."""
+    """Return chunks that fill the token budget in all steps but the last; None if impossible."""
     if budget is None:
         return None
     others = decodes + np.array([used[step] for step in steps.tolist()])
@@ -256,22 +256,23 @@ def _filled(
 # Batches of steps from the best available data, as sums for step features.
 #
 # An interval between two steps is a weighted list of batches: each of its steps if all are known,
-# else its two ends with half of its steps each. Features of an interval are the weighted sum over
-# these batches, so they stay linear in the coefficients.
+# else its two ends, each weighted by half of its steps. An interval's features are the weighted sum
+# over these batches, so its time stays linear in the coefficients.
 
-#: Share of agreement with the summaries above which no other lag of outputs is tried. An
-#: assumption: a wrong lag agrees only if nothing begins or ends.
+#: Share of agreement with the summaries above which no other output lag is tried. An assumption: a
+#: wrong lag agrees only if no request begins or ends.
 SURE_SHARE = 0.95
 
 
 @dataclass(frozen=True)
 class WeightedBatches:
-    """Weighted batches of intervals: ``sum(weight * features(sums))`` over an owner's batches.
+    """Weighted batches of intervals: the features of an interval are sum(weight * features(sums)).
 
     Attributes:
         sums: Sums of each batch, as :class:`BatchSums` names them.
         owner: Index of the interval of each batch.
-        weight: Number of steps that each batch represents; the sum is the interval's steps.
+        weight: Number of steps that each batch represents; weights of an interval add up to its
+            steps.
     """
 
     sums: BatchSums
@@ -287,9 +288,9 @@ def each_sum(make: Callable[..., Shaped[np.ndarray, " batches"]], *sums: BatchSu
 def context_estimate(steps: pd.DataFrame, block_size: int) -> Float[np.ndarray, " steps"]:
     """Return the mean cached tokens per scheduled request after each step, from the KV usage.
 
-    The estimate is blocks in use x block size, less half a block per request, over the requests in
-    the batch. It is low if requests share blocks (a common prefix), and high if waiting requests
-    hold blocks. It is 0 if the usage is unknown.
+    The estimate is (blocks in use x block size) / requests in the batch, less half a block. It is
+    too low if requests share blocks (a common prefix), and too high if waiting requests have
+    blocks. It is 0 if the usage is unknown.
     """
     requests = (steps["prefill_requests"] + steps["decode_requests"]).to_numpy(float)
     requests = np.maximum(requests, 1)
@@ -301,13 +302,13 @@ def context_estimate(steps: pd.DataFrame, block_size: int) -> Float[np.ndarray, 
 def aggregate_sums(steps: pd.DataFrame, block_size: int, window: float | None = None) -> BatchSums:
     """Return the sums of batches of which only the summary is known.
 
-    Requests of a kind are assumed equal: prompt chunks share the prefill tokens equally, and every
-    request has the estimated context.
+    Requests in one phase are assumed equal: prompt chunks share the prefill tokens equally, and all
+    requests have the estimated context.
 
     Args:
         steps: Canonical steps.
         block_size: Tokens per KV block.
-        window: The model's attention window; None without one.
+        window: The model's attention window in tokens; None without one.
     """
     context = context_estimate(steps, block_size)
     prefills = steps["prefill_requests"].to_numpy(float)
@@ -330,7 +331,7 @@ def ragged_sums(
     count: int,
     window: float | None,
 ) -> BatchSums:
-    """Return the sums of ``count`` batches from requests, each with the index of its batch."""
+    """Return the sums of ``count`` batches from their requests, each with its batch's index."""
     prefill = is_prefill.astype(np.float64)
     each = uniform_sums(
         decode_requests=1 - prefill,
@@ -346,14 +347,14 @@ def ragged_sums(
 def segment_journeys(
     steps: pd.DataFrame, requests: pa.Table, token_budget: int | None
 ) -> JourneyBatches:
-    """Rebuild a segment's batches from its requests.
+    """Reconstruct a segment's batches from its requests.
 
     The lag of output events is chosen for the best agreement of journeys and summaries.
 
     Args:
         steps: Canonical steps of the segment.
         requests: Canonical requests of the segment, an Arrow table.
-        token_budget: ``max_num_batched_tokens``.
+        token_budget: ``max_num_batched_tokens`` of the server.
     """
     tried: list[JourneyBatches] = []
     for lag in OUTPUT_LAGS:

@@ -1,30 +1,27 @@
 """Cycles of a scheduler: times from one step's start to the next, to which beta is fitted.
 
-The target that beta is fitted to: the busy-loop cycle, from one step's start to the next's.
-
-Between two sampled steps i < j of a segment lie j - i cycles of the engine's busy loop, so their
-mean is (start_j - start_i) / (j - i): a *single* cycle where j = i + 1, a *window* else. Each step
-begins at most one interval. Intervals that say nothing of busy steps are set aside, each for the
-first reason that holds:
+Between two sampled steps i < j of a segment, the engine's busy loop has j - i cycles. Their mean
+time is (start_j - start_i) / (j - i), where start_i and start_j are the steps' start times. The
+interval is a *single* cycle if j = i + 1, else a *window*. Each step begins at most one interval.
+Intervals without information on busy steps are set aside, each for the first reason that applies:
 
 ==============================  ================================================================
 reason                          rule
 ==============================  ================================================================
-last of its segment             no later step of the same process is there
-two servers in one              servers with equal marks wrote in turn (see segments)
+last of its segment             the process has no later step
+two servers in one              servers with equal resource attributes wrote alternately (segments)
 clock does not advance          the later step does not start later
-window too long                 more than ``max_steps`` steps: its ends say little of its middle
-idle server                     an end has nothing scheduled, or all that ran at its start ended and
-                                nothing waited, or, where journeys tell, no request was in the
-                                engine for some of it
+window too long                 more than ``max_steps`` steps, too many to infer the middle
+idle server                     no request is scheduled at an end; or all running requests ended at
+                                the start and none waited; or, by journeys, the engine was empty
+                                for a part of the interval
 few requests                    a window without journeys with fewer than ``min_requests`` at an
                                 end: the server may have been idle inside
 warm-up                         begins in the first ``warm_up_steps`` steps of a segment or after an
                                 idle server
-preemption                      a request lost its place at one of its ends or, where journeys tell,
-                                inside
+preemption                      a request was preempted at an end or, by journeys, inside
 stalled                         ``stall_factor`` times the median cycle without prompt tokens at its
-                                ends: something else than the steps took the time
+                                ends: something other than steps took the time
 ==============================  ================================================================
 """
 
@@ -41,9 +38,9 @@ from pinn.measurements.traces.steps import CLOCK_STEP_S
 
 KINDS = SINGLE, WINDOW = "single", "window"
 
-#: Knowledge of an interval's batches: every request of every step; the summary of its only step;
-#: or its two ends, whose mean estimates its steps. Which step the summary describes depends on
-#: whether the scheduler runs ahead (see ``is_ahead``).
+#: Knowledge of an interval's batches: every request of every step (``known``); the summary of its
+#: only step; or the summaries of its two ends, whose mean estimates its steps. If the scheduler
+#: runs ahead, a summary describes an earlier step (see ``is_ahead``).
 BATCHES = KNOWN, SUMMARY, ENDS = "known", "summary", "ends"
 
 REASONS = (
@@ -51,13 +48,13 @@ REASONS = (
     "idle server", "few requests", "warm-up", "preemption", "stalled",
 )  # fmt: skip
 
-#: Thresholds of the rules above: assumptions, with a wide margin.
+#: Thresholds of the reasons above, which are assumptions with a wide margin.
 RULES = {"max_steps": 64, "min_requests": 2, "warm_up_steps": 20, "stall_factor": 10.0}
 
 
 @dataclass(frozen=True)
 class JourneyEvidence:
-    """Evidence of journeys for the canonical steps in order.
+    """Facts from journeys about each canonical step and the time until the next one.
 
     Attributes:
         agrees: Whether journeys and summary agree on the step's batch.
@@ -73,22 +70,22 @@ class JourneyEvidence:
 
     @staticmethod
     def none(count: int) -> "JourneyEvidence":
-        """Return the evidence without any journeys."""
+        """Return the facts for a trace without journeys."""
         return JourneyEvidence(*(np.zeros(count, dtype=bool) for _ in range(4)))
 
 
 def cycle_table(steps: pd.DataFrame, journeys: JourneyEvidence | None = None) -> pd.DataFrame:
-    """Return one row per step: the interval that begins with it.
+    """Return one row per step: the interval that begins with the step.
 
     Args:
         steps: Canonical steps in order.
-        journeys: Evidence of journeys; None without any.
+        journeys: Facts from journeys; None without journeys.
 
     Returns:
         Columns ``segment``, ``step_id``, ``end_step_id``, ``start_s``, ``steps``, ``step_s`` (mean
         seconds per step), ``kind`` (single or window), ``batches`` (known, summary or ends) and
-        ``set_aside`` (the reason, null where the interval is good). All but the first two are null
-        for the last step of a segment.
+        ``set_aside`` (the reason, null for usable intervals). For the last step of a segment, all
+        columns but the first two are null.
     """
     count = len(steps)
     journeys = journeys or JourneyEvidence.none(count)
@@ -103,7 +100,7 @@ def cycle_table(steps: pd.DataFrame, journeys: JourneyEvidence | None = None) ->
         step_s = np.where(is_last, np.nan, elapsed / length)
     is_known = journeys.agrees & journeys.agrees[following] & journeys.is_certain
 
-    # Nothing scheduled at an end, or all requests at the start ended at once.
+    # No request is scheduled at an end, or all requests at the start ended at once.
     left = np.where(np.isnan(here["running_depth"]), requests, here["running_depth"])
     left -= np.nan_to_num(here["finished"]).astype(left.dtype)
     left += np.nan_to_num(here["waiting_depth"]).astype(left.dtype)
@@ -121,8 +118,8 @@ def cycle_table(steps: pd.DataFrame, journeys: JourneyEvidence | None = None) ->
         preempted | preempted[following] | journeys.preempts_until,
         _stalled(no_prompt & no_prompt[following], step_s, is_last | idle | (length <= 0)),
     )
-    # The first reason wins, so it is written last. Codes are used since files have millions of
-    # steps.
+    # Reasons are written in reverse, so that the first one stays. Codes save memory, since files
+    # have millions of steps.
     reason = np.full(count, -1, dtype=np.int8)
     for code in reversed(range(len(REASONS))):
         reason[tests[code]] = code
@@ -148,7 +145,7 @@ def _named(codes: np.ndarray, names: tuple[str, ...]) -> pd.Categorical:
 
 
 def _masked(values: np.ndarray, missing: np.ndarray) -> pd.arrays.IntegerArray:
-    """Return whole numbers, null where they are missing."""
+    """Return whole numbers, with null for missing ones."""
     return pd.arrays.IntegerArray(values.astype(np.int64), missing.copy())
 
 
@@ -157,13 +154,13 @@ def _warm_up(step: np.ndarray, idle: np.ndarray, is_last: np.ndarray) -> np.ndar
     count, warm_up = len(idle), RULES["warm_up_steps"]
     first = np.ones(count, dtype=bool)
     first[1:] = is_last[:-1]
-    # A process numbers its steps from 0; a segment that starts later is warm already.
+    # A process numbers its steps from 0. A segment that starts with a later number is warm already.
     from_zero = first & (step < warm_up)
     after_idle = np.zeros(count, dtype=bool)
     after_idle[1:] = idle[:-1] & ~is_last[:-1]
     begins = np.where(from_zero, 0, np.where(after_idle, step, -warm_up))
     segment_base = np.where(first | after_idle, begins, np.iinfo(np.int64).min)
-    # Carry the latest beginning forward inside the segment by a running maximum.
+    # A running maximum carries the latest beginning forward within the segment.
     rows = np.arange(count, dtype=np.uint32)
     position = np.maximum.accumulate(np.where(first | after_idle, rows, 0))
     return step - segment_base[position] < warm_up
@@ -177,7 +174,10 @@ def _stalled(no_prompt: np.ndarray, step_s: np.ndarray, left_out: np.ndarray) ->
 
 
 def accounting(cycles: pd.DataFrame) -> dict[str, int]:
-    """Return the number of steps by the fate of their interval; they add up to all steps."""
+    """Return the number of steps by the use of their interval, or the reason for setting it aside.
+
+    The numbers add up to all steps.
+    """
     good = cycles["set_aside"].isna()
     named = {"single cycles": SINGLE, "windows": WINDOW}
     counts = {name: int((good & (cycles["kind"] == kind)).sum()) for name, kind in named.items()}
@@ -201,17 +201,17 @@ def medians_by_decodes(steps: pd.DataFrame, cycles: pd.DataFrame) -> pd.DataFram
     return medians.rename_axis("decode_requests").reset_index()
 
 
-# Assignment of requests to segments and steps, and evidence from requests on cycles.
+# Assignment of requests to segments and steps, and facts about cycles from requests.
 
-#: Smallest share of agreeing summaries with which journeys count as complete. An assumption: a
-#: missing request falsifies every step of its stay.
+#: Minimum share of agreeing summaries at which journeys count as complete. An assumption: a missing
+#: request falsifies every step of its stay.
 COMPLETE_SHARE = 0.9
 
 
 def with_segments(requests: pa.Table, steps: pd.DataFrame) -> pa.Table:
-    """Set the segment of each request: that of its server and clock when it was queued.
+    """Return requests with the segment in which each was queued, by server and clock.
 
-    Two segments of one clock are divided at the middle of the gap.
+    The boundary between two segments of one clock is the middle of the gap.
 
     Args:
         requests: Canonical requests.
@@ -232,7 +232,8 @@ def with_segments(requests: pa.Table, steps: pd.DataFrame) -> pa.Table:
             after = clock.loc[clock["first"] > here["last"], "first"].min()
             low = -np.inf if np.isnan(before) else (before + here["first"]) / 2
             high = np.inf if np.isnan(after) else (after + here["last"]) / 2
-            far = np.abs(offset - here["offset"]) > CLOCK_STEP_S  # false if an offset is unknown
+            # The comparison is false if an offset is unknown.
+            far = np.abs(offset - here["offset"]) > CLOCK_STEP_S
             inside = (server == owner) & (queued >= low) & (queued < high) & ~far
             segment[inside & (segment < 0)] = number
     column = pa.array(segment, mask=segment < 0)
@@ -242,7 +243,7 @@ def with_segments(requests: pa.Table, steps: pd.DataFrame) -> pa.Table:
 def states(
     requests: pa.Table, steps: pd.DataFrame, cycles: pd.DataFrame
 ) -> dict[str, pa.DoubleArray]:
-    """Return columns with the engine's state when each request was queued.
+    """Return columns with the engine's state at the time each request was queued.
 
     Args:
         requests: Canonical requests with segments.
@@ -268,7 +269,7 @@ def states(
 def journeys_by_segment(
     requests: pa.Table, steps: pd.DataFrame, token_budget: int | None
 ) -> dict[int, JourneyBatches]:
-    """Return the journeys of the segments in which they are complete.
+    """Return segment -> its journeys, for segments whose journeys are complete.
 
     Args:
         requests: Canonical requests with segments.
@@ -289,7 +290,7 @@ def journeys_by_segment(
 def journey_evidence(
     requests: pa.Table, steps: pd.DataFrame, token_budget: int | None
 ) -> JourneyEvidence:
-    """Return the evidence of journeys on each step and the time until the next one.
+    """Return facts from journeys about each step and the time until the next one.
 
     Args:
         requests: Canonical requests with segments.
@@ -313,7 +314,7 @@ def journey_evidence(
 
 
 def _by_segment(requests: pa.Table) -> dict[int, pa.Table]:
-    """Return the requests of each segment, without those in no segment."""
+    """Return segment -> its requests; requests in no segment are omitted."""
     segment = np.nan_to_num(_floats(requests, "segment"), nan=-1).astype(np.int64)
     order = np.argsort(segment, kind="stable")
     ordered = requests.take(pa.array(order)).combine_chunks()
@@ -331,7 +332,7 @@ def _idle_until(requests: pa.Table, start: np.ndarray) -> np.ndarray:
     gaps = np.flatnonzero(begin[1:] > end[:-1])
     gap_begin, gap_end = end[gaps], begin[gaps + 1]
     following = np.append(start[1:], start[-1:])
-    # A gap counts for a step if it begins before the next step and ends after this one starts.
+    # A gap counts for a step if it begins before the next step and ends after this step starts.
     return np.searchsorted(gap_begin, following) > np.searchsorted(gap_end, start, side="right")
 
 
@@ -341,16 +342,16 @@ def _floats(table: pa.Table, name: str) -> np.ndarray:
 
 # Checks of candidate step times against the roofline lower bound.
 #
-# No step is faster than max(FLOPs / peak, bytes to read / bandwidth) of its batch. A column whose
-# median is below this bound does not have step times, whatever its name. Coefficients fitted to it
-# would promise impossible hardware.
+# No step is faster than max(FLOPs / peak FLOP/s, bytes to read / memory bandwidth) of its batch. A
+# column whose median is below this bound does not have step times, whatever its name. Coefficients
+# fitted to such a column would describe impossible hardware.
 
-#: Column that is known to have other times -> their meaning.
+#: Name of a column with times other than step times -> their meaning.
 MEANINGS = {
     "reported_duration_s": (
-        "step.duration_us is the time of the scheduler's schedule() call, not of "
-        "the step: it ends before the model runs. The step time is the time from "
-        "one step's start to the next one's."
+        "step.duration_us is the time of the scheduler's schedule() call, which ends "
+        "before the model runs. The step time is the time from one step's start to "
+        "the next one's."
     )
 }
 
@@ -358,9 +359,9 @@ MEANINGS = {
 def check_target(
     column: str, values: Float[np.ndarray, " steps"], floor: Float[np.ndarray, " steps"]
 ) -> dict[str, str | float | bool]:
-    """Check a column of candidate step times.
+    """Check whether a column may have step times.
 
-    A column is refused if the median of value / lower bound is below 1, since most rows are
+    A column is refused if the median of value / lower bound is below 1, since most rows are then
     impossible.
 
     Args:
@@ -385,7 +386,7 @@ def check_target(
         explanation = (
             f"its median of {median * 1000.0:.3g} ms is below the roofline lower "
             f"bound of {floor_median * 1000.0:.3g} ms ({below} of {rows} rows are "
-            "below their own bound): reading the weights takes longer"
+            "below their own bound), but reading the weights takes longer"
         )
         explanation += f". {MEANINGS[column]}" if column in MEANINGS else ""
     return {

@@ -46,7 +46,7 @@ from pinn.specs.serving import ServingSpec
 
 BENCHMARKS = "benchmarks"
 
-#: Columns for display, one row per run; the last column has the whole run as JSON.
+#: Schema of the table of benchmark runs: columns for display, and last the whole run as JSON.
 BENCHMARK_SCHEMA = pa.schema(
     {
         **dict.fromkeys(("name", "tool"), pa.string()),
@@ -58,7 +58,7 @@ BENCHMARK_SCHEMA = pa.schema(
 
 
 def benchmark_table(runs: Sequence[BenchmarkRun]) -> pa.Table:
-    """Return the runs as a table with ``BENCHMARK_SCHEMA``."""
+    """Return benchmark runs as a table with ``BENCHMARK_SCHEMA``."""
     rows = []
     for run in runs:
         tokens = {"prompt_tokens": run.load.prompt.mean, "output_tokens": run.load.output.mean}
@@ -68,10 +68,10 @@ def benchmark_table(runs: Sequence[BenchmarkRun]) -> pa.Table:
 
 
 def read_benchmark_table(tables: TraceTables) -> list[BenchmarkRun]:
-    """Return the runs of an ingested folder.
+    """Return the benchmark runs of an ingested folder.
 
     Raises:
-        PinnError: If the folder has no runs, or was changed since.
+        PinnError: If the folder has no runs, or was changed since ingestion.
     """
     texts = tables.table(BENCHMARKS, ["run"])["run"].to_pylist()
     return [BenchmarkRun.from_json(json.loads(text)) for text in texts]
@@ -92,12 +92,12 @@ def benchmark_target(
 
     Args:
         runs: Runs of one server.
-        model: Name or config.json; None for the first that a file states.
-        gpu: Name or datasheet; None for the first that a file states.
+        model: Name or config.json; None for the first one that a file states.
+        gpu: Name or datasheet; None for the first one that a file states.
         flags: Fields of ``ServingSpec`` (and ``precision``) that the user gave.
 
     Raises:
-        PinnError: If neither names the model or the GPU, or a flag has a bad value.
+        PinnError: If neither files nor user name the model or the GPU, or a flag has a bad value.
     """
     model = model or next((r.server.model for r in runs if r.server.model), None)
     gpu = gpu or next((r.server.gpu for r in runs if find_gpu(r.server.gpu)), None)
@@ -113,7 +113,7 @@ def benchmark_target(
 def _of_engine(
     stated: dict[str, FlagValue], given: Mapping[str, FlagValue]
 ) -> dict[str, FlagValue]:
-    """Return what files state, without engine settings that the user contradicts."""
+    """Return the flags in files; if the user gives another engine, without engine settings."""
     if stated.get("engine") in (None, given.get("engine", stated.get("engine"))):
         return stated
     own = {f.name for f in flags_of(ServingSpec) if f.engines} | {"engine_version"}
@@ -130,7 +130,7 @@ def ingest_vllm(
 
     Args:
         traces: OTLP-JSON file.
-        out: Folder to write; one with earlier trace tables is replaced.
+        out: Folder to write; earlier trace tables in it are replaced.
         target: Deployment; without it no column is checked against the roofline lower bound.
         workers: Number of processes that parse.
 
@@ -158,7 +158,7 @@ def ingest_steps(path: Path, out: Path, target: Target | None = None) -> TraceTa
 
     Args:
         path: Parquet file.
-        out: Folder to write; one with earlier trace tables is replaced.
+        out: Folder to write; earlier trace tables in it are replaced.
         target: Deployment; without it no column is checked against the roofline lower bound.
 
     Raises:
@@ -173,11 +173,11 @@ def ingest_steps(path: Path, out: Path, target: Target | None = None) -> TraceTa
 
 @dataclass(frozen=True)
 class GivenServer:
-    """Facts about the measured server from the user; files have the rest.
+    """Facts about the measured server from the user, which override or complete the files.
 
     Attributes:
-        model: Name or config.json; None for that of the files.
-        gpu: Name or datasheet; None for that of the files.
+        model: Name or config.json; None for the model in the files.
+        gpu: Name or datasheet; None for the GPU in the files.
         flags: Fields of ``ServingSpec`` (and ``precision``).
     """
 
@@ -187,11 +187,11 @@ class GivenServer:
 
 
 def ingest_measured_steps(path: Path, out: Path, given: GivenServer) -> MeasuredSteps:
-    """Read whole steps with their own times into a folder.
+    """Read measured whole steps, with their times, into a folder.
 
     Args:
         path: Folder of ``pinn measure``, or a CSV file in its layout.
-        out: Folder to write; one with earlier trace tables is replaced.
+        out: Folder to write; earlier trace tables in it are replaced.
         given: Facts about the server from the user.
 
     Raises:
@@ -199,7 +199,7 @@ def ingest_measured_steps(path: Path, out: Path, given: GivenServer) -> Measured
     """
     found = read_measured_steps(path)
     target = found.target(given.model, given.gpu, given.flags)
-    target.deployment()  # checks the deployment
+    target.deployment()  # An incompatible deployment raises an error here.
     table = pa.Table.from_pandas(found.rows, preserve_index=False)
     sources = [{"path": path.name, "sha256": found.report.sha256}]
     origin = {"sources": sources, "deployment": target, "facts": found.facts.values}
@@ -214,7 +214,7 @@ def ingest_benchmarks(
 
     Args:
         files: Files or folders; metrics pages in pairs, the earlier first.
-        out: Folder to write; one with earlier trace tables is replaced.
+        out: Folder to write; earlier trace tables in it are replaced.
         given: Facts about the server from the user.
         load: Options for the load that the files lack.
 
@@ -223,7 +223,7 @@ def ingest_benchmarks(
     """
     runs, report = read_benchmarks(files, load)
     target = benchmark_target(runs, given.model, given.gpu, given.flags)
-    target.deployment()  # checks the deployment
+    target.deployment()  # An incompatible deployment raises an error here.
     sources = [{"path": file.name, "sha256": report.sha256} for file in files]
     origin = {"sources": sources, "deployment": target}
     _write_single(out, BENCHMARKS, benchmark_table(runs), report, origin)
@@ -233,7 +233,7 @@ def ingest_benchmarks(
 def _write_single(
     out: Path, name: str, table: pa.Table, report: ReadReport, origin: dict[str, object]
 ) -> None:
-    """Write a folder with one table and a manifest with its origin."""
+    """Write a folder with one table, and a manifest with the table's origin."""
     with trace_tables.atomic_folder(out) as folder:
         entry = trace_tables.write_table(folder, name, table.to_batches(), table.schema)
         held = {"tables": {name: entry}, "reports": {name: report}}
@@ -242,8 +242,8 @@ def _write_single(
 
 # Canonical tables of a run, from its raw tables.
 
-#: Columns that are kept in memory: those for cycles, links and lower bounds of steps, for
-#: segments, states and journeys of requests, and for the knowledge of a step's snapshots.
+#: Columns that are kept in memory: for cycles, lower bounds and request links of steps; for
+#: segments, states and journeys of requests; and for the completeness of a step's snapshots.
 _OF_SNAPSHOTS = ("segment", "step_id", "is_prefill", "new_tokens")
 _OF_REQUESTS = (
     "server", "segment", "wall_s", "queued_s", "finished_s", "scheduled_step", "first_token_step",
@@ -256,11 +256,11 @@ _OF_STEPS = (
     "preempted", "kv_usage", "is_ambiguous",
 )  # fmt: skip
 
-#: Columns for a step's lower bound, and the durations that are compared with it.
+#: Columns for a step's lower bound, and for the durations that are compared with it.
 _OF_FLOORS = ("prefill_requests", "decode_requests", "prefill_tokens", "kv_blocks_total",
               "kv_usage", "reported_duration_s")  # fmt: skip
 
-#: Most rows for which the lower bound is computed, evenly spread.
+#: Maximum number of rows for which the lower bound is computed, evenly spaced.
 _FLOOR_ROWS = 50_000
 
 
@@ -302,7 +302,8 @@ def _write_run(
     made = {"steps": all_steps, "requests": all_requests, "snapshots": all_snapshots}
     write = partial(trace_tables.write_table, folder)
     tables = {name: write(name, table.batches(), table.schema) for name, table in made.items()}
-    if not any(table["rows"] for table in tables.values()):  # empty tables would replace good ones
+    # An error is raised, as empty tables would replace good ones.
+    if not any(table["rows"] for table in tables.values()):
         read = (f"{r.read} {name} (refused {r.refused})" for name, r in run.reports.items())
         fault = "has no usable step and no usable request"
         raise PinnError(f"{run.source} {fault}: {', '.join(read)}")
@@ -322,7 +323,7 @@ def _write_run(
         "intervals": cycles.accounting(intervals),
         "medians_by_decodes": cycles.medians_by_decodes(steps, intervals).to_dict("records"),
         "rules": cycles.RULES,
-        # Larger values are no shares, but percentages for example.
+        # Larger values are not shares, but percentages for example.
         "implausible": {"kv_usage above 1": pc.sum(above_one).as_py() or 0},
         "request_issues": dict(Counter(counts).most_common()),
         "targets": checks,
@@ -334,9 +335,9 @@ def _write_run(
 def _floor_checks(
     steps: Canonical, intervals: pd.DataFrame, deployment: Deployment
 ) -> dict[str, dict[str, str | float | bool]]:
-    """Return verdicts on the candidate columns of step times.
+    """Return verdicts on the columns that may have step times.
 
-    The lower bound of a window is the mean of those of its ends.
+    The lower bound of a window is the mean of the bounds at its ends.
     """
     rows = np.unique(np.linspace(0, len(intervals) - 1, _FLOOR_ROWS).astype(np.int64))
     window, block_size = deployment.model.window_tokens, deployment.recipe.block_tokens

@@ -26,9 +26,9 @@ from pinn.physics.batch_sums import BatchSums
 #
 # Echoes thus reveal the number of prefills of the previous step, but not their tokens.
 
-#: Fewest pairs of consecutive sampled steps, the first with one prefill of several tokens, for a
-#: conclusion, and share of them that must be followed by an echo. A prompt of many chunks has only
-#: one echo. Assumptions; in the public run every pair has one.
+#: Minimum number of pairs of consecutive sampled steps, the first with one prefill of several
+#: tokens, for a conclusion; and minimum share of pairs with an echo. A prompt of many chunks has
+#: only one echo. Both are assumptions; in the public run every pair has an echo.
 MIN_PAIRS = 10
 MIN_SHARE = 0.5
 
@@ -50,7 +50,7 @@ def is_ahead(steps: pd.DataFrame) -> Bool[np.ndarray, " steps"]:
 
 
 def follows(steps: pd.DataFrame) -> Bool[np.ndarray, " steps"]:
-    """Return whether the row above is the immediately preceding step."""
+    """Return whether the previous row is the immediately preceding step."""
     found = np.zeros(len(steps), dtype=bool)
     same = np.diff(steps["segment"].to_numpy()) == 0
     found[1:] = same & (np.diff(steps["step_id"].to_numpy()) == 1)
@@ -58,10 +58,10 @@ def follows(steps: pd.DataFrame) -> Bool[np.ndarray, " steps"]:
 
 
 def own_work(steps: pd.DataFrame) -> pd.DataFrame:
-    """Return the steps with their echoes counted as decodes.
+    """Return the steps with echoes (prompts counted again, see above) counted as decodes.
 
-    If there are more prefill tokens than prefills, one prefill is assumed real and the others
-    echoes; else all are echoes.
+    If there are more prefill tokens than prefills, one prefill is assumed to be real and all others
+    are echoes; else all are echoes.
 
     Args:
         steps: Canonical steps that are scheduled ahead.
@@ -75,7 +75,7 @@ def own_work(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def work_before(steps: pd.DataFrame, chunk_tokens: float) -> pd.DataFrame:
-    """Estimate the batch of the step before each: echoes as prefills, decodes unchanged.
+    """Estimate the batch of the preceding step: echoes as prefills, decodes unchanged.
 
     Args:
         steps: Canonical steps that are scheduled ahead.
@@ -86,7 +86,7 @@ def work_before(steps: pd.DataFrame, chunk_tokens: float) -> pd.DataFrame:
 
 
 def mean_chunk(steps: pd.DataFrame) -> float:
-    """Return the mean tokens of a real prefill; 1 without any."""
+    """Return the mean tokens of a real prefill; 1 if there is none."""
     own = own_work(steps)
     requests = float(own["prefill_requests"].sum())
     return float(own["prefill_tokens"].sum()) / requests if requests else 1.0
@@ -98,14 +98,14 @@ def _echoes(steps: pd.DataFrame) -> Float[np.ndarray, " steps"]:
     return np.where(has_real, np.maximum(requests - 1, 0), requests)
 
 
-# Splits inside a run by time, since later steps must not inform predictions of earlier ones.
+# Splits of a run by time, since later steps must not inform predictions of earlier ones.
 
 
 def temporal_split(cycles: pd.DataFrame) -> list[Int[np.ndarray, " part"]]:
-    """Return rows of good intervals in the first 60 %, next 20 % and last 20 % of a run's time.
+    """Return rows of usable intervals in the first 60 %, next 20 % and last 20 % of a run's time.
 
-    Times are relative to each segment's span, so that every run is in all three parts. An interval
-    that crosses the end of a part is dropped.
+    Times are relative to each segment's span, so that every segment is in all three parts. An
+    interval that crosses a boundary between parts is dropped.
 
     Args:
         cycles: Cycle table.
@@ -123,16 +123,16 @@ def temporal_split(cycles: pd.DataFrame) -> list[Int[np.ndarray, " part"]]:
 # Batches of selected intervals, as weighted sums for a linear fit.
 #
 # If steps are scheduled ahead of their run (see ``is_ahead``), an interval known only from
-# summaries ran the batches of one step earlier. A single cycle ran the batch of the step before,
-# known from its own summary if sampled; a window ran batches before its ends as well as at its
-# ends.
+# summaries ran the batches of one step earlier. A single cycle ran the batch of the preceding step,
+# known from that step's summary if sampled. A window ran the batches right before its ends as well
+# as at its ends.
 
 
 class IntervalBatches:
     """Batches of the intervals in a folder of trace tables."""
 
     def __init__(self, traces: TraceTables, deployment: Deployment) -> None:
-        """Rebuild the batches that the journeys determine.
+        """Reconstruct the batches that the journeys determine.
 
         Args:
             traces: Trace tables.
@@ -197,14 +197,14 @@ class IntervalBatches:
     def at(
         self, segment: Int[np.ndarray, " steps"], step: Int[np.ndarray, " steps"]
     ) -> tuple[BatchSums, Bool[np.ndarray, " steps"]]:
-        """Return the batches of any steps: sampled ones, or those that the journeys determine.
+        """Return the batches of any steps: sampled steps, or steps that the journeys determine.
 
         Args:
             segment: Segment of each step.
             step: Number of each step within its segment.
 
         Returns:
-            The batches, and whether each is known; unknown ones are empty.
+            The batches, and whether each is known; unknown batches are empty.
         """
         wanted = segment.astype(np.int64) * MAX_STEP_ID + step
         keys = self._steps["segment"].to_numpy(np.int64) * MAX_STEP_ID
@@ -234,7 +234,7 @@ class IntervalBatches:
         return batches.aggregate_sums(chosen, self._block_size, self._window)
 
     def _before(self, rows: np.ndarray) -> BatchSums:
-        """Return the batches of the steps right before sampled ones that are scheduled ahead."""
+        """Return estimated batches of the steps right before the given sampled steps."""
         estimate = work_before(self._steps.iloc[rows], self._chunk)
         sums = batches.aggregate_sums(estimate, self._block_size, self._window)
         sums = batches.each_sum(np.copy, sums)
@@ -266,7 +266,7 @@ class IntervalBatches:
 
 
 def _fill(sums: BatchSums, rows: np.ndarray, found: BatchSums) -> None:
-    """Write batches into their rows of the sums."""
+    """Write batches into the given rows of the sums."""
     for field in fields(BatchSums):
         getattr(sums, field.name)[rows] = getattr(found, field.name)
 

@@ -1,6 +1,6 @@
 """Measured whole steps: the table of ``pinn measure``, or of Dynamo's forward-pass metrics.
 
-All steps of one batch are one row of :class:`MeasuredSteps`, with their median.
+All steps of one batch become one row of :class:`MeasuredSteps`, with their median time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,23 +33,24 @@ from pinn.specs.gpu import find_gpu
 from pinn.specs.serving import VLLM, ServingSpec
 from pinn.units import MILLISECOND
 
-#: Folder in which ``pinn.measurements.program`` puts files of a load generator.
+#: Folder in which ``pinn.measurements.program`` stores files of a load generator.
 SERVING_FOLDER = "serving"
 
-#: Name of their table in a folder that ``pinn ingest`` wrote.
+#: Name of the table of measured steps in a folder that ``pinn ingest`` wrote.
 MEASURED = "measured_steps"
 
-#: Fewest steps for a median, as few as ``pinn measure`` keeps of a slow batch.
+#: Minimum number of steps for a median, as few as ``pinn measure`` keeps of a slow batch.
 LEAST = 3
 
-#: Multiple of the median from which on a step is cold or stalled, as in ``pinn measure``.
+#: Multiple of the median above which a step is warm-up or stalled, as in ``pinn measure``.
 FAR = 3.0
 
-#: Smallest relative noise of one step, since a few may be equal by chance: an assumption.
+#: Minimum relative noise of one step, an assumption, since a few steps may be equal by chance.
 _LEAST_NOISE = 0.005
 
-#: Weight, in steps, of the scatter of all batches in that of one batch. Repeats end when a few
-#: steps are close to each other, so that their own scatter is too small. An assumption.
+#: Weight of the scatter over all batches, as a number of steps, in the scatter of one batch.
+#: Repeats end when a few steps agree closely, so that their own scatter is too small. An
+#: assumption.
 _LIKE_OTHERS = 16.0
 
 Rows = Float[np.ndarray, " batches"]
@@ -57,14 +58,14 @@ Rows = Float[np.ndarray, " batches"]
 
 @dataclass(frozen=True)
 class MeasuredSteps:
-    """Measured batches.
+    """Measured batches with their step times.
 
     Attributes:
         name: Name of the source.
-        facts: Metadata of the measurement: card, host, release, flags.
+        facts: Metadata of the measurement: GPU, host, release, flags.
         report: Counts of steps read, accepted and refused.
-        rows: One row per batch: ``COUNTS``, means over its steps; ``seconds``, their median;
-            ``error``, its relative standard error; and ``count``, the number of steps.
+        rows: One row per batch: ``COUNTS``, means over its steps; ``seconds``, their median time;
+            ``error``, the median's relative standard error; and ``count``, the number of steps.
     """
 
     name: str
@@ -77,7 +78,7 @@ class MeasuredSteps:
 
     @property
     def seconds(self) -> Rows:
-        """Return the median of each batch in seconds."""
+        """Return the median step time of each batch, in seconds."""
         return self.rows["seconds"].to_numpy(float)
 
     @property
@@ -87,12 +88,12 @@ class MeasuredSteps:
 
     @property
     def names(self) -> list[str]:
-        """Return the batches as the command line writes them."""
+        """Return the batches in the notation of the command line."""
         alike = zip(*vars(alike_batches(self.rows)).values(), strict=True)
         return [str(Wanted(*map(round, batch))) for batch in alike]
 
     def sums(self, window: float | None) -> BatchSums:
-        """Return the batch sums."""
+        """Return the batch sums of each batch, given the model's attention window."""
         return alike_batches(self.rows).sums(window)
 
     def target(self, model: str | None, gpu: str | None, flags: Mapping[str, FlagValue]) -> Target:
@@ -132,12 +133,12 @@ class MeasuredSteps:
 
     @property
     def serving(self) -> list[Path]:
-        """Return the load generator's files of a server with these flags."""
+        """Return the load generator's files of a server that ran with these flags."""
         return sorted((Path(self.name).parent / SERVING_FOLDER).glob("*.json"))
 
 
 def alike_batches(steps: pd.DataFrame) -> UniformBatches:
-    """Return the batches of a table with columns ``COUNTS``, with equal requests of each kind."""
+    """Return the batches of a table with columns ``COUNTS``, with equal requests in each phase."""
     prompts, tokens, cached, decodes, context = steps[list(COUNTS)].to_numpy(float).T
     each = np.maximum(prompts, 1)
     of_decode = context / np.maximum(decodes, 1)
@@ -161,8 +162,8 @@ def read_measured_steps(path: Path) -> MeasuredSteps:
     The table may be of any size (:func:`read_step_table`).
 
     Raises:
-        PinnError: If there is no table, it lacks a column, has several servers, or no batch is
-            left.
+        PinnError: If there is no table, or it lacks a column, has several servers, or has no batch
+            with enough steps.
     """
     file = path / STEPS_FILE if path.is_dir() else path
     table = read_step_table(file)
@@ -172,10 +173,10 @@ def read_measured_steps(path: Path) -> MeasuredSteps:
 
 
 def _facts(file: Path) -> Tree:
-    """Return the metadata beside the steps.
+    """Read the metadata beside the steps.
 
     Raises:
-        PinnError: If the metadata is not of ``pinn measure``.
+        PinnError: If the metadata were not written by ``pinn measure``.
     """
     facts = read_json(file)
     told = facts if isinstance(facts, dict) else {}
@@ -190,14 +191,14 @@ def _facts(file: Path) -> Tree:
 
 
 def ingested_steps(traces: TraceTables) -> MeasuredSteps:
-    """Measured steps from a folder that ``pinn ingest steps`` wrote."""
+    """Return the measured steps in a folder that ``pinn ingest steps`` wrote."""
     report = ReadReport.from_json(traces.manifest["reports"][MEASURED])
     rows = traces.table(MEASURED).to_pandas()
     return MeasuredSteps(report.source, Tree(traces.manifest.get("facts")), report, rows)
 
 
 def _grouped(table: StepTable, file: Path, facts: Tree) -> MeasuredSteps:
-    """Return the median of each batch, without outliers."""
+    """Return the median step time of each batch, without outliers."""
     latency, batch, kept = table.milliseconds, table.batch, KeptRows(len(table.batch))
     usual_ms = _medians(latency, batch, len(table.alike))
     slow = latency > FAR * usual_ms[batch]
@@ -224,7 +225,7 @@ def _grouped(table: StepTable, file: Path, facts: Tree) -> MeasuredSteps:
 
 
 def _medians(values: np.ndarray, batch: np.ndarray, batches: int) -> np.ndarray:
-    """Return the median of each batch; 0 for a batch without a value."""
+    """Return the median of each batch's values; 0 for a batch without a value."""
     found = pd.Series(values).groupby(batch).median()
     medians = np.zeros(batches)
     medians[found.index] = found
@@ -232,7 +233,7 @@ def _medians(values: np.ndarray, batch: np.ndarray, batches: int) -> np.ndarray:
 
 
 def _counts(table: StepTable, mask: np.ndarray) -> pd.DataFrame:
-    """Return the mean counts of each batch, in the order of its first steps."""
+    """Return the mean counts of each batch, in the order of the batches' first steps."""
     context = pd.Series(table.context[mask].astype(float))
     mean = context.groupby(table.batch[mask], sort=False).mean()
     alike = table.alike[mean.index].astype(float)

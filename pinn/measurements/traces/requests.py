@@ -1,8 +1,8 @@
-"""The canonical table of requests: one row each, times in seconds, and targets for alpha.
+"""Canonical table of requests, one row each, with times in seconds and the targets of alpha.
 
-The engine's span (``llm_core``) is joined to the API server's (``llm_request``) by the parent span:
-their request ids differ. All times are on the server host's monotonic clock. A step number is that
-of the engine step in which an event happened.
+The engine's span (``llm_core``) is joined to the API server's (``llm_request``) by the parent span,
+since their request ids differ. All times are on the server host's monotonic clock. A step number is
+that of the engine step in which an event happened.
 """
 
 from collections import Counter
@@ -32,7 +32,7 @@ STATE_COLUMNS = tuple(
 
 _MOMENTS = (*FRONT_MOMENTS.values(), *ENGINE_MOMENTS.values())
 
-#: Columns for which the engine's events are more precise than its spans.
+#: Columns that events of the engine give more precisely than its spans -> column of the events.
 _OF_EVENTS = {"prompt_tokens": "prefill_total", "output_tokens": "decode_done",
               "max_tokens": "decode_max"}  # fmt: skip
 
@@ -40,7 +40,7 @@ _OF_EVENTS = {"prompt_tokens": "prefill_total", "output_tokens": "decode_done",
 def canonical_requests(
     engine: pa.Table, front: pa.Table, release: Callable[[], None] = lambda: None
 ) -> Canonical:
-    """Return the engine's spans with their parents, then lone API spans, by their first time.
+    """Return the engine's spans joined with their parents, and lone API spans, by first time.
 
     Repeated spans are refused. Segment and state, which spans lack, are null until they are set.
 
@@ -62,7 +62,8 @@ def canonical_requests(
     first = np.full(len(rows), np.nan)
     moments = ((front, "arrived_s", 1), (engine, "queued_s", 0), (engine, "scheduled_s", 0))
     for table, name, side in moments:
-        values = np.append(table[name].to_numpy(), np.nan)  # the entry of row -1
+        # The appended NaN is the value for row -1.
+        values = np.append(table[name].to_numpy(), np.nan)
         first = np.where(np.isnan(first), values[rows[:, side]], first)
     rows = rows[np.argsort(first, kind="stable")]
     read = engine.num_rows + front.num_rows
@@ -73,7 +74,7 @@ def canonical_requests(
 
 
 def _first_copies(spans: pa.Table, refused: Counter[str]) -> np.ndarray:
-    """Return rows whose span id is new; spans without an id are never repeated."""
+    """Return the row of each span id's first occurrence; spans without an id are all kept."""
     ids = spans["span_id"].combine_chunks()
     repeated = pd.Series(pc.dictionary_encode(ids).indices.to_numpy()).duplicated().to_numpy()
     copies = repeated & pc.not_equal(ids, "").to_numpy(zero_copy_only=False)
@@ -82,7 +83,7 @@ def _first_copies(spans: pa.Table, refused: Counter[str]) -> np.ndarray:
 
 
 def _columns(engine: pa.Table, front: pa.Table, rows: np.ndarray) -> Columns:
-    """Return the engine's value, or else the API server's; null without either."""
+    """Return a function of a column name: the engine's values, else the API server's or null."""
     behind, before = _known_rows(engine, rows[:, 0]), _known_rows(front, rows[:, 1])
 
     def column(name: str) -> pa.Array:
@@ -98,7 +99,7 @@ def _columns(engine: pa.Table, front: pa.Table, rows: np.ndarray) -> Columns:
 
 
 def _known_rows(table: pa.Table, rows: np.ndarray) -> Columns:
-    """Return rows of a table; null for row -1. Only the pages of these rows are read."""
+    """Return rows of a table, null for row -1. Only the pages of these rows are read."""
     held = rows[rows >= 0]
     low, high = (int(held.min()), int(held.max()) + 1) if len(held) else (0, 0)
     stretch, places = table.slice(low, high - low), pa.array(rows - low, mask=rows < 0)
@@ -106,7 +107,7 @@ def _known_rows(table: pa.Table, rows: np.ndarray) -> Columns:
 
 
 def _known(column: pa.ChunkedArray) -> pa.Array:
-    """Return the column with null for -1, NaN and the empty text."""
+    """Return the column with null instead of -1, NaN and the empty text."""
     whole = column.combine_chunks()
     if pa.types.is_list(whole.type):
         return whole

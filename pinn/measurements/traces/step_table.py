@@ -1,4 +1,4 @@
-"""Reader of a table of whole steps of any size, in pieces."""
+"""Reader of tables of whole steps, which reads tables of any size in pieces."""
 
 import codecs
 import csv
@@ -26,21 +26,21 @@ LATENCY = "latency_ms"
 #: Columns that are equal for all steps of a batch; contexts of decodes grow from step to step.
 ALIKE = COUNTS[:4]
 _BATCH, _COLD = "batch", "is_cold"
-#: Columns that identify a server, so they must have one value.
+#: Columns that identify a server and must therefore have only one value -> error otherwise.
 _SERVERS = {
-    "run": "{file} has steps of {count} runs: give those of one server",
-    "dp_rank": "{file} has steps of several data-parallel ranks: give those of one rank",
+    "run": "{file} has steps of {count} runs: give a file with one server",
+    "dp_rank": "{file} has steps of several data-parallel ranks: give a file with one rank",
 }
 _REMEDY = "give a folder that 'pinn measure' wrote"
 _MISSING = "a cell is missing or not a number"
 
-#: Bytes of a table that are read at a time.
+#: Number of bytes of a table that are read at a time.
 _PIECE_BYTES = 2**22
 
 
 @dataclass(frozen=True)
 class StepTable:
-    """The accepted steps of a table.
+    """Accepted steps of a table.
 
     Attributes:
         alike: Columns ``ALIKE`` of each batch.
@@ -86,7 +86,7 @@ def read_step_table(file: Path) -> StepTable:
 
 
 def _check_text(file: Path) -> None:
-    """Refuse text that is not UTF-8, of which Arrow would lose rows."""
+    """Raise an error for text that is not UTF-8, of which Arrow would lose rows."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     with file.open("rb") as pieces:
         try:
@@ -106,14 +106,14 @@ def _header(file: Path) -> list[str]:
         raise PinnError(f"{file} is no CSV table ({error}): {_REMEDY}") from error
     names = [name.strip() for name in names]
     if twice := [name for name, count in Counter(names).items() if name and count > 1]:
-        raise PinnError(f"{file}: the column {twice[0]!r} occurs twice: leave one out")
+        raise PinnError(f"{file}: the column {twice[0]!r} occurs twice: remove one of the two")
     if len(names) > MOST_COLUMNS:
         raise PinnError(f"{file} has {len(names):,} columns: give at most {MOST_COLUMNS:,}")
     return names
 
 
 def _tables(file: Path, names: list[str], wrong: Counter[str]) -> Iterator[pa.Table]:
-    """Yield the table in pieces, its cells as text; count rows that do not fit its header."""
+    """Yield the table in pieces, with cells as text; count rows that do not fit its header."""
 
     def skip(row: arrow_csv.InvalidRow) -> str:
         short = row.actual_columns < row.expected_columns
@@ -136,7 +136,7 @@ def _tables(file: Path, names: list[str], wrong: Counter[str]) -> Iterator[pa.Ta
 
 
 class _Pieces:
-    """Accepted steps of the pieces so far, and their batches."""
+    """Accepted steps and batches of all pieces read so far."""
 
     def __init__(self, file: Path, names: list[str]) -> None:
         self._file, self._names = file, names
@@ -174,7 +174,7 @@ class _Pieces:
         self._milliseconds.append(accepted[LATENCY].to_numpy().copy())
 
     def _of_known(self, rows: np.ndarray) -> np.ndarray:
-        """Return the batch of each row, by its name and its counts."""
+        """Return the batch index of each row, by its value of ``batch`` and its counts."""
         codes = _group_numbers(rows)
         _, first = np.unique(codes, return_index=True)
         numbers = [self._known.setdefault(row.tobytes(), len(self._known)) for row in rows[first]]
@@ -184,7 +184,10 @@ class _Pieces:
         return np.array(numbers, np.int32)[codes]
 
     def _of_runs(self, rows: np.ndarray) -> np.ndarray:
-        """Return the batch of each row: a run of equal rows, which may continue the last piece."""
+        """Return the batch index of each row, where a batch is a run of consecutive equal rows.
+
+        A batch may continue from the previous piece.
+        """
         before = np.vstack([self._last, rows[:-1]])
         is_new = ~((rows == before) | (np.isnan(rows) & np.isnan(before))).all(axis=1)
         is_new[0] |= not self._batches
@@ -194,7 +197,7 @@ class _Pieces:
         return numbers.astype(np.int32)
 
     def whole(self, wrong: Counter[str]) -> StepTable:
-        """Return all accepted steps; rows that did not fit the header are added to the counts."""
+        """Return all accepted steps, with counts of refused rows including those in ``wrong``."""
         read, refused = self._read + wrong.total(), dict(wrong + self._refused)
         alike, batch = _joined(self._alike), _joined(self._batch)
         context, milliseconds = _joined(self._context), _joined(self._milliseconds)
@@ -202,7 +205,7 @@ class _Pieces:
 
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:
-    """Return the concatenated parts, and free them."""
+    """Return the concatenated parts, and free the memory of the parts."""
     found = np.concatenate(parts)
     parts.clear()
     return found
@@ -223,7 +226,7 @@ def _small(values: np.ndarray) -> np.ndarray:
 
 
 def _refuse_faulty(numbers: pd.DataFrame, kept: KeptRows) -> None:
-    """Refuse rows by their own values."""
+    """Refuse rows with implausible or missing values."""
     refuse = kept.refuse
     whole = numbers[[name for name in numbers if name != LATENCY]]
     refuse(_MISSING, ~np.isfinite(numbers).all(axis=1))
@@ -238,7 +241,7 @@ def _refuse_faulty(numbers: pd.DataFrame, kept: KeptRows) -> None:
 
 
 def _group_numbers(rows: np.ndarray) -> np.ndarray:
-    """Return each row's number among the distinct rows, in order of first appearance."""
+    """Return each row's index among the distinct rows, in order of first appearance."""
     groups = np.zeros(len(rows), np.int64)
     for column in rows.T:
         codes, values = pd.factorize(column)

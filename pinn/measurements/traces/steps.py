@@ -1,4 +1,4 @@
-"""Canonical steps and snapshots of a trace, and its segments without gaps."""
+"""Canonical steps and snapshots of a trace, and its segments without restarts."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -15,18 +15,18 @@ from pinn.common.tables import KeptRows
 from pinn.measurements.schemas import SCHEMAS
 from pinn.units import MICROSECOND, NANOSECOND
 
-# Segments: stretches of one server process on one clock, in which step numbers and time both grow.
+# Segments: steps of one server process on one clock, over which step numbers and time increase.
 #
 # A file may have several servers. A server may restart, which resets its step numbers, and its host
 # may reboot, which resets its monotonic clock. Intervals between steps are valid only inside one
 # segment.
 
-#: Smallest change, in seconds, of epoch minus monotonic time that means another clock: an
-#: assumption. Within one boot the difference is constant.
+#: Minimum change of epoch minus monotonic time, in seconds, that means another clock. An
+#: assumption: within one boot the difference is constant.
 CLOCK_STEP_S = 5.0
 
-#: Number of decreases of the step number, and share of rows, above which they are not restarts
-#: (assumptions).
+#: Number of decreases of the step number, and their share of rows, above which two servers are
+#: assumed instead of restarts: assumptions.
 MAX_RESTARTS = 3
 MAX_RESTART_SHARE = 0.01
 
@@ -35,13 +35,13 @@ Whole = Int[np.ndarray, " rows"]
 
 @dataclass(frozen=True)
 class Segments:
-    """Division of rows into segments.
+    """Division of rows into segments (see above).
 
     Attributes:
         order: Rows by segment, then start time.
         segment: Segment of each row, in the order of the input.
-        is_ambiguous: Whether two servers with equal resource attributes wrote the row's segment,
-            which cannot be separated.
+        is_ambiguous: Whether the row's segment was written by two servers with equal resource
+            attributes, which cannot be separated.
     """
 
     order: Whole
@@ -50,13 +50,13 @@ class Segments:
 
 
 def find_segments(server: Whole, step_id: Whole, start_ns: Whole, wall_ns: Whole) -> Segments:
-    """Separate servers, boots and processes.
+    """Divide rows into segments by server, boot and process.
 
     Args:
         server: Number of the server, by its resource attributes.
         step_id: Step number of each row.
-        start_ns: Start of each step on the server's monotonic clock.
-        wall_ns: Epoch time of each start; 0 if unknown.
+        start_ns: Start of each step on the server's monotonic clock, in ns.
+        wall_ns: Epoch time of each start in ns; 0 if unknown.
     """
     clock = _clock_groups(server, start_ns, wall_ns)
     order = np.lexsort((step_id, start_ns, clock))
@@ -87,9 +87,10 @@ def _clock_groups(server: np.ndarray, start_ns: np.ndarray, wall_ns: np.ndarray)
 
 
 def _runs(step_id: np.ndarray) -> tuple[np.ndarray, bool]:
-    """Cut rows in order of time wherever the step number does not grow.
+    """Return process numbers of rows in order of time, and whether two servers are mixed.
 
-    A restart makes one cut. Many cuts mean that two servers write under one name.
+    Rows are divided wherever the step number does not increase, as after a restart. Many such
+    decreases mean that two servers write under one name.
     """
     falls = np.diff(step_id) <= 0
     if falls.sum() > max(MAX_RESTARTS, MAX_RESTART_SHARE * len(step_id)):
@@ -99,7 +100,7 @@ def _runs(step_id: np.ndarray) -> tuple[np.ndarray, bool]:
 
 # Canonical table of steps: one row per sampled engine step, in SI units.
 
-#: Knowledge of a step's batch, best first: each request, from a snapshot or from complete
+#: Levels of knowledge of a step's batch, best first: each request, from a snapshot or from complete
 #: journeys; or the summary's totals, with contexts estimated from the KV usage.
 KNOWLEDGE = SNAPSHOT, JOURNEY, AGGREGATE = "snapshot", "journey", "aggregate"
 
@@ -112,29 +113,29 @@ _COUNTS = (
 MAX_STEP_ID = 2**40
 
 
-#: Raw rows of one table, or of several side by side.
+#: Raw rows of one table, or of several tables side by side.
 Rows = Shaped[np.ndarray, "rows ..."]
 
 #: Function that frees memory of pages that were read.
 Release = Callable[[], None]
 
-#: Function that returns a column by name.
+#: Function of a name that returns a column.
 Columns = Callable[[str], pa.Array | pa.ChunkedArray]
 
-#: Rows that are converted at a time.
+#: Number of rows that are converted at a time.
 BATCH_ROWS = 2**16
 
 
 @dataclass(frozen=True)
 class Canonical:
-    """A canonical table that is made from raw rows, one record batch at a time.
+    """Canonical table that is made from raw rows, one record batch at a time.
 
     Attributes:
         schema: Schema of the table.
-        rows: Index of each row's raw row, or of those in each raw table.
-        raw: Function that returns raw columns of some rows.
-        made: Functions for columns that derive from others.
-        given: Columns that are given for all rows.
+        rows: Index of each row's raw row, or of its raw rows in several tables.
+        raw: Function that returns raw columns of given rows.
+        made: Column -> function that derives its values from other columns.
+        given: Columns whose values are given for all rows.
         report: Counts of raw rows read and refused.
         release: Function that frees memory of pages that were read.
     """
@@ -158,15 +159,15 @@ class Canonical:
         return pa.Table.from_batches(self.batches(), schema=self.schema)
 
     def frame(self) -> pd.DataFrame:
-        """Return the table as a frame; each column is freed once it is converted."""
+        """Return the table as a data frame; each column is freed after its conversion."""
         return self.table().to_pandas(split_blocks=True, self_destruct=True)
 
     def having(self, *names: str) -> "Canonical":
-        """Return a table of some columns only."""
+        """Return a table with only the named columns."""
         return replace(self, schema=pa.schema([self.schema.field(name) for name in names]))
 
     def only(self, chosen: Int[np.ndarray, " chosen"]) -> "Canonical":
-        """Return a table of some rows only."""
+        """Return a table with only the chosen rows."""
         given = {name: values[chosen] for name, values in self.given.items()}
         return replace(self, rows=self.rows[chosen], given=given)
 
@@ -188,7 +189,7 @@ class Canonical:
 
 
 def taken(raw: pa.Table, rows: Shaped[np.ndarray, " rows"]) -> Columns:
-    """Return rows of a table that are nearly in order: only their pages are read."""
+    """Return rows of a table, which must be nearly in order; only their pages are read."""
     low, high = int(rows.min()), int(rows.max()) + 1
     stretch, places = raw.slice(low, high - low), pa.array(rows.astype(np.int64) - low)
     return lambda name: stretch[name].take(places)
@@ -197,7 +198,7 @@ def taken(raw: pa.Table, rows: Shaped[np.ndarray, " rows"]) -> Columns:
 def canonical_steps(raw: pa.Table, release: Callable[[], None] = lambda: None) -> Canonical:
     """Return the steps by segment and time, without the level of knowledge.
 
-    Only key columns are read; others are checked for their range.
+    Only key columns are read in full. All other columns are only checked for their range.
     """
     absurd = out_of_range(raw, [*_COUNTS, "kv_blocks_free"], release)
     keys = ("server", "step_id", "start_ns", "wall_ns")
@@ -220,7 +221,10 @@ def canonical_steps(raw: pa.Table, release: Callable[[], None] = lambda: None) -
 
 
 def scaled(name: str, unit: float, positive: bool = False) -> Callable[[Columns], pa.Array]:
-    """Return a function that converts raw numbers to SI units; ``positive`` drops others."""
+    """Return a function that converts raw numbers to SI units.
+
+    With ``positive``, other numbers become null.
+    """
 
     def make(raw: Columns) -> pa.Array:
         values = pc.multiply(raw(name).cast(pa.float64(), safe=False), unit)
@@ -230,7 +234,7 @@ def scaled(name: str, unit: float, positive: bool = False) -> Callable[[Columns]
 
 
 def _usage(raw: Columns) -> pa.Array:
-    """Return the KV usage as reported, or else from blocks; null if it is no share."""
+    """Return the KV usage as reported, else computed from blocks; null if it is not in [0, 1]."""
     total, free = raw("kv_blocks_total"), raw("kv_blocks_free")
     safe = pc.if_else(pc.greater(total, 0), total, None)
     blocks = pc.divide(pc.subtract(total, free).cast(pa.float64()), safe.cast(pa.float64()))
@@ -259,7 +263,8 @@ def out_of_range(raw: pa.Table, counts: list[str], release: Release) -> Bool[np.
 
 # Canonical table of snapshots: one row per request of a step with snapshots.
 #
-# A snapshot precedes its step: ``cached_tokens`` are in the cache, ``new_tokens`` follow now.
+# A snapshot is taken before its step runs: ``cached_tokens`` are in the cache, and the step
+# computes ``new_tokens``.
 
 _OF_SNAPSHOT: dict[str, Callable[[Columns], pa.Array]] = {
     "wall_s": scaled("wall_ns", NANOSECOND, positive=True),
@@ -298,7 +303,7 @@ def canonical_snapshots(raw: pa.Table, steps: pd.DataFrame, release: Release) ->
 
 
 def _step_rows(raw: pa.Table, steps: pd.DataFrame) -> np.ndarray:
-    """Return the row of each snapshot's step; -1 without one, the nearest in time of several."""
+    """Return the row of each snapshot's step (of several, the nearest in time); -1 without one."""
     found = np.full(raw.num_rows, -1, dtype=np.int64)
     if steps.empty or not raw.num_rows:
         return found

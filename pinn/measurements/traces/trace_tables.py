@@ -1,7 +1,7 @@
-"""A folder of canonical trace tables with a manifest, written atomically.
+"""Folder of canonical trace tables with a manifest, written atomically.
 
-``requests``, ``steps``, ``snapshots`` and ``cycles`` as Parquet, beside ``manifest.json``, which
-has their origin, the deployment, and counts of refused rows with reasons.
+The folder has ``requests``, ``steps``, ``snapshots`` and ``cycles`` as Parquet files, and
+``manifest.json`` with their origin, the deployment, and counts of refused rows with reasons.
 """
 
 import os
@@ -39,10 +39,10 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     """Yield a new folder to fill, which replaces ``folder`` at the end, unless there is an error.
 
     Raises:
-        PinnError: If ``folder`` is the current one, or has other files than trace tables.
+        PinnError: If ``folder`` is the current folder, or has files other than trace tables.
     """
     if not folder.name:
-        raise PinnError(f"{folder} cannot be replaced: give a new folder")
+        raise PinnError(f"{folder} has no name, so it cannot be replaced: give a new folder")
     is_taken = folder.exists() and not (folder / MANIFEST).is_file()
     if is_taken and (not folder.is_dir() or any(folder.iterdir())):
         raise PinnError(f"{folder} exists and does not have trace tables: give another folder")
@@ -62,7 +62,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 
 
 class TableEntry(TypedDict):
-    """Entry of a manifest about a table."""
+    """Entry of a manifest about one table."""
 
     file: str
     rows: int
@@ -72,7 +72,7 @@ class TableEntry(TypedDict):
 def write_table(
     folder: Path, name: str, batches: Iterable[pa.RecordBatch], schema: pa.Schema
 ) -> TableEntry:
-    """Write one table and return its entry in the manifest."""
+    """Write one table and return its entry for the manifest."""
     path, count = folder / f"{name}.parquet", 0
     with pq.ParquetWriter(path, schema) as writer:
         for batch in batches:
@@ -88,7 +88,7 @@ def write_manifest(folder: Path, manifest: Mapping[str, object]) -> None:
 
 @dataclass(frozen=True)
 class Target:
-    """The deployment that measurements belong to, as the user names it."""
+    """Deployment that measurements belong to, as the user names it."""
 
     model: str
     gpu: str
@@ -122,13 +122,13 @@ class Target:
         model = load_model(self.model)
         if self.precision is not None:
             model = with_precision(model, self.precision)
-        # it ran, so checks are skipped
+        # The deployment has run, so compatibility checks are skipped.
         return Deployment(model, load_gpu(self.gpu), self.serving, force=True)
 
 
 @dataclass(frozen=True)
 class TraceTables:
-    """A folder of canonical tables, each of which is read on demand.
+    """Folder of canonical tables, each of which is read on demand.
 
     Attributes:
         folder: Path of the folder.
@@ -139,10 +139,10 @@ class TraceTables:
     manifest: dict[str, Any]
 
     def table(self, name: str, columns: list[str] | None = None) -> pa.Table:
-        """Return a table by name.
+        """Read a table by name.
 
         Raises:
-            PinnError: If the folder has no such table, or it was changed or cut off since.
+            PinnError: If the folder has no such table, or the table was changed or cut off.
         """
         entry = self.manifest["tables"].get(name)
         if entry is None:
@@ -159,12 +159,12 @@ class TraceTables:
 
     @cached_property
     def steps(self) -> pd.DataFrame:
-        """Return the canonical steps."""
+        """Return the canonical steps as a data frame."""
         return self.table("steps").to_pandas()
 
     @cached_property
     def cycles(self) -> pd.DataFrame:
-        """Return the interval that begins with each step, row by row."""
+        """Return one row per step: the interval that begins with the step."""
         return self.table("cycles").to_pandas()
 
     @cached_property
@@ -174,7 +174,7 @@ class TraceTables:
 
     @cached_property
     def snapshots(self) -> pd.DataFrame:
-        """Return the canonical snapshots."""
+        """Return the canonical snapshots as a data frame."""
         return self.table("snapshots").to_pandas()
 
     def deployment(self) -> Deployment:
@@ -215,11 +215,11 @@ def read_trace_tables(folder: Path) -> TraceTables:
     return TraceTables(folder, manifest)
 
 
-# Report of the cleaning as tables for the terminal.
+# Report of the ingestion as tables for the terminal.
 
 _MS = 1e3
 
-#: Number of medians that are printed, and fewest cycles of each.
+#: Maximum number of medians that are printed, and minimum number of cycles of each.
 MAX_MEDIANS = 12
 MIN_CYCLES = 5
 
@@ -236,7 +236,7 @@ def cleaning_tables(manifest: Mapping[str, Any]) -> str:
         parts.append(
             f"servers and segments\n{len(manifest['servers']):8d}  "
             f"servers\n{len(segments):8d}  segments (one process on one "
-            f"clock)\n{ambiguous:8d}  of them mix two servers that cannot be "
+            f"clock)\n{ambiguous:8d}  segments that mix two servers, which cannot be "
             "separated"
         )
     parts.append(_counts("intervals from one step's start to the next", manifest["intervals"]))
@@ -244,7 +244,7 @@ def cleaning_tables(manifest: Mapping[str, Any]) -> str:
         parts.append(_medians(manifest["medians_by_decodes"]))
     if manifest["request_issues"]:
         parts.append(_counts("requests by issue", manifest["request_issues"]))
-    unchecked = "targets\n  not compared with the roofline lower bound: give --model and --gpu"
+    unchecked = "targets\n  not checked against the roofline lower bound: give --model and --gpu"
     targets = [_target(check) for check in manifest["targets"].values()] or [unchecked]
     return "\n\n".join(parts + targets)
 
@@ -254,7 +254,7 @@ def _counts(title: str, counts: Mapping[str, int]) -> str:
 
 
 def _medians(rows: Sequence[Mapping[str, float]]) -> str:
-    """Return some medians over the whole range of decodes; the manifest has all."""
+    """Return medians at some numbers of decodes as text; the manifest has all medians."""
     known = [row for row in rows if row["cycles"] >= MIN_CYCLES] or rows
     places = np.unique(np.linspace(0, len(known) - 1, MAX_MEDIANS).round().astype(int))
     lines = [

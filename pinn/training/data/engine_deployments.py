@@ -1,4 +1,4 @@
-"""Measured deployments of SGLang and TensorRT-LLM, and every importer."""
+"""Readers of measured deployments on SGLang and TensorRT-LLM, and importers of all engines."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -26,8 +26,8 @@ _ROW = ["engine", "model", "gpu", "precision"]
 _LENGTHS = ["prompt_tokens", "output_tokens"]
 _POINT = [*_LENGTHS, "concurrency", "tpot_10us"]
 
-#: Models with linear (gated delta net) or sparse attention, which are read separately and not
-#: used for training.
+#: Models with linear (gated delta net) or sparse attention. Their rows are read separately and are
+#: not used for training.
 OTHER_ATTENTION = ("Qwen/Qwen3.5-397B-A17B", "zhipuai/GLM-5")
 
 
@@ -37,20 +37,20 @@ def several_nodes(rows: pd.DataFrame) -> pd.Series:
 
 
 def speculates(rows: pd.DataFrame) -> pd.Series:
-    """Mark rows that speculate by every script that fits, and their copies in other dumps."""
+    """Mark rows whose matching launch scripts all use speculative decoding, and their copies."""
     point = silicon.with_rounded_tpot(rows)[[*_ROW, *_POINT]].apply(tuple, axis=1)
     told = rows["drafts"] != ""
     return told | point.isin(set(point[told]))
 
 
 def mtp_beside_plain(rows: pd.DataFrame) -> pd.Series:
-    """Mark DeepSeek fp8 rows on B200 of one day that may have run MTP.
+    """Mark DeepSeek fp8 rows on B200 of 2026-03-25 that may have run MTP.
 
-    They are rows of SGLang, TP 8 without EP, of 2026-03-25, without those of configuration 87.
-    Scripts with and without MTP fit them. Points up to 64 requests were run twice that day on one
-    image. Of 11 pairs, one run takes 0.67 to 0.91 of the other's TPOT and 1.0 to 2.1 times its
-    TTFT, as with MTP. The database dump names configurations: 87 is the plain one, and rows with
-    other values of TPOT belong to the other.
+    The marked rows are SGLang with TP 8 and without EP, except configuration 87. Launch scripts
+    with and without MTP fit them. Points up to 64 requests were run twice that day on one image.
+    Of 11 pairs, one run has 0.67 to 0.91 of the other's TPOT and 1.0 to 2.1 times its TTFT, as MTP
+    would cause. The database dump names configurations: 87 runs without MTP. Rows with other TPOT
+    values belong to the configuration that may run MTP.
     """
     suspect = (
         (rows["engine"] == SGLANG)
@@ -67,12 +67,12 @@ def mtp_beside_plain(rows: pd.DataFrame) -> pd.Series:
 
 
 def development_image(rows: pd.DataFrame) -> pd.Series:
-    """Mark rows of SGLang's ``nightly-dev`` and ``glm5-hopper`` images: unreleased engines."""
+    """Mark rows of the unreleased SGLang images ``nightly-dev`` and ``glm5-hopper``."""
     return rows["engine_version"].str.contains("nightly-dev|glm5-hopper")
 
 
-#: Columns that are equal in copies, as for vLLM's rows but without the layout, which dumps store
-#: differently.
+#: Rule that marks copies, with the same columns as for vLLM's rows except the layout, which dumps
+#: store differently.
 copy_of_a_row = partial(silicon.copy_across_dumps, key=(*_ROW, *_LENGTHS))
 
 
@@ -81,7 +81,7 @@ def other_attention(rows: pd.DataFrame) -> pd.Series:
     return rows["model"].isin(OTHER_ATTENTION)
 
 
-#: Rules of the benchmark, then of the engines, in the order in which they are applied.
+#: Filters of the benchmark as a whole; those by engine follow below. All are applied in order.
 _OF_THE_BENCHMARK: sample.Filters = {
     "file of another campaign (harrli)": silicon.from_other_campaign,
     "GB200 over several nodes, labelled aggregated": several_nodes,
@@ -93,64 +93,65 @@ ENGINE_FILTERS: sample.Filters = {
     "nightly or glm5 image": development_image,
     "copy of a measurement in another dump": copy_of_a_row,
     "saturated: TTFT above 3 s and 8 % of the generation time": silicon.queueing,
-    "linear or sparse attention (Qwen3.5, GLM-5): read apart": other_attention,
+    "linear or sparse attention (Qwen3.5, GLM-5): read separately": other_attention,
 }
 
 
 def shows_no_mtp(rows: pd.DataFrame) -> pd.Series:
-    """Mark all rows but those with a sign of multi-token prediction."""
+    """Mark all rows except those with a sign of multi-token prediction."""
     return ~(speculates(rows) | mtp_beside_plain(rows))
 
 
-#: Rules that keep the rows with unrecorded multi-token prediction, copies included.
+#: Filters that keep only rows with unrecorded multi-token prediction, including copies of rows.
 MTP_FILTERS = {**_OF_THE_BENCHMARK, "no sign of multi-token prediction": shows_no_mtp}
 
 
 def not_of_checked_campaign(rows: pd.DataFrame) -> pd.Series:
-    """Mark all rows but the other campaign's SGLang rows and those of TensorRT-LLM 1.0.0rc3.
+    """Mark rows to drop: the public benchmark's, and unreliable ones of the second campaign.
 
-    The campaign's rows of TensorRT-LLM 1.2 and 1.3 state other loads than they ran. Some state no
-    concurrency, others more requests than their batch size times their replicas.
+    Only the second campaign's SGLang rows and its rows of TensorRT-LLM 1.0.0rc3 are kept. Its rows
+    of TensorRT-LLM 1.2 and 1.3 state loads that they did not run. Some state no concurrency, others
+    more requests than batch size times replicas.
     """
     checked = (rows["engine"] == SGLANG) | (rows["engine_version"] == "1.0.0rc3")
     return ~(silicon.from_other_campaign(rows) & checked)
 
 
 def not_dense_campaign(rows: pd.DataFrame) -> pd.Series:
-    """Mark all rows but the other campaign's 16-bit rows."""
+    """Mark all rows except the second campaign's 16-bit rows."""
     return ~(silicon.from_other_campaign(rows) & (rows["precision"] == "bf16"))
 
 
 # Readers of the measured SGLang and TensorRT-LLM deployments of ``silicon_sample.csv``.
 #
-# They come from the same public benchmark as vLLM's (:mod:`pinn.training.data.silicon`) and are
-# read as closed loops likewise. Dumps store the layout differently (``decode_engines`` of
-# :mod:`pinn.measurements.deployments.silicon`), and other filters apply (above).
+# These deployments are from the same public benchmark as vLLM's (:mod:`pinn.training.data.silicon`)
+# and are read as closed loops, too. Dumps store the layout differently (``decode_engines`` of
+# :mod:`pinn.measurements.deployments.silicon`), and the filters above apply.
 
-#: Other engines, by their names in the file.
+#: Engines other than vLLM, by their names in the file.
 ENGINES = (SGLANG, TRTLLM)
 
-#: Reason to show rows separately and not to train on them. DeepSeek on B300 of 2026-04-17 has 3.6
-#: to 5.8 times the TTFT of its twins on B200 where prompts have 8192 tokens (16 pairs below 128
-#: requests) and up to 3.6 times the TPOT. Its flags are B200's. Its image (SGLang 0.5.10.post1)
+#: Reason to report rows separately and not to train on them. At prompts of 8192 tokens, DeepSeek on
+#: B300 of 2026-04-17 has 3.6 to 5.8 times the TTFT of equal loads on B200 (16 pairs below 128
+#: requests) and up to 3.6 times the TPOT. Its flags equal B200's. Its image (SGLang 0.5.10.post1)
 #: pins transformers 5.3.0, whose tokenizer makes the client's random prompts about five times
 #: longer on the server (InferenceX PR 937: 7,140 tokens became 35,921). The client's fix ef01c2205
 #: of 2026-03-27 works for local model paths, and B300's script passed a hub id until 5fe6d56ee of
 #: 2026-05-15. The length of each prompt is not recorded.
 APART = "DeepSeek on B300, 2026-04-17: prompts about five times too long by the image's tokenizer"
-LINEAR = "linear attention, in no training; images shared with runs that speculate"
-SPARSE = "sparse attention, in no training; development images"
+LINEAR = "linear attention, not trained on; images shared with runs that speculate"
+SPARSE = "sparse attention, not trained on; development images"
 
 
 def read_engines(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
-    """Read the clean aggregated deployments of every engine but vLLM.
+    """Read the filtered aggregated deployments of SGLang and TensorRT-LLM.
 
     Args:
-        path: ``silicon_sample.csv``; None for the installed package's.
+        path: ``silicon_sample.csv``; None for the installed package's file.
 
     Returns:
         Rows as :func:`pinn.training.data.silicon.read_silicon` returns them, with ``apart``, the
-        reason to show a row separately (empty for most); and the counts.
+        reason to report a row separately (empty for most); and the counts of rows.
 
     Raises:
         PinnError: Under the conditions of ``read_silicon``.
@@ -159,10 +160,10 @@ def read_engines(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
 
 
 def read_every_engine(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
-    """Read the clean deployments of vLLM and of the others, without those shown separately.
+    """Read the filtered deployments of all three engines, without separately reported rows.
 
     Args:
-        path: ``silicon_sample.csv``; None for the installed package's.
+        path: ``silicon_sample.csv``; None for the installed package's file.
 
     Returns:
         Rows as :func:`pinn.training.data.silicon.read_silicon` returns them, and the counts.
@@ -182,39 +183,41 @@ def read_every_engine(path: Path | None = None) -> tuple[pd.DataFrame, ReadRepor
     rows = pd.concat([vllm, kept[list(sample.CANONICAL)]], ignore_index=True)
     noted = Counter(of_vllm.noted)
     noted.update(of_others.noted)
-    # The launch scripts of all rows shown separately are known.
+    # The launch scripts of all separately reported rows are known.
     noted.subtract(others.loc[others["apart"] != "", "facts"])
     return rows, replace(of_vllm, accepted=len(rows), refused=dict(refused), noted=dict(noted))
 
 
 def read_other_campaign() -> tuple[pd.DataFrame, ReadReport]:
-    """Read the rows of a campaign with an unknown client: a check of TPOT, not for training.
+    """Read the SGLang and TensorRT-LLM rows of a second campaign, to evaluate TPOT only.
+
+    The campaign's benchmark client is unknown, so its rows are not used for training.
 
     Returns:
         Rows and counts as :func:`read_engines` returns them. ``ttft_s`` has no known meaning.
     """
-    reason = "not of the other campaign, or of its TensorRT-LLM after 1.0.0rc3"
+    reason = "not of the second campaign, or its TensorRT-LLM after 1.0.0rc3"
     return _read(None, {reason: not_of_checked_campaign})
 
 
 def read_dense_campaign() -> tuple[pd.DataFrame, ReadReport]:
-    """Read the other campaign's vLLM rows of a dense 16-bit model: a check of TPOT.
+    """Read the second campaign's vLLM rows of a dense 16-bit model, to evaluate TPOT only.
 
-    The campaign's 8-bit and expert rows state impossible loads. Some are faster than memory allows,
-    others of one kind differ by a factor of two.
+    The campaign's 8-bit and mixture-of-experts rows state impossible loads. Some are faster than
+    the memory bandwidth allows, others differ by a factor of two at one load.
 
     Returns:
         Rows and counts as :func:`read_engines` returns them.
     """
-    rules = {"not of the other campaign's dense 16-bit rows": not_dense_campaign}
+    rules = {"not among the second campaign's dense 16-bit rows": not_dense_campaign}
     return _read(None, rules, ("vllm",))
 
 
 def read_speculating() -> tuple[pd.DataFrame, ReadReport]:
-    """Read the rows that ran multi-token prediction without saying so: not for training.
+    """Read the rows with unrecorded multi-token prediction (MTP), which are not used for training.
 
-    The number of accepted tokens is not recorded. ``drafts`` is the number of drafted tokens where
-    every launch script that fits speculates.
+    The number of accepted tokens is not recorded. ``drafts`` is the number of drafted tokens if all
+    launch scripts that fit a row use speculative decoding.
 
     Returns:
         Rows and counts as :func:`read_engines` returns them.
@@ -223,9 +226,10 @@ def read_speculating() -> tuple[pd.DataFrame, ReadReport]:
 
 
 def read_other_attention() -> tuple[pd.DataFrame, ReadReport]:
-    """Read the rows of models with linear or sparse attention: a check, not for training.
+    """Read rows of models with linear or sparse attention, for evaluation only.
 
-    The rules are those of :func:`read_engines`; every row of GLM-5 ran on a development image.
+    The filters are those of :func:`read_engines`, except that images of development releases are
+    allowed for GLM-5, which ran on no other.
 
     Returns:
         Rows and counts as :func:`read_engines` returns them; ``apart`` is ``LINEAR`` or ``SPARSE``.
@@ -240,7 +244,7 @@ def _released_engines_but_glm(rows: pd.DataFrame) -> pd.Series:
     return development_image(rows) & ~rows["model"].str.contains("GLM-5", regex=False)
 
 
-#: Rule -> its replacement where models with other attention are read.
+#: Filter -> its name and replacement for models with linear or sparse attention.
 _FOR_OTHER_ATTENTION: dict[sample.Rule, tuple[str, sample.Rule]] = {
     development_image: ("nightly image, but of GLM-5", _released_engines_but_glm),
     other_attention: ("attention over all keys", lambda rows: ~other_attention(rows)),
@@ -254,25 +258,25 @@ def _read(
 
 
 def _canonical(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return decoded and filtered rows as they ran, with the reason to show some separately."""
+    """Return decoded and filtered rows as observations, with reasons to report some separately."""
     found = sample.canonical(rows)
     deepseek = found["model"].str.contains("DeepSeek") & (found["gpu"] == "b300_sxm")
     apart = deepseek & (found["date"] == "2026-04-17")
     return found.assign(apart=apart.map({True: APART, False: ""}))
 
 
-# Importers from a foreign file to a table of observations on disk.
+# Importers from the benchmark's file to a table of observations on disk.
 
 
 def import_silicon(target: Path | str, source: Path | str | None = None) -> ReadReport:
-    """Write the clean measured deployments of aiconfigurator-core as observations.
+    """Write the filtered vLLM deployments of aiconfigurator-core as observations.
 
     Args:
-        target: Parquet file to write; its manifest goes beside it.
-        source: ``silicon_sample.csv``; None for the installed package's.
+        target: Parquet file to write; its manifest is written to the same folder.
+        source: ``silicon_sample.csv``; None for the installed package's file.
 
     Returns:
-        The counts of rows read, refused and accepted.
+        Counts of rows read, refused and accepted.
 
     Raises:
         PinnError: If the package or file is missing or does not have the expected content.
@@ -281,7 +285,7 @@ def import_silicon(target: Path | str, source: Path | str | None = None) -> Read
 
 
 def import_every_engine(target: Path | str, source: Path | str | None = None) -> ReadReport:
-    """Write the measured deployments of vLLM, SGLang and TensorRT-LLM."""
+    """Write the filtered deployments of vLLM, SGLang and TensorRT-LLM as observations."""
     return _written(read_every_engine(None if source is None else Path(source)), target)
 
 

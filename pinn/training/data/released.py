@@ -1,11 +1,11 @@
-"""Tables that come with the project: measurements, and another estimator's predictions of them."""
+"""Tables released with the project: measurements, and other estimators' predictions of them."""
 
 import pandas as pd
 
 from pinn.common.files import data_folder
 from pinn.engines.recipe import MEASURED_FILE
 
-#: Other estimator -> file of its predictions, with the package's version in its name.
+#: Other estimator -> file of its predictions, named after the estimator's version.
 PEERS = {
     "aiconfigurator": "aiconfigurator_0.12.0.csv",
     "aisimulate": "aisimulate_0.13.0.dev202610270000000085.csv",
@@ -13,9 +13,9 @@ PEERS = {
 
 
 def released_measurements() -> pd.DataFrame:
-    """Read the releases of each engine that measured deployments ran, and the count of each.
+    """Read the number of measured deployments per engine release.
 
-    The table covers everything that is read, so that reports need no reader;
+    The table covers all measurements, so that reports need no access to them.
     ``scripts/count_measured.py`` writes it.
     """
     path = data_folder("engines") / MEASURED_FILE
@@ -23,19 +23,19 @@ def released_measurements() -> pd.DataFrame:
 
 
 def released_predictions(peer: str = "aiconfigurator") -> pd.DataFrame:
-    """Read another estimator's predictions of the scored rows of ``silicon_sample.csv``.
+    """Read another estimator's predictions of the evaluated rows of ``silicon_sample.csv``.
 
-    Both estimators compose a step from measured kernels, including those of the predicted models.
-    On a model that pinn has never seen, their task is therefore easier.
-    ``scripts/predict_aiconfigurator.py`` and ``scripts/predict_aisimulate.py`` write the files
-    anew; the latter predicts vLLM's rows alone.
+    The estimators sum a step from measured kernels, including kernels of the predicted model. Their
+    task is therefore easier than pinn's for a model that pinn was not trained on.
+    ``scripts/predict_aiconfigurator.py`` and ``scripts/predict_aisimulate.py`` recreate the files.
+    The second one predicts only vLLM's rows.
 
     Args:
-        peer: One of ``PEERS``.
+        peer: Name of the estimator, one of ``PEERS``.
 
     Returns:
-        ``row_id``, ``ttft_s`` and ``tpot_s`` (NaN without a prediction), the ``recipe`` that
-        answered, and the ``reason`` where none did.
+        ``row_id``, ``ttft_s`` and ``tpot_s`` (NaN without a prediction), the ``recipe`` (engine
+        configuration) that was predicted, and the ``reason`` for a missing prediction.
     """
     texts = {"recipe": "str", "reason": "str"}
     path = data_folder("peers") / PEERS[peer]

@@ -1,8 +1,8 @@
 """Filters of the public benchmark's measured deployments before training.
 
-Each filter is one small rule; the order is fixed. A rule is a function of the decoded rows of
-:mod:`pinn.measurements.deployments.silicon` that returns a mask, true where a row is to be dropped.
-Each rule sees only the rows that the rules before it kept.
+The filters are applied in a fixed order. Each filter is a function of the decoded rows of
+:mod:`pinn.measurements.deployments.silicon` that returns a mask, true for each row to drop. It is
+given only the rows that all earlier filters kept.
 """
 
 from collections.abc import Sequence
@@ -23,11 +23,11 @@ from pinn.specs.serving import VLLM
 
 _LENGTHS = ("prompt_tokens", "output_tokens")
 _POINT = ("model", "gpu", "precision", *_LENGTHS, "tensor_parallel_size")
-#: Columns that are equal in one curve of latency over concurrency.
+#: Columns that are equal within one curve of latency over concurrency.
 SERIES = (*_POINT, "data_parallel_size", "enable_expert_parallel")
 
-#: Flags that are equal in runs of one deployment. Prefix caching is not one of them: it changes
-#: nothing here, as the benchmark's random prompts share no prefixes.
+#: Flags that are equal in runs of one deployment. Prefix caching is excluded: it does not change
+#: latency here, as the benchmark's random prompts share no prefixes.
 SETTINGS = tuple(
     name
     for name in launch_facts.SERVING_FLAGS
@@ -38,28 +38,28 @@ SETTINGS = tuple(
 def from_other_campaign(rows: pd.DataFrame) -> pd.Series:
     """Mark rows of files under ``/Users/harrli``, whose load and client are not documented.
 
-    These files have other models, lengths and engines than the public benchmark and come from
-    another tool. So the reading of concurrency and lengths is unproven for them.
+    These files have other models, lengths and engines than the public benchmark and were written by
+    another tool. The meaning of their concurrency and lengths is therefore unproven.
     """
     return rows["source"].str.contains("harrli")
 
 
 def saturated_gpt_oss_on_h100(rows: pd.DataFrame) -> pd.Series:
-    """Mark rows of gpt-oss on H100 at concurrency 512: not a steady state at that load."""
+    """Mark rows of gpt-oss on H100 at concurrency 512, which were not in a steady state."""
     on_h100 = rows["model"].str.contains("gpt-oss") & (rows["gpu"] == "h100_sxm")
     return on_h100 & (rows["concurrency"] == 512)
 
 
 def copy_across_dumps(rows: pd.DataFrame, key: Sequence[str] = _POINT) -> pd.Series:
-    """Mark copies of one measurement in several dumps, which would weigh it twice.
+    """Mark copies of one measurement in several dumps, which would count it twice.
 
     A copy has the same model, GPU, precision, lengths, tensor-parallel size and concurrency, and
-    the same TPOT to 0.01 ms. The copy of the dated database dump is kept where there is one, as it
-    names the configuration and the run; else the first row of the file is kept.
+    the same TPOT to 0.01 ms. If the dated database dump has a copy, that one is kept, because it
+    names the configuration and the run. Otherwise the first row of the file is kept.
 
     Args:
         rows: Decoded rows.
-        key: Columns that are equal in copies, beside concurrency and TPOT.
+        key: Columns that are equal in copies, in addition to concurrency and TPOT.
     """
     preferred = with_rounded_tpot(rows).assign(dumped=rows["source"].str.startswith("db-dump"))
     preferred = preferred.sort_values("dumped", ascending=False, kind="stable")
@@ -72,7 +72,7 @@ def with_rounded_tpot(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def queueing(rows: pd.DataFrame) -> pd.Series:
-    """Mark rows with TTFT above 3 s and 8 % of output tokens x TPOT: requests waited for memory.
+    """Mark rows whose requests waited: TTFT above 3 s and above 8 % of output tokens x TPOT.
 
     The engine of such a row did not run the stated number of requests at once.
     """
@@ -81,10 +81,10 @@ def queueing(rows: pd.DataFrame) -> pd.Series:
 
 
 def slower_than_busier(rows: pd.DataFrame) -> pd.Series:
-    """Mark rows with TPOT above 1.15 times that of a row with up to 4 times the load.
+    """Mark rows whose TPOT exceeds 1.15 times that of a row with 1 to 4 times the load.
 
-    A step with more requests does not run faster, so the row was disturbed. Rows are compared
-    within the same series and flags and the same date or engine version.
+    A step with more requests does not run faster, so the marked run was disturbed. Rows are
+    compared only within the same series and flags and the same date or engine version.
     """
     same = [*SERIES, *SETTINGS]
     columns = [*same, "concurrency", "tpot_s", "date", "engine_version"]
@@ -100,9 +100,10 @@ def slower_than_busier(rows: pd.DataFrame) -> pd.Series:
 
 
 def slower_rerun(rows: pd.DataFrame) -> pd.Series:
-    """Mark the slower of two runs of one point, version and flags that differ by over 15 %.
+    """Mark the slower of two runs of equal load, version and flags that differ by over 15 %.
 
-    Independent re-runs have a median difference of 0.7 %, so such a gap is a disturbed run.
+    Independent re-runs have a median difference of 0.7 %, so a gap of 15 % indicates a disturbed
+    run.
     """
     point = [*SERIES, *SETTINGS, "concurrency", "engine_version"]
     fastest = rows.groupby(point)["tpot_s"].transform("min")
@@ -110,7 +111,7 @@ def slower_rerun(rows: pd.DataFrame) -> pd.Series:
 
 
 def nightly_image(rows: pd.DataFrame) -> pd.Series:
-    """Mark rows of nightly images: unreleased engines, whose latency is not to be predicted."""
+    """Mark rows of nightly images: unreleased engines are not predicted."""
     return rows["source"].str.contains("nightly")
 
 
@@ -126,18 +127,18 @@ FILTERS: Filters = {
 
 
 def read_silicon(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
-    """Read the clean aggregated vLLM deployments of the public benchmark.
+    """Read the filtered aggregated vLLM deployments of the public benchmark.
 
     Args:
-        path: ``silicon_sample.csv``; None for the installed package's.
+        path: ``silicon_sample.csv``; None for the installed package's file.
 
     Returns:
         One row per deployment and load, in SI units, with the columns of
-        :data:`pinn.measurements.deployments.observations.COLUMNS`; and the counts of what was read
+        :data:`pinn.measurements.deployments.observations.COLUMNS`; and the counts of rows read
         and refused.
 
     Raises:
-        PinnError: If the package or the file is missing, lacks a column, or holds a model or a
-            precision that this reader does not know.
+        PinnError: If the package or the file is missing, lacks a column, or has a model or a
+            precision that is unknown to this reader.
     """
     return read_sample(path, (VLLM,), FILTERS, decode, canonical)

@@ -1,7 +1,7 @@
-"""Fixed splits of observations: no randomness, so held-out data stay held out.
+"""Fixed splits of observations into training and test rows.
 
-Outer splits hold out a model, a GPU, lengths, a parallelism or a number format. Their errors show
-how well predictions transfer.
+Splits involve no randomness, so held-out data stay held out. Outer splits hold out a model, a GPU,
+lengths, a parallelism or a number format. Their errors show how well predictions transfer.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,21 +35,21 @@ class Split:
     def __post_init__(self) -> None:
         if both := set(self.train_ids) & set(self.test_ids):
             raise PinnError(
-                f"split {self.name}: {len(both)} row(s) are trained on and tested on, "
+                f"split {self.name}: {len(both)} row(s) are trained on and tested on, expected 0, "
                 f"first {min(both)!r}"
             )
 
 
 def leave_one_out(column: str, rows: pd.DataFrame) -> list[Split]:
-    """Return one split per value of a column, in order: its rows are tested on, others trained on.
+    """Return one split per value of a column: its rows are for testing, all others for training.
 
     Args:
-        column: Column whose values are held out; ``lengths`` stands for pairs of nominal prompt
-            and output lengths.
+        column: Column whose values are held out; ``lengths`` means pairs of nominal prompt and
+            output lengths.
         rows: Table of observations.
 
     Raises:
-        PinnError: If there is only one value.
+        PinnError: If the column has only one value.
     """
     if column == "lengths":
         lengths = rows["prompt_tokens"].astype(str) + "/" + rows["output_tokens"].astype(str)
@@ -57,7 +57,9 @@ def leave_one_out(column: str, rows: pd.DataFrame) -> list[Split]:
     values = rows[column].astype(str)
     names = sorted(values.unique())
     if len(names) < 2:
-        raise PinnError(f"cannot hold one {column} out: the rows have {len(names)} of them")
+        raise PinnError(
+            f"cannot hold one {column} out: the rows have {len(names)} of them, expected 2 or more"
+        )
     return [_split(rows, f"{column}={n}", values != n, values == n, (n,)) for n in names]
 
 
@@ -65,32 +67,32 @@ def hopper_to_blackwell(rows: pd.DataFrame) -> list[Split]:
     """Return one split: trained on GPUs of compute capability 9, tested on 10 and above.
 
     Raises:
-        PinnError: If the rows hold only one of the two.
+        PinnError: If the training rows or the test rows are empty.
     """
     capability = rows["gpu"].map({n: load_gpu(n).compute_capability for n in rows["gpu"].unique()})
     hopper, blackwell = capability.between(9, 10, inclusive="left"), capability >= 10
     return [_one_way(rows, "Hopper to Blackwell", hopper, blackwell, "gpu")]
 
 
-#: Eight-bit formats for training and four-bit formats for testing, for the split below.
+#: Eight-bit formats to train on and four-bit formats to test on, for the split below.
 EIGHT_BITS = ("fp8", "fp8_static", "fp8_block", "int8")
 FOUR_BITS = ("nvfp4", "mxfp4", "mxfp4_mxfp8", "int4")
 
 
 def eight_to_four_bits(rows: pd.DataFrame) -> list[Split]:
-    """Return one split: trained on 8-bit deployments, tested on 4-bit ones.
+    """Return one split: trained on 8-bit deployments, tested on 4-bit deployments.
 
-    Models that were measured in four bits alone are unseen as well.
+    Models that were measured only in four bits are unseen in training.
 
     Raises:
-        PinnError: If the rows hold only one of the two.
+        PinnError: If the training rows or the test rows are empty.
     """
     eight, four = rows["precision"].isin(EIGHT_BITS), rows["precision"].isin(FOUR_BITS)
     return [_one_way(rows, "8 bits to 4 bits", eight, four, "precision")]
 
 
-#: Kind of split -> function that makes it from observations. Where an engine is held out, the
-#: kernels of its resolved configuration stay in the training data.
+#: Split method -> function from observations to splits. If an engine is held out, kernels measured
+#: on it stay in the training data.
 SPLITS: dict[str, Callable[[pd.DataFrame], list[Split]]] = {
     "leave-one-model-out": partial(leave_one_out, "model"),
     "leave-one-engine-out": partial(leave_one_out, "engine"),
@@ -104,13 +106,15 @@ SPLITS: dict[str, Callable[[pd.DataFrame], list[Split]]] = {
 
 
 def named_splits(names: Sequence[str], rows: pd.DataFrame, folder: Path) -> dict[str, list[Split]]:
-    """Return splits of each kind, recorded in a folder so that every result can name its rows.
+    """Return the splits of each named method, and write them to a folder as JSON.
+
+    The files show which rows each result was tested on.
 
     Raises:
         PinnError: If a name is not a key of ``SPLITS``.
     """
     if unknown := set(names) - set(SPLITS):
-        raise PinnError(f"unknown splits {sorted(unknown)}: known ones are {', '.join(SPLITS)}")
+        raise PinnError(f"unknown splits {sorted(unknown)}, expected any of {', '.join(SPLITS)}")
     splits = {name: SPLITS[name](rows) for name in names}
     for name, of_kind in splits.items():
         write_splits(of_kind, folder / f"{name.replace(' ', '-')}.json")
@@ -118,7 +122,7 @@ def named_splits(names: Sequence[str], rows: pd.DataFrame, folder: Path) -> dict
 
 
 def deployment_keys(rows: pd.DataFrame) -> pd.Series:
-    """Return text that is equal for rows of one deployment, on the index of ``rows``."""
+    """Return each row's deployment as text, equal for rows of one deployment, by row index."""
     tp = rows["tensor_parallel_size"].astype("int64")
     dp = rows["data_parallel_size"].astype("int64")
     ep = (tp * dp).where(rows["enable_expert_parallel"], 1)
@@ -129,7 +133,7 @@ def deployment_keys(rows: pd.DataFrame) -> pd.Series:
 
 
 def write_splits(splits: Sequence[Split], path: Path) -> None:
-    """Write splits as JSON, so that a result can name the rows it was tested on."""
+    """Write splits as JSON, as a record of the rows that each result was tested on."""
     write_json_file(path, splits, indent=1)
 
 

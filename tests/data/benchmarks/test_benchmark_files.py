@@ -143,7 +143,9 @@ def test_the_protocol_tells_the_engine_where_it_is_its_own(backend, engine, clos
     run = one([tmp_path / "f.json"])
     assert benchmark_target([run], gpu="H100").serving.engine == engine
     (tmp_path / "f.json").write_text(json.dumps(vllm_bench(closed) | {"backend": "lmdeploy"}))
-    with pytest.raises(PinnError, match="served by lmdeploy, whose scheduler is not simulated"):
+    with pytest.raises(
+        PinnError, match="the server was lmdeploy, whose scheduler is not simulated"
+    ):
         read_benchmarks([tmp_path / "f.json"])
 
 
@@ -178,7 +180,7 @@ def test_points_of_a_file_are_counted_one_by_one(closed, tmp_path):
     assert dict(report.refused) == {
         "invalid JSON, perhaps cut off": 1,
         "empty file": 1,
-        "a load of the unknown kind 'trace replay'": 1,
+        "the load has the unknown type 'trace replay'": 1,
         "no request was served": 1,
         "written by no known tool": 1,
     }
@@ -235,7 +237,7 @@ def test_clients_of_inference_perf_abort_requests_after_their_timeout(closed, tm
 
 
 def test_what_a_file_says_otherwise_is_refused(closed, tmp_path):
-    with pytest.raises(PinnError, match="states 16, --concurrency is 8: leave --concurrency out"):
+    with pytest.raises(PinnError, match="states 16, but --concurrency is 8: remove --concurrency"):
         read_benchmarks(write(closed, "vllm bench", tmp_path), GivenLoad(concurrency=8))
 
 

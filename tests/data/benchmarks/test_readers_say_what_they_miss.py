@@ -86,7 +86,7 @@ def test_rows_of_another_width_are_left_out_of_a_table(closed, tmp_path):
          "lacks duration, total_input_tokens"),
         (lambda v: without(v, "completed"), "like vllm bench serve's, but without completed"),
         (lambda v: {k: x for k, x in v.items() if not k.endswith("_ms")},
-         "lacks every latency, such as mean_ttft_ms, median_ttft_ms"),
+         "the file has no latency, expected some such as mean_ttft_ms, median_ttft_ms"),
         (lambda v: v | {"duration": "long"}, "duration: expected a number, got 'long'"),
     ],
 )  # fmt: skip
@@ -122,7 +122,7 @@ def test_a_folder_goes_on_after_a_file_that_lacks_a_flag(closed, tmp_path):
     runs, report = read_benchmarks([tmp_path], GivenLoad(concurrency=16))
     assert [run.load.concurrency for run in runs] == [16, 16]
     (reason,) = report.refused
-    assert "states 3, --concurrency is 16: leave --concurrency out" in reason
+    assert "states 3, but --concurrency is 16: remove --concurrency" in reason
 
 
 def test_what_tools_write_beside_their_results_is_passed_over(closed, tmp_path):
@@ -150,7 +150,9 @@ def test_the_summary_of_stages_is_passed_over_in_their_folder(closed, tmp_path):
     (stage,) = (path for path in inside.rglob("stage_*_lifecycle_metrics.json"))
     (stage.parent / "summary_lifecycle_metrics.json").write_text(stage.read_text())
     assert read_benchmarks([inside])[1].refused == {}
-    with pytest.raises(PinnError, match="a summary of stages whose reports are read themselves"):
+    with pytest.raises(
+        PinnError, match="the file summarizes stages, whose own reports are read instead"
+    ):
         read_benchmarks([stage.parent / "summary_lifecycle_metrics.json"])
 
 
@@ -171,13 +173,13 @@ def test_one_metrics_page_counts_from_the_servers_start(closed, tmp_path):
     paths = [tmp_path / "start.txt", tmp_path / "now.txt"]
     for path, text in zip(paths, metrics_pages(closed, (0.0, 0.0)), strict=True):
         path.write_text(text)
-    with pytest.raises(PinnError, match="without a second scrape: give the earlier one, too, or"):
+    with pytest.raises(PinnError, match="has no second scrape: give an earlier scrape, too, or"):
         read_benchmarks(paths[1:])
     (between,), _ = read_benchmarks(paths, GivenLoad(duration=20.0))
     (run,), _ = read_benchmarks(paths[1:], GivenLoad(duration=20.0))
     assert (run.figures, run.load, run.server) == (between.figures, between.load, between.server)
     assert run.load.rate_per_s == pytest.approx(closed.load.requests / 20.0)
-    assert "all that the server counted since its start belongs to this load" in run.assumed
+    assert "all requests since the server's start belong to this load" in run.assumed
     with pytest.raises(PinnError, match=r"start.txt: no request was served since the server's"):
         read_benchmarks(paths[:1], GivenLoad(duration=20.0))
 
@@ -238,7 +240,9 @@ def test_sglangs_printed_table_names_its_backend(closed, tmp_path):
 def test_other_engines_of_the_latency_profile_are_refused(closed, tmp_path):
     path = tmp_path / "lpg.json"
     path.write_text(latency_profile(closed).replace('"vllm"', '"jetstream"'))
-    with pytest.raises(PinnError, match="served by jetstream, whose scheduler is not simulated"):
+    with pytest.raises(
+        PinnError, match="the server was jetstream, whose scheduler is not simulated"
+    ):
         read_benchmarks([path], GivenLoad(concurrency=16))
 
 

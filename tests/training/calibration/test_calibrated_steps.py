@@ -63,9 +63,9 @@ def test_later_time_is_never_fitted_to() -> None:
 
 def test_what_is_not_there_is_said() -> None:
     rows = intervals(BASE, 20)
-    with pytest.raises(PinnError, match="no intervals of the kind singles"):
+    with pytest.raises(PinnError, match="no intervals of the type singles"):
         chosen(rows, BetaSettings(kind="singles"))
-    with pytest.raises(PinnError, match="unknown kind"):
+    with pytest.raises(PinnError, match="unknown type"):
         chosen(rows, BetaSettings(kind="pairs"))
     with pytest.raises(PinnError, match="at least 1"):
         chosen(rows, BetaSettings(budget=0))
