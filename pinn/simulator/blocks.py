@@ -113,7 +113,7 @@ def blocks_for(engine: Engine, tokens: int) -> int:
 def extra_blocks_for(engine: Engine, tokens: int) -> int:
     """Return the number of KV blocks that all cache groups after the first need.
 
-        These are the further full-attention groups and the groups with windowed attention.
+    These are the further full-attention groups and the groups with windowed attention.
     """
     config = engine.config
     blocks = blocks_for(engine, tokens)
@@ -222,8 +222,7 @@ def forget_key(engine: Engine, replica: int, block: int) -> None:
 
 
 def _watch(engine: Engine, replica: int, key: int) -> None:
-    """Record the time of a change of a watched key, for a router with a delayed view of the cache.
-    """
+    """Record when a watched key changed, for a router with a delayed view of the cache."""
     if engine.config.n_watched > 1:
         engine.key_s[replica, key] = engine.replicas[replica].now_s
 
@@ -245,8 +244,7 @@ def cached_blocks(engine: Engine, replica: int, r: int) -> int:
 
 
 def grow(engine: Engine, replica: int, request: Request, tokens: int) -> bool:
-    """Allocate all further blocks that a running request needs, or none; return whether they fit.
-    """
+    """Allocate all further blocks that a running request needs, and return whether they fit."""
     if tokens <= request.blocks * engine.config.block_tokens:
         return True
     return _take_blocks(engine, replica, request, tokens)
@@ -365,7 +363,7 @@ def enter(engine: Engine, replica: int, r: int, computed: int) -> None:
 def preempt(engine: Engine, replica: int, r: int) -> None:
     """Preempt a running request: free its blocks and reset its progress.
 
-        The caller puts the request into a queue.
+    The caller puts the request into a queue.
     """
     request, state = engine.requests[r], engine.replicas[replica]
     free_request(engine, replica, r)

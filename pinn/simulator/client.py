@@ -100,7 +100,7 @@ def _begin(server: Server, now: float) -> None:
     server.came_s = now
 
 
-# Delayed prompts: during decodes a prompt waits for other prompts, so that one step computes several.
+# Delayed prompts: during decodes a prompt waits, so that one step computes several prompts.
 #
 # Mirrors ``tensorrt_llm/_torch/pyexecutor/py_executor.py``, from memory: ``_waiting_requests``, and
 # ``_balance_adp_requests`` under attention data parallelism. Also mirrors
@@ -162,7 +162,7 @@ def _has_prompt(engine: Engine, replica: int) -> bool:
 def _step_tokens(engine: Engine, replica: int) -> int:
     """Return the number of tokens of a step with all decodes and waiting prompts.
 
-        The count stops at ``prompt_wait_tokens``, from which on no prompt waits.
+    The count stops at ``prompt_wait_tokens``, from which on no prompt waits.
     """
     config = engine.config
     tokens = engine.replicas[replica].running * (1 + config.drafts)
@@ -177,9 +177,9 @@ def _step_tokens(engine: Engine, replica: int) -> int:
 # Speculative decoding: how many of the verified draft tokens a request keeps.
 #
 # Draft tokens are accepted up to the first that the model would not generate. Later draft tokens
-# count as not computed (``vllm/v1/core/sched/scheduler.py: Scheduler.update_from_output``). The random number of
-# each acceptance depends on the request and the position in its output only, so that compared runs
-# use the same numbers.
+# count as not computed (``vllm/v1/core/sched/scheduler.py: Scheduler.update_from_output``). The
+# random number of each acceptance depends only on the request and the position in its output, so
+# that compared runs use the same numbers.
 
 
 def verified_tokens(engine: Engine, r: int, sampled: int) -> int:
@@ -346,8 +346,7 @@ def _open_stage(engine: Engine, moment: float) -> None:
 
 
 def open_next_stage(engine: Engine) -> None:
-    """Open the load stages that are due by the clock, once all requests of earlier stages are sent.
-    """
+    """Open load stages that are due by the clock, once earlier stages have sent all requests."""
     config, counters = engine.config, engine.counters
     if config.stages_wait or counters.next == config.n_requests:
         return

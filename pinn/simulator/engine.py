@@ -81,8 +81,8 @@ class Config:
     lookahead: I8  # number of future tokens for which a request reserves blocks
     depth: I8  # maximum number of batches in flight
     one_process: I8  # 1 if engine and API server share one process
-    keeps_batches: I8  # role in disaggregated prefill/decode (``pinn.simulator.state``)
-    role: I8  # role in disaggregated prefill/decode, one of the constants in ``pinn.simulator.state``
+    keeps_batches: I8  # 1 to keep the batches for latency models that need them
+    role: I8  # role in disaggregated prefill/decode (constants in ``pinn.simulator.state``)
     gpu_cache_tokens: F8
     warmup_requests: I8  # number of requests sent before the measurement begins
     warmup_s: F8
@@ -228,7 +228,7 @@ class Engine(NamedTuple):
     source_free_s: Annotated[Float[np.ndarray, " n_sources"], np.float64]
     steps: Annotated[Float[np.ndarray, "step_rows n_columns"], np.float64]
     gaps: Annotated[Records[state.Gap], state.Gap, "gap_rows"]
-    record: Shaped[np.recarray, "1"]  # numpy record with the engine's settings, counters and addresses of arrays
+    record: Shaped[np.recarray, "1"]  # settings, counters and addresses of the engine's arrays
 
     @property
     def pointer(self) -> int:

@@ -19,8 +19,8 @@ from pinn.simulator.statistics import left_behind
 def latencies_s(run: Run) -> Latencies:
     """Return metric -> latency of each request, in seconds.
 
-    Latencies are infinite for requests that were not served, and NaN where a metric is undefined. TPOT
-    is the mean gap between a request's tokens, (last - first) / (tokens - 1).
+    Latencies are infinite for requests that were not served, and NaN where a metric is undefined.
+    TPOT is the mean gap between a request's tokens, (last - first) / (tokens - 1).
     """
     r = run.requests
     gaps = np.where(run.workload.output_tokens > 1, 1.0, np.nan)

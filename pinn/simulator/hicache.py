@@ -111,8 +111,7 @@ def _drop_doubles(engine: Engine, replica: int, wanted: int) -> int:
 
 
 def make_room(engine: Engine, replica: int, wanted: int) -> None:
-    """Evict nodes from the GPU until ``wanted`` blocks are unused or nothing more can be evicted.
-    """
+    """Evict nodes from the GPU until ``wanted`` blocks are unused, as far as possible."""
     state = engine.replicas[replica]
     if state.unused >= wanted:
         return

@@ -49,8 +49,7 @@ def add_job(
 
 
 def fence_ended(engine: Engine, replica: int, r: int) -> None:
-    """Protect the blocks that a finished request still stores, since other requests may reuse them.
-    """
+    """Protect blocks that a finished request still stores, since others may reuse the blocks."""
     request, state = engine.requests[r], engine.replicas[replica]
     if engine.config.tier != BY_JOB or request.tier_row < 0:
         return
@@ -136,8 +135,7 @@ def loaded_s(engine: Engine, replica: int, start_s: float, duration_s: float) ->
 
 
 def _begin(engine: Engine, replica: int, kind: int, ready_s: float) -> float:
-    """Queue transfers on the link; return when the transfers that the batch waits for have ended.
-    """
+    """Queue transfers on the link; return the end of those that the batch waits for."""
     state, config, flushed_s = engine.replicas[replica], engine.config, 0.0
     for number in range(state.jobs_first, state.jobs_made):
         job = blocks.job_of(engine, replica, number)

@@ -38,9 +38,10 @@ def advance_fleet(
     latencies: tuple[LatencyModel, ...],
     until_s: float,
 ) -> int:
-    """Advance a fleet until all requests ended or wait for a server (DONE), or to ``until_s`` (PAUSED).
+    """Advance a fleet until all its requests have ended or wait for a server.
 
-    Return FULL if a record buffer is nearly full.
+    Return DONE in this case, PAUSED at time ``until_s``, and FULL if a record buffer is nearly
+    full.
     """
     while True:
         for k in range(len(engines)):

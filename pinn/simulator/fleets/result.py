@@ -61,8 +61,7 @@ class FleetSimulation(Served):
 
     @cached_property
     def metrics(self) -> Metrics:
-        """Return the clients' latency metrics, and ``gpu_hours``, ``gpus_mean`` and ``gpus_max``.
-        """
+        """Return the clients' metrics, and ``gpu_hours``, ``gpus_mean`` and ``gpus_max``."""
         found = statistics.client_statistics(self.run, None, self.reported.percentiles)
         found |= {
             "gpu_hours": gpu_hours(self.spans),
@@ -101,8 +100,7 @@ class FleetSimulation(Served):
 
     @cached_property
     def servers(self) -> list[Metrics]:
-        """Return the metrics of each server, kind by kind, including ``gpu_hours`` and ``starts``.
-        """
+        """Return each server's metrics, kind by kind, including ``gpu_hours`` and ``starts``."""
         found: list[Metrics] = []
         first = 0
         for k, run in enumerate(self.found.kinds):
@@ -152,8 +150,7 @@ class FleetSimulation(Served):
 
     @property
     def periods(self) -> list[Metrics]:
-        """Return the table of metrics over time: a row per hour, or per twelfth of a shorter load.
-        """
+        """Return metrics over time: one row per hour, or per twelfth of a shorter load."""
         end = self._end_s
         width = _HOUR_S if self._is_long else end / _PERIODS
         return self.over_time(np.append(np.arange(0.0, end, width), end)) if end > 0 else []

@@ -183,8 +183,7 @@ def _finished(
 
 
 def _where(mine: np.ndarray, one: RequestRecords, other: RequestRecords) -> RequestRecords:
-    """Return the records of ``one`` where ``mine`` is true, and the records of ``other`` elsewhere.
-    """
+    """Return the records of ``one`` where ``mine`` is true, and of ``other`` elsewhere."""
     columns = {}
     for f in fields(RequestRecords):
         a, b = getattr(one, f.name), getattr(other, f.name)
