@@ -130,13 +130,13 @@ _UNSERVED = "unserved"
 
 @dataclass(frozen=True)
 class Intervals:
-    """Intervals of a simulation's metrics, and the evidence that they rest on.
+    """Prediction intervals of a simulation's metrics, and the evidence for their widths.
 
     Attributes:
         level: Share of measurements that the intervals cover.
-        figures: Metric -> its two ends; the upper one is None if the slow run serves nothing.
+        figures: Metric -> (lower, upper) end; the upper end is None if the slow run serves nothing.
         slow_end_unserved: Share of requests that do not finish in the slow run.
-        distance: ``sentence``; for a network also what held-out data of the same kind showed.
+        distance: Key ``sentence``; for a network also its errors on similar held-out data.
         missing: Reason why there are no intervals.
         kv_blocks: Interval of the KV cache size of one replica, in blocks.
     """
@@ -149,7 +149,7 @@ class Intervals:
     kv_blocks: tuple[int, int] | None = None
 
     def to_json(self) -> JsonObject:
-        """Return the key ``intervals`` of the JSON."""
+        """Return the object under the key ``intervals`` of the JSON output."""
         if self.missing:
             return {"missing": self.missing}
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "missing"}
@@ -158,17 +158,17 @@ class Intervals:
 def simulated_intervals(
     job: Job, run: Run, half_widths: tuple[float, float], level: float, distance: Mapping[str, Json]
 ) -> Intervals:
-    """Simulate a run twice more, with all times at the lower and upper end of their intervals.
+    """Simulate a run twice more, with all times at the lower and upper ends of their intervals.
 
-    The run with shorter times has the largest likely KV cache, the other one the smallest.
+    The run with shorter times has the maximum likely KV cache, the other run the minimum.
     Percentiles are assumed to have the relative error of the means.
 
     Args:
-        job: The simulation.
-        run: Its run.
+        job: Simulation at the predicted times.
+        run: Run of this simulation.
         half_widths: Log half-widths of the step time and of TTFT below saturation.
-        level: Share of measurements that they cover.
-        distance: See :class:`Intervals`.
+        level: Share of measurements that the half-widths cover.
+        distance: Evidence for the widths, see :class:`Intervals`.
     """
     step, ttft = half_widths
     longest = int((job.workload.prompt_tokens + job.workload.generated_tokens).max())
@@ -179,7 +179,7 @@ def simulated_intervals(
     fast, slow = end_figures(job, step, ttft, _figures, caches, HALF_WIDTH)
     found = {name: ends(value[name], fast[name], slow[name]) for name in _RATES}
     for tail, names in _TAILS.items():
-        # ITL is undefined where outputs have one token.
+        # ITL is undefined if all outputs have one token.
         keys = {n: k for n in names if not math.isnan(value[k := f"{n}_{tail}_ms"])}
         one, quick, late = ({n: of[k] for n, k in keys.items()} for of in (value, fast, slow))
         of_tail = figure_ends(one, quick, late, ttft)
