@@ -217,8 +217,8 @@ def simulate_pools(
     if (workload.transferred_tokens > 0).any():
         raise PinnError(
             f"workload {workload.name} has a column transferred_tokens, which "
-            "describes transfers from separate prefill servers: leave it out, or "
-            "--prefill and --decode"
+            "describes transfers from separate prefill servers: remove the column, or "
+            "leave out --prefill and --decode"
         )
     first, brought = halves(workload)
     decode = replace(decode, engine=decode.engine.without_tier)

@@ -175,7 +175,7 @@ def _take_stock(engine: Engine, replica: int) -> None:
         state.unfiltered += state.ended
     state.ended = 0
     if state.last_prompts and state.alone:
-        state.full = 0  # The batch replaces an empty running_batch, and so resets its flag ``batch_is_full``.
+        state.full = 0  # The batch replaces the empty running_batch and clears its flag.
     if state.chunked >= 0:
         request = engine.requests[state.chunked]
         if request.status == RUNNING:

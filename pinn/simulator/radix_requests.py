@@ -92,8 +92,7 @@ def _free(engine: Engine, replica: int, blocks: int) -> None:
 def _walk(
     engine: Engine, replica: int, r: int, blocks: int, chunked: bool, ready_s: float
 ) -> tuple[int, int]:
-    """Insert blocks into the tree; return the last node and the number of blocks already on the GPU.
-    """
+    """Insert blocks into the tree; return the last node and the blocks already on the GPU."""
     request, config = engine.requests[r], engine.config
     place, end = request.first_key, request.first_key + blocks
     last, overlap = ROOT, 0

@@ -70,8 +70,7 @@ class Reported:
         return self.percentiles or PERCENTILES
 
     def goodput(self, run: Run) -> Goodput | None:
-        """Return the number and share of a run's requests that meet the SLO; None without an SLO.
-        """
+        """Return number and share of a run's requests that meet the SLO; None without an SLO."""
         return None if self.slo is None else goodput(run, self.slo)
 
 

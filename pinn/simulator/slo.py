@@ -1,10 +1,11 @@
-"""A service-level objective (SLO): limits on latencies, such as ``p99 ttft<=2s``.
+"""Service-level objective (SLO): limits on latencies, such as ``p99 ttft<=2s``.
 
-A limit is on a statistic over all requests (``p99 ttft<=2s``, ``mean e2e<=10s``; of ITL over all
-ITL gaps), or on each request: ``... for 95 %`` asks that so many requests meet all of
-those at once. The share that does is the goodput of DistServe (Zhong et al. 2024,
-arXiv:2401.09670, "SLO attainment") and of vLLM's ``benchmark_serving --goodput``, whose spelling
-``ttft:1000 tpot:50``, in milliseconds, is read too. Requests that are not served meet no limit.
+A limit applies to a statistic over all requests (``p99 ttft<=2s``, ``mean e2e<=10s``), for ITL over
+all ITL gaps. Or it applies to each request: ``... for 95 %`` requires that 95 % of the requests
+meet all such limits at once. The share of requests that meet them is the "SLO attainment" of
+DistServe (Zhong et al. 2024, arXiv:2401.09670), and underlies vLLM's ``benchmark_serving
+--goodput``. That tool's notation ``ttft:1000 tpot:50``, in milliseconds, is also accepted. Requests
+that are not served meet no limit.
 """
 
 import math
@@ -18,8 +19,8 @@ from jaxtyping import Bool, Float, Int
 from pinn.errors import PinnError
 from pinn.simulator.statistics import statistic
 
-#: Metrics that have limits: time to first token, time per output token of each request, inter-token
-#: latency, end-to-end latency.
+#: Metrics that can have limits: time to first token, time per output token of each request,
+#: inter-token latency, end-to-end latency.
 METRICS = ("ttft", "tpot", "itl", "e2e")
 
 _UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
@@ -30,25 +31,25 @@ _CLAUSE = re.compile(
     r"(?:\s+(?P<after>mean|p\d+(?:\.\d+)?))?"
     rf"\s*(?P<sign><=|<|≤|:|=)\s*(?P<value>{_NUMBER}(?:e-?\d+)?)\s*(?P<unit>[a-zµ]*)$"
 )
-#: ``vllm 0.33.0 vllm/benchmarks/serve.py: parse_goodput``: pairs with blanks between them.
+#: Notation of ``vllm 0.33.0 vllm/benchmarks/serve.py: parse_goodput``: pairs separated by blanks.
 _PAIRS = re.compile(
     rf"([:=]\s*{_NUMBER}(?:e-?\d+)?(?:\s*(?!mean\b)[a-zµ]+)?)\s+(?=[a-z0-9.\s]+[:=])"
 )
 _OTHER_NAMES = {"e2el": "e2e"}
 _SHARE = re.compile(rf"\s+for\s+(?P<share>{_NUMBER})\s*%\s*$")
 
-#: Seconds by metric, one entry per request; NaN where a request has no such time.
+#: Metric -> seconds of each request; NaN where the metric is undefined for a request.
 Latencies = Mapping[str, Float[np.ndarray, " requests"]]
 
 
 @dataclass(frozen=True)
 class StatisticLimit:
-    """Limit on a statistic over all requests.
+    """Limit on a statistic of a latency over all requests.
 
     Attributes:
         metric: ``ttft``, ``tpot``, ``itl`` or ``e2e``.
         name: ``mean`` or a percentile, such as ``p99``.
-        seconds: Largest allowed value.
+        seconds: Maximum allowed value, in seconds.
     """
 
     metric: str
@@ -57,12 +58,12 @@ class StatisticLimit:
 
     @property
     def what(self) -> str:
-        """Return the limited statistic."""
+        """Name of the limited statistic, such as ``p99 TTFT``."""
         return f"{self.name} {self.metric.upper()}"
 
     @property
     def bound(self) -> str:
-        """Return the largest allowed value as text with its unit."""
+        """Maximum allowed value as text with its unit."""
         return f"<= {written_s(self.seconds)}"
 
     def __str__(self) -> str:
@@ -71,11 +72,11 @@ class StatisticLimit:
 
 @dataclass(frozen=True)
 class GoodputLimit:
-    """Limits on each request, which a share of requests has to meet together.
+    """Limits on each request, and the share of requests that has to meet all of them.
 
     Attributes:
-        share: Least share of requests; 0 if the SLO only asks what the share is.
-        seconds: Metric -> largest allowed value.
+        share: Required share of requests; 0 if the SLO requires no share and only reports it.
+        seconds: Metric -> maximum allowed value, in seconds.
     """
 
     share: float
@@ -83,30 +84,30 @@ class GoodputLimit:
 
     @property
     def what(self) -> str:
-        """Return the share that has to meet the limits."""
+        """Share of requests that has to meet the limits, as text."""
         return f"{100 * self.share:g} % of requests"
 
     @property
     def bound(self) -> str:
-        """Return the limits on a request."""
+        """Limits on a request, as text."""
         return " and ".join(f"{k.upper()} <= {written_s(v)}" for k, v in self.seconds.items())
 
     def __str__(self) -> str:
         return f"{100 * self.share:g} % of the requests: {self.bound}"
 
     def needed(self, requests: int) -> int:
-        """Return the number of requests that have to meet the limits."""
+        """Return the number of ``requests`` requests that have to meet the limits."""
         return max(math.ceil(round(self.share * requests, 6)), 1)
 
     def excess(self, latencies: Latencies) -> Float[np.ndarray, " requests"]:
-        """Return each request's largest latency relative to its limit; 0 without latencies."""
+        """Return each request's maximum ratio of latency to limit; 0 without latencies."""
         ratios = [latencies[k] / limit for k, limit in self.seconds.items()]
         return np.max(np.where(np.isnan(ratios), 0.0, ratios), axis=0)
 
 
 @dataclass(frozen=True)
 class LimitOutcome:
-    """Value of a run for a limit, and whether the limit is met.
+    """Value of a run for one limit of an SLO, and whether the limit is met.
 
     Attributes:
         limit: The limit as a sentence, such as ``p95 TTFT <= 1 s``.
