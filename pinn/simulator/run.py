@@ -102,8 +102,7 @@ class RequestRecords:
         return len(self.status)
 
     def of_stage(self, stage: int | None) -> Bool[np.ndarray, " requests"]:
-        """Return a mask of the measured requests of a stage, or of all stages if ``stage`` is None.
-        """
+        """Return a mask of the measured requests of a stage, or of all stages if it is None."""
         measured: Bool[np.ndarray, " requests"] = self.warmup == 0
         return measured if stage is None else measured & (self.stage == stage)
 

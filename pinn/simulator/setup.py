@@ -65,8 +65,7 @@ def block_keys(
 def _find_places(
     place: np.ndarray, sizes: np.ndarray, full: np.ndarray, donors: np.ndarray, shared: np.ndarray
 ) -> None:
-    """Set the array of keys that each request uses, identified by a request, and the array's size.
-    """
+    """Set which request's array of keys each request uses, and the size of each array."""
     ends = np.ones(len(full), np.bool_)  # whether a request owns its array's last key
     for r in range(len(full)):
         d = donors[r]
@@ -330,8 +329,7 @@ def _router_settings(spec: EngineSpec) -> dict[str, float]:
 
 
 def prompt_interval(deployment: Deployment) -> int:
-    """Return the number of steps between prefills; before 0.33 only ranks in lockstep delay them.
-    """
+    """Return the steps from one prefill to the next; before 0.33 only lockstep ranks delay them."""
     paced = deployment.recipe.scheduler.paces_alone or shares_experts(deployment)
     return deployment.serving.prefill_schedule_interval if paced else 1
 
@@ -376,8 +374,7 @@ def _scheduled_len(deployment: Deployment, workload: Workload) -> int:
 
 
 def _most_reread(deployment: Deployment) -> float:
-    """Return the maximum share of decodes' key reads that a cache can save before arithmetic limits.
-    """
+    """Return the share of decodes' key reads that can be saved until arithmetic is the limit."""
     costs, drafts = model_costs([deployment]), deployment.recipe.speculation
     read = costs.kv_read_s[0] + costs.windowed_kv_read_s[0]
     queries = 1 + drafts.tokens if drafts else 1

@@ -193,8 +193,7 @@ def _collect(
     models: Sequence[object],
     early_stop: EarlyStop | None = None,
 ) -> list[Recorded]:
-    """Run engines to the end; collect records, and check for an early stop, whenever a buffer fills.
-    """
+    """Run engines to the end; at each full buffer collect records and check for an early stop."""
     taken: list[list[list[np.ndarray]]] = [[] for _ in states]
     status, rows, idle, total = FULL, states[0].config.step_rows, 0, 0
     while status == FULL:
@@ -266,8 +265,7 @@ def measured_job(
     latency: LinearLatency,
     engine: EngineSpec | None = None,
 ) -> Job:
-    """Return the simulation of a measured server, whose KV cache fits at least its longest request.
-    """
+    """Return the job of a measured server, whose KV cache fits at least its longest request."""
     return Job(deployment, workload, latency, started(deployment, engine))
 
 
@@ -287,7 +285,6 @@ def simulate_many(jobs: Iterable[Job], workers: int | None = None) -> list[Run]:
 def map_runs(
     figure: Callable[[Job, Run], Result], jobs: Iterable[Job], workers: int | None = None
 ) -> list[Result]:
-    """Simulate jobs and return ``figure`` of each job and run, without keeping the runs in memory.
-    """
+    """Simulate jobs and return ``figure`` of each job and run, without keeping the runs."""
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
         return list(pool.map(lambda job: figure(job, job.run()), jobs))

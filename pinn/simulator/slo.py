@@ -131,12 +131,12 @@ class LimitOutcome:
 
     @property
     def value_s(self) -> float:
-        """Return the statistic; infinite without all requests served, NaN without such times."""
+        """Statistic in seconds; infinite if requests were not served, NaN if undefined."""
         return (math.nan if self.met else math.inf) if self.seconds is None else self.seconds
 
     @property
     def value(self) -> str:
-        """Return the value as text with its unit."""
+        """Value of the statistic or share as text with its unit."""
         if self.share is not None:
             return f"{100 * self.share:.1f} %"
         return "-" if self.seconds is None else written_s(self.seconds)
@@ -150,9 +150,9 @@ class Slo:
     """Service-level objective: limits that have to be met together.
 
     Attributes:
-        text: The limits as written.
-        statistics: Limits on statistics.
-        goodput: Limits on each request; None without any.
+        text: Limits as the user wrote them.
+        statistics: Limits on statistics over all requests.
+        goodput: Limits on each request; None without such limits.
     """
 
     text: str
@@ -161,22 +161,22 @@ class Slo:
 
     @property
     def sentences(self) -> list[str]:
-        """Return one sentence per limit."""
+        """One sentence per limit."""
         return [str(limit) for limit in (*self.statistics, *self._shares)]
 
     @property
     def _shares(self) -> list[GoodputLimit]:
-        """Return the limits on each request, unless only the share that meets them is asked for."""
+        """Limits on each request that a required share of requests has to meet."""
         return [] if self.goodput is None or self.goodput.share == 0 else [self.goodput]
 
     @property
     def on_gaps(self) -> list[StatisticLimit]:
-        """Return the limits on ITL, over all inter-token gaps."""
+        """Limits on ITL, which apply to all inter-token gaps."""
         return [limit for limit in self.statistics if limit.metric == "itl"]
 
     @property
     def each(self) -> list[tuple[str, str, float]]:
-        """Return metric, name of the limited statistic, and seconds of every limit."""
+        """Metric, name of the limited statistic, and seconds of every limit."""
         found = [(limit.metric, limit.name, limit.seconds) for limit in self.statistics]
         for shares in self._shares:
             found += [(metric, shares.what, seconds) for metric, seconds in shares.seconds.items()]
@@ -184,12 +184,13 @@ class Slo:
 
     @property
     def bound_waits(self) -> bool:
-        """Return whether any limit is on a metric that includes queue time: TTFT or E2E."""
+        """Whether any limit is on a metric that includes queue time: TTFT or E2E."""
         return any(metric in ("ttft", "e2e") for metric, _, _ in self.each)
 
     @property
     def asked_statistics(self) -> list[str]:
-        """Return the limited statistics; for a share of requests, the percentile at that share."""
+        """Names of the limited statistics; for a share of requests, the percentile at that share.
+        """
         shares = [f"p{100 * shares.share:.10g}" for shares in self._shares]
         return [*(limit.name for limit in self.statistics), *shares]
 
@@ -197,7 +198,7 @@ class Slo:
         """Check that limits on TPOT or ITL have requests with several tokens.
 
         Raises:
-            PinnError: If there are such limits, and every output is shorter than two tokens.
+            PinnError: If a limit is on TPOT or ITL, and every output is shorter than two tokens.
         """
         limited = [limit.metric for limit in self.statistics]
         limited += [] if self.goodput is None else self.goodput.seconds
@@ -209,20 +210,21 @@ class Slo:
                 )
 
     def excess(self, seconds: Latencies, gaps: Gaps) -> float:
-        """Return the worst latency as a share of its limit; all limits are met at 1 or less.
+        """Return the maximum ratio of a latency to its limit; all limits are met at 1 or less.
 
         Args:
-            seconds: Latencies per request, infinite where it was not served.
-            gaps: Lengths of inter-token gaps, and the number of gaps of each length.
+            seconds: Latencies per request in seconds, infinite for requests that were not served.
+            gaps: Lengths of inter-token gaps in seconds, and the number of gaps of each length.
         """
         found = [each.excess for each in self.outcomes(seconds, gaps)]
         return max((math.inf if each is None else each for each in found), default=0.0)
 
     def outcomes(self, seconds: Latencies, gaps: Gaps) -> list[LimitOutcome]:
-        """Return the value of each limit and whether it is met; arguments as of :meth:`excess`.
+        """Return the value of each limit and whether the limit is met.
 
-        Requests that were not served exceed any limit on gaps. A time that no request has, such as
-        the TPOT of a single token, exceeds nothing.
+        Requests that were not served exceed any limit on gaps. A metric that is undefined for all
+        requests, such as the TPOT of single tokens, exceeds no limit. The arguments are described
+        in :meth:`excess`.
         """
         found = []
         for limit in self.statistics:
@@ -241,16 +243,16 @@ class Slo:
         return statistic(*gaps, limit.name) if np.isfinite(seconds["e2e"]).all() else math.inf
 
     def met(self, latencies: Latencies) -> Bool[np.ndarray, " requests"]:
-        """Return which requests are served and meet the limits on each request, if any."""
+        """Return a mask of the requests that are served within all limits on each request."""
         served = np.isfinite(latencies["e2e"])
         return served if self.goodput is None else served & (self.goodput.excess(latencies) <= 1)
 
     def is_missed(self, least: Latencies, requests: int) -> bool:
-        """Return whether limits are missed already, whatever happens next.
+        """Return whether a limit is certain to be missed, whatever the unfinished requests will do.
 
         Args:
-            least: Lower bounds of each request's latencies: 0 where nothing is known, NaN where
-                there is no such time.
+            least: Lower bounds of each request's latencies in seconds: 0 where nothing is known,
+                NaN where the metric is undefined.
             requests: Number of requests of the whole load.
         """
         for limit in self.statistics:
@@ -277,14 +279,14 @@ def _outcome(
     seconds: float = math.nan,
     share: float | None = None,
 ) -> LimitOutcome:
-    """Return the outcome of a limit; an excess of NaN (no request has that time) counts as met."""
+    """Return the outcome of a limit; an excess of NaN (an undefined metric) counts as met."""
     excess = 0.0 if math.isnan(excess) else excess
     value, ratio = (each if math.isfinite(each) else None for each in (seconds, excess))
     return LimitOutcome(str(limit), limit.what, limit.bound, value, share, excess <= 1, ratio)
 
 
 def _known(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the values that are not NaN, with a count of 1 each."""
+    """Return the values that are not NaN, and a count of 1 for each."""
     values = values[~np.isnan(values)]
     return values, np.ones(len(values), np.int64)
 
@@ -293,12 +295,12 @@ def parse_slo(text: str, *, shareless: bool = False) -> Slo:
     """Parse the limits of an SLO.
 
     Args:
-        text: The limits.
-        shareless: Whether limits on each request may name no share, which is 0 then.
+        text: Limits as the user wrote them.
+        shareless: Whether limits on each request may omit the share, which is then 0.
 
     Raises:
-        PinnError: If a limit cannot be read, names neither its statistic nor a share of requests,
-            or is on each request's ITL; the message has an example.
+        PinnError: If a limit cannot be parsed, names neither a statistic nor a share of requests,
+            or is on each request's ITL. The message has an example.
 
     >>> parse_slo("ttft<=1s, tpot<=40ms for 95 %; p99 e2e<=30s").sentences
     ['p99 E2E <= 30 s', '95 % of the requests: TTFT <= 1 s and TPOT <= 40 ms']
@@ -337,7 +339,7 @@ def parse_slo(text: str, *, shareless: bool = False) -> Slo:
 
 
 def _clause(clause: str, text: str) -> StatisticLimit:
-    """Return the text of a limit, without a statistic if it is on each request."""
+    """Parse one limit; a limit on each request has no statistic."""
     found = _CLAUSE.match(clause.strip())
     if found is None or (found["before"] and found["after"]):
         raise PinnError(f"--slo {text!r}: cannot read {clause.strip()!r}: {_EXAMPLE}")
@@ -362,7 +364,7 @@ def _clause(clause: str, text: str) -> StatisticLimit:
 
 
 def written_s(seconds: float) -> str:
-    """Return a time in s as text with its unit.
+    """Return a time given in seconds as text with a suitable unit.
 
     >>> [written_s(s) for s in (0.04, 1.0, 90.0, 1118.2, math.inf, math.nan)]
     ['40 ms', '1 s', '90 s', '1118 s', 'infinite', '-']
