@@ -189,8 +189,7 @@ class Slo:
 
     @property
     def asked_statistics(self) -> list[str]:
-        """Names of the limited statistics; for a share of requests, the percentile at that share.
-        """
+        """Names of limited statistics; for a share of requests, the percentile at that share."""
         shares = [f"p{100 * shares.share:.10g}" for shares in self._shares]
         return [*(limit.name for limit in self.statistics), *shares]
 

@@ -1,4 +1,4 @@
-"""Loads in YAML: this project's own format, and inference-perf's."""
+"""Loads in YAML: this project's own format, and the format of inference-perf."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ from pinn.simulator.workloads import arrivals, workload
 from pinn.simulator.workloads.conversations import ConversationShape, converse
 from pinn.simulator.workloads.workload import PromptGroups, closed_loop, open_loop, shared_prefix
 
-# Reading of YAML files into checked models, with errors that name file, place and remedy.
+# Reading of YAML files into checked models; errors name file, place and remedy.
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -25,19 +25,19 @@ def _no_truth_value(value: object) -> object:
     return value
 
 
-#: Number in a file; ``true`` is refused, although it equals 1 in Python.
+#: Whole number in a file; ``true`` is refused, although it equals 1 in Python.
 Whole = Annotated[int, BeforeValidator(_no_truth_value)]
 Number = Annotated[float, BeforeValidator(_no_truth_value)]
 
 
 class Strict(BaseModel):
-    """Base of documents that refuse unknown keys."""
+    """Base class of documents in which unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """Read a YAML (or JSON) file that holds a mapping.
+    """Read a YAML or JSON file that contains a mapping.
 
     Raises:
         PinnError: If the file cannot be read, is malformed or is no mapping.
@@ -55,7 +55,7 @@ def check(model: type[Model], values: object, path: Path, remedy: str) -> Model:
     """Validate values against a pydantic model.
 
     Raises:
-        PinnError: If a value does not fit; the message has the first such place, the expected value
+        PinnError: If a value is invalid; the message names the first such place, the expected value
             and a remedy.
     """
     try:
@@ -122,7 +122,7 @@ class _Spec(Strict):
     seed: Whole = 0
 
 
-#: Keys that apply only to conversations.
+#: Keys that are valid only for conversations.
 _OF_TURNS = ("turn_tokens", "think_time_s", "tool_calls", "tool_tokens", "tool_delay_s")
 
 
@@ -141,7 +141,7 @@ def read_plain_spec(
         values: Contents of the file.
         path: Path of the file, for messages.
         seed: Seed that replaces the file's; None keeps it.
-        rate_per_s: Mean rate that replaces that of the stages; None keeps it.
+        rate_per_s: Mean rate in requests per second that replaces the stages' rate; None keeps it.
 
     Raises:
         PinnError: If a key is unknown or the loop is neither open nor closed.
@@ -238,7 +238,7 @@ def _check_lengths(spec: _Spec, path: Path) -> None:
             )
 
 
-# inference-perf's YAML: the profile that a user writes, or the config that the tool ran.
+# YAML of inference-perf: the profile that a user writes, or the config that the tool ran.
 #
 # The tool ignores unknown keys, and so does this reader: a profile with
 # ``num_unique_system_prompts`` runs with the tool's default of 10 groups of 10 prompts. Both
@@ -294,10 +294,10 @@ def read_inference_perf(
     Args:
         values: Contents of the file.
         path: Path of the file, for messages.
-        seed: Seed of the random draws.
-        prompt_range: Smallest and largest ratio of true to nominal prompt lengths, see
+        seed: Seed of random numbers.
+        prompt_range: Minimum and maximum ratio of true to nominal prompt lengths, see
             ``shared_prefix``.
-        rate_per_s: Mean rate that replaces that of the stages; None keeps it.
+        rate_per_s: Mean rate in requests per second that replaces the stages' rate; None keeps it.
 
     Raises:
         PinnError: If a key is invalid, or the load needs texts that the file does not contain.
@@ -328,7 +328,7 @@ def read_inference_perf(
 def _random(
     stages: list[arrivals.Stage], data: _Data, timeout_s: float, gap_s: float, seed: int, name: str
 ) -> workload.Workload:
-    """Return requests with unique prompts and normally distributed lengths, cut to bounds."""
+    """Return a load of unique prompts with normally distributed lengths, clipped to bounds."""
     rng = arrivals.random_draws(seed)
     offset, stage = arrivals.stage_arrivals(stages, arrivals.POISSON, rng)
     prompt, output = (
