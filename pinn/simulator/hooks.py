@@ -51,7 +51,10 @@ def request_coefficients(
             remedy = "add it to pinn/simulator/hooks.py"
             raise PinnError(f"request feature {name} has no compiled form: {remedy}")
         if feature.phase in _FIXED_PHASES and kind != "constant":
-            raise PinnError(f"request feature {name}: phase {feature.phase} knows no request")
+            raise PinnError(
+                f"request feature {name}: phase {feature.phase} allows only a constant, as it "
+                f"knows no request"
+            )
         table[PHASES.index(feature.phase), REQUEST_VALUES.index(kind)] += value
     return table
 

@@ -258,7 +258,7 @@ def halves(workload: Workload) -> tuple[Workload, Workload]:
     if not workload.output_tokens.any():
         raise PinnError(
             f"workload {workload.name} has no output tokens, so decode workers "
-            "have nothing to do: leave --prefill and --decode out"
+            "have nothing to do: leave out --prefill and --decode"
         )
     first = replace(workload, output_tokens=np.ones(len(workload), np.int64))
     return first, replace(workload, transferred_tokens=workload.prompt_tokens)
@@ -275,8 +275,7 @@ def _check_alike(prefill: Deployment, decode: Deployment) -> None:
         if one != other:
             raise PinnError(
                 f"the prefill workers have the {what} {one}, the decode workers "
-                f"{other}: the KV cache is transferred unchanged, so give both "
-                "the same"
+                f"{other}: the KV cache is transferred unchanged, so give both pools equal values"
             )
 
 

@@ -126,7 +126,7 @@ def _check_settings(deployment: Deployment, workload: Workload, engine: EngineSp
     if engine.offloads and (workload.transferred_tokens > 0).any():
         raise PinnError(
             "transfers from a prefill server (column transferred_tokens) are not "
-            "modelled together with KV offloading: leave the column out, or "
+            "modelled together with KV offloading: remove the column, or leave out "
             "--kv-offloading-size, --kv-transfer-config and "
             "--enable-hierarchical-cache"
         )
@@ -150,7 +150,7 @@ def _check_settings(deployment: Deployment, workload: Workload, engine: EngineSp
     if (workload.transferred_tokens > 0).any():
         raise PinnError(
             "transfers from a prefill server (column transferred_tokens) are "
-            "modelled with --engine vllm only: leave the column out"
+            "modelled with --engine vllm only: remove the column"
         )
 
 
@@ -164,7 +164,8 @@ def _too_long(deployment: Deployment, workload: Workload, engine: EngineSpec) ->
         raise PinnError(
             f"request {r} has {workload.prompt_tokens[r]} prompt and {workload.output_tokens[r]} "
             f"output tokens, {total[r]} together, more than --max-model-len {longest} "
-            f"({int(too_long.sum())} of {len(workload)} requests do): raise it or shorten them"
+            f"({int(too_long.sum())} of {len(workload)} requests do): raise --max-model-len, or "
+            f"shorten the requests"
         )
     return too_long
 
@@ -180,7 +181,8 @@ def _check_cache_holds(
     if needed > layout.blocks:
         raise PinnError(
             f"request {int(tokens.argmax())} needs {needed} KV cache blocks of {size} tokens for "
-            f"its {int(tokens.max())} tokens, the GPU has room for {layout.blocks}"
+            f"its {int(tokens.max())} tokens, but the GPU has room for {layout.blocks}: shorten "
+            f"the requests, or leave more GPU memory to the KV cache"
         )
 
 
@@ -260,7 +262,7 @@ def _settings(
     pipeline, replicas = recipe.pipeline_parallel_size, spec.replicas * recipe.data_parallel_size
     # vLLM lowers its default max_num_seqs to the token budget (``EngineArgs.
     # _set_default_max_num_seqs_and_batched_tokens_args``) and refuses a larger
-# max_num_seqs.
+    # max_num_seqs.
     seqs = min(recipe.max_requests, len(workload))
     apart = recipe.schedule == recipes.PREFILL_FIRST
     if not apart:

@@ -38,8 +38,8 @@ def read_records(state: Engine, latency: LatencyModel) -> RequestRecords:
     if len(stuck):
         raise PinnError(
             f"the engine is stuck: {len(stuck)} requests can never be scheduled, "
-            f"the first is request {stuck[0]}; transferred KV blocks fill the KV "
-            "cache"
+            f"the first is request {stuck[0]}, because transferred KV blocks fill the KV cache: "
+            f"send fewer requests at a time, or shorter ones"
         )
     completion_s = float(latency.post_decode_fixed_overhead())
     finished, started = r["status"] == FINISHED, r["generated"] > 0
@@ -206,8 +206,9 @@ def _collect(
         if status == FULL and idle >= rows // 2:
             raise PinnError(
                 f"the engine is stuck: {idle} steps generated no token; requests "
-                "preempt each other, because the KV cache of "
-                f"{states[-1].config.blocks} blocks is too small"
+                "preempt one another, because the KV cache of "
+                f"{states[-1].config.blocks} blocks is too small: leave more GPU memory to the KV "
+                f"cache"
             )
         total += steps
         check_size(total, MOST_STEPS, "steps of the simulation", "simulate a shorter load")

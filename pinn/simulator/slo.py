@@ -322,13 +322,13 @@ def parse_slo(text: str, *, shareless: bool = False) -> Slo:
         if on_each:
             if each:
                 raise PinnError(
-                    f"--slo {text!r} has two shares: put the limits together, {_EXAMPLE}"
+                    f"--slo {text!r} has two shares of requests: join the limits, {_EXAMPLE}"
                 )
             each, share = on_each, float(ending["share"]) / 100 if ending else 0.0
     if not statistics and not each:
         raise PinnError(f"--slo {text!r} has no limit: {_EXAMPLE}")
     if share is not None and not (0 < share <= 1 or (shareless and share == 0)):
-        raise PinnError(f"--slo {text!r}: a share must be above 0 and at most 100 %")
+        raise PinnError(f"--slo {text!r}: a share of requests must be above 0 and at most 100 %")
     if "itl" in each:
         raise PinnError(
             f"--slo {text!r}: ITL has many values per request: limit their mean with tpot, "

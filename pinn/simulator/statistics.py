@@ -119,7 +119,7 @@ def client_statistics(
     if stage is None and not mine.any():
         raise PinnError(
             f"none of {len(r):,} requests is measured: lower --num-warmups or --warmup-s, or send "
-            "more"
+            f"more requests"
         )
     done = mine & r.finished
     found = _counts(run, mine, done)

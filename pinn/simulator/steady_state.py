@@ -110,8 +110,7 @@ def steady_words(found: Sequence[SteadyState]) -> str:
 
 
 def output_tokens_between(run: Run, begin_s: float, end_s: float) -> float:
-    """Return the output tokens of a time span, with each request's tokens spread evenly over time.
-    """
+    """Return the output tokens of a time span; each request's tokens are spread over its time."""
     r = run.requests
     first, last = r.first_token_s, r.last_token_s
     known = ~np.isnan(first)

@@ -60,8 +60,7 @@ class RateSweep:
 
     @property
     def highest_rate_per_s(self) -> float | None:
-        """Maximum rate up to which every rate meets the SLO, or is kept up with if there is no SLO.
-        """
+        """Maximum rate up to which all rates meet the SLO or, without an SLO, are kept up with."""
         met = None
         for rate, run in zip(self.rates_per_s, self.runs, strict=True):
             if not _holds(run):
@@ -127,8 +126,7 @@ class RateSweep:
     def _latencies(
         self, metrics: Sequence[str], percentiles: Sequence[float]
     ) -> list[tuple[str, str]]:
-        """Return (heading, metric) of each latency column: requested statistics, or the defaults.
-        """
+        """Return (heading, metric) of each latency column: requested statistics, or defaults."""
         shown = [percentile_name(p) for p in self.runs[0].reported.percentiles or percentiles]
         return [
             (name.upper() if of_all == "mean" else of_all, f"{name}_{of_all}_ms")

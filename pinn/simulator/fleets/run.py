@@ -103,7 +103,7 @@ def _identity(kind: Pool) -> tuple[object, ...]:
 def _linear(kind: Pool) -> LinearLatency:
     if not isinstance(kind.latency, LinearLatency):
         name = type(kind.latency).__name__
-        raise PinnError(f"fleets are simulated with a LinearLatency alone, got {name}")
+        raise PinnError(f"a fleet needs latency models of type LinearLatency, got {name}")
     return linear_latency.complete_latency(kind.latency)  # type: ignore[return-value]
 
 
@@ -126,7 +126,7 @@ def _models(latencies: Sequence[LinearLatency], engines: Sequence[Engine]) -> tu
     if len({model.dtype for model in models}) > 1:
         raise PinnError(
             "kinds of servers with and without speculative decoding cannot be "
-            "simulated together: give all the same --speculative-config"
+            "simulated together: give all kinds an equal --speculative-config"
         )
     return models
 

@@ -74,10 +74,12 @@ class Autoscaler:
             raise PinnError(f"autoscaler: by must be rate or latency, got {self.by!r}")
         if self.by == RATE and not (self.target or 0) > 0:
             raise PinnError(
-                "autoscaler by rate: target is missing: give it in requests/s per server"
+                "autoscaler by rate: target is missing: give a target in requests/s per server"
             )
         if self.by == LATENCY and not self.limits_s:
-            raise PinnError("autoscaler by latency: slo is missing: write 'ttft<=1s, tpot<=50ms'")
+            raise PinnError(
+                "autoscaler by latency: slo is missing: give limits, such as 'ttft<=1s, tpot<=50ms'"
+            )
         if not 1 <= self.least <= self.most:
             raise PinnError(
                 "autoscaler: least must be from 1 to most, got "
@@ -124,7 +126,7 @@ class FleetSpec:
             raise PinnError(f"start_up_s must be 0 or more, got {self.start_up_s}")
         if not self.kinds:
             raise PinnError(
-                "kinds is empty: list the flags of each kind of server, or leave it out"
+                "kinds is empty: list the flags of each kind of server, or remove the key kinds"
             )
         for failure in self.failures:
             if not (0 <= failure.at_s < np.inf and 0 <= failure.down_s < np.inf):
@@ -135,7 +137,7 @@ class FleetSpec:
         if self.autoscaler and not 0 <= self.autoscaler.kind < len(self.kinds):
             raise PinnError(
                 f"autoscaler: kind is {self.autoscaler.kind}, but there are "
-                f"{len(self.kinds)} kinds: count from 0"
+                f"{len(self.kinds)} kinds: give a number from 0 to {len(self.kinds) - 1}"
             )
 
 
@@ -155,7 +157,9 @@ def fleet_of(document: object, where: str) -> FleetSpec:
         PinnError: If the document describes an impossible fleet; the message begins with ``where``.
     """
     if not isinstance(document, Mapping):
-        raise PinnError(f"{where}: expected kinds, start_up_s, failures, in_flight or autoscaler")
+        raise PinnError(
+            f"{where}: expected a mapping with kinds, start_up_s, failures, in_flight or autoscaler"
+        )
     try:
         _check_keys(document, FleetSpec, "a fleet")
         given = dict(document)

@@ -256,7 +256,10 @@ def draw_lengths(
     lengths = draw(parameters, count, rng)
     low, high = parameters.get("min", 1.0), parameters.get("max", np.inf)
     if not 1 <= high >= low:
-        raise PinnError(f"lengths between {low} and {high}: there is no such length")
+        raise PinnError(
+            f"no length lies between min {low} and max {high}: give a max of at least 1 and of at "
+            f"least min"
+        )
     whole = np.maximum(np.rint(np.clip(lengths, low, high)), 1)
     check_size(float(whole.max(initial=1)), MOST_REQUEST_TOKENS, "tokens of a request", _SHORTER)
     return whole.astype(np.int64)
@@ -275,7 +278,8 @@ def _check_parameters(
         check_size(value, _MOST.get(name, math.inf), where, "")
     if distribution == "uniform" and parameters["max"] < parameters["min"]:
         raise PinnError(
-            f"lengths between {parameters['min']} and {parameters['max']}: there is no such length"
+            f"no length lies between min {parameters['min']} and max {parameters['max']}: give a "
+            f"max of at least min"
         )
 
 

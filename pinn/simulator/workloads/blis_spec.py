@@ -53,8 +53,8 @@ class BlisArrival(Strict):
             return arrivals.draw_gaps(self.process, rate_per_s, count, rng, self.cv)
         if self.shape is None or self.process not in ("gamma", "weibull"):
             raise PinnError(
-                f"arrival process {self.process}: scale needs a shape, and only gamma and weibull "
-                "have them"
+                f"arrival process {self.process}: scale and shape must be given together, and "
+                f"only for gamma or weibull"
             )
         mean = self.shape if self.process == "gamma" else math.gamma(1 + 1 / self.shape)
         scale_s = 1 / (rate_per_s * mean)
@@ -290,7 +290,10 @@ def _rates_per_s(spec: _Spec, path: Path) -> list[float]:
     """Return each client's share of the total rate, in requests per second."""
     fractions = np.array([client.rate_fraction for client in spec.clients])
     if any(client.concurrency is not None for client in spec.clients):
-        raise PinnError(f"{path}: concurrency of one client among several is not simulated")
+        raise PinnError(
+            f"{path}: a client has concurrency, which is simulated only for a single client: give "
+            f"its rate_fraction, or split the file"
+        )
     if not ((spec.aggregate_rate or 0) > 0 and (fractions > 0).all()):
         raise PinnError(
             f"{path}: aggregate_rate {spec.aggregate_rate} and the clients' rate_fraction must be "

@@ -51,9 +51,14 @@ class ConversationShape:
     def __post_init__(self) -> None:
         tools = self.tool_tokens > 0 or self.tool_delay_s > 0
         if tools and self.tool_calls == 0:
-            raise PinnError("tool results or delays need tool calls: give their number per turn")
+            raise PinnError(
+                "tool results or delays are given without tool calls: give the number of tool "
+                "calls per turn"
+            )
         if self.tool_calls > 0 and self.tool_tokens < 1:
-            raise PinnError("tool calls need results: give at least 1 token for each")
+            raise PinnError(
+                "tool calls are given without results: give at least 1 token for each result"
+            )
 
     @property
     def requests(self) -> int:
@@ -70,8 +75,8 @@ class ConversationShape:
         arrivals.check_requests(self.requests, "a conversation")
         if requests < self.requests:
             raise PinnError(
-                f"{requests:,} requests are fewer than the {self.requests:,} of "
-                "one conversation: send more requests, or give fewer turns"
+                f"{requests:,} requests are fewer than the {self.requests:,} requests of one "
+                f"conversation: send more requests, or give fewer turns"
             )
         return requests // self.requests
 

@@ -178,12 +178,11 @@ class _Columns:
         names = [n for n in self.names if {_plain(n), _unit(n)[0]} & set(OTHER_NAMES[role])]
         if len(names) > 1:
             fault = f"{role} may be {' or '.join(names)}"
-            raise PinnError(f"{self.path}: {fault}: rename the right one to {own[0]}")
+            raise PinnError(f"{self.path}: {fault}: rename the right column to {own[0]}")
         return names[0] if names else None
 
     def _seconds(self, name: str) -> list[str]:
-        """Return a column of times in seconds; the unit is part of the column's name or its cells.
-        """
+        """Return a column of times in seconds; the unit is in the column's name or its cells."""
         cells = self._cells[name]
         unit = _unit(name)[1]
         first = next(filter(None, cells), "")
@@ -289,7 +288,7 @@ def _own_names(path: Path, names: Sequence[str]) -> list[str]:
     ]
     for name in _READ:
         if found.count(name) > 1:
-            raise PinnError(f"{path}: two columns are named {name}: rename the wrong one")
+            raise PinnError(f"{path}: two columns are named {name}: rename the wrong column")
     return found
 
 

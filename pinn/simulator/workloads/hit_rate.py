@@ -29,8 +29,8 @@ def with_hit_rate(workload: Workload, hit_rate: float) -> Workload:
     """
     if (workload.shares_with >= 0).any():
         raise PinnError(
-            f"workload {workload.name} states which prompts share prefixes, so "
-            "its hit rate is simulated: leave --prefix-hit-rate out"
+            f"workload {workload.name} states which prompts share prefixes, so the simulation "
+            f"yields its hit rate: leave out --prefix-hit-rate"
         )
     n = len(workload)
     most = _BEGINNINGS if workload.concurrency is None else workload.concurrency
@@ -42,7 +42,7 @@ def with_hit_rate(workload: Workload, hit_rate: float) -> Workload:
     if most_shared.sum() < wanted:
         reached = f"{most_shared.sum() / prompt.sum():.3f}"
         raise PinnError(
-            f"workload {workload.name}: --prefix-hit-rate {hit_rate:g} is too high, its "
+            f"workload {workload.name}: --prefix-hit-rate {hit_rate:g} is too high, since its "
             f"{n:,} prompts can share at most {reached}: send more requests, or give a lower rate"
         )
     low, high = 0.0, 1.0
@@ -55,8 +55,7 @@ def with_hit_rate(workload: Workload, hit_rate: float) -> Workload:
 
 
 def _longest_before(prompt: Int[np.ndarray, " n"], groups: int) -> Int[np.ndarray, " n"]:
-    """Return the longest earlier prompt in each request's group, in tokens; -1 for first requests.
-    """
+    """Return the longest earlier prompt of each request's group, in tokens; -1 without one."""
     donor = np.full(len(prompt), -1)
     for group in range(groups):
         mine = np.arange(group, len(prompt), groups)

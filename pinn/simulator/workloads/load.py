@@ -87,7 +87,7 @@ def _load(path: Path, seed: int | None, rate_per_s: float | None, most: int | No
         return blis_spec.read_blis_spec(values, path, seed, rate_per_s)
     if "prompt_tokens" in values:
         return yaml_spec.read_plain_spec(values, path, seed, rate_per_s)
-    raise PinnError(f"{path}: cannot tell what kind of workload this is: give {FORMATS}")
+    raise PinnError(f"{path}: the format of the workload is unknown: give {FORMATS}")
 
 
 def _is_list(path: Path) -> bool:
@@ -121,8 +121,8 @@ def _beside(header: Path, time_unit: str) -> Path:
     beside = [same] if same.is_file() else sorted(header.parent.glob("*.csv"))
     if len(beside) != 1:
         raise PinnError(
-            f"{header}: its requests are expected in {same}, which does not exist, "
-            f"and there are {len(beside)} CSV files beside it: give one"
+            f"{header}: its requests are expected in {same}, which does not exist, and its folder "
+            f"has {len(beside)} CSV files instead of one: add {same.name}"
         )
     return beside[0]
 
@@ -291,7 +291,7 @@ class LoadFlags:
         if self.think_time:
             if not later.any():
                 raise PinnError(
-                    f"workload {sent.name} has no conversations: leave --think-time out"
+                    f"workload {sent.name} has no conversations: leave out --think-time"
                 )
             pauses_s = arrivals.random_draws(seed).exponential(self.think_time, len(sent))
             sent = replace(sent, offset_s=np.where(later, pauses_s, sent.offset_s))
@@ -336,7 +336,10 @@ class LoadFlags:
             return None
         if self.turns is None:
             option = f"--{given[0].replace('_', '-')}"
-            raise PinnError(f"{option} is for conversations: give --turns, too, or leave it out")
+            raise PinnError(
+                f"{option} applies only to conversations: give --turns as well, or leave out "
+                f"{option}"
+            )
         if self.images_per_request:
             fault = (
                 "--images-per-request cannot be used with --turns, because it is "
@@ -368,10 +371,14 @@ class LoadFlags:
             return self.num_prompts or _NUM_PROMPTS
         if self.num_prompts is not None:
             raise PinnError(
-                "--num-prompts and --duration both set the length of the load: give one of them"
+                "--num-prompts and --duration both set the length of the load: leave one of them "
+                "out"
             )
         if math.isinf(rate_per_s):
-            raise PinnError("--duration needs --rate: give it, or --num-prompts instead")
+            raise PinnError(
+                "--duration is given without --rate: give --rate, or replace --duration by "
+                "--num-prompts"
+            )
         sent = rate_per_s * self.duration
         arrivals.check_requests(sent, f"--rate {rate_per_s:g} for --duration {self.duration:g} s")
         return max(int(sent + 1e-9), 1)
@@ -489,8 +496,8 @@ def _images(flags: LoadFlags, model: str | Path | None) -> RequestImages | None:
         return None
     if model is None:
         raise PinnError(
-            "--images-per-request needs --model, because the tokens of an image "
-            "depend on it: give it"
+            "--images-per-request is given without --model, on which the tokens of an image "
+            "depend: give --model"
         )
     found, count = load_model(model), flags.images_per_request
     return request_images(found.images, found.name, count, flags.image_size, flags.prefix_len)

@@ -61,7 +61,7 @@ def read_json_load(path: Path, most: int | None = None) -> Workload:
         return _read_conversations(path, first, entries, most)
     keys = ", ".join(map(str, first)) if isinstance(first, dict) else f"{first!r:.60}"
     raise PinnError(
-        f"{path}: cannot tell what kind of load this is: expected entries with timestamp, "
+        f"{path}: the format of the load is unknown: expected entries with timestamp, "
         f"input_length, output_length and hash_ids (Mooncake), or with {' or '.join(_LISTS)} of "
         f"messages (ShareGPT), got {keys or 'an empty one'}"
     )
@@ -96,7 +96,10 @@ def json_entries(path: Path) -> Iterator[Json]:
                 if not more and not text:
                     return
                 if not more:
-                    raise PinnError(f"{path}: malformed JSON after {number:,} entries: correct it")
+                    raise PinnError(
+                        f"{path}: malformed JSON after {number:,} entries: correct the entry that "
+                        f"follows"
+                    )
     except (OSError, UnicodeDecodeError) as error:
         why = (error.strerror or error) if isinstance(error, OSError) else "it is no UTF-8 text"
         raise PinnError(f"{path}: cannot be read ({why}): give a readable JSON file") from error

@@ -121,7 +121,10 @@ def thinned(workload: Workload, kept: Bool[np.ndarray, " n"]) -> Workload:
         donor, shared = _shared_among(donor, shared, kept)
     place, before = np.cumsum(kept) - 1, workload.follows
     if (kept & (before >= 0) & ~kept[np.maximum(before, 0)]).any():
-        raise PinnError(f"workload {workload.name}: a turn needs the turn before it")
+        raise PinnError(
+            f"workload {workload.name}: a turn is kept without the turn before it: keep all "
+            f"earlier turns of a conversation, too"
+        )
     donor, before = (np.where(o >= 0, place[np.maximum(o, 0)], -1)[kept] for o in (donor, before))
     left, stage = np.unique(workload.stage[kept], return_inverse=True)
     columns: dict[str, Any] = {name: getattr(workload, name)[kept] for name in COLUMNS}

@@ -216,7 +216,7 @@ class Workload:
             bad = np.flatnonzero(~(column >= least))
             if len(bad):
                 given = f"{name} of request {bad[0]} is {column[bad[0]]}"
-                raise self._fault(f"{given}; it must be at least {least}")
+                raise self._fault(f"{given}: it must be at least {least}")
             check_size(float(column.max()), most, f"{where}: {name}", "shorten it")
         check_size(len(self), documents.MOST_REQUESTS, f"{where}: requests", "send fewer")
         tokens, what = float(self.output_tokens.sum()), f"{where}: output tokens of all requests"
@@ -225,8 +225,8 @@ class Workload:
         bad = np.flatnonzero(~(self.timeout_s > 0))
         if len(bad):
             raise self._fault(
-                f"timeout_s of request {bad[0]} is {self.timeout_s[bad[0]]}; it must be positive, "
-                "or infinite for a client that waits"
+                f"timeout_s of request {bad[0]} is {self.timeout_s[bad[0]]}; a client's patience "
+                f"must be positive, or infinite if the client waits"
             )
         if self.concurrency is not None and self.concurrency < 1:
             raise self._fault(f"concurrency must be at least 1, got {self.concurrency}")
@@ -242,10 +242,13 @@ class Workload:
         if bad.any():
             r = int(later[bad.argmax()])
             fault = f"request {r} follows request {self.follows[r]}"
-            raise self._fault(f"{fault}, which is not before it in the same stage")
+            raise self._fault(f"{fault}, which is not an earlier request of the same stage")
         twice = later[np.bincount(before, minlength=1)[before] > 1] if len(later) else later
         if len(twice):
-            raise self._fault(f"two requests follow request {self.follows[twice[0]]}: only one may")
+            raise self._fault(
+                f"two requests follow request {self.follows[twice[0]]}: let only one request "
+                f"follow it"
+            )
 
     def _check_starts(self) -> None:
         """Check that no request is due before a request that is sent earlier."""
@@ -272,7 +275,7 @@ class Workload:
         bad = starts[(steps < 0) | (steps > 1) | ((steps == 0) & (gaps < 0))]
         if len(bad):
             raise self._fault(
-                f"request {bad[0]} is out of order; sort requests by stage (0, 1, ... without a "
+                f"request {bad[0]} is out of order: sort requests by stage (0, 1, ... without a "
                 "gap) and by offset_s inside a stage"
             )
         self._check_turns()
@@ -280,7 +283,7 @@ class Workload:
         if len(late):
             raise self._fault(
                 f"request {late[0]} shares tokens with request {self.shares_with[late[0]]}, which "
-                "is not sent before it"
+                f"is not sent earlier: sort the requests, or let it share with an earlier one"
             )
 
 

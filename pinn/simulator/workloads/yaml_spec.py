@@ -155,7 +155,8 @@ def read_plain_spec(
     if spec.concurrency is not None:
         if spec.requests is None or spec.stages is not None:
             raise PinnError(
-                f"{path}: a closed loop needs concurrency and requests, and must not have stages"
+                f"{path}: concurrency makes a closed loop, which needs requests and has no "
+                f"stages: give requests, and remove stages"
             )
         if spec.turns is not None:
             return _conversations(spec, None, sent)
@@ -163,7 +164,10 @@ def read_plain_spec(
             spec.concurrency, spec.requests, *lengths, length_range=spec.length_range, **sent
         )
     if spec.stages is None:
-        raise PinnError(f"{path}: give stages (rate, duration), or concurrency and requests")
+        raise PinnError(
+            f"{path}: the load has neither stages nor concurrency: give stages (rate, duration), "
+            f"or concurrency and requests"
+        )
     rates = [(stage.rate, stage.duration) for stage in spec.stages]
     stages = arrivals.read_stages(rates, str(path), rate_per_s)
     gaps = arrivals.Gaps(spec.process, spec.cv)
@@ -227,14 +231,17 @@ def _check_lengths(spec: _Spec, path: Path) -> None:
         )
     for name in ("shared_tokens", "prompts_per_group"):
         if spec.groups is None and spec.turns is None and name in spec.model_fields_set:
-            raise PinnError(f"{path}: {name} needs groups: give both, or leave it out")
+            raise PinnError(
+                f"{path}: {name} is given without groups: give groups, or remove {name}"
+            )
     if spec.turns is not None and "prompts_per_group" in spec.model_fields_set:
-        remedy = "leave it out; the conversations of a group share shared_tokens"
+        remedy = "remove the key; the conversations of a group share shared_tokens"
         raise PinnError(f"{path}: prompts_per_group is for prompts without turns: {remedy}")
     for name in _OF_TURNS:
         if spec.turns is None and name in spec.model_fields_set:
             raise PinnError(
-                f"{path}: {name} is for conversations: give turns, too, or leave it out"
+                f"{path}: {name} applies only to conversations: give turns as well, or remove "
+                f"{name}"
             )
 
 
@@ -320,7 +327,8 @@ def read_inference_perf(
     if data.type in ("random", "synthetic"):
         return _random(stages, data, timeout, load.interval, seed, path.stem)
     raise PinnError(
-        f"{path}: data.type {data.type!r} needs texts that are not here: use shared_prefix, random "
+        f"{path}: data.type {data.type!r} needs texts that the file does not contain: use "
+        f"shared_prefix, random "
         "or synthetic, or give the lengths as a CSV trace"
     )
 
