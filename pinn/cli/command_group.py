@@ -177,8 +177,7 @@ def _short(parameter: Any, record: tuple[str, str]) -> tuple[str, str]:
 
 
 def _with_examples(text: str) -> str:
-    """Return paragraphs with examples on separate lines; long commands are continued as in a shell.
-    """
+    """Return paragraphs with examples on separate lines; continue long commands as in a shell."""
     paragraphs = inspect.cleandoc(text).replace("Example: ", "Example:\n  ").split("\n\n")
     return "\n\n".join(_VERBATIM + _continued(p) if "\n  " in f"\n{p}" else p for p in paragraphs)
 

@@ -90,8 +90,7 @@ def simulate(
 
 
 def _with_all_limits(asked: SimulationRequest, more: list[str]) -> SimulationRequest:
-    """Return the request with limits that were given as separate words: ``--slo ttft:900 tpot:50``.
-    """
+    """Return the request with limits that are separate words, as in ``--slo ttft:900 tpot:50``."""
     for word in more:
         if asked.slo is None or ":" not in word:
             raise PinnError(
