@@ -164,7 +164,7 @@ def _by_name(
         if value is not None and old.get(other) == name:
             old_names.note(other, name)
         if value is not None and name in found:
-            raise PinnError(f"{name} is given twice, also as {other!r}: leave one out")
+            raise PinnError(f"{name} is given twice, also as {other!r}: leave one name out")
         if value is not None:
             off = name in declared and other in declared[name].reversed_names
             found[name] = not declared[name].read(value, other) if off else value
@@ -184,7 +184,7 @@ def _typed(name: str, hint: Any, value: object) -> object:
         return [_typed(name, get_args(kind)[0], each) for each in several]
     if kind is Path:
         if not isinstance(value, str | PathLike):
-            raise PinnError(f"{name} must be a path, got {value!r:.60}: give it as text")
+            raise PinnError(f"{name} must be a path, got {value!r:.60}: give the path as text")
         return given_path(Path(value))
     flag = replace(*(limits or [Flag()]), name=name, kind=kind.__name__)
     if kind is float and not limits:  # a float without limits may be infinite
@@ -279,7 +279,10 @@ def launched(
         found = launch_line.read_launch(command, _strictest(gpu), release)
         if asked and found.engine not in asked:
             named = ", ".join(map(str, asked))
-            raise PinnError(f"--serve starts {found.engine}, not --engine {named}: leave one out")
+            raise PinnError(
+                f"--serve starts {found.engine}, not --engine {named}: leave out --engine, or "
+                f"change the command"
+            )
     more = launch_line.read_arguments(found.engine, words, found.release or release)
     found.configuration |= more.configuration
     if "precision" in found.configuration:

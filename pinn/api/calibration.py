@@ -59,7 +59,7 @@ def calibrate(
     asked, flags = read_request(CalibrationRequest, given, *_SPECIFICATIONS, **own)
     if sum(map(bool, (asked.observations, asked.benchmarks, asked.steps))) != 1:
         raise PinnError(
-            "calibrate needs measurements: give --observations FOLDER of 'pinn "
+            "calibrate got no measurements: give --observations FOLDER of 'pinn "
             "ingest', --benchmarks FILES, or --steps FOLDER of 'pinn measure' "
             "(its subfolder 'serving' is read, too)"
         )
@@ -94,8 +94,8 @@ def _fit_traces(
     engine, server = flags_apart(EngineSpec, flags)
     if server or asked.model or asked.gpu:
         raise PinnError(
-            "--observations has the flags of its server already: give flags to 'pinn "
-            "ingest' instead"
+            "--observations cannot be combined with flags of the server, since its folder has "
+            "them: give the flags to 'pinn ingest'"
         )
     traces = read_trace_tables(folder)
     deployment = traces.deployment()

@@ -96,8 +96,8 @@ def evaluate_decisions(path: str | Path | None = None, **given: object) -> Score
     decided = decide(read_predictions(place), read_silicon()[0])
     if decided.empty:
         raise PinnError(
-            "the file has no predictions of held-out measured deployments, so there "
-            "are no decisions to score"
+            "the file has no predictions of held-out measured deployments, so there are no "
+            "decisions to score: give predictions.csv of an evaluation"
         )
     return ScoreTable(decided, printed(print_decisions, decision_table(decided)))
 
@@ -192,7 +192,9 @@ def evaluate_panel(**given: object) -> ScoreTable:
 
     asked, _ = read_request(requests.PanelRequest, given)
     if asked.alone is not None and asked.against is None:
-        raise PinnError("--alone needs a comparison: give the other scorecard with --against")
+        raise PinnError(
+            "--alone is given without --against: give the other scorecard with --against"
+        )
     path = find_checkpoint(asked.checkpoint)
     other = (
         None

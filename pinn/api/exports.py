@@ -91,7 +91,10 @@ def export_blis(
     how, _ = read_request(BlisRequest, given, out=out, configurations=configurations)
     if how.target == "kernel":
         if how.workloads:
-            raise PinnError("--workload is for --target folder: a coefficient set has no load")
+            raise PinnError(
+                "--workload applies only to --target folder: leave out --workload, since a "
+                "coefficient set has no load"
+            )
         configured, lines = _configured(configurations, how, ENGINE_VERSION)
         said = printed(write_registry, configured, Path(out), how.worst_error, how.skip_invalid)
         return _folders(out, lines, said)
@@ -153,7 +156,7 @@ def export_onnx(out: str | Path, **given: object) -> Written:
         rows = typed_configurations(how.configs)
         if len(rows) != 1:
             raise PinnError(
-                f"--inputs needs one configuration, --configs gives {len(rows)}: give one"
+                f"--inputs needs one configuration, but --configs gives {len(rows)}: give one"
             )
         configured, _ = _configured(rows, TableRequest(checkpoint=path))
         found = onnx_graphs.write_inputs(configured, how.batch, how.inputs)

@@ -129,5 +129,5 @@ def ingest_benchmarks(
 def _target(asked: IngestRequest, flags: dict[str, Any]) -> Target | None:
     """Return the deployment that the flags describe; None without model and GPU."""
     if (asked.model is None) != (asked.gpu is None):
-        raise PinnError("give --model and --gpu together, or neither")
+        raise PinnError("--model and --gpu must be given together: give both, or leave both out")
     return None if asked.model is None else Target.of(asked.model, asked.gpu, flags)

@@ -173,14 +173,13 @@ def _check(flags: Mapping[str, Any]) -> None:
     oldest = ".".join(map(str, OLDEST))
     if asked.engine_version and release(asked.engine_version) < OLDEST:
         raise PinnError(
-            f"vLLM {asked.engine_version} cannot be measured, only {oldest} and "
-            "later: leave --engine-version out to measure the installed release"
+            f"vLLM {asked.engine_version} cannot be measured, only {oldest} and later: leave out "
+            f"--engine-version to measure the installed release"
         )
     if asked.data_parallel_size > 1 or asked.speculative_config != speculation.NONE:
         raise PinnError(
             "steps with several data-parallel ranks or with speculative decoding "
-            "cannot be measured: leave --data-parallel-size and "
-            "--speculative-config out"
+            "cannot be measured: leave out --data-parallel-size and --speculative-config"
         )
 
 

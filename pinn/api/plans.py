@@ -133,7 +133,9 @@ def explore(
     own = {"out": out, "model": model, "gpu": gpu}
     asked, flags = read_request(ExploreRequest, given, ServingSpec, **own)
     if asked.model is None or not asked.gpu:
-        raise PinnError("--model and --gpu are needed: 'pinn models' and 'pinn gpus' list them")
+        raise PinnError(
+            "--model and --gpu are required: give names that 'pinn models' and 'pinn gpus' list"
+        )
     page = explore_page(asked.model, asked.gpu.split(","), flags, asked.checkpoint)
     page.write(Path(out))
     return len(page.servers)

@@ -342,9 +342,9 @@ class BlisRequest:
     Attributes:
         target: 'folder' for BLIS up to 2026-08-22, whose formula has eleven terms; 'kernel' for
             BLIS with a latency kernel, as coefficient sets of a registry with scenarios.
-        workloads: File of a load, as of 'pinn simulate --workload'. BLIS coefficients are fitted to
-            this load in addition to steady loads up to saturation. With --target folder.
-            Repeatable.
+        workloads: File of a load, as of 'pinn simulate --workload'. A separate set of BLIS
+            coefficients is fitted to this load, in addition to those for steady loads up to
+            saturation. With --target folder. Repeatable.
         coefficients: Coefficient file of 'pinn calibrate' or 'pinn coefficients --json', used
             instead of the network for its own configuration. Repeatable.
         skip_invalid: Skip and count configurations whose settings contradict each other.

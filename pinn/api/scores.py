@@ -147,7 +147,7 @@ def results(path: str | Path | None = None, **given: object) -> Results:
     chosen = table[table["metric"] == asked.metric]
     if chosen.empty:
         known = ", ".join(sorted(table["metric"].unique()))
-        raise PinnError(f"no results for --metric {asked.metric}: known ones are {known}")
+        raise PinnError(f"no results for --metric {asked.metric}: give one of {known}")
     return Results(chosen)
 
 

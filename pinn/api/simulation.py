@@ -152,11 +152,11 @@ def swept_rates(
     """
     if asked.sensitivity is not None:
         raise PinnError(
-            "--sensitivity is for a single rate: give one --rate, or leave --sensitivity out"
+            "--sensitivity applies to a single rate: give one --rate, or leave out --sensitivity"
         )
     rates = read_rates(asked.rate)
     if not rates:
-        raise PinnError("the rates of a sweep are missing: give some, such as 1,2,4,8")
+        raise PinnError("the rates of a sweep are missing: give rates, such as 1,2,4,8")
     return swept(rates, lambda one: served(asked, servers, flags, one))
 
 
@@ -179,7 +179,7 @@ def _one_rate(asked: SimulationRequest, remedy: str) -> list[float]:
     rates = read_rates(asked.rate)
     if len(rates) > 1:
         raise PinnError(
-            f"rate must be a single one, got {asked.rate} ({len(rates)} rates): give one, {remedy}"
+            f"rate must be a single rate, got {asked.rate} ({len(rates)} rates): give one, {remedy}"
         )
     return rates
 
@@ -357,12 +357,15 @@ def simulated_pools(
         if flags.get(name) is not None or getattr(asked, name, None) is not None:
             raise PinnError(f"--{name.replace('_', '-')} with --prefill and --decode: {remedy}")
     if apart.fleet is not None:
-        raise PinnError("--fleet with --prefill and --decode: leave one of them out")
+        raise PinnError(
+            "--fleet cannot be combined with --prefill and --decode: leave out --fleet, or the "
+            "other two"
+        )
     of_prefill, of_decode = apart.prefill, apart.decode
     if of_prefill is None or of_decode is None:
         option = "--prefill" if of_prefill is None else "--decode"
         raise PinnError(
-            f"{option} is missing: disaggregated prefill/decode takes both, such as "
+            f"{option} is missing: disaggregated prefill/decode needs both pools, such as "
             "--prefill '2x tp=4' --decode '1x tp=8' (--kv-link-gb-per-s is the link between them)"
         )
     of_pools = [parse_pool(of_prefill, "--prefill"), parse_pool(of_decode, "--decode")]
@@ -402,7 +405,7 @@ def simulate_fleet(
         PinnError: If a name or flag is unknown, or the kinds cannot be simulated together.
     """
     if fleet is None:
-        raise PinnError("fleet is missing: a YAML file, or a mapping such as {'kinds': [...]}")
+        raise PinnError("fleet is missing: give a YAML file, or a mapping such as {'kinds': [...]}")
     if not isinstance(fleet, Mapping | str | PathLike):
         example = "such as {'kinds': [{'gpu': 'H100'}]}"
         raise PinnError(f"fleet must be a path or a mapping, got {fleet!r:.60}: {example}")
@@ -422,15 +425,19 @@ def simulated_fleet(
     """Simulate a load on a fleet at ``rate_per_s``, or at the load's own rate for None."""
     load, flags = asked_load(asked.workload, flags, asked.seed, model=asked.model)
     if asked.sensitivity is not None:
-        raise PinnError("--sensitivity is for a single deployment: leave it out, or --fleet")
+        raise PinnError(
+            "--sensitivity applies to a single deployment: leave out --sensitivity or --fleet"
+        )
     if asked.memory_log is not None:
-        raise PinnError("--memory-log is for a single server: leave it out, or --fleet")
+        raise PinnError(
+            "--memory-log applies to a single server: leave out --memory-log or --fleet"
+        )
     jobs = [_kind_job(asked, kind, load, flags, rate_per_s) for kind in spec.kinds]
     models = list(dict.fromkeys(job.deployment.model.name for job in jobs))
     if len(models) > 1:
         raise PinnError(
             f"kinds of servers have different models ({' and '.join(models)}): "
-            "servers behind one router need the same model"
+            "give all kinds behind one router the same model"
         )
     kinds = [pools.Pool(job.deployment, job.latency, job.engine or EngineSpec()) for job in jobs]
     about = [_about(job, load, asked, rate_per_s) for job in jobs]

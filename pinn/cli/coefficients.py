@@ -78,22 +78,28 @@ def coefficients(
 
         if many.out is not None or many.skip_invalid:
             raise PinnError(
-                "--out and --skip-invalid need --configs or --grid: give one of them, or use --json"
+                "--out and --skip-invalid need --configs or --grid: give one of these, or use "
+                "--json"
             )
         found = predict(**(vars(asked) | flags))
         if json_path is not None:  # the values in the file take long to compute
             write_json(found.to_json(), json_path)
         found.show(recipe=recipe, betas=betas, memory=memory)
     elif asked.coefficients is not None:
-        raise PinnError("--coefficients is for one configuration: leave out --configs and --grid")
+        raise PinnError(
+            "--coefficients applies to one configuration: leave out --configs and --grid"
+        )
     elif asked.images_per_request:
         raise PinnError(
-            "--images-per-request is for one configuration: leave it out, or --configs and --grid"
+            "--images-per-request applies to one configuration: leave out --images-per-request, "
+            "or --configs and --grid"
         )
     elif many.out is None:
         raise PinnError("--configs and --grid need --out PATH, a .csv, .json or .parquet file")
     elif json_path is not None:
-        raise PinnError("--json is for one configuration: use --out with a name ending in .json")
+        raise PinnError(
+            "--json applies to one configuration: use --out with a name ending in .json"
+        )
     else:
         from pinn.export.coefficient_table import crossed, many_table, write_table
 

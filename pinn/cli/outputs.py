@@ -50,7 +50,7 @@ def check_outputs(given: Sequence[tuple[str, object]]) -> None:
             raise PinnError(f"{option} {path} is a folder: give a file")
         if not path.parent.is_dir():
             fault = f"the folder {path.parent} does not exist"
-            raise PinnError(f"{option} {path}: {fault}: create it, or correct the path")
+            raise PinnError(f"{option} {path}: {fault}: create the folder, or correct the path")
         for other, source in places:
             if (other, source) != (option, path) and _is_same(path, source, other in OUTPUTS):
                 fault = f"{option} {path} would overwrite the file of {other}"

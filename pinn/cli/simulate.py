@@ -70,7 +70,9 @@ def simulate(
 
     asked = _with_all_limits(asked, more or [])
     if timeline is not None and servers != ServersRequest(fleet=servers.fleet):
-        raise PinnError("--timeline draws one engine: leave it out, or --prefill and --decode")
+        raise PinnError(
+            "--timeline plots one engine: leave out --timeline, or --prefill and --decode"
+        )
     rates = simulation.read_rates(asked.rate)
     if len(rates) > 1 or plot is not None:
         _refuse_of_one_run(rates, requests=requests, timeline=timeline)
@@ -106,5 +108,5 @@ def _refuse_of_one_run(rates: list[float], **given: object) -> None:
     for name, value in given.items():
         if value is not None:
             raise PinnError(
-                f"--{name} is for a single rate: give one --rate, or leave --{name} out"
+                f"--{name} applies to a single rate: give one --rate, or leave out --{name}"
             )

@@ -59,7 +59,10 @@ def module_of(decider: Decider) -> str:
 def _digest(roots: frozenset[str]) -> str:
     for name in roots:
         if _source_file(name) is None:
-            raise PinnError(f"the code of {name!r} is unknown: it is no module with a source file")
+            raise PinnError(
+                f"the code of {name!r} is unknown: it is no module with a source file: define it "
+                f"in a module"
+            )
     sources = _closure(roots)
     data = {name for text in sources.values() for name in _DATA.findall(text)}
     facts = {

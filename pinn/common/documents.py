@@ -195,7 +195,7 @@ def parse_json(text: str, where: str) -> Any:
         if len(found) < len(pairs):
             counts = Counter(key for key, _ in pairs)
             twice = next(key for key, count in counts.items() if count > 1)
-            raise PinnError(f"{where}: the key {twice!r} occurs twice: leave one out")
+            raise PinnError(f"{where}: the key {twice!r} occurs twice: remove one of the two")
         return found
 
     try:
@@ -319,7 +319,7 @@ def _children(node: yaml.Node, where: str) -> list[yaml.Node]:
     for name, _ in node.value:
         if isinstance(name, yaml.ScalarNode) and name.value != "<<":
             if (name.tag, name.value) in seen:
-                fault = f"the key {name.value!r} occurs twice: leave one out"
+                fault = f"the key {name.value!r} occurs twice: remove one of the two"
                 raise PinnError(f"{where}, line {name.start_mark.line + 1}: {fault}")
             seen.add((name.tag, name.value))
     return list(chain.from_iterable(node.value))
@@ -346,7 +346,7 @@ class CsvTable:
         )
         twice = [name for name in self.names if name and self.names.count(name) > 1]
         if twice:
-            raise PinnError(f"{path}: the column {twice[0]!r} occurs twice: leave one out")
+            raise PinnError(f"{path}: the column {twice[0]!r} occurs twice: remove one of the two")
 
     def rows(self) -> Iterator[tuple[int, list[str]]]:
         """Yield the line number and the cells of each row that is not blank.

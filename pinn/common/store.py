@@ -69,8 +69,8 @@ def call_key(function: Callable[..., object], arguments: tuple[object, ...]) -> 
     inner = function.__qualname__ if isinstance(function, FunctionType) else ""
     if not inner or "<" in inner:
         raise PinnError(
-            f"results of {function!r} cannot be cached: give a function of a module, and as "
-            "arguments all that decides what it gives"
+            f"results of {function!r} cannot be cached: give a function of a module, and all "
+            f"values that determine its result as arguments"
         )
     reader = _Reader({module_of(function)})
     name, described = f"{module_of(function)}.{inner}", reader.read(arguments)
@@ -124,7 +124,9 @@ class _Reader:
 
     def _name(self, value: FunctionType | type) -> str:
         if "<" in value.__qualname__:
-            raise PinnError(f"{value!r} cannot be part of a key: give one of a module")
+            raise PinnError(
+                f"{value!r} cannot be part of a key: give a function or class that a module defines"
+            )
         module = module_of(value)
         if module.partition(".")[0] == __name__.partition(".")[0]:
             self.modules.add(module)

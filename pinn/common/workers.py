@@ -46,9 +46,9 @@ class Workers:
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
             known = ", ".join(BACKENDS)
-            raise PinnError(f"unknown backend {self.backend!r}: known ones are {known}")
+            raise PinnError(f"unknown backend {self.backend!r}: give one of {known}")
         if self.count < 1:
-            raise PinnError(f"workers: at least 1 is needed, got {self.count}")
+            raise PinnError(f"workers must be at least 1, got {self.count}")
 
     @contextmanager
     def kept(self, *modules: str) -> Iterator[Workers]:
@@ -142,7 +142,7 @@ class Workers:
         try:
             import ray
         except ImportError as error:
-            raise PinnError("--backend ray needs Ray: run 'pip install ray'") from error
+            raise PinnError("--backend ray needs the package Ray: run 'pip install ray'") from error
         own = not ray.is_initialized()
         if own and self.address is not None:
             ray.init(address=self.address, log_to_driver=False)
@@ -257,7 +257,7 @@ def _in_folder(
     """Run one task in a folder; Ray starts its processes in the folder where Ray was started."""
     if not folder.is_dir():
         fault = f"machine {os.uname().nodename} has no folder {folder}, in which pinn was started"
-        raise PinnError(f"Ray's {fault}: share it between the machines under the same path")
+        raise PinnError(f"Ray's {fault}: share the folder between the machines under the same path")
     os.chdir(folder)
     return _one(uses_torch, work, task)
 

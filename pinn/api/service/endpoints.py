@@ -65,7 +65,9 @@ class Endpoint:
         for name in self.withheld:
             if name in given:
                 told = f"{name} must not be given, got {given[name]!r:.60}"
-                raise PinnError(f"{told}: it is set when the service is started")
+                raise PinnError(
+                    f"{told}: remove the argument, which is set when the service starts"
+                )
         for name, argument in self.arguments.items():
             if argument.default is argument.empty and name not in given:
                 raise PinnError(f"{name} is missing: give it")
