@@ -123,7 +123,7 @@ def find_pools(
 ) -> tuple[list[Candidate], list[RejectedCandidate]]:
     """Return pairs of the listed pools with which the engine would start.
 
-    Pairs that are a multiple of a smaller pair are left out.
+    Pairs that are a multiple of a smaller pair are omitted.
 
     Args:
         space: Engine, GPUs and flags of all pairs.

@@ -23,7 +23,7 @@ from pinn.specs.batch import Batch
 # SchedulingProcessingTime and PreemptionProcessingTime; the current Go simulator has the first
 # three and PostDecodeFixedOverhead. While the engine works, an
 # API server process accepts requests and streams tokens, one task at a time. Streaming a token
-# therefore lengthens the gap between tokens only if the server cannot keep up. The simulation
+# therefore lengthens an ITL gap only if the server cannot keep up. The simulation
 # yields the wait for the steps in flight (2.5 steps on average until the first token, under
 # asynchronous scheduling), so a latency model must not add it.
 #

@@ -238,7 +238,7 @@ def test_a_plain_open_loop_with_shared_prompts(tmp_path):
     [
         ("[1, 2]", "expected a YAML mapping, got list"),
         ("a: [", "line 2: malformed YAML"),
-        ("{x: 1}", "cannot tell what kind of workload"),
+        ("{x: 1}", "the format of the workload is unknown"),
         (PROFILE.replace("rate: 8,", "rate: 0,"), r"load\.yaml, stage 0: .*positive rate, got 0"),
         (PROFILE.replace("type: shared_prefix", "type: shareGPT"), "shareGPT"),
         (PROFILE.replace("type: constant", "type: burst"), "load.type"),
