@@ -2,9 +2,9 @@
 
     python scripts/fit_surrogates.py
 
-Writes ``checkpoints/kernels/<exclusion>`` from the installed kernel tables. The models are those of
-the measured deployments. With these fits a leave-one-model-out run is quick. Surrogates of other
-exclusions are fitted when a run needs them, and cached by the run.
+Writes ``checkpoints/kernels/<exclusion>`` from the installed kernel tables. The models are the
+models of the measured deployments. With these fits a leave-one-model-out run is quick. Surrogates
+of other exclusions are fitted when a run needs them, and cached by the run.
 """
 
 import shutil

@@ -156,7 +156,8 @@ def export_onnx(out: str | Path, **given: object) -> Written:
         rows = typed_configurations(how.configs)
         if len(rows) != 1:
             raise PinnError(
-                f"--inputs needs one configuration, but --configs gives {len(rows)}: give one"
+                f"--inputs needs one configuration, but --configs gives {len(rows)}: give one "
+                f"configuration"
             )
         configured, _ = _configured(rows, TableRequest(checkpoint=path))
         found = onnx_graphs.write_inputs(configured, how.batch, how.inputs)

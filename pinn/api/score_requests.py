@@ -43,7 +43,7 @@ class CompareRequest:
     Attributes:
         a: Checkpoint, coefficient file or evaluation.
         b: Checkpoint, coefficient file or evaluation to compare with A.
-        method: Prediction method whose errors are compared, where a table has several.
+        method: Prediction method whose errors are compared, if a table has several methods.
     """
 
     a: Path
@@ -96,7 +96,8 @@ class ServingRunsRequest:
     """Measured serving runs, and settings of their simulation.
 
     Attributes:
-        path: CSV file of serving runs, or a result folder of inference-perf, or a folder of those.
+        path: CSV file of serving runs, or a result folder of inference-perf, or a folder of such
+            folders.
         model_configs: Folder with MODEL/config.json for models that 'pinn models' does not list.
         gpu: GPU of inference-perf's runs, because its files do not name it.
         seed: Seed of random arrival times and lengths.
@@ -135,7 +136,7 @@ class PanelRequest:
 
     Attributes:
         against: Scorecard to compare with: a CSV file that --out wrote for another checkpoint.
-        alone: With --against, the group of evaluation data that a new mechanism is for.
+        alone: With --against, the group of evaluation data that a new mechanism should improve.
         held_out_runs: CSV file of serving runs that are in no training data. Repeatable.
         steps: CSV file of measured engine steps.
         public: Folder of public measurements. Repeatable.

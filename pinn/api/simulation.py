@@ -179,7 +179,8 @@ def _one_rate(asked: SimulationRequest, remedy: str) -> list[float]:
     rates = read_rates(asked.rate)
     if len(rates) > 1:
         raise PinnError(
-            f"rate must be a single rate, got {asked.rate} ({len(rates)} rates): give one, {remedy}"
+            f"rate must be a single rate, got {asked.rate} ({len(rates)} rates): give one rate, "
+            f"{remedy}"
         )
     return rates
 
@@ -198,7 +199,7 @@ def read_rates(text: str | None) -> list[float]:
         found = []
     if not found:
         fault = f"--rate must be requests/s such as 8, or 1,2,4,8, got {text!r:.60}"
-        raise PinnError(f"{fault}: give some, or leave it out")
+        raise PinnError(f"{fault}: give rates, or leave out --rate")
     return found
 
 
@@ -314,8 +315,9 @@ def posterior_intervals(run: Run, job: Job, found: CoefficientSet) -> Intervals 
 _OF_ONE_ENGINE = {
     "replicas": "write the number of servers in each pool, such as --prefill '2x tp=4'",
     "kv_transfer_bytes_per_s": "give --kv-link-gb-per-s",
-    "sensitivity": "the coefficients of both kinds of workers would change: leave it out",
-    "memory_log": "it is for a single server: leave it out",
+    "sensitivity": "the coefficients of both types of workers would change: leave out "
+    "--sensitivity",
+    "memory_log": "the log applies to a single server: leave out --memory-log",
 }
 
 
@@ -476,7 +478,9 @@ def _requests_table(workload: object) -> pd.DataFrame:
     if not listed or not all(isinstance(each, Mapping) for each in listed):
         example = 'such as {"prompt_tokens": 512, "output_tokens": 64, "concurrency": 8}'
         kinds = "a path, a mapping or a list of requests"
-        raise PinnError(f"workload must be {kinds}, got {workload!r:.60}: give one, {example}")
+        raise PinnError(
+            f"workload must be {kinds}, got {workload!r:.60}: give a workload, {example}"
+        )
     return pd.DataFrame(listed)
 
 

@@ -105,7 +105,7 @@ def find_checkpoint(given: Path | str | None = None) -> Path:
     places = [_CHECKPOINT, *_places(_CHECKPOINT, _CHECKPOINT)]
     found = next((place for place in places if place.is_file()), None)
     if found is None:
-        remedy = "give one with --checkpoint, or train one with 'python train.py'"
+        remedy = "give a checkpoint with --checkpoint, or train one with 'python train.py'"
         raise PinnError(f"no checkpoint found at {', '.join(map(str, places))}: {remedy}")
     return found
 
@@ -163,7 +163,7 @@ def replace_atomically(path: Path, write: Callable[[Path], object]) -> None:
     Raises:
         OSError: If the file cannot be written; its previous content is kept.
     """
-    if path.is_dir():  # such as ".", a folder beside which no temporary file can be named
+    if path.is_dir():  # such as ".", whose name cannot be extended to a temporary file's
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if path.exists() and not path.is_file():
         write(path)

@@ -253,7 +253,7 @@ def examine(
 def _per_million(
     cost_per_hour: float | None, rate_per_s: float, tokens: Int[np.ndarray, " requests"]
 ) -> float | None:
-    """Return the cost per hour divided by a million tokens' share; None without cost or rate."""
+    """Return the whole cost per million tokens at a rate; None without a cost or a rate."""
     per_hour = 3600 * rate_per_s * float(tokens.mean())
     return None if cost_per_hour is None or per_hour == 0 else 1e6 * cost_per_hour / per_hour
 

@@ -135,7 +135,7 @@ def loaded_s(engine: Engine, replica: int, start_s: float, duration_s: float) ->
 
 
 def _begin(engine: Engine, replica: int, kind: int, ready_s: float) -> float:
-    """Queue transfers on the link; return the end of those that the batch waits for."""
+    """Queue transfers on the link, and return the end of the last one that the batch awaits."""
     state, config, flushed_s = engine.replicas[replica], engine.config, 0.0
     for number in range(state.jobs_first, state.jobs_made):
         job = blocks.job_of(engine, replica, number)

@@ -176,7 +176,7 @@ def plan(engine: Engine, replica: int) -> None:
 
 
 def _plan_by_request(engine: Engine, replica: int) -> None:
-    """Plan stores of new requests, then of other requests, and complete those of preempted ones."""
+    """Plan stores of new requests, then of others, and complete stores of preempted requests."""
     state, batch = (
         engine.replicas[replica],
         engine.batches[replica, engine.replicas[replica].column],

@@ -1,7 +1,7 @@
 """Prefill-only and decode-only steps, as SGLang schedules them.
 
 Mirrors ``sglang/srt/managers/scheduler.py: get_next_batch_to_run`` and ``schedule_policy.py:
-PrefillAdder`` of 0.5.9, and of 0.5.23 where ``foresees`` is set, with the first-come-first-served
+PrefillAdder`` of 0.5.9, and of 0.5.23 if ``foresees`` is set, with the first-come-first-served
 policy: waiting prompts run first and decodes wait; if no prompt fits, all running requests decode.
 Not modeled: mixed chunks, priorities, LoRA and sliding-window pools. Outputs always have their full
 length, as with ``ignore_eos``. A prefix that two requests compute at the same time is stored twice

@@ -110,15 +110,15 @@ class LimitOutcome:
     """Value of a run for one limit of an SLO, and whether the limit is met.
 
     Attributes:
-        limit: The limit as a sentence, such as ``p95 TTFT <= 1 s``.
+        limit: Limit as a sentence, such as ``p95 TTFT <= 1 s``.
         what: Limited statistic, such as ``p95 TTFT``; for limits on each request, the share that
             has to meet them, such as ``95 % of requests``.
-        bound: The limit itself, such as ``<= 1 s``.
-        seconds: Value of the statistic; None where it is infinite, no request has such a time, or
-            the limit is on a share.
+        bound: Maximum allowed value, such as ``<= 1 s``.
+        seconds: Value of the statistic in seconds; None if it is infinite or undefined, or if the
+            limit is on a share.
         share: Share of all sent requests that meet the limits on each; None for a statistic.
         met: Whether the limit is met.
-        excess: Worst latency as a share of its limit; None where it is infinite.
+        excess: Maximum ratio of a latency to its limit; None if it is infinite.
     """
 
     limit: str

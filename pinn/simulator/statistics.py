@@ -40,7 +40,7 @@ def read_percentiles(text: str) -> tuple[float, ...]:
             "50,90,99.9"
         )
     if not found:
-        raise PinnError("--percentiles is empty: write 50,90,99.9, or leave it out")
+        raise PinnError("--percentiles is empty: write 50,90,99.9, or leave out --percentiles")
     return tuple(dict.fromkeys(found))
 
 

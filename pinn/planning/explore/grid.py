@@ -240,7 +240,7 @@ class Lengths:
 
     @property
     def further_requests(self) -> int:
-        """Number of requests beyond those per client: larger for outputs of few steps."""
+        """Number of requests in addition to four per client, larger for outputs of few steps."""
         return 40 + 12288 // self.output
 
 

@@ -90,7 +90,7 @@ class Scaling:
         """Return the desired number of servers at time ``now_s``.
 
         The number of servers rises at once. It falls only if no decision of the last
-        ``down_after_s`` seconds asked for more servers.
+        ``down_after_s`` seconds requested more servers.
         """
         rule = self.rule
         need = self._need(rate_per_s)
