@@ -23,7 +23,7 @@ from pinn.evaluation.config import one_line_errors, register, typed
 
 @contextmanager
 def exiting_in_one_line() -> Iterator[None]:
-    """End the process with status 1 and one line of what is wrong with the input."""
+    """End the process with status 1 and a one-line message if the input is wrong."""
     try:
         with one_line_errors():
             yield
@@ -34,7 +34,7 @@ def exiting_in_one_line() -> Iterator[None]:
 @hydra.main(version_base="1.3", config_path="conf", config_name="train")
 @exiting_in_one_line()
 def main(composed: DictConfig) -> None:
-    """Run the experiment that the configuration describes."""
+    """Run the experiment that the Hydra configuration describes."""
     composed.output_dir = os.path.relpath(HydraConfig.get().runtime.output_dir)
     config = typed(composed)
     config.check()
@@ -46,7 +46,7 @@ def main(composed: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # raised to here, not printed by Hydra
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # raise errors here, instead of printing by Hydra
     register()
     with exiting_in_one_line():
         main()

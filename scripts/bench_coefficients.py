@@ -2,8 +2,8 @@
 
     python scripts/bench_coefficients.py [--checkpoint PATH] [--count N]
 
-Prints one line per table format (the best of three runs) and, last, one JSON document. The ratio
-compares with a loop that asks for one configuration at a time, timed on a part of the list.
+Prints the best time of three runs for each table format, and in the last line a JSON document. The
+ratio compares with a loop that predicts one configuration at a time, timed on a part of the list.
 """
 
 import json
@@ -43,7 +43,7 @@ BATCHES = ("32 decode @ 700", "1 prefill 512 @ 0 + 16 decode @ 600")
 
 
 def write_list(path: Path, count: int) -> None:
-    """Write distinct valid configurations over models of every kind and all GPUs, as CSV."""
+    """Write ``count`` distinct valid configurations over all model types and GPUs to a CSV file."""
     given = (
         {name: value for name, value in zip(FLAGS, values, strict=True) if value != ""}
         for values in product(*FLAGS.values())
@@ -71,7 +71,7 @@ def main(checkpoint: Path | None = None, count: int = 10_000) -> None:
             write_table(made, target)
 
     def seconds(target: Path) -> float:
-        """Return the seconds from the list to the written table, with cold caches."""
+        """Return the seconds from reading the list to the written table, with cold caches."""
         forget()
         return timed(lambda: table(read_configurations(source), target))[1]
 

@@ -1,12 +1,12 @@
-"""Measure time and memory of simulating conversations, and of equal requests without them.
+"""Measure time and memory of simulating conversations, and equal requests without shared prefixes.
 
     python scripts/bench_conversations.py [--tier-gib 2000]
 
-10,000 conversations of 8 turns, each of 12,000 new tokens and 60 of an answer: 80,000 requests of
-up to 96,480 tokens, at 1 request/s on Llama-3.1-8B and one B200 with prefix caching, and then the
-same requests at the same times, but with unique prompts and without prefix caching. With
-``--tier-gib`` vLLM's OffloadingConnector keeps evicted blocks in host memory of that size. The last
-line is JSON.
+The load has 10,000 conversations of 8 turns, each with 12,000 new prompt tokens and 60 output
+tokens: 80,000 requests of up to 96,480 tokens, at 1 request/s. They are sent to Llama-3.1-8B on one
+B200 with prefix caching. Then requests of equal lengths and times, but with unique prompts, are
+sent without prefix caching. With ``--tier-gib`` vLLM's OffloadingConnector keeps evicted blocks in
+host memory of that size. The last line of output is JSON.
 """
 
 import json
@@ -37,7 +37,7 @@ BARS = {"times_as_long": 8.0, "peak_gib": 2.0}
 
 
 def without_prefixes(workload: Workload, run: Run) -> Workload:
-    """Return the same requests at the times when they were sent, with unique prompts."""
+    """Return requests with unique prompts, with the lengths and sending times of a run."""
     r = run.requests
     order = np.argsort(r.arrival_s, kind="stable")
     return Workload(
@@ -65,7 +65,7 @@ def main(
     engine = EngineSpec(kv_offloading_size=tier_gib or None)
     simulate(deployment, small.draw(rate, 0), latency, engine)  # compile before timing
     run, wall_s, cpu_s = timed(lambda: simulate(deployment, load, latency, engine))
-    # ru_maxrss is in KiB on Linux, in bytes on macOS.
+    # ru_maxrss is in KiB on Linux and in bytes on macOS.
     unit = 1 if sys.platform == "darwin" else 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
     metrics = run_statistics(run)

@@ -2,11 +2,11 @@
 
     python scripts/bench_export.py [--layouts 12] [--seconds 0.3] [--runs 3000]
 
-Prints onnxruntime's time on one thread for both graphs (one configuration, 128 batches), then what
-'go test -bench' of the Go adapter says: processor time of its step and of BLIS's eleven-term
-formula for the same 128 requests in turn. The place of a loop in the binary affects its time, so
-the benchmark is linked several times with its functions in random order. The last line is one JSON
-document.
+Prints onnxruntime's time on one thread for both graphs (one configuration, 128 batches). Then it
+prints the results of 'go test -bench' of the Go adapter: processor time of its step, and of BLIS's
+eleven-term formula, for 128 requests in turn. The place of a loop in the binary affects its time,
+so the benchmark is linked several times with its functions in random order. The last line is one
+JSON document.
 """
 
 import json
@@ -35,7 +35,7 @@ BATCHES = 128
 
 
 def time_onnx(runs: int) -> float:
-    """Return the median microseconds of both graphs."""
+    """Return the median time of one evaluation of both ONNX graphs, in microseconds."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     with tempfile.TemporaryDirectory() as folder:
@@ -56,9 +56,9 @@ def time_onnx(runs: int) -> float:
 
 
 def time_go(layouts: int, seconds: float) -> dict[str, list[dict[str, float]]]:
-    """Return nanoseconds of the adapter and of BLIS's formula by model, for each layout.
+    """Return model -> nanoseconds per step of the adapter and of BLIS's formula, for each layout.
 
-    The result is empty without a Go toolchain.
+    Without a Go toolchain the result is empty.
     """
     go = shutil.which("go", path=str(Path(sys.executable).parent)) or shutil.which("go")
     if go is None:

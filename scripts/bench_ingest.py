@@ -2,10 +2,10 @@
 
     python scripts/bench_ingest.py --mib 1024
 
-The file is written by the project's own trace writer: steps sampled at 10 %, every journey. The
-json job does the minimum of any reader: load each line, visit each attribute and convert its value.
-Every job runs in its own process. The time includes starting workers, but no imports. The last line
-of the output is one JSON document.
+The project's own trace writer writes the file: 10 % of the steps, and the spans of every request.
+The json job does the minimum of any reader: load each line, visit each attribute and convert its
+value. Every job runs in its own process. The time includes starting workers, but no imports. The
+last line of the output is one JSON document.
 """
 
 import json
@@ -24,13 +24,13 @@ _SPAN_ID = re.compile(r'("(?:spanId|parentSpanId)":")[0-9a-f]{4}')
 _MIB = 2**20
 # The traces are written by the synthetic engine of the tests.
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
-#: Job -> number of cores.
+#: Name of a job -> number of cores.
 JOBS = {"json": 1, "pinn_1": 1, "pinn_2": 2}
 _CONVERTED = {"intValue": int, "doubleValue": float, "stringValue": str, "boolValue": bool}
 
 
 def make_file(path: Path, mib: int) -> None:
-    """Write about ``mib`` MiB of traces: copies of one run, each as a separate server."""
+    """Write about ``mib`` MiB of traces, as copies of one run that count as separate servers."""
     from synthetic_engine import Arrival, EngineLimits, run_engine
     from trace_writer import WriterOptions, trace_lines
 
@@ -52,7 +52,7 @@ def make_file(path: Path, mib: int) -> None:
 
 
 def walk_with_json(path: Path) -> None:
-    """Load each line with Python's json module, visit it and convert every attribute."""
+    """Load each line with Python's json module, visit all attributes and convert their values."""
     with path.open("rb") as file:
         for line in file:
             for group in json.loads(line)["resourceSpans"]:
@@ -64,20 +64,20 @@ def walk_with_json(path: Path) -> None:
 
 
 def run_job(name: str, path: Path) -> None:
-    """Run one job in this process; print its wall and processor seconds."""
+    """Run one job in this process, and print its wall and processor seconds."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-JOBS[name] :])
     if name == "json":
         _, wall, cpu = timed(lambda: walk_with_json(path))
     else:
         from pinn.measurements.readers.vllm import parse_file
 
-        # Raw tables, which are discarded.
+        # Parse to raw tables, which are discarded.
         _, wall, cpu = timed(lambda: [None for _ in parse_file(path, JOBS[name])])
     print(wall, cpu)
 
 
 def throughput(path: Path, repeats: int) -> dict[str, float]:
-    """Time the jobs in turns, each in a fresh process, so that all see the same machine load."""
+    """Return MiB/s of each job; jobs run in turns in fresh processes, under equal machine load."""
     times: dict[str, list[list[float]]] = {name: [] for name in JOBS}
     for _ in range(repeats):
         for name, found in times.items():

@@ -2,8 +2,8 @@
 
 python scripts/bench_plan.py [--workers 2] [--load-s 833] [--candidates FILE]
 
-Prints wall clock, processor seconds of all processes, and the most memory that they held. The first
-run after a change compiles and fills caches; use the second.
+Prints wall-clock seconds, processor seconds of all processes, and their peak memory. The first run
+after a change compiles and fills caches, so use the second run.
 """
 
 import json

@@ -1,11 +1,12 @@
-"""Load test of a real `pinn serve` with many clients.
+"""Run a load test of `pinn serve` with many clients.
 
     python scripts/bench_serve.py [--seconds 60] [--clients 100] [--workers 2] [--new-share 0.002]
 
 Starts a server on a free port of the loopback address. Clients send requests for predictions in a
-closed loop; a share of the requests is new, the others are cached. Prints requests, errors, and the
-memory of the server with its processes before and after; then p50 and p99 of one client's cached
-predictions, and of 1,000 new candidates in one request. The last line is one JSON document.
+closed loop; a share of the requests is new, the rest is cached. Prints the numbers of requests and
+errors, and the memory of the server with its processes before and after the load. Then it prints
+p50 and p99 latency of one client's cached predictions, and of requests with 1,000 new candidates.
+The last line is one JSON document.
 """
 
 import asyncio
@@ -26,20 +27,20 @@ from timing import PINN, resident_bytes
 
 MODELS = ("meta-llama/Llama-3.1-8B", "Qwen/Qwen3-30B-A3B", "meta-llama/Llama-3.1-70B")
 GPUS = ("H100", "H200", "B200", "A100")
-#: Number of predictions that all clients request repeatedly.
+#: Predictions that all clients request repeatedly.
 USUAL = [{"model": model, "gpu": gpu} for model in MODELS[:2] for gpu in GPUS]
 CANDIDATES = 1000
-#: Seconds of load before the first reading of memory.
+#: Seconds of load before memory is first measured.
 SETTLING_S = 5.0
 
 
 @dataclass
 class Load:
-    """Requests of all clients.
+    """Measured answers to the requests of all clients.
 
     Attributes:
-        seconds: Seconds that each answer took.
-        errors: Answers with another status than 200, and connections that broke.
+        seconds: Latency of each answer in seconds.
+        errors: Number of answers with a status other than 200, and of broken connections.
     """
 
     seconds: list[float] = field(default_factory=list)
@@ -47,7 +48,7 @@ class Load:
 
 
 def bodies(new_share: float) -> Iterator[dict[str, object]]:
-    """Yield arguments of predictions, a share of which is new."""
+    """Yield arguments of predictions; the share ``new_share`` of them is new."""
     draw = random.Random(0)
     for number in itertools.count(1):
         usual = draw.choice(USUAL)
@@ -59,7 +60,7 @@ def bodies(new_share: float) -> Iterator[dict[str, object]]:
 
 
 def candidates(number: int) -> dict[str, object]:
-    """Return a request of 1,000 configurations that is unique to a number."""
+    """Return a request with 1,000 configurations that no other number yields."""
     axes = itertools.product(MODELS, GPUS, (1, 2, 4, 8), range(21))
     rows = [
         {"model": m, "gpu": g, "tensor_parallel_size": tp, "max_num_seqs": 1000 * (n + 1) + number}
@@ -69,7 +70,7 @@ def candidates(number: int) -> dict[str, object]:
 
 
 class Client:
-    """A connection that stays open."""
+    """HTTP connection that stays open."""
 
     def __init__(self, url: str) -> None:
         self._place = urlsplit(url)
@@ -83,7 +84,7 @@ class Client:
         self._writer.close()
 
     async def status(self, name: str, body: dict[str, object]) -> int:
-        """Return the status of the answer to a request, once all of it is there."""
+        """Send a request, and return the status of the answer after all of it has arrived."""
         content = json.dumps(body).encode()
         head = f"POST /{name} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
         self._writer.write(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
@@ -94,7 +95,7 @@ class Client:
 
 
 async def ask(url: str, load: Load, asked: Iterator[dict[str, object]], until_s: float) -> None:
-    """Ask for predictions one after another until a time on the clock."""
+    """Send prediction requests one after another until a time on the clock."""
     async with Client(url) as client:
         while time.perf_counter() < until_s:
             begin = time.perf_counter()
@@ -109,14 +110,14 @@ async def ask(url: str, load: Load, asked: Iterator[dict[str, object]], until_s:
 async def ask_at_once(
     url: str, clients: int, seconds: float, asked: Iterator[dict[str, object]]
 ) -> Load:
-    """Return the results of all clients together."""
+    """Return the results of ``clients`` clients that send requests at the same time."""
     load, until_s = Load(), time.perf_counter() + seconds
     await asyncio.gather(*(ask(url, load, asked, until_s) for _ in range(clients)))
     return load
 
 
 async def ask_alone(url: str, name: str, asked: list[dict[str, object]]) -> list[float]:
-    """Return the seconds of each request of one client."""
+    """Return the latency of each request of a single client, in seconds."""
     seconds = []
     async with Client(url) as client:
         for body in asked:
@@ -128,7 +129,7 @@ async def ask_alone(url: str, name: str, asked: list[dict[str, object]]) -> list
 
 @contextmanager
 def served(workers: int) -> Iterator[tuple[str, int]]:
-    """Yield the URL and the process id of a server of its own."""
+    """Yield the URL and the process id of a new server."""
     command = [*PINN, "serve", "--port", "0", "--workers", str(workers)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:

@@ -1,13 +1,14 @@
-"""Compare parameter counts with those of every decoder that ``transformers`` has.
+"""Compare parameter counts with the counts of every decoder that ``transformers`` has.
 
-    PYTHONPATH=.:tests python scripts/check_architectures.py          # what is wrong or refused
-    PYTHONPATH=.:tests python scripts/check_architectures.py --all    # and what is read
+    PYTHONPATH=.:tests python scripts/check_architectures.py          # wrong and refused models
+    PYTHONPATH=.:tests python scripts/check_architectures.py --all    # all models
 
 Needs an environment with ``transformers``, ``torch`` and ``platformdirs``. Each architecture is
-built on the meta device, without weights, from its default configuration and from a smaller one, in
-which embeddings hide less. Encoders and encoder-decoders are skipped. Of a multimodal model, the
-text part is compared: decoder, embeddings and output head. Sizes without keys are read from its
-modules. Exits with 1 if a count differs by more than 1 %.
+built on the meta device, without weights, from its default configuration and from a smaller one.
+In the smaller one, large embeddings do not hide errors of the layers. Encoders and encoder-decoders
+are skipped. Of a multimodal model, only the text part is compared: decoder, embeddings and output
+head. Sizes without keys are read from the built modules. The exit status is 1 if a count differs by
+more than 1 %.
 """
 
 import argparse
@@ -31,7 +32,7 @@ READ, WRONG, REFUSED, UNBUILT = "read", "wrong", "refused", "not built"
 OFF_MODULES = "read off modules"
 _ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 _EXPERTS = {"n_routed_experts": 16, "num_experts_per_tok": 2, "n_shared_experts": 1}
-#: Required sizes that a default configuration lacks.
+#: Required sizes that an architecture's default configuration lacks.
 SIZES: dict[str, dict[str, Any]] = {
     "deepseek_v2": {"num_experts_per_tok": 6},
     "glm4_moe": {"head_dim": 128},
@@ -54,7 +55,7 @@ SIZES: dict[str, dict[str, Any]] = {
         "rope_parameters": {"full_attention": _ROPE, "sliding_attention": _ROPE}
     },
 }
-#: Required keys of a multimodal model's default configuration, beside its text part.
+#: Required keys of a multimodal model's default configuration, in addition to its text part.
 BESIDE: dict[str, dict[str, Any]] = {
     "aya_vision": {"vision_config": {"model_type": "siglip_vision_model"}},
     "emu3": {"pad_token_id": 0, "vocabulary_map": {"<image>": 5}},
@@ -64,21 +65,21 @@ BESIDE: dict[str, dict[str, Any]] = {
         "downsample_rate": "1/2",
     },
 }
-#: Decoders of encoder-decoder models, which have no other mark.
+#: Model types that are decoders of encoder-decoder models, which nothing else identifies.
 HALVES = frozenset({"trocr", "bert-generation"})
-#: Keys of nested configurations of a text model's own parts.
+#: Keys of nested configurations that describe parts of a text model.
 _OWN_PARTS = frozenset({"attn_config", "ffn_config"})
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
 
 
 class Result(NamedTuple):
-    """How one architecture compares.
+    """Result of comparing one architecture.
 
     Attributes:
         kind: ``causal`` or ``multimodal text parts``.
-        model_type: The architecture.
+        model_type: Model type of the architecture.
         status: ``read``, ``read off modules``, ``wrong``, ``refused`` or ``not built``.
-        text: Relative differences of parameter counts, or the reason.
+        text: Relative differences of parameter counts, or the reason of the status.
     """
 
     kind: str
@@ -127,7 +128,7 @@ def smaller(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def true_parameters(config: Any, name: str, kind: str) -> int:
-    """Return the parameters of a model on the meta device; of its text part if it has others."""
+    """Return the number of parameters of a model's text part, built on the meta device."""
     import torch
     import transformers
 
@@ -142,10 +143,10 @@ def true_parameters(config: Any, name: str, kind: str) -> int:
 
 
 def _size(name: str, parameter: Any, config: Any) -> int:
-    """Return a parameter's elements, without experts that compute nothing.
+    """Return the number of elements of a parameter, without experts that compute nothing.
 
-    transformers 5.24 allocates half of LongCat-Flash's (modeling_longcat_flash.py); checkpoints
-    have none.
+    transformers 5.24 allocates these experts for half of LongCat-Flash's
+    (modeling_longcat_flash.py); checkpoints have none.
     """
     idle = getattr(config, "zero_expert_num", None) or 0
     if name.endswith("experts.gate_up_proj") and idle:
@@ -154,7 +155,7 @@ def _size(name: str, parameter: Any, config: Any) -> int:
 
 
 def configurations(model_type: str) -> Iterator[Any]:
-    """Yield the default configuration of an architecture and a smaller one, if its class takes it.
+    """Yield the default configuration of an architecture, and a smaller one if it is valid.
 
     Raises:
         Exception: If the default configuration cannot be built.
@@ -164,7 +165,7 @@ def configurations(model_type: str) -> Iterator[Any]:
     cls = configuration_auto.CONFIG_MAPPING[model_type]
     values = cls().to_dict() | BESIDE.get(model_type, {})
     text, tied = values.get("text_config", values), values.get("tie_word_embeddings")
-    # Default configurations of a model and of its text part may contradict each other.
+    # The default configurations of a model and of its text part may contradict each other.
     text |= SIZES.get(text["model_type"], {})
     text |= {} if tied is None else {"tie_word_embeddings": tied}
     yield cls.from_dict(dict(values))
@@ -173,7 +174,7 @@ def configurations(model_type: str) -> Iterator[Any]:
 
 
 def read(config: Mapping[str, Any], name: str) -> tuple[ModelSpec, str]:
-    """Read a configuration by its keys, or else from the modules that transformers builds."""
+    """Read a configuration by its keys, or otherwise from the modules that transformers builds."""
     try:
         return model_from_config(config, name), READ
     except UnknownLayersError as refusal:
@@ -182,11 +183,11 @@ def read(config: Mapping[str, Any], name: str) -> tuple[ModelSpec, str]:
 
 
 def compare(kind: str, model_type: str, name: str, *, quick: bool = False) -> Result:
-    """Compare one architecture, with its default and with a smaller configuration.
+    """Compare parameter counts of one architecture, in its default and in a smaller configuration.
 
     Args:
         kind: ``causal`` or ``multimodal text parts``.
-        model_type: The architecture.
+        model_type: Model type of the architecture.
         name: Class of the architecture in transformers.
         quick: Whether to compare only the smaller configuration, if there is one.
     """
@@ -214,7 +215,7 @@ def compare(kind: str, model_type: str, name: str, *, quick: bool = False) -> Re
 
 
 def check(*, quick: bool = False) -> list[Result]:
-    """Compare every decoder; with ``quick`` only in smaller configurations."""
+    """Compare the parameter counts of all decoders; ``quick`` uses smaller configurations only."""
     import transformers
 
     transformers.logging.set_verbosity_error()
@@ -224,7 +225,7 @@ def check(*, quick: bool = False) -> list[Result]:
 
 
 def main() -> int:
-    """Print the comparison; return 1 if a count is wrong."""
+    """Print the comparison, and return 1 if a count is wrong."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--all", action="store_true", help="print what is read, too")
     shown = (READ,) * parser.parse_args().all

@@ -2,8 +2,9 @@
 
 python scripts/check_plan.py [--cases 30] [--first 0]
 
-For each case (model, GPUs, load, limits) prints the choice of 'pinn plan' and that of brute force,
-and the distance of their highest rates; the last line is a JSON document.
+For each case (model, GPUs, load, limits) the script prints the row that 'pinn plan' recommends, the
+row that brute force finds, and the distance of their maximum rates. The last line is a JSON
+document.
 """
 
 import argparse
@@ -39,16 +40,17 @@ from pinn.simulator.workloads.load import Load, LoadFlags
 from pinn.simulator.workloads.rates import at_rate
 from pinn.simulator.workloads.workload import PromptGroups, open_loop, shared_prefix
 
-#: Ratio of neighbouring rates of the ladder, and coarser steps far from the crossing.
+#: Ratio of neighbouring rates of the grid, and number of grid steps far from the pass/fail
+#: threshold.
 RUNG, FAR = 1.002, 48
-#: End of the ladder as a multiple of the rate at which a replica is fully used.
+#: End of the grid as a multiple of the rate at which a replica is always busy.
 MOST = 1000.0
 MODELS = ("meta-llama/Llama-3.1-8B", "Qwen/Qwen3-32B", "Qwen/Qwen3-30B-A3B")
 GPUS = ("H100", "H200", "L40S", "A100-SXM-80GB")
 
 
 def question(seed: int) -> tuple[PlanningProblem, list[Candidate]]:
-    """Return a random question with a handful of candidates."""
+    """Return a random question for a plan, with a handful of candidates."""
     rng = np.random.default_rng(seed)
     prompt, output = int(rng.choice([128, 512, 2048])), int(rng.choice([32, 128]))
     stages = [Stage(1.0, float(rng.integers(200, 400)))]
@@ -84,7 +86,7 @@ def question(seed: int) -> tuple[PlanningProblem, list[Candidate]]:
 
 
 def choice(problem: PlanningProblem, candidates: list[Candidate]) -> Choice:
-    """Return the choice of 'pinn plan'."""
+    """Return the row that 'pinn plan' recommends."""
     workers = Workers(torch=False)
     groups = by_hardware(candidates, each_alone=False)
     with TemporaryDirectory() as cache:
@@ -93,14 +95,14 @@ def choice(problem: PlanningProblem, candidates: list[Candidate]) -> Choice:
 
 
 class Highest(NamedTuple):
-    """Highest rates of a ladder that meet the limits.
+    """Maximum rates of a grid that meet the limits.
 
     Attributes:
-        per_s: Pass/fail threshold that the fewest rates of the ladder contradict. Percentiles of a
-            few hundred requests scatter from rate to rate, so the highest passing rate would depend
+        per_s: Pass/fail threshold that the fewest rates of the grid contradict. Percentiles of a
+            few hundred requests scatter from rate to rate, so the maximum passing rate would depend
             on the number of tries. Infinite if the whole load passes at once.
-        first_fails_after: Highest rate below the first that fails.
-        holds: Highest rate that passes.
+        first_fails_after: Maximum rate below the first rate that fails.
+        holds: Maximum rate that passes.
     """
 
     per_s: float
@@ -109,7 +111,7 @@ class Highest(NamedTuple):
 
 
 def highest(candidate: Candidate, problem: PlanningProblem) -> Highest | None:
-    """Return the highest rates of a ladder; None if no rate passes."""
+    """Return the maximum rates of the grid; None if no rate passes."""
     trials = Trials(candidate, problem.replica_load(), problem.slo)
     most, _ = guessed_rates_per_s(problem.workload, candidate.latency, candidate.engine, None)
     bottom, top = (math.floor(math.log(share * most) / math.log(RUNG)) for share in (0.05, 10))
@@ -128,7 +130,7 @@ def highest(candidate: Candidate, problem: PlanningProblem) -> Highest | None:
         return None
     if all(held.values()):
         return Highest(math.inf, math.inf, math.inf)
-    # Go down until several rates in a row pass, and up until several fail.
+    # Continue down until several consecutive rates pass, and up until several fail.
     first = rung = min(rung for rung, is_held in held.items() if not is_held)
     while rung >= max(first - FAR, bottom):
         first = first if holds(rung) else rung
@@ -149,10 +151,11 @@ def highest(candidate: Candidate, problem: PlanningProblem) -> Highest | None:
 def fleet(
     candidate: Candidate, problem: PlanningProblem, rate_per_s: float, least: float
 ) -> int | None:
-    """Return the fewest replicas that pass at the required rate, tried one by one.
+    """Return the minimum number of replicas that pass at the required rate, tried one by one.
 
-    For loads that end before servers are full, the number starts at the rate divided by a
-    replica's. None if no fleet passes that can be simulated or is cheaper than ``least``.
+    For loads that end before servers are full, the first number is the required rate divided by the
+    rate of a replica. None is returned if no fleet passes that can be simulated and is cheaper than
+    ``least``.
     """
     trials = Trials(candidate, problem.replica_load(), problem.slo)
     divided = problem.rate_per_s / rate_per_s - 1e-9
@@ -200,7 +203,7 @@ def compared(seed: int) -> dict | None:
     return {
         "seed": seed, "limits": problem.slo.text, "winner": winner, "plan": first.label,
         "same_winner": winner == first.label,
-        # Candidates within the width of the search of each other are a tie.
+        # Two candidates whose rates differ by less than the width of the search are tied.
         "tied": own_expense == expense and own_used <= used * (1 + rate_search.WIDTH),
         "replicas": first.replicas, "chance": first.chance,
         "expense_percent": 100 * (first.cost_per_hour / expense - 1),

@@ -2,11 +2,11 @@
 
 python scripts/check_plan_questions.py [--only 1,7] [--cpu-seconds 110] [--times 10] [--seeds 3]
 
-Time is the processor's, of one process, so that other programs on the machine do not matter: 110 s
-are the default budget of 60 s on two cores, less the start of the workers. For each question it
-prints which GPUs have a row or a reason, the extra cost of the first row relative to the longer
-search, and the worst excess over a limit when the first row's fleet is simulated with other seeds.
-The last line is a JSON document of all.
+Time is processor time of one process, so that other programs on the machine do not matter: 110 s
+correspond to the default budget of 60 s on two cores, less the start of the workers. For each
+question the script prints which GPUs have a row or a reason, and the extra cost of the first row
+relative to the longer search. It also prints the maximum excess over a limit when the first row's
+fleet is simulated with other seeds. The last line is a JSON document with all results.
 """
 
 import argparse
@@ -33,14 +33,14 @@ from pinn.simulator.workloads.load import LoadFlags
 from pinn.specs.serving import ServingSpec
 
 QUESTIONS = Path(__file__).with_name("plan_questions.yaml")
-#: Seeds for the check; plans use the seeds 0 and 1001 to 1004.
+#: First seed of the check; plans use the seeds 0 and 1001 to 1004.
 FIRST_SEED = 71
-#: Largest excess over a limit with other seeds, and largest cost relative to the longer search.
+#: Maximum excess over a limit with other seeds, and maximum cost relative to the longer search.
 MOST_EXCESS, MOST_COST = 0.03, 0.10
 
 
 def planned(question: Mapping[str, object], cpu_s: float, cache: Path) -> Plan:
-    """Return the plan that a search in this process finds in some processor seconds."""
+    """Return the plan that a search in this process finds in ``cpu_s`` processor seconds."""
     given = dict(question)
     priced = [given.pop(name, default) for name, default in
               (("price", ""), ("purchase_price", ""), ("purchase_years", None))]  # fmt: skip
@@ -57,7 +57,7 @@ def expense(choice: Choice) -> float:
 
 
 def excess(choice: Choice, slo: str, seeds: Sequence[int]) -> float:
-    """Return the worst excess over a limit of a fleet with other seeds, as a share of the limit."""
+    """Return a fleet's maximum excess over a limit with other seeds, as a share of the limit."""
     limits = parse_slo(slo)
     worst = -1.0
     with tempfile.TemporaryDirectory() as folder:
@@ -75,7 +75,7 @@ def excess(choice: Choice, slo: str, seeds: Sequence[int]) -> float:
 
 
 def answered(question: Mapping[str, object], asked: argparse.Namespace) -> dict[str, object]:
-    """Return the comparison of a question's plan with that of a longer search."""
+    """Return the comparison of a question's plan with the plan of a longer search."""
     with tempfile.TemporaryDirectory() as folder:
         short = planned(question, asked.cpu_seconds, Path(folder))
         print(f"  {short.choices[0].label}, {short.untried} untried", file=sys.stderr, flush=True)

@@ -1,7 +1,7 @@
 """Compare the outputs of two checkouts: ``python scripts/compare_checkouts.py BEFORE AFTER``.
 
-Runs the same commands in both with the same checkpoint. It compares every number of their output,
-to a relative 1e-9, and every text. ``renames.csv`` beside this script lists keys of files and
+Runs equal commands in both checkouts with one checkpoint. Compares every number of the output, to a
+relative 1e-9, and every text. ``renames.csv`` in this script's folder lists keys of files and
 modules that were renamed since the last release.
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 import typer
 
 RENAMES = Path(__file__).with_name("renames.csv")
-#: Places of a checkout's command line, newest first.
+#: Module names of a checkout's command line, newest first.
 COMMAND_LINES = ("pinn.cli.main", "pinn.interface.commands.main")
 LOAD = "prompt_tokens: 512\noutput_tokens: 64\nstages: [{rate: 8, duration: 60}]\n"
 CLOSED = "prompt_tokens: 1024\noutput_tokens: 128\nconcurrency: 64\nrequests: 640\n"
@@ -50,12 +50,12 @@ COMMANDS = (
     "kernels errors",
 )
 TOLERANCE = 1e-9
-#: Keys with the release or timings, which are not compared.
+#: Keys with the release or with timings, which are not compared.
 ABOUT = ("simulated_by", "exporter", "seconds")
 
 
 def outputs(checkout: Path, checkpoint: Path, out: Path) -> dict[str, Any]:
-    """Return file -> content of all that the commands write and print."""
+    """Return file -> content of all files and output that the commands write."""
     out.mkdir(parents=True)
     (out / "load.yaml").write_text(LOAD)
     (out / "closed.yaml").write_text(CLOSED)
@@ -69,7 +69,7 @@ def outputs(checkout: Path, checkpoint: Path, out: Path) -> dict[str, Any]:
             raise SystemExit(f"{checkout}: pinn {command} failed: {done.stderr}")
         found[f"printed by {command.split()[0]} {command.split()[-1]}"] = done.stdout.split()
     found |= {path.name: json.loads(path.read_text()) for path in sorted(out.rglob("*.json"))}
-    # Before 0.2 rejected candidates were in the order in which workers ended.
+    # Before 0.2 rejected candidates were listed in the order in which workers ended.
     found["plan.json"]["left_out"].sort(key=json.dumps)
     for path in out.glob("*.csv"):
         found[path.name] = list(csv.reader(path.read_text().splitlines()))
@@ -81,7 +81,7 @@ def _is_module(checkout: Path, name: str) -> bool:
 
 
 def renamed(value: Any, names: dict[str, str]) -> Any:
-    """Return nested values under current names of keys, without those of ``ABOUT``."""
+    """Return nested values under current names of keys, without the keys in ``ABOUT``."""
     if isinstance(value, dict):
         kept = {key: each for key, each in value.items() if key not in ABOUT}
         return {names.get(key, key): renamed(each, names) for key, each in kept.items()}
@@ -99,7 +99,7 @@ def leaves(value: Any, where: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any,
 
 
 def differences(before: Any, after: Any) -> list[str]:
-    """Return every difference of two nested values."""
+    """Return a line for every difference between two nested values."""
     known, now = dict(leaves(before)), dict(leaves(after))
     found = dict.fromkeys(known.keys() ^ now.keys(), " on one side only")
     for where, value in known.items():
@@ -111,7 +111,7 @@ def differences(before: Any, after: Any) -> list[str]:
 def _same(before: Any, after: Any) -> bool:
     try:
         return math.isclose(float(before), float(after), rel_tol=TOLERANCE)
-    except (TypeError, ValueError):  # at least one is no number
+    except (TypeError, ValueError):  # at least one of the two is no number
         return bool(before == after)
 
 

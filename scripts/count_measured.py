@@ -22,9 +22,10 @@ def measured_releases(rows: pd.DataFrame) -> pd.DataFrame:
         rows: Rows of :func:`pinn.training.data.engine_deployments.read_every_engine`.
 
     Returns:
-        A row per engine, with the release ``ALL``, and one per release: ``rows``,
-        ``configurations`` (model, GPU, format and parallel sizes), ``points`` (of these, at lengths
-        and a concurrency), names of ``models`` and ``gpus``, and days ``since`` and ``until``.
+        One row per engine, with the release ``ALL``, and one row per release. Columns: ``rows``,
+        ``configurations`` (combinations of model, GPU, format and parallel sizes), ``points``
+        (configurations at given lengths and concurrency), names of ``models`` and ``gpus``, and
+        the first and last day ``since`` and ``until``.
     """
     keys = deployment_keys(rows)
     at = rows[["prompt_tokens", "output_tokens", "concurrency"]].astype(str).agg("|".join, axis=1)
@@ -49,7 +50,7 @@ def measured_releases(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def main(folder: Path) -> None:
-    """Read all measurements and write the table."""
+    """Read all measurements and write the table to ``folder``."""
     write_frame(measured_releases(read_every_engine()[0]), folder / MEASURED_FILE)
 
 

@@ -1,9 +1,8 @@
-"""Draw measured against predicted times of held-out data.
+"""Plot measured against predicted times of held-out data.
 
 Usage: ``python scripts/draw_held_out.py [PNG]``.
-
 ``checkpoints/left_out/predictions.csv`` has a prediction of every measured deployment by a network
-that held out its model and its kernels. The picture is docs/images/held-out.png by default.
+that held out its model and its kernels. The default file is docs/images/held-out.png.
 """
 
 import sys

@@ -1,6 +1,6 @@
-"""Draw docs/images/network.svg, the network and what it feeds: ``python scripts/draw_network.py``.
+"""Draw docs/images/network.svg: ``python scripts/draw_network.py``.
 
-Sizes are those of the default network and of the registries.
+The picture shows the network with its inputs and outputs, in the sizes of the default network.
 """
 
 from pathlib import Path
@@ -59,7 +59,7 @@ def draw_box(axes: Axes, x: float, y: float, text: str, color: str) -> None:
 
 
 def draw_arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
-    if start[0] == end[0]:  # straight down
+    if start[0] == end[0]:  # a vertical arrow
         start, end = (start[0], start[1] - HEIGHT / 2 - 0.08), (end[0], end[1] + HEIGHT / 2 + 0.08)
     else:
         start, end = (start[0] + WIDTH / 2 + 0.08, start[1]), (end[0] - WIDTH / 2 - 0.08, end[1])

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from prose_pieces import Piece, pieces
 
-#: Kind -> pieces of a draw with an odd seed, and with an even one.
+#: Kind of piece -> number of pieces drawn with an odd seed, and with an even seed.
 COUNTS = {
     "docstring": (10, 10),
     "comment": (5, 5),
@@ -25,7 +25,7 @@ COUNTS = {
 
 
 def draw(seed: int, drawn_from: list[Piece]) -> list[Piece]:
-    """Return a seed's pieces, which depend on the seed and on the pieces alone."""
+    """Return the pieces that a seed draws; the result depends only on the seed and all pieces."""
     even = seed % 2 == 0
     drawn: list[Piece] = []
     for kind, counts in COUNTS.items():
@@ -35,7 +35,7 @@ def draw(seed: int, drawn_from: list[Piece]) -> list[Piece]:
 
 
 def main(seed: Annotated[int, typer.Option(help="Which draw to print.", min=0)]) -> None:
-    """Print the pieces of one draw, numbered, with the place and the context of each."""
+    """Print the pieces of one draw, numbered, with the place and the context of each piece."""
     for number, piece in enumerate(draw(seed, list(pieces())), 1):
         typer.echo(f"=== {number}. {piece.kind} | {piece.place}")
         if piece.before:

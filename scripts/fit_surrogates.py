@@ -1,10 +1,10 @@
-"""Fit the released kernel surrogates: to all kernels, and without each model.
+"""Fit the shipped kernel surrogates: to all kernels, and without the kernels of each model.
 
     python scripts/fit_surrogates.py
 
-Writes ``checkpoints/kernels/<exclusion>`` from the installed kernel tables. The models are those of
-the measured deployments. With these fits a leave-one-model-out run is quick. Surrogates of other
-exclusions are fitted when a run needs them and kept in its cache.
+Writes ``checkpoints/kernels/<exclusion>`` from the installed kernel tables. The models are the
+models of the measured deployments. With these fits a leave-one-model-out run is quick. Surrogates
+of other exclusions are fitted when a run needs them, and cached by the run.
 """
 
 import shutil
@@ -20,7 +20,7 @@ from pinn.training.kernel_data import KernelSettings, fitted_surrogates
 
 
 def exclusions() -> list[Exclusion]:
-    """Yield no exclusion, then one measured model after the other."""
+    """Yield the empty exclusion, then the exclusion of each measured model."""
     observations, _ = read_silicon()
     models = {d.model.name: d.model for d in observed_deployments(observations).values()}
     return [Exclusion(), *(Exclusion(models=(models[name],)) for name in sorted(models))]

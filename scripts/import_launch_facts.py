@@ -28,12 +28,12 @@ _MODELS = {
     "DeepSeek-R1": "deepseek-ai/DeepSeek-R1",
     "Qwen3.5-397B-A17B": "Qwen/Qwen3.5-397B-A17B",
 }
-#: Environment variables without effect on steps and schedule.
+#: Prefixes of environment variables without effect on steps and schedule.
 _IDLE = ("NCCL_", "PYTHONUNBUFFERED", "PYTORCH_CUDA_ALLOC_CONF", "TRITON_ROOT", "TLLM_OVERRIDE")
 
 
 def compact(source: pd.DataFrame) -> pd.DataFrame:
-    """Return the source's rows in the project's columns, with equal ones merged."""
+    """Return the source's rows in the project's columns, with equal rows merged."""
     lines = pd.concat([_renamed(source), *_branch_runs(_renamed(source))], ignore_index=True)
     lines = _joined_in_time(lines)
     about = [c for c in COLUMNS if c != "points"]
@@ -45,13 +45,14 @@ def compact(source: pd.DataFrame) -> pd.DataFrame:
     return table.sort_values(order, kind="stable", ignore_index=True)
 
 
-#: Columns of the file that is written.
+#: Columns of the written file.
 COLUMNS = (
     "engine", "model", "checkpoint", "gpu", "precision", "drafts", "image", "since", "until",
     "own_change", "borrowed", "points", *FLAGS, "script", "commit",
 )  # fmt: skip
 
-#: Column -> the source's column and a pattern in it, whose group is the value, else ``yes``.
+#: Column -> the source's column and a regular expression, whose group is the value (``yes`` without
+#: a group).
 _PATTERNS = {
     "own_change": ("change_of", "^this configuration$"),
     "enable_dp_attention": ("dp_attention_passed", "^true$"),
@@ -99,10 +100,10 @@ def _renamed(source: pd.DataFrame) -> pd.DataFrame:
 
 
 def _branch_runs(lines: pd.DataFrame) -> list[pd.DataFrame]:
-    """Return runs of branches that are not in the benchmark's default branch.
+    """Return runs of branches that are missing in the benchmark's default branch.
 
     MiniMax's commit beb6a6b18 has the script of the merge bddbf4031. No branch has Kimi's script
-    for B300, so B200's of that day is used.
+    for B300, so the script for B200 of that day is used.
     """
     lines, merge = lines[lines["gpu"] == "b200_sxm"], "2026-04-03T16:31Z"
     of_minimax = lines["model"] == _MODELS["MiniMax-M2.5"]
@@ -119,7 +120,7 @@ def _branch_runs(lines: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def _joined_in_time(lines: pd.DataFrame) -> pd.DataFrame:
-    """Return rows with equal consecutive intervals merged, under the first commit."""
+    """Return rows in which equal consecutive intervals are merged under their first commit."""
     same = [c for c in lines.columns if c not in ("since", "until", "commit", "own_change")]
     lines = lines.dropna(subset=same)
     of_one = lines.groupby(same, sort=False).ngroup().rename("of_one")
@@ -138,7 +139,7 @@ def _point(line: pd.Series) -> str:
 
 
 def _longest(line: pd.Series) -> str:
-    """Return the margin beyond prompt and output as ``+200``, if the workflows have it."""
+    """Return the context's margin beyond prompt and output as ``+200``, if a workflow has it."""
     if not line["max_model_len"]:
         return ""
     margin = int(line["max_model_len"]) - int(line["isl"]) - int(line["osl"])
@@ -159,14 +160,14 @@ def _prompts(text: str) -> str:
 
 
 def _balance(text: str) -> str:
-    """Return ``timeout_iters`` of attention data parallelism; ``default`` if not passed."""
+    """Return ``timeout_iters`` of attention data parallelism; ``default`` if it is not passed."""
     if "enable_balance=True" not in text:
         return ""
     return _said(r"\btimeout_iters=(\d+)", text) or "default"
 
 
 def _drafts(text: str) -> str:
-    """Return ``METHOD tokens`` of speculative decoding."""
+    """Return speculative decoding as ``METHOD tokens``."""
     if not text:
         return ""
     if layers := _said(r'"num_nextn_predict_layers": (\d+)', text):

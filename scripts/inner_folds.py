@@ -1,15 +1,16 @@
-"""Inner folds of the calibration factors' fit: a second model held out, scored by composed steps.
+"""Score the fit of calibration factors by inner folds, with a second model held out.
 
     python scripts/inner_folds.py gpt-oss [--second Kimi] [run_fit.operator_spread=0.2 ...]
     python scripts/inner_folds.py gpt-oss kernels=newer
 
-Assumptions of a recipe (a rule of the physics, a prior, a launch script's flags) are chosen here,
+Assumptions (a rule of the physics, a prior, flags of a launch script) are chosen by these scores,
 so that no held-out model of the results affects its own fold. The first model is held out of
-everything: kernels, measured deployments and serving runs. Of the others one at a time is held out
-of the fit of calibration factors and alpha. Composed steps then predict its deployments, serving
-runs (``PINN_SERVING_RUNS``) and whole steps (``PINN_WHOLE_STEPS``), without a network. The second
-model's own kernels stay in, so these errors are too low and only compare recipes. They are
-aggregated like the scorecard. It takes about five minutes.
+everything: kernels, measured deployments and serving runs. Each other model in turn is held out of
+the fit of calibration factors and alpha. Its deployments, serving runs (``PINN_SERVING_RUNS``) and
+whole steps (``PINN_WHOLE_STEPS``) are then predicted by step times that are summed from fitted
+kernels, without a network. The second model's own kernels are not held out, so the errors are too
+low and serve only to compare assumptions. They are aggregated like the scorecard. The script runs
+for about five minutes.
 """
 
 import os
@@ -48,14 +49,14 @@ SHOWN = ["group", "configurations", "rows", "tpot", "ttft", "score"]
 
 @dataclass(frozen=True)
 class Measurements:
-    """All measurements; whole steps are used for evaluation only."""
+    """All measurements; whole steps are used only for evaluation."""
 
     rows: ServingRows
     runs: Sequence[MeasuredRun] = ()
     steps: Sequence[MeasuredSteps] = ()
 
     def of(self, model: ModelSpec) -> "Measurements":
-        """Return the measurements of a model and its near copies."""
+        """Return the measurements of a model and of models of almost the same shape."""
         mine = np.array([is_near_copy(d.model, model) for d in self.rows.deployments])
         runs, steps = (
             [one for one in every if is_near_copy(one.deployment.model, model)]
@@ -67,7 +68,7 @@ class Measurements:
 def main(
     first: str, overrides: Annotated[list[str] | None, typer.Argument()] = None, second: str = ""
 ) -> None:
-    """Print the score of each second model and of all, under settings as train.py takes them."""
+    """Print the score of each second model and of all, with settings in train.py's notation."""
     config = typed(compose_config(overrides or []))
     measured = read_measured(config)
     path = os.environ.get("PINN_WHOLE_STEPS")
@@ -90,7 +91,7 @@ def inner_folds(
     first: ModelSpec,
     second: str = "",
 ) -> Iterator[tuple[ModelSpec, pd.DataFrame]]:
-    """Yield each second model with the predictions of its fold, columns ``panel_rows.ROW_COLUMNS``.
+    """Yield each second model and its fold's predictions, with columns ``panel_rows.ROW_COLUMNS``.
 
     Args:
         kernels: Kernel surrogates without the first model.
@@ -109,7 +110,7 @@ def inner_folds(
 
 
 def _seconds(measured: Measurements, first: ModelSpec, second: str) -> list[ModelSpec]:
-    """Return the models to hold out, one of each set of near copies, none like the first."""
+    """Return the second models: one of each set of near copies, and none like the first model."""
     others = (one.deployment for one in (*measured.runs, *measured.steps))
     models = {d.model.name: d.model for d in (*measured.rows.deployments, *others)}
     found: list[ModelSpec] = []
@@ -123,13 +124,16 @@ def _seconds(measured: Measurements, first: ModelSpec, second: str) -> list[Mode
 
 @dataclass(frozen=True)
 class Composed:
-    """Predictions by composed steps, without a network; the fold decides what is held out."""
+    """Predictor by step times summed from fitted kernels, without a network.
+
+    The fold decides which data is held out.
+    """
 
     teacher: Teacher
     fit: RunFit
 
     def latencies(self, deployments: Sequence[Deployment]) -> list[LinearLatency]:
-        """Return each deployment's coefficients."""
+        """Return the latency model of each deployment."""
         betas = self.teacher.betas(deployments)
         return [
             LinearLatency(*each, self.fit.alpha) for each in zip(deployments, betas, strict=True)

@@ -1,7 +1,7 @@
 """Rewrite the golden vectors of the Go package and the results on its pages: ``make goldens``.
 
-They depend on the checkpoint in the repository, so this has to run after a change of the
-checkpoint, of a feature registry or of the datasheet costs.
+The vectors depend on the checkpoint in the repository. Run this script after a change of the
+checkpoint, of the features, or of the costs at peak hardware rates.
 """
 
 import sys
@@ -11,7 +11,7 @@ import torch
 import typer
 
 ROOT = Path(__file__).resolve().parents[1]
-# The cases are those of the tests.
+# The cases are imported from the tests.
 sys.path.append(str(ROOT / "tests" / "export"))
 
 

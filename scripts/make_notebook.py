@@ -13,7 +13,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOK = ROOT / "docs" / "python.ipynb"
-#: Folder of pages that building the docs makes.
+#: Path of the page that building the docs writes.
 PAGE = ROOT / "docs" / "reference" / "notebook.md"
 
 
@@ -34,7 +34,7 @@ def run_cells(notebook: dict[str, Any]) -> None:
 
 
 def _outputs(source: str, names: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the text a cell prints, its last value, and its figures."""
+    """Return the notebook outputs of a cell: printed text, last value, and figures."""
     from matplotlib import pyplot
 
     tree = ast.parse(source)

@@ -1,11 +1,11 @@
-"""Parts of pages that scripts write, between ``<!-- begin NAME -->`` and ``<!-- end -->``."""
+"""Generated parts of pages, between ``<!-- begin NAME -->`` and ``<!-- end -->``."""
 
 from collections.abc import Iterable
 from pathlib import Path
 
 
 def write_part(pages: Iterable[Path], name: str, part: str) -> None:
-    """Write a part between its marks, on every page that has them."""
+    """Write a part between its two marks, on every page that has the marks."""
     begin, end = f"<!-- begin {name} -->\n", "<!-- end -->"
     found = [page for page in pages if begin in page.read_text()]
     if not found:

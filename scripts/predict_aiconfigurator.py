@@ -2,7 +2,8 @@
 
     python scripts/predict_aiconfigurator.py data/peers
 
-It needs the extra ``peers``. ``pinn.training.data.released`` reads the result.
+The script needs the extra ``peers`` of the package. ``pinn.training.data.released`` reads the
+result.
 """
 
 import importlib.metadata
@@ -26,7 +27,7 @@ from pinn.units import MILLISECOND
 PACKAGE, VERSION = "aiconfigurator", "0.12.0"
 COLUMNS = ("row_id", "ttft_s", "tpot_s", "recipe", "reason")
 
-#: Descriptions of a deployment, tried in this order until one has an answer.
+#: Ways to describe a deployment to the package, tried in this order until one gives a prediction.
 RECIPES = ("adapter", "fp8_gemm", "checkpoint")
 
 _MODELS = {
@@ -39,7 +40,7 @@ _MODELS = {
     "Qwen/Qwen3-32B": "Qwen/Qwen3-32B",
     "Qwen/Qwen3-235B-A22B-FP8": "Qwen/Qwen3-235B-A22B-FP8",
 }
-#: Checkpoints whose config states the formats; for others an argument does.
+#: Checkpoints whose config states the number formats; for all others an argument states them.
 _CHECKPOINTS = {
     ("openai/gpt-oss-120b", "mxfp4"): "openai/gpt-oss-120b",
     ("openai/gpt-oss-120b", "mxfp4_mxfp8"): "openai/gpt-oss-120b",
@@ -57,7 +58,7 @@ _ADAPTER_FORMATS = {
 
 
 def predict(observations: pd.DataFrame) -> pd.DataFrame:
-    """Predict the mean TTFT and TPOT of observations, in order: ``COLUMNS``.
+    """Return the predicted mean TTFT and TPOT of each observation, in order, with ``COLUMNS``.
 
     Raises:
         PinnError: If the package is missing or has another version.
@@ -70,13 +71,13 @@ def predict(observations: pd.DataFrame) -> pd.DataFrame:
 
 
 def is_installed(package: str = PACKAGE, version: str = VERSION) -> bool:
-    """Return whether the package is installed in the version of the predictions."""
+    """Return whether the package is installed in the version of the stored predictions."""
     is_there = importlib.util.find_spec(package) is not None
     return is_there and importlib.metadata.version(package) == version
 
 
 def need_peer(package: str, version: str) -> None:
-    """Check that a peer's package is installed.
+    """Check that the package of a peer is installed.
 
     Raises:
         PinnError: If the package is missing or has another version.
@@ -87,14 +88,14 @@ def need_peer(package: str, version: str) -> None:
 
 
 def request(row: pd.Series, recipe: str) -> dict[str, object] | None:
-    """Return arguments of the package's ``cli_estimate`` for an observation.
+    """Return the arguments of the package's ``cli_estimate`` for an observation.
 
     Args:
         row: Observation to predict.
         recipe: One of :data:`RECIPES`.
 
     Returns:
-        The arguments; None if the recipe equals an earlier one for this row.
+        Arguments; None if an earlier recipe gives equal arguments for this row.
 
     Raises:
         PinnError: If the model or the recipe is unknown.
@@ -135,7 +136,7 @@ def request(row: pd.Series, recipe: str) -> dict[str, object] | None:
 
 
 def _predict_row(row: pd.Series) -> tuple[str, float, float, str, str]:
-    """Return the first answer of a recipe, or the reason of the last one for giving none."""
+    """Return the first prediction that a recipe gives, or the last recipe's reason for none."""
     from aiconfigurator.cli.api import cli_estimate
 
     reason = "no recipe"
@@ -146,7 +147,7 @@ def _predict_row(row: pd.Series) -> tuple[str, float, float, str, str]:
         version = _database_version(arguments["system_name"], arguments["backend_name"])
         try:
             answer = cli_estimate(**arguments, backend_version=version)
-        except Exception as error:  # many kinds, for missing data or memory
+        except Exception as error:  # many error types, for missing data or memory
             reason = kind_of_failure(error)
             continue
         ttft_s, tpot_s = answer.ttft * MILLISECOND, answer.tpot * MILLISECOND
@@ -155,7 +156,7 @@ def _predict_row(row: pd.Series) -> tuple[str, float, float, str, str]:
 
 
 def kind_of_failure(error: Exception) -> str:
-    """Return the kind of an error, without local paths and details of the row."""
+    """Return the type of an error and its message, without local paths and details of the row."""
     text = re.sub(r"\s+", " ", str(error))
     if text.startswith("OOM"):
         return "does not fit in GPU memory by the peer's count"
@@ -164,7 +165,7 @@ def kind_of_failure(error: Exception) -> str:
 
 @cache
 def _database_version(system: str, engine: str) -> str:
-    """Return the newest tables of an engine on a GPU; cached, since the look-up takes a second."""
+    """Return the version of an engine's newest tables on a GPU; cached, as look-ups are slow."""
     from aiconfigurator.sdk.perf_database import get_latest_database_version
 
     version = get_latest_database_version(system=system, backend=engine)
@@ -174,7 +175,7 @@ def _database_version(system: str, engine: str) -> str:
 
 
 def main(folder: Path) -> None:
-    """Predict every scored row and write the file."""
+    """Predict every scored row, and write the predictions to ``folder``."""
     readers = (read_silicon, read_engines, read_other_campaign)
     rows = predict(pd.concat([reader()[0] for reader in readers], ignore_index=True))
     write_frame(rows, folder / PEERS[PACKAGE], float_format="%.6g")

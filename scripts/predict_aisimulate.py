@@ -2,11 +2,11 @@
 
     python scripts/predict_aisimulate.py data/peers
 
-It simulates the benchmark of a row as this project does: the same requests in a closed loop, with
-steps composed of the package's own kernels (``op_level``; its newest complete tables, vLLM 0.24.0),
-under the flags of the row's launch script. It needs the version named below, by ``pip install
---pre`` in a separate environment with this project. ``pinn.training.data.released`` reads the
-result. It takes twenty minutes.
+AISimulate simulates the benchmark of a row as this project does: equal requests in a closed loop,
+under the flags of the row's launch script. Step times are summed from the package's own kernels
+(``op_level``; its newest complete tables, vLLM 0.24.0). The script needs the version named below,
+by ``pip install --pre`` in a separate environment with this project. It runs for twenty minutes.
+``pinn.training.data.released`` reads the result.
 """
 
 from concurrent.futures import ProcessPoolExecutor
@@ -27,14 +27,15 @@ from pinn.training.data.silicon import read_silicon
 from pinn.units import MILLISECOND
 
 PACKAGE, VERSION = "aisimulate", "0.13.0.dev202610270000000085"
-#: Tokens per hash of a trace, the package's default; equal hashes would be shared prompts.
+#: Number of tokens per hash of a trace, the package's default; prompts with equal hashes share
+#: them.
 TRACE_BLOCK = 512
-#: Default ``max_num_seqs``: vLLM's own on these GPUs (data/engines/defaults.csv).
+#: Default of ``max_num_seqs``, vLLM's own default on these GPUs (data/engines/defaults.csv).
 SEATS = 1024
 
 
 def predict(observations: pd.DataFrame) -> list[tuple[str, float, float, str, str]]:
-    """Return the mean TTFT and TPOT of each observation, in order: ``COLUMNS``.
+    """Return the predicted mean TTFT and TPOT of each observation, in order, with ``COLUMNS``.
 
     Raises:
         PinnError: If the package is missing or has another version.
@@ -58,10 +59,10 @@ def config(row: pd.Series, recipe: str, requests: Path) -> dict[str, object] | N
     Args:
         row: Observation to predict.
         recipe: One of ``predict_aiconfigurator.RECIPES``.
-        requests: File with its :func:`trace`.
+        requests: File with the observation's :func:`trace`.
 
     Returns:
-        The configuration; None if the recipe equals an earlier one for this row.
+        Configuration; None if an earlier recipe gives an equal configuration for this row.
     """
     asked = request(row, recipe)
     if asked is None:
@@ -83,7 +84,7 @@ def config(row: pd.Series, recipe: str, requests: Path) -> dict[str, object] | N
 
 
 def _worker(row: pd.Series, asked: dict[str, object]) -> dict[str, object]:
-    """Return the server's settings; the package's defaults replace those that the script lacks."""
+    """Return the server's settings, with the package's defaults for missing settings."""
     names = {
         "tp_size": "tensor", "attention_dp_size": "attention_data",
         "moe_tp_size": "moe_tensor", "moe_ep_size": "moe_expert",
@@ -102,7 +103,7 @@ def _worker(row: pd.Series, asked: dict[str, object]) -> dict[str, object]:
 
 
 def _predict_row(row: pd.Series) -> tuple[str, float, float, str, str]:
-    """Return the first answer of a recipe, or the reason of the last one for giving none."""
+    """Return the first prediction that a recipe gives, or the last recipe's reason for none."""
     from aisimulate.config.cli import CorePredictionConfig
     from aisimulate.predict import PredictionExecutionError, run_prediction
     from aisimulate.runner import EngineReplayRunnerFactory
@@ -127,7 +128,7 @@ def _predict_row(row: pd.Series) -> tuple[str, float, float, str, str]:
 
 
 def main(folder: Path) -> None:
-    """Predict every scored row on all cores and write the file."""
+    """Predict every scored row on all cores, and write the predictions to ``folder``."""
     rows = read_silicon()[0]
     parts = [part for _, part in rows.groupby(["gpu", "model", "precision"])]
     with ProcessPoolExecutor() as pool:

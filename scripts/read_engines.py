@@ -26,7 +26,8 @@ from pinn.errors import PinnError
 
 DEFAULTS = Path(__file__).resolve().parents[1] / "data" / "engines" / "defaults.csv"
 KERNELS = DEFAULTS.with_name("expert_kernels.csv")
-#: Engines in the order of the tables; TensorRT-LLM's package has no source to read.
+#: Engine -> module that reads its releases, in the order of the tables. TensorRT-LLM's package has
+#: no source to read.
 ENGINES = {"vllm": vllm, "sglang": sglang}
 _CACHE = Path.home() / ".cache" / "pinn" / "engine_wheels"
 
@@ -54,12 +55,12 @@ def main(
 
 
 def read_all(source: EngineSource, readers: Sequence) -> list[Line]:
-    """Return all rows of a release, in order."""
+    """Return all rows of a release, in the order of its readers."""
     return [line for reader in readers for line in reader(source)]
 
 
 def defaults_of(module: ModuleType, sources: list[EngineSource]) -> list[Line]:
-    """Return rows with the default release, the newest that was read."""
+    """Return all rows, with a row for the default release, the newest that was read."""
     ends = (("", "newest", sources[-1]), ("oldest_", "oldest", sources[0]))
     heads = [
         default(f"{start}engine_version", each.version, f"{said} release that was read")
@@ -74,7 +75,7 @@ def kernels_of(module: ModuleType, sources: list[EngineSource]) -> list[Line]:
 
 
 def write(path: Path, columns: tuple[str, ...], engine: str, rows: list[Line]) -> None:
-    """Write an engine's rows into the table; other engines' rows and rows without a reader stay."""
+    """Write an engine's rows into a table; other engines' rows, and rows without a reader, stay."""
     old = pd.read_csv(path, dtype=str, keep_default_na=False)
     parts = dict(iter(old.groupby("engine", sort=False)))
     own, read = parts.get(engine, old[:0]), pd.DataFrame(rows, columns=columns)

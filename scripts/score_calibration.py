@@ -7,10 +7,11 @@
     python scripts/score_calibration.py journeys --trials 200
     python scripts/score_calibration.py all --page docs/calibration.md
 
-``steps`` needs PINN_STEPS_DIR, ``serving-runs`` PINN_SERVING_RUNS and PINN_MODEL_CONFIGS.
-``round-trips`` recovers known calibration factors of simulated servers from each kind of benchmark
-file, ``journeys`` known alphas from traces. ``--page`` writes each part's table between its marks
-on that page, with its checkpoint. The last line of a part is one JSON document.
+The part ``steps`` needs PINN_STEPS_DIR, ``serving-runs`` needs PINN_SERVING_RUNS and
+PINN_MODEL_CONFIGS. ``round-trips`` recovers known calibration factors of simulated servers from
+each type of benchmark file. ``journeys`` recovers known alphas from traces of requests. ``--page``
+writes the table of each part between its marks on that page, with the checkpoint. The last line of
+each part's output is one JSON document.
 """
 
 import json
@@ -26,7 +27,7 @@ from page_parts import write_part
 from pinn.common.files import file_sha256, find_checkpoint
 from pinn.common.screen import Column, Grid
 
-# The tests have the writers of the files.
+# The tests have the functions that write the files.
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 sys.path[:0] = [str(TESTS / each) for each in ("", "data/benchmarks", "training/calibration")]
 
@@ -34,7 +35,7 @@ Scores = tuple[pd.DataFrame, dict[str, float]]
 
 
 def round_trips(trials: int) -> Scores:
-    """Return the recovery of known factors from files, under the checkpoint's prior."""
+    """Return errors of known factors recovered from benchmark files, with the shipped prior."""
     from round_trips import score
 
     table = score(servers.prior_of, trials, workers=None)
@@ -42,7 +43,7 @@ def round_trips(trials: int) -> Scores:
 
 
 def journeys(trials: int) -> Scores:
-    """Return the recovery of known alphas from traces, under the checkpoint's prior."""
+    """Return errors of known alphas recovered from traces, with the checkpoint's prior."""
     from journeys import DEPLOYMENT, score
 
     table = score(servers.prior_of(DEPLOYMENT), trials, workers=None)
@@ -50,7 +51,7 @@ def journeys(trials: int) -> Scores:
 
 
 def shown_deployments(table: pd.DataFrame, _: dict[str, float]) -> pd.DataFrame:
-    """Return medians and means, over all models and for each held-out one."""
+    """Return the table of medians and means, over all models and for each held-out model."""
     shown = table[["model", "figure"]].copy()
     for side in ("before", "after"):
         median, mean = (table[f"{side}_{name}"].map("{:.1f}".format) for name in ("median", "mean"))
@@ -59,7 +60,7 @@ def shown_deployments(table: pd.DataFrame, _: dict[str, float]) -> pd.DataFrame:
 
 
 def shown_runs(_: pd.DataFrame, figures: dict[str, float]) -> pd.DataFrame:
-    """Return medians and worst pairs, with the server whose loads are inconsistent separate."""
+    """Return the table of medians and worst pairs; a server with inconsistent loads is separate."""
     names = ("n", "before_median", "median", "worst")
     return pd.DataFrame(
         {"servers": side} | {name: round(figures[f"{side}_{name}"], 2) for name in names}
@@ -72,7 +73,7 @@ def as_it_is(table: pd.DataFrame, _: dict[str, float]) -> pd.DataFrame:
     return table.round(2)
 
 
-#: Part -> its scores, and the table that a page shows.
+#: Part -> function that returns its scores, and function that returns the table for a page.
 PARTS: dict[str, tuple[Callable[[int], Scores], Callable[..., pd.DataFrame]]] = {
     "steps": (lambda _: servers.score_steps(), as_it_is),
     "deployments": (lambda _: deployments.score(), shown_deployments),
@@ -83,7 +84,7 @@ PARTS: dict[str, tuple[Callable[[int], Scores], Callable[..., pd.DataFrame]]] = 
 
 
 def markdown(shown: pd.DataFrame) -> str:
-    """Return a part's table as Markdown, with its checkpoint."""
+    """Return a part's table as Markdown, with the name of the checkpoint."""
     is_number = pd.api.types.is_numeric_dtype
     grid = Grid([Column(name.replace("_", " "), not is_number(shown[name])) for name in shown])
     for row in shown.itertuples(index=False):
@@ -92,7 +93,7 @@ def markdown(shown: pd.DataFrame) -> str:
 
 
 def main(part: str, trials: int = 200, page: Path | None = None) -> None:
-    """Print the tables of one part or of all; ``trials`` are round trips per kind."""
+    """Print the tables of one part or of all; ``trials`` is the number of round trips."""
     if part not in (*PARTS, "all"):
         raise typer.BadParameter(f"part {part!r}: give one of {', '.join(PARTS)} or all")
     for name in PARTS if part == "all" else [part]:

@@ -1,13 +1,14 @@
-"""Score a recipe on the scorecard by composed steps, without training a network.
+"""Score settings on the scorecard with step times summed from fitted kernels, without a network.
 
     python scripts/score_composed.py composed.csv [run_fit.rounds=3 ...]
     python scripts/score_composed.py new.csv --against composed.csv --alone "fresh prompts: ..."
 
 Mechanisms of a step are chosen by this script, before a network is trained on them. Each measured
 model is held out as in the folds of a training: its kernels, deployments and serving runs. Data
-that is never fitted is predicted by the fit to everything. Serving runs for training are no group
-here. Variables name the data: ``PINN_SERVING_RUNS``, ``PINN_HELD_OUT_RUNS``, ``PINN_WHOLE_STEPS``
-and ``PINN_PUBLIC_MEASUREMENTS``. It takes about ten minutes on two cores.
+that is never fitted is predicted by the fit to everything. Serving runs that are used for training
+are not scored here. Environment variables name the data: ``PINN_SERVING_RUNS``,
+``PINN_HELD_OUT_RUNS``, ``PINN_WHOLE_STEPS`` and ``PINN_PUBLIC_MEASUREMENTS``. The script runs for
+about ten minutes on two cores.
 """
 
 import os
@@ -40,13 +41,13 @@ from pinn.training.teacher import Teacher
 
 @dataclass(frozen=True)
 class Folds:
-    """Composed steps by fits that held out each model."""
+    """Predictors by step times summed from kernels, fitted without each model."""
 
     whole: Composed
     without: tuple[tuple[ModelSpec, Composed], ...]
 
     def latencies(self, deployments: Sequence[Deployment]) -> list[LinearLatency]:
-        """Return each deployment's coefficients by the fit that held out its model."""
+        """Return the latency model of each deployment, from the fit that held out its model."""
         chosen = [self._of(one.model) for one in deployments]
         found: dict[int, LinearLatency] = {}
         for of in (self.whole, *(fold for _, fold in self.without)):
@@ -60,7 +61,7 @@ class Folds:
 
 
 def learn(overrides: Sequence[str]) -> Folds:
-    """Fit the calibration factors of each fold, and of everything, as train.py would."""
+    """Fit the calibration factors of each fold, and of all data, as train.py would."""
     config = typed(compose_config(list(overrides)))
     measured = read_measured(config)
     models = {d.model.name: d.model for d in measured.rows.deployments}
@@ -82,7 +83,7 @@ def main(
     against: Path | None = None,
     alone: str | None = None,
 ) -> None:
-    """Write the scorecard, and print it or its comparison with another."""
+    """Write the scorecard, and print it or its comparison with another scorecard."""
     paths = {
         name: [Path(path) for path in old_names.variable(name).split(os.pathsep) if path]
         for name in ("PINN_HELD_OUT_RUNS", "PINN_WHOLE_STEPS", "PINN_PUBLIC_MEASUREMENTS")
@@ -94,7 +95,7 @@ def main(
     if against is None:
         print(panel.panel_grid(panel.group_scores(found)).markdown())
         return
-    noise = pd.Series(0.0, found["group"].unique())  # no network, so no random start
+    noise = pd.Series(0.0, found["group"].unique())  # without a network, no random initialization
     table, verdict = panel.compare_panels(panel.read_panel(against), found, noise, alone)
     print(f"{panel.panel_grid(table).markdown()}\n\nB is {verdict}.")
 

@@ -4,7 +4,7 @@
     python scripts/score_disaggregated.py --every 8 --out pools.csv
 
 Prints median / mean absolute percentage error and bias of TPOT and TTFT by engine, model, GPU and
-whether decode ranks are data-parallel; each model held out, nothing fitted to these rows.
+whether decode ranks are data-parallel. Each model is held out, and nothing is fitted to these rows.
 """
 
 from dataclasses import replace
@@ -32,46 +32,48 @@ from pinn.training.data import engine_deployments, silicon
 
 # Reader of the measured P/D deployments of ``silicon_sample.csv``.
 #
-# They are of the public benchmark of :mod:`pinn.training.data.engine_deployments`, behind NVIDIA
-# Dynamo. A row is read as the same closed loop, with the concurrency of all servers together. Only
-# the database dump states the number of servers, so only its rows can be simulated. Releases are
-# Dynamo's in many rows, so engines get the defaults of the table's own release. Speculation (MTP)
-# shares images with plain runs and is not marked, so some rows may have it.
+# The rows come from the public benchmark of :mod:`pinn.training.data.engine_deployments`, behind
+# NVIDIA Dynamo. A row is a closed loop whose concurrency counts the requests of all servers. Only
+# the database dump states the number of servers, so only its rows can be simulated. Many rows state
+# Dynamo's release, so engines get the defaults of the table's default release. Speculative decoding
+# (MTP) is not marked and uses the same images as plain runs, so some rows may include it.
 
 POOLS = ("prefill", "decode")
 
-#: Rows of a matrix that share a scale in block formats; a slice of an expert has whole blocks.
+#: Number of matrix rows that share a scale in block formats; a slice of an expert has whole blocks.
 _BLOCK = 128
-#: GPUs whose SGLang scripts keep the model's KV cache format; others pass fp8.
+#: GPUs whose SGLang scripts keep the model's KV cache format; all other scripts set fp8.
 _PLAIN_CACHE = ("h100_sxm", "h200_sxm")
-#: GPUs of one machine. SGLang's servers on more are assumed to exchange tokens by DeepEP, as
-#: ``--moe-a2a-backend`` of the wide-EP recipes of 2025 and 2026 says (not read again).
+#: Number of GPUs per machine. SGLang's servers on more GPUs are assumed to exchange tokens by
+#: DeepEP, as ``--moe-a2a-backend`` of the wide-EP recipes of 2025 and 2026 states (not read again).
 _MACHINE_RANKS = 8
-#: ``--chunked-prefill-size`` of SGLang's aggregated scripts (``data/engines/launch_facts.csv``).
-#: Others have their engine's default budget, like vLLM's servers.
+#: Value of ``--chunked-prefill-size`` in SGLang's aggregated scripts
+#: (``data/engines/launch_facts.csv``). All other servers have their engine's default budget, like
+#: vLLM's servers.
 _CHUNKS = {
     ("nvfp4", "b200_sxm"): 16384,
     ("fp8_block", "b200_sxm"): 32768,
     ("fp8_block", "h200_sxm"): 32768,
 }
 _USUAL_TOKENS = 8192
-#: Share of memory, large enough for all requests, since rows that waited for memory are excluded.
+#: Share of memory for weights and KV cache, large enough for all requests, since rows whose
+#: requests waited for memory are excluded.
 _MEMORY_SHARE = 0.97
-#: TensorRT-LLM's default ``max_num_tokens``, and the multiple and margin of its scripts' budgets:
-#: without room for a prompt beside all decodes some would starve.
+#: TensorRT-LLM's default ``max_num_tokens``, and the multiple and margin of its scripts' budgets.
+#: Without room for a prompt in a step with all decodes, some prompts would starve.
 _TRTLLM_TOKENS, _SPARE_TOKENS = 8192, 64
-#: ``--max-model-len`` beyond prompt and output, as the benchmark's workflow computes it.
+#: Margin of ``--max-model-len`` beyond prompt and output, as the benchmark's workflow computes it.
 _MODEL_LEN_MARGIN = 200
 
 _LAYOUT = ("tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size", "num_workers")
 
 
 def without_workers(rows: pd.DataFrame) -> pd.Series:
-    """Return a mask of rows without the number of servers of each pool, whose batch is unknown."""
+    """Return a mask of rows without the number of servers of each pool: unknown batch sizes."""
     return rows[[f"{pool}_num_workers" for pool in POOLS]].isna().any(axis=1)
 
 
-#: Rules of refusal in order of application.
+#: Rules by which rows are refused, in order of application.
 DISAGGREGATED_FILTERS = {
     "file of another campaign (harrli)": silicon.from_other_campaign,
     "copy of a measurement in another dump": engine_deployments.copy_of_a_row,
@@ -80,7 +82,7 @@ DISAGGREGATED_FILTERS = {
 
 
 class MeasuredPools(NamedTuple):
-    """One row, ready for simulation.
+    """Pools of one measured row, ready for simulation.
 
     Attributes:
         prefill: Deployment of a prefill server.
@@ -96,16 +98,16 @@ class MeasuredPools(NamedTuple):
 
 
 def read_disaggregated() -> tuple[pd.DataFrame, ReadReport]:
-    """Read the rows with known pools.
+    """Read the measured rows with known pools.
 
     Returns:
         One row per load in SI units: ``row_id``, ``model``, ``gpu``, ``precision``, ``engine``,
         lengths, ``concurrency``, ``ttft_s``, ``tpot_s``, and for each pool ``POOL_tp_size``,
         ``_attention_dp_size``, ``_moe_tp_size``, ``_moe_ep_size`` and ``_num_workers``; and the
-        counts of what was read and refused.
+        counts of rows read and refused.
 
     Raises:
-        PinnError: As :func:`pinn.training.data.silicon.read_silicon`.
+        PinnError: If :func:`pinn.training.data.silicon.read_silicon` raises it.
     """
     path, version = sample.sample_file(None)
     raw = sample.read_csv(path)
@@ -129,9 +131,9 @@ def measured_pools(row: pd.Series) -> MeasuredPools:
 def _server(row: pd.Series, pool: str) -> Deployment:
     """Return one server of a pool, with the flags of its engine's aggregated scripts.
 
-    A decode server's graphs cover at least its share of the clients. A prefill server of
-    TensorRT-LLM has the engine's default budget, since the aggregated scripts' budget is for
-    decodes with one prompt.
+    The CUDA graphs of a decode server cover at least its share of the clients. A prefill server of
+    TensorRT-LLM has the engine's default token budget, since the aggregated scripts set a budget
+    for decodes with one prompt.
     """
     tp, dp = int(row[f"{pool}_tp_size"]), int(row[f"{pool}_attention_dp_size"])
     share = -(-int(row["concurrency"]) // (int(row["decode_num_workers"]) * dp))
@@ -171,7 +173,7 @@ def _server(row: pd.Series, pool: str) -> Deployment:
 
 
 def _spreads_experts(row: pd.Series, pool: str) -> bool:
-    """Return whether experts are whole on their GPUs: as stored, or if a slice would cut a block.
+    """Return whether each expert is whole on a GPU: as stated, or if slices would cut blocks.
 
     SGLang's rows with attention data parallelism over 32 GPUs are stored as 32 shares of each
     expert, whose widths of 2048 leave half a block to each.
@@ -184,29 +186,30 @@ def _spreads_experts(row: pd.Series, pool: str) -> bool:
 
 # Measured P/D deployments: predicted decode TPOT and TTFT.
 #
-# With thousands of clients on dozens of GPUs, simulations of all rows would take long. A row is
+# With thousands of clients on dozens of GPUs, simulations of all rows would be slow. A row is
 # therefore computed in its steady state, by the laws of closed queueing networks (Denning and
 # Buzen, "The operational analysis of queueing network models", 1978). ``C`` clients send at the
 # rate
 #
 #     X = min(C / (prefill + n x step(B)),  prompts per second that the prefill pool computes)
 #
-# where ``n`` is the number of output tokens and ``B = X x n x step(B) / ranks`` the number of
-# requests on each decode rank (Little's law). TPOT is ``step(B)``. A client waits ``C / X - n x
+# where ``prefill`` is the time of a prompt, ``n`` the number of output tokens, ``step(B)`` the time
+# of a decode step, and ``B = X x n x step(B) / ranks`` the number of requests on each decode rank
+# (Little's law). All times are in seconds. TPOT is ``step(B)``. A client waits ``C / X - n x
 # step(B)`` for its first token, except for its first request: all first requests are sent at once,
 # so each waits for half of them on average. Transfers and the API server are ignored.
 
-#: Mean length relative to the nominal one.
+#: Mean length relative to the nominal length.
 _LENGTH = sum(LENGTH_RANGE) / 2
 _HALVINGS = 40
 
 
 class SteadyState(NamedTuple):
-    """Means of a benchmark's run.
+    """Mean metrics of a benchmark run in its steady state.
 
     Attributes:
-        tpot_s: Time per output token.
-        ttft_s: Time to first token.
+        tpot_s: Time per output token in seconds.
+        ttft_s: Time to first token in seconds.
         batch: Mean number of requests on each decode rank.
     """
 
@@ -216,11 +219,11 @@ class SteadyState(NamedTuple):
 
 
 def score_pools(rows: pd.DataFrame, of: HeldOut) -> pd.DataFrame:
-    """Return rows with ``network_tpot_s`` and ``network_ttft_s``; nothing is fitted to them.
+    """Return rows with predicted ``network_tpot_s`` and ``network_ttft_s``; nothing is fitted.
 
     Args:
         rows: Rows from :func:`read_disaggregated`.
-        of: Predictor of coefficients.
+        of: Predictor of coefficients that holds out each row's model.
     """
     states = []
     for _, row in rows.iterrows():
@@ -250,8 +253,8 @@ def steady_state(
 
     Args:
         pools: Servers of both pools.
-        prefill: Coefficients of a prefill server.
-        decode: Flags of a decode server.
+        prefill: Latency model of a prefill server.
+        decode: Latency model of a decode server.
         clients: Number of clients in the closed loop.
         prompt_tokens: Mean prompt length.
         output_tokens: Mean output length.
@@ -281,9 +284,9 @@ def steady_state(
 def _prefill_pool(
     pools: MeasuredPools, latency: LinearLatency, prompt_tokens: float
 ) -> tuple[float, float]:
-    """Return the seconds of a lone prompt, and the prompts per second of all busy servers.
+    """Return the seconds of a single prompt, and the prompts per second of all busy servers.
 
-    A busy step fills the token budget with prompts; a long prompt takes several steps.
+    A busy step fills the token budget with prompts; a long prompt needs several steps.
     """
     recipe = pools.prefill.recipe
     together = max(recipe.token_budget // prompt_tokens, 1.0)
@@ -309,7 +312,7 @@ def _decode_seconds(latency: LinearLatency, batch: float, context: float) -> flo
 
 
 def pools_table(scores: pd.DataFrame) -> str:
-    """Return errors as Markdown: for all rows, each engine, and each kind of decode server."""
+    """Return a Markdown table of errors for all rows, by engine, and by type of decode server."""
     by = ["engine", "model", "gpu", "decode"]
     kinds = scores.assign(decode=np.where(scores["decode_attention_dp_size"] > 1, "DP", "TP"))
     engines = kinds.assign(model="all", gpu="all", decode="all")
@@ -325,7 +328,7 @@ def pools_table(scores: pd.DataFrame) -> str:
 
 
 def main(every: int = 1, checkpoint: Path | None = None, out: Path | None = None) -> None:
-    """Print the refused rows and the table, for every n-th row."""
+    """Print the refused rows and the table, using every ``every``-th row."""
     rows, report = read_disaggregated()
     for reason, count in report.refused.items():
         print(f"{count:6,}  {reason}")

@@ -1,10 +1,10 @@
-"""Score the networks with a held-out model on the measured vLLM rows, with current labels.
+"""Score the networks that held out a model on the measured vLLM rows of that model.
 
 python scripts/score_left_out.py
 
 Simulates every row with the network of ``checkpoints/left_out`` that held out its model, writes
-``predictions.csv`` there and prints errors by model: median / mean absolute error (median bias) in
-%. No network is trained.
+``predictions.csv`` there and prints errors by model: median / mean absolute percentage error
+(median bias) in %. No network is trained.
 """
 
 from pinn.common.files import find_checkpoint

@@ -1,12 +1,12 @@
-"""Score the learners of llm-d's latency predictor on recorded traffic, with a seed and without.
+"""Score the learners of llm-d's latency predictor on recorded traffic, with and without seed data.
 
     python scripts/score_llmd_seed.py FOLDER_OF_TRACES [FOLDER_OF_A_SEED]
 
-Fits each learner to the seed alone, to the first 100 recorded rows, and to both, and scores it on
+Fits each learner to the seed data alone, to the first 100 recorded rows, and to both. Scores it on
 the later rows of each trace in which no request waits. Prints median APE and quantile loss at 0.9
-(relative to the measured value), then predicted over measured by bin of prompt length and running
-requests. Without a seed's folder the seed is that of Qwen3-32B on an H200, which the traces are of.
-The last line is JSON.
+(relative to the measured value), then the ratio of predicted to measured latency by bin of prompt
+length and running requests. Without a seed's folder, the seed is exported for Qwen3-32B on an H200,
+the deployment of the traces. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ FEATURES = [
     "num_tokens_generated", "prefix_cache_score", "prefill_tokens_in_flight",
     "decode_tokens_in_flight",
 ]  # fmt: skip
-#: The predictor's model types and objectives, with each library's own settings. LightGBM is
-#: replaced by scikit-learn's histogram trees with LightGBM's settings.
+#: The predictor's model types and objectives, with the default settings of each library. LightGBM
+#: is replaced by scikit-learn's histogram trees with LightGBM's settings.
 LEARNERS: dict[str, Callable[[], Any]] = {
     "xgboost, mean": lambda: XGBRegressor(n_jobs=1),
     "xgboost, quantile": lambda: XGBRegressor(
@@ -61,20 +61,20 @@ PROMPTS, RUNNING = [0, 100, 1000, 4000, 7000, 13_000], [0, 2, 4, 8, 16, 32]
 
 
 def read_rows(path: Path) -> pd.DataFrame:
-    """Return recorded or seeded entries; the recorded prefix caching was off, so its score is 0."""
+    """Return recorded or seed entries; recorded prefix caching was off, so its score is 0."""
     rows = pd.read_json(path, lines=True, convert_dates=False)
     return rows.assign(prefix_cache_score=0.0)
 
 
 def predicted(learner: str, metric: str, rows: pd.DataFrame, asked: pd.DataFrame) -> np.ndarray:
-    """Fit a learner to the rows that have a metric, and return its predictions, in milliseconds."""
+    """Fit a learner to the rows that have a metric, and return predictions for ``asked``, in ms."""
     known = rows[rows[f"actual_{metric}_ms"] > 0]
     fitted = LEARNERS[learner]().fit(known[FEATURES].to_numpy(float), known[f"actual_{metric}_ms"])
     return np.asarray(fitted.predict(asked[FEATURES].to_numpy(float)))
 
 
 def evaluated(trace: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return the rows to score: later ones, with the metric, in which no request waits."""
+    """Return the rows to score: later rows with the metric, in which no request waits."""
     later = trace[FIRST:]
     return later[(later[f"actual_{metric}_ms"] > 0) & (later["num_request_waiting"] == 0)]
 
@@ -108,7 +108,7 @@ def scores(
 
 
 def by_bin(seed: pd.DataFrame, trace: pd.DataFrame, metric: str, learner: str) -> pd.DataFrame:
-    """Return the median of predicted over measured by prompt length and running requests."""
+    """Return the median ratio of predicted to measured, by prompt length and running requests."""
     rows = evaluated(trace, metric)
     ratio = predicted(learner, metric, seed, rows) / rows[f"actual_{metric}_ms"]
     bins = [
@@ -119,7 +119,7 @@ def by_bin(seed: pd.DataFrame, trace: pd.DataFrame, metric: str, learner: str) -
 
 
 def default_seed() -> pd.DataFrame:
-    """Return the entries that the product exports for the traces' deployment."""
+    """Return the seed entries that the product exports for the deployment of the traces."""
     with TemporaryDirectory() as folder:
         pinn.export_llm_d(folder, DEPLOYMENT)
         (entries,) = Path(folder).rglob("entries.jsonl")

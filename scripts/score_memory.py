@@ -3,8 +3,9 @@
     python scripts/score_memory.py CASES.csv            # compare
     python scripts/score_memory.py CASES.csv --write    # and write data/engines/memory_errors.csv
 
-Prints a row for each start-up and part, in GiB on one GPU, then the errors of releases from 0.10.2
-on: KV memory relative to the server's usable memory, tokens and weights relative to logged values.
+Prints a row for each start of a server and part of memory, in GiB on one GPU. Then it prints the
+errors for releases from 0.10.2 on: KV memory relative to the server's usable memory, KV tokens and
+weights relative to logged values.
 Columns of the table: ``case``, ``engine``, ``release``, ``pinn_model``, ``gpu``,
 ``tensor_parallel``, flags by their names, and ``weights_gib``, ``kv_gib``, ``kv_tokens``,
 ``starts`` as logged.
@@ -48,7 +49,7 @@ SINCE = "0.10.2"
 
 
 def configuration_of(case: "pd.Series[Any]") -> dict[str, Any]:
-    """Return the flags of a start-up."""
+    """Return the flags of a logged start of a server."""
     given: dict[str, Any] = {
         "model": case["pinn_model"],
         "gpu": case["gpu"],
@@ -66,12 +67,12 @@ def configuration_of(case: "pd.Series[Any]") -> dict[str, Any]:
 
 
 def deployment_of(case: "pd.Series[Any]") -> Deployment:
-    """Return the deployment of a start-up."""
+    """Return the deployment of a logged start of a server."""
     return make_deployment(canonical(configuration_of(case)))
 
 
 def scored(case: "pd.Series[Any]") -> dict[str, Any]:
-    """Return the logged and predicted values of a start-up."""
+    """Return the logged and predicted memory values of a server's start."""
     found = {
         "case": case["case"], "engine": case["engine"], "release": case["release"],
         "model": case["pinn_model"], "gpu": case["gpu"], "tp": case["tensor_parallel"],
@@ -96,13 +97,13 @@ def scored(case: "pd.Series[Any]") -> dict[str, Any]:
 
 
 def half_widths(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the largest error of each kind in percent, at least the P90 of vLLM's errors.
+    """Return each deployment type's maximum error in percent, at least the P90 of vLLM's errors.
 
     Errors are relative to visible memory.
     """
     errors = 100 * ((rows["kv"] - rows["kv_logged"]) / rows["visible"]).abs()
     vllm = errors[rows["engine"] == VLLM].sort_values()
-    # Of n errors and a new one, the new one is below this value with a probability of 90 %.
+    # Of n past errors and a new one, the new error is below this value with a probability of 90 %.
     least = vllm.iloc[min(math.ceil(0.9 * (len(vllm) + 1)), len(vllm)) - 1]
     found = {OTHER: (len(errors), errors.max())}
     for kind in sorted({kind for kinds in rows["kinds"] for kind in kinds}):
@@ -113,7 +114,7 @@ def half_widths(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def scored_table(cases: Path) -> pd.DataFrame:
-    """Return every start-up of a known model, and whether its release is ``scored``."""
+    """Return every server start with a known model, and whether its release is ``scored``."""
     table = pd.read_csv(cases)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -124,7 +125,7 @@ def scored_table(cases: Path) -> pd.DataFrame:
 
 
 def errors(rows: pd.DataFrame) -> dict[str, "pd.Series[float]"]:
-    """Return errors of the scored start-ups by name, in percent."""
+    """Return name -> errors of the scored server starts, in percent."""
     own = rows[rows["scored"]]
     tokens = own["tokens"].astype(float)
     found = {
@@ -136,7 +137,7 @@ def errors(rows: pd.DataFrame) -> dict[str, "pd.Series[float]"]:
 
 
 def main(cases: Path, write: bool = False) -> None:
-    """Print every case and the errors."""
+    """Print every server start and the errors."""
     rows = scored_table(cases)
     print(rows.drop(columns=["kinds", "scored"]).round(2).to_string(index=False))
     for name, each in errors(rows).items():

@@ -1,7 +1,8 @@
-"""A simulated engine whose steps take times from coefficients, for tests and scores.
+"""Simulated engine whose step times follow from coefficients, for tests and scores.
 
-It schedules as vLLM does with chunked prefill: decodes first, then prompts up to the token and
-request limits. A prompt that shares a prefix with an earlier one is computed only after the prefix.
+The engine schedules as vLLM does with chunked prefill: decodes first, then prompts up to the token
+and request limits. A prompt that shares a prefix with an earlier one is computed only after the
+prefix.
 """
 
 from dataclasses import dataclass, field
@@ -15,10 +16,10 @@ from pinn.engines.deployment import Deployment
 from pinn.measurements.program.batches import Limits, Wanted
 from pinn.measurements.program.table import Step
 
-#: Context tokens between computed step times, which are interpolated linearly.
+#: Context tokens between computed step times; times in between are interpolated linearly.
 _GRID = 256
 
-#: Seconds between two steps without work.
+#: Seconds that pass in a step without work.
 _IDLE_S = 1e-4
 
 
@@ -41,14 +42,14 @@ class _Prompt:
 
 @dataclass
 class SimulatedEngine:
-    """Engine for :class:`pinn.measurements.program.session.Session`, simulated.
+    """Simulated engine for :class:`pinn.measurements.program.session.Session`.
 
     Attributes:
         deployment: Deployment of the engine.
         beta: Coefficients of the engine's steps.
-        limits: Limits of the engine.
+        limits: Maximum tokens and requests of the engine's steps.
         noise: Relative standard deviation of a step's time.
-        random: Random generator of the noise.
+        random: Random number generator of the noise.
     """
 
     deployment: Deployment
@@ -75,7 +76,7 @@ class SimulatedEngine:
         return name
 
     def drop(self, names: list[str] | None = None) -> None:
-        """Abort requests by name, or all."""
+        """Abort the named requests, or all requests for None."""
         if names is None:
             self._prompts, self._decodes = [], []
             return
@@ -86,7 +87,7 @@ class SimulatedEngine:
         self._decodes = [group for group in self._decodes if group.names]
 
     def step(self) -> list[Step]:
-        """Run one step."""
+        """Run one step, and return its record."""
         decodes = sum(len(group.names) for group in self._decodes)
         context = sum(len(group.names) * group.context for group in self._decodes)
         tokens, chunks = self.limits.budget - decodes, []
@@ -112,7 +113,7 @@ class SimulatedEngine:
         return [step]
 
     def _advance(self, chunks: list[tuple[_Prompt, int]]) -> None:
-        """Finish prompts that are computed, so that they begin to generate."""
+        """Advance prompts by the computed chunks; complete prompts begin to generate."""
         fresh: dict[tuple[int, int], list[str]] = {}
         for prompt, new in chunks:
             prompt.done += new
@@ -125,14 +126,14 @@ class SimulatedEngine:
         self._decodes += [_Decodes(names, *key) for key, names in fresh.items()]
 
     def _shared(self, prompt: list[int]) -> int:
-        """Return the cached tokens of a prompt, in whole blocks, but never all of them."""
+        """Return the number of cached tokens of a prompt: whole blocks, never the whole prompt."""
         block = self.limits.block
         other = self._known.get(tuple(prompt[:block])) if self.limits.shares else None
         alike = [*map(eq, prompt[:-1], other or ()), False]
         return alike.index(False) // block * block
 
     def _seconds(self, decodes: int, context: int, prompts: int, tokens: int, cached: int) -> float:
-        """Return the seconds of a batch, interpolated between two contexts."""
+        """Return the seconds of a batch, interpolated between two context lengths."""
         place = context / decodes / _GRID if decodes else 0.0
         low = int(place)
         near, far = (

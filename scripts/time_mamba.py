@@ -2,11 +2,11 @@
 
     python scripts/time_mamba.py data/kernels/mamba2_h100_sxm.csv [--kernels FOLDER]
 
-The kernels are those of an installed vLLM or of its wheel unpacked into ``FOLDER`` (0.15.1:
-``vllm/model_executor/layers/mamba/ops``); they are Triton, so nothing is built. They run as
-``mamba_mixer2.py`` calls them, in a CUDA graph, which excludes launches by the host. Each call of a
-graph uses the states of another layer, as in a model, so that states are not in the cache. A row is
-the median of the graph's replays.
+The kernels come from an installed vLLM, or from its wheel unpacked into ``FOLDER`` (0.15.1:
+``vllm/model_executor/layers/mamba/ops``). They are written in Triton, so nothing is built. They run
+as ``mamba_mixer2.py`` calls them, in a CUDA graph, which excludes launches by the host. Each call
+of a graph uses the states of another layer, as in a model, so that states are not in the GPU's
+cache. A row has the median time over the graph's replays.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from torch import Tensor
 
 DEVICE = "cuda"
 REPLAYS, MOST_CALLS = 10, 32
-#: Smallest total size of one graph's states in bytes: four times an H100's cache of 50 MB.
+#: Minimum total size of one graph's states in bytes: four times an H100's L2 cache of 50 MB.
 STATE_POOL_BYTES = 200e6
-#: Requests whose convolution tails are kept; kernels are compiled for their number.
+#: Number of requests whose convolution states are kept; kernels are compiled for this number.
 TAIL_LINES = 1024
-#: Prompts and decodes that need every variant of the kernels, with little memory.
+#: Prompt tokens and decodes that compile every variant of the kernels with little memory.
 WARM_TOKENS, WARM_DECODES = 4096, 16
 CONV_WIDTH = 4
 DECODES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -50,7 +50,7 @@ Calls = list[Callable[[], object]]
 
 
 class Shape(NamedTuple):
-    """Mamba-2's heads on one GPU; ``state`` is the format in which scans write states."""
+    """Mamba-2's heads on one GPU; ``state`` is the number format in which scans write states."""
 
     nheads: int
     n_groups: int
@@ -60,12 +60,12 @@ class Shape(NamedTuple):
     state: torch.dtype = BF16
 
     def on(self, tensor_parallel_size: int) -> Shape:
-        """Return the shape on one of several GPUs; indivisible groups are replicated."""
+        """Return the shape on one of several GPUs; groups that cannot be divided are replicated."""
         heads, groups = self.nheads // tensor_parallel_size, self.n_groups // tensor_parallel_size
         return self._replace(nheads=heads, n_groups=max(groups, 1))
 
 
-#: Shapes from each model's config.json.
+#: Model -> shape from its config.json.
 MODELS = {
     "Nemotron-H-8B, Nemotron-3-Super": Shape(128, 8, 64, 128, 128, FP32),
     "Nemotron-H-56B": Shape(256, 8, 64, 256, 128),
@@ -86,7 +86,7 @@ def shapes() -> list[Shape]:
 
 
 def operators(folder: Path | None) -> SimpleNamespace:
-    """Return the operators of an installed vLLM, or of a folder with its Python files."""
+    """Return the kernels of an installed vLLM, or of a folder with its Python files."""
     if folder is not None:
         _stand_in("vllm.triton_utils", triton=triton, tl=tl, HAS_TRITON=True)
         _stand_in("vllm._custom_ops")
@@ -111,12 +111,12 @@ def _stand_in(name: str, **members: object) -> None:
 
 
 class Layer:
-    """Weights of one shape's mixer, with its operators."""
+    """Weights of a Mamba-2 layer of one shape, with its kernels."""
 
     def __init__(self, shape: Shape, ops: SimpleNamespace) -> None:
         self.shape, self.ops, s = shape, ops, shape
         self.state = (s.nheads, s.head_dim, s.d_state)
-        # Values, and the keys and queries (B and C) of every group.
+        # Channels of the values, and of the keys and queries (B and C) of every group.
         self.channels = s.nheads * s.head_dim + 2 * s.n_groups * s.d_state
         self.decay = -torch.rand(s.nheads, device=DEVICE) - 0.1
         self.skip, self.step_bias = (torch.rand(s.nheads, device=DEVICE) for _ in range(2))
@@ -124,7 +124,10 @@ class Layer:
         self.bias = torch.rand(self.channels, device=DEVICE, dtype=BF16)
 
     def decode(self, batch: int, state: torch.dtype) -> dict[str, Calls]:
-        """Return update and convolution of one token of ``batch`` requests, per layer's states."""
+        """Return calls of the state update and the convolution for one token of ``batch`` requests.
+
+        Each call uses the states of another layer.
+        """
         s = self.shape
         per_layer = batch * s.nheads * s.head_dim * s.d_state * state.itemsize
         layers = min(max(int(STATE_POOL_BYTES / per_layer), 1), MOST_CALLS)
@@ -149,7 +152,7 @@ class Layer:
         }
 
     def prefill(self, sequences: int, tokens: int) -> dict[str, Calls]:
-        """Return scan and convolution of whole prompts of ``tokens`` tokens each."""
+        """Return calls of scan and convolution for whole prompts of ``tokens`` tokens each."""
         s, total = self.shape, sequences * tokens
         mixed, values, step, keys, queries = self._inputs(total)
         states = torch.zeros((sequences, *self.state), device=DEVICE, dtype=s.state)
@@ -176,12 +179,12 @@ class Layer:
         return {"scan": [scan], "convolution": [convolution]}
 
     def _inputs(self, tokens: int) -> tuple[Tensor, ...]:
-        """Return one projection's output as the mixer splits it: strided views."""
+        """Return the output of one projection as the mixer splits it: strided views."""
         s = self.shape
         inner, key = s.nheads * s.head_dim, s.n_groups * s.d_state
         whole = torch.randn(tokens, inner + self.channels + s.nheads, device=DEVICE, dtype=BF16)
         mixed = whole[:, inner : inner + self.channels]
-        # The convolution's output has adjacent channels, separate from gate and step.
+        # The convolution's output has contiguous channels, separate from gate and time step.
         values, keys, queries = mixed.clone().split([inner, key, key], dim=-1)
         return (
             mixed,
@@ -197,12 +200,12 @@ class Layer:
 
 
 def _scattered(lines: int, batch: int) -> tuple[Tensor, ...]:
-    """Return lines of a pool in random order, ``batch`` at a time."""
+    """Return random slots of a pool of states, ``batch`` slots per tensor."""
     return torch.randperm(lines, device=DEVICE).int().split(batch)
 
 
 def chunked(sequences: int, tokens: int, chunk: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return chunk starts, each sequence's last chunk, and each chunk's sequence."""
+    """Return the starts of chunks, each sequence's last chunk, and each chunk's sequence."""
     owner, number = _cut(sequences, tokens, chunk)
     starts, each = owner * tokens + number * chunk, len(owner) // sequences
     last = torch.arange(1, sequences + 1) * each - 1
@@ -211,14 +214,14 @@ def chunked(sequences: int, tokens: int, chunk: int) -> tuple[Tensor, Tensor, Te
 
 
 def _cut(sequences: int, tokens: int, size: int) -> tuple[Tensor, Tensor]:
-    """Return the sequence of each part of ``size`` tokens, and the part's number within it."""
+    """Return the sequence of each part of ``size`` tokens, and the part's number in it."""
     each = -(-tokens // size)
     numbers = torch.arange(each).repeat(sequences)
     return torch.arange(sequences).repeat_interleave(each), numbers
 
 
 def _convolution_blocks(sequences: int, tokens: int) -> SimpleNamespace:
-    """Return the eight tokens of each program (vllm/v1/attention/backends/utils.py)."""
+    """Return the blocks of eight tokens of each program (vllm/v1/attention/backends/utils.py)."""
     owner, number = _cut(sequences, tokens, 8)
     blocks = {"tot": len(owner), "mlist": owner, "mlist_len": len(owner), "offsetlist": None}
     names = ("batch_ptr", "token_chunk_offset_ptr")
@@ -227,7 +230,7 @@ def _convolution_blocks(sequences: int, tokens: int) -> SimpleNamespace:
 
 
 def seconds(calls: Calls) -> float:
-    """Return the median time of a call, from a graph of all calls."""
+    """Return the median seconds of a call, from replays of a CUDA graph of all calls."""
     for call in calls[:2]:
         call()
     torch.cuda.synchronize()
@@ -249,7 +252,7 @@ def seconds(calls: Calls) -> float:
 def points(layer: Layer, warm: bool = False) -> Iterator[tuple[dict[str, object], Calls]]:
     """Yield the columns of a row, and the calls to time."""
     shape = {**layer.shape._asdict(), "state": layer.shape.state.itemsize}
-    # Triton tunes the kernels with the first prompt.
+    # Triton tunes the kernels with the first prompt length.
     for sequences, tokens in sorted(PROMPTS, key=lambda prompt: prompt != (1, 2048)):
         if warm and sequences * tokens > WARM_TOKENS:
             continue
@@ -265,7 +268,7 @@ def points(layer: Layer, warm: bool = False) -> Iterator[tuple[dict[str, object]
 
 
 def main(file: Path, kernels: Path | None = None, part: str = "0/1", warm: bool = False) -> None:
-    """Time every shape; ``--part 3/16 --warm`` only compiles every 16th shape."""
+    """Time every shape; ``--part 3/16 --warm`` only compiles every 16th shape, from the fourth."""
     if not torch.cuda.is_available():
         sys.exit("error: no CUDA GPU here: kernels are timed on the GPU that they are for")
     first, step = map(int, part.split("/"))

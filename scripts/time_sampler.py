@@ -2,10 +2,10 @@
 
     python scripts/time_sampler.py data/kernels/sampler_h100_sxm.csv
 
-The operators are those of vLLM 0.15.1 (``vllm/v1/sample``: ``sampler.py``, ``ops/penalties.py``,
-``ops/topk_topp_sampler.py``; the repetition kernel is ``csrc/sampler.cu``'s in Triton), run in a
-CUDA graph, which excludes launches by the host; ``eager_seconds`` includes them. Needs a CUDA build
-of PyTorch with Triton.
+The operations follow vLLM 0.15.1 (``vllm/v1/sample``: ``sampler.py``, ``ops/penalties.py``,
+``ops/topk_topp_sampler.py``); the repetition kernel of ``csrc/sampler.cu`` is rewritten in Triton.
+They run in a CUDA graph, which excludes launches by the host; ``eager_seconds`` includes launches.
+The script needs a CUDA build of PyTorch with Triton.
 """
 
 import sys
@@ -23,7 +23,7 @@ from torch import Tensor
 
 VOCABULARIES = (32_000, 128_256, 152_064)
 REQUESTS = (1, 2, 4, 8, 16, 32, 64, 128, 192, 256)
-#: Settings of requests, beside taking the likeliest token.
+#: Settings of requests, in addition to greedy sampling.
 SETTINGS = (
     (),
     ("draw",),
@@ -51,7 +51,7 @@ def _repetition_kernel(logits, in_prompt, in_output, penalty, vocabulary, block:
 
 
 def drawn(requests: int, vocabulary: int) -> SimpleNamespace:
-    """Return settings and tokens of a step's requests, as vLLM's sampler takes them.
+    """Return settings and tokens of a step's requests, in the form that vLLM's sampler accepts.
 
     Tokens are random; the values of settings do not affect times.
     """
@@ -71,7 +71,7 @@ def drawn(requests: int, vocabulary: int) -> SimpleNamespace:
 
 
 def sample(logits: Tensor, requests: SimpleNamespace, settings: Sequence[str]) -> Tensor:
-    """Sample once from bf16 logits ``[requests, vocabulary]``."""
+    """Sample once from logits in bf16, ``[requests, vocabulary]``."""
     values = logits.to(torch.float32)
     if "penalties" in settings:
         values = _penalized(values, requests)
@@ -127,7 +127,7 @@ def _limited(values: Tensor, top_k: Tensor | None, top_p: Tensor) -> Tensor:
 
 
 def seconds(run: Callable[[], object]) -> float:
-    """Return the mean GPU time of a call."""
+    """Return the mean GPU time of a call in seconds."""
     for _ in range(WARM_UPS):
         run()
     torch.cuda.synchronize()
@@ -141,7 +141,7 @@ def seconds(run: Callable[[], object]) -> float:
 
 
 def rows() -> Iterator[dict[str, object]]:
-    """Yield every combination of setting, vocabulary and number of requests."""
+    """Yield a row for every combination of setting, vocabulary and number of requests."""
     for vocabulary, count in product(VOCABULARIES, REQUESTS):
         logits = torch.randn(count, vocabulary, device="cuda", dtype=torch.bfloat16) * 3
         requests = drawn(count, vocabulary)
@@ -157,7 +157,7 @@ def rows() -> Iterator[dict[str, object]]:
 
 
 def _captured(run: Callable[[], object]) -> Callable[[], None]:
-    """Return a function that replays the call as a CUDA graph."""
+    """Return a function that replays a call as a CUDA graph."""
     seconds(run)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

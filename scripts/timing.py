@@ -1,4 +1,4 @@
-"""Wall and processor seconds, and memory, of benchmarked code."""
+"""Measurement of wall time, processor time and memory of benchmarked code."""
 
 import re
 import resource
@@ -15,13 +15,13 @@ Answer = TypeVar("Answer")
 PINN = (sys.executable, "-m", "pinn.cli.main")
 
 
-#: Processes whose time counts: this one and its finished children, or the children alone.
+#: Processes whose time counts: this process and its finished children, or only the children.
 CHILDREN = (resource.RUSAGE_CHILDREN,)
 ALL = (resource.RUSAGE_SELF, *CHILDREN)
 
 
 def timed(run: Callable[[], Answer], whose: Sequence[int] = ALL) -> tuple[Answer, float, float]:
-    """Return a call's answer, wall and processor seconds."""
+    """Return the result of a call, its wall seconds and its processor seconds."""
     before, start = _processor_s(whose), time.perf_counter()
     answer = run()
     return answer, time.perf_counter() - start, _processor_s(whose) - before
@@ -32,7 +32,7 @@ def _processor_s(whose: Sequence[int]) -> float:
 
 
 def most_memory_bytes(command: Sequence[str]) -> int:
-    """Run a command and return the peak memory of it and its children (proportional set size)."""
+    """Run a command, and return its peak memory in bytes (proportional set size, with children)."""
     process = subprocess.Popen(command)
     most = 0
     while process.poll() is None:
@@ -44,12 +44,12 @@ def most_memory_bytes(command: Sequence[str]) -> int:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the memory of a process and its descendants (proportional set size)."""
+    """Return the memory of a process and its descendants in bytes (proportional set size)."""
     return sum(map(_resident_bytes, _family(pid)))
 
 
 def _family(pid: int) -> list[int]:
-    """Return a process and its descendants."""
+    """Return the ids of a process and of its descendants."""
     pids = [pid]
     for parent in pids:
         try:

@@ -1,9 +1,9 @@
-"""Write ``checkpoints/training_noise.csv``: the scatter of a recipe's scores over trainings.
+"""Write ``checkpoints/training_noise.csv``: the scatter of scores over trainings with other seeds.
 
-The checkpoints of one recipe are named by the starts of their SHA-256 in the ledger; the first row
-of each counts. Another seed is ``seed=2`` with ``kernels.settings.seed=0``, which keeps the
-synthetic models unchanged. A group that was added later has the noise of the trainings that scored
-it, from later rows::
+The arguments are the first digits of the checkpoints' SHA-256 in the ledger; the first row of each
+checkpoint counts. The trainings differ only in their seed: ``seed=2`` with
+``kernels.settings.seed=0`` keeps the synthetic models unchanged. For a group that was added later,
+give the trainings that scored the group, whose later rows then count::
 
     python scripts/training_noise.py e15fcd 551d3a 90fdba 9c5fb9
     python scripts/training_noise.py --later 03f022 8749cb
@@ -18,10 +18,10 @@ from pinn.evaluation.panel import NOISE_FILE, read_ledger, read_panel, training_
 
 
 def main(checkpoints: list[str], later: bool = False) -> None:
-    """Write the deviations of the recipe's groups over its trainings.
+    """Write the standard deviation of each group's score over the trainings.
 
     Options:
-        later: Keep existing groups, and add missing ones.
+        later: Keep existing groups, and add missing groups.
     """
     beside = find_checkpoint().parent
     lines = read_ledger(beside / "ledger.csv").drop_duplicates("checkpoint")

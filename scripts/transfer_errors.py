@@ -1,14 +1,15 @@
-"""Print errors of the network against its teacher, and of betas against composed steps.
+"""Print errors of the network against the steps on which it is trained, and of betas alone.
 
     python scripts/transfer_errors.py --synthetic 400
     python scripts/transfer_errors.py --catalog
 
 Deployments are synthetic ones that training did not draw, or every model of the catalog on the
-fewest GPUs of each kind that fit its weights. Their steps are composed of measured kernels, in
-batches that training did not draw. The script prints absolute relative errors of whole steps:
+minimum number of GPUs of each type that fits its weights. Composed step times are summed from fits
+to measured kernels, in batches that training did not draw. The script prints absolute relative
+errors of whole steps:
 
 - basis: betas projected for each deployment, against the composed step;
-- network: the checkpoint's betas, against the teacher's (projected betas and scalars);
+- network: the checkpoint's betas, against the projected betas with calibration factors;
 - both together: the checkpoint's betas, against the composed step with its overheads.
 """
 
@@ -39,7 +40,7 @@ SEED = 1_000_003
 
 
 def catalogued(gpus: Sequence[str]) -> list[Deployment]:
-    """Return every supported model of the catalog, on the fewest GPUs of each kind that fit it."""
+    """Return every supported model of the catalog, on the minimum GPUs of each type that fit it."""
     found = []
     for model, gpu in product(catalog_models(), map(load_gpu, gpus)):
         for ranks in (1, 2, 4, 8):
@@ -53,7 +54,7 @@ def catalogued(gpus: Sequence[str]) -> list[Deployment]:
 def errors(
     checkpoint_path: Path, released: Path, deployments: Sequence[Deployment]
 ) -> pd.DataFrame:
-    """Return median, mean and 90 % quantile in percent, one row per comparison."""
+    """Return the median, mean and 90 % quantile of errors in percent, one row per comparison."""
     checkpoint = load_checkpoint(checkpoint_path)
     scalars = saved_scalars(checkpoint.metadata["scalars"])
     settings = KernelSettings(released=str(released), cache="cache")
@@ -83,7 +84,7 @@ def main(
     catalog: bool = False,
     gpus: str = "H100-SXM H200-SXM B200-SXM",
 ) -> None:
-    """Print the table for synthetic deployments, or for every known model."""
+    """Print the error table for synthetic deployments, or for every model of the catalog."""
     torch.set_num_threads(1)
     names = gpus.split()
     drawn = () if catalog else synthetic_deployments(synthetic, list(map(load_gpu, names)), SEED)

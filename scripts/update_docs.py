@@ -1,11 +1,12 @@
 """Rewrite the generated parts of README.md and docs: ``python scripts/update_docs.py``.
 
 Each part is between ``<!-- begin NAME -->`` and ``<!-- end -->``: the output of a command with the
-checkpoint in the repository, or a table of a registry. The part on calibration needs the public
-step summaries and stays unchanged unless PINN_STEPS_DIR names their folder. ``--scores`` also
-writes the scores on other engines' rows, on P/D, on speculation and on decisions, which takes three
-minutes more. ``--plans`` reruns the plans of docs/plan.md and docs/plan_disaggregated.md, which
-takes as long. The picture of the site's first page is also drawn.
+checkpoint in the repository, or a table of declarations in the code. The part on calibration needs
+the public step summaries; it stays unchanged unless PINN_STEPS_DIR names their folder. With
+``--scores`` the script also writes the scores on other engines' rows, on P/D, on speculation and on
+decisions, which takes three more minutes. With ``--plans`` it also reruns the plans of docs/plan.md
+and docs/plan_disaggregated.md, which takes three more minutes. The picture of the site's first page
+is also drawn.
 """
 
 import contextlib
@@ -69,7 +70,7 @@ SERVED = "--model codellama/CodeLlama-34b-Instruct-hf --gpu H100 --tensor-parall
 
 
 def run(command: str, columns: int = WIDTH) -> str:
-    """Return the output of a ``pinn`` command on a terminal of a width."""
+    """Return the output of a ``pinn`` command on a terminal of ``columns`` columns."""
     env = {"PINN_CHECKPOINT": str(CHECKPOINTS / "pinn.safetensors"), "COLUMNS": str(columns)}
     result = CliRunner().invoke(app, shlex.split(command)[1:], env=env)
     if result.exit_code:
@@ -78,7 +79,7 @@ def run(command: str, columns: int = WIDTH) -> str:
 
 
 def table(text: int, rows: Iterable[Iterable[str]], *headings: str) -> str:
-    """Return rows as a Markdown table; the first ``text`` columns have text."""
+    """Return rows as a Markdown table whose first ``text`` columns contain text."""
     grid = Grid.of(*headings, text=text)
     for row in rows:
         grid.add(*row)
@@ -86,7 +87,7 @@ def table(text: int, rows: Iterable[Iterable[str]], *headings: str) -> str:
 
 
 def held_out() -> str:
-    """Return a row per kind of held-out data: this project, and peers that can predict it."""
+    """Return a table with one row per type of held-out data: this project, and peers."""
     results = pd.read_csv(CHECKPOINTS / "pinn.results.csv").query("held_out == 'all'")
     found = results.set_index(["split", "metric", "method"]).sort_index()
     shown = []
@@ -102,7 +103,7 @@ def held_out() -> str:
 
 
 def card() -> str:
-    """Return the facts of the released checkpoint."""
+    """Return a table of facts about the shipped checkpoint."""
     path = CHECKPOINTS / "pinn.safetensors"
     found = load_checkpoint(path)
     settings, about = found.network.settings, found.metadata
@@ -135,7 +136,7 @@ _SHOWN = (
 
 
 def folded(command: str) -> str:
-    """Return a command, continued on the next line before an option that does not fit."""
+    """Return a command that continues on a new line before each option that does not fit."""
     lines = [command]
     while len(lines[-1]) > WIDTH - 6:
         cut = lines[-1].rindex(" --", 0, WIDTH - 6)
@@ -144,19 +145,19 @@ def folded(command: str) -> str:
 
 
 def shown(command: str) -> str:
-    """Return a command and its output."""
+    """Return a command, followed by its output."""
     return f"```\n$ {folded(command)}\n{run(command)}\n```"
 
 
 def run_on(load: str, command: str, columns: int = WIDTH) -> str:
-    """Return the output of a command in a folder with a load."""
+    """Return the output of a command in a folder that contains a load file."""
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         Path("load.yaml").write_text(load)
         return run(command, columns)
 
 
 def simulation() -> str:
-    """Return a workload, the command that serves it and its output, with few coefficients."""
+    """Return a workload, the command that simulates it, and its output, with few coefficients."""
     printed = run_on(LOAD, SIMULATE).splitlines()
     lines = [part for line in printed for part in wrap(line, WIDTH, break_on_hyphens=False)]
     table = next(i for i, line in enumerate(lines) if "coefficient" in line)
@@ -165,7 +166,7 @@ def simulation() -> str:
 
 
 def intervals() -> str:
-    """Return nested coverage of the checkpoint's intervals, for every held-out model and GPU."""
+    """Return a table of the intervals' nested coverage for every held-out model and GPU."""
     found = read_calibration(CHECKPOINTS / "pinn.safetensors")
     cells: dict[tuple[str, str, str], list[str]] = {}
     for row in found.coverage:
@@ -176,7 +177,7 @@ def intervals() -> str:
 
 
 def serving_runs() -> str:
-    """Return every stage of the serving runs: measured values and errors."""
+    """Return a table with every stage of the serving runs: measured values and errors."""
     path = CHECKPOINTS / "pinn.serving_runs.csv"
     runs = pd.read_csv(path, dtype={"stage": str})
     runs["method"] = old_names.current_texts(runs["method"], old_names.METHODS, path.name)
@@ -210,7 +211,7 @@ def alpha() -> str:
 
 
 def calibration(steps: Path) -> str:
-    """Return errors after calibrations to the public steps: to windows, then to single steps."""
+    """Return a table of errors after calibrations to the public steps, by trace interval."""
     path = next(steps.glob("*codellama*.parquet"))
     rows = ["| fitted to | evaluated on | median APE (%) before | after |", "|---|---|---:|---:|"]
     with tempfile.TemporaryDirectory() as name:
@@ -224,7 +225,7 @@ def calibration(steps: Path) -> str:
 
 
 def _last_errors(path: Path, kind: str) -> str:
-    """Return a row with a calibration's errors on the last 20 % of time."""
+    """Return a table row with a calibration's errors on the last 20 % of time."""
     found = json.loads(path.read_text())["calibration"]
     rows = [r for r in found["errors"] if (r["part"], r["kind"]) == (TEST, kind)]
     median = {row["coefficients"]: f"{100 * row['median']:.2f}" for row in rows}
@@ -233,26 +234,26 @@ def _last_errors(path: Path, kind: str) -> str:
 
 
 def memory_errors() -> str:
-    """Return half-widths of the interval of KV memory by kind of deployment."""
+    """Return a table with half-widths of the interval of KV memory by type of deployment."""
     rows = read_rows(data_folder("engines") / "memory_errors.csv")
     shown = [(row["kind"], row["start_ups"], row["half_percent"]) for row in rows]
     return table(1, shown, "kind", "logs", "± % of visible memory")
 
 
 def printed_from(start: str, command: str) -> str:
-    """Return a command's output from a text on."""
+    """Return a command's output from the text ``start`` on."""
     printed = run(command)
     return printed[printed.index(start) :].strip()
 
 
 def disaggregated() -> str:
-    """Return the table of P/D servers."""
+    """Return the table of errors on P/D servers."""
     rows, _ = score_disaggregated.read_disaggregated()
     return score_disaggregated.pools_table(score_disaggregated.score_pools(rows, networks()))
 
 
 def decisions() -> str:
-    """Return the table of held-out models, without the text below it."""
+    """Return the table of decisions on held-out models, without the text below the table."""
     table, _, _ = run("pinn evaluate decisions").partition("\nDeployments picked")
     small = "<!-- in small: evaluate decisions -> evaluate decisions few.csv -->"
     return f"{small}\n```\n$ pinn evaluate decisions\n{table}\n```"
@@ -284,7 +285,8 @@ if "PINN_STEPS_DIR" in os.environ:
     PARTS["calibration"] = lambda: calibration(Path(os.environ["PINN_STEPS_DIR"]))
 
 
-#: Parts that take minutes; counts above their tables do not depend on the checkpoint.
+#: Parts that take minutes to compute; the counts above their tables do not depend on the
+#: checkpoint.
 SCORES: dict[str, Callable[[], str]] = {
     "engines": lambda: printed_from(
         "measured deployments, model held out", "pinn evaluate engines"
@@ -299,14 +301,14 @@ _PLAN = re.compile(r"\$ cat load\.yaml\n(.*?)\n\n(\$ pinn plan .*?[^\\]\n).*?```
 
 
 def typed_plan(block: re.Match[str]) -> str:
-    """Return a plan run again, with the load that it shows."""
+    """Run the plan of a page again with its load, and return the new text."""
     load, typed = block.groups()
     printed = run_on(load, typed.replace("\\\n", "").removeprefix("$ "), columns=200)
     return f"$ cat load.yaml\n{load}\n\n{typed}{printed}\n```"
 
 
 def main(scores: bool = False, plans: bool = False) -> None:
-    """Compute the parts, then write each into its page."""
+    """Compute all parts, then write each part into its page."""
     made = {name: make() for name, make in (PARTS | (SCORES if scores else {})).items()}
     for name, part in made.items():
         write_part(PAGES, name, part)

@@ -1,4 +1,4 @@
-"""The commands as functions: ``import pinn`` finds them here on first use.
+"""Python functions of the commands, which ``import pinn`` loads on first use.
 
-Commands call these functions or parts of them. Arguments have the names of the options.
+Commands call these functions or parts of them. The arguments have the names of the options.
 """

@@ -1,4 +1,4 @@
-"""Keyword arguments of functions from requests, engine flags and launch commands."""
+"""Keyword arguments of API functions, from requests, engine flags and launch commands."""
 
 import difflib
 import inspect
@@ -24,7 +24,7 @@ from pinn.specs.serving import VLLM, ServingSpec
 _Function = TypeVar("_Function", bound=Callable[..., object])
 _Request = TypeVar("_Request")
 _TYPES = {"int": int, "float": float, "bool": bool, "str": str}
-#: Flags of a server, beside those of the specifications.
+#: Flags of a server that no specification declares.
 FORMAT = Flag(
     "Number format of the weights: bf16, fp16, fp8, fp8_static (static activation scales), "
     "fp8_block, mxfp8, int8, int4, mxfp4, mxfp4_mxfp8 (8-bit activations), nvfp4 (or fp4) or "
@@ -42,11 +42,11 @@ _OPTION = re.compile(r"--([a-z][a-z-]*)")
 
 
 def declared_flags(specifications: Sequence[type], *requests: type) -> dict[str, Flag]:
-    """Return the flags of specifications by name; for servers the format, too.
+    """Return name -> flag of all specifications; for servers also the flag of the weight format.
 
     Args:
         specifications: Dataclasses that declare flags.
-        requests: Further requests; their ``SEVERAL`` has the flags that take several values, with
+        requests: Request classes whose ``SEVERAL`` lists the flags that accept several values, with
             their defaults as text.
     """
     listed = [FORMAT] * (ServingSpec in specifications)
@@ -64,15 +64,14 @@ def with_arguments(
     deploys: bool = False,
     serves: bool = False,
 ) -> Callable[[_Function], _Function]:
-    """Add arguments to the signature and the help of a function that takes ``**given``.
+    """Add arguments to the signature and the docstring of a function that accepts ``**given``.
 
     Args:
         specifications: Dataclasses that declare flags.
-        request: Requests of the command of the same name; arguments that the function declares are
-            skipped.
-        deploys: Whether the function predicts deployments, so that it takes ``serve`` and
-            ``force``.
-        serves: Whether the function is about one server, so that it takes ``serve``.
+        request: Request classes of the command with the function's name; arguments that the
+            function declares are skipped.
+        deploys: Whether the function predicts deployments, and so accepts ``serve`` and ``force``.
+        serves: Whether the function is about one server, and so accepts ``serve``.
     """
     requests = request if isinstance(request, tuple) else (request,)
     declared = declared_flags(specifications, *requests)
@@ -107,7 +106,7 @@ def read_request(
 ) -> tuple[_Request, dict[str, Any]]:
     """Return the request of a command, and the other flags, from keyword arguments.
 
-    ``serve`` supplies the model and the flags of its command, unless arguments give them; a warning
+    The launch command ``serve`` supplies the model and flags that arguments do not give; a warning
     names flags that are not modelled. ``quantization`` is returned as ``precision``.
 
     Args:
@@ -118,8 +117,8 @@ def read_request(
         own: Arguments that the function declares itself, or that belong to other requests.
 
     Raises:
-        PinnError: If a name is unknown (the message has the nearest one), or a value has another
-            type.
+        PinnError: If a name is unknown (the message suggests the nearest name), or if a value has
+            the wrong type.
     """
     hints = get_type_hints(request, include_extras=True)
     declared = declared_flags(specifications, request)
@@ -146,11 +145,11 @@ def _by_name(
     hints: Mapping[str, object],
     declared: Mapping[str, Flag],
 ) -> dict[str, object]:
-    """Return arguments that are not None under their own names.
+    """Return the arguments that are not None, under their current names.
 
     Raises:
-        PinnError: If a name is unknown (the message has the nearest one), or an argument is given
-            under two names.
+        PinnError: If a name is unknown (the message suggests the nearest name), or if an argument
+            is given under two names.
     """
     old = old_names.old_arguments(hints)
     names = old | {other: name for other, name in OTHER_NAMES.items() if name in hints}
@@ -165,7 +164,7 @@ def _by_name(
         if value is not None and old.get(other) == name:
             old_names.note(other, name)
         if value is not None and name in found:
-            raise PinnError(f"{name} is given twice, also as {other!r}: leave one out")
+            raise PinnError(f"{name} is given twice, also as {other!r}: leave one name out")
         if value is not None:
             off = name in declared and other in declared[name].reversed_names
             found[name] = not declared[name].read(value, other) if off else value
@@ -173,10 +172,10 @@ def _by_name(
 
 
 def _typed(name: str, hint: Any, value: object) -> object:
-    """Return the value of a request's field in its type; text and paths are converted.
+    """Return a value converted to the type of a request's field.
 
     Raises:
-        PinnError: If the value has another type, or is out of the field's limits.
+        PinnError: If the value has the wrong type, or is outside the field's limits.
     """
     hint, *limits = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     (kind,) = [each for each in get_args(hint) or (hint,) if each is not NoneType]
@@ -185,10 +184,10 @@ def _typed(name: str, hint: Any, value: object) -> object:
         return [_typed(name, get_args(kind)[0], each) for each in several]
     if kind is Path:
         if not isinstance(value, str | PathLike):
-            raise PinnError(f"{name} must be a path, got {value!r:.60}: give it as text")
+            raise PinnError(f"{name} must be a path, got {value!r:.60}: give the path as text")
         return given_path(Path(value))
     flag = replace(*(limits or [Flag()]), name=name, kind=kind.__name__)
-    if kind is float and not limits:  # an unlimited float may be infinite
+    if kind is float and not limits:  # a float without limits may be infinite
         return flag.read(value, name)
     return checked_flag(flag, value, name)
 
@@ -201,18 +200,18 @@ def read_flags(
     *,
     by_name: bool = False,
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return typed flags, including those of a launch command that are not given otherwise.
+    """Return flags in their types; a launch command supplies flags that are not given otherwise.
 
     Args:
         given: Flags, and the launch command as ``serve``.
         declared: Flags by name.
         gpu: Comma-separated names of GPUs, on which the meaning of a launch command depends.
-        words: Flags of the engine that pinn does not know.
-        by_name: Whether errors name a flag as in Python; else as an option.
+        words: Engine flags that pinn does not declare, as words of a command line.
+        by_name: Whether errors name a flag as in Python; otherwise as an option.
 
     Returns:
-        The flags, with ``precision`` for ``quantization`` and the ``model`` of the command; and
-        lines on which parts of the command were used.
+        Flags, with ``precision`` for ``quantization`` and the ``model`` of the command; and lines
+        that report which parts of the command were used.
 
     Raises:
         PinnError: If a flag has a bad value, or the command cannot be read.
@@ -244,7 +243,7 @@ def _nearest(name: str, known: Collection[str]) -> str:
     return f"did you mean {close[0]}?" if close else f"use {', '.join(sorted(known))}"
 
 
-#: Keys of a configuration other than flags.
+#: Keys of a configuration that are not flags.
 _KEYS = frozenset({"model", "force"})
 
 
@@ -259,17 +258,18 @@ def launched(
 
     Args:
         command: Launch command, as for ``--serve``; None without one.
-        words: Flags of the engine that are no options of the command.
+        words: Engine flags that are no options of the command.
         given: Other flags; ``engine`` and ``engine_version`` apply to ``words`` if there is no
-            command, or if its image names no release.
-        gpu: Comma-separated names of GPUs; None without any.
-        fields: Flags that apply to the calling function.
+            launch command, or if the command's image names no release.
+        gpu: Comma-separated names of GPUs; None without GPUs.
+        fields: Names of the flags that apply to the calling function.
 
     Returns:
-        The configuration, and lines on which parts of the command were used.
+        Configuration, and lines that report which parts of the command were used.
 
     Raises:
-        PinnError: As :func:`read_launch`, or if the command starts another engine than is given.
+        PinnError: If :func:`read_launch` raises it, or if the command starts another engine than
+            the given one.
     """
     release = str(given.get("engine_version") or "")
     asked = several_values(given.get("engine") or "")
@@ -279,7 +279,10 @@ def launched(
         found = launch_line.read_launch(command, _strictest(gpu), release)
         if asked and found.engine not in asked:
             named = ", ".join(map(str, asked))
-            raise PinnError(f"--serve starts {found.engine}, not --engine {named}: leave one out")
+            raise PinnError(
+                f"--serve starts {found.engine}, not --engine {named}: leave out --engine, or "
+                f"change the command"
+            )
     more = launch_line.read_arguments(found.engine, words, found.release or release)
     found.configuration |= more.configuration
     if "precision" in found.configuration:

@@ -1,4 +1,4 @@
-"""Breakdown of the time of engine steps by part."""
+"""Breakdown of the time of engine steps by part, as a Python function."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ _EXAMPLES = ("64 decode @ 2000", "1 prefill 2048 @ 0 + 64 decode @ 2000")
 def breakdown(
     model: str | Path | None = None, gpu: str | Path | None = None, **given: object
 ) -> StepBreakdowns:
-    """Say where the time of steps goes, as ``pinn breakdown`` does.
+    """Break the time of engine steps down by part, as ``pinn breakdown`` does.
 
     Args:
         model: Name, or path of a config.json or its folder.
         gpu: Name, or path of a datasheet's JSON file.
-        **given: All else; of the engine's flags those not given have its defaults.
+        **given: Keyword arguments listed below; engine flags that are not given have the engine's
+            defaults.
 
     Raises:
         PinnError: If model, GPU or a flag is unknown, or they do not fit together.
@@ -55,7 +56,10 @@ def breakdown(
 def _teacher(
     folder: Path | None, checkpoint: Path, metadata: Mapping[str, Any]
 ) -> tuple[Teacher | None, dict[str, str]]:
-    """Return kernels and calibration factors, and a sentence on their source or absence."""
+    """Return kernels and calibration factors of composed steps, with a sentence on their source.
+
+    Return None and the reason if the fits to measured kernels are missing.
+    """
     from pinn.kernels.surrogates import KernelSurrogates
     from pinn.training.teacher import Teacher, prior_scalars, saved_scalars
 
@@ -80,6 +84,6 @@ def _teacher(
 
 
 def _shown(path: Path) -> str:
-    """Return the path relative to the working directory, if it is below that."""
+    """Return a path relative to the working directory if it is inside that directory."""
     whole, here = path.absolute(), Path.cwd()
     return str(whole.relative_to(here) if whole.is_relative_to(here) else path)

@@ -1,4 +1,4 @@
-"""Calibration of coefficients to a user's own server."""
+"""Calibration of coefficients to measurements of a user's own server."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -47,18 +47,19 @@ def calibrate(
 
     Args:
         benchmarks: Files or folders that a benchmark tool wrote.
-        model: What they were of: a name, or a config.json.
-        gpu: What they ran on: a name, or a datasheet.
-        **given: All else, flags of the server, and of the load where the files leave it out, too.
+        model: Model of the measured server: a name, or a config.json.
+        gpu: GPU of the measured server: a name, or a datasheet.
+        **given: Keyword arguments listed below, flags of the server, and flags of the load if the
+            files do not describe it.
 
     Raises:
-        PinnError: If files cannot be read, do not match the flags, or say too little.
+        PinnError: If files cannot be read, do not match the flags, or have too few measurements.
     """
     own = {"benchmarks": benchmarks, "model": model, "gpu": gpu}
     asked, flags = read_request(CalibrationRequest, given, *_SPECIFICATIONS, **own)
     if sum(map(bool, (asked.observations, asked.benchmarks, asked.steps))) != 1:
         raise PinnError(
-            "calibrate needs measurements: give --observations FOLDER of 'pinn "
+            "calibrate got no measurements: give --observations FOLDER of 'pinn "
             "ingest', --benchmarks FILES, or --steps FOLDER of 'pinn measure' "
             "(its subfolder 'serving' is read, too)"
         )
@@ -76,7 +77,7 @@ def calibrate(
 
 
 def _with_link(found: fitting.Fit, paths: Sequence[Path], start: Start) -> fitting.Fit:
-    """Return the fit with the link to host memory, fitted to measured KV transfers."""
+    """Return the fit with a link to host memory, which is fitted to measured KV transfers."""
     measured = read_kv_transfers(paths)
     start.notes += skipped_lines(measured.report.refused)
     layout = empty_layout(found.found.deployment)
@@ -93,8 +94,8 @@ def _fit_traces(
     engine, server = flags_apart(EngineSpec, flags)
     if server or asked.model or asked.gpu:
         raise PinnError(
-            "--observations has the flags of its server already: give flags to 'pinn "
-            "ingest' instead"
+            "--observations cannot be combined with flags of the server, since its folder has "
+            "them: give the flags to 'pinn ingest'"
         )
     traces = read_trace_tables(folder)
     deployment = traces.deployment()
@@ -113,7 +114,7 @@ def _fit_traces(
 def _fit_benchmarks(
     asked: CalibrationRequest, start: Start, flags: Mapping[str, object]
 ) -> fitting.Fit:
-    """Return the fit to benchmark files, of the server in ``--append`` or of the given one."""
+    """Return the fit to benchmark files, for the server in ``--append`` or for the given server."""
     engine, flags = flags_apart(EngineSpec, flags)
     given = _earlier(asked.append) | named(asked.model, asked.gpu) | flags
     model, gpu = given.pop("model", None), given.pop("gpu", None)
@@ -129,7 +130,7 @@ def _fit_benchmarks(
 def _fit_steps(
     steps: Path, asked: CalibrationRequest, start: Start, flags: Mapping[str, object]
 ) -> fitting.Fit:
-    """Return the fit to measured steps, and to benchmarks beside them."""
+    """Return the fit to measured steps, and to benchmarks in the same folder."""
     engine, flags = flags_apart(EngineSpec, flags)
     measured = read_measured_steps(steps)
     start.notes += skipped_lines(measured.report.refused)
@@ -139,7 +140,7 @@ def _fit_steps(
     _note_release(deployment, start.notes)
     runs = _read_runs(measured.serving, load, start) if measured.serving else []
     spec = measured.engine(engine)
-    if asked.memory_log is not None:  # overrides the KV cache of the measured steps
+    if asked.memory_log is not None:  # the log overrides the KV cache of the measured steps
         spec = replace(spec, num_gpu_blocks_override=engine.get("num_gpu_blocks_override"))
     spec = _with_memory_log(spec, deployment, asked, start)
     return fitting.fit_measured_steps(measured, deployment, names, start, runs, spec)
@@ -148,7 +149,7 @@ def _fit_steps(
 def _with_memory_log(
     engine: EngineSpec, deployment: Deployment, asked: CalibrationRequest, start: Start
 ) -> EngineSpec:
-    """Return engine settings with the logged KV cache, after a check against the deployment."""
+    """Return engine settings with the logged KV cache size, after checks against the deployment."""
     if asked.memory_log is None:
         return engine
     log = read_startup_log(asked.memory_log)
@@ -159,7 +160,7 @@ def _with_memory_log(
 
 
 def _earlier(file: Path | None) -> dict[str, Any]:
-    """Return model, GPU and flags of an earlier calibration; empty without one."""
+    """Return model, GPU and flags of an earlier calibration; an empty dictionary without one."""
     if file is None:
         return {}
     found = read_coefficient_set(file).configuration()
@@ -169,7 +170,7 @@ def _earlier(file: Path | None) -> dict[str, Any]:
 
 
 def _note_release(deployment: Deployment, notes: list[str]) -> None:
-    """Note which release's defaults are assumed if no file and no flag names a release."""
+    """Append a note on the assumed release, if no file and no flag names one."""
     serving = deployment.serving
     if not serving.engine_version:
         assumed = f"{serving.engine} {reference_version(serving.engine).value}"

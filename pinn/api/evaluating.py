@@ -1,4 +1,4 @@
-"""Predictions against measurements: a function for each of the commands of ``pinn evaluate``."""
+"""Python functions of ``pinn evaluate``, one for each subcommand."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A finished run of the evaluation suite, with its folder of tables and page.
+    """Finished run of the evaluation suite, with its folder of tables and an HTML page.
 
     Attributes:
         folder: Folder of results.csv, ranking.csv, decisions.csv and report.html.
-        summary: Files and verdicts, the last line that the command prints.
+        summary: Files and verdicts, which the command prints in its last line.
     """
 
     folder: Path
@@ -47,10 +47,10 @@ class Evaluation:
 
 @with_arguments(request=requests.SuiteRequest)
 def evaluate(**given: object) -> Evaluation:
-    """Score every method on every split, as ``pinn evaluate`` does; it prints what comes out.
+    """Score every method on every split and print the results, as ``pinn evaluate`` does.
 
     Args:
-        **given: The keyword arguments below.
+        **given: Keyword arguments listed below.
 
     Raises:
         PinnError: If an override is unknown, or data cannot be used.
@@ -61,7 +61,7 @@ def evaluate(**given: object) -> Evaluation:
     from pinn.evaluation.config import compose_config, typed
 
     asked, _ = read_request(requests.SuiteRequest, given)
-    # A quick look does not write into the working directory.
+    # Without new fits, nothing is written to the working directory.
     place = [f"output_dir='{cache_folder() / 'evaluate'}'"] if asked.fast else []
     fast = f"fast={str(asked.fast).lower()}"
     try:
@@ -78,14 +78,14 @@ def evaluate(**given: object) -> Evaluation:
 
 @with_arguments(request=requests.DecisionsRequest)
 def evaluate_decisions(path: str | Path | None = None, **given: object) -> ScoreTable:
-    """Price choices of deployments by measurements, as ``pinn evaluate decisions`` does.
+    """Score deployments that predictions choose, as ``pinn evaluate decisions`` does.
 
     Args:
         path: predictions.csv of an experiment. [default: that of the checkpoint]
-        **given: Nothing else.
+        **given: No further arguments.
 
     Raises:
-        PinnError: If the file predicts no measured deployments of held-out parts.
+        PinnError: If the file has no predictions of held-out measured deployments.
     """
     from pinn.evaluation.decisions import decide, decision_table, read_predictions
     from pinn.evaluation.tables import print_decisions
@@ -96,8 +96,8 @@ def evaluate_decisions(path: str | Path | None = None, **given: object) -> Score
     decided = decide(read_predictions(place), read_silicon()[0])
     if decided.empty:
         raise PinnError(
-            "the file has no predictions of held-out measured deployments, so there "
-            "are no decisions to score"
+            "the file has no predictions of held-out measured deployments, so there are no "
+            "decisions to score: give predictions.csv of an evaluation"
         )
     return ScoreTable(decided, printed(print_decisions, decision_table(decided)))
 
@@ -109,13 +109,13 @@ def evaluate_serving_runs(
     """Simulate measured serving runs and score them, as ``pinn evaluate serving-runs`` does.
 
     Args:
-        path: CSV of serving runs, or a folder that inference-perf wrote (or of such folders).
-        intervals: Whether predictions have the ends of their 90 % intervals (``low_s``,
-            ``high_s``), for two more simulations a run.
-        **given: All else.
+        path: CSV of serving runs, a folder that inference-perf wrote, or a folder of such folders.
+        intervals: Whether to predict the ends of 90 % intervals (``low_s``, ``high_s``), by two
+            more simulations of each run.
+        **given: Keyword arguments listed below.
 
     Raises:
-        PinnError: If there are no such runs, or one cannot be simulated.
+        PinnError: If the path has no serving runs, or a run cannot be simulated.
     """
     from pinn.evaluation import serving_runs as scoring
     from pinn.evaluation.tables import print_scores, print_summary
@@ -139,7 +139,7 @@ def evaluate_engines(**given: object) -> ScoreTable:
     """Score measured SGLang and TensorRT-LLM deployments, as ``pinn evaluate engines`` does.
 
     Args:
-        **given: The keyword arguments below.
+        **given: Keyword arguments listed below.
     """
     from pinn.evaluation.engines import engine_grids, engine_rows, networks, score_engines
 
@@ -157,15 +157,15 @@ def evaluate_engines(**given: object) -> ScoreTable:
 def evaluate_coefficients(
     file: str | Path, observations: str | Path, **given: object
 ) -> ScoreTable:
-    """Score a coefficient file on a run, as ``pinn evaluate coefficients`` does.
+    """Score a coefficient file on measurements, as ``pinn evaluate coefficients`` does.
 
     Args:
         file: File of ``pinn calibrate`` or of ``Prediction.save``.
         observations: Folder that ``pinn ingest`` wrote.
-        **given: How the engine schedules loads, where that is not its default.
+        **given: Flags of the engine's scheduler that differ from the defaults.
 
     Raises:
-        PinnError: If the two are not of one server.
+        PinnError: If file and observations belong to different servers.
     """
     from pinn.evaluation.coefficient_file import score_file
 
@@ -177,13 +177,13 @@ def evaluate_coefficients(
 
 @with_arguments(request=requests.PanelRequest)
 def evaluate_panel(**given: object) -> ScoreTable:
-    """Score a checkpoint on its panel, as ``pinn evaluate panel`` does.
+    """Score a checkpoint on all evaluation data, as ``pinn evaluate panel`` does.
 
     Args:
-        **given: The keyword arguments below.
+        **given: Keyword arguments listed below.
 
     Raises:
-        PinnError: If measurements, or the other panel, cannot be read.
+        PinnError: If measurements, or the other checkpoint's scorecard, cannot be read.
     """
     from pinn.evaluation import interval_widths
     from pinn.evaluation import panel as scoring
@@ -192,7 +192,9 @@ def evaluate_panel(**given: object) -> ScoreTable:
 
     asked, _ = read_request(requests.PanelRequest, given)
     if asked.alone is not None and asked.against is None:
-        raise PinnError("--alone needs a comparison: give the other scorecard with --against")
+        raise PinnError(
+            "--alone is given without --against: give the other scorecard with --against"
+        )
     path = find_checkpoint(asked.checkpoint)
     other = (
         None
@@ -229,10 +231,10 @@ def evaluate_panel(**given: object) -> ScoreTable:
 
 @with_arguments(request=requests.DraftsRequest)
 def evaluate_speculation(**given: object) -> ScoreTable:
-    """Score deployments that hide multi-token prediction, as ``pinn evaluate speculation`` does.
+    """Score deployments with unrecorded draft tokens, as ``pinn evaluate speculation`` does.
 
     Args:
-        **given: The keyword arguments below.
+        **given: Keyword arguments listed below.
     """
     from pinn.evaluation.engines import networks
     from pinn.evaluation.speculation import score_speculating, speculating_grid

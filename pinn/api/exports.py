@@ -1,4 +1,4 @@
-"""Files for other programs: coefficient tables, ONNX graphs, folders for BLIS and llm-d."""
+"""Export of files for other programs: coefficient tables, ONNX graphs, BLIS, llm-d."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Written:
 
     Attributes:
         path: Path of the file or folder.
-        lines: Content of the file, and reasons for what was skipped, in words.
+        lines: Sentences on the content of the file, and on skipped configurations with reasons.
     """
 
     path: Path
     lines: tuple[str, ...]
 
     def __str__(self) -> str:
-        """Return what the command prints."""
+        """Return the text that the command prints."""
         return "\n".join(self.lines)
 
 
@@ -43,15 +43,16 @@ class Written:
 def export_table(
     out: str | Path, configurations: AnyConfigurations | None = None, **given: object
 ) -> Written:
-    """Write the flat coefficient table that the Go package loads: ``pinn export table``.
+    """Write the coefficient table that the Go package loads, as ``pinn export table`` does.
 
     Args:
         out: File to write.
-        configurations: As of :func:`pinn.predict_many`. [default: those of ``coefficients``]
-        **given: The keyword arguments below.
+        configurations: Configurations in any form that :func:`pinn.predict_many` accepts. [default:
+            configurations of the files ``coefficients``]
+        **given: Keyword arguments listed below.
 
     Raises:
-        PinnError: If something is unknown or does not fit together.
+        PinnError: If a name or flag is unknown, or a configuration is contradictory.
     """
     from pinn.export import table
     from pinn.export.configured import find_intervals
@@ -72,15 +73,16 @@ def export_table(
 def export_blis(
     out: str | Path, configurations: AnyConfigurations | None = None, **given: object
 ) -> Written:
-    """Write files with which an unmodified BLIS serves configurations: ``pinn export blis``.
+    """Write files with which an unmodified BLIS runs configurations, as ``pinn export blis`` does.
 
     Args:
-        out: Folder for the folders, or for registry, catalog and scenarios.
-        configurations: Configurations, as :func:`export_table` takes them.
-        **given: The keyword arguments below.
+        out: Folder to write to: a folder per configuration, or registry, catalog and scenarios.
+        configurations: Configurations in any form that :func:`export_table` accepts.
+        **given: Keyword arguments listed below.
 
     Raises:
-        PinnError: If something is unknown, does not fit together, or BLIS cannot express it.
+        PinnError: If a name or flag is unknown, a configuration is contradictory, or BLIS cannot
+            express it.
     """
     from pinn.export.blis_files import WORST_ERROR, write_folders
     from pinn.export.kernel_documents import ENGINE_VERSION
@@ -89,7 +91,10 @@ def export_blis(
     how, _ = read_request(BlisRequest, given, out=out, configurations=configurations)
     if how.target == "kernel":
         if how.workloads:
-            raise PinnError("--workload is for --target folder: a coefficient set has no load")
+            raise PinnError(
+                "--workload applies only to --target folder: leave out --workload, since a "
+                "coefficient set has no load"
+            )
         configured, lines = _configured(configurations, how, ENGINE_VERSION)
         said = printed(write_registry, configured, Path(out), how.worst_error, how.skip_invalid)
         return _folders(out, lines, said)
@@ -103,15 +108,16 @@ def export_blis(
 def export_llm_d(
     out: str | Path, configurations: AnyConfigurations | None = None, **given: object
 ) -> Written:
-    """Write a folder per configuration that llm-d starts from: ``pinn export llm-d``.
+    """Write starting data for llm-d, a folder per configuration, as ``pinn export llm-d`` does.
 
     Args:
-        out: Folder for the folders.
-        configurations: Configurations, as :func:`export_table` takes them.
-        **given: The keyword arguments below.
+        out: Folder to write a folder for each configuration to.
+        configurations: Configurations in any form that :func:`export_table` accepts.
+        **given: Keyword arguments listed below.
 
     Raises:
-        PinnError: If something is unknown, does not fit together, or cannot serve a load.
+        PinnError: If a name or flag is unknown, a configuration is contradictory, or it cannot
+            serve a load.
     """
     from pinn.export.llmd_files import SeedSettings, write_seeds
 
@@ -124,17 +130,17 @@ def export_llm_d(
 
 
 def _folders(out: str | Path, lines: Sequence[str], said: str) -> Written:
-    """Return the files of a function that prints a line per folder."""
+    """Return the result of an export that wrote one folder per configuration."""
     return Written(Path(out), (*lines, *said.splitlines()))
 
 
 @with_arguments(request=OnnxRequest)
 def export_onnx(out: str | Path, **given: object) -> Written:
-    """Write the network and the step time as ONNX graphs into a folder: ``pinn export onnx``.
+    """Write the network and the step time formula as ONNX graphs, as ``pinn export onnx`` does.
 
     Args:
-        out: Folder for the two graphs.
-        **given: The keyword arguments below.
+        out: Folder to write the two graphs to.
+        **given: Keyword arguments listed below.
     """
     from pinn.export import onnx_graphs
     from pinn.export.configured import checkpoint_provenance
@@ -150,7 +156,8 @@ def export_onnx(out: str | Path, **given: object) -> Written:
         rows = typed_configurations(how.configs)
         if len(rows) != 1:
             raise PinnError(
-                f"--inputs needs one configuration, --configs gives {len(rows)}: give one"
+                f"--inputs needs one configuration, but --configs gives {len(rows)}: give one "
+                f"configuration"
             )
         configured, _ = _configured(rows, TableRequest(checkpoint=path))
         found = onnx_graphs.write_inputs(configured, how.batch, how.inputs)
@@ -165,12 +172,12 @@ def _configured(
     how: TableRequest | BlisRequest | LlmDRequest,
     release: str = "",
 ) -> tuple[Configured, list[str]]:
-    """Return configurations with coefficients, and a line for each reason to leave some out.
+    """Return configurations with coefficients, and a line for each reason to skip configurations.
 
     Args:
-        configurations: Configurations in any form.
+        configurations: Configurations in any form that :func:`export_table` accepts.
         how: Settings of the export.
-        release: Release of vLLM where a configuration names none, and no coefficient file.
+        release: Release of vLLM for configurations that name none and have no coefficient file.
     """
     from pinn.export.configured import from_checkpoint, with_coefficient_files
 
@@ -190,7 +197,7 @@ def _at_release(row: Values, release: str) -> Values:
 
 
 def _rows(configurations: AnyConfigurations | None, files: Sequence[Path] | None) -> list[Values]:
-    """Return configurations in any form; without them, those of the coefficient files."""
+    """Return the given configurations, or without them those of the coefficient files."""
     from pinn.surrogate.coefficient_set import read_coefficient_set
 
     if configurations is not None:

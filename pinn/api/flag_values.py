@@ -1,4 +1,4 @@
-"""Values of flags as users write them: in an engine's spelling, as text, as a metrics page."""
+"""Values of flags as users write them: in an engine's notation, as text, or as a metrics page."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -12,28 +12,28 @@ from pinn.specs.flags import Flag
 from pinn.specs.model_variants import format_of
 from pinn.specs.serving import VLLM
 
-#: Flags with further spellings of values, such as ``32k``.
+#: Names of flags whose values have further notations, such as ``32k``.
 _SPELLED = ("kv_cache_dtype", "max_model_len", "max_num_batched_tokens")
 
 
 def several_values(value: object) -> list[Any]:
-    """Return the values of a list, or of comma-separated text."""
+    """Return the values in a list, or in comma-separated text, as a list."""
     if isinstance(value, str):
         return comma_separated(value)
     return list(value) if isinstance(value, Iterable) else [value]
 
 
 def checked_flag(flag: Flag, value: object, name: str = "") -> Any:
-    """Return a value in its flag's type, within its limits; a list if the flag takes several.
+    """Return a value in its flag's type and limits; a list if the flag accepts several values.
 
     Args:
         flag: Flag of the value.
-        value: Value as given, possibly in an engine's spelling; for the acceptance possibly a
-            metrics page that counts it.
-        name: Name of the flag in errors; its option if empty.
+        value: Value as given, possibly in an engine's notation. For the acceptance of draft tokens
+            also a metrics page that counts accepted tokens.
+        name: Name of the flag in errors; the name of its option if empty.
 
     Raises:
-        PinnError: If the flag cannot have the value.
+        PinnError: If the flag does not allow the value.
     """
     if flag.several:
         one, values = replace(flag, several=False), several_values(value)

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ingested:
-    """Tables of a server, on disk.
+    """Tables of a server's measurements on disk.
 
     Attributes:
         folder: Folder of the tables, for ``pinn.calibrate(observations=...)``.
-        report: Counts of data read, accepted and refused, as the command prints them.
+        report: Printed text with the counts of data read, accepted and refused.
         left_out: Number of benchmark files, runs and lines that could not be read.
     """
 
@@ -35,12 +35,12 @@ class Ingested:
     left_out: int = 0
 
     def names(self) -> list[str]:
-        """Return the names of the tables that have rows."""
+        """Names of the tables that have rows."""
         listed = trace_tables.read_trace_tables(self.folder).manifest["tables"]
         return [name for name, table in listed.items() if table.get("rows")]
 
     def table(self, name: str) -> pd.DataFrame:
-        """Return a table by its name."""
+        """Read a table by its name."""
         found: pd.DataFrame = trace_tables.read_trace_tables(self.folder).table(name).to_pandas()
         return found
 
@@ -56,13 +56,13 @@ def ingest_vllm(
     """Read the traces of an instrumented vLLM, as ``pinn ingest vllm`` does.
 
     Args:
-        traces: File with one OTLP-JSON export a line.
-        out: Folder for the tables.
-        workers: Processes that parse.
+        traces: File with one OTLP-JSON export on each line.
+        out: Folder to write the tables to.
+        workers: Number of processes that parse the file.
         **given: Model, GPU and flags of the server.
 
     Raises:
-        PinnError: If the file cannot be read, or holds nothing of the server.
+        PinnError: If the file cannot be read, or has no data of the server.
     """
     own = {"traces": traces, "out": out, "workers": workers}
     asked, flags = read_request(IngestRequest, given, ServingSpec, **own)
@@ -79,11 +79,11 @@ def ingest_vllm(
 
 @with_arguments(ServingSpec, request=IngestRequest, serves=True)
 def ingest_steps(file: str | Path, out: str | Path, **given: object) -> Ingested:
-    """Read step summaries, or whole steps with their own times, as ``pinn ingest steps`` does.
+    """Read step summaries or measured steps, as ``pinn ingest steps`` does.
 
     Args:
-        file: Step summaries as Parquet, or whole steps: a folder or a CSV file.
-        out: Folder for the tables.
+        file: Step summaries as a Parquet file, or measured steps as a folder or a CSV file.
+        out: Folder to write the tables to.
         **given: Model, GPU and flags of the server.
 
     Raises:
@@ -107,10 +107,10 @@ def ingest_benchmarks(
     """Read result files of serving benchmarks, as ``pinn ingest benchmarks`` does.
 
     Args:
-        files: Files or folders; metrics pages in pairs, the earlier first, or one with a
-            ``duration``.
-        out: Folder for the tables.
-        **given: Model, GPU and flags of the server, and of the load where files leave it out.
+        files: Files or folders. Metrics pages are given in pairs, the earlier page first, or as one
+            page with a ``duration``.
+        out: Folder to write the tables to.
+        **given: Model, GPU and flags of the server, and flags of the load that the files lack.
 
     Raises:
         PinnError: If no file can be used.
@@ -127,7 +127,7 @@ def ingest_benchmarks(
 
 
 def _target(asked: IngestRequest, flags: dict[str, Any]) -> Target | None:
-    """Return the deployment that the flags name; None without a model and a GPU."""
+    """Return the deployment that the flags describe; None without model and GPU."""
     if (asked.model is None) != (asked.gpu is None):
-        raise PinnError("give --model and --gpu together, or neither")
+        raise PinnError("--model and --gpu must be given together: give both, or leave both out")
     return None if asked.model is None else Target.of(asked.model, asked.gpu, flags)

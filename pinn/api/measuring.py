@@ -1,4 +1,4 @@
-"""Programs that measure whole steps of a server, and their results."""
+"""Measurements of whole steps of a server, and programs that make such measurements."""
 
 import subprocess
 import tempfile
@@ -28,13 +28,12 @@ from pinn.specs.serving import ServingSpec
 
 @dataclass(frozen=True)
 class MeasuringProgram:
-    """A measuring program: one file that needs only the engine and its Python.
+    """Measuring program: a single file that needs only the engine and its Python.
 
     Attributes:
-        arguments: Arguments of the engine that the program contains.
-        order: Batches in order, each with its information gain; empty for the program's default
-            order.
-        notes: Notes on the order for the user.
+        arguments: Arguments with which the program starts the engine.
+        order: Batches in order, each with its information gain; empty for the default order.
+        notes: Notes for the user on the order of the batches.
     """
 
     arguments: tuple[str, ...]
@@ -42,10 +41,10 @@ class MeasuringProgram:
     notes: tuple[str, ...]
 
     def text(self, more: Sequence[str] = ()) -> str:
-        """Return the text of the program.
+        """Return the source text of the program.
 
         Args:
-            more: Further arguments that the program contains.
+            more: Further arguments that are stored in the program.
         """
         return measuring_script([*self.arguments, *more], self.order)
 
@@ -57,9 +56,9 @@ class Measured:
     Attributes:
         path: Folder of the table of steps, for ``pinn.calibrate(steps=...)``; or path of the
             program.
-        notes: Notes on the order of the batches for the user.
+        notes: Notes for the user on the order of the batches.
         is_program: Whether only the program was written.
-        exit_status: Exit status of the program; 0 once everything was measured.
+        exit_status: Exit status of the program; 0 if all steps were measured.
     """
 
     path: Path
@@ -68,7 +67,7 @@ class Measured:
     exit_status: int = 0
 
     def __str__(self) -> str:
-        """Return what ``pinn measure`` prints at its end."""
+        """Return the text that ``pinn measure`` prints at its end."""
         last = (
             f"wrote {self.path}: run it with the Python of vLLM on the GPU machine, "
             "then give the folder that it writes (--out) to 'pinn calibrate --steps'"
@@ -88,12 +87,13 @@ def measure(
 
     Args:
         model: Folder with a config.json, or a name that vLLM knows.
-        more: Flags of vLLM that pinn does not know, as words.
-        say: Called with each note before the program starts.
-        **given: All else, flags of the server, too.
+        more: Flags of vLLM that pinn does not know, as words of a command line.
+        say: Function that is called with each note before the program starts.
+        **given: Keyword arguments listed below, and flags of the server.
 
     Raises:
-        PinnError: If it is not measured, is mistyped, does not fit, or Python cannot be run.
+        PinnError: If such a deployment cannot be measured, a flag is mistyped, the model does not
+            fit, or Python cannot be run.
     """
     declared = {"model": model, "more": more, "say": say}
     wanted, flags = read_request(MeasureRequest, given, ServingSpec, **declared)
@@ -118,7 +118,7 @@ def measure(
 
 
 def _run(command: list[str]) -> int:
-    """Run the program to its end; it handles SIGINT and SIGTERM itself."""
+    """Run the program to its end; the program handles SIGINT and SIGTERM itself."""
     try:
         program = subprocess.Popen(command)
     except OSError as error:
@@ -138,10 +138,10 @@ def measuring_program(
         words: Further arguments of vLLM.
 
     Raises:
-        PinnError: If the engine cannot be measured, a flag is mistyped, or the model does not fit,
-            unless forced.
+        PinnError: If the engine cannot be measured, a flag is mistyped, or the model does not fit
+            and ``force`` is not set.
     """
-    # Mistyped flags are reported before looking for a GPU.
+    # Mistyped flags are reported before the search for a GPU.
     if wanted.gpu is not None:
         load_gpu(wanted.gpu)
     find_checkpoint(wanted.checkpoint)
@@ -156,10 +156,10 @@ def measuring_program(
 
 
 def _check(flags: Mapping[str, Any]) -> None:
-    """Refuse deployments that cannot be measured.
+    """Raise an error for deployments that cannot be measured.
 
     Raises:
-        PinnError: If the flags ask for another engine, an older release, data parallelism or
+        PinnError: If the flags request another engine, an older release, data parallelism or
             speculative decoding.
     """
     asked = serving.ServingSpec(**{k: v for k, v in flags.items() if k != "precision"})
@@ -173,22 +173,21 @@ def _check(flags: Mapping[str, Any]) -> None:
     oldest = ".".join(map(str, OLDEST))
     if asked.engine_version and release(asked.engine_version) < OLDEST:
         raise PinnError(
-            f"vLLM {asked.engine_version} cannot be measured, only {oldest} and "
-            "later: leave --engine-version out to measure the installed release"
+            f"vLLM {asked.engine_version} cannot be measured, only {oldest} and later: leave out "
+            f"--engine-version to measure the installed release"
         )
     if asked.data_parallel_size > 1 or asked.speculative_config != speculation.NONE:
         raise PinnError(
             "steps with several data-parallel ranks or with speculative decoding "
-            "cannot be measured: leave --data-parallel-size and "
-            "--speculative-config out"
+            "cannot be measured: leave out --data-parallel-size and --speculative-config"
         )
 
 
 def engine_arguments(flags: Mapping[str, Any]) -> list[str]:
-    """Return flags as vLLM takes them.
+    """Return flags as words of vLLM's command line.
 
     Raises:
-        PinnError: If vLLM cannot convert weights to the format.
+        PinnError: If vLLM cannot convert weights to the requested format.
     """
     precision = flags.get("precision")
     if precision not in (None, *ON_THE_FLY, *quantization_words("flag_methods")):
@@ -203,10 +202,10 @@ def engine_arguments(flags: Mapping[str, Any]) -> list[str]:
 def _design(
     wanted: MeasureRequest, model: str, flags: Mapping[str, Any], notes: list[str]
 ) -> list[tuple[str, float]]:
-    """Return batches in order with their information gains; empty with a note if unknown.
+    """Return batches in order with their information gains; empty, with a note, if unknown.
 
     Raises:
-        PinnError: If the model does not fit, unless forced.
+        PinnError: If the model does not fit and ``force`` is not set.
     """
     asked = [AskedLoad.read(text) for text in wanted.load or ()] or list(USUAL_LOADS)
     names = (str(card["name"]) for card in cards())

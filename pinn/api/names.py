@@ -30,11 +30,11 @@ class KnownModels:
     names: tuple[str, ...]
 
     def mixers(self) -> dict[str, str]:
-        """Return each model's kinds of layers as text."""
+        """Return model -> types of its attention or recurrent layers as text."""
         return {name: model.mixer_names(catalog.load_model(name)) for name in self.names}
 
     def show(self, mixers: bool = False) -> None:
-        """Print the names, one a line; with ``mixers`` the kinds of layers, too."""
+        """Print the names, one per line; with ``mixers`` also the layer types."""
         for name, kinds in (self.mixers() if mixers else dict.fromkeys(self.names, "")).items():
             if kinds:
                 say(f"{name:52}  {kinds}")
@@ -42,11 +42,11 @@ class KnownModels:
                 print(name)
 
     def to_json(self) -> list[str]:
-        """Return the names."""
+        """Return the names as a JSON list."""
         return list(self.names)
 
     def __str__(self) -> str:
-        """Return what ``pinn models`` prints."""
+        """Return the text that ``pinn models`` prints."""
         return printed(self.show)
 
 
@@ -85,20 +85,21 @@ class KnownGpus:
 
     Attributes:
         specs: Datasheets in SI units, in the order of their names.
-        measured: GPU -> its training data; predictions for a GPU without any are extrapolated.
+        measured: GPU -> type of its training data; without training data predictions are
+            extrapolated.
     """
 
     specs: tuple[GpuSpec, ...]
     measured: Mapping[str, str]
 
     def table(self) -> pd.DataFrame:
-        """Return a row per GPU, in SI units."""
+        """Return one row per GPU, in SI units."""
         import pandas as pd
 
         return pd.DataFrame(self.to_json())
 
     def show(self, sources: bool = False) -> None:
-        """Print the datasheets; with ``sources`` also the sources of their figures."""
+        """Print the datasheets; with ``sources`` also the source of each datasheet."""
         print(
             f"{'gpu':25}{'GiB':>5}{'TB/s':>6}{'bf16':>6}{'fp8':>6}{'fp4':>6}{'SMs':>5}"
             f"{'link GB/s':>11}{'PCIe GB/s':>11}  measured"
@@ -110,11 +111,11 @@ class KnownGpus:
         say(_COLUMNS)
 
     def to_json(self) -> list[dict[str, object]]:
-        """Return each datasheet, in SI units, with the training data on the GPU."""
+        """Return each datasheet in SI units, with the type of training data on the GPU."""
         return [asdict(gpu) | {"measured": self.measured.get(gpu.name, "-")} for gpu in self.specs]
 
     def __str__(self) -> str:
-        """Return what ``pinn gpus`` prints."""
+        """Return the text that ``pinn gpus`` prints."""
         return printed(self.show)
 
 

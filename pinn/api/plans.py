@@ -1,4 +1,4 @@
-"""Plans of servers for a load, and a page with sliders of a few servers."""
+"""Plans of servers for a load, and an interactive page on a few servers."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlannedFleet:
-    """A plan with its table and files.
+    """Plan of servers for a load, with its table and files.
 
     Attributes:
-        plan: Plan with its choices, best first; the content of plan.json.
+        plan: Plan with its rows, best first; the content of plan.json.
     """
 
     plan: Plan
 
     def table(self) -> pd.DataFrame:
-        """Return a row per choice, in SI units, with every flag: the content of plan.csv."""
+        """Return one row per choice in SI units, with every flag, as in plan.csv."""
         import pandas as pd
 
         return pd.DataFrame(choice_rows(self.plan))
@@ -47,19 +47,19 @@ class PlannedFleet:
         write_files(self.plan, Path(folder))
 
     def manifest(self) -> str:
-        """Return the first choice as Kubernetes objects, in YAML.
+        """Return the recommended row as Kubernetes objects, in YAML.
 
         Raises:
-            PinnError: If its engine has no command for a replica across machines.
+            PinnError: If the engine has no command for a replica that spans machines.
         """
         return manifest(self.plan)
 
     def print_report(self, folder: Path | None = None) -> None:
-        """Print the plan, and the folder of its files where they were saved."""
+        """Print the plan, and the folder of its files if they were saved."""
         print_plan(self.plan, folder)
 
     def __str__(self) -> str:
-        """Return what ``pinn plan`` prints."""
+        """Return the text that ``pinn plan`` prints."""
         return printed(self.print_report)
 
 
@@ -78,23 +78,25 @@ def plan(
     purchase_years: float | None = None,
     **given: object,
 ) -> PlannedFleet:
-    """Recommend servers for a load, how to start them, and how sure that is, as ``pinn plan`` says.
+    """Recommend servers that meet an SLO under a load, as ``pinn plan`` does.
 
     Args:
-        workload: File of the load, as of :func:`pinn.simulate`; no closed loop. None where flags
-            say it, such as ``input_len=1024, output_len=256``.
-        slo: Limits, which are needed, such as ``"p99 ttft<=2s"`` or
-            ``"ttft<=1s, tpot<=40ms for 95 %"``.
+        workload: Load in any form that :func:`pinn.simulate` accepts, except closed loops. None if
+            flags describe the load, such as ``input_len=1024, output_len=256``.
+        slo: Limits that the servers must meet, such as ``"p99 ttft<=2s"`` or
+            ``"ttft<=1s, tpot<=40ms for 95 %"``; required.
         model: Name, or path of a config.json or its folder.
         gpu: One or several GPUs that may be rented.
-        price: Per GPU and hour, as a mapping, as text such as ``"H100=2.5 H200=3.2"``, or a file of
-            prices. [default: GPUs are counted]
-        purchase_price: Prices of GPUs that are owned, in the same way, which become costs per hour.
-        purchase_years: Years over which these GPUs are written off.
-        **given: All else, the engine's flags, which hold for all candidates, and the load's too.
+        price: Price per GPU and hour, as a mapping, as text such as ``"H100=2.5 H200=3.2"``, or a
+            file of prices. [default: rows are sorted by the number of GPUs]
+        purchase_price: Purchase price of each GPU that you own, as a mapping or text; converted to
+            a cost per hour.
+        purchase_years: Number of years over which purchased GPUs are written off.
+        **given: Keyword arguments listed below, flags of the load, and engine flags, which apply to
+            all candidates.
 
     Raises:
-        PinnError: If nothing fits or holds the limits, with what comes nearest.
+        PinnError: If no candidate fits or meets the limits; the message has the nearest candidate.
     """
     given = {"workers": 1, **given}
     where = {f.name: given.pop(f.name, None) for f in fields(WorkersRequest)}
@@ -114,24 +116,26 @@ def explore(
     gpu: str | Path | Sequence[str | Path] = (),
     **given: object,
 ) -> int:
-    """Write a page with sliders of a few servers, which needs no other file: ``pinn explore``.
+    """Write an interactive HTML page on the performance of a few servers, as ``pinn explore`` does.
 
     Args:
-        out: Page to write.
+        out: HTML file to write.
         model: Name, or path of a config.json or its folder.
-        gpu: Names, or paths of datasheets, to choose from.
-        **given: All else; flags that take one value are for all servers.
+        gpu: Names of GPUs, or paths of datasheets, between which the page's user can choose.
+        **given: Keyword arguments listed below; flags with one value apply to all servers.
 
     Returns:
-        How many servers the page has; those that do not start are named in it.
+        Number of servers on the page. The page also lists servers that do not start.
 
     Raises:
-        PinnError: If something is unknown, no server starts, or the page cannot show one.
+        PinnError: If a name or flag is unknown, no server starts, or a server cannot be shown.
     """
     own = {"out": out, "model": model, "gpu": gpu}
     asked, flags = read_request(ExploreRequest, given, ServingSpec, **own)
     if asked.model is None or not asked.gpu:
-        raise PinnError("--model and --gpu are needed: 'pinn models' and 'pinn gpus' list them")
+        raise PinnError(
+            "--model and --gpu are required: give names that 'pinn models' and 'pinn gpus' list"
+        )
     page = explore_page(asked.model, asked.gpu.split(","), flags, asked.checkpoint)
     page.write(Path(out))
     return len(page.servers)

@@ -1,4 +1,4 @@
-"""Coefficients, step times and intervals of one configuration, or of many as a table."""
+"""Coefficients, step times and intervals of one configuration, or of many configurations."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from pinn.engines.configurations import Configuration
 
-    #: A table, its rows, a grid (lists per key, or as text), or a file of either.
+    #: Configurations as a table, its rows, a grid (lists per key, or text), or a file of these.
     AnyConfigurations = pd.DataFrame | Iterable[Configuration] | Configuration | str | Path
 
 #: Default batches of a prediction.
@@ -60,7 +60,7 @@ POOLED_EXAMPLES = ("1 prefill 512 @ 0", "16 prefill 512 @ 0")
 def predict(
     model: str | Path | None = None, gpu: str | Path | None = None, **given: object
 ) -> Prediction:
-    """Coefficients and step times of a model on a GPU, as ``pinn coefficients`` gives them.
+    """Predict coefficients and step times of a model on a GPU, as ``pinn coefficients`` does.
 
     >>> p = predict("meta-llama/Llama-3.1-8B", "H100", max_num_seqs=256)
     >>> low, high = p.interval("32 decode @ 700")
@@ -73,7 +73,8 @@ def predict(
     Args:
         model: Name, or path of a config.json or its folder.
         gpu: Name, or path of a datasheet's JSON file.
-        **given: All else; of the engine's flags those not given have its defaults.
+        **given: Keyword arguments listed below; engine flags that are not given have the engine's
+            defaults.
 
     Raises:
         PinnError: If model, GPU or a flag is unknown, or they do not fit together.
@@ -105,13 +106,13 @@ def predict(
 def network_prediction(
     checkpoint: Path, deployment: Deployment, configuration: Mapping[str, object] | None = None
 ) -> Prediction:
-    """Return the prediction of a network.
+    """Return a network's prediction of coefficients and intervals for a deployment.
 
     Args:
-        checkpoint: Trained network.
+        checkpoint: Path of the trained network.
         deployment: Deployment to predict.
-        configuration: Configuration of the deployment as the user wrote it; its names stay in the
-            JSON.
+        configuration: Configuration of the deployment as the user wrote it; the JSON output keeps
+            its names.
     """
     network = Surrogate.load(checkpoint)
     found = CoefficientSet(
@@ -122,7 +123,7 @@ def network_prediction(
 
 
 def file_prediction(found: CoefficientSet, deployment: Deployment) -> Prediction:
-    """Return the prediction of a file's coefficients, with its posterior's intervals if any."""
+    """Return the prediction of a coefficient file, with intervals if the file has a posterior."""
     if found.covariance is None:
         return _prediction(found, deployment, lambda _: file_evidence(found))
     from pinn.calibration.posterior import posterior_evidence
@@ -138,7 +139,7 @@ def _prediction(
 
 
 def _with_names(found: CoefficientSet, configuration: Mapping[str, object]) -> CoefficientSet:
-    """Return the coefficient set with the model, GPU and format named as the user named them."""
+    """Return the coefficient set with model, GPU and format as the user named them."""
     names = {k: configuration[k] for k in NAMED if k in configuration}
     return replace(found, deployment=found.deployment | {"named": names})
 
@@ -147,7 +148,7 @@ def _with_names(found: CoefficientSet, configuration: Mapping[str, object]) -> C
 def predict_many(
     configurations: AnyConfigurations, batch: str | Sequence[str] = (), **given: object
 ) -> pd.DataFrame:
-    """Coefficients of many configurations, a row each, as ``pinn coefficients --out`` writes them.
+    """Predict coefficients of many configurations, as ``pinn coefficients --out`` does.
 
     >>> import pandas as pd
     >>> wanted = pd.DataFrame({"gpu": ["H100", "H200"], "tensor_parallel_size": [1, 2]})
@@ -159,18 +160,19 @@ def predict_many(
 
     Args:
         configurations: A DataFrame or an iterable of mappings with model, gpu and the engine's
-            flags as keys; a mapping of lists, whose every combination is meant; the same as text
-            (``"gpu=H100,H200 tensor_parallel_size=1,2"``); or a CSV, YAML or JSON file.
-        batch: One or several to be timed, each in columns of its own, in microseconds.
-        **given: All else; model, GPU and the engine's flags are of the rows that have none.
+            flags as keys; a mapping of lists, whose combinations are all predicted; such a mapping
+            as text (``"gpu=H100,H200 tensor_parallel_size=1,2"``); or a CSV, YAML or JSON file.
+        batch: One or several batches to time; each has its own columns, in microseconds.
+        **given: Keyword arguments listed below; model, GPU and engine flags apply to rows that do
+            not set them.
 
     Returns:
-        The keys that any row has, ``beta.NAME [unit]`` and ``alpha.NAME [unit]`` in SI units,
-        times and floors of the batches, and the nearest measured deployment;
+        Table with the keys of all rows, ``beta.NAME [unit]`` and ``alpha.NAME [unit]`` in SI
+        units, times and roofline lower bounds of the batches, and the nearest measured deployment.
         ``attrs["left_out"]`` has a reason for each row that ``skip_invalid`` skipped.
 
     Raises:
-        PinnError: If a row names something unknown, or does not fit together.
+        PinnError: If a row has an unknown name or flag, or is contradictory.
     """
     table, reasons = arrow_table(configurations, batch, given)
     found: pd.DataFrame = table.to_pandas()
@@ -181,7 +183,7 @@ def predict_many(
 def arrow_table(
     configurations: AnyConfigurations, batch: str | Sequence[str], given: Mapping[str, object]
 ) -> tuple[pa.Table, list[str]]:
-    """Return the table of :func:`predict_many` for its arguments, and a reason per skipped row."""
+    """Return the table of :func:`predict_many`, and a reason for each skipped row."""
     from pinn.export.coefficient_table import many_table
 
     own = {"configurations": configurations, "batch": batch}
@@ -196,7 +198,7 @@ def _texts(batch: object) -> list[str]:
     """Return one or several batches as a list.
 
     Raises:
-        PinnError: If a batch is no text.
+        PinnError: If a batch is not a text.
     """
     listed = [batch] if isinstance(batch, str) else batch
     if not isinstance(listed, Sequence) or not all(isinstance(each, str) for each in listed):
@@ -206,7 +208,7 @@ def _texts(batch: object) -> list[str]:
 
 
 def configuration_rows(configurations: AnyConfigurations) -> list[Values]:
-    """Return configurations as a list, from any of the forms that :func:`predict_many` takes."""
+    """Return configurations as a list, from any of the forms that :func:`predict_many` accepts."""
     import pandas as pd
 
     if isinstance(configurations, str | Path):

@@ -1,7 +1,7 @@
-"""Arguments of the functions and commands of the same names, each declared once.
+"""Arguments of functions and commands with equal names, each declared once.
 
-A field is an argument of the function and an option of the command. The docstring's Attributes
-describe it to both; :data:`SHARED` describes arguments of several requests.
+A field is an argument of the function and an option of the command. The section Attributes of the
+docstring is the help of both. :data:`SHARED` has the help of arguments of several requests.
 """
 
 import inspect
@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar, get_type_hints
 
 from pinn.specs.flags import Flag, FlagValue
 
-#: Arguments that mean the same in every request, unless its docstring says otherwise.
+#: Help of arguments with one meaning in all requests, unless the request's docstring differs.
 SHARED = {
     "model": "Model: a name of 'pinn models' or Hugging Face, or the path of a config.json or its "
     "folder.",
@@ -28,35 +28,35 @@ SHARED = {
     "checkpoint": "File of the trained network. [default: the environment variable "
     "PINN_CHECKPOINT, else checkpoints/pinn.safetensors]",
 }
-#: Other names of arguments, for functions and options alike.
+#: Other name -> current name of an argument, for functions and options.
 OTHER_NAMES = {"request_rate": "rate"}
-#: A name and its text in the Options or Attributes of a docstring.
+#: Pattern of a name and its help in the Options or Attributes of a docstring.
 _EXPLAINED = re.compile(r"^    (\w+): (.+(?:\n {5,}.+)*)", re.MULTILINE)
 
 
 def explained(what: object, section: str) -> tuple[str, dict[str, str]]:
-    """Return a docstring without its last section, and the text of each name in that section."""
+    """Return a docstring without its last section, and name -> text of that section."""
     text, _, listed = inspect.cleandoc(what.__doc__ or "").partition(f"{section}:\n")
     helps = {name: " ".join(said.split()) for name, said in _EXPLAINED.findall(listed)}
     return text.rstrip(), SHARED | helps
 
 
 def parameters_of(request: type, *, limits: bool = False) -> list[inspect.Parameter]:
-    """Return a keyword parameter for each field of a request, with its limits or without."""
+    """Return a keyword parameter for each field of a request; ``limits`` keeps limits of values."""
     hints = get_type_hints(request, include_extras=limits)
     parameters = inspect.signature(request).parameters.values()
     return [parameter.replace(annotation=hints[parameter.name]) for parameter in parameters]
 
 
 def named(model: str | None, gpu: str | None) -> dict[str, FlagValue]:
-    """Return model and GPU as keys of a configuration, where they are given."""
+    """Return the given ones of model and GPU as keys of a configuration."""
     pairs: dict[str, FlagValue] = {"model": model, "gpu": gpu}
     return {name: value for name, value in pairs.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionRequest:
-    """A configuration and the source of its step times, beside flags of the engine.
+    """Configuration and source of its step times; engine flags are separate arguments.
 
     Attributes:
         batch: Batch to time, such as '32 decode @ 700' (32 decode requests with 700 tokens of
@@ -81,7 +81,7 @@ class PredictionRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class ManyRequest:
-    """Defaults for configurations that lack a value; the engine's flags go beside it.
+    """Defaults for values that configurations lack; engine flags are separate arguments.
 
     Attributes:
         skip_invalid: Skip and count configurations whose settings contradict each other.
@@ -95,7 +95,7 @@ class ManyRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class ExploreRequest:
-    """Servers of a page, beside flags of the engine.
+    """Servers of an interactive page; engine flags are separate arguments.
 
     Attributes:
         gpu: GPUs: names of 'pinn gpus' or paths of datasheets, separated by commas.
@@ -113,7 +113,7 @@ class ExploreRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkersRequest:
-    """Who simulates.
+    """Processes or machines that run simulations.
 
     Attributes:
         backend: Where simulations run: processes (of this machine) or ray.
@@ -130,13 +130,13 @@ class WorkersRequest:
 
     @property
     def count(self) -> int:
-        """Return the number of tasks at a time."""
+        """Number of simulations at a time."""
         return self.workers or os.cpu_count() or 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServeRequest:
-    """Address of the HTTP service, and its limits.
+    """Address and limits of the HTTP service.
 
     Attributes:
         host: Address to listen on. The default accepts connections from this machine only.
@@ -160,7 +160,7 @@ class ServeRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class ServersRequest:
-    """Servers other than those of the flags: two pools, or a fleet.
+    """Servers of a simulation that flags alone cannot describe: two pools, or a fleet.
 
     Attributes:
         prefill: Prefill workers, such as '2x tp=4' for two workers with -tp 4 each. Further flags,
@@ -182,7 +182,7 @@ class ServersRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class BreakdownRequest:
-    """Steps of a configuration to break down, and the networks for it.
+    """Configuration whose steps are broken down by part, and the sources of their times.
 
     Attributes:
         batch: Batch of the step, such as '64 decode @ 2000' (64 decode requests with 2000 tokens
@@ -203,15 +203,15 @@ class BreakdownRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class SimulationRequest:
-    """A workload and the source of step times, beside flags of server and load.
+    """Workload and source of step times; flags of server and load are separate arguments.
 
     Attributes:
         workload: File of the load: a CSV trace (also Azure's and BurstGPT's), a TraceV2 header,
             JSON of Mooncake or ShareGPT, YAML of inference-perf or BLIS, or a plain YAML with
             prompt_tokens, output_tokens and stages or concurrency. Or describe the load with
-            --input-len, --output-len and the options beside them.
-        rate: Mean request rate over the whole load, in requests/s; several, such as 1,2,4,8, give
-            a table. [default: the file's]
+            --input-len, --output-len and the options next to them.
+        rate: Mean request rate over the whole load, in requests/s; several rates, such as 1,2,4,8,
+            give a table. [default: the file's]
         seed: Seed of random arrival times and lengths. [default: the file's, else 0]
         slo: SLO to check: limits on each request, such as 'ttft<=1s, tpot<=50ms' or
             'ttft:1000 tpot:50' (ms), or on all requests, such as 'p99 ttft<=2s'. Reports the
@@ -264,9 +264,9 @@ class CalibrationRequest:
         force: Fit even if the measurements do not match the flags.
         accept: Write the calibration even if the held-out error of a metric is still large.
         budget: Number of trace intervals that are drawn for the fit; 0 for all.
-        intervals: Kind of trace intervals for the fit: windows (means of 5 to 15 steps), singles
+        intervals: Type of trace intervals for the fit: windows (means of 5 to 15 steps), singles
             (one step) or both.
-        seed: Seed of the draw of trace intervals.
+        seed: Seed of the random choice of trace intervals.
     """
 
     observations: Path | None = None
@@ -288,13 +288,13 @@ class CalibrationRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureRequest:
-    """Settings of measuring: batches, duration, engine.
+    """Settings of a measurement: batches, duration, engine.
 
     Attributes:
         model: Folder with a config.json, or a name that vLLM knows.
         out: Folder to write the measured steps to.
         minutes: Duration of the measurement in minutes, after the engine has started.
-        load: Closed-loop load to narrow the prediction intervals of, as
+        load: Closed-loop load whose prediction intervals the measurement narrows, as
             CLIENTSxPROMPT_TOKENSxOUTPUT_TOKENS, such as 32x4000x300. Repeatable. [default: 1, 16,
             64 and 256 clients with 1000 prompt and 200 output tokens]
         script: Write the measuring program to this file, for another machine, and measure nothing.
@@ -320,7 +320,7 @@ class MeasureRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class TableRequest:
-    """Settings of a table of configurations.
+    """Settings of a coefficient table for many configurations.
 
     Attributes:
         coefficients: Coefficient file of 'pinn calibrate' or 'pinn coefficients --json', used
@@ -337,19 +337,19 @@ class TableRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class BlisRequest:
-    """Settings of folders made for configurations.
+    """Settings of an export to BLIS.
 
     Attributes:
         target: 'folder' for BLIS up to 2026-08-22, whose formula has eleven terms; 'kernel' for
             BLIS with a latency kernel, as coefficient sets of a registry with scenarios.
-        workloads: File of a load, as of 'pinn simulate --workload'. It gets its own vector of BLIS
-            coefficients, beside those of steady loads up to saturation. With --target folder.
-            Repeatable.
+        workloads: File of a load, as of 'pinn simulate --workload'. A separate set of BLIS
+            coefficients is fitted to this load, in addition to those for steady loads up to
+            saturation. With --target folder. Repeatable.
         coefficients: Coefficient file of 'pinn calibrate' or 'pinn coefficients --json', used
             instead of the network for its own configuration. Repeatable.
         skip_invalid: Skip and count configurations whose settings contradict each other.
         worst_error: Refuse a configuration if the relative error of BLIS's step time exceeds this
-            in any step; 0.25 is 25 %.
+            value in any step; 0.25 is 25 %.
             [default: 0.25; kernel: 0.2 with a median of 0.04, mixtures of experts 0.3 and 0.06]
     """
 
@@ -363,14 +363,14 @@ class BlisRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class LlmDRequest:
-    """Settings of the seeds of configurations.
+    """Settings of starting data for llm-d.
 
     Attributes:
         coefficients: Coefficient file of 'pinn calibrate' or 'pinn coefficients --json', used
             instead of the network for its own configuration. Repeatable.
         skip_invalid: Skip and count configurations whose settings contradict each other.
         entries: Number of training entries for each configuration, half of TTFT and half of TPOT.
-        seed: Seed of the random draws.
+        seed: Seed of random numbers.
     """
 
     checkpoint: Path | None = None
@@ -382,7 +382,7 @@ class LlmDRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class OnnxRequest:
-    """Settings of files written beside the graphs.
+    """Settings of the example file that is written with the ONNX graphs.
 
     Attributes:
         inputs: Also write example inputs and outputs of both graphs to this JSON file.

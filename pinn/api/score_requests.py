@@ -1,4 +1,4 @@
-"""Arguments of the functions and commands that list, read, score and compare.
+"""Arguments of the functions and commands that list, ingest, score and compare.
 
 As in :mod:`pinn.api.requests`, a field is an argument of the function and an option of the command.
 """
@@ -38,12 +38,12 @@ class IngestRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class CompareRequest:
-    """Two sides of a comparison.
+    """Two sides of a comparison, and the compared method.
 
     Attributes:
         a: Checkpoint, coefficient file or evaluation.
         b: Checkpoint, coefficient file or evaluation to compare with A.
-        method: Prediction method whose errors are compared, where a table has several.
+        method: Prediction method whose errors are compared, if a table has several methods.
     """
 
     a: Path
@@ -56,9 +56,9 @@ class ResultsRequest:
     """Selection of errors or measurements to show.
 
     Attributes:
-        path: results.csv of an evaluation. [default: that of the checkpoint]
+        path: results.csv of an evaluation. [default: the file of the checkpoint]
         metric: Latency whose errors are shown: tpot or ttft.
-        measured: Show what was measured, by engine and release, instead of errors.
+        measured: Show counts of measurements by engine and release, instead of errors.
     """
 
     path: Path | None = None
@@ -71,7 +71,7 @@ class SuiteRequest:
     """Settings of a run of the evaluation suite.
 
     Attributes:
-        fast: Fit nothing. Score the fits that are on disk and published predictions.
+        fast: Fit nothing; score the fits that are on disk, and published predictions.
         overrides: Setting of conf/experiment/suite.yaml to change, such as workers.backend=ray or
             'evaluation.splits=[leave-one-gpu-out]'. Repeatable.
     """
@@ -82,10 +82,10 @@ class SuiteRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class DecisionsRequest:
-    """Whose decisions are priced.
+    """Predictions whose choices of deployments are scored.
 
     Attributes:
-        path: predictions.csv of an evaluation. [default: that of the checkpoint]
+        path: predictions.csv of an evaluation. [default: the file of the checkpoint]
     """
 
     path: Path | None = None
@@ -93,10 +93,11 @@ class DecisionsRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class ServingRunsRequest:
-    """Measured serving runs.
+    """Measured serving runs, and settings of their simulation.
 
     Attributes:
-        path: CSV file of serving runs, or a result folder of inference-perf, or a folder of those.
+        path: CSV file of serving runs, or a result folder of inference-perf, or a folder of such
+            folders.
         model_configs: Folder with MODEL/config.json for models that 'pinn models' does not list.
         gpu: GPU of inference-perf's runs, because its files do not name it.
         seed: Seed of random arrival times and lengths.
@@ -111,14 +112,14 @@ class ServingRunsRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class EnginesRequest:
-    """The network whose held-out fits are scored."""
+    """Network whose held-out predictions are scored."""
 
     checkpoint: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileScoresRequest:
-    """A coefficient file, and measurements of its server.
+    """Coefficient file, and measurements of its server.
 
     Attributes:
         file: Coefficient file of 'pinn calibrate' or 'pinn coefficients --json'.
@@ -131,11 +132,11 @@ class FileScoresRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class PanelRequest:
-    """A checkpoint, and evaluation data to score it on.
+    """Checkpoint, and evaluation data on which it is scored.
 
     Attributes:
         against: Scorecard to compare with: a CSV file that --out wrote for another checkpoint.
-        alone: With --against, the group of evaluation data that a new mechanism is for.
+        alone: With --against, the group of evaluation data that a new mechanism should improve.
         held_out_runs: CSV file of serving runs that are in no training data. Repeatable.
         steps: CSV file of measured engine steps.
         public: Folder of public measurements. Repeatable.
@@ -156,7 +157,7 @@ class PanelRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class DraftsRequest:
-    """Assumptions about deployments that hide multi-token prediction.
+    """Assumptions on deployments with unrecorded multi-token prediction.
 
     Attributes:
         draft_tokens: Assumed number of drafted tokens per step.
@@ -168,10 +169,10 @@ class DraftsRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelErrorsRequest:
-    """A table of errors of kernels.
+    """Table of errors of kernel surrogates.
 
     Attributes:
-        path: CSV file of 'pinn kernels score'. [default: that of the checkpoint]
+        path: CSV file of 'pinn kernels score'. [default: the file of the checkpoint]
     """
 
     path: Path | None = None

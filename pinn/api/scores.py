@@ -1,4 +1,4 @@
-"""Errors of predictions: tables that were scored, and two sides compared."""
+"""Errors of predictions: tables of scores, and comparisons of two sides."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ScoreTable:
-    """Errors of predictions.
+    """Table of errors of predictions.
 
     Attributes:
-        table: A row for each thing that was predicted; what the command's ``--out`` writes.
-        text: What the command prints.
-        more: Other tables of the command's JSON document, by name.
+        table: One row per prediction, as written by the command's option ``--out``.
+        text: Text that the command prints.
+        more: Further tables of the command's JSON document, by name.
         decimals: Format of the numbers that :meth:`save` writes; None for all digits.
     """
 
@@ -38,15 +38,15 @@ class ScoreTable:
     decimals: str | None = None
 
     def save(self, path: str | Path) -> None:
-        """Write the table as CSV."""
+        """Write the table to a CSV file."""
         write_frame(self.table, Path(path), float_format=self.decimals)
 
     def to_json(self) -> dict[str, Json]:
-        """Return the rows of the table, and the other tables."""
+        """Return the rows of the table, and all further tables, for JSON."""
         return {"scores": [*records(self.table)], **self.more}
 
     def __str__(self) -> str:
-        """Return what the command prints."""
+        """Return the text that the command prints."""
         return self.text
 
 
@@ -56,11 +56,12 @@ def compare(a: str | Path, b: str | Path, **given: object) -> Comparison:
 
     Args:
         a: Checkpoint, coefficient file or evaluation.
-        b: What to compare it with.
-        **given: All else.
+        b: Checkpoint, coefficient file or evaluation to compare with ``a``.
+        **given: Keyword arguments listed below.
 
     Raises:
-        PinnError: If a side is none of them or lacks the method, or the two have nothing in common.
+        PinnError: If a side has another format or lacks the method, or if the sides have nothing
+            in common.
     """
     from pinn.evaluation import sides
 
@@ -70,22 +71,22 @@ def compare(a: str | Path, b: str | Path, **given: object) -> Comparison:
 
 @dataclass(frozen=True)
 class Results:
-    """Errors on held-out models and GPUs, or counts of what was measured.
+    """Errors on held-out models and GPUs, or counts of measurements.
 
     Attributes:
-        table: A row per split, held-out part, method and metric; or per engine and release.
-        measured: Whether it has counts of measurements, and no errors.
+        table: One row per split, held-out part, method and metric; or per engine and release.
+        measured: Whether the table has counts of measurements instead of errors.
     """
 
     table: pd.DataFrame
     measured: bool = False
 
     def show(self, markdown: bool = False, models_only: bool = False) -> None:
-        """Print one screen; with ``markdown`` every method and part.
+        """Print one screen; with ``markdown`` print every method and every part of the data.
 
         Args:
-            markdown: Whether tables are Markdown.
-            models_only: Whether Markdown leaves out named parts of the rows.
+            markdown: Whether to print Markdown tables.
+            models_only: Whether to print only rows of whole models in Markdown.
         """
         from pinn.evaluation import tables
 
@@ -109,11 +110,11 @@ class Results:
             say(f"More: {more}.")
 
     def to_json(self) -> list[dict[str, Json]]:
-        """Return the rows of the table."""
+        """Return the rows of the table for JSON."""
         return records(self.table)
 
     def __str__(self) -> str:
-        """Return what ``pinn results`` prints."""
+        """Return the text that ``pinn results`` prints."""
         return printed(self.show)
 
 
@@ -126,12 +127,12 @@ def results(path: str | Path | None = None, **given: object) -> Results:
     {'ttft'}
 
     Args:
-        path: results.csv of an experiment; beside a checkpoint it has to be of that checkpoint's
-            own folds. [default: that of the checkpoint]
-        **given: All else.
+        path: results.csv of an evaluation. In the folder of a checkpoint, the file must belong to
+            that checkpoint's own folds. [default: the file of the checkpoint]
+        **given: Keyword arguments listed below.
 
     Raises:
-        PinnError: If there is no such table, or it has no such metric.
+        PinnError: If the table does not exist, or lacks the metric.
     """
     from pinn.evaluation import metrics
 
@@ -146,7 +147,7 @@ def results(path: str | Path | None = None, **given: object) -> Results:
     chosen = table[table["metric"] == asked.metric]
     if chosen.empty:
         known = ", ".join(sorted(table["metric"].unique()))
-        raise PinnError(f"no results for --metric {asked.metric}: known ones are {known}")
+        raise PinnError(f"no results for --metric {asked.metric}: give one of {known}")
     return Results(chosen)
 
 
@@ -159,7 +160,7 @@ def _measured_grid(found: pd.DataFrame) -> Grid:
 
 
 def _measured_screen(found: pd.DataFrame) -> Grid:
-    """Return the measurements for a terminal: a line for each model and GPU of a release."""
+    """Return a table for a terminal: one line for each release, model and GPU that was measured."""
     grid = _measured_grid(found.rename(columns={"configurations": "setups"}))
     rows = [Row([cell.replace(" ", "\n") for cell in row.cells]) for row in grid.rows]
     columns = [replace(column, folds=False) for column in grid.columns]
@@ -168,9 +169,9 @@ def _measured_screen(found: pd.DataFrame) -> Grid:
 
 @with_arguments()
 def kernels_score() -> ScoreTable:
-    """Fit kernel surrogates without some kernels and predict those, as ``pinn kernels score`` does.
+    """Score kernel surrogates on held-out kernels, as ``pinn kernels score`` does.
 
-    It takes 10 to 15 minutes on a core.
+    The fits need 10 to 15 minutes on one core.
     """
     import torch
 
@@ -187,11 +188,11 @@ def kernels_errors(path: str | Path | None = None, **given: object) -> ScoreTabl
     """Read the errors of each operator on held-out kernels, as ``pinn kernels errors`` does.
 
     Args:
-        path: Table of ``pinn kernels score``. [default: that of the checkpoint]
-        **given: Nothing else.
+        path: CSV file of ``pinn kernels score``. [default: the file of the checkpoint]
+        **given: No further arguments.
 
     Raises:
-        PinnError: If there is no such table.
+        PinnError: If the file does not exist or is no such table.
     """
     from pinn.kernels.heldout import TABLE_COLUMNS, operator_grid
 
@@ -210,7 +211,7 @@ def kernels_errors(path: str | Path | None = None, **given: object) -> ScoreTabl
 def kernels_mixers() -> ScoreTable:
     """Score roofline fits of linear and sparse attention, as ``pinn kernels mixers`` does.
 
-    It takes a minute.
+    The fits need a minute.
     """
     from pinn.kernels.heldout import error_grid, mixer_errors
 

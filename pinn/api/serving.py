@@ -1,4 +1,4 @@
-"""The HTTP service."""
+"""HTTP service as a Python function."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from pinn.common.files import CHECKPOINT_VARIABLE, find_checkpoint
 from pinn.common.progress import status
 from pinn.errors import PinnError, warn_user
 
-#: Packages of the service, as errors name them.
+#: Packages that the service needs, as errors name them.
 _PACKAGES = "fastapi uvicorn prometheus-client"
 
 
 @with_arguments(request=ServeRequest)
 def serve(host: str = "127.0.0.1", port: int = 8000, **given: object) -> int:
-    """Answer requests over HTTP until SIGINT or SIGTERM comes, as ``pinn serve`` does.
+    """Answer requests over HTTP until SIGINT or SIGTERM, as ``pinn serve`` does.
 
     Args:
-        host: Address to listen on. Only programs of this machine reach the default.
+        host: Address to listen on. The default accepts connections from this machine only.
         port: Port to listen on; 0 for a free one.
-        **given: All else.
+        **given: Keyword arguments listed below.
 
     Returns:
-        Number of requests that were answered.
+        Number of answered requests.
 
     Raises:
         PinnError: If the packages of the service are missing, or the address cannot be used.

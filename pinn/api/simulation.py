@@ -54,7 +54,8 @@ from pinn.units import GIGA
 if TYPE_CHECKING:
     import pandas as pd
 
-    #: A file, the content of a plain specification, or requests; None for a load from flags.
+    #: Workload as a file, the content of a plain YAML file, or requests; None for a load from
+    #: flags.
     AnyWorkload = (
         str | Path | Mapping[str, Json] | Sequence[Mapping[str, Json]] | pd.DataFrame | None
     )
@@ -83,16 +84,17 @@ def simulate(
     True
 
     Args:
-        workload: File, as of ``pinn simulate --workload``; or the content of a plain one as a
-            mapping; or a DataFrame, or a list of mappings, with ``arrival_s``, ``prompt_tokens``
-            and ``output_tokens``. None where flags say it, such as ``input_len=1024,
-            output_len=256, concurrency=64``.
+        workload: File that ``pinn simulate --workload`` accepts; or the content of a plain YAML
+            file as a mapping; or a DataFrame, or a list of mappings, with ``arrival_s``,
+            ``prompt_tokens`` and ``output_tokens``. None if flags describe the load, such as
+            ``input_len=1024, output_len=256, concurrency=64``.
         model: Name, or path of a config.json or its folder.
         gpu: Name, or path of a datasheet's JSON file.
-        **given: All else, the engine's and the load's flags too.
+        **given: Keyword arguments listed below, flags of the engine and of the load.
 
     Raises:
-        PinnError: If something is unknown, does not fit together, or cannot be served.
+        PinnError: If a name or flag is unknown, flags contradict each other, or the load cannot be
+            served.
     """
     with workload_file(workload) as path:
         own = {"workload": path, "model": model, "gpu": gpu}
@@ -117,14 +119,15 @@ def sweep(
 
     Args:
         rate: Mean requests per second of each run.
-        workload: Workload, as :func:`simulate` takes it.
+        workload: Workload in any form that :func:`simulate` accepts.
         model: Name, or path of a config.json or its folder.
         gpu: Name, or path of a datasheet's JSON file.
-        **given: All else, the engine's and the load's flags too, and those of
-            :func:`simulate_pools`.
+        **given: Keyword arguments listed below, flags of the engine and of the load, and arguments
+            of :func:`simulate_pools`.
 
     Raises:
-        PinnError: If something is unknown, does not fit together, or cannot be served.
+        PinnError: If a name or flag is unknown, flags contradict each other, or the load cannot be
+            served.
     """
     named, apart = _servers_request(given)
     with workload_file(workload) as path:
@@ -134,7 +137,7 @@ def sweep(
 
 
 def _servers_request(given: dict[str, object]) -> tuple[dict[str, object], ServersRequest]:
-    """Remove the arguments of pools and fleets from ``given``, and return these."""
+    """Return ``given`` without the arguments of pools and fleets, and a request with these."""
     named = {f.name: given.pop(f.name, None) for f in fields(ServersRequest)}
     return named, read_request(ServersRequest, named)[0]
 
@@ -142,18 +145,18 @@ def _servers_request(given: dict[str, object]) -> tuple[dict[str, object], Serve
 def swept_rates(
     asked: SimulationRequest, servers: ServersRequest, flags: Mapping[str, FlagValue]
 ) -> RateSweep:
-    """Serve a load at each of the requested rates.
+    """Simulate a load at each of the requested rates.
 
     Raises:
         PinnError: If there is no rate, or a sensitivity is requested.
     """
     if asked.sensitivity is not None:
         raise PinnError(
-            "--sensitivity is for a single rate: give one --rate, or leave --sensitivity out"
+            "--sensitivity applies to a single rate: give one --rate, or leave out --sensitivity"
         )
     rates = read_rates(asked.rate)
     if not rates:
-        raise PinnError("the rates of a sweep are missing: give some, such as 1,2,4,8")
+        raise PinnError("the rates of a sweep are missing: give rates, such as 1,2,4,8")
     return swept(rates, lambda one: served(asked, servers, flags, one))
 
 
@@ -163,7 +166,7 @@ def served(
     flags: Mapping[str, FlagValue],
     rate_per_s: float | None = None,
 ) -> Simulation | PoolsSimulation | FleetSimulation:
-    """Serve a load at one rate, on one server, two pools or a fleet."""
+    """Simulate a load at one rate, on one server, two pools or a fleet."""
     if servers == ServersRequest():
         return simulated(asked, flags, rate_per_s)
     if servers.fleet is not None and servers == ServersRequest(fleet=servers.fleet):
@@ -172,17 +175,18 @@ def served(
 
 
 def _one_rate(asked: SimulationRequest, remedy: str) -> list[float]:
-    """Return the requested rate as a list; empty without a rate."""
+    """Return the requested rate as a list; an empty list without a rate."""
     rates = read_rates(asked.rate)
     if len(rates) > 1:
         raise PinnError(
-            f"rate must be a single one, got {asked.rate} ({len(rates)} rates): give one, {remedy}"
+            f"rate must be a single rate, got {asked.rate} ({len(rates)} rates): give one rate, "
+            f"{remedy}"
         )
     return rates
 
 
 def read_rates(text: str | None) -> list[float]:
-    """Return the rates in a text; an empty list for None.
+    """Parse comma-separated rates in requests/s; return an empty list for None.
 
     Raises:
         PinnError: If a rate is no number.
@@ -195,14 +199,14 @@ def read_rates(text: str | None) -> list[float]:
         found = []
     if not found:
         fault = f"--rate must be requests/s such as 8, or 1,2,4,8, got {text!r:.60}"
-        raise PinnError(f"{fault}: give some, or leave it out")
+        raise PinnError(f"{fault}: give rates, or leave out --rate")
     return found
 
 
 def simulated(
     asked: SimulationRequest, flags: Mapping[str, FlagValue], rate_per_s: float | None = None
 ) -> Simulation:
-    """Serve a load at one rate, or at its own rate for None."""
+    """Simulate one server under a load at ``rate_per_s``, or at the load's own rate for None."""
     load, flags = asked_load(asked.workload, flags, asked.seed, model=asked.model)
     job = simulation_job(asked, load, flags, rate_per_s)
     reported = _reported(asked, job.workload)
@@ -233,7 +237,7 @@ def simulation_job(
     flags: Mapping[str, FlagValue],
     rate_per_s: float | None = None,
 ) -> Job:
-    """Return the job to simulate; flags override the request."""
+    """Return the simulation of a load on a server; flags override the request."""
     of_engine, others = flags_apart(EngineSpec, flags)
     file, known, link = asked.coefficients, {}, {}
     if file is not None:
@@ -260,7 +264,7 @@ def simulation_job(
 
 
 def _about(job: Job, load: Load, asked: SimulationRequest, rate_per_s: float | None) -> JsonObject:
-    """Return a description of the simulation with which its metrics can be reproduced."""
+    """Return a description of the simulation from which its metrics can be reproduced."""
     facts = deployment_facts(job.deployment)
     facts["serving"] |= asdict(job.engine or EngineSpec())
     serving = job.deployment.serving
@@ -279,7 +283,7 @@ def _about(job: Job, load: Load, asked: SimulationRequest, rate_per_s: float | N
 
 
 def network_intervals(run: Run, job: Job, checkpoint: Path) -> Intervals:
-    """Return intervals of a run's metrics from held-out errors, or the reason for none."""
+    """Return intervals of a run's metrics from held-out errors, or the reason for having none."""
     if not run.requests.finished.any():
         return Intervals(missing="no request was served")
     try:
@@ -296,7 +300,7 @@ def network_intervals(run: Run, job: Job, checkpoint: Path) -> Intervals:
 
 
 def posterior_intervals(run: Run, job: Job, found: CoefficientSet) -> Intervals | None:
-    """Return intervals of a run's metrics by a file's posterior; None without one."""
+    """Return intervals of a run's metrics from a file's posterior; None without a posterior."""
     if found.covariance is None or not run.requests.finished.any():
         return None
     prompt = "1 prefill 2048 @ 0"
@@ -307,12 +311,13 @@ def posterior_intervals(run: Run, job: Job, found: CoefficientSet) -> Intervals 
     return simulated_intervals(job, run, (step, ttft), LEVEL, {"sentence": sentence})
 
 
-#: Options that apply only to a single engine -> alternative.
+#: Option that applies only to a single engine -> alternative for pools.
 _OF_ONE_ENGINE = {
     "replicas": "write the number of servers in each pool, such as --prefill '2x tp=4'",
     "kv_transfer_bytes_per_s": "give --kv-link-gb-per-s",
-    "sensitivity": "the coefficients of both kinds of workers would change: leave it out",
-    "memory_log": "it is for a single server: leave it out",
+    "sensitivity": "the coefficients of both types of workers would change: leave out "
+    "--sensitivity",
+    "memory_log": "the log applies to a single server: leave out --memory-log",
 }
 
 
@@ -326,13 +331,13 @@ def simulate_pools(
     """Serve a workload on a prefill and a decode pool, as ``pinn simulate --prefill`` does.
 
     Args:
-        workload: Workload, as :func:`simulate` takes it.
+        workload: Workload in any form that :func:`simulate` accepts.
         model: Name, or path of a config.json or its folder.
-        gpu: Name, or path of a datasheet's JSON file, of pools that name none.
-        **given: All else; the engine's flags are of both pools.
+        gpu: Name, or path of a datasheet's JSON file, for pools that name no GPU.
+        **given: Keyword arguments listed below; engine flags apply to both pools.
 
     Raises:
-        PinnError: If an option is of one engine alone, or the pools do not fit together.
+        PinnError: If an option applies only to a single engine, or the pools cannot serve together.
     """
     named, apart = _servers_request(given)
     with workload_file(workload) as path:
@@ -348,18 +353,21 @@ def simulated_pools(
     flags: Mapping[str, FlagValue],
     rate_per_s: float | None = None,
 ) -> PoolsSimulation:
-    """Serve a load on a prefill and a decode pool, at the load's own rate if none is given."""
+    """Simulate a load on a prefill and a decode pool, at the load's own rate if none is given."""
     load, flags = asked_load(asked.workload, flags, asked.seed, model=asked.model)
     for name, remedy in _OF_ONE_ENGINE.items():
         if flags.get(name) is not None or getattr(asked, name, None) is not None:
             raise PinnError(f"--{name.replace('_', '-')} with --prefill and --decode: {remedy}")
     if apart.fleet is not None:
-        raise PinnError("--fleet with --prefill and --decode: leave one of them out")
+        raise PinnError(
+            "--fleet cannot be combined with --prefill and --decode: leave out --fleet, or the "
+            "other two"
+        )
     of_prefill, of_decode = apart.prefill, apart.decode
     if of_prefill is None or of_decode is None:
         option = "--prefill" if of_prefill is None else "--decode"
         raise PinnError(
-            f"{option} is missing: disaggregated prefill/decode takes both, such as "
+            f"{option} is missing: disaggregated prefill/decode needs both pools, such as "
             "--prefill '2x tp=4' --decode '1x tp=8' (--kv-link-gb-per-s is the link between them)"
         )
     of_pools = [parse_pool(of_prefill, "--prefill"), parse_pool(of_decode, "--decode")]
@@ -389,17 +397,17 @@ def simulate_fleet(
     """Serve a workload on a fleet, as ``pinn simulate --fleet`` does.
 
     Args:
-        workload: Workload as :func:`simulate` takes it: a name, a file or an object.
+        workload: Workload in any form that :func:`simulate` accepts.
         model: Name, or path of a config.json or its folder.
-        gpu: Name, or path of a datasheet's JSON file, for server kinds that name none.
-        fleet: YAML file as ``--fleet`` takes it, or its content as a mapping.
-        **given: All other arguments; engine flags apply to all server kinds that do not set them.
+        gpu: Name, or path of a datasheet's JSON file, for kinds of servers that name no GPU.
+        fleet: YAML file of ``--fleet``, or its content as a mapping.
+        **given: Keyword arguments listed below; engine flags apply to kinds that do not set them.
 
     Raises:
-        PinnError: If something is unknown, or the kinds cannot be simulated together.
+        PinnError: If a name or flag is unknown, or the kinds cannot be simulated together.
     """
     if fleet is None:
-        raise PinnError("fleet is missing: a YAML file, or a mapping such as {'kinds': [...]}")
+        raise PinnError("fleet is missing: give a YAML file, or a mapping such as {'kinds': [...]}")
     if not isinstance(fleet, Mapping | str | PathLike):
         example = "such as {'kinds': [{'gpu': 'H100'}]}"
         raise PinnError(f"fleet must be a path or a mapping, got {fleet!r:.60}: {example}")
@@ -416,18 +424,22 @@ def simulated_fleet(
     flags: Mapping[str, FlagValue],
     rate_per_s: float | None = None,
 ) -> FleetSimulation:
-    """Serve a load on a fleet at one rate, or at its own rate for None."""
+    """Simulate a load on a fleet at ``rate_per_s``, or at the load's own rate for None."""
     load, flags = asked_load(asked.workload, flags, asked.seed, model=asked.model)
     if asked.sensitivity is not None:
-        raise PinnError("--sensitivity is for a single deployment: leave it out, or --fleet")
+        raise PinnError(
+            "--sensitivity applies to a single deployment: leave out --sensitivity or --fleet"
+        )
     if asked.memory_log is not None:
-        raise PinnError("--memory-log is for a single server: leave it out, or --fleet")
+        raise PinnError(
+            "--memory-log applies to a single server: leave out --memory-log or --fleet"
+        )
     jobs = [_kind_job(asked, kind, load, flags, rate_per_s) for kind in spec.kinds]
     models = list(dict.fromkeys(job.deployment.model.name for job in jobs))
     if len(models) > 1:
         raise PinnError(
             f"kinds of servers have different models ({' and '.join(models)}): "
-            "servers behind one router need the same model"
+            "give all kinds behind one router the same model"
         )
     kinds = [pools.Pool(job.deployment, job.latency, job.engine or EngineSpec()) for job in jobs]
     about = [_about(job, load, asked, rate_per_s) for job in jobs]
@@ -443,7 +455,7 @@ def _kind_job(
     flags: Mapping[str, FlagValue],
     rate_per_s: float | None,
 ) -> Job:
-    """Return the job of one kind of a fleet's servers, as if it served alone."""
+    """Return the simulation of one kind of a fleet's servers, as if it served the load alone."""
     named = {str(name).replace("-", "_"): value for name, value in kind.items()}
     of_engine, others = flags_apart(EngineSpec, named)
     own = canonical(others, "kinds: ")
@@ -453,10 +465,10 @@ def _kind_job(
 
 
 def _requests_table(workload: object) -> pd.DataFrame:
-    """Return the requests of a load, a table or a list of mappings, as a table.
+    """Return a load that is given as a table or a list of mappings as a table.
 
     Raises:
-        PinnError: If they have another type.
+        PinnError: If the load has another type.
     """
     import pandas as pd
 
@@ -466,7 +478,9 @@ def _requests_table(workload: object) -> pd.DataFrame:
     if not listed or not all(isinstance(each, Mapping) for each in listed):
         example = 'such as {"prompt_tokens": 512, "output_tokens": 64, "concurrency": 8}'
         kinds = "a path, a mapping or a list of requests"
-        raise PinnError(f"workload must be {kinds}, got {workload!r:.60}: give one, {example}")
+        raise PinnError(
+            f"workload must be {kinds}, got {workload!r:.60}: give a workload, {example}"
+        )
     return pd.DataFrame(listed)
 
 
@@ -486,6 +500,6 @@ def workload_file(workload: AnyWorkload) -> Iterator[Path | None]:
         try:
             yield path
         except PinnError as error:
-            # The temporary file is not the user's.
+            # The user does not know the temporary file, so errors name the workload instead.
             said = str(error).replace(str(path), "workload").replace(folder, "workload")
             raise type(error)(said) from None

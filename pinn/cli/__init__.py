@@ -1,1 +1,1 @@
-"""The command line: parse options, call the API, print what it returns."""
+"""Command line: parses options, calls the API, and prints the results."""

@@ -1,4 +1,4 @@
-"""``pinn breakdown``."""
+"""Command ``pinn breakdown``: the time of an engine step by part."""
 
 from pathlib import Path
 from typing import Annotated
@@ -22,9 +22,9 @@ def breakdown(
     """Break the time of an engine step down by part, with the measured kernels behind it.
 
     The time of a part is its sum of beta x feature, with the coefficients beta that the network
-    predicts. --explain adds the same step composed of measured kernels and overheads, and lists
-    its kernels: calls, time, and the ratio of the shape to the nearest measured one (x 1.00 was
-    measured).
+    predicts. --explain adds the time of the step as a sum of measured kernels and overheads. It
+    also lists the kernels: calls, time, and the ratio of each shape to the nearest measured shape
+    (x 1.00 was measured).
 
     Examples:
       pinn breakdown --model Qwen/Qwen3-30B-A3B --gpu H200 -tp 2
@@ -33,7 +33,8 @@ def breakdown(
         --batch '256 decode @ 4000' --plot step.png
 
     Options:
-        explain: Also print what each part includes, and the step composed of measured kernels.
+        explain: Also print what each part includes, and the step's time summed from measured
+            kernels.
         plot: Also draw the breakdown, as .png, .svg or .pdf.
     """
     from pinn.api import breakdown as steps

@@ -1,4 +1,4 @@
-"""``pinn calibrate``."""
+"""Command ``pinn calibrate``: a fit of predictions to measurements of a server."""
 
 from pathlib import Path
 from typing import Annotated
@@ -59,7 +59,7 @@ def calibrate(
     found.print_report(details)
     if found.refusal is not None:
         say(f"nothing written: {found.refusal}")
-        raise typer.Exit(1)  # a script that goes on would use a file that is not there
+        raise typer.Exit(1)  # a script that continued would use a file that does not exist
     found.save(out)
     typer.echo(f"wrote {out}")
     if found.left_out:

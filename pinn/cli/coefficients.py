@@ -1,4 +1,4 @@
-"""``pinn coefficients``."""
+"""Command ``pinn coefficients``: step times, coefficients and memory of deployments."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ from pinn.specs.serving import ServingSpec
 
 @dataclass(frozen=True, kw_only=True)
 class ManyOptions:
-    """Many configurations in place of one.
+    """Options for many configurations instead of one.
 
     Attributes:
         configs: File of configurations: a CSV, YAML or JSON list, or a YAML or JSON grid (lists per
-            key). Keys are names of options, such as tensor_parallel_size. Options given beside it
-            apply to rows that lack them.
+            key). Keys are names of options, such as tensor_parallel_size. Other options
+            apply to rows that do not set them.
         grid: Grid instead of a file, such as 'gpu=H100,A100 tensor_parallel_size=1,2'.
         out: Table to write, with a row for each configuration: .csv, .json or .parquet.
         skip_invalid: Skip and count configurations whose settings contradict each other.
@@ -52,7 +52,8 @@ def coefficients(
 
     Prints whether the engine starts, the step times of example batches with their 90 % intervals,
     and how close the configuration is to measured ones. --betas prints the coefficients: the time
-    of a step is the sum of beta x feature, and alpha are the times of a request outside the steps.
+    of a step is the sum of beta x feature, and alpha gives the times of a request outside the
+    steps.
     --json also has the roofline lower bound of each batch.
 
     Examples:
@@ -77,22 +78,28 @@ def coefficients(
 
         if many.out is not None or many.skip_invalid:
             raise PinnError(
-                "--out and --skip-invalid need --configs or --grid: give one of them, or use --json"
+                "--out and --skip-invalid need --configs or --grid: give one of these, or use "
+                "--json"
             )
         found = predict(**(vars(asked) | flags))
-        if json_path is not None:  # what it holds takes long to find
+        if json_path is not None:  # the values in the file take long to compute
             write_json(found.to_json(), json_path)
         found.show(recipe=recipe, betas=betas, memory=memory)
     elif asked.coefficients is not None:
-        raise PinnError("--coefficients is for one configuration: leave out --configs and --grid")
+        raise PinnError(
+            "--coefficients applies to one configuration: leave out --configs and --grid"
+        )
     elif asked.images_per_request:
         raise PinnError(
-            "--images-per-request is for one configuration: leave it out, or --configs and --grid"
+            "--images-per-request applies to one configuration: leave out --images-per-request, "
+            "or --configs and --grid"
         )
     elif many.out is None:
         raise PinnError("--configs and --grid need --out PATH, a .csv, .json or .parquet file")
     elif json_path is not None:
-        raise PinnError("--json is for one configuration: use --out with a name ending in .json")
+        raise PinnError(
+            "--json applies to one configuration: use --out with a name ending in .json"
+        )
     else:
         from pinn.export.coefficient_table import crossed, many_table, write_table
 

@@ -1,4 +1,4 @@
-"""Command groups that import commands when they run, print full help, and errors in one line."""
+"""Command groups that import commands when they run, print full help, and one-line errors."""
 
 import importlib
 import inspect
@@ -22,21 +22,21 @@ from pinn.engines import launch_line, launch_values
 from pinn.errors import PinnError, printable
 from pinn.specs.serving import VLLM
 
-# Help of a command in plain text, since Typer's own cuts long option names at 80 columns.
+# Help of a command in plain text, because Typer's help cuts long option names at 80 columns.
 
 #: Mark that makes the formatter keep the lines of a paragraph.
 _VERBATIM = "\b\n"
 #: Pattern of an option's name, and replacement of its dashes while lines are wrapped.
 _OPTION = re.compile(r"--?[a-z][\w-]+")
 _UNBROKEN = "\u2011"
-#: Most characters of a sentence in a list of commands.
+#: Maximum length of a sentence in a list of commands, in characters.
 _SENTENCE = 300
-#: Pattern of the value of an option that may be repeated.
+#: Pattern of the value type of an option that may be repeated.
 _EACH = re.compile(r"<list\[(.+)\]>")
 
 
 class PlainHelpCommand(TyperCommand):
-    """A command whose help shows every option in full, under the headings of its panels."""
+    """Command whose help shows every option in full, under the headings of panels."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **(settings | {"rich_markup_mode": None}))
@@ -47,7 +47,7 @@ class PlainHelpCommand(TyperCommand):
         own = {name for p in parameters for name in (*p.opts, *p.secondary_opts)}
         args = old_names.current_options(args, own)
         for parameter in parameters:
-            if isinstance(parameter.envvar, list):  # also under its old names
+            if isinstance(parameter.envvar, list):  # also under outdated names of the variable
                 old_names.variable(parameter.envvar[0])
         if any(parameter.name == "engine_words" for parameter in parameters):
             args, foreign = foreign_words(args, own)
@@ -55,7 +55,7 @@ class PlainHelpCommand(TyperCommand):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> object:
-        """Run the command after a check that every output has its own destination."""
+        """Run the command after checking that every output has its own destination."""
         given = [
             (max(parameter.opts, key=len), ctx.params[parameter.name])
             for parameter in self.get_params(ctx)
@@ -69,18 +69,18 @@ class PlainHelpCommand(TyperCommand):
             return super().invoke(ctx)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write help whose lines never break within the name of an option."""
+        """Write the help without line breaks inside the names of options."""
         super().format_help(ctx, formatter)
         formatter.buffer[:] = [text.replace(_UNBROKEN, "-") for text in formatter.buffer]
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
-        """Write the docstring; indented paragraphs are examples and keep their lines."""
+        """Write the docstring; indented paragraphs are examples, whose lines are kept."""
         text, self.help = self.help, _with_examples(self.help or "")
         super().format_help_text(ctx, formatter)
         self.help = text
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write arguments, options, then the options of each panel."""
+        """Write the arguments, then the options, then the options of each panel."""
         panels: dict[str, list[tuple[str, str]]] = defaultdict(list)
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
@@ -96,20 +96,20 @@ class PlainHelpCommand(TyperCommand):
 
 
 def _engine_of(arguments: list[str]) -> str:
-    """Return the engine whose flags may be among a command's options."""
+    """Return the engine that the command line names, whose own flags are accepted."""
     for i, word in enumerate(arguments):
         name, equals, value = word.partition("=")
         value = value if equals else "".join(arguments[i + 1 : i + 2])
         if name == "--engine":
             return value.split(",")[0]
         if name == "--serve":
-            with suppress(PinnError):  # reported where the command is read
+            with suppress(PinnError):  # the error is raised when the command parses the option
                 return launch_values.words_of(value).engine
     return VLLM
 
 
 def foreign_words(arguments: list[str], own: Collection[str]) -> tuple[list[str], list[str]]:
-    """Return the command's own arguments, and the engine flags that are no options of it.
+    """Return the command's own arguments, and the engine flags that are not options of the command.
 
     A flag with underscores that is an option with dashes becomes that option.
     """
@@ -144,10 +144,10 @@ def _is_flag(word: str) -> bool:
 
 
 class PlainHelpGroup(TyperGroup):
-    """A group whose list of commands shows each sentence in full."""
+    """Command group whose list of commands shows each sentence in full."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands in order."""
+        """Write the list of commands in order."""
         listed = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         rows = [(n, c.get_short_help_str(_SENTENCE)) for n, c in listed if c and not c.hidden]
         with formatter.section("Commands"):
@@ -159,7 +159,7 @@ def _source(ctx: Any, parameter: Any) -> str:
 
 
 def _short(parameter: Any, record: tuple[str, str]) -> tuple[str, str]:
-    """Return an option's name and its help, with other spellings at the end."""
+    """Return an option's name and its help, which ends with the option's other spellings."""
     metavar = _EACH.sub(lambda found: f"<{found[1].lower()}>", record[0])
     record = (metavar.replace(" range>", ">"), record[1])
     long = [name for name in parameter.opts if name.startswith("--")]
@@ -177,7 +177,7 @@ def _short(parameter: Any, record: tuple[str, str]) -> tuple[str, str]:
 
 
 def _with_examples(text: str) -> str:
-    """Return paragraphs with examples on separate lines; long commands continue as in a shell."""
+    """Return paragraphs with examples on separate lines; continue long commands as in a shell."""
     paragraphs = inspect.cleandoc(text).replace("Example: ", "Example:\n  ").split("\n\n")
     return "\n\n".join(_VERBATIM + _continued(p) if "\n  " in f"\n{p}" else p for p in paragraphs)
 
@@ -187,9 +187,9 @@ def _continued(paragraph: str) -> str:
     return paragraph.replace("\n    ", " \\\n    ") if is_typed else paragraph
 
 
-# A command group that imports a subcommand only when it runs, and prints errors in one line.
+# Command group that imports a subcommand only when it runs, and prints errors in one line.
 
-#: Most characters of an error message, with the additions of the command line.
+#: Maximum length of an error message in characters, including additions of the command line.
 _ERROR_CHARACTERS = 3000
 
 
@@ -198,7 +198,7 @@ class Subcommand:
     """Name and help of a subcommand, which is imported when it runs.
 
     Attributes:
-        name: As typed; the module of that name holds the function, or several in its ``app``.
+        name: Name as typed, and name of the module with the function, or with ``app`` of several.
         help: One line for the list of commands, shown without importing the module.
     """
 
@@ -206,13 +206,13 @@ class Subcommand:
     help: str
 
     def load(self) -> object:
-        """Import the module and build its command."""
+        """Import the module and return its command."""
         module = importlib.import_module(f"pinn.cli.{self.name}")
         application = getattr(module, "app", None)
         if application is None:
             application = typer.Typer()
             application.command()(getattr(module, self.name))
-        application._add_completion = False  # the whole command has completion once
+        application._add_completion = False  # the whole program has completion once
         application.rich_markup_mode = None
         application.info.cls = PlainHelpGroup
         for command in application.registered_commands:
@@ -223,7 +223,7 @@ class Subcommand:
 
 
 class CommandGroup(PlainHelpGroup):
-    """A group with a list of subcommands, which alone answers ``--help`` and completion."""
+    """Group of subcommands; only the group itself answers ``--help`` and completion."""
 
     subcommands: ClassVar[tuple[Subcommand, ...]] = ()
 
@@ -234,7 +234,7 @@ class CommandGroup(PlainHelpGroup):
             self.add_command(TyperCommand(name, help=command.help))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the real command for its entry in the list; old names are accepted."""
+        """Return the real command for an entry of the list; outdated names are accepted."""
         word, *more = args
         if (current := old_names.COMMANDS.get(word)) in self._known:
             old_names.note(word, str(current))
@@ -243,7 +243,7 @@ class CommandGroup(PlainHelpGroup):
         return name, None if listed is None else self._known[str(listed.name)].load(), rest
 
     def main(self, *arguments: Any, standalone_mode: bool = True, **extra: Any) -> object:
-        """Run the command; print errors that the user can correct in one line on stderr."""
+        """Run the command, and print errors that the user can correct in one line on stderr."""
         warnings.showwarning = _show_warning
         try:
             with shown("pinn", sys.stderr):
@@ -264,12 +264,12 @@ class CommandGroup(PlainHelpGroup):
         return sys.exit(result if isinstance(result, int) else 0) if standalone_mode else result
 
 
-#: Options of commands that include images.
+#: Options that require a command to predict vision encoders.
 _OF_IMAGES = ("--images-per-request", "--image-size")
 
 
 def _usage(error: Any) -> str:
-    """Return the error in the arguments, with a pointer to the help."""
+    """Return the message of an error in the arguments, with a reference to the help."""
     context = getattr(error, "ctx", None)
     message = " ".join(error.format_message().split()).rstrip(".")
     if getattr(error, "option_name", None) in _OF_IMAGES:

@@ -1,4 +1,4 @@
-"""``pinn compare``."""
+"""Command ``pinn compare``: differences between checkpoints, coefficient files or evaluations."""
 
 from pinn.api.score_requests import CompareRequest
 from pinn.cli.options import Details, JsonPath, asked

@@ -1,4 +1,4 @@
-"""``pinn evaluate``: predictions against measurements."""
+"""Command ``pinn evaluate``: scores of predictions against measurements."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -44,12 +44,12 @@ def decisions(which: requests.DecisionsRequest, out: CsvPath = None) -> None:
 def evaluate(context: typer.Context, how: requests.SuiteRequest) -> None:
     """Score predictions on held-out data, or on measurements of your own.
 
-    Without a subcommand: score every prediction method on every split of the training data into
-    trained on and held out, by every metric. Missing fits are made first, half an hour or more; an
-    interrupted command continues when it is run again. Writes results/suite: results.csv,
+    Without a subcommand, every prediction method is scored on every split into training data and
+    held-out data, by every metric. Missing fits are computed first, which takes half an hour or
+    more. An interrupted command continues when it is run again. Writes results/suite: results.csv,
     ranking.csv, decisions.csv, report.html and its pictures. The last line printed is one JSON
-    document. In a checkout 'python train.py +experiment=suite' does the same. With --fast nothing
-    is fitted, one screen is printed, and files go to the user's cache folder.
+    document. In a checkout 'python train.py +experiment=suite' runs the same evaluation. With
+    --fast nothing is fitted, one screen is printed, and files go to the user's cache folder.
 
     Example: pinn evaluate --fast
     """
@@ -72,8 +72,8 @@ def serving_runs(
 
     Prints the errors of E2E latency, TTFT (mean, P90, P99) and mean ITL for each run and stage, a
     summary over runs, and the pairs of runs whose P99 E2E latencies are predicted in the wrong
-    order. --json and --out also have the ends of the 90 % prediction intervals (low_s, high_s), at
-    the cost of two more simulations for each run.
+    order. --json and --out also have the ends of the 90 % prediction intervals (low_s, high_s),
+    which require two more simulations for each run.
 
     Example: pinn evaluate serving-runs runs.csv --model-configs configs --json s.json
 
@@ -94,8 +94,8 @@ def engines(which: requests.EnginesRequest, out: CsvPath = None) -> None:
     """Score measured SGLang and TensorRT-LLM deployments, each model held out.
 
     Prints the median / mean absolute percentage error and the bias of TPOT and TTFT by engine,
-    model, GPU and number format. Errors of NVIDIA's AIConfigurator stand beside them where it
-    supports the deployment.
+    model, GPU and number format. If NVIDIA's AIConfigurator
+    supports the deployment, its errors are printed, too.
 
     Example: pinn evaluate engines --out engines.csv
 
@@ -114,10 +114,10 @@ def coefficients(
 ) -> None:
     """Score a coefficient file on measured steps or benchmark loads of a server.
 
-    Prints the errors of the file's coefficients and, where the file has them, of the coefficients
-    before its calibration. Traces are evaluated over their whole time; a file that was calibrated
-    to the same traces was fitted to their first part. Give flags of the scheduler that differ from
-    the engine's defaults.
+    Prints the errors of the file's coefficients and, if the file has them, of the coefficients
+    before its calibration. Traces are evaluated over their whole time, so a file that was
+    calibrated to these traces is evaluated in part on its training data. Give flags of the
+    scheduler that differ from the engine's defaults.
 
     Example: pinn evaluate coefficients run1.json --observations run2
 
@@ -136,10 +136,10 @@ def coefficients(
 def panel(which: requests.PanelRequest, out: CsvPath = None) -> None:
     """Score a checkpoint on all evaluation data, in groups of one source and one model each.
 
-    Prints the mean absolute log error in percent of each group, by networks that were trained
-    without its model, with 95 % bootstrap intervals over configurations. With --against it prints
-    the differences from another checkpoint, and whether this one may replace it. Takes half a
-    minute on two idle cores.
+    Prints the mean absolute log error of each group in percent, with 95 % bootstrap intervals over
+    configurations. The network that predicts a group was trained without the group's model. With
+    --against the command prints the differences from another checkpoint, and whether this
+    checkpoint may replace the other. Takes half a minute on two idle cores.
 
     Example: pinn evaluate panel --out panel.csv
 
@@ -171,7 +171,7 @@ def speculation(which: requests.DraftsRequest, out: CsvPath = None) -> None:
 
 
 def _tell(found: "ScoreTable", out: Path | None) -> None:
-    """Print a table of scores; write it where ``--out`` says."""
+    """Print a table of scores, and write it to the path of ``--out``."""
     typer.echo(found)
     if out is not None:
         found.save(out)

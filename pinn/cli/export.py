@@ -1,4 +1,4 @@
-"""``pinn export``: onnx, table, blis and llm-d."""
+"""Command ``pinn export`` with subcommands onnx, table, blis and llm-d."""
 
 from pathlib import Path
 from typing import Annotated
@@ -69,7 +69,7 @@ def blis(out: Path, configs: str | None = None, *, how: BlisRequest) -> None:
 
     --target folder, for BLIS up to 2026-08-22: a folder per configuration with config.json,
     hardware.json, coefficients and run.sh. run.sh starts BLIS; its arguments are BLIS's options of
-    the load. It picks the coefficients of the simulated load nearest to its arguments.
+    the load. run.sh uses the coefficients of the simulated load that is nearest to its arguments.
 
     --target kernel, for BLIS with a latency kernel: coefficient sets of a registry, scenarios with
     their deployments, and catalog entries that BLIS lacks.

@@ -1,4 +1,4 @@
-"""``pinn gpus``."""
+"""Command ``pinn gpus``: GPUs known by name."""
 
 from pinn.api.score_requests import NamesRequest
 from pinn.cli import options, outputs
@@ -8,8 +8,8 @@ from pinn.cli import options, outputs
 def gpus(asked: NamesRequest, sources: bool = False, json_path: options.JsonPath = None) -> None:
     """List the GPUs that can be given by name, with their datasheets.
 
-    The column 'measured' is the kind of training data that the shipped checkpoint has on a GPU:
-    servers, kernels, or none (-). Predictions for a GPU without any are extrapolated from other
+    The column 'measured' shows which training data of a GPU the shipped checkpoint has: servers,
+    kernels, or none (-). Predictions for a GPU without training data are extrapolated from other
     GPUs.
 
     Describe any other GPU in a JSON file like those in data/gpus, and give it as --gpu my_gpu.json.

@@ -1,4 +1,4 @@
-"""``pinn ingest``."""
+"""Command ``pinn ingest`` with subcommands vllm, steps and benchmarks."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -46,7 +46,7 @@ def steps(
 ) -> None:
     """Read a table of step summaries, or of measured steps with the time of each.
 
-    Measured steps are those of 'pinn measure', or Dynamo's forward-pass metrics of one server in
+    Measured steps come from 'pinn measure', or are Dynamo's forward-pass metrics of one server in
     the same columns.
 
     Examples:
@@ -69,12 +69,12 @@ def benchmarks(
 ) -> None:
     """Read result files of serving benchmarks, /metrics pages and logs.
 
-    Known are the results of vllm bench serve, sglang.bench_serving, aiperf, genai-perf, guidellm,
-    inference-perf, InferenceX, llm-d-benchmark, llmperf and the latency profile generator; the
-    printed output of vLLM's and SGLang's benchmarks, and tables of 'vllm bench sweep'; /metrics
-    pages of vLLM and SGLang; vLLM's iteration log and its request spans. The tool is recognized by
-    the contents of a file. Files and lines that cannot be read are skipped, counted and named, and
-    the exit status is then 3.
+    Accepted are the results of vllm bench serve, sglang.bench_serving, aiperf, genai-perf,
+    guidellm, inference-perf, InferenceX, llm-d-benchmark, llmperf and the latency profile
+    generator; the printed output of vLLM's and SGLang's benchmarks, and tables of 'vllm bench
+    sweep'; /metrics pages of vLLM and SGLang; vLLM's iteration log and its request spans. The tool
+    is recognized by the contents of a file. Files and lines that cannot be read are skipped,
+    counted and named, and the exit status is then 3.
 
     Examples:
       pinn ingest benchmarks *.json -o run1 --model Llama-3.1-8B --gpu H100

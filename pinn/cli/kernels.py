@@ -1,4 +1,4 @@
-"""``pinn kernels``: how well the kernel surrogates predict what they were not fitted on."""
+"""Command ``pinn kernels``: errors of the kernel surrogates on held-out kernels."""
 
 from pathlib import Path
 from typing import Annotated
@@ -18,9 +18,9 @@ app = typer.Typer(
 @app.command()
 @asked
 def score(out: Annotated[Path, output(".csv")]) -> None:
-    """Fit the kernel surrogates without held-out kernels, and score them on these.
+    """Fit the kernel surrogates without held-out kernels, and score them on the held-out kernels.
 
-    Held out are a fifth of the kernel shapes at a time, then one GPU at a time. Errors are
+    First each fifth of the kernel shapes is held out, then each GPU. Errors are
     fractions (0.1 is 10 %), by operator, GPU and number format. Takes 10 to 15 minutes on a core.
 
     Example: pinn kernels score --out checkpoints/kernels/held_out.csv
@@ -53,8 +53,8 @@ def errors(which: KernelErrorsRequest) -> None:
 def mixers() -> None:
     """Print the errors of the roofline fits of linear and sparse attention on held-out kernels.
 
-    Prints the median / mean absolute percentage error as a Markdown table, with a fifth of the
-    shapes held out at a time, and with one GPU held out at a time. Takes a minute.
+    Prints the median / mean absolute percentage error as a Markdown table, once with each fifth of
+    the shapes held out, and once with each GPU held out. Takes a minute.
 
     Example: pinn kernels mixers
     """

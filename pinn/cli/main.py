@@ -1,4 +1,4 @@
-"""The command ``pinn``."""
+"""Entry point of the command ``pinn``."""
 
 from pathlib import Path
 from typing import Annotated

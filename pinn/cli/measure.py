@@ -1,4 +1,4 @@
-"""``pinn measure``."""
+"""Command ``pinn measure``: measurements of vLLM's steps on this machine's GPU."""
 
 from typing import Annotated
 
@@ -18,10 +18,10 @@ def measure(
 ) -> None:
     """Measure whole steps of vLLM on this machine's GPU.
 
-    vLLM runs with random weights, and its steps are timed: first a short list of batches, then
-    those that narrow the prediction intervals of the loads of --load most for their time. For a GPU
-    machine without pinn, --script writes the measuring program as one file that needs only vLLM;
-    copy the folder that it writes back, and calibrate with it.
+    vLLM runs with random weights, and its steps are timed. A short list of batches comes first.
+    Then come batches that, for their time, narrow the prediction intervals of the loads of --load
+    most. For a GPU machine without pinn, --script writes the measuring program as one file that
+    needs only vLLM; copy the folder that it writes back, and calibrate with it.
 
     Examples:
       pinn measure --model meta-llama/Llama-3.1-8B --gpu H100 --out steps

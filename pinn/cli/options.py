@@ -1,4 +1,4 @@
-"""Options of commands: from docstrings, from fields of API requests, and from engine flags."""
+"""Options of commands, built from docstrings, fields of API requests, and engine flags."""
 
 import inspect
 import shlex
@@ -20,9 +20,10 @@ from pinn.specs.flags import FORCE, Flag, flags_of
 
 
 def output(*suffixes: str, names: Sequence[str] = (), help: str | None = None) -> OptionInfo:
-    """Return an option for a file to write, with the suffixes of its formats.
+    """Return an option for a file to write, which checks the file name's suffix.
 
-    With one suffix the name may have none; with none it names a folder.
+    With one suffix, a name without a suffix is also accepted. Without suffixes, the option names a
+    folder.
     """
 
     def check(path: Path | None, parameter: typer.CallbackParam) -> Path | None:
@@ -38,11 +39,11 @@ JsonPath = Annotated[Path | None, output(".json", names=("--json",), help=_JSON_
 Details = Annotated[
     bool, typer.Option("--details", help="Print all details instead of one screen.")
 ]
-#: Description of the option in :data:`pinn.api.requests.SHARED`.
+#: Path of a checkpoint; :data:`pinn.api.requests.SHARED` has the help of the option.
 Checkpoint = Path | None
 
 _TRACES = "Fit to traces"
-#: Spellings and headings of arguments that do not follow from their name and type.
+#: Names and panels of options that do not follow from the argument's name and type.
 _SPELLED: dict[str, OptionInfo | ArgumentInfo] = {
     "rate": typer.Option("--rate", "--request-rate"),
     "SimulationRequest.slo": typer.Option("--slo", "--goodput"),
@@ -79,11 +80,11 @@ _SPELLED: dict[str, OptionInfo | ArgumentInfo] = {
 
 
 def asked(command: Callable[..., None]) -> Callable[..., None]:
-    """Add arguments to a command: its own, and fields of requests as options.
+    """Turn a function into a command with options for its arguments and for its requests' fields.
 
-    The docstring's Options, at its end, and the requests' Attributes are their help, ``PANEL`` is
-    the heading of a request's; each may be ``Annotated`` with what else Typer needs of an option.
-    The command gets the request.
+    The help of options comes from the section Options of the docstring, and from the Attributes of
+    the requests. The ``PANEL`` of a request is the heading of its options. An argument or field may
+    be ``Annotated`` with further settings for Typer. The command is called with the request.
     """
     signature = inspect.signature(command, eval_str=True)
     requests: dict[str, Any] = {
@@ -130,13 +131,13 @@ def _named(name: str, annotation: object) -> inspect.Parameter:
 def _described(
     name: str, hint: Any, helps: Mapping[str, str], owner: str = "", panel: str | None = None
 ) -> object:
-    """Return an argument's type with its option, which has a help and a heading."""
+    """Return an argument's type, annotated with an option that has a help and a heading."""
     spelled = _SPELLED.get(f"{owner}.{name}", _SPELLED.get(name)) if owner else None
     limits = Flag()
     if get_origin(hint) is Annotated:
         hint, own = get_args(hint)
         spelled, limits = (spelled, own) if isinstance(own, Flag) else (own, limits)
-    # Switches have no --no- form unless it is spelled out.
+    # Boolean options have no --no- form unless one is spelled out.
     option = copy(spelled) if spelled else typer.Option(f"--{name.replace('_', '-')}")
     option.min, option.max = limits.least, limits.most
     option.help = option.help or helps.get(name)
@@ -144,7 +145,7 @@ def _described(
     return Annotated[hint, option]
 
 
-# Flags of engines as options; a flag that is not given keeps the engine's default.
+# Engine flags as options; a flag that is not given keeps the engine's default.
 
 _PANEL = "Engine, as vLLM or the chosen engine spells the flags"
 
@@ -154,7 +155,7 @@ def _text_option(name: str, *spellings: str, **settings: Any) -> inspect.Paramet
     return _named(name, Annotated[str | None, option])
 
 
-#: Options for a launch command, and for engine flags among the options.
+#: Options for a launch command, and for arbitrary engine flags on the command line.
 _LAUNCH = (
     _text_option(
         "serve",
@@ -171,21 +172,21 @@ _LAUNCH = (
 def engine_flags(
     *specifications: type, deploys: bool = False, serves: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add every flag of specifications to a command as an option; for servers the format, too.
+    """Add all flags of the specifications to a command as options.
 
-    The command gets those that were given as its argument ``flags``: field (or ``precision``) to
-    value. A specification's ``PANEL`` is their heading in the help. Flags of which a request takes
-    several values have lists.
+    The command receives the given flags as its argument ``flags``: field (or ``precision``) ->
+    value. A specification's ``PANEL`` is the heading of its flags in the help. If a request accepts
+    several values of a flag, the value is a list.
 
     Args:
         specifications: Dataclasses that declare flags.
-        deploys: Whether it times deployments that nobody measured: it gets ``--force``, and all
-            that ``serves`` gives.
-        serves: Whether it is about one server: it gets ``--serve``, and its arguments may hold any
-            flag of an engine.
+        deploys: Whether the command predicts deployments that may be unmeasured. It then gets the
+            option ``--force``, and everything that ``serves`` adds.
+        serves: Whether the command is about one server. It then gets the option ``--serve``, and
+            accepts any flag of an engine among its arguments.
 
     Raises:
-        PinnError: When the command runs, if a value is not one that its flag can have.
+        PinnError: When the command runs, if a flag does not allow the given value.
     """
     serves = serves or deploys
     beside = [*_LAUNCH] * serves
@@ -222,12 +223,12 @@ def engine_flags(
     return decorate
 
 
-#: Most characters of a list of values beside an option's name.
+#: Maximum length in characters of a list of values next to an option's name.
 _WIDEST = 50
 
 
 def _flag_option(flag: Flag, panel: str) -> inspect.Parameter:
-    """Return a flag as a Typer option; the flag parses the text, so that errors are its own."""
+    """Return a flag as a Typer option; the flag itself parses the text and raises its errors."""
     switch = flag.kind == "bool"
     values = "|".join(filter(None, flag.allowed))
     wanted = values if 0 < len(values) <= _WIDEST else flag.kind

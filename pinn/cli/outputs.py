@@ -1,4 +1,4 @@
-"""Outputs of commands: paths are checked before anything runs; results are written as JSON."""
+"""Outputs of commands: checks of paths before anything runs, and writing of results as JSON."""
 
 from __future__ import annotations
 
@@ -24,22 +24,21 @@ PARTLY_READ = 3
 
 #: Options that name a file or folder to write.
 OUTPUTS = frozenset({"--json", "--plot", "--requests", "--timeline", "--manifest", "--out"})
-#: Suffixes of the formats of tables and pictures.
+#: Suffixes of the file formats of tables and pictures.
 TABLES = (".csv", ".json", ".parquet")
 PICTURES = (".png", ".svg", ".pdf")
-#: Suffixes of the files that are read from an input folder.
+#: Suffixes of the files that commands read from an input folder.
 _READ_IN_FOLDERS = ("config.json", "generation_config.json", "hf_quant_config.json")
 
 
 def check_outputs(given: Sequence[tuple[str, object]]) -> None:
-    """Refuse outputs without an existing folder, or that would replace an input.
+    """Refuse outputs whose folder does not exist, and outputs that would replace an input.
 
     Args:
-        given: Option (or argument) and value, of all that were given; values that are no paths do
-            no harm.
+        given: Pairs of option (or argument) and value; values that are no paths are ignored.
 
     Raises:
-        PinnError: With the path and the remedy.
+        PinnError: If an output is refused; the message has the path and the remedy.
     """
     places = [(option, path) for option, value in given for path in _paths(value)]
     for option, path in places:
@@ -51,7 +50,7 @@ def check_outputs(given: Sequence[tuple[str, object]]) -> None:
             raise PinnError(f"{option} {path} is a folder: give a file")
         if not path.parent.is_dir():
             fault = f"the folder {path.parent} does not exist"
-            raise PinnError(f"{option} {path}: {fault}: create it, or correct the path")
+            raise PinnError(f"{option} {path}: {fault}: create the folder, or correct the path")
         for other, source in places:
             if (other, source) != (option, path) and _is_same(path, source, other in OUTPUTS):
                 fault = f"{option} {path} would overwrite the file of {other}"
@@ -64,15 +63,15 @@ def is_standard_output(path: Path) -> bool:
 
 
 def check_suffix(path: Path, suffixes: Sequence[str], what: str) -> None:
-    """Refuse a file whose suffix is not that of a supported format.
+    """Refuse a file whose suffix belongs to no supported format.
 
     Args:
-        path: To be written; devices are of any format.
+        path: File to write; a device may have any format.
         suffixes: Suffixes of the formats that can be written.
-        what: The option that names it.
+        what: Option that names the file.
 
     Raises:
-        PinnError: With the suffixes that are known.
+        PinnError: If the suffix is unknown; the message lists the known suffixes.
     """
     is_device = path.exists() and not path.is_file() and not path.is_dir()
     if path.suffix.lower() not in suffixes and not is_device:
@@ -87,7 +86,7 @@ def _paths(value: object) -> Iterator[Path]:
 
 
 def _is_same(output: Path, other: Path, is_output: bool) -> bool:
-    """Return whether two paths are one file, or the output is a file of an input folder."""
+    """Return whether two paths are the same file, or the output is a file of an input folder."""
     try:
         if is_output or not (output.exists() and other.exists()):
             return is_output and output.resolve() == other.resolve()
@@ -97,7 +96,7 @@ def _is_same(output: Path, other: Path, is_output: bool) -> bool:
         return False
 
 
-# Result of a command as JSON: in a file, or alone on standard output.
+# Result of a command as JSON, in a file or on standard output.
 
 _STANDARD_OUTPUT: ContextVar[TextIO | None] = ContextVar("standard output", default=None)
 
@@ -114,7 +113,7 @@ def only_json() -> Iterator[None]:
 
 
 def write_csv(table: pd.DataFrame, path: Path | None, **written: object) -> None:
-    """Write a table as CSV to the path of ``--out``; None writes nothing."""
+    """Write a table as CSV to the path of ``--out``; without a path, nothing is written."""
     from pinn.common.tables import write_frame
 
     if path is not None:
@@ -126,7 +125,7 @@ def write_json(document: object, path: Path | None) -> None:
 
     Args:
         document: Value made of JSON types.
-        path: None writes nothing.
+        path: File to write, or ``-`` for standard output; None to write nothing.
     """
     if path is None:
         return

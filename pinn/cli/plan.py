@@ -1,4 +1,4 @@
-"""``pinn plan``."""
+"""Command ``pinn plan``: the cheapest servers that meet an SLO under a load."""
 
 from pathlib import Path
 from typing import Annotated
@@ -40,8 +40,8 @@ def plan(
     Columns:
       GPUs          replicas x tensor x pipeline x data-parallel size
       cost/hour     GPUs x price
-      cost of 10^6  of a million prompt tokens (in) and of a million output tokens
-                    (out), each with the whole cost; only with prices
+      cost of 10^6  cost of a million prompt tokens (in), and of a million output
+                    tokens (out), each with the whole cost; only with prices
       start         the row's servers: replicas x GPU, parallel sizes (TP, PP, DP,
                     EP), weight format, engine, and the most tokens and requests
                     of a step; options that were given are not repeated
@@ -98,7 +98,7 @@ def plan(
         if out is not None:
             found.save(out)
     found.print_report(out)
-    if manifest is not None:  # after all that a first choice without one would lose
+    if manifest is not None:  # last, as this raises an error without a recommendation
         write_whole(manifest, found.manifest())
     if signals:
         raise typer.Exit(128 + signals[0])

@@ -1,4 +1,4 @@
-"""``pinn results``."""
+"""Command ``pinn results``: prediction errors on held-out models or GPUs."""
 
 from pinn.api.score_requests import ResultsRequest
 from pinn.cli.options import JsonPath, asked

@@ -1,4 +1,4 @@
-"""``pinn serve``."""
+"""Command ``pinn serve``: predictions, simulations and plans over HTTP."""
 
 import typer
 

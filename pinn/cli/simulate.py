@@ -1,4 +1,4 @@
-"""``pinn simulate``."""
+"""Command ``pinn simulate``: latencies and throughput of a server under a load."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -70,7 +70,9 @@ def simulate(
 
     asked = _with_all_limits(asked, more or [])
     if timeline is not None and servers != ServersRequest(fleet=servers.fleet):
-        raise PinnError("--timeline draws one engine: leave it out, or --prefill and --decode")
+        raise PinnError(
+            "--timeline plots one engine: leave out --timeline, or --prefill and --decode"
+        )
     rates = simulation.read_rates(asked.rate)
     if len(rates) > 1 or plot is not None:
         _refuse_of_one_run(rates, requests=requests, timeline=timeline)
@@ -90,7 +92,7 @@ def simulate(
 
 
 def _with_all_limits(asked: SimulationRequest, more: list[str]) -> SimulationRequest:
-    """Return the request with limits that are separate words: ``--slo ttft:900 tpot:50``."""
+    """Return the request with limits that are separate words, as in ``--slo ttft:900 tpot:50``."""
     for word in more:
         if asked.slo is None or ":" not in word:
             raise PinnError(
@@ -100,11 +102,11 @@ def _with_all_limits(asked: SimulationRequest, more: list[str]) -> SimulationReq
 
 
 def _refuse_of_one_run(rates: list[float], **given: object) -> None:
-    """Refuse options of a single run if several rates are given."""
+    """Raise an error for options of a single run if several rates are given."""
     if len(rates) < 2:
         raise PinnError("--plot needs several rates: give, for example, --rate 1,2,4,8")
     for name, value in given.items():
         if value is not None:
             raise PinnError(
-                f"--{name} is for a single rate: give one --rate, or leave --{name} out"
+                f"--{name} applies to a single rate: give one --rate, or leave out --{name}"
             )

@@ -1,9 +1,9 @@
-"""Digest of everything beside its arguments that decides what a function returns.
+"""Digest of the code, data and libraries that determine a function's result.
 
-The code behind a function is found, not listed: its module and every module of this package that it
-imports, directly or not, also inside functions. The digest covers the text of these modules, the
-folders of ``data`` that they name, and the versions of Python and of all installed libraries. It
-may change without need, such as by a comment, but it always changes where a result does.
+The digest covers the function's module and every module of this package that it imports, directly
+or indirectly, also inside functions. It also covers the folders of ``data`` that these modules
+name, and the versions of Python and of all installed libraries. The digest may change without need,
+for example if a comment changes. It always changes if the result can change.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from pinn.common import files
 from pinn.errors import PinnError
 
 _ROOT = Path(__file__).resolve().parents[2]
-#: Start of the process: a file that changed later is not the code that runs.
+#: Start time of the process. A file that changed later is not the code that runs.
 _STARTED = time.time()
 
 _TYPES_ONLY = re.compile(r"^if TYPE_CHECKING:\n(?:[ \t]+.*\n|\n)+", re.MULTILINE)
@@ -29,21 +29,21 @@ _IMPORT = re.compile(
 )
 _DATA = re.compile(r'\bdata_folder\("([^"]+)"\)')
 
-#: Function or class, perhaps with arguments bound, module, or module's name.
+#: Function or class (also with bound arguments), module, or name of a module.
 Decider = Callable[..., object] | ModuleType | str
 
 
 def code_digest(*deciders: Decider) -> str:
-    """Return the SHA-256 of the code behind functions, classes or modules.
+    """Return the SHA-256 of all code behind functions, classes or modules.
 
     Raises:
-        PinnError: If something has no source file.
+        PinnError: If one of them has no source file.
     """
     return _digest(frozenset(module_of(decider) for decider in deciders))
 
 
 def module_of(decider: Decider) -> str:
-    """Return the dotted name of the module that defines something."""
+    """Return the dotted name of the module that defines a function or class."""
     if isinstance(decider, str):
         return decider
     if isinstance(decider, ModuleType):
@@ -59,7 +59,10 @@ def module_of(decider: Decider) -> str:
 def _digest(roots: frozenset[str]) -> str:
     for name in roots:
         if _source_file(name) is None:
-            raise PinnError(f"the code of {name!r} is unknown: it is no module with a source file")
+            raise PinnError(
+                f"the code of {name!r} is unknown: it is no module with a source file: define it "
+                f"in a module"
+            )
     sources = _closure(roots)
     data = {name for text in sources.values() for name in _DATA.findall(text)}
     facts = {
@@ -70,27 +73,28 @@ def _digest(roots: frozenset[str]) -> str:
     }
     text = files.sorted_json(facts)
     if any(path.stat().st_mtime > _STARTED for path in map(_source_file, sources) if path):
-        # Python may run the file as it was before: the result belongs to no state of the code.
+        # Python may run the file as it was before the change. A random digest then matches no
+        # cached result.
         text += os.urandom(16).hex()
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _closure(roots: frozenset[str]) -> dict[str, str]:
-    """Return module -> text for the roots and all modules of this package that they import."""
+    """Return module -> source text, for the roots and all modules of this package they import."""
     found: dict[str, str] = {}
     todo = list(roots)
     while todo:
         name = todo.pop()
         if name not in found and (source := _source(name)) is not None:
             found[name], imports = source
-            # A module's packages run before it.
+            # Importing a module also runs the packages that contain it.
             todo += [*imports, name.rpartition(".")[0]]
     return found
 
 
 @cache
 def _source(name: str) -> tuple[str, tuple[str, ...]] | None:
-    """Return a module's text and the names that it imports; None for a name that is no module."""
+    """Return a module's source and the names that it imports; None if the name is no module."""
     path = _source_file(name)
     if path is None:
         return None
@@ -99,7 +103,7 @@ def _source(name: str) -> tuple[str, tuple[str, ...]] | None:
 
 
 def _imports(text: str) -> Iterator[str]:
-    """Yield the dotted names of this package that a source imports, names in modules included."""
+    """Yield the dotted names of this package that a source imports, including names in modules."""
     for package, names, module in _IMPORT.findall(text):
         yield module or package
         yield from (f"{package}.{name}" for name in re.findall(r"\w+", names))
@@ -107,7 +111,7 @@ def _imports(text: str) -> Iterator[str]:
 
 @cache
 def _source_file(name: str) -> Path | None:
-    """Return the source file of a module; for other packages, only that of an imported module."""
+    """Return a module's source file; outside this package, only if the module is imported."""
     place = _ROOT.joinpath(*name.split("."))
     loaded = getattr(sys.modules.get(name), "__file__", None) or ""
     places = (place.with_name(f"{place.name}.py"), place / "__init__.py", Path(loaded))
@@ -116,6 +120,6 @@ def _source_file(name: str) -> Path | None:
 
 @cache
 def _installed() -> list[str]:
-    """Return the installed distributions with their versions, by the names of their folders."""
+    """Return the folder names of all installed distributions, which include their versions."""
     places = [place or "." for place in sys.path if os.path.isdir(place or ".")]
     return sorted({n for place in places for n in os.listdir(place) if n.endswith(".dist-info")})

@@ -1,4 +1,4 @@
-"""Readers of text, JSON, YAML and CSV that users give, and limits of the size of an input."""
+"""Readers of text, JSON, YAML and CSV files from users, and limits on the size of inputs."""
 
 from __future__ import annotations
 
@@ -21,59 +21,65 @@ from pinn.errors import PinnError, TooLargeError
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
-# Largest sizes of input, each checked before anything of that size is built.
+# Maximum sizes of inputs, checked before anything of that size is built.
 #
-# No deployment or load that is served exceeds them. They keep a typing error or a hostile file from
-# filling the memory or running for hours. docs/limits_reference.md lists them.
+# Real deployments and loads stay below these limits. The limits keep a typing error or a hostile
+# file from filling the memory or running for hours. docs/limits_reference.md lists them.
 
-#: Bytes of a JSON document, a YAML document, and a table of configurations or requests.
+#: Maximum bytes of a JSON document, of a YAML document, and of a table of configurations or
+#: requests.
 MOST_JSON_BYTES = 32 * 2**20
 MOST_YAML_BYTES = 8 * 2**20
 MOST_CSV_BYTES = 128 * 2**20
-#: Bytes of a line of a trace or a log. Such lines have no limit of their own; a hole is one, too.
+#: Maximum bytes of a line of a trace or log. Such files may be of any length, and a hole in a
+#: sparse file counts as a line.
 MOST_LINE_BYTES = 64 * 2**20
-#: Bytes of a log that are read: a server's start is at its beginning.
+#: Maximum bytes of a log that are read; the lines about the server's start come first.
 MOST_LOG_BYTES = 32 * 2**20
-#: Levels of nested lists and mappings; libyaml's recursion ends the process at some 10,000.
+#: Maximum depth of nested lists and mappings; libyaml's recursion crashes at about 10,000.
 MOST_DEPTH = 100
-#: Values of a YAML document, with each alias counted by the values that it stands for.
+#: Maximum number of values of a YAML document, where each alias counts with all its values.
 MOST_YAML_VALUES = 200_000
-#: Transformer layers, for each of which the parser makes an entry.
+#: Maximum number of Transformer layers, for each of which the parser makes an entry.
 MOST_LAYERS = 1000
-#: Layers times regular expressions of a quantization config, all of which are matched: about 5 s.
+#: Maximum product of layers and regular expressions of a quantization config. All pairs are
+#: matched, which takes about 5 s at the limit.
 MOST_MATCHES = 100_000
-#: Other sizes in a config.json: widths, heads, experts, vocabulary, context.
+#: Maximum of other sizes in a config.json: widths, heads, experts, vocabulary, context.
 MOST_MODEL_SIZE = 10**9
-#: Numbers of a datasheet in SI units.
+#: Maximum of numbers in a GPU's datasheet, in SI units.
 MOST_DATASHEET = 1e21
-#: Numbers in engine flags.
+#: Maximum of numbers in engine flags.
 MOST_FLAG = 10**15
-#: Data-parallel replicas: a simulation keeps the state of each.
+#: Maximum number of data-parallel replicas; a simulation keeps the state of each replica.
 MOST_REPLICAS = 4096
-#: Parts of a batch's text, requests of the batch, and tokens of one request.
+#: Maximum number of parts of a batch's text, of requests of the batch, and of tokens of a request.
 MOST_BATCH_PARTS = 1000
 MOST_BATCH_REQUESTS = 10**6
 MOST_BATCH_TOKENS = 10**9
-#: Configurations of one list or grid: about 5 s and 300 MB.
+#: Maximum number of configurations of one list or grid, which need about 5 s and 300 MB.
 MOST_CONFIGURATIONS = 100_000
-#: Requests of a workload, prompt or output tokens of one, and output tokens of all.
+#: Maximum number of requests of a workload, of prompt or output tokens of a request, and of output
+#: tokens of all requests.
 MOST_REQUESTS = 10**6
 MOST_REQUEST_TOKENS = 10**8
 MOST_OUTPUT_TOKENS = 10**9
-#: Seconds on the clock of a workload: ten years, at which float64 still resolves 60 ns.
+#: Maximum time on the clock of a workload in seconds: ten years, where float64 still resolves 60
+#: ns.
 MOST_SECONDS = 3.2e8
-#: Bytes of a simulated engine's state, and KV cache blocks that it counts.
+#: Maximum bytes of a simulated engine's state, and maximum number of its KV cache blocks.
 MOST_ENGINE_BYTES = 2**30
 MOST_BLOCKS = 2**40
-#: Steps of a simulation, whose records take 0.5 GB: eight hours of steps of 10 ms.
+#: Maximum number of steps of a simulation, whose records need 0.5 GB: eight hours of 10 ms steps.
 MOST_STEPS = 3_000_000
-#: Columns of a table of configurations, requests or runs.
+#: Maximum number of columns of a table of configurations, requests or runs.
 MOST_COLUMNS = 1000
-#: Bytes of a checkpoint, or of fitted kernels; the released ones have 0.5 MiB.
+#: Maximum bytes of a checkpoint, or of fitted kernel surrogates; the shipped files have 0.5 MiB.
 MOST_CHECKPOINT_BYTES = 256 * 2**20
-#: Units of a hidden layer of a checkpoint's network; ``MOST_DEPTH`` limits the layers.
+#: Maximum number of units in a hidden layer of a checkpoint's network; ``MOST_DEPTH`` limits the
+#: number of layers.
 MOST_HIDDEN = 4096
-#: Seed of random draws.
+#: Upper limit of a seed of random numbers.
 MOST_SEED = 2**63
 
 
@@ -82,9 +88,9 @@ def check_size(value: float, most: float, what: str, remedy: str) -> None:
 
     Args:
         value: Size of the input.
-        most: Largest size.
-        what: Counted thing with its place: ``load.yaml: requests``.
-        remedy: Remedy for the error.
+        most: Maximum size.
+        what: Name of the size with the file or flag: ``load.yaml: requests``.
+        remedy: Instruction to the user for the error message.
 
     Raises:
         TooLargeError: If the value exceeds the limit.
@@ -100,7 +106,7 @@ def check_size(value: float, most: float, what: str, remedy: str) -> None:
 
 
 def written(value: object) -> str:
-    """Return a number as errors show it, however many digits it has; other values by their repr.
+    """Return a number as errors show it, with a power of ten if it is long; other values by repr.
 
     >>> written(12345), written(-(10**400))
     ('12,345', '-10^400')
@@ -113,7 +119,7 @@ def written(value: object) -> str:
 
 
 def comma_separated(text: str) -> list[str]:
-    """Return the comma-separated names in a text, without the blanks around them.
+    """Return the comma-separated names in a text, without surrounding blanks.
 
     >>> comma_separated("H100, H200,")
     ['H100', 'H200']
@@ -122,7 +128,7 @@ def comma_separated(text: str) -> list[str]:
 
 
 def misfit(where: str, rule: str, value: object) -> PinnError:
-    """Return an error for a value that breaks a rule.
+    """Return an error that states a rule and the value that breaks it.
 
     >>> print(misfit("load.yaml: requests", "be a number", "many"))
     load.yaml: requests must be a number, got 'many'
@@ -131,13 +137,14 @@ def misfit(where: str, rule: str, value: object) -> PinnError:
 
 
 def is_finite(value: object) -> TypeGuard[int | float]:
-    """Return whether a JSON or YAML value is a number that float64 holds; truth values are none."""
+    """Return whether a JSON or YAML value is a finite float64 number; booleans are no numbers."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return abs(value) < 1e300
 
 
-# Paths, JSON and YAML from users: bounded in size and depth, no key twice, one-line errors.
+# Paths, JSON and YAML from users: limited in size and depth, without duplicate keys, with one-line
+# errors.
 
 _LOADER: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -147,8 +154,8 @@ def read_text(path: Path, most_bytes: int, kind: str) -> str:
 
     Args:
         path: Path of a file or pipe.
-        most_bytes: Largest number of bytes.
-        kind: Expected kind of file, for errors: ``JSON``.
+        most_bytes: Maximum number of bytes.
+        kind: Expected file format for errors, such as ``JSON``.
 
     Raises:
         PinnError: If the file cannot be read, is too large or is not UTF-8.
@@ -167,7 +174,7 @@ def read_json(path: Path) -> Any:
     """Read a JSON file.
 
     Raises:
-        PinnError: If the file cannot be read, or is not JSON; names the file and the line.
+        PinnError: If the file cannot be read, or is not JSON; the message names file and line.
     """
     return parse_json(read_text(path, MOST_JSON_BYTES, "JSON"), str(path))
 
@@ -177,7 +184,7 @@ def parse_json(text: str, where: str) -> Any:
 
     Args:
         text: JSON document.
-        where: Name of its file, for errors.
+        where: Name of the document's file, for errors.
 
     Raises:
         PinnError: If the text is not JSON, has a key twice or nests too deeply.
@@ -188,7 +195,7 @@ def parse_json(text: str, where: str) -> Any:
         if len(found) < len(pairs):
             counts = Counter(key for key, _ in pairs)
             twice = next(key for key, count in counts.items() if count > 1)
-            raise PinnError(f"{where}: the key {twice!r} occurs twice: leave one out")
+            raise PinnError(f"{where}: the key {twice!r} occurs twice: remove one of the two")
         return found
 
     try:
@@ -207,10 +214,10 @@ def parse_json(text: str, where: str) -> Any:
 
 
 def json_object(text: str, flag: str, example: str) -> JsonObject:
-    """Return the object in a flag's JSON text.
+    """Return the JSON object that a flag's text contains.
 
     Raises:
-        PinnError: If the text is no object; the message has an example.
+        PinnError: If the text is no JSON object; the message has an example.
     """
     try:
         found = parse_json(text, flag)
@@ -237,10 +244,10 @@ def _too_deep(where: str) -> PinnError:
 
 
 def read_yaml(path: Path) -> object:
-    """Read a YAML (or JSON) file.
+    """Read a YAML or JSON file.
 
     Raises:
-        PinnError: If the file cannot be read or is not YAML; names the file and the line.
+        PinnError: If the file cannot be read or is not YAML; the message names file and line.
     """
     return parse_yaml(read_text(path, MOST_YAML_BYTES, "YAML"), str(path))
 
@@ -250,7 +257,7 @@ def parse_yaml(text: str, where: str) -> Any:
 
     Args:
         text: YAML document.
-        where: Name of its file, for errors.
+        where: Name of the document's file, for errors.
 
     Raises:
         PinnError: If the text is not YAML, has a key twice, nests too deeply or has too many
@@ -270,17 +277,17 @@ def parse_yaml(text: str, where: str) -> Any:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or "it is no YAML"
-        if "nesting depth" in problem:  # the parser has a limit of its own since PyYAML 6.0.4
+        if "nesting depth" in problem:  # the parser has its own limit since PyYAML 6.0.4
             raise _too_deep(where) from error
         raise PinnError(f"{where}{line}: malformed YAML ({problem}): correct the file") from error
     except PinnError:
         raise
-    except (ValueError, OverflowError, RecursionError) as error:  # such as a date of month 13
+    except (ValueError, OverflowError, RecursionError) as error:  # for example, a date of month 13
         raise PinnError(f"{where}: malformed YAML ({error}): correct the file") from error
 
 
 def _check_yaml_depth(text: str, where: str) -> None:
-    """Check the depth of nesting by the parser's events, before anything is built."""
+    """Check the depth of nesting from the parser's events, before any value is built."""
     depth = 0
     for event in yaml.parse(text, Loader=_LOADER):
         depth += isinstance(event, yaml.CollectionStartEvent)
@@ -290,7 +297,7 @@ def _check_yaml_depth(text: str, where: str) -> None:
 
 
 def _check_nodes(root: yaml.Node, where: str) -> None:
-    """Check for keys that occur twice, and the number of values, with each alias expanded."""
+    """Check for duplicate keys, and limit the number of values, with each alias expanded."""
     level, depth, total = [root], 0, 1
     while level:
         depth += 1
@@ -312,13 +319,14 @@ def _children(node: yaml.Node, where: str) -> list[yaml.Node]:
     for name, _ in node.value:
         if isinstance(name, yaml.ScalarNode) and name.value != "<<":
             if (name.tag, name.value) in seen:
-                fault = f"the key {name.value!r} occurs twice: leave one out"
+                fault = f"the key {name.value!r} occurs twice: remove one of the two"
                 raise PinnError(f"{where}, line {name.start_mark.line + 1}: {fault}")
             seen.add((name.tag, name.value))
     return list(chain.from_iterable(node.value))
 
 
-# CSV tables from users: bounded, no column twice, every row as wide as its header.
+# CSV tables from users: limited in size, without duplicate columns, every row as wide as its
+# header.
 
 
 class CsvTable:
@@ -338,13 +346,13 @@ class CsvTable:
         )
         twice = [name for name in self.names if name and self.names.count(name) > 1]
         if twice:
-            raise PinnError(f"{path}: the column {twice[0]!r} occurs twice: leave one out")
+            raise PinnError(f"{path}: the column {twice[0]!r} occurs twice: remove one of the two")
 
     def rows(self) -> Iterator[tuple[int, list[str]]]:
         """Yield the line number and the cells of each row that is not blank.
 
         Raises:
-            PinnError: If a row has more or fewer cells than the header, or is not CSV.
+            PinnError: If a row is not CSV, or has more or fewer cells than the header.
         """
         for cells in self._lines():
             if not cells:
@@ -365,7 +373,7 @@ class CsvTable:
         return f"{self._path}, line {self._rows.line_num}"
 
 
-# Faults of a foreign file's values, in this project's words instead of pydantic's.
+# Faults of values in users' files, in this project's words instead of pydantic's.
 
 _SCHEMA_KINDS = {
     "integer": "a whole number", "number": "a number", "string": "text", "list": "a list",

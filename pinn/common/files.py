@@ -1,4 +1,4 @@
-"""Folders of the project, and atomic writing of files."""
+"""Folders of the project, cached results, and atomic writing of files."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from platformdirs import user_cache_path
 from pinn.common import JsonObject
 from pinn.errors import PinnError
 
-# Files that come with the project: in the checkout, or installed beside it.
+# Files that are part of the project, in the checkout or in an installed wheel.
 
 CHECKPOINT_VARIABLE = "PINN_CHECKPOINT"
 _CHECKPOINT = Path("checkpoints") / "pinn.safetensors"
 
 
 def _places(in_checkout: Path, installed: Path) -> tuple[Path, Path]:
-    """Return the path of a file or folder in the checkout, and in an installed wheel."""
+    """Return the paths of a file or folder in the checkout and in an installed wheel."""
     environment = Path(sysconfig.get_path("data")) / "share" / "pinn"
     return Path(__file__).resolve().parents[2] / in_checkout, environment / installed
 
@@ -34,8 +34,8 @@ def _places(in_checkout: Path, installed: Path) -> tuple[Path, Path]:
 def data_folder(name: str) -> Path:
     """Return the folder ``data/<name>`` of the project.
 
-    A checkout (also one installed in editable mode) has it at its root; an installed wheel puts
-    it at ``share/pinn/<name>`` of the environment (``data-files`` in pyproject.toml).
+    A checkout, also in editable mode, has this folder at its root. An installed wheel has it at
+    ``share/pinn/<name>`` of the environment (``data-files`` in pyproject.toml).
 
     Raises:
         PinnError: If neither folder exists.
@@ -44,13 +44,13 @@ def data_folder(name: str) -> Path:
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV file that comes with the project, in order."""
+    """Return the rows of a CSV file of the project, in order, as column -> text."""
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
 def conf_file(name: str) -> Path:
-    """Return the file ``conf/<name>``, in the checkout or installed like the data.
+    """Return the path of ``conf/<name>``, in the checkout or in an installed wheel.
 
     Raises:
         PinnError: If neither file exists.
@@ -67,10 +67,10 @@ def _shipped(what: str, in_checkout: Path, installed: Path) -> Path:
 
 
 def given_path(text: str | Path) -> Path:
-    """Return a path with its ``~`` expanded; nothing needs to be there.
+    """Return a path with its ``~`` expanded; the file need not exist.
 
     Raises:
-        PinnError: If no file can have that name, or access is denied.
+        PinnError: If no file can have this name, or if access is denied.
 
     >>> given_path("models/config.json").name
     'config.json'
@@ -87,9 +87,9 @@ def given_path(text: str | Path) -> Path:
 def find_checkpoint(given: Path | str | None = None) -> Path:
     """Return the path of the checkpoint to use.
 
-    The first of these is used: the one given, that of the environment variable ``PINN_CHECKPOINT``,
-    ``checkpoints/pinn.safetensors`` in the working directory, then in the checkout that pinn runs
-    from, then the installed one.
+    The first of these is used: the given checkpoint, the environment variable ``PINN_CHECKPOINT``,
+    ``checkpoints/pinn.safetensors`` in the working directory, this file in the checkout from which
+    pinn runs, or the installed checkpoint.
 
     Raises:
         PinnError: If a named checkpoint does not exist, or none is found.
@@ -105,12 +105,12 @@ def find_checkpoint(given: Path | str | None = None) -> Path:
     places = [_CHECKPOINT, *_places(_CHECKPOINT, _CHECKPOINT)]
     found = next((place for place in places if place.is_file()), None)
     if found is None:
-        remedy = "give one with --checkpoint, or train one with 'python train.py'"
+        remedy = "give a checkpoint with --checkpoint, or train one with 'python train.py'"
         raise PinnError(f"no checkpoint found at {', '.join(map(str, places))}: {remedy}")
     return found
 
 
-# Fitted kernel surrogates that commands use when none are named.
+# Fitted kernel surrogates that commands use if the user names none.
 
 _NAME = Path("checkpoints") / "kernels" / "all"
 _FILE = "kernels.json"
@@ -119,16 +119,16 @@ _FILE = "kernels.json"
 def find_kernels(given: Path | None, checkpoint: Path) -> Path | None:
     """Return the folder of the kernel surrogates to use.
 
-    The first of these is used: the one given, ``kernels/all`` beside the checkpoint,
-    ``checkpoints/kernels/all`` in the working directory, then in the checkout that pinn runs from,
-    then the installed one.
+    The first of these is used: the given folder, ``kernels/all`` in the checkpoint's folder,
+    ``checkpoints/kernels/all`` in the working directory, this folder in the checkout from which
+    pinn runs, or the installed folder.
 
     Args:
-        given: Folder that the user named; None to look for one.
-        checkpoint: Checkpoint in use.
+        given: Folder that the user named; None to search for a folder.
+        checkpoint: Path of the checkpoint in use.
 
     Returns:
-        Path of the folder; None where none is named and none is found.
+        Path of the folder; None if the user named no folder and none is found.
 
     Raises:
         PinnError: If the named folder has no surrogates.
@@ -142,13 +142,13 @@ def find_kernels(given: Path | None, checkpoint: Path) -> Path | None:
     return next((place for place in places if (place / _FILE).is_file()), None)
 
 
-# Folder of cached results, and atomic writing, so that no process reads half of a file.
+# Folder of cached results, and atomic writing, so that no process reads an incomplete file.
 
 
 def cache_folder() -> Path:
-    """Return ``PINN_CACHE``, else ``pinn`` in ``XDG_CACHE_HOME`` or the system's cache folder.
+    """Return ``PINN_CACHE``, else ``pinn`` in ``XDG_CACHE_HOME`` or in the system's cache folder.
 
-    Its content may be deleted at any time: results are then recomputed.
+    Users may delete the content of this folder at any time: results are then recomputed.
     """
     named = os.environ.get("PINN_CACHE")
     return given_path(named) if named else user_cache_path("pinn")
@@ -157,13 +157,13 @@ def cache_folder() -> Path:
 def replace_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let ``write`` fill a temporary file beside ``path``, then rename it over ``path``.
 
-    The parent folder is made where it is missing. A device such as ``/dev/stdout`` is written to
+    The parent folder is created if it is missing. A device such as ``/dev/stdout`` is written
     directly.
 
     Raises:
-        OSError: If the file cannot be written, with its path; its previous content is kept.
+        OSError: If the file cannot be written; its previous content is kept.
     """
-    if path.is_dir():  # such as ".", beside which no file of that name can be made
+    if path.is_dir():  # such as ".", whose name cannot be extended to a temporary file's
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if path.exists() and not path.is_file():
         write(path)
@@ -181,18 +181,18 @@ def replace_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file by :func:`replace_atomically`; text as UTF-8."""
+    """Write text (as UTF-8) or bytes to a file by :func:`replace_atomically`."""
     data = content.encode() if isinstance(content, str) else content
     replace_atomically(path, lambda target: target.write_bytes(data))
 
 
 def write_json_file(path: Path, value: object, indent: int = 2) -> None:
-    """Write a value as a JSON file (:func:`json_text`) that appears whole."""
+    """Write a value as a JSON file (:func:`json_text`) by :func:`replace_atomically`."""
     write_whole(path, json_text(value, indent) + "\n")
 
 
 def json_text(value: object, indent: int | None = None, *, allow_nan: bool = True) -> str:
-    """Return a value as JSON; a dataclass in it becomes the mapping of its fields.
+    """Return a value as JSON text; dataclasses inside become mappings of their fields.
 
     >>> json_text({"report": ReadReport("a.csv", "1.0", "", 0, 0)})
     '{"report": {"source": "a.csv", "version": "1.0", "sha256": "", "read": 0, ...}}'
@@ -208,11 +208,11 @@ def _json_ready(value: object) -> dict[str, object]:
     raise TypeError(f"a {type(value).__name__} is not JSON-ready")
 
 
-#: Function that returns a value as JSON with sorted keys, as for digests.
+#: Function that returns a value as JSON text with sorted keys, such as for digests.
 sorted_json = json.JSONEncoder(sort_keys=True, default=_json_ready).encode
 
 
-# Result of reading a file: numbers of rows read, accepted and refused, with reasons.
+# Counts of reading a file: rows read, accepted and refused, with reasons.
 
 
 def file_sha256(path: Path) -> str:
@@ -225,7 +225,7 @@ def contents_digest(path: Path) -> str:
     """Return the SHA-256 of a file, or of the names and contents of all files in a folder.
 
     Raises:
-        PinnError: If there is no such file or folder.
+        PinnError: If the file or folder does not exist.
     """
     if path.is_dir():
         inside = sorted(each for each in path.rglob("*") if each.is_file())
@@ -239,21 +239,21 @@ def contents_digest(path: Path) -> str:
 
 @dataclass(frozen=True)
 class ReadReport:
-    """Counts of one read; every reader returns one beside its rows.
+    """Counts of rows from reading one file; every reader returns a report with its rows.
 
     Attributes:
         source: Name of the file, such as ``silicon_sample.csv``.
-        version: Version of the package or of the engine that the file belongs to.
+        version: Version of the package or engine that wrote the file.
         sha256: SHA-256 of the file's bytes.
         read: Number of rows in the file.
         accepted: Number of accepted rows.
         refused: Reason -> number of refused rows, in the order in which reasons were applied.
         noted: Note -> number of accepted rows that it applies to.
-        places: Reason -> where the first refused rows stand, such as ``run.json, line 3``.
+        places: Reason -> places of the first refused rows, such as ``run.json, line 3``.
 
     Raises:
-        PinnError: If a count is negative or the accepted and refused rows do not add up to those
-            read.
+        PinnError: If a count is negative, or if accepted and refused rows do not add up to the
+            rows read.
     """
 
     source: str
@@ -277,7 +277,7 @@ class ReadReport:
 
     @property
     def located(self) -> dict[str, int]:
-        """Return the number of refused rows by reason, each with the places that are known.
+        """Return reason with its known places -> number of refused rows.
 
         >>> ReadReport("a", "", "", 3, 0, {"cut off": 3}, places={"cut off": ["b", "c"]}).located
         {'cut off (b; c; and 1 more)': 3}
@@ -303,7 +303,7 @@ class ReadReport:
         return "\n".join(lines)
 
     def to_json(self) -> JsonObject:
-        """Return the report as JSON-ready values; ``refused`` keeps its order."""
+        """Return the report as a JSON object; ``refused`` keeps its order."""
         mappings = ("refused", "noted", "places")
         return vars(self) | {name: dict(getattr(self, name)) for name in mappings}
 
@@ -321,7 +321,7 @@ class ReadReport:
 
 
 def _located(places: Sequence[str], count: int) -> str:
-    """Return the places in brackets, and how many more there are."""
+    """Return the known places in brackets, with the number of further places."""
     if not places:
         return ""
     more = [f"and {count - len(places):,} more"] if count > len(places) else []

@@ -2,12 +2,14 @@
 
 import math
 
-#: From here on a number has an exponent.
+#: Absolute value from which a number is written with an exponent.
 _EXPONENT_FROM = 1e9
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Return a number with its significant digits, thousands apart, without an exponent below 10^9.
+    """Return a number rounded to significant digits, with thousands separators.
+
+    Numbers below 10^9 have no exponent.
 
     >>> [number(each) for each in (1234.5, 31049, 0.012345, 20.0, 9.996, 0, 2.5e9)]
     ['1,230', '31,000', '0.0123', '20.0', '10.0', '0', '2.50e+09']
@@ -15,8 +17,8 @@ def number(value: float | None, digits: int = 3) -> str:
     ('-', '-', '12,350')
 
     Args:
-        value: Number; None and NaN stand for one that does not exist.
-        digits: Significant digits.
+        value: Number; None and NaN give ``-``.
+        digits: Number of significant digits.
     """
     if value is None or math.isnan(value):
         return "-"
@@ -32,7 +34,7 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def fixed(value: float) -> str:
-    """Return a number for a column of like ones: whole digits in full, at most two decimals.
+    """Return a number for a table column: all whole digits, and at most two decimals.
 
     >>> [fixed(each) for each in (12345.6, 123.45, 6.948, 0.0123, float("nan"))]
     ['12,346', '123.5', '6.95', '0.01', '-']
@@ -42,7 +44,7 @@ def fixed(value: float) -> str:
 
 
 def exact(value: object) -> str:
-    """Return a value as a person types it: all digits of a number, none that say nothing.
+    """Return a value as a person types it: all digits of a number, without trailing zeros.
 
     >>> exact(20.0), exact(0.1), exact(1e6), exact(7), exact("auto")
     ('20', '0.1', '1000000', '7', 'auto')

@@ -1,4 +1,4 @@
-"""Names of the last release that this one still reads, with a note; the next one drops them."""
+"""Names of the last release that are still accepted, with a note; the next release drops them."""
 
 import os
 from collections.abc import Collection, Mapping, Sequence
@@ -9,11 +9,11 @@ from pinn.errors import warn_user
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Old name -> current name of commands, of options and of environment variables.
+#: Old name -> current name, of commands, options and environment variables.
 COMMANDS: Mapping[str, str] = {"account": "breakdown"}
 OPTIONS: Mapping[str, str] = {"--judges": "--held-out-runs"}
 VARIABLES: Mapping[str, str] = {"PINN_JUDGE_RUNS": "PINN_HELD_OUT_RUNS"}
-#: Old part -> current part of a group of the scorecard, and of a method in a table of scores.
+#: Old part -> current part, in names of scorecard groups and of methods in tables of scores.
 GROUPS: Mapping[str, str] = {
     "judges: ": "held-out serving runs: ",
     ", half taught: ": ", half held out: ",
@@ -22,12 +22,12 @@ METHODS: Mapping[str, str] = {", model left out": ", model held out"}
 
 
 def note(old: str, new: str, where: str = "") -> None:
-    """Warn that a name is an old one.
+    """Warn the user that a name is outdated.
 
     Args:
-        old: Old name.
+        old: Outdated name.
         new: Current name.
-        where: File that has the old name, if any.
+        where: File that has the outdated name, if any.
     """
     place = f"{where}: " if where else ""
     warn_user(
@@ -36,11 +36,11 @@ def note(old: str, new: str, where: str = "") -> None:
 
 
 def current_options(arguments: Sequence[str], known: Collection[str]) -> list[str]:
-    """Return arguments of a command with old options replaced by current ones, with a note.
+    """Replace outdated options in a command's arguments by current ones, with a note for each.
 
     Args:
-        arguments: Words behind the command.
-        known: Options of the command; others are not replaced.
+        arguments: Words after the command's name.
+        known: Current options of the command; only their outdated names are replaced.
     """
     found = []
     for word in arguments:
@@ -54,10 +54,10 @@ def current_options(arguments: Sequence[str], known: Collection[str]) -> list[st
 
 
 def old_arguments(known: Collection[str]) -> dict[str, str]:
-    """Return old name -> current name of the keyword arguments that a function has.
+    """Return outdated name -> current name of a function's keyword arguments.
 
     Args:
-        known: Current names of its keyword arguments.
+        known: Current names of the function's keyword arguments.
     """
     pairs = ((_keyword(old), _keyword(new)) for old, new in OPTIONS.items())
     return {old: new for old, new in pairs if new in known}
@@ -68,7 +68,7 @@ def _keyword(option: str) -> str:
 
 
 def variable(name: str) -> str:
-    """Return the value of an environment variable, also under its old name; empty if not set."""
+    """Return an environment variable's value, also under its outdated name; empty if not set."""
     for old, new in VARIABLES.items():
         if new == name and not os.environ.get(name) and os.environ.get(old):
             note(old, new)
@@ -77,16 +77,16 @@ def variable(name: str) -> str:
 
 
 def old_variables(name: str) -> list[str]:
-    """Return an environment variable's old names."""
+    """Return the outdated names of an environment variable."""
     return [old for old, new in VARIABLES.items() if new == name]
 
 
 def current_texts(texts: "pd.Series", names: Mapping[str, str], where: str) -> "pd.Series":
-    """Return texts with old parts replaced by current ones, with a note for each old part.
+    """Replace outdated parts of texts by current ones, with a note for each outdated part.
 
     Args:
         texts: Cells of a column, or a table's column names.
-        names: Old part -> current part.
+        names: Outdated part -> current part.
         where: File of the table.
     """
     for old, new in names.items():

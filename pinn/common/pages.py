@@ -1,4 +1,4 @@
-"""HTML pages from templates beside the code."""
+"""HTML pages from templates that are stored with the code."""
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template, select_autoescape
 
@@ -6,7 +6,7 @@ from pinn.common.numbers import exact, number
 
 
 def template(package: str, name: str) -> Template:
-    """Return a template in a package's folder; all text that it is filled with is escaped."""
+    """Return a template in a package's folder; values that fill the template are HTML-escaped."""
     environment = Environment(
         loader=PackageLoader(package, "."),
         autoescape=select_autoescape(default=True, default_for_string=True),

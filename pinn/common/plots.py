@@ -1,4 +1,4 @@
-"""Style of every figure: colours of different lightness, markers and hatches: readable in grey."""
+"""Style of every plot: markers, hatches, and colours that differ in lightness, readable in grey."""
 
 import io
 from collections.abc import Iterable
@@ -11,18 +11,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-#: Markers and colours in order: dark and light in turn, no two alike in grey.
+#: Markers and colours in order; dark and light alternate, so that no two look alike in grey.
 MARKERS = (
     ("o", "#0072b2"), ("s", "#e69f00"), ("^", "#004d40"), ("D", "#bfe3f7"), ("v", "#8a4500"),
     ("P", "#cc79a7"), ("X", "#111111"), ("*", "#c9c98a"),
 )  # fmt: skip
 
-#: Name -> marker and colour.
+#: Name of a series -> (marker, colour).
 Looks = dict[str, tuple[str, str]]
 
 Sharing = bool | Literal["none", "all", "row", "col"]
 
-#: Width of a page in inches.
+#: Width of a plot in inches, as wide as a page.
 WIDTH = 9.5
 
 
@@ -41,7 +41,7 @@ def new_figure(
     sharex: Sharing = False,
     sharey: Sharing = False,
 ) -> tuple[Figure, Shaped[np.ndarray, "rows columns"]]:
-    """Return a figure of page width with a grid of axes: no frame, small ticks.
+    """Return a figure of page width with a grid of axes, without frames and with small ticks.
 
     Args:
         height: Height in inches.
@@ -59,7 +59,7 @@ def new_figure(
 
 
 def markers(names: Iterable[str]) -> Looks:
-    """Return the marker and colour of each name; equal sets of names have equal ones."""
+    """Return the marker and colour of each name; equal sets of names get equal styles."""
     ordered = sorted(set(names))
     return {name: MARKERS[i % len(MARKERS)] for i, name in enumerate(ordered)}
 
@@ -70,7 +70,7 @@ def short(name: str) -> str:
 
 
 def svg(figure: Figure) -> bytes:
-    """Return the figure as SVG, its text as outlines; equal figures give equal bytes."""
+    """Return a figure as SVG with text as outlines; equal figures give equal bytes."""
     buffer = io.BytesIO()
     with rc_context({"svg.hashsalt": "pinn"}):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
@@ -78,7 +78,7 @@ def svg(figure: Figure) -> bytes:
 
 
 def png(figure: Figure) -> bytes:
-    """Return the figure as PNG; equal figures give equal bytes."""
+    """Return a figure as PNG; equal figures give equal bytes."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110, metadata={"Software": None})
     return buffer.getvalue()

@@ -1,7 +1,7 @@
 """Progress of long work on standard error: log records, and the present task of a command.
 
-Modules log to children of the logger ``pinn``. In Python nothing is written unless the caller sets
-up :mod:`logging`. Commands run inside :func:`shown`.
+Modules log to child loggers of ``pinn``. In Python nothing is written unless the caller configures
+:mod:`logging`. Commands run inside :func:`shown`.
 """
 
 import logging
@@ -17,32 +17,33 @@ Item = TypeVar("Item")
 
 #: Seconds until a command first reports its progress.
 FIRST_S = 5.0
-#: Most seconds between further lines, each of which comes when twice the time has passed.
+#: Maximum seconds between later progress lines. A line follows when the time since the start has
+#: doubled, or after this maximum.
 _LONGEST_S = 60.0
 
 _LOG = logging.getLogger("pinn")
-#: Seconds between changes of a status line.
+#: Seconds between updates of a status line.
 _STATUS_S = 1.0
-#: Code that takes a terminal's cursor to the start of its line, which is cleared.
+#: Terminal code that moves the cursor to the start of its line and clears the line.
 _CLEARED = "\r\x1b[K"
 
-#: The stream is None where it is no terminal.
+#: Present task of the command; ``stream`` is None without a terminal.
 _WORK = SimpleNamespace(text="", part="", command="", stream=None, is_shown=False, has_status=False)
 
 
 def note(text: str) -> None:
-    """Log a line about the work."""
+    """Log a line about the present work."""
     _LOG.info("%s", text)
 
 
 def doing(text: str) -> None:
-    """Set the present task; it is shown only if it takes long."""
+    """Set the text of the present task, which is shown only if the task takes long."""
     _WORK.text = text
 
 
 @contextmanager
 def status(text: Callable[[], str]) -> Iterator[None]:
-    """Keep one line on the terminal up to date while the body runs, in place of other progress.
+    """Update one line on the terminal while the body runs, in place of other progress.
 
     Args:
         text: Function that returns the line; another thread calls it every second.
@@ -73,7 +74,7 @@ def status(text: Callable[[], str]) -> Iterator[None]:
 
 
 def still(done: int, total: int, since_s: float) -> str:
-    """Return the remaining time of work in equal parts, as text.
+    """Return the estimated remaining time of work in equal parts, as text.
 
     Args:
         done: Number of finished parts.
@@ -90,7 +91,7 @@ def still(done: int, total: int, since_s: float) -> str:
 
 
 def counted(items: Iterable[Item], what: str) -> Iterator[Item]:
-    """Yield the items, and report the number of those done as the present task."""
+    """Yield the items, and report the number of finished items as the present task."""
     total = f" of {len(items):,}" if isinstance(items, Sized) else ""
     for number, item in enumerate(items, 1):
         doing(f"{what} {number:,}{total}")
@@ -100,13 +101,13 @@ def counted(items: Iterable[Item], what: str) -> Iterator[Item]:
 
 @contextmanager
 def shown(command: str, stream: TextIO, first_s: float = FIRST_S) -> Iterator[None]:
-    """Write log records while the body runs, and the present task now and then on a terminal.
+    """Write log records while the body runs, and on a terminal from time to time the present task.
 
-    Inside another such body, the command is shown as a part of the outer one.
+    Inside the body of an outer call, the command is shown as a part of the outer command.
 
     Args:
-        command: Name at the start of a line.
-        stream: Standard error.
+        command: Name of the command, at the start of each line.
+        stream: Stream to write to, standard error.
         first_s: Seconds until the first line about the present task.
     """
     doing("")

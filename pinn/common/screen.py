@@ -1,4 +1,4 @@
-"""Output for a terminal: tables, and lines of 80 columns in a terminal."""
+"""Output for a terminal: tables, and lines of at most 80 columns."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-#: Columns of a page, and of tables of details, which need more.
+#: Columns of a page, and of tables of details, which are wider.
 WIDTH, WIDEST = 80, 100
 
 
 def page(width: int = WIDTH) -> Console:
     """Return a console for tables and sentences, which prints names and paths without markup.
 
-    A table whose numbers need more columns is wider, and never cut.
+    A table whose numbers need more columns is printed wider, never cut.
     """
     from rich.console import Console
 
@@ -33,7 +33,7 @@ def page(width: int = WIDTH) -> Console:
 
 
 def say(text: str) -> None:
-    """Print lines, long ones folded between words.
+    """Print lines, and fold long lines between words.
 
     >>> say("  8 skipped: " + "of another engine, " * 5)
       8 skipped: of another engine, of another engine, of another engine, of another
@@ -49,12 +49,12 @@ def say(text: str) -> None:
 
 
 def skipped_lines(counts: Mapping[str, int]) -> list[str]:
-    """Return a line for each reason to skip something, with its count."""
+    """Return a line for each reason to skip items, with the number of skipped items."""
     return [f"{count:8} skipped: {reason}" for reason, count in counts.items()]
 
 
 def printed(function: Callable[..., None], *arguments: object, **named: object) -> str:
-    """Return the text that a function prints."""
+    """Return the text that a function prints to standard output."""
     text = io.StringIO()
     with redirect_stdout(text):
         function(*arguments, **named)
@@ -62,9 +62,9 @@ def printed(function: Callable[..., None], *arguments: object, **named: object) 
 
 
 def as_typed(command: str) -> str:
-    r"""Return a command indented, with long lines continued as a shell reads them.
+    r"""Return a command indented, with long lines continued by backslashes as in a shell.
 
-    A comment behind the command has a line of its own where it would not fit.
+    If a comment after the command does not fit, it gets a separate line.
 
     >>> print(as_typed("pinn plan --model " + "x" * 60 + " --gpu H100"))
       pinn plan \
@@ -95,9 +95,10 @@ class Column:
     Attributes:
         heading: Short heading.
         is_text: Whether the column is aligned and sorted as text.
-        least: Fewest characters in a terminal; None for no limit.
-        most: Most characters in a terminal, beyond which a cell is folded; None for no limit.
-        folds: Whether a terminal that is too narrow folds the column.
+        least: Minimum width in characters in a terminal; None for no limit.
+        most: Maximum width in characters in a terminal, beyond which a cell is folded; None for no
+            limit.
+        folds: Whether the column is folded if the terminal is too narrow.
     """
 
     heading: str
@@ -109,7 +110,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """Row of a table; ``strong`` rows stand out in a page."""
+    """Row of a table; ``strong`` rows are emphasized in a page."""
 
     cells: Sequence[str]
     strong: bool = False
@@ -121,9 +122,9 @@ class Grid:
 
     Attributes:
         columns: Columns from left to right.
-        caption: Text above the table; in a page, the content with n, data and split.
-        rows: Rows of the table.
-        gap: Blanks between columns of a terminal.
+        caption: Text above the table; in a page also the number of measurements, data and split.
+        rows: Rows from top to bottom.
+        gap: Number of blanks between columns in a terminal.
     """
 
     columns: Sequence[Column]
@@ -133,7 +134,7 @@ class Grid:
 
     @classmethod
     def of(cls, *headings: str | Column, caption: str = "", text: int = 1) -> Grid:
-        """Return a table without rows; ``text`` columns from the left hold text.
+        """Return a table without rows; the first ``text`` columns contain text.
 
         >>> grid = Grid.of("model", "ms")
         >>> grid.add("a", "1.5")
@@ -146,11 +147,11 @@ class Grid:
         return cls([h if isinstance(h, Column) else Column(h, i < text) for i, h in named], caption)
 
     def add(self, *cells: str, strong: bool = False) -> None:
-        """Add a row."""
+        """Append a row of cells."""
         self.rows.append(Row(cells, strong))
 
     def _lines(self) -> list[Sequence[str]]:
-        """Return the headings, then the rows."""
+        """Headings of the table, followed by its rows."""
         return [[column.heading for column in self.columns], *(row.cells for row in self.rows)]
 
     def markdown(self) -> str:
@@ -160,7 +161,7 @@ class Grid:
         return "\n".join([heading, f"|{marks}|", *lines])
 
     def html(self) -> str:
-        """Return the table as HTML, as notebooks show it."""
+        """Return the table as HTML for notebooks."""
         cells = [[f"<td>{html.escape(text)}</td>" for text in line] for line in self._lines()]
         head, *body = map("".join, cells)
         rows = "".join(f"<tr>{line}</tr>" for line in body)
@@ -168,7 +169,7 @@ class Grid:
         return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
     def __rich__(self) -> Table:
-        """Return the table as a console prints it: no lines, numbers to the right."""
+        """Return the table for a console: no lines, numbers aligned to the right."""
         from rich.cells import cell_len
         from rich.table import Table
 

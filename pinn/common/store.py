@@ -1,10 +1,10 @@
-"""Cache of results on disk: values, tables and folders, valid while all that decides them stays.
+"""Cache of results on disk: values, tables and folders, valid while code and arguments stay equal.
 
     remembered_table(errors_of_fold, rows, split, root=folder)
 
-calls ``errors_of_fold(rows, split)`` once and reads its table from then on, until the arguments,
+calls ``errors_of_fold(rows, split)`` once and later reads its table from disk, until the arguments,
 the function or anything that it imports changes. Arguments that do not change the result, such as a
-number of processes, go in ``aside``.
+number of processes, are passed in ``aside``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class CallKey:
-    """Key of a cached result: everything that decides it.
+    """Key of a cached result: the function and digests of everything that determines the result.
 
     Attributes:
         function: Qualified name of the function that computes the result.
@@ -47,7 +47,7 @@ class CallKey:
     digest: str
 
     def place(self, root: Path | None) -> Path:
-        """Return the result's path without a suffix; a root of None is the user's cache."""
+        """Return the result's path without a suffix, below ``root`` or the user's cache folder."""
         name = self.function.partition(".")[2] or self.function
         return (root or files.cache_folder()) / name / self.digest
 
@@ -56,21 +56,21 @@ def call_key(function: Callable[..., object], arguments: tuple[object, ...]) -> 
     """Return the key of a call.
 
     Args:
-        function: Function of a module. An inner function is refused: the variables that it sees
-            would be in no key.
+        function: Function of a module. Inner functions are refused, because the variables that they
+            close over would not be part of the key.
         arguments: Numbers, texts, enums, lists, mappings, sets, arrays and tables of them;
             dataclasses; objects with a method ``digest`` that returns a text; functions and
-            classes, also with arguments bound by ``partial``. A ``Path`` stands for the content of
+            classes, also with arguments bound by ``partial``. A ``Path`` counts by the content of
             the file or folder, whatever its name.
 
     Raises:
-        PinnError: If the function is not one of a module, or an argument is something else.
+        PinnError: If the function is not defined in a module, or an argument has another type.
     """
     inner = function.__qualname__ if isinstance(function, FunctionType) else ""
     if not inner or "<" in inner:
         raise PinnError(
-            f"results of {function!r} cannot be cached: give a function of a module, and as "
-            "arguments all that decides what it gives"
+            f"results of {function!r} cannot be cached: give a function of a module, and all "
+            f"values that determine its result as arguments"
         )
     reader = _Reader({module_of(function)})
     name, described = f"{module_of(function)}.{inner}", reader.read(arguments)
@@ -79,7 +79,7 @@ def call_key(function: Callable[..., object], arguments: tuple[object, ...]) -> 
 
 
 class _Reader:
-    """Reader of arguments that makes them JSON-ready and collects the modules behind them."""
+    """Converter of arguments to JSON values that also collects the modules behind them."""
 
     def __init__(self, modules: set[str]) -> None:
         self.modules = modules
@@ -106,7 +106,7 @@ class _Reader:
         return self._object(value) if found is None else found
 
     def _object(self, value: object) -> str:
-        """Return the class of an object and a digest of its content, computed once per object."""
+        """Return an object's class and a digest of its content; each object is digested once."""
         if id(value) in self._known:
             return self._known[id(value)]
         if callable(digest := getattr(value, "digest", None)):
@@ -124,7 +124,9 @@ class _Reader:
 
     def _name(self, value: FunctionType | type) -> str:
         if "<" in value.__qualname__:
-            raise PinnError(f"{value!r} cannot be part of a key: give one of a module")
+            raise PinnError(
+                f"{value!r} cannot be part of a key: give a function or class that a module defines"
+            )
         module = module_of(value)
         if module.partition(".")[0] == __name__.partition(".")[0]:
             self.modules.add(module)
@@ -132,9 +134,9 @@ class _Reader:
 
 
 def _numbers(value: object) -> Json:
-    """Return the digest of an array or a table, or the number in a numpy scalar; else None.
+    """Return the digest of an array or table, or the value of a numpy scalar; None for others.
 
-    Neither library is imported: where it is not loaded, there is no such value.
+    If numpy or pandas is not loaded, there is no such value, so neither library is imported here.
     """
     numpy, pandas = sys.modules.get("numpy"), sys.modules.get("pandas")
     if pandas is not None and isinstance(value, pandas.DataFrame):
@@ -153,7 +155,7 @@ def _sha256(value: Json) -> str:
     return hashlib.sha256(files.sorted_json(value).encode()).hexdigest()
 
 
-#: File in a cached folder with its function and its files, written last.
+#: File in a cached folder that lists the folder's function and files; it is written last.
 MARK_FILE = "made.json"
 
 
@@ -163,13 +165,13 @@ def remembered_value(
     root: Path | None = None,
     aside: Mapping[str, object] | None = None,
 ) -> _T:
-    """Return ``function(*arguments)``, JSON-ready, as read back from JSON; cached.
+    """Return the cached result of ``function(*arguments)``, as read back from JSON.
 
     Args:
         function: Function of a module.
-        arguments: All that decides the result; see :func:`pinn.common.store.call_key`.
-        root: Folder of cached results; None for :func:`pinn.common.files.cache_folder`. Where the
-            folder cannot be written to, nothing is kept.
+        arguments: All values that determine the result; see :func:`pinn.common.store.call_key`.
+        root: Folder of cached results; None for :func:`pinn.common.files.cache_folder`. If the
+            folder is not writable, the result is not cached.
         aside: Keyword arguments that do not change the result.
 
     Raises:
@@ -184,15 +186,15 @@ def remembered_value(
 
 
 def find_value(key: CallKey, root: Path | None = None) -> object:
-    """Return the cached value of a call; None where no usable one is cached."""
+    """Return the cached value of a call; None if no usable value is cached."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         return _read_value(_value_file(key, root))
     return None
 
 
 def keep_value(key: CallKey, value: object, root: Path | None = None) -> None:
-    """Cache the value of a call, JSON-ready, that was computed elsewhere, such as by a worker."""
-    with suppress(OSError):  # a result that cannot be kept is recomputed
+    """Cache the JSON value of a call that was computed elsewhere, such as by a worker."""
+    with suppress(OSError):  # a result that cannot be written is recomputed
         files.replace_atomically(
             _value_file(key, root), lambda target: _write_value(key, target, value)
         )
@@ -213,9 +215,9 @@ def _write_value(key: CallKey, path: Path, value: object) -> None:
 def remembered_table(
     function: Callable[..., pd.DataFrame], *arguments: object, root: Path | None = None
 ) -> pd.DataFrame:
-    """Return the table ``function(*arguments)`` without its index; cached.
+    """Return the cached table of ``function(*arguments)``, without its index.
 
-    Arguments are those of :func:`remembered_value`.
+    The arguments are described in :func:`remembered_value`.
     """
     import pandas as pd
 
@@ -236,11 +238,11 @@ def _remembered(
     compute: Callable[[], _T],
     write: Callable[[Path, _T], None],
 ) -> _T:
-    """Read a result; compute and keep it where no usable one is cached."""
+    """Read a cached result; if no usable result is cached, compute and cache it."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         return read(path)
     value = compute()
-    with suppress(OSError):  # a result that cannot be kept is recomputed
+    with suppress(OSError):  # a result that cannot be written is recomputed
         files.replace_atomically(path, lambda target: write(target, value))
     return value
 
@@ -251,11 +253,11 @@ def remembered_folder(
     root: Path | None = None,
     aside: Mapping[str, object] | None = None,
 ) -> Path:
-    """Return a folder that ``function(folder, *arguments)`` has filled; cached.
+    """Return the cached folder that ``function(folder, *arguments)`` has filled.
 
-    The function finds the files of an interrupted call, and is called again where a file is
-    missing. Where the cache cannot be written to, the folder is a temporary one. Arguments are
-    those of :func:`remembered_value`.
+    If a file is missing, the function is called again, and finds the files of an interrupted call.
+    If the cache is not writable, the folder is temporary. The arguments are described in
+    :func:`remembered_value`.
     """
     key = call_key(function, arguments)
     folder = key.place(root)
@@ -271,7 +273,7 @@ def remembered_folder(
 
 
 def _made(folder: Path) -> Path:
-    """Return the folder, made where it is missing; a temporary one where it is not writable."""
+    """Create the folder if it is missing; return a temporary folder if it is not writable."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         files.write_whole(folder / "writable", "")

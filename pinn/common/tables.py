@@ -1,4 +1,4 @@
-"""Tables: rows that readers keep, and CSV files that are safe in a spreadsheet."""
+"""Tables: rows that readers accept, and CSV files that are safe in a spreadsheet."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-# Rows of a table that a reader keeps.
+# Rows of a table that a reader accepts.
 
 
 class KeptRows:
-    """Rows that a reader keeps, and counts of refused rows by the first reason that applies.
+    """Rows that a reader accepts, and counts of refused rows by the first reason that applies.
 
     Attributes:
         mask: Whether each row is kept, ``[rows]``.
@@ -41,14 +41,14 @@ class KeptRows:
         self.refused: dict[str, int] = {}
 
     def refuse(self, reason: str, bad: object) -> None:
-        """Refuse the kept rows where a mask, one truth value per row, is true."""
+        """Refuse all rows, among those accepted so far, where the mask ``bad`` is true."""
         refused = self.mask & np.asarray(bad, dtype=bool)
         if refused.any():
             self.refused[reason] = int(refused.sum())
             self.mask &= ~refused
 
     def refuse_repeated(self, **key: npt.ArrayLike) -> None:
-        """Refuse kept rows whose key equals that of an earlier one, as written twice."""
+        """Refuse rows whose key equals the key of an earlier accepted row, as written twice."""
         import pandas as pd
 
         repeated = np.zeros(len(self.mask), dtype=bool)
@@ -56,19 +56,19 @@ class KeptRows:
         self.refuse("written twice", repeated)
 
     def report(self, source: str, version: str = "", sha256: str = "") -> ReadReport:
-        """Return the counts of the read."""
+        """Return the counts of rows read, accepted and refused."""
         kept = int(self.mask.sum())
         return ReadReport(source, version, sha256, len(self.mask), kept, self.refused)
 
 
-# CSV files are written whole or not at all, without text cells that look like a formula.
+# CSV files are written completely or not at all, without text cells that look like a formula.
 
-#: Beginnings of a cell that make it a formula in a spreadsheet, unless it is a number.
+#: First characters of a text cell that make it a formula in a spreadsheet.
 _FORMULA = re.compile(r"[=+\-@\t\r]")
 
 
 def escaped(cell: _T) -> _T | str:
-    """Return a cell with an apostrophe in front if it is text that begins like a formula.
+    """Return a cell, with an apostrophe in front of text that begins like a formula.
 
     >>> escaped("=1+1"), escaped("-5"), escaped(-5.0)
     ("'=1+1", '-5', -5.0)
@@ -98,8 +98,8 @@ def read_frame(path: Path, remedy: str, **read: Any) -> pd.DataFrame:
 
     Args:
         path: CSV file.
-        remedy: Remedy for the error where the file is no table.
-        read: Further arguments of ``read_csv``, such as ``dtype``.
+        remedy: Instruction to the user if the file is no table.
+        read: Further keyword arguments of ``read_csv``, such as ``dtype``.
 
     Raises:
         PinnError: If the file cannot be read, is larger than ``MOST_CSV_BYTES`` or is no table.
@@ -116,12 +116,12 @@ def read_frame(path: Path, remedy: str, **read: Any) -> pd.DataFrame:
 
 
 def write_frame(rows: pd.DataFrame, path: Path, **written: Any) -> None:
-    """Write a frame as CSV with its text cells escaped; the file appears whole or not at all.
+    """Write a frame as CSV with escaped text cells; the file is written completely or not at all.
 
     Args:
         rows: Frame to write, without its index.
         path: CSV file to write.
-        written: Further arguments of ``DataFrame.to_csv``, such as ``float_format``.
+        written: Further keyword arguments of ``DataFrame.to_csv``, such as ``float_format``.
     """
     texts = rows.select_dtypes(exclude="number").columns
     safe = rows.assign(**{name: rows[name].map(escaped) for name in texts}).rename(columns=escaped)
@@ -129,14 +129,14 @@ def write_frame(rows: pd.DataFrame, path: Path, **written: Any) -> None:
 
 
 def write_rows(rows: Sequence[Mapping[str, object]], path: Path) -> None:
-    """Write mappings as CSV with their text escaped; the file appears whole or not at all.
+    """Write mappings as CSV with escaped text; the file is written completely or not at all.
 
     Args:
-        rows: Column -> value; the columns of the first row are written, in its order.
+        rows: Rows as column -> value; the columns of the first row are written, in its order.
         path: CSV file to write.
 
     Raises:
-        ValueError: If a row has a column that the first one lacks.
+        ValueError: If a row has a column that the first row lacks.
     """
 
     def write(target: Path) -> None:
@@ -149,15 +149,15 @@ def write_rows(rows: Sequence[Mapping[str, object]], path: Path) -> None:
 
 
 def write_arrow(table: pa.Table, path: Path, as_json: Callable[[pa.Table], bytes]) -> None:
-    """Write a table as CSV, JSON or Parquet; the file appears whole or not at all.
+    """Write a table as CSV, JSON or Parquet; the file is written completely or not at all.
 
     Args:
-        table: Table to write; its text is escaped in CSV.
-        path: File to write; its suffix names the format.
-        as_json: Function that returns the table as a JSON document.
+        table: Table to write; text is escaped in CSV.
+        path: File to write; its suffix selects the format.
+        as_json: Function that returns a table as a JSON document in bytes.
 
     Raises:
-        PinnError: If the suffix names none of these formats.
+        PinnError: If the suffix belongs to none of these formats.
     """
     from pyarrow import csv, parquet
 
@@ -175,6 +175,6 @@ def write_arrow(table: pa.Table, path: Path, as_json: Callable[[pa.Table], bytes
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Json]]:
-    """Return the rows of a table for JSON: what is missing is null."""
+    """Return the rows of a table for JSON, with null for missing values."""
     found: list[dict[str, Json]] = json.loads(table.to_json(orient="records"))
     return found

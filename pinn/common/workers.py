@@ -1,4 +1,4 @@
-"""Independent tasks: one after another, in processes of this machine, or on a Ray cluster."""
+"""Independent tasks: run one after another, in processes of this machine, or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ BACKENDS = ("processes", "ray")
 
 @dataclass(frozen=True)
 class Workers:
-    """Processes that tasks run in.
+    """Processes in which independent tasks run.
 
     Attributes:
         backend: ``processes`` of this machine or ``ray``.
-        count: Number of tasks at a time; 1 with ``processes`` runs tasks in this process, one
-            after another. A running Ray cluster decides itself.
-        address: Address of a running Ray cluster, whose machines see the working directory under
-            the same path; None starts a Ray of its own on this machine.
-        torch: Whether tasks use torch: each then runs on one thread, as this process would.
+        count: Number of tasks at a time. With ``processes``, 1 runs tasks in this process, one
+            after another. A running Ray cluster determines the number itself.
+        address: Address of a running Ray cluster, whose machines have the working directory under
+            the same path. None starts Ray on this machine.
+        torch: Whether tasks use torch. Each task then runs on one thread, as this process would.
         pool: Running processes to use; None starts new ones for every run.
     """
 
@@ -46,16 +46,16 @@ class Workers:
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
             known = ", ".join(BACKENDS)
-            raise PinnError(f"unknown backend {self.backend!r}: known ones are {known}")
+            raise PinnError(f"unknown backend {self.backend!r}: give one of {known}")
         if self.count < 1:
-            raise PinnError(f"workers: at least 1 is needed, got {self.count}")
+            raise PinnError(f"workers must be at least 1, got {self.count}")
 
     @contextmanager
     def kept(self, *modules: str) -> Iterator[Workers]:
         """Yield workers whose processes are started once, for several runs.
 
         Args:
-            modules: Modules that tasks import; processes import them while this one goes on.
+            modules: Modules that tasks import; the new processes import them in the background.
         """
         if self.backend == "ray":
             with self._ray():
@@ -79,8 +79,8 @@ class Workers:
             tasks: Arguments of ``work``; tasks and results are pickled.
 
         Raises:
-            PinnError: If Ray is wanted and not installed, or its machines do not see the working
-                directory.
+            PinnError: If Ray is requested but not installed, or its machines do not have the
+                working directory.
             Exception: Any error of a task, as the task raised it.
         """
         if self.backend == "ray":
@@ -96,14 +96,14 @@ class Workers:
 
     @contextmanager
     def _started(self) -> Iterator[ProcessPoolExecutor]:
-        """Yield processes that end with this one, or at once where results are not wanted."""
+        """Yield a pool of processes that ends with this process, or once results are not needed."""
         pool = new_pool(self.count)
         try:
             yield pool
         except Exception:
             pool.shutdown(cancel_futures=True)
             raise
-        except BaseException:  # an interrupt or unwanted results: do not wait for tasks
+        except BaseException:  # an interrupt, or results are not needed: do not wait for tasks
             end_pool(pool)
             raise
         pool.shutdown()
@@ -128,26 +128,26 @@ class Workers:
                         try:
                             result = ray.get(reference)
                         except ray.exceptions.RayTaskError as error:
-                            # The task's own error, not Ray's report of it.
+                            # Raise the task's own error instead of Ray's report of the error.
                             raise error.cause from error
                         yield index[reference], result
-            except BaseException:  # tasks of a running cluster would go on
+            except BaseException:  # tasks on a running cluster would continue
                 for reference in waiting:
                     ray.cancel(reference)
                 raise
 
     @contextmanager
     def _ray(self) -> Iterator[Any]:
-        """Yield the module of Ray while it runs; it ends with the outermost use that started it."""
+        """Yield the Ray module while Ray runs; the outermost caller that started Ray ends it."""
         try:
             import ray
         except ImportError as error:
-            raise PinnError("--backend ray needs Ray: run 'pip install ray'") from error
+            raise PinnError("--backend ray needs the package Ray: run 'pip install ray'") from error
         own = not ray.is_initialized()
         if own and self.address is not None:
             ray.init(address=self.address, log_to_driver=False)
         elif own:
-            # Without "local", Ray would join one that already runs on this machine.
+            # Without "local", Ray would connect to an instance that already runs on this machine.
             ray.init("local", num_cpus=self.count, include_dashboard=False, log_to_driver=False)
         try:
             yield ray
@@ -158,12 +158,12 @@ class Workers:
 
 @contextmanager
 def stopping_at_once(kept: str) -> Iterator[None]:
-    """Make SIGINT and SIGTERM print that the work stops, and end it: exit status 128 + signal.
+    """Make SIGINT and SIGTERM print a message and end the process with status 128 + signal.
 
-    Outside the main thread, which alone may handle signals, their handlers are kept.
+    Only the main thread may handle signals. In other threads the handlers do not change.
 
     Args:
-        kept: What is left of the work, as a sentence without its first capital.
+        kept: Sentence on the results that are kept, beginning in lower case.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -179,7 +179,7 @@ def stopping_at_once(kept: str) -> Iterator[None]:
 
 @contextmanager
 def on_signals(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """Let a function handle SIGINT and SIGTERM; restore their handlers afterwards."""
+    """Let a function handle SIGINT and SIGTERM in the body, and restore the handlers afterwards."""
     before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
@@ -192,13 +192,13 @@ def on_signals(handler: Callable[[int, FrameType | None], object]) -> Iterator[N
 def interrupted_once(said: str) -> Iterator[list[int]]:
     """Make a first SIGINT or SIGTERM raise ``KeyboardInterrupt``, and a second end the process.
 
-    Outside the main thread, which alone may handle signals, their handlers are kept.
+    Only the main thread may handle signals. In other threads the handlers do not change.
 
     Args:
         said: Sentence that the first signal prints on stderr.
 
     Yields:
-        List of the signals that came so far.
+        List of the signals received so far.
     """
     came: list[int] = []
     if threading.current_thread() is not threading.main_thread():
@@ -220,8 +220,8 @@ def interrupted_once(said: str) -> Iterator[list[int]]:
 
 
 def new_pool(count: int) -> ProcessPoolExecutor:
-    """Return a pool of processes that end with this one; each starts with the first task."""
-    # Spawned, not forked: torch's threads do not survive a fork.
+    """Return a pool of processes that end with this process; each starts with its first task."""
+    # Processes are spawned, because torch's threads do not survive a fork.
     context = multiprocessing.get_context("spawn")
     return ProcessPoolExecutor(count, mp_context=context, initializer=_end_with_parent)
 
@@ -230,15 +230,15 @@ def end_pool(pool: ProcessPoolExecutor) -> None:
     """End the processes of a pool without waiting for their tasks."""
     for process in list((pool._processes or {}).values()):
         process.kill()
-    # The pool's thread notices and ends. Left running, it could close its pipe just as the
-    # interpreter's exit writes to it.
+    # Let the pool's thread notice that its processes have ended, and end as well. A thread that
+    # still runs could close its pipe while the interpreter's exit writes to that pipe.
     pool.shutdown(cancel_futures=True)
 
 
 def _end_with_parent() -> None:
-    """Make a pool's process end when its parent does, however that ends.
+    """Make a pool's process end when its parent process ends, for whatever reason.
 
-    A terminal sends its interrupt to both processes; the parent decides.
+    A terminal sends its interrupt to both processes, and the parent decides how to react.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
@@ -254,10 +254,10 @@ def _end_with_parent() -> None:
 def _in_folder(
     folder: Path, uses_torch: bool, work: Callable[[Task], Result], task: Task
 ) -> Result:
-    """Run one task in a folder: Ray's processes start in the folder that Ray was started in."""
+    """Run one task in a folder; Ray starts its processes in the folder where Ray was started."""
     if not folder.is_dir():
         fault = f"machine {os.uname().nodename} has no folder {folder}, in which pinn was started"
-        raise PinnError(f"Ray's {fault}: share it between the machines under the same path")
+        raise PinnError(f"Ray's {fault}: share the folder between the machines under the same path")
     os.chdir(folder)
     return _one(uses_torch, work, task)
 

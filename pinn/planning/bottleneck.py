@@ -1,4 +1,4 @@
-"""The bottleneck of a candidate: where its GPUs' time goes, and what stops a higher rate."""
+"""Bottleneck of a candidate: where its GPUs' time is spent, and what prevents a higher rate."""
 
 from dataclasses import fields, replace
 
@@ -15,21 +15,22 @@ from pinn.surrogate.deployment_features import deployment_features
 from pinn.surrogate.group_features import group_features
 from pinn.surrogate.step_features import STEP_FEATURES, seconds_by_feature
 
-#: Most steps of a run that are analyzed, evenly spread.
+#: Maximum number of steps of a run that are analyzed, evenly spread.
 _MOST_STEPS = 20_000
-#: Bottlenecks of a full server: the flag that limits running requests, and memory.
+#: Bottlenecks of a full server: the flag that limits running requests, and KV memory.
 MOST_REQUESTS, KV_MEMORY = "max_num_seqs", "KV memory"
-#: Share of the engine's time in which requests wait for memory, or for a place in the batch, from
-#: which on that is the bottleneck.
+#: If requests wait for memory, or for a slot in the batch, during at least this share of the
+#: engine's time, that is the bottleneck.
 _WAITING_SHARE = 0.05
-#: Share of KV blocks in use from which on the cache counts as full.
+#: Share of KV blocks in use above which the cache counts as full.
 _FULL_SHARE = 0.95
 
 
 def step_time_shares(run: Run, latency: LinearLatency) -> dict[str, float]:
     """Return part of a step's breakdown -> share of the engine's time.
 
-    Multiplications are split at the time of a lone token: that is reading weights, once per step.
+    The time of matrix multiplications is split: the time for a single token is spent on reading
+    the weights once per step, and the rest on arithmetic.
     """
     others = [f.part for f in STEP_FEATURES.values() if f.part != "gemm"]
     found = dict.fromkeys(["weights", "gemm_compute", *others], 0.0)
@@ -52,10 +53,11 @@ def step_time_shares(run: Run, latency: LinearLatency) -> dict[str, float]:
 
 
 def limited_by(run: Run, latency: LinearLatency) -> str:
-    """Return the bottleneck of a server, from a run a little beyond its highest rate.
+    """Return the bottleneck of a server, from a run slightly above its maximum rate.
 
-    It is KV memory where requests wait while nearly every block is taken, or the limit of requests
-    where they wait while that many run. Otherwise it is the largest part of the engine's time.
+    If requests wait while nearly every block is in use, the bottleneck is KV memory. If requests
+    wait while the maximum number of requests runs, that limit is the bottleneck. Otherwise the
+    largest part of the engine's time is the bottleneck.
     """
     recipe, steps = latency.deployment.recipe, run.steps
     weight = steps["duration_s"] / steps["duration_s"].sum()
@@ -72,7 +74,10 @@ def limited_by(run: Run, latency: LinearLatency) -> str:
 
 
 def _most_time(run: Run, latency: LinearLatency) -> str:
-    """Return the largest part of the engine's time; prefill is what prompts add to decodes."""
+    """Return the part with the largest share of the engine's time.
+
+    The prefill's part is the time by which prompts lengthen steps of decodes.
+    """
     steps = _some_steps(run)
     prompts = [f.name for f in fields(BatchSums) if "prefill_" in f.name]
     nothing = dict.fromkeys(prompts, np.zeros(len(steps)))
@@ -97,7 +102,7 @@ def _most_time(run: Run, latency: LinearLatency) -> str:
 
 
 def _encoder_seconds(steps: StepRecords, seconds: Float[np.ndarray, "..."]) -> float:
-    """Return the seconds of steps that features do not explain: those of a vision encoder."""
+    """Return the seconds of steps that features do not explain: the time of a vision encoder."""
     return max(float(steps["duration_s"].sum() - seconds.sum()), 0.0)
 
 
@@ -107,10 +112,10 @@ def _some_steps(run: Run) -> StepRecords:
 
 
 def bottleneck(candidate: Candidate, beyond: Run, slo: Slo) -> str:
-    """Return the bottleneck of a candidate, from a run a little beyond its highest rate.
+    """Return the bottleneck of a candidate, from a run slightly above its maximum rate.
 
-    For disaggregated P/D it is the prefill workers' bottleneck if the decode workers are not full
-    and all metrics except TTFT meet their limits.
+    For disaggregated P/D the prefill workers' bottleneck is returned if the decode workers are not
+    full and all metrics except TTFT meet their limits. Otherwise the decode workers' is returned.
     """
     parts = candidate.parts(beyond)
     found = limited_by(*parts[-1])
@@ -120,7 +125,7 @@ def bottleneck(candidate: Candidate, beyond: Run, slo: Slo) -> str:
 
 
 def _but_ttft(run: Run) -> tuple[Latencies, tuple[np.ndarray, np.ndarray]]:
-    """Return latencies and gaps with a TTFT of zero, to check the other limits."""
+    """Return latencies and gaps with TTFT set to zero, to check the limits on all other metrics."""
     found = latencies_s(run)
     served = np.isfinite(found["e2e"])
     ttft = np.where(served, found["ttft"], 0.0)
@@ -129,7 +134,7 @@ def _but_ttft(run: Run) -> tuple[Latencies, tuple[np.ndarray, np.ndarray]]:
 
 
 def gpu_time_shares(candidate: Candidate, run: Run) -> dict[str, float]:
-    """Return part of a step -> its share of the time in which GPUs of all servers were busy."""
+    """Return part of a step -> its share of the busy time of all servers' GPUs."""
     parts = candidate.parts(run)
     busy = [
         float(part.steps["duration_s"].sum()) * gpu_count(latency.deployment)

@@ -1,4 +1,4 @@
-"""A candidate: a replica that could be rented, its label, and its simulation."""
+"""Candidate of a plan: a replica that could be rented, its label, and its simulation."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from pinn.simulator.simulate import EarlyStop, simulate
 from pinn.simulator.workloads.workload import Workload
 
 NETWORK = "network"
-#: Function from predicted to simulated coefficients, for error scenarios.
+#: Function from predicted coefficients to the coefficients of an error scenario.
 Rescale = Callable[[LinearLatency], LinearLatency]
 
 
@@ -25,8 +25,8 @@ class Candidate:
     Attributes:
         configuration: Model, GPU, format and flags in their canonical spelling; absent flags have
             vLLM's defaults.
-        latency: Coefficients of the replica's deployment.
-        engine: Further engine settings.
+        latency: Latency model with the coefficients of the replica's deployment.
+        engine: Engine settings of its simulation.
         source: ``network``, or the path of the coefficient file.
     """
 
@@ -37,24 +37,24 @@ class Candidate:
 
     @property
     def deployment(self) -> Deployment:
-        """Return the model, GPU and configuration."""
+        """Model, GPU and resolved engine configuration."""
         return self.latency.deployment
 
     @property
     def gpus(self) -> int:
-        """Return the number of GPUs of one replica."""
+        """Number of GPUs of one replica."""
         return gpu_count(self.deployment)
 
     @property
     def hardware(self) -> tuple[str, str]:
-        """Return a key shared by candidates that differ in the scheduler's limits alone."""
+        """Key shared by candidates that differ only in limits of the scheduler."""
         return (hardware_label(self.deployment), self.source)
 
     @property
     def label(self) -> str:
-        """Return the label: ``H100-SXM TP 8 bf16, 8192 tokens, 256 requests``.
+        """Label such as ``H100-SXM TP 8 bf16, 8192 tokens, 256 requests``.
 
-        Tokens and requests are the limits of a step.
+        Tokens and requests are the maximum per step.
         """
         recipe = self.deployment.recipe
         return (
@@ -64,34 +64,34 @@ class Candidate:
 
     @property
     def prompt_latency(self) -> LinearLatency:
-        """Return the coefficients of the servers that compute prompts."""
+        """Latency model of the servers that compute prompts."""
         return self.latency
 
     def serve(
         self, workload: Workload, engine: EngineSpec, rescale: Rescale, early_stop: EarlyStop | None
     ) -> Run:
-        """Simulate replicas.
+        """Simulate replicas of the candidate under a load.
 
         Args:
-            workload: Requests that are sent to them.
-            engine: Settings of the candidate's engine, with the replicas' number and routing.
-            rescale: Error scenario of the coefficients.
-            early_stop: Criterion; if met, ``StoppedEarlyError`` is raised. None for no
-                stop.
+            workload: Requests that are sent to all replicas together.
+            engine: Settings of the candidate's engine, with the number of replicas and routing.
+            rescale: Function that applies an error scenario to the coefficients.
+            early_stop: Criterion that raises ``StoppedEarlyError`` when it is met; None to run to
+                the end.
         """
         latency = rescale(self.latency)
         return simulate(self.deployment, workload, latency, engine, early_stop=early_stop)
 
     def parts(self, run: Run) -> list[tuple[Run, LinearLatency]]:
-        """Return run and coefficients of each kind of server; the kind that decodes is last."""
+        """Return the run and the latency model of each type of worker, decode workers last."""
         return [(run, self.latency)]
 
     def rejected(self, reason: str, *, simulated: bool = True) -> RejectedCandidate:
-        """Return the record of a candidate that is not a choice, with the reason."""
+        """Return a record of the candidate and the reason why it is not in the plan."""
         return RejectedCandidate(self.label, self.deployment.gpu.name, reason, simulated)
 
 
 def gpu_count(deployment: Deployment) -> int:
-    """Return the GPUs of one replica: tensor x pipeline x data-parallel ranks."""
+    """Return the number of GPUs of one replica: tensor x pipeline x data-parallel ranks."""
     recipe = deployment.recipe
     return recipe.tensor_parallel_size * recipe.pipeline_parallel_size * recipe.data_parallel_size

@@ -1,4 +1,4 @@
-"""Search for candidates: combinations of a grid that start with room for the load."""
+"""Search for candidates: combinations of a grid with which the engine starts and the load fits."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,15 +38,15 @@ class SearchSpace:
     """Axes from which candidates are combined.
 
     Attributes:
-        shared: Keys of all candidates, such as the model and the flags that were given.
+        shared: Keys and values of all candidates, such as the model and given flags.
         gpus: GPUs to choose from.
-        formats: Number formats; None is the checkpoint's own.
-        engine: Further engine settings.
-        most_gpus: Most GPUs of one replica; None for any number.
+        formats: Number formats; None means the checkpoint's own format.
+        engine: Engine settings of all simulations.
+        most_gpus: Maximum number of GPUs of one replica; None for no limit.
         engines: Engines to choose from.
-        sizes: Tensor-parallel sizes that replace the grid's; None where one is shared or the grid's
-            are tried.
-        images: Images of each request; None without any.
+        sizes: Tensor-parallel sizes that replace the grid's; None to use the shared size, or the
+            grid's sizes.
+        images: Images of each request; None without images.
     """
 
     shared: Values
@@ -60,13 +60,13 @@ class SearchSpace:
 
     @property
     def given(self) -> list[dict[str, FlagValue]]:
-        """Return the given flags, once for each tensor-parallel size."""
+        """Given flags, once for each tensor-parallel size."""
         named = ({} if size is None else {"tensor_parallel_size": size} for size in self.sizes)
         return [{**self.shared, **size} for size in named]
 
     @property
     def bases(self) -> list[dict[str, FlagValue]]:
-        """Return the keys shared by candidates of a GPU, a format and a tensor-parallel size."""
+        """Shared keys of candidates, for each GPU, format and tensor-parallel size."""
         return [
             {**given, "gpu": gpu} | ({"precision": form} if form else {})
             for gpu, form, given in itertools.product(self.gpus, self.formats, self.given)
@@ -74,7 +74,7 @@ class SearchSpace:
 
 
 class Pools(Strict):
-    """Pools of servers to combine, each as ``--prefill`` and ``--decode`` take it."""
+    """Pools of servers to combine, in the notation of ``--prefill`` and ``--decode``."""
 
     prefill: list[str]
     decode: list[str]
@@ -84,8 +84,9 @@ class CandidatesFile(Strict):
     """Layout of a file like ``conf/plan/candidates.yaml``.
 
     Attributes:
-        gpus_per_machine: GPUs of a machine, within which tensor- and data-parallel ranks stay.
-        grid: Flag -> its values.
+        gpus_per_machine: Number of GPUs per machine. The tensor- and data-parallel ranks of a
+            pipeline stage share one machine.
+        grid: Flag -> values to try.
         pools: Workers of a replica with disaggregated prefill/decode.
     """
 
@@ -101,14 +102,14 @@ def read_candidates_file(path: Path | None) -> CandidatesFile:
         path: File to read; None for ``conf/plan/candidates.yaml``.
 
     Raises:
-        PinnError: If the file cannot be read or has another layout.
+        PinnError: If the file cannot be read or does not have this layout.
     """
     path = path or conf_file("plan/candidates.yaml")
     return check(CandidatesFile, read_mapping(path), path, LAYOUT)
 
 
 def grid_configurations(space: SearchSpace, path: Path | None = None) -> list[dict[str, FlagValue]]:
-    """Return every sensible combination of the grid; given flags are not changed."""
+    """Return every sensible combination of the grid's values; given flags keep their values."""
     listed = read_candidates_file(path)
     axes = {name: values for name, values in listed.grid.items() if name not in space.given[0]}
     every = itertools.product(space.bases, space.engines, expand_grid(axes))
@@ -117,10 +118,11 @@ def grid_configurations(space: SearchSpace, path: Path | None = None) -> list[di
 
 
 def _in_words_of(engine: str, row: Values) -> dict[str, FlagValue]:
-    """Convert a row of the grid, whose ranks count as in vLLM, to another engine's flags.
+    """Convert a row of the grid, whose parallel sizes are vLLM's, to another engine's flags.
 
-    SGLang and TensorRT-LLM call all GPUs of a stage tensor parallel and take attention replicas
-    from among them (``pinn.engines.recipe_rules``). TensorRT-LLM has as many replicas as GPUs.
+    In SGLang and TensorRT-LLM the tensor-parallel size counts all GPUs of a stage, and attention
+    replicas are groups of these GPUs (``pinn.engines.recipe_rules``). In TensorRT-LLM the number of
+    attention replicas equals the number of these GPUs.
     """
     if engine == VLLM:
         return dict(row)
@@ -139,7 +141,7 @@ def _ranks(row: Values, name: str) -> int:
 
 
 def _makes_sense(row: Values, per_machine: int, most: int | None) -> bool:
-    """Return whether ranks fit a machine and the limit, and experts have GPUs to spread over."""
+    """Return whether ranks fit a machine and the limit, and experts can be spread over GPUs."""
     tensor, data = _ranks(row, "tensor_parallel_size"), _ranks(row, "data_parallel_size")
     side_by_side = tensor * data if row.get("engine", VLLM) == VLLM else tensor
     gpus = side_by_side * _ranks(row, "pipeline_parallel_size")
@@ -148,7 +150,7 @@ def _makes_sense(row: Values, per_machine: int, most: int | None) -> bool:
     return fits and not (spread and side_by_side == 1)
 
 
-#: Multiple to which contexts are rounded, in tokens.
+#: Multiple to which context lengths are rounded, in tokens.
 _LENGTH_GRAIN_TOKENS = 1024
 
 
@@ -161,18 +163,18 @@ def find_candidates(
     *,
     listed: bool = False,
 ) -> tuple[list[Candidate], list[RejectedCandidate]]:
-    """Find the candidates that the engine would start.
+    """Return the candidates with which the engine would start, and the rejected ones.
 
     Args:
-        rows: Configurations; those of the coefficient files are added.
+        rows: Configurations; configurations of the coefficient files are added.
         space: Flags and settings of all candidates.
         workload: Requests that have to fit, one at a time.
-        checkpoint: Network that gives coefficients.
-        coefficient_files: Files that replace the network for the deployments that they belong to.
-        listed: Whether the user listed the rows, so that an impossible one is an error.
+        checkpoint: Checkpoint of the network that predicts coefficients.
+        coefficient_files: Files that replace the network for their own deployments.
+        listed: Whether the user listed the rows, so that an impossible row is an error.
 
     Raises:
-        PinnError: If a listed row cannot be a deployment, or a file belongs to another model.
+        PinnError: If a listed row is no valid deployment, or a file belongs to another model.
     """
     files = {path: read_coefficient_set(path) for path in coefficient_files}
     rows = [*rows, *(dict(found.configuration()) | dict(space.shared) for found in files.values())]
@@ -198,14 +200,14 @@ def deployments_of(
     *,
     listed: bool = False,
 ) -> Iterator[tuple[Values, Deployment, str | None]]:
-    """Yield rows, their deployments, and why the engine does not start or cannot serve a request.
+    """Yield each row, its deployment, and the reason if the engine cannot serve the load.
 
     Args:
-        rows: Configurations; invalid ones are skipped unless they are listed.
-        engine: Further engine settings.
-        workload: Load whose longest request sets the context.
-        served: Load that has to fit in its place, one request at a time.
-        listed: Whether the user listed the rows, as of :func:`find_candidates`.
+        rows: Configurations; invalid configurations are skipped unless they are listed.
+        engine: Engine settings of the simulation.
+        workload: Load whose longest request determines the context length.
+        served: Load that has to fit, one request at a time; ``workload`` by default.
+        listed: Whether the user listed the rows, so that an invalid row is an error.
     """
     longest = int((workload.prompt_tokens + workload.generated_tokens).max())
     for row in rows:
@@ -234,7 +236,10 @@ def deployments_of(
 
 
 def _deployed(given: Values) -> tuple[Deployment, RefusedError | None]:
-    """Return the deployment and the engine's refusal; a refused one is named but never timed."""
+    """Return the deployment, and the error if the engine refuses it.
+
+    A refused deployment gets a label, but its times are never predicted.
+    """
     try:
         return make_deployment(given), None
     except RefusedError as error:
@@ -242,13 +247,13 @@ def _deployed(given: Values) -> tuple[Deployment, RefusedError | None]:
 
 
 def _context(longest: int, most: int) -> int:
-    """Return a context for the longest request: the model's own may not leave room to start."""
+    """Return a context length for the longest request, since the model's own may not leave room."""
     grains = -(-longest // _LENGTH_GRAIN_TOKENS)
     return max(min(grains * _LENGTH_GRAIN_TOKENS, most), longest)
 
 
 def nearest_fit(space: SearchSpace, workload: Workload) -> str | None:
-    """Return the fewest GPUs, by more pipeline stages, on which a model without a fit starts."""
+    """Return the minimum GPUs, with more pipeline stages, on which a model without a fit starts."""
     per_machine = read_candidates_file(None).gpus_per_machine
     shared: Values = {"engine": space.engines[0], "tensor_parallel_size": per_machine}
     every = itertools.product(space.bases, range(1, 17))
@@ -266,7 +271,7 @@ def _check_held(deployment: Deployment, workload: Workload, engine: EngineSpec) 
 
 
 def _refusal(check: Callable[..., object], *given: object) -> str | None:
-    """Return the error message of a check; None where it passes."""
+    """Return the error message of a check; None if the check passes."""
     try:
         check(*given)
     except PinnError as error:
@@ -304,5 +309,5 @@ def _check_used(files: Mapping[Path, CoefficientSet], candidates: Sequence[Candi
             what = f"{found.deployment.get('model')} on {found.deployment.get('gpu')}"
             raise PinnError(
                 f"{path} has coefficients of {what}, which is not a candidate: "
-                "plan for that model and GPU, or leave the file out"
+                "plan for that model and GPU, or leave out the file"
             )

@@ -1,7 +1,7 @@
-"""Command lines that start a choice on its engine, and one that reproduces its metrics.
+"""Commands that start a plan's row on its engine, and a command that reproduces its metrics.
 
-Names of flags are those that the flags declare (``pinn.specs.serving``). Settings that an engine's
-command cannot express are listed in a comment behind it.
+The flags' declarations have their names for each engine (``pinn.specs.serving``). A comment after
+the command lists settings that the engine's command cannot express.
 """
 
 import json
@@ -21,26 +21,26 @@ from pinn.specs.quantization_block import quantization_words
 from pinn.specs.serving import SGLANG, TRTLLM, VLLM, ServingSpec
 
 _FLAGS = (*flags_of(ServingSpec), *flags_of(EngineSpec))
-#: Fields that are flags of neither engine.
+#: Fields that are flags of no engine.
 _ABOUT = frozenset(
     {
         "engine", "engine_version", "speculative_acceptance", "replicas", "data_parallel_routing",
         "router", "router_weights", "router_staleness_s",
     }
 )  # fmt: skip
-#: Formats to which vLLM and SGLang convert a 16-bit checkpoint on request, with the options; other
-#: formats need checkpoints of their own.
+#: Format to which vLLM and SGLang convert a 16-bit checkpoint on request -> options. All other
+#: formats need a checkpoint in that format.
 ON_THE_FLY = {"fp8": ["--quantization", "fp8"], "bf16": ["--dtype", "bfloat16"],
               "fp16": ["--dtype", "float16"]}  # fmt: skip
-#: vLLM's names of KV cache formats where they differ (``vllm/config/cache.py: CacheDType``).
+#: KV cache format -> vLLM's name, if it differs (``vllm/config/cache.py: CacheDType``).
 _CACHE_DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
-#: Option for transfer of keys and values between workers by NIXL; the proxy gives each server its
-#: role (``docs/features/nixl_connector_usage.md`` of vLLM).
+#: Option to transfer keys and values between workers by NIXL. The proxy tells each server its role
+#: (``docs/features/nixl_connector_usage.md`` of vLLM).
 _TRANSFER = ("--kv-transfer-config", '{"kv_connector":"NixlConnector","kv_role":"kv_both"}')
 
 
 def sglang_command(given: Values) -> str:
-    """Return ``python -m sglang.launch_server ...``."""
+    """Return the SGLang command of a configuration, ``python -m sglang.launch_server ...``."""
     form = str(given.get("precision", ""))
     words = [
         "python",
@@ -59,13 +59,13 @@ def sglang_command(given: Values) -> str:
 
 
 def _as_format(form: str) -> list[str]:
-    """Return the words that ask for a format; none if it needs a checkpoint of its own."""
+    """Return the options that request a format; none if it needs a checkpoint in that format."""
     named = ["--quantization", form] if form in quantization_words("flag_methods") else []
     return ON_THE_FLY.get(form, named)
 
 
 def _sglang_words(flag: Flag, value: FlagValue) -> list[str] | None:
-    """Return a flag's words for SGLang; None where its command has none."""
+    """Return a flag as words of SGLang's command; None if SGLang has no such flag."""
     if flag.name == "enable_chunked_prefill":
         return None if value else ["--chunked-prefill-size", "-1"]
     if flag.name in _words_of(SGLANG) or (
@@ -75,18 +75,19 @@ def _sglang_words(flag: Flag, value: FlagValue) -> list[str] | None:
     name = flag.spelled_for(SGLANG)
     if flag.kind != "bool":
         return [name, exact(value)]
-    # SGLang's switches have no opposite.
+    # SGLang's boolean flags have no negative form.
     return [name] if value != _is_reverse(flag, SGLANG) else None
 
 
 @cache
 def _words_of(engine: str) -> dict[str, str]:
-    """Return field -> its words in an engine's command, where its declaration does not state them.
+    """Return field -> its words in an engine's command, if the field's declaration lacks them.
 
-    Fields with empty words cannot be put into the command: the program to run, facts about it, or
-    the simulator's settings. vLLM's other words are parts of its compilation config, which its
-    parser takes one by one (``vllm/utils/argparse_utils.py: FlexibleArgumentParser.parse_args``).
-    TensorRT-LLM's are options of ``tensorrt_llm/commands/serve.py``, or, without dashes, keys of
+    Fields with empty words cannot be part of the command: the program to run, facts about the
+    server, or the simulator's settings. For vLLM, the words are parts of its compilation config,
+    which its parser accepts one by one (``vllm/utils/argparse_utils.py:
+    FlexibleArgumentParser.parse_args``). For TensorRT-LLM, they are options of
+    ``tensorrt_llm/commands/serve.py``, or, without dashes, keys of
     ``tensorrt_llm/llmapi/llm_args.py`` for its ``--extra_llm_api_options`` file.
     """
     rows = read_rows(data_folder("engines") / "command_words.csv")
@@ -98,7 +99,7 @@ def _is_reverse(flag: Flag, engine: str) -> bool:
 
 
 def trtllm_command(given: Values) -> str:
-    """Return ``trtllm-serve ...`` for bash, which passes the file of options as a pipe."""
+    """Return ``trtllm-serve ...`` for bash, which passes the file of options through a pipe."""
     words = ["trtllm-serve", repository(str(given["model"])), "--backend", "pytorch"]
     extra: dict[str, object] = {}
     sections: dict[str, dict[str, object]] = {}
@@ -116,7 +117,7 @@ def trtllm_command(given: Values) -> str:
                 place[key] = json.loads(str(value))
         elif flag.name == "enforce_eager":
             extra["cuda_graph_config"] = None
-        elif flag.name != "data_parallel_size":  # all ranks, under enable_attention_dp
+        elif flag.name != "data_parallel_size":  # with enable_attention_dp, all ranks
             unsaid.append(flag.option)
     line = shlex.join(words)
     if extra:
@@ -142,7 +143,7 @@ def _note(form: str, unsaid: list[str]) -> str:
 
 
 def serve_command(candidate: Candidate) -> str:
-    """Return the engine's command for one replica; for P/D one for a worker of each role."""
+    """Return the engine's command for one replica; for P/D one command for each type of worker."""
     settings = _given(candidate.engine)
     if isinstance(candidate, PoolsCandidate):
         servers = {
@@ -162,18 +163,18 @@ def serve_command(candidate: Candidate) -> str:
 
 
 def _vllm_command(row: Values, more: Sequence[str] = ()) -> str:
-    """Return ``vllm serve ...``."""
+    """Return the vLLM command of a configuration, ``vllm serve ...``."""
     form = str(row.get("precision") or "")
     line = shlex.join(["vllm", "serve", repository(str(row["model"])), *vllm_words(row), *more])
     return line + _note("" if _as_format(form) else form, [])
 
 
 def vllm_words(given: Values) -> list[str]:
-    """Return flags as vLLM's parser takes them.
+    """Return flags as words of vLLM's command line.
 
     Args:
         given: Fields of ``ServingSpec`` and ``EngineSpec``, and ``precision``. Fields without a
-            flag in vLLM, and formats that it cannot convert to, are omitted.
+            flag in vLLM are omitted, and so are formats to which vLLM cannot convert.
     """
     words = _words_of(VLLM)
     foreign = {flag.name for flag in _FLAGS if VLLM not in (flag.engines or (VLLM,))}
@@ -194,14 +195,14 @@ def vllm_words(given: Values) -> list[str]:
 def simulate_command(
     candidate: Candidate, load: Sequence[str], rate_per_s: float, replicas: int, router: str | None
 ) -> str:
-    """Return ``pinn simulate ...`` for all replicas at a rate, with a router if given.
+    """Return ``pinn simulate ...`` for all replicas at a rate, with the router if given.
 
     Args:
         candidate: Candidate whose replicas are simulated.
         load: Words of the command that describe the load.
-        rate_per_s: Requests per second to all replicas.
+        rate_per_s: Requests per second to all replicas together.
         replicas: Number of replicas.
-        router: Rule of the router; None for none.
+        router: Rule of the router; None without a router.
     """
     row, engine = candidate.configuration, _given(candidate.engine)
     engine |= {} if router is None else {"router": router}
@@ -220,7 +221,7 @@ def simulate_command(
 
 
 def _given(engine: EngineSpec) -> dict[str, FlagValue]:
-    """Return the engine settings that differ from their defaults."""
+    """Return the engine settings that differ from their defaults, as flags."""
     return {
         flag.name: value
         for flag in flags_of(EngineSpec)

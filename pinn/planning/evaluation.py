@@ -1,4 +1,4 @@
-"""Evaluation on the whole load: sizes of fleets on the same hardware, and how sure they are."""
+"""Evaluation on the whole load: sizes of fleets on the same hardware, and their certainty."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -20,18 +20,18 @@ from pinn.planning.time_budget import UNLIMITED, TimeBudget
 from pinn.planning.trials import Trials
 from pinn.simulator.run import Run
 
-#: Rates of a choice's ladder, relative to its highest rate within the SLO.
+#: Rates of a row's simulations at rising load, relative to the maximum rate within the SLO.
 _LADDER = (0.25, 0.5, 0.7, 0.85, 1.0, 1.1)
 
 
 @dataclass(frozen=True)
 class SizedFleet:
-    """Fleet of as few replicas of a candidate as meet the SLO.
+    """Fleet with the minimum number of replicas of a candidate that meets the SLO.
 
     Attributes:
-        place: Place of the candidate among those that were kept.
-        rate: Highest rate of one replica within the SLO.
-        size: Number of replicas, and their runs together.
+        place: Index of the candidate among the candidates kept by the screening.
+        rate: Maximum rate of one replica within the SLO.
+        size: Number of replicas, and their joint simulations.
     """
 
     place: int
@@ -41,12 +41,12 @@ class SizedFleet:
 
 @dataclass(frozen=True)
 class Infeasible:
-    """Candidate that cannot be rented.
+    """Candidate of which no fleet can be rented.
 
     Attributes:
-        label: Name of the candidate.
+        label: Label of the candidate.
         reason: Reason as text.
-        gpus: Number of GPUs of a fleet that meets the SLO; infinite where none does.
+        gpus: Number of GPUs of a fleet that meets the SLO; infinite if no fleet does.
     """
 
     label: str
@@ -59,10 +59,10 @@ class SizingResult:
     """Result of sizing fleets of candidates of one hardware.
 
     Attributes:
-        best: Smallest fleet; None where nothing meets the SLO with the GPUs there are.
-        nearest: Without a candidate, the one that exceeds the number of GPUs least.
-        rejected: Candidates that are not the best.
-        simulations: Number of runs.
+        best: Smallest fleet; None if no fleet meets the SLO within the GPU limit.
+        nearest: Candidate that exceeds the GPU limit least, if no fleet meets the SLO.
+        rejected: All candidates except the best.
+        simulations: Number of simulations.
     """
 
     best: SizedFleet | None
@@ -72,13 +72,14 @@ class SizingResult:
 
 
 def size_fleet(kept: Sequence[tuple[Candidate, float]], problem: PlanningProblem) -> SizingResult:
-    """Size a fleet of the candidate with the highest rate.
+    """Size a fleet of the candidate with the highest maximum rate per replica.
 
-    Other candidates that may need fewer replicas are sized too. The replica with the highest rate
-    alone is not always the one of which the fewest sustain the asked rate together.
+    Other candidates that may need fewer replicas are sized as well: the candidate with the highest
+    rate per replica does not always need the fewest replicas for the requested rate.
 
     Args:
-        kept: Candidates that differ in the scheduler's limits alone, with screened highest rates.
+        kept: Candidates that differ only in limits of the scheduler, each with its screened maximum
+            rate per replica in requests/s.
         problem: Load and SLO.
     """
     tried = [Trials(candidate, problem.replica_load(), problem.slo) for candidate, _ in kept]
@@ -109,7 +110,7 @@ def size_fleet(kept: Sequence[tuple[Candidate, float]], problem: PlanningProblem
 
 
 def _fastest(tried: Sequence[Trials], guesses: Sequence[float]) -> tuple[int, HighestRate]:
-    """Return the index and highest rate of the fastest replica; the first where none has a rate."""
+    """Return the index and maximum rate of the fastest replica; the first if none has a rate."""
     best, rate = 0, HighestRate(0.0, None)
     for i, (trials, guess) in enumerate(zip(tried, guesses, strict=True)):
         if rate.per_s > 0 and trials.excess(rate.per_s * (1 + rate_search.WIDTH)) > 1:
@@ -125,7 +126,10 @@ def _highest(trials: Trials, guess: float) -> HighestRate:
 
 
 def _settled(trials: Trials, rate: HighestRate) -> HighestRate:
-    """Return a rate with clear results on either side, else the most consistent threshold."""
+    """Return a maximum rate that is confirmed, or the most consistent pass/fail threshold.
+
+    A rate is confirmed if all tried rates below it pass and all tried rates above it fail.
+    """
     if rate_search.is_clear(trials.excess, rate.per_s, rate.fails_per_s):
         return rate
     return HighestRate(*rate_search.settled_rate(trials.excess, rate.per_s))
@@ -134,7 +138,7 @@ def _settled(trials: Trials, rate: HighestRate) -> HighestRate:
 def _sized(
     trials: Trials, rate: HighestRate, problem: PlanningProblem
 ) -> fleet.FleetSize | Infeasible:
-    """Return the fewest replicas, or the reason why none will do."""
+    """Return the minimum number of replicas, or the reason why no number meets the SLO."""
     candidate = trials.candidate
     if rate.per_s == 0:
         return Infeasible(candidate.label, "meets the SLO at no rate on the whole load")
@@ -170,8 +174,8 @@ class Row:
     """Row of a plan.
 
     Attributes:
-        choice: Choice with its metrics.
-        simulations: Number of runs.
+        choice: Configuration and fleet with their metrics.
+        simulations: Number of simulations.
     """
 
     choice: Choice
@@ -188,9 +192,9 @@ def examine(
 
     Args:
         candidate: Candidate that is replicated.
-        sized: Its fleet.
+        sized: Fleet of its replicas.
         problem: Load and SLO.
-        budget: Time after which certainty is not estimated; the choice is then partial.
+        budget: Time budget; when it is used up, certainty is not estimated and the row is partial.
     """
     rate, size = sized.rate, sized.size
     trials = Trials(candidate, problem.replica_load(), problem.slo)
@@ -249,18 +253,18 @@ def examine(
 def _per_million(
     cost_per_hour: float | None, rate_per_s: float, tokens: Int[np.ndarray, " requests"]
 ) -> float | None:
-    """Return the whole cost over a request's mean tokens at a rate; None without either."""
+    """Return the whole cost per million tokens at a rate; None without a cost or a rate."""
     per_hour = 3600 * rate_per_s * float(tokens.mean())
     return None if cost_per_hour is None or per_hour == 0 else 1e6 * cost_per_hour / per_hour
 
 
 @dataclass(frozen=True)
 class _Certainty:
-    """Certainty of a choice: intervals, seeds, and the probability of meeting the SLO.
+    """Certainty of a row: intervals, seeds, and the probability of meeting the SLO.
 
     Attributes:
-        together: Highest rate of all replicas together, with its interval.
-        seeds_per_s: Highest rates of one replica with several seeds of the load.
+        together: Maximum rate of all replicas together, with its interval.
+        seeds_per_s: Maximum rates of one replica with several seeds of the load, in requests/s.
         chance: Probability of meeting the SLO.
         safe: Whether the SLO is met at the lower bound.
         is_unknown: Whether time ran out before any of these were estimated.
@@ -274,7 +278,7 @@ class _Certainty:
 
 
 def _unknown(sized: SizedFleet, asked_per_s: float | None) -> _Certainty:
-    """Return what is known without a simulation: the fleet meets the SLO at the asked rate."""
+    """Return the certainty without further simulations: only that the SLO is met at the rate."""
     one = sized.rate
     many = asked_per_s is not None and sized.size.replicas > 1
     together = HighestRate(asked_per_s, None) if many and asked_per_s else one
@@ -282,12 +286,12 @@ def _unknown(sized: SizedFleet, asked_per_s: float | None) -> _Certainty:
 
 
 def _certainty(sized: SizedFleet, trials: Trials, run: Run, problem: PlanningProblem) -> _Certainty:
-    """Return the certainty of a choice, by further simulations.
+    """Return the certainty of a row from further simulations.
 
     Args:
-        sized: Fleet.
+        sized: Fleet of replicas.
         trials: Simulations of one replica.
-        run: Run of one replica at its share of the asked rate.
+        run: Run of one replica at its share of the requested rate.
         problem: Load, rate and SLO.
     """
     interval = None
@@ -307,7 +311,7 @@ def _certainty(sized: SizedFleet, trials: Trials, run: Run, problem: PlanningPro
 
 
 def _ladder(trials: Trials, rate_per_s: float) -> tuple[list[Point], Run]:
-    """Return points at rising rates, and the last run, which is beyond the limits."""
+    """Return metrics at rising rates, and the last run, which is beyond the limits."""
     points = []
     for share in _LADDER:
         run = trials.run(share * rate_per_s)
@@ -316,7 +320,7 @@ def _ladder(trials: Trials, rate_per_s: float) -> tuple[list[Point], Run]:
 
 
 def _fails_first(beyond: Point) -> str:
-    """Return the limit that a run beyond the highest rate exceeds most, infinite excesses first."""
+    """Return the limit with the largest excess in a run above the maximum rate, infinite first."""
     worst = max(
         beyond.limits,
         key=lambda each: math.inf if each.excess is None else each.excess,
@@ -326,7 +330,7 @@ def _fails_first(beyond: Point) -> str:
 
 
 def _other_draws(trials: Trials, rate: HighestRate, problem: PlanningProblem) -> Iterator[float]:
-    """Yield the highest rate for each further seed of the load."""
+    """Yield the maximum rate of one replica for each further seed of the load."""
     width = fleet.BAR_WIDTH
     for seed in range(1, len(problem.draws)):
         excess = replace(trials, load=problem.replica_load(seed)).excess

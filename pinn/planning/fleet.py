@@ -1,4 +1,4 @@
-"""Size of a fleet: replicas for the asked rate, their joint highest rate, and its certainty."""
+"""Size of a fleet: replicas for the requested rate, their joint maximum rate, and certainty."""
 
 import math
 from collections.abc import Sequence
@@ -19,13 +19,13 @@ from pinn.surrogate.uncertainty.distance import gpu_is_known
 from pinn.surrogate.uncertainty.intervals import read_calibration
 from pinn.surrogate.uncertainty.quantiles import ErrorLaw
 
-#: Largest rate of a fleet's replica relative to that of a lone one. A load balancer sends each
-#: replica a more even load than random thinning does.
+#: Upper bound of a fleet's rate per replica, relative to the maximum rate of a single replica. A
+#: load balancer sends each replica a more even load than random thinning does.
 BALANCED_GAIN = 2.0
-#: Additional replicas, beyond the number from thinning, to try before giving up: the larger of a
-#: number and a share.
+#: Number and share of replicas to try beyond the estimate from one replica before giving up; the
+#: larger counts.
 _MORE_REPLICAS, _MORE_SHARE = 2, 0.25
-#: Width and first stride of bisections for an interval of rates.
+#: Relative width and initial stride of the bisections for an interval of rates.
 BAR_WIDTH, _BAR_STRIDE = 0.02, 1.05
 
 
@@ -34,7 +34,7 @@ class PredictionInterval:
     """Interval of a prediction, and the distribution of its errors.
 
     Attributes:
-        bad: Error scenario with all times at the long end of their interval.
+        bad: Error scenario with all times at the upper end of their interval.
         level: Nominal coverage of the interval, such as 0.9.
         law: Distribution of errors, in half-widths of the interval.
     """
@@ -44,12 +44,12 @@ class PredictionInterval:
     law: ErrorLaw
 
     def at(self, half_widths: float) -> ErrorScenario:
-        """Return the scenario of an error of ``half_widths``: 1 is the bad end, -1 the good."""
+        """Return the scenario of an error of ``half_widths``; 1 is the upper end of times."""
         return ErrorScenario(*(half_widths * error for error in astuple(self.bad)))
 
 
 def prediction_interval(checkpoint: Path, *deployments: Deployment) -> PredictionInterval | None:
-    """Return the interval of a prediction; None where the checkpoint has none.
+    """Return the interval of a prediction; None if the checkpoint has no intervals.
 
     Args:
         checkpoint: Checkpoint of the prediction.
@@ -75,7 +75,8 @@ class FleetSize:
 
     Attributes:
         replicas: Number of replicas.
-        fleets: These replicas at the asked rate, behind the router; empty without a rate.
+        fleets: Runs of these replicas at the requested rate, behind the router; empty without a
+            rate.
     """
 
     replicas: int
@@ -83,18 +84,19 @@ class FleetSize:
 
     @property
     def is_burst(self) -> bool:
-        """Return whether the load ends before a server is as full as under a lasting load."""
+        """Whether the load ends before a server is as full as under a lasting load."""
         return any(fleet.point.is_burst for fleet in self.fleets)
 
 
 def fewest_replicas(
     trials: Trials, rate_per_s: float, problem: PlanningProblem
 ) -> FleetSize | None:
-    """Return the fewest replicas that sustain the asked rate and the headroom, by bisection.
+    """Return the minimum number of replicas that sustain the requested rate, by bisection.
 
-    The first guess follows from the highest rate of one replica. None is returned if not even a few
-    replicas more meet the SLO. A load that ends before servers fill proves nothing for a smaller
-    fleet. Without headroom the SLO is met with other seeds of the load, too.
+    The rate includes the headroom. The first guess follows from the maximum rate of one replica. If
+    not even a few more replicas meet the SLO, None is returned. A load that ends before servers
+    fill proves nothing for a smaller fleet. Without headroom, the fleet must also meet the SLO with
+    other seeds of the load.
     """
     asked = problem.rate_per_s
     if asked is None:
@@ -122,10 +124,10 @@ def _most_replicas(guess: int) -> float:
 
 
 def _with_other_seeds(found: FleetSize, trials: Trials, problem: PlanningProblem) -> FleetSize:
-    """Return a fleet with as many more replicas as meet the SLO with every seed of the load.
+    """Add replicas to a fleet until it meets the SLO with every seed of the load.
 
-    A fleet at the edge meets a limit with one seed and misses it with the next. Where a few
-    replicas more do not help, the fleet stays as it is.
+    A fleet at the edge meets a limit with one seed and misses it with the next. If a few more
+    replicas do not help, the fleet is returned unchanged.
     """
     size = found
     while size.replicas <= _most_replicas(found.replicas):
@@ -139,9 +141,9 @@ def _with_other_seeds(found: FleetSize, trials: Trials, problem: PlanningProblem
 
 
 def may_do_with_fewer(replicas: int, trials: Trials, problem: PlanningProblem) -> bool:
-    """Return whether fewer replicas of another candidate may sustain the asked rate.
+    """Return whether fewer replicas of another candidate may sustain the requested rate.
 
-    They may if ``replicas`` - 1 of them do.
+    This is the case if ``replicas`` - 1 of these replicas sustain the rate.
     """
     if problem.rate_per_s is None or replicas == 1:
         return False
@@ -156,16 +158,16 @@ def fleet_rate(
     interval: PredictionInterval | None,
     problem: PlanningProblem,
 ) -> HighestRate:
-    """Return the highest rate that all replicas sustain together, behind the router.
+    """Return the maximum rate that all replicas sustain together, behind the router.
 
-    A fleet may sustain more than its replicas one by one. A router evens out what each is sent,
-    whereas a lone replica gets requests at random.
+    A fleet may sustain a higher rate than the sum of its replicas' rates: the router balances the
+    requests, whereas a single replica is simulated with random arrivals.
 
     Args:
         size: Fleet to simulate.
         trials: Simulations of one replica.
-        one: Highest rate of one replica.
-        interval: Interval of the prediction; None where it has none.
+        one: Maximum rate of one replica.
+        interval: Interval of the prediction; None without an interval.
         problem: Load, rate and SLO.
     """
     asked, replicas = problem.rate_per_s, size.replicas
@@ -185,7 +187,10 @@ def fleet_rate(
 def _highest_of_all(
     size: FleetSize, trials: Trials, guess: float, asked: float | None
 ) -> HighestRate:
-    """Return the rate by bisection; the asked rate is tried if it is between pass and fail."""
+    """Return the fleet's maximum rate by bisection.
+
+    The requested rate is tried if it is between a passing and a failing rate.
+    """
     router = router_of(trials.candidate, size.replicas)
     excess = partial(trials.excess, replicas=size.replicas, router=router)
     low, high = highest_rate(excess, guess, stride=_BAR_STRIDE, width=BAR_WIDTH)
@@ -197,10 +202,10 @@ def _highest_of_all(
 def chance_to_hold(
     size: FleetSize, trials: Trials, interval: PredictionInterval, problem: PlanningProblem
 ) -> tuple[float, bool]:
-    """Return the probability of meeting the SLO, and whether it is met at the bad end.
+    """Return the probability of meeting the SLO, and whether it is met at the interval's upper end.
 
-    The probability is the share of the law's equally likely errors at which the SLO is met, by
-    bisection over them.
+    The probability is the share of equally likely prediction errors at which the SLO is met. The
+    share is found by bisection over the sorted errors.
     """
     router = router_of(trials.candidate, size.replicas)
 
@@ -215,7 +220,7 @@ def chance_to_hold(
 
 
 def router_of(candidate: Candidate, replicas: int) -> str:
-    """Return the routing rule; for a single replica that of its own load balancer."""
+    """Return the plan's routing rule; for a single replica the rule of its own load balancer."""
     engine = candidate.engine
     if replicas > 1:
         return engine.router or LEAST_REQUESTS
@@ -225,8 +230,8 @@ def router_of(candidate: Candidate, replicas: int) -> str:
 def by_chance(size: FleetSize, trials: Trials, problem: PlanningProblem) -> list[Fleet]:
     """Return the fleet behind a random router, such as a Kubernetes Service.
 
-    The plan shows it for comparison. The list is empty without a rate, for a single replica, if the
-    plan's router is random, and if replicas fall far behind.
+    The plan shows this fleet for comparison. The list is empty without a rate, for a single
+    replica, if the plan's router is random, and if replicas cannot keep up at all.
     """
     asked = problem.rate_per_s
     if asked is None or size.replicas == 1 or not size.fleets or size.fleets[-1].routing == RANDOM:
@@ -238,7 +243,7 @@ def by_chance(size: FleetSize, trials: Trials, problem: PlanningProblem) -> list
 
 
 def _holding_fleets(trials: Trials, problem: PlanningProblem, n: int) -> list[Fleet]:
-    """Return the fleet at the asked rate; an empty list if it misses a limit with the headroom."""
+    """Return the fleet at the requested rate; empty if it misses a limit with the headroom."""
     asked, router = problem.rate_per_s, router_of(trials.candidate, n)
     run = trials.fleet(problem.sized_for, n, router)
     if run is None or trials.excess_of(run) > 1:

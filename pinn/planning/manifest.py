@@ -1,6 +1,6 @@
-"""A plan's first choice as Kubernetes objects.
+"""Recommended row of a plan as Kubernetes objects.
 
-A replica within one machine is a pod of a ``Deployment``; one across machines is a group of a
+A replica within one machine is a pod of a ``Deployment``. A replica across machines is a group of a
 ``LeaderWorkerSet`` (sigs.k8s.io/lws), which gives its pods ``LWS_LEADER_ADDRESS`` and
 ``LWS_WORKER_INDEX``. Every server has a ``Service``.
 """
@@ -29,29 +29,30 @@ _IMAGES = {
 #: Default ports: ``--port`` of ``vllm/entrypoints/common/cli_args.py``,
 #: ``sglang/srt/server_args.py`` and ``tensorrt_llm/commands/serve.py``.
 _PORTS = {VLLM: 8000, SGLANG: 30000, TRTLLM: 8000}
-#: Route of all three that answers 200 once a server is up: ``vllm 0.33.0
+#: Route of all three engines that answers 200 once a server is ready: ``vllm 0.33.0
 #: vllm/entrypoints/serve/instrumentator/health.py``, ``sglang 0.5.23
 #: sglang/srt/entrypoints/http_server.py``.
 _HEALTH = "/health"
 #: Port through which the machines of a group connect.
 _RENDEZVOUS_PORT = 20000
-#: Seconds between probes, and allowed failures: half an hour to load weights and capture graphs.
+#: Seconds between probes, and allowed failures of each probe; loading weights and capturing graphs
+#: may take half an hour.
 _PROBE_S, _START_PROBES, _READY_PROBES, _LIVE_PROBES = 10, 180, 3, 6
 _NAME_LENGTH = 40
 
 
 @dataclass(frozen=True)
 class _Server:
-    """Servers of one kind.
+    """Servers with one command, such as all prefill workers.
 
     Attributes:
-        name: Name of the objects.
-        command: Words that start one.
+        name: Name of the Kubernetes objects.
+        command: Words of the command that starts a server.
         engine: ``vllm``, ``sglang`` or ``trtllm``.
         image: Container image.
         gpu: Name of the GPU.
-        gpus: GPUs of one server.
-        machines: Machines of one server.
+        gpus: Number of GPUs per server.
+        machines: Number of machines per server.
         count: Number of servers.
     """
 
@@ -66,10 +67,10 @@ class _Server:
 
 
 def manifest(plan: Plan) -> str:
-    """Return the first choice's servers as YAML for ``kubectl apply -f``.
+    """Return the servers of the recommended row as YAML for ``kubectl apply -f``.
 
     Raises:
-        PinnError: If its engine has no command for a replica across machines.
+        PinnError: If the engine has no command for a replica across machines.
     """
     choice = plan.choices[0]
     objects = [each for server in _servers(plan, choice) for each in _objects(server)]
@@ -81,13 +82,13 @@ class _Plain(yaml.SafeDumper):
     """YAML writer that repeats equal values instead of using anchors and aliases."""
 
     def ignore_aliases(self, data: object) -> bool:
-        """Return True for all values."""
+        """Return True for all values, so that no aliases are written."""
         del data
         return True
 
 
 def _notes(plan: Plan, choice: Choice) -> list[str]:
-    """Return comments on the purpose of the objects, and on what the user has to complete."""
+    """Return comments on the purpose of the objects, and on values that the user must complete."""
     rate = plan.ask.rate_per_s
     asked = "as many requests as meet the SLO" if rate is None else f"{rate:g} requests/s"
     lines = [
@@ -107,7 +108,7 @@ def _notes(plan: Plan, choice: Choice) -> list[str]:
 
 
 def _servers(plan: Plan, choice: Choice) -> list[_Server]:
-    """Return the servers of a choice; with disaggregated P/D those of either role."""
+    """Return the servers of a row; with disaggregated P/D the servers of both roles."""
     base = _name(plan.ask.model)
     release = served_release(choice.engine, str(choice.flags.get("engine_version") or ""))
     image = _IMAGES[choice.engine].format(release)
@@ -125,15 +126,15 @@ def _servers(plan: Plan, choice: Choice) -> list[_Server]:
 
 
 def _name(model: str) -> str:
-    """Return a model's name as an RFC 1035 label, as Services have it: a letter comes first."""
+    """Return a model's name as an RFC 1035 label, which begins with a letter, for a Service."""
     text = re.sub(r"[^a-z0-9]+", "-", model.rpartition("/")[2].lower())
     text = text[:_NAME_LENGTH].strip("-")
     return text if text[:1].isalpha() else f"model-{text}".strip("-")
 
 
 def _words(engine: str, line: str) -> list[str]:
-    """Return a start command's words, listening on all interfaces."""
-    if engine == TRTLLM:  # its file of options is a pipe of bash
+    """Return the words of a start command, extended to listen on all network interfaces."""
+    if engine == TRTLLM:  # this engine's file of options is a pipe of bash
         command = line.partition("  # ")[0].replace("trtllm-serve ", "exec trtllm-serve ", 1)
         return ["bash", "-c", f"{command} --host 0.0.0.0"]
     words = shlex.split(line, comments=True)
@@ -165,7 +166,7 @@ def _objects(server: _Server) -> list[_Object]:
 
 
 def _ranked(server: _Server, *, is_leader: bool) -> list[str]:
-    """Return the command of one machine of a group; Kubernetes fills in ``$(...)``.
+    """Return the command of one machine of a group; Kubernetes replaces ``$(...)``.
 
     vLLM's workers run without an API server (``vllm/entrypoints/cli/serve.py: run_headless``).
     """
@@ -177,8 +178,8 @@ def _ranked(server: _Server, *, is_leader: bool) -> list[str]:
         address = f"$(LWS_LEADER_ADDRESS):{_RENDEZVOUS_PORT}"
         return [*server.command, *nodes, "--dist-init-addr", address]
     raise PinnError(
-        "trtllm-serve spans machines by mpirun, for which there is no manifest: "
-        "plan with --max-gpus of one machine, or --engine vllm,sglang"
+        "trtllm-serve spans machines by mpirun, for which there is no manifest: limit --max-gpus "
+        "to the GPUs of one machine, or --engine vllm,sglang"
     )
 
 
@@ -186,10 +187,10 @@ def _pod(server: _Server, command: list[str], labels: _Object, *, serves: bool =
     """Return a pod's template with probes and resources.
 
     Args:
-        server: Server of which the pod is a machine.
-        command: Words that start it.
+        server: Server to which the pod's machine belongs.
+        command: Words of the command that the pod runs.
         labels: Labels of the pod.
-        serves: Whether it answers requests.
+        serves: Whether the pod answers requests.
     """
     per_pod = server.gpus // server.machines
     probe: _Object = {"httpGet": {"path": _HEALTH, "port": "http"}, "periodSeconds": _PROBE_S,
@@ -199,7 +200,7 @@ def _pod(server: _Server, command: list[str], labels: _Object, *, serves: bool =
         "image": server.image,
         "command": command,
         "env": _environment(server),
-        # One process per GPU, the engine core and the API server.
+        # Count one process per GPU, the engine core and the API server.
         "resources": {
             "requests": {"cpu": str(per_pod + 2)},
             "limits": {"nvidia.com/gpu": str(per_pod)},
@@ -239,7 +240,7 @@ def _environment(server: _Server) -> list[_Object]:
 
 
 def _product(gpu: str) -> str | None:
-    """Return the label that NVIDIA's GPU feature discovery gives nodes; None where unknown."""
+    """Return the label that NVIDIA's GPU feature discovery gives nodes; None if it is unknown."""
     with suppress(PinnError):  # a user's own datasheet is not in the catalog
         for alias in gpu_aliases(load_gpu(gpu)):
             if alias.startswith("NVIDIA "):

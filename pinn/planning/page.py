@@ -1,6 +1,6 @@
-"""A plan as one self-contained page, and its pictures as PNG files.
+"""Plan as a self-contained HTML page, and its plots as PNG files.
 
-Colours also differ in lightness, and markers, dashes and hatches distinguish the same things.
+Colours also differ in lightness. Markers, dashes and hatches distinguish series without colour.
 """
 
 import base64
@@ -18,11 +18,11 @@ from pinn.common.plots import log_scale, new_figure, png, short, svg
 from pinn.planning.plan import POOLS_UNSURE, Choice, Plan, Point, has_gaps
 from pinn.simulator.slo import parse_slo, written_s
 
-#: Most choices that are plotted, best first.
+#: Maximum number of rows that are plotted, best first.
 SHOWN = 4
 
-#: Colour and marker of each GPU in order, from the palette of Okabe and Ito (2008), alternately
-#: dark and light.
+#: Colour and marker of each GPU in order, from the palette of Okabe and Ito (2008), with dark and
+#: light colours in turn.
 _LOOKS = (
     ("#0072b2", "o"), ("#e69f00", "s"), ("#004d40", "^"), ("#cc79a7", "D"), ("#56b4e9", "v"),
     ("#7a3b00", "P"), ("#9a9a9a", "X"),
@@ -33,21 +33,21 @@ _LINES = {"p50": ("#56b4e9", "o", "-"), "p90": ("#0072b2", "s", "--"), "p99": ("
 #: Colour, marker and dashes of a statistic that only a limit uses.
 _ASKED = ("#a3480f", "D", "-.")
 
-#: Colour and hatch of the parts of a step in their order; neighbours differ in lightness.
+#: Colour and hatch of each part of a step, in order; neighbours differ in lightness.
 _FILLS = (
     ("#12436d", ""), ("#8fc1e3", ""), ("#28a197", "//"), ("#f4d58d", ""), ("#a3480f", ""),
     ("#f2a65a", "\\\\"), ("#5b5b66", ""), ("#d5d5dc", ".."), ("#7d6b91", ""), ("#c9e4ca", "xx"),
 )  # fmt: skip
 
-#: Offsets in points of rank labels from their rings, from left to right, so that neighbours do
-#: not overlap.
+#: Offsets in points of rank labels from their rings, from left to right, so that neighbouring
+#: labels do not overlap.
 _BESIDE = ((-17, 7), (9, -15), (-4, 11), (9, 7))
 
 _OUTLINE = [withStroke(linewidth=2.5, foreground="white")]
 
 
 def frontier_figure(plan: Plan) -> Figure:
-    """Draw throughput per GPU against the speed that a user sees."""
+    """Plot throughput per GPU against the token rate that a user sees."""
     figure, axes = new_figure(4.6)
     ax = axes[0, 0]
     gpus = list(dict.fromkeys([*plan.ask.gpus, *(p.gpu for p in plan.frontier)]))
@@ -76,7 +76,7 @@ def frontier_figure(plan: Plan) -> Figure:
 
 
 def _mark(ax: Axes, point: Point, rank: int, beside: tuple[int, int]) -> None:
-    """Draw the ring and the rank of a choice."""
+    """Draw a ring around a row's point, with the row's rank."""
     if point.user_tokens_per_s is None:
         return
     at = (point.user_tokens_per_s, point.output_tokens_per_gpu_s)
@@ -86,7 +86,7 @@ def _mark(ax: Axes, point: Point, rank: int, beside: tuple[int, int]) -> None:
 
 
 def percentile_figure(plan: Plan) -> Figure:
-    """Draw percentiles of the limited metrics against the rate of one replica."""
+    """Plot percentiles of the limited metrics against the rate of one replica."""
     choices = plan.choices[:SHOWN]
     limits = parse_slo(plan.ask.slo).each if plan.ask.slo else []
     metrics = list(dict.fromkeys(metric for metric, _, _ in limits)) or ["ttft", "tpot"]
@@ -133,7 +133,7 @@ def _percentiles(ax: Axes, choice: Choice, metric: str, slo: str) -> None:
 
 
 def step_time_figure(plan: Plan) -> Figure:
-    """Draw the shares of the engine's time, one bar per choice."""
+    """Plot the shares of the engine's time by part of a step, one bar per row."""
     choices = plan.choices[:SHOWN]
     fills = dict(zip(shown_parts(choices), cycle(_FILLS), strict=False))
     figure, axes = new_figure(1.3 + 0.55 * len(choices))
@@ -164,17 +164,17 @@ def _stack(ax: Axes, y: int, choice: Choice, fills: Mapping[str, tuple[str, str]
 
 
 def shown_parts(choices: Sequence[Choice]) -> list[str]:
-    """Return the parts of a step that take any time, in their order."""
+    """Return the parts of a step with a share above zero, in order."""
     names = dict.fromkeys(name for choice in choices for name in choice.step_time)
     return [name for name in names if any(choice.step_time.get(name, 0) > 0 for choice in choices)]
 
 
 def write_page(plan: Plan, folder: Path) -> Path:
-    """Write ``plan.html``, which needs no other file, and the same pictures as PNG files.
+    """Write ``plan.html``, which needs no other file, and its plots as PNG files.
 
     Args:
         plan: Plan to show.
-        folder: Folder of the files.
+        folder: Folder to write the files to.
 
     Returns:
         Path of the page.

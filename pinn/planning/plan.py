@@ -1,7 +1,7 @@
-"""A request for a plan; and a finished plan: ranked choices, and rejected candidates.
+"""Request for a plan, and finished plan with ranked rows and rejected candidates.
 
-Times are in seconds and rates in requests per second. None stands for a value that does not exist,
-such as a cost without prices, or an upper end that nothing bounds. The fields of :class:`Plan` are
+Times are in seconds and rates in requests per second. None means that a value does not exist, such
+as a cost without prices, or an upper end without a bound. The fields of :class:`Plan` are
 the keys of ``plan.json``.
 """
 
@@ -18,14 +18,14 @@ from pinn.specs.flags import Flag, FlagValue
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
-    """A load to serve within limits, and what may be rented for it.
+    """Load to serve within an SLO, and the GPUs and candidates for it.
 
     Attributes:
-        slo: SLO. 'ttft<=1s, tpot<=40ms for 95 %' asks that 95 % of the requests meet both limits;
-            'p99 ttft<=2s', 'mean e2e<=20s' and 'p95 itl<=80ms' are limits on all requests.
-            Separate the two kinds with a semicolon.
+        slo: SLO. 'ttft<=1s, tpot<=40ms for 95 %' requires that 95 % of the requests meet both
+            limits; 'p99 ttft<=2s', 'mean e2e<=20s' and 'p95 itl<=80ms' are limits on all requests.
+            Separate the two types of limits with a semicolon.
         workload: File of the load, as of 'pinn simulate --workload', but no closed loop. Or
-            describe the load with --input-len, --output-len and the options beside them.
+            describe the load with --input-len, --output-len and the options next to them.
         gpu: GPUs: names of 'pinn gpus' or paths of datasheets, separated by commas.
         rate: Mean request rate to serve, in requests/s. Without it, candidates are ranked by the
             GPUs or cost per request/s.
@@ -74,29 +74,29 @@ class PlanRequest:
 
 SCHEMA = "pinn plan 1"
 
-#: Statistics that are reported for each metric.
+#: Names of the statistics that are reported for each metric.
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 
-#: Duration of a load, in mean E2E latencies, below which it does not fill a server.
+#: Minimum duration of a load, in mean E2E latencies, that fills a server.
 LEAST_ANSWERS = 10
 
-#: Reasons why a search ended early.
+#: Reasons for an early end of a search.
 TIME_BUDGET, INTERRUPT = "time budget", "interrupt"
-#: Prefixes of the reason of a candidate for which time ran out: before screening, or before a row
-#: for its fleet.
+#: Beginnings of the reason of a candidate for which time ran out, before its screening or before
+#: the evaluation of its fleet.
 NOT_TRIED, NOT_EVALUATED = "not tried", "not evaluated"
 
-#: Relative difference between a fleet's rate and the sum of its replicas' rates above which it is
-#: explained: twice the width of the searches.
+#: Relative difference between a fleet's rate and the sum of its replicas' rates above which the
+#: plan explains the difference. The value is twice the width of the searches.
 _LIKE_ONE_BY_ONE = 0.02
-#: Router -> reason why replicas behind it may sustain more together than separately.
+#: Router -> reason why replicas behind it may sustain a higher rate together than separately.
 _MORE = {
     LEAST_REQUESTS: "the router balances the load",
     ROUND_ROBIN: "round-robin routing balances the load",
     PREFIX_AWARE: "requests with the same prefix go to the same replica, and queues are short",
     RANDOM: "each replica gets another part of the load",
 }
-#: Router -> reason why replicas behind it may sustain less together than separately.
+#: Router -> reason why replicas behind it may sustain a lower rate together than separately.
 _LESS = {
     LEAST_REQUESTS: "the number of requests in flight does not tell how long each will take",
     ROUND_ROBIN: "round-robin routing ignores how long each request takes",
@@ -104,7 +104,7 @@ _LESS = {
     RANDOM: "some replicas get more than their share by chance",
 }
 
-#: Uncertainty of disaggregated P/D in addition to the interval.
+#: Sentence on the uncertainty of disaggregated P/D, in addition to the interval.
 POOLS_UNSURE = (
     "the probability accounts for the prediction error of each kind of worker; "
     "the error of both together was never measured"
@@ -113,7 +113,7 @@ POOLS_UNSURE = (
 
 @dataclass(frozen=True)
 class PlanSummary:
-    """Question that a plan answers.
+    """Summary of the request that a plan answers.
 
     Attributes:
         model: Name of the model.
@@ -121,17 +121,17 @@ class PlanSummary:
         requests: Number of requests in the load.
         prompt_tokens: Mean prompt tokens of a request.
         output_tokens: Mean output tokens of a request.
-        longest_tokens: Prompt and output of the longest request.
-        rate_per_s: Mean rate to serve; None where only the frontier is wanted.
-        slo: Limits as written; empty for none.
+        longest_tokens: Prompt and output tokens of the longest request.
+        rate_per_s: Mean rate to serve; None if only the frontier is requested.
+        slo: Limits as the user wrote them; empty without limits.
         limits: One sentence for each limit.
         gpus: Names of the GPUs that may be rented.
-        max_gpus: Most GPUs; None for any number.
-        headroom: Share by which the load may exceed that rate.
-        prices_per_gpu_hour: GPU -> price, in the user's currency; empty where GPUs are counted.
-        purchases: GPU that is owned -> how its price per hour follows from its purchase.
+        max_gpus: Maximum number of GPUs; None for no limit.
+        headroom: Share by which the load may exceed ``rate_per_s``.
+        prices_per_gpu_hour: GPU -> price, in the user's currency; empty without prices.
+        purchases: GPU that is owned -> formula of its price per hour from its purchase price.
         notices: Notices on the engine's releases.
-        gpus_per_machine: GPUs of a machine.
+        gpus_per_machine: Number of GPUs per machine.
     """
 
     model: str
@@ -157,16 +157,16 @@ class Point:
     """Metrics of one simulated run.
 
     Attributes:
-        rate_per_s: Mean rate of the requests sent.
+        rate_per_s: Mean rate of the sent requests.
         requests: Number of requests sent.
         holds: Whether every limit is met.
         met_share: Share of the requests that meet the limits on each request (goodput); without
             such limits, share of the requests that were served.
-        latency_s: Metric -> statistic -> seconds; None where nothing was served.
+        latency_s: Metric -> statistic -> seconds; None if nothing was served.
         output_tokens_per_s: Output tokens per second.
         output_tokens_per_gpu_s: Output tokens per second and GPU.
-        user_tokens_per_s: Tokens per second that a user sees, 1 / mean TPOT; None without any.
-        limits: Value of each limit that was asked, and whether it is met.
+        user_tokens_per_s: Tokens per second that a user sees, 1 / mean TPOT; None without TPOT.
+        limits: Value of each requested limit, and whether the limit is met.
     """
 
     rate_per_s: float
@@ -181,17 +181,17 @@ class Point:
 
     @property
     def lasts_s(self) -> float:
-        """Return the seconds in which all requests are sent."""
+        """Seconds during which requests are sent."""
         return self.requests / self.rate_per_s
 
     @property
     def is_burst(self) -> bool:
-        """Return whether the load ends before a server is as full as under a lasting load."""
+        """Whether the load ends before a server is as full as under a lasting load."""
         return self.lasts_s < LEAST_ANSWERS * (self.latency_s["e2e"]["mean"] or 0.0)
 
     @property
     def burst_warning(self) -> str:
-        """Return the warning about a load that is a burst at its rate; empty for other loads."""
+        """Warning about a load that is a burst at this rate; empty for other loads."""
         if not self.is_burst:
             return ""
         return (
@@ -204,16 +204,16 @@ class Point:
 
 @dataclass(frozen=True)
 class HighestRate:
-    """Highest rate that servers sustain within the SLO, and its certainty.
+    """Maximum rate that servers sustain within the SLO, and its certainty.
 
     Attributes:
-        per_s: Highest simulated rate that meets the SLO; 0 where none does.
-        fails_per_s: Lowest higher rate that misses it; with ``per_s`` the width of the bisection.
-            None where no failing rate was found.
-        seeds_per_s: Highest rates with several seeds of the load, the first seed included.
-        interval_per_s: Rates at the bad and the good end of the prediction's interval; None where
-            the prediction has none.
-        level: Nominal coverage of the interval, such as 0.9; None without one.
+        per_s: Maximum simulated rate that meets the SLO; 0 if no rate does.
+        fails_per_s: Minimum higher rate that misses the SLO. With ``per_s`` it gives the width of
+            the bisection. None if no failing rate was found.
+        seeds_per_s: Maximum rates with several seeds of the load, including the first seed.
+        interval_per_s: Maximum rates with all times at the upper and at the lower end of their
+            intervals; None without intervals.
+        level: Nominal coverage of the interval, such as 0.9; None without an interval.
     """
 
     per_s: float
@@ -225,11 +225,11 @@ class HighestRate:
 
 @dataclass(frozen=True)
 class Fleet:
-    """Replicas simulated together at the asked rate, behind a load balancer.
+    """Replicas that are simulated together at the requested rate, behind a router.
 
     Attributes:
-        routing: Rule of the router (``pinn.engines.routers``); of a single replica that of its own
-            load balancer.
+        routing: Rule of the router (``pinn.engines.routers``); for a single replica the rule of its
+            own load balancer.
         point: Metrics as clients see them.
     """
 
@@ -246,40 +246,44 @@ class Choice:
         engine: ``vllm``, ``sglang`` or ``trtllm``.
         gpu: Name of the GPU.
         gpus_per_replica: Tensor x pipeline x data-parallel ranks.
-        replicas: Fewest replicas predicted to meet the SLO; 1 where no rate is asked.
-        gpus: GPUs of all replicas.
-        formats: Part of the model -> number format, and ``kv_cache``.
-        flags: Every engine flag that was chosen -> value.
+        replicas: Minimum number of replicas predicted to meet the SLO; 1 without a requested rate.
+        gpus: Number of GPUs of all replicas.
+        formats: Part of the model, or ``kv_cache`` -> number format.
+        flags: Engine flag of the configuration -> value.
         coefficients: ``network``, or the path of a calibrated file.
-        highest_rate: Highest rate of one replica.
-        fleet_rate: Highest rate of all replicas together, behind the router; with the interval.
-        utilization: Asked rate over ``fleet_rate``; None without a rate.
-        at_rate: One replica at its share of the asked rate, or at its highest without one.
+        highest_rate: Maximum rate of one replica.
+        fleet_rate: Maximum rate of all replicas together, behind the router; with its interval.
+        utilization: Requested rate / ``fleet_rate``; None without a requested rate.
+        at_rate: Metrics of one replica at its share of the requested rate, or at its maximum rate
+            without a requested rate.
         cost_per_hour: Price of all GPUs; None without prices.
-        cost_per_million_prompt_tokens: Whole cost over the prompt tokens at the asked rate, else at
-            the highest; None without a price.
-        cost_per_million_output_tokens: Whole cost over the output tokens, likewise.
-        limited_by: Bottleneck beyond the highest rate, such as ``KV memory`` or ``decode
+        cost_per_million_prompt_tokens: Whole cost / million prompt tokens, at the requested rate or
+            else at the maximum rate; None without a price.
+        cost_per_million_output_tokens: Whole cost / million output tokens, at the same rate.
+        limited_by: Bottleneck above the maximum rate, such as ``KV memory`` or ``decode
             bandwidth``.
-        chance: Probability of meeting the SLO at the asked rate, given the prediction's interval;
-            None where it has none, no rate is asked, or the load is a burst.
-        safe: Whether the fleet meets the SLO at the bad end of the interval too.
-        ladder: Runs of one replica on the whole load at rising rates.
+        chance: Probability of meeting the SLO at the requested rate, given the prediction's
+            interval. None without an interval or a requested rate, or if the load is a burst.
+        safe: Whether the fleet meets the SLO also with all times at the upper end of their
+            interval.
+        ladder: Metrics of one replica under the whole load at rising rates.
         step_time: Part of a step -> share of the engine's time at ``at_rate``; they sum to 1. The
             parts are those of a step's breakdown (``pinn.training.breakdown.PARTS``).
-        fleets: Replicas simulated together at the asked rate: behind a router that goes by chance,
-            for comparison, and at last behind the router that the plan is for.
+        fleets: Replicas simulated together at the requested rate: for comparison behind a random
+            router, and last behind the plan's router.
         serve_command: Command that starts one replica.
         simulate_command: Command that reproduces the metrics of ``seen``.
-        pools: Prefill and decode workers of all replicas, as ``--prefill`` and ``--decode`` take
-            them; None where every server does both. ``flags`` are then the decode workers'.
+        pools: Prefill and decode workers of all replicas, in the notation of ``--prefill`` and
+            ``--decode``; None if every server does both. With pools, ``flags`` are the decode
+            workers' flags.
         pool_sizes: Number of servers, and GPUs of each, of the prefill and of the decode workers.
-        memory: Where KV memory limits the rate: entry of one GPU's memory -> GiB, with
+        memory: If KV memory limits the rate: part of one GPU's memory -> GiB, including
             ``kv_cache_low`` and ``kv_cache_high``.
         fails_first: Limit that fails first at a higher rate, as a sentence.
-        assumptions: Releases whose measurements step times rest on, and the acceptance of drafts.
-        is_partial: Whether time ran out before other seeds, the highest rate of all replicas, its
-            interval and the probability were found.
+        assumptions: Releases on whose measurements step times are based, and the assumed acceptance
+            of draft tokens.
+        is_partial: Whether time ran out before other seeds, the maximum rate of all replicas, its
+            interval and the probability were computed.
     """
 
     label: str
@@ -315,12 +319,12 @@ class Choice:
 
     @property
     def router(self) -> str:
-        """Return the rule by which requests are spread over the replicas; empty for one replica."""
+        """Rule by which requests are distributed over the replicas; empty for one replica."""
         return self.fleets[-1].routing if self.fleets and self.replicas > 1 else ""
 
     @property
     def beside_one_by_one(self) -> str:
-        """Return the fleet's rate beside that of its replicas one by one, with why they differ."""
+        """Sentence that compares the fleet's rate with the sum of its replicas' rates."""
         if not self.router:
             return ""
         alone = self.replicas * self.highest_rate.per_s
@@ -335,24 +339,24 @@ class Choice:
 
     @property
     def seen(self) -> Point:
-        """Return the metrics that clients see: of all replicas at the asked rate, else of one."""
+        """Metrics that clients see: of all replicas at the requested rate, else of one replica."""
         return self.fleets[-1].point if self.fleets else self.at_rate
 
 
 def has_gaps(choices: Sequence[Choice]) -> bool:
-    """Return whether requests have more than one token, and with it ITL and TPOT."""
+    """Return whether requests have more than one output token, and therefore ITL and TPOT."""
     return any(choice.seen.latency_s["tpot"]["p99"] is not None for choice in choices)
 
 
 @dataclass(frozen=True)
 class RejectedCandidate:
-    """Candidate that is not a choice.
+    """Candidate that is not in the plan.
 
     Attributes:
-        label: Label, as of a choice.
+        label: Label of the candidate.
         gpu: Name of the GPU.
-        reason: Reason, with the number that decides it.
-        simulated: Whether it was simulated at all.
+        reason: Reason for the rejection, with the number that decides it.
+        simulated: Whether the candidate was simulated.
     """
 
     label: str
@@ -363,16 +367,16 @@ class RejectedCandidate:
 
 @dataclass(frozen=True)
 class FrontierPoint:
-    """One candidate at one rate: throughput per GPU against the speed that users see.
+    """One candidate at one rate: throughput per GPU, and token rate that users see.
 
     Attributes:
         label: Label of the candidate.
         gpu: Name of the GPU.
-        gpus_per_replica: GPUs of one replica.
-        rate_per_s: Rate of one replica.
-        output_tokens_per_gpu_s: Throughput per GPU.
-        user_tokens_per_s: Speed that a user sees.
-        best: Whether no other point is better in both.
+        gpus_per_replica: Number of GPUs per replica.
+        rate_per_s: Rate of one replica in requests/s.
+        output_tokens_per_gpu_s: Output tokens per second and GPU.
+        user_tokens_per_s: Tokens per second that a user sees.
+        best: Whether no other point has both a higher throughput and a higher token rate.
     """
 
     label: str
@@ -386,12 +390,12 @@ class FrontierPoint:
 
 @dataclass(frozen=True)
 class GpuOutcome:
-    """Best choice on a GPU that was asked, or why there is none.
+    """Best row on a requested GPU, or the reason why there is no row.
 
     Attributes:
         gpu: Name of the GPU.
-        rank: Place of its best choice in the plan, from 1; None for no choice.
-        reason: Reason why it has no choice; empty where it has one.
+        rank: Rank of the GPU's best row in the plan, from 1; None without a row.
+        reason: Reason why the GPU has no row; empty if it has a row.
     """
 
     gpu: str
@@ -401,21 +405,21 @@ class GpuOutcome:
 
 @dataclass(frozen=True)
 class Plan:
-    """Answer to a request: ranked choices, rejected candidates and the frontier.
+    """Plan of servers for a load: ranked rows, rejected candidates and the frontier.
 
     Attributes:
-        ask: Question that the plan answers.
-        choices: Choices, best first.
-        by_gpu: Every GPU that was asked, with its best choice, in the order of the choices.
-        left_out: Candidates that are not a choice.
-        frontier: Points of all simulated candidates, by falling user speed.
+        ask: Summary of the request that the plan answers.
+        choices: Rows of the plan, best first.
+        by_gpu: Every requested GPU with its best row, in the order of the rows.
+        left_out: Candidates that are not in the plan.
+        frontier: Points of all simulated candidates, sorted by falling token rate of a user.
         candidates: Number of candidates.
-        simulations: Number of runs, cached ones included.
-        seconds: Wall-clock time, s.
+        simulations: Number of simulations, including cached ones.
+        seconds: Wall-clock time of the search in seconds.
         untried: Number of candidates among ``left_out`` that were not tried in time.
-        stopped: Reason why candidates were not tried: ``time budget`` or ``interrupt``; empty where
-            all were.
-        schema: Layout of the file.
+        stopped: Reason why candidates were not tried: ``time budget`` or ``interrupt``; empty if
+            all were tried.
+        schema: Version of the layout of plan.json.
     """
 
     ask: PlanSummary

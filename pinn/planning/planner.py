@@ -1,4 +1,4 @@
-"""Planning for a load: find candidates, search for the best fleets, and rank them."""
+"""Planning for a load: find candidates, search for the best fleets, and rank the fleets."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -41,12 +41,12 @@ def plan_load(
     workers: Workers,
     clock: Callable[[], float] = time.time,
 ) -> Plan:
-    """Plan what to rent for a load.
+    """Return a plan of servers to rent for a load.
 
     Args:
         request: Load, SLO and GPUs that may be rented.
         flags: Flags of engine and load.
-        prices: Name of a GPU -> price; GPUs are counted where there are none.
+        prices: Name of a GPU -> price; empty to rank by the number of GPUs.
         workers: Processes that run simulations.
         clock: Clock of the time budget; all processes share it.
 
@@ -72,7 +72,7 @@ def plan_load(
         draws, rate, slo, checkpoint, prices, request.max_gpus, load, request.headroom, gpus
     )
     rows = _configurations(request, space, "engine" in flags)
-    # Processes start while predictions are computed, which takes about as long.
+    # Processes start while predictions are computed, since both take about as long.
     with workers.kept("pinn.planning.search_steps", "pinn.simulator.simulate") as kept:
         files, listed = request.coefficients or (), request.configs is not None
         found, misfits = find_candidates(
@@ -113,36 +113,40 @@ def _search_space(
 
 
 def _configurations(request: PlanRequest, space: SearchSpace, has_engine: bool) -> Sequence[Values]:
-    """Return the listed configurations, or those of the grid.
+    """Return the configurations that the user listed, or else the combinations of the grid.
 
     Args:
         request: Request for the plan.
         space: Flags and settings of all candidates.
-        has_engine: Whether engines were named, for listed ones too.
+        has_engine: Whether engines were given, which then also apply to listed configurations.
     """
     if request.configs is not None:
         if request.disaggregate:
-            raise PinnError("--configs and --disaggregate both set the candidates: give one")
+            raise PinnError(
+                "--configs and --disaggregate both set the candidates: leave one of them out"
+            )
         listed = read_configurations(request.configs)
         rows = [{**given, **row} for row in listed for given in space.given]
         if not has_engine:
             return rows
         return [{**row, "engine": engine} for engine in space.engines for row in rows]
     if not space.gpus or ("model" not in space.shared and not request.coefficients):
-        raise PinnError("--model and --gpu are needed: 'pinn models' and 'pinn gpus' list them")
+        raise PinnError(
+            "--model and --gpu are required: give names that 'pinn models' and 'pinn gpus' list"
+        )
     return grid_configurations(space, request.candidates)
 
 
 def _fits_nowhere(
     misfits: Sequence[RejectedCandidate], space: SearchSpace, problem: PlanningProblem
 ) -> str:
-    """Return the message: the last misfit, on most GPUs, and the nearest fit."""
+    """Return an error message with the last misfit, on the most GPUs, and the nearest fit."""
     if misfits:
         last = f"{misfits[-1].label}: {misfits[-1].reason}"
     else:
         most = "" if space.most_gpus is None else f" within --max-gpus {space.most_gpus}"
         last = f"the engine starts with none of the candidates on {', '.join(space.gpus)}{most}"
     fit = nearest_fit(space, problem.workload)
-    # A misfit for which more GPUs would not help has its own remedy.
+    # A misfit that more GPUs would not remove has its own remedy.
     advice = "" if misfits else "; give other GPUs, or other combinations with --candidates"
     return f"no candidate: {last}" + (f"; these would fit: {fit}" if fit else advice)

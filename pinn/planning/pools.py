@@ -1,4 +1,4 @@
-"""Disaggregated prefill/decode as a candidate: a replica has some workers of either kind."""
+"""Candidates with disaggregated prefill/decode, whose replicas have prefill and decode workers."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -41,15 +41,15 @@ class JoinedRun(Run):
 
 @dataclass(frozen=True, kw_only=True)
 class PoolsCandidate(Candidate):
-    """Replica with prefill workers and decode workers, the candidate's own servers.
+    """Replica with prefill workers and with decode workers, which the base class describes.
 
-    Several replicas are two pools with as many times the servers, not several pairs of pools.
+    Several replicas form one prefill pool and one decode pool with multiples of the servers.
 
     Attributes:
-        prefill: One of the prefill workers.
+        prefill: Candidate that describes a prefill worker.
         prefill_servers: Number of prefill workers of a replica.
         decode_servers: Number of decode workers of a replica.
-        own: Names of flags that each pool was given for itself.
+        own: Names of flags that were given for only one of the pools.
     """
 
     prefill: Candidate
@@ -59,28 +59,28 @@ class PoolsCandidate(Candidate):
 
     @property
     def gpus(self) -> int:
-        """Return the number of GPUs of one replica."""
+        """Number of GPUs of one replica."""
         return self.prefill_servers * self.prefill.gpus + self.decode_servers * super().gpus
 
     @property
     def hardware(self) -> tuple[str, str]:
-        """Return a key of its own: every pair of pools is screened alone."""
+        """Unique key, so that every pair of pools is screened separately."""
         return (self.label, self.source)
 
     @property
     def label(self) -> str:
-        """Return a label: ``H100-SXM 2x tp=2 prefill + 1x tp=4 decode bf16``."""
+        """Label such as ``H100-SXM 2x tp=2 prefill + 1x tp=4 decode bf16``."""
         prefill, decode = self.pool_texts(1)
         gpu, form = self.deployment.gpu.name, format_label(self.deployment)
         return f"{gpu} {prefill} prefill + {decode} decode {form}"
 
     @property
     def prompt_latency(self) -> LinearLatency:
-        """Return the coefficients of the prefill workers."""
+        """Latency model of the prefill workers."""
         return self.prefill.latency
 
     def pool_texts(self, replicas: int) -> tuple[str, str]:
-        """Return the pools of ``replicas``, as ``--prefill`` and ``--decode`` take them."""
+        """Return the pools of ``replicas`` in the notation of ``--prefill`` and ``--decode``."""
         prefill, decode = (
             pool_text(servers, {name: row[name] for name in self.own if name in row})
             for row, (servers, _) in zip(
@@ -92,7 +92,7 @@ class PoolsCandidate(Candidate):
         return prefill, decode
 
     def pool_sizes(self, replicas: int) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Return the servers of either pool of ``replicas``, and the GPUs of each server."""
+        """Return (number of servers, GPUs per server) of the prefill and of the decode pool."""
         return (
             (replicas * self.prefill_servers, self.prefill.gpus),
             (replicas * self.decode_servers, super().gpus),
@@ -101,7 +101,7 @@ class PoolsCandidate(Candidate):
     def serve(
         self, workload: Workload, engine: EngineSpec, rescale: Rescale, early_stop: EarlyStop | None
     ) -> Run:
-        """Simulate the pools of ``engine.replicas`` replicas."""
+        """Simulate the two pools of ``engine.replicas`` replicas."""
         del early_stop  # runs of two pools cannot be stopped early
         sizes = self.pool_sizes(engine.replicas)
         prefill, decode = (
@@ -113,7 +113,7 @@ class PoolsCandidate(Candidate):
         return JoinedRun(**vars(found.decode), prefill=found.prefill)
 
     def parts(self, run: Run) -> list[tuple[Run, LinearLatency]]:
-        """Return the runs and coefficients of the prefill workers and of the decode workers."""
+        """Return run and latency model of the prefill workers, then of the decode workers."""
         assert isinstance(run, JoinedRun), "a run of two pools"
         return [(run.prefill, self.prefill.latency), (run, self.latency)]
 
@@ -121,27 +121,29 @@ class PoolsCandidate(Candidate):
 def find_pools(
     space: SearchSpace, workload: Workload, checkpoint: Path, path: Path | None = None
 ) -> tuple[list[Candidate], list[RejectedCandidate]]:
-    """Return pairs of the listed pools that the engine would start, without multiples of others.
+    """Return pairs of the listed pools with which the engine would start.
+
+    Pairs that are a multiple of a smaller pair are omitted.
 
     Args:
         space: Engine, GPUs and flags of all pairs.
         workload: Requests that have to fit, one at a time.
-        checkpoint: Checkpoint of the network that gives coefficients.
+        checkpoint: Checkpoint of the network that predicts coefficients.
         path: File like ``conf/plan/candidates.yaml``; None for that file.
 
     Raises:
-        PinnError: If the file lists no pools, or pools of the engine are not modelled here.
+        PinnError: If the file lists no pools, or plans do not support pools of the engine.
     """
     if tuple(space.engines) != (VLLM,):
         raise PinnError(
             f"--disaggregate is for {VLLM} only, got --engine "
-            f"{','.join(space.engines)}: leave one of them out; 'pinn simulate "
-            "--prefill --decode' supports other engines"
+            f"{','.join(space.engines)}: leave one of them out, or use 'pinn simulate --prefill "
+            f"--decode', which supports other engines"
         )
     if space.engine.kv_transfer_bytes_per_s != EngineSpec().kv_transfer_bytes_per_s:
         raise PinnError(
             "--kv-transfer-bytes-per-s cannot be used with --disaggregate, which "
-            "assumes the GPUs' network ports: leave it out, or use 'pinn "
+            "assumes the GPUs' network ports: leave out --kv-transfer-bytes-per-s, or use 'pinn "
             "simulate --kv-link-gb-per-s'"
         )
     first, _ = halves(workload)

@@ -12,7 +12,7 @@ from pinn.errors import PinnError
 from pinn.simulator.workloads.yaml_spec import Number, Strict, check, read_mapping
 from pinn.specs.gpu import load_gpu
 
-#: Hours of a mean year, 365.25 days.
+#: Number of hours of a mean year, 365.25 days.
 HOURS_PER_YEAR = 8766
 _LAYOUT = (
     "write 'H100: 2.5', 'H100: {per_hour: 2.5}' or 'H100: {purchase_price: 30000, years: 4}', or a "
@@ -28,8 +28,8 @@ class Price:
 
     Attributes:
         per_hour: Price per GPU and hour, in the user's currency.
-        purchase: Price for which the GPU was bought; None for a rented one.
-        years: Years over which the purchase is written off; None for a rented one.
+        purchase: Price for which the GPU was bought; None for a rented GPU.
+        years: Years over which the purchase is written off; None for a rented GPU.
     """
 
     per_hour: float
@@ -38,7 +38,7 @@ class Price:
 
     @property
     def origin(self) -> str:
-        """Return how the price per hour follows from the purchase; empty for a rented GPU."""
+        """Formula of the price per hour from the purchase; empty for a rented GPU."""
         if self.purchase is None or self.years is None:
             return ""
         return (
@@ -48,7 +48,7 @@ class Price:
 
 
 class _Entry(Strict):
-    """Entry of a file: a price per hour, or a purchase."""
+    """Entry of a file of prices: a price per hour, or a purchase."""
 
     per_hour: Number | None = None
     purchase_price: Number | None = None
@@ -56,7 +56,7 @@ class _Entry(Strict):
 
 
 def bought(purchase: float, years: float) -> Price:
-    """Return the price per hour of a GPU that is written off evenly, used or not."""
+    """Return the price of a GPU that is written off evenly over years, used or not."""
     return Price(purchase / (years * HOURS_PER_YEAR), purchase, years)
 
 
@@ -65,16 +65,16 @@ def read_prices(
     purchased: str | Mapping[str, float] = "",
     years: float | None = None,
 ) -> dict[str, Price]:
-    """Return each GPU's price, by the GPU's full name.
+    """Return full name of a GPU -> price.
 
     Args:
         rented: Prices per GPU and hour, as a mapping or a text such as ``H100=2.5 H200=3.2``; or
-            the path of a file with prices of either kind.
-        purchased: Purchase prices of GPUs, in the same way; no file.
+            the path of a file with hourly or purchase prices.
+        purchased: Purchase prices of GPUs, as a mapping or a text.
         years: Years over which ``purchased`` GPUs are written off.
 
     Raises:
-        PinnError: If a price is not positive, a GPU has two, or a purchase has no years.
+        PinnError: If a price is not positive, a GPU has two prices, or a purchase has no years.
     """
     found: dict[str, Price] = {}
     path = _file(rented)
@@ -88,9 +88,9 @@ def read_prices(
 
 
 def _file(given: str | Path | Mapping[str, float]) -> Path | None:
-    """Return the path where prices are given as a file."""
+    """Return the path of a file of prices; None if the prices are given directly."""
     if not isinstance(given, Mapping | str | Path):
-        example = "give them such as 'H100=2.5 H200=3.2', or the path of a file"
+        example = "give prices such as 'H100=2.5 H200=3.2', or the path of a file"
         raise PinnError(f"price must be prices of GPUs, got {given!r:.60}: {example}")
     if isinstance(given, Mapping) or (isinstance(given, str) and ("=" in given or not given)):
         return None
@@ -100,7 +100,7 @@ def _file(given: str | Path | Mapping[str, float]) -> Path | None:
 
 
 def _pairs(option: str, given: str | Path | Mapping[str, float]) -> list[tuple[str, float]]:
-    """Return names and positive numbers of a mapping, or of a text of pairs."""
+    """Return (name, positive number) pairs of a mapping, or of a text of pairs."""
     listed: list[tuple[str, object]]
     if isinstance(given, Mapping):
         listed = list(given.items())
@@ -131,17 +131,20 @@ def _hourly(pairs: list[tuple[str, float]]) -> list[tuple[str, Price]]:
 def _purchases(pairs: list[tuple[str, float]], years: float | None) -> list[tuple[str, Price]]:
     if not pairs:
         if years is not None:
-            raise PinnError("--purchase-years goes with --purchase-price: give both or neither")
+            raise PinnError(
+                "--purchase-years and --purchase-price must be given together: give both, or "
+                "leave both out"
+            )
         return []
     if years is None or not 0 < years < math.inf:
         got = "" if years is None else f", got {years:g}"
         fault = f"--purchase-price needs --purchase-years, a positive number of years{got}"
-        raise PinnError(f"{fault}: it is the time over which GPUs are written off")
+        raise PinnError(f"{fault}: give the years over which GPUs are written off")
     return [(name, bought(value, years)) for name, value in pairs]
 
 
 def _from_file(path: Path) -> Iterator[tuple[str, Price]]:
-    """Yield the prices of a CSV, YAML or JSON file."""
+    """Yield (GPU, price) from a CSV, YAML or JSON file."""
     entries = _csv_entries(path) if path.suffix.lower() == ".csv" else _tree_entries(path)
     for where, name, entry in entries:
         numbers = [entry.per_hour, entry.purchase_price, entry.years]

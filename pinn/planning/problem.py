@@ -1,4 +1,4 @@
-"""Problem that a plan solves: a load, its SLO and prices, with the load's requests drawn."""
+"""Problem that a plan solves: a load with its random requests, an SLO, and prices."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -20,15 +20,15 @@ from pinn.simulator.workloads.rates import at_rate, mean_rate_per_s, repeated, t
 from pinn.simulator.workloads.workload import Workload
 from pinn.surrogate.encoder_time import images_notice
 
-#: Fewest requests of a simulation, since fewer give poor percentiles. A server with a smaller
-#: share of the load gets this many, at its own rate; a shorter load is repeated.
+#: Minimum number of requests of a simulation, since fewer give inaccurate percentiles. A server
+#: with a smaller share of the load gets this number, at its own rate; a shorter load is repeated.
 LEAST_REQUESTS = 2000
-#: Most requests of a repeated load. A load is also repeated at rates above the requested one, to
-#: last as long. A larger load is not repeated.
+#: Maximum number of requests of a repeated load. A load is also repeated at rates above the
+#: requested rate, to keep its duration. A larger load is not repeated.
 MOST_REPEATED = 10_000
-#: Duration in seconds of a load from flags without an end.
+#: Duration in seconds of a load from flags that set no end.
 _DURATION_S = 600.0
-#: Number of seeds of the load for which highest rates are compared.
+#: Number of seeds of the load for which maximum rates are compared.
 _DRAWS = 5
 
 
@@ -36,16 +36,17 @@ _DRAWS = 5
 class ReplicaLoad:
     """Load for one replica at any rate, with common random numbers.
 
-    Requests are removed in a fixed random order, one conversation after another. A lower rate
-    therefore has a part of the requests of a higher one, at the same times. Where no more may be
-    removed, or none is left to be sent, all times between requests are scaled alike.
+    For a lower rate, requests are removed in a fixed random order, one conversation after another.
+    A load at a lower rate therefore has a subset of the requests at a higher rate, at the same
+    times. If no more requests may be removed, or none are left to be sent, all times between
+    requests are scaled by one factor.
 
     Attributes:
         workload: Whole load.
         rate_per_s: Mean rate of the whole load.
-        order: Rank of each request in the order of removal; requests of low rank stay longest.
-        least: Least number of requests that are sent.
-        most: Most requests that are sent.
+        order: Rank of each request in the order of removal; requests of low rank are removed last.
+        least: Minimum number of requests that are sent.
+        most: Maximum number of requests that are sent.
     """
 
     workload: Workload
@@ -55,7 +56,7 @@ class ReplicaLoad:
     most: int
 
     def at(self, rate_per_s: float) -> Workload:
-        """Return the requests of a server at a mean rate, for as long as the load lasts."""
+        """Return the requests of one server at a mean rate, over the duration of the load."""
         count = round(len(self.workload) * rate_per_s / self.rate_per_s)
         count = min(max(count, self.least), self.most)
         if count > len(self.workload):
@@ -69,10 +70,10 @@ def replica_load(
     """Return the load of one server.
 
     Args:
-        workload: Whole load, at the asked rate or at its own.
+        workload: Whole load, at the requested rate or at its own rate.
         seed: Seed of the order in which requests are removed.
-        most: Most requests to send, to screen candidates.
-        keep_all: Whether none is removed at lower rates, where that many may be sent.
+        most: Maximum number of requests to send, for screening; None for no limit.
+        keep_all: Whether to keep all requests at lower rates, as far as ``most`` allows.
     """
     count = len(workload)
     order = _order_kept(workload, np.random.default_rng(seed))
@@ -92,18 +93,18 @@ def _order_kept(workload: Workload, rng: np.random.Generator) -> Int[np.ndarray,
 
 @dataclass(frozen=True)
 class PlanningProblem:
-    """Load to serve, with the data that planning for it takes.
+    """Load to serve, with all data that planning for it needs.
 
     Attributes:
-        draws: Loads at the asked rate, drawn with one seed after another; the first is the load.
-        rate_per_s: Rate to serve in all; None for the frontier alone.
+        draws: Loads at the requested rate, one for each seed; the first is the load itself.
+        rate_per_s: Total rate to serve in requests/s; None if only the frontier is requested.
         slo: Limits to meet.
-        checkpoint: Network whose intervals give the error of a prediction.
-        prices: GPU -> price; empty where GPUs are counted.
-        max_gpus: Most GPUs; None for any number.
+        checkpoint: Checkpoint of the network, whose intervals give the error of a prediction.
+        prices: GPU -> price; empty to rank by the number of GPUs.
+        max_gpus: Maximum number of GPUs; None for no limit.
         load: Source of the requests.
-        headroom: Share by which the load may exceed that rate.
-        gpus: Names of the GPUs that were asked; empty for those of the candidates.
+        headroom: Share by which the load may exceed ``rate_per_s``.
+        gpus: Names of the requested GPUs; empty for the GPUs of the candidates.
     """
 
     draws: Sequence[Workload]
@@ -118,26 +119,26 @@ class PlanningProblem:
 
     @cached_property
     def sized_for(self) -> Workload:
-        """Return the load that a fleet has to serve: the asked one with the headroom."""
+        """Load that a fleet has to serve: the requested load increased by the headroom."""
         if not self.headroom or self.rate_per_s is None:
             return self.workload
         return self.load.draw(self.rate_per_s * (1 + self.headroom))
 
     @property
     def workload(self) -> Workload:
-        """Return the load of the first seed."""
+        """Load of the first seed."""
         return self.draws[0]
 
     def replica_load(self, seed: int = 0, most: int | None = None) -> ReplicaLoad:
-        """Return the load of one replica, with one seed."""
+        """Return the load of one replica, for one seed of the load."""
         return replica_load(self.draws[seed], seed, most, keep_all=self.rate_per_s is None)
 
     def price_per_hour(self, gpu: str, gpus: int) -> float | None:
-        """Return the price of ``gpus`` GPUs of a kind; None where the kind has no price."""
+        """Return the price per hour of ``gpus`` GPUs of one type; None without a price."""
         return self.prices[gpu].per_hour * gpus if gpu in self.prices else None
 
     def summary(self, deployments: Sequence[Deployment]) -> PlanSummary:
-        """Return the question in words and numbers, for the plan's record.
+        """Return the summary of the request for the plan.
 
         Args:
             deployments: Deployments of the candidates.
@@ -168,33 +169,34 @@ class PlanningProblem:
 
 
 def check_headroom(request: PlanRequest) -> None:
-    """Check that the headroom is a share of an asked rate.
+    """Check that a headroom is given only with a rate.
 
     Raises:
-        PinnError: If no rate is asked.
+        PinnError: If a headroom is given without a rate.
     """
     if request.headroom and request.rate is None:
-        raise PinnError("--headroom needs --rate: give both, or leave it out")
+        raise PinnError("--headroom needs --rate: give --rate, or leave out --headroom")
 
 
 def draw_load(load: Load, rate_per_s: float | None) -> tuple[Load, list[Workload]]:
-    """Draw a load with several seeds; a load in flags without an end lasts ten minutes.
+    """Generate a load with several seeds; a load from flags that set no end lasts ten minutes.
 
     Args:
-        load: Load to draw.
-        rate_per_s: Mean rate; None for a file's own.
+        load: Load to generate.
+        rate_per_s: Mean rate in requests/s; None for a file's own rate.
 
     Returns:
-        The load with its end, and one set of requests per seed.
+        Load with its end, and one set of requests per seed.
 
     Raises:
-        PinnError: If the rate is not positive and finite, or the load cannot be drawn.
+        PinnError: If the rate is not positive and finite, or the load cannot be generated.
     """
     if rate_per_s is not None and not 0 < rate_per_s < math.inf:
         raise PinnError(f"--rate must be positive and finite, got {rate_per_s:g} requests/s")
     if load.path is None and not {"num_prompts", "duration"} & set(load.flags.given):
         load = replace(load, flags=replace(load.flags, duration=_DURATION_S))
-    # Flags have no rate of their own, and a server's highest rate does not depend on it.
+    # Flags have no rate of their own. Any rate will do, since a server's maximum rate does not
+    # depend on it.
     drawn_at = 1.0 if rate_per_s is None and load.path is None else rate_per_s
     seeds = [load.seed, *((load.seed or 0) + 1000 + i for i in range(1, _DRAWS))]
     draws = [load.draw(drawn_at, seed) for seed in seeds]

@@ -11,26 +11,26 @@ from pinn.planning.pools import PoolsCandidate
 from pinn.planning.problem import PlanningProblem
 from pinn.planning.screening import guessed_rate_per_s
 
-#: Relative error of a screened highest rate at which a candidate is still kept.
+#: Relative error of a screened maximum rate within which a candidate is still kept.
 _SCREENING_ERROR = 0.2
 
-#: Expense of a fleet: whether it is in GPUs because there is no price, and price or number of
-#: GPUs.
+#: Expense of a fleet: (whether it is counted in GPUs for lack of a price, price or number of GPUs).
 Expense = tuple[bool, float]
 
 
 def screening_order(
     groups: Sequence[Sequence[Candidate]], problem: PlanningProblem
 ) -> tuple[list[int], list[int]]:
-    """Return the hardware to screen in any case, and the rest, most promising first.
+    """Return the hardware to screen in any case, and all other hardware, most promising first.
 
-    The first list has the most promising hardware of every GPU, engine and kind of serving.
+    The first list has the most promising hardware of every GPU, of every engine, and with and
+    without disaggregated prefill/decode.
 
     Args:
         groups: Candidates of each hardware.
         problem: Load and prices.
     """
-    # Scheduler limits hardly change a guess.
+    # The scheduler's limits hardly change the guessed rate.
     guesses = [
         _expense(group[0], guessed_rate_per_s(group[0], problem), problem, whole=False)
         for group in groups
@@ -40,10 +40,10 @@ def screening_order(
 
 
 def firsts(candidates: Mapping[int, Candidate]) -> tuple[list[int], list[int]]:
-    """Return the first hardware of each GPU, and of each engine and kind of serving; then the rest.
+    """Return the first hardware of each GPU, engine and way of serving; and all other hardware.
 
     Args:
-        candidates: Candidate of each hardware, in the order of the hardware.
+        candidates: Index of a hardware -> its candidate, in the order of the hardware.
     """
     gpus, ways = set(), set()
     found: tuple[list[int], list[int]] = ([], [])
@@ -63,13 +63,13 @@ def _way(candidate: Candidate) -> tuple[str, bool]:
 def _expense(
     candidate: Candidate, rate_per_s: float, problem: PlanningProblem, *, whole: bool = True
 ) -> Expense:
-    """Return the price or GPUs for the asked rate, or per request per second without one.
+    """Return the price or number of GPUs for the requested rate, or per requests/s without a rate.
 
     Args:
         candidate: Candidate that is replicated.
-        rate_per_s: Rate of one replica.
+        rate_per_s: Maximum rate of one replica.
         problem: Load and prices.
-        whole: Whether replicas are rounded up; else fractions count beyond the first.
+        whole: Whether to round replicas up; otherwise fractions count beyond the first replica.
     """
     price = problem.price_per_hour(candidate.deployment.gpu.name, candidate.gpus)
     each, asked = (candidate.gpus if price is None else price), problem.rate_per_s
@@ -84,16 +84,16 @@ def _expense(
 def promising(
     fastest: Mapping[int, tuple[Candidate, float]], problem: PlanningProblem, top: int
 ) -> tuple[list[int], list[int]]:
-    """Return the hardware to evaluate in any case, and what else may be as cheap as the cheapest.
+    """Return the hardware to evaluate in any case, and further hardware that may be as cheap.
 
-    The first list has the cheapest of every GPU and engine, and with disaggregated P/D of both
-    kinds of serving. Screened rates have an error, and replicas are whole: a loss by rounding up
-    may be gained back by another hardware. Both lists are in order of expense.
+    The first list has the cheapest hardware of every GPU and engine, with and without disaggregated
+    P/D. The second list is needed because screened rates have an error, and because replicas are
+    rounded up. Both lists are sorted by expense.
 
     Args:
-        fastest: Hardware -> its candidate with the highest screened rate, and that rate.
+        fastest: Index of a hardware -> its candidate with the highest screened rate, and that rate.
         problem: Load and prices.
-        top: Smallest number of hardware to evaluate.
+        top: Minimum number of hardware to evaluate.
     """
 
     def expense(i: int, factor: float = 1.0, *, whole: bool = True) -> Expense:
@@ -108,7 +108,7 @@ def promising(
 
 
 def costs_more(candidate: Candidate, rate_per_s: float, problem: PlanningProblem) -> str:
-    """Return the reason why the hardware of a candidate with a screened rate is not evaluated."""
+    """Return the reason, a higher cost, why a candidate's hardware is not evaluated."""
     unpriced, expense = _expense(candidate, rate_per_s, problem)
     is_price = bool(problem.prices) and not unpriced
     more, what = ("costs", " an hour") if is_price else ("takes", " GPUs")
@@ -120,13 +120,14 @@ def costs_more(candidate: Candidate, rate_per_s: float, problem: PlanningProblem
 
 
 def rank(choice: Choice, asked_per_s: float | None) -> tuple[float, ...]:
-    """Return a sort key: least expense of those that meet the SLO, then most to spare.
+    """Return a sort key of a row: by expense, then by spare capacity.
 
-    Rows without a price follow those with one, by GPUs.
+    Rows that meet the SLO come first. Rows without a price follow rows with a price, by number of
+    GPUs.
     """
     per_s = choice.highest_rate.per_s
     used = choice.utilization
-    if used is None and asked_per_s is not None:  # the rate was not determined in time
+    if used is None and asked_per_s is not None:  # time ran out before the maximum rate was found
         used = asked_per_s / (choice.replicas * per_s)
     return _key(choice.cost_per_hour, choice.gpus, per_s, used)
 
@@ -134,7 +135,7 @@ def rank(choice: Choice, asked_per_s: float | None) -> tuple[float, ...]:
 def fleet_rank(
     candidate: Candidate, sized: SizedFleet, problem: PlanningProblem
 ) -> tuple[float, ...]:
-    """Return a sort key of a fleet, as :func:`rank` of its row."""
+    """Return a sort key of a fleet, equal to :func:`rank` of the fleet's row."""
     replicas, asked = sized.size.replicas, problem.rate_per_s
     gpus = replicas * candidate.gpus
     cost = problem.price_per_hour(candidate.deployment.gpu.name, gpus)

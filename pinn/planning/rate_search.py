@@ -1,22 +1,23 @@
-"""Search for the highest rate that meets an SLO: bisection, aimed by the excess over limits."""
+"""Search for the maximum rate that meets an SLO: bisection guided by the excess over limits."""
 
 import math
 from collections.abc import Callable
 
 import numpy as np
 
-#: Ratio of a failing to a passing rate, less 1, at which a search ends.
+#: Relative distance of a failing from a passing rate at which a search ends.
 WIDTH = 0.01
 #: Share of the first guess below which a rate counts as 0.
 _LEAST_SHARE = 1e-3
 _MOST_STRIDE = 4.0
 _MOST_STEPS = 60
-#: Relative distances from a crossing at which rates are tried, to check that it is the only one.
+#: Relative distances from a pass/fail threshold at which rates are tried, to check that there is
+#: only one threshold.
 _BESIDE = (0.01, 0.02, 0.03)
-#: Ratio of neighbouring rates of the geometric grid, less 1.
+#: Relative distance of neighbouring rates of the geometric grid.
 _RUNG = 0.002
-#: Number of consecutive rates that pass below, and fail above, to end the grid: 3 %; and most
-#: rates of the grid.
+#: Number of consecutive rates, 3 %, that must pass below and fail above to end the grid; and
+#: maximum number of rates of the grid.
 _CLEAR_RUNGS, _MOST_RUNGS = 15, 500
 
 
@@ -28,20 +29,21 @@ def highest_rate(
     width: float = WIDTH,
     enough: float = 0.0,
 ) -> tuple[float, float | None]:
-    """Find where the excess crosses 1.
+    """Find the rate at which the excess crosses 1, that is, a limit is reached.
 
     Args:
-        excess: Function of a rate that returns the worst latency as a share of its limit; infinite
-            where unknown.
-        guess: Rate to begin with.
-        stride: Ratio of the first rates tried beside it; strides grow until the crossing lies
-            between two rates.
-        width: Ratio of the two rates, less 1, at which to stop.
-        enough: Rate at which to stop, too, if it or a lower one fails.
+        excess: Function of a rate that returns the maximum ratio of a latency to its limit;
+            infinite if it is unknown.
+        guess: Rate to try first.
+        stride: Ratio between the first rates. Strides grow until the crossing lies between two
+            rates.
+        width: Relative distance of these two rates at which the search stops.
+        enough: Rate below which no search is needed: the search stops once this rate or a lower one
+            fails.
 
     Returns:
-        Highest tried rate that passes, 0 where none does; and lowest tried rate above it that
-        fails, None where none was found.
+        Maximum tried rate that passes, or 0 if none passes; and minimum tried rate above it that
+        fails, or None if none fails.
     """
     low, high = 0.0, math.inf
     at_low, at_high = math.nan, math.inf
@@ -67,12 +69,12 @@ def highest_rate(
 
 
 def is_clear(excess: Callable[[float], float], low: float, high: float | None) -> bool:
-    """Return whether a few rates below a passing one pass too, and a few above a failing one fail.
+    """Return whether rates just below a passing rate pass, and rates just above a failing one fail.
 
     Args:
-        excess: Function of a rate, as of :func:`highest_rate`.
-        low: Passing rate, as that function returns it.
-        high: Failing rate, as that function returns it.
+        excess: Function of a rate, as for :func:`highest_rate`.
+        low: Passing rate that :func:`highest_rate` returned.
+        high: Failing rate that :func:`highest_rate` returned.
     """
     if low == 0 or high is None:
         return True
@@ -84,18 +86,18 @@ def is_clear(excess: Callable[[float], float], low: float, high: float | None) -
 def settled_rate(excess: Callable[[float], float], guess: float) -> tuple[float, float | None]:
     """Find the pass/fail threshold most consistent with results on a geometric grid of rates.
 
-    Percentiles may jump from one rate to the next, so that rates pass beyond others that fail.
-    Which crossing a bisection finds is then chance. Here every rate of the grid counts: one that
-    fails below the answer contradicts it, and so does one that passes above. The grid does not
-    depend on the guess, so chance has no part in the rates that are tried.
+    Percentiles may jump from one rate to the next, so that some rates pass above rates that fail.
+    A bisection then finds one of several thresholds by chance. Here every rate of the grid counts:
+    a failing rate below the result contradicts it, and so does a passing rate above. The grid does
+    not depend on the guess, so neither does the result.
 
     Args:
-        excess: Function of a rate, as of :func:`highest_rate`.
-        guess: Rate near the crossing, such as that function's.
+        excess: Function of a rate, as for :func:`highest_rate`.
+        guess: Rate near the threshold, such as the result of :func:`highest_rate`.
 
     Returns:
-        Passing rate of the grid, and the next one, which fails; 0 where none passes, None where the
-        grid has no end.
+        Passing rate of the grid, or 0 if none passes; and the next rate of the grid, which fails,
+        or None if none fails.
     """
     nearest = round(math.log(guess) / math.log1p(_RUNG))
 
@@ -114,7 +116,7 @@ def settled_rate(excess: Callable[[float], float], guess: float) -> tuple[float,
 
 
 def _until_clear(is_so: Callable[[int], bool]) -> list[bool]:
-    """Return the answer of each step, up to enough positive ones in a row."""
+    """Return the answer of each step until enough consecutive answers are positive."""
     found: list[bool] = []
     while sum(found[-_CLEAR_RUNGS:]) < _CLEAR_RUNGS and len(found) < _MOST_RUNGS:
         found.append(is_so(len(found)))
@@ -124,9 +126,10 @@ def _until_clear(is_so: Callable[[int], bool]) -> list[bool]:
 def _between(
     low: float, high: float, at_low: float, at_high: float, width: float, *, halve: bool
 ) -> float:
-    """Return the next rate: just beyond the crossing of a power law, else the middle.
+    """Return the next rate to try: just beyond the crossing of a power law, or the middle.
 
-    The aim is half a width towards the farther end, from where a good guess closes the bracket.
+    The rate lies half a width beyond the crossing, towards the farther end. A good guess then ends
+    the search.
     """
     middle = math.sqrt(low * high)
     if halve or math.isinf(at_high) or at_low <= 0:

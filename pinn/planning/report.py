@@ -1,4 +1,4 @@
-"""Printing of a plan in a terminal, and writing of its files."""
+"""Report of a plan for the terminal, and its files."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,12 +27,12 @@ from pinn.planning.plan import (
 )
 from pinn.simulator.slo import LimitOutcome, parse_slo
 
-#: Most rows in a terminal if one kind of GPU was requested; the files have all.
+#: Maximum number of rows in a terminal if one GPU type was requested; the files have all rows.
 _ROWS = 3
 
 
 def print_plan(plan: Plan, out: Path | None) -> None:
-    """Print the choices, best first, how to start the first one, and the rejected candidates."""
+    """Print a plan: rows, best first, how to start the recommended row, and rejected candidates."""
     ask = plan.ask
     asked = (
         f"{exact(ask.rate_per_s)} requests/s" if ask.rate_per_s else "maximum rate within the SLO"
@@ -51,7 +51,7 @@ def print_plan(plan: Plan, out: Path | None) -> None:
 
 
 def _table(plan: Plan) -> Grid:
-    """Return the best choice on each GPU where several were asked, else the first choices."""
+    """Return a table of the best row on each GPU if several were requested, else of first rows."""
     columns = _columns(plan)
     table = Grid(list(columns), gap=1)
     for choice in _shown(plan):
@@ -65,14 +65,17 @@ def _table(plan: Plan) -> Grid:
 
 
 def _shown(plan: Plan) -> list[Choice]:
-    """Return the choices that a terminal shows; the files have all."""
+    """Return the rows that a terminal shows; the files have all rows."""
     if len(plan.by_gpu) > 1:
         return [plan.choices[each.rank - 1] for each in plan.by_gpu if each.rank is not None]
     return list(plan.choices[:_ROWS])
 
 
 def _columns(plan: Plan) -> dict[Column, Callable[[Choice], str]]:
-    """Return the columns that fit a terminal; the page and the CSV file have the rest."""
+    """Return column -> cell text of a row, for the columns that a terminal shows.
+
+    The page and the CSV file have further columns.
+    """
     has_prices = bool(plan.ask.prices_per_gpu_hour)
     start = "best on each GPU" if len(plan.by_gpu) > 1 else "start"
     columns: dict[Column, Callable[[Choice], str]] = {
@@ -102,24 +105,24 @@ def _price(cost: float | None) -> str:
 
 
 def _token_costs(choice: Choice) -> str:
-    """Return the cost of a million prompt tokens, and below it of output tokens."""
+    """Return a cell with the cost of a million prompt tokens, and below it of output tokens."""
     costs = (choice.cost_per_million_prompt_tokens, choice.cost_per_million_output_tokens)
     return "\n".join(map(number, costs))
 
 
 def _heading(outcome: LimitOutcome) -> str:
-    """Return the text of a limit on a few short lines."""
+    """Return the text of a limit as a column heading of a few short lines."""
     return "\n".join([outcome.what, *outcome.bound.split(" and ")]).replace(" of requests", " of:")
 
 
 def _limit_cell(place: int, choice: Choice) -> str:
-    """Return the value of a requested limit, and below it whether the limit is met."""
+    """Return a cell with the value of a limit's statistic, and below it the verdict."""
     outcome = choice.seen.limits[place]
     return f"{outcome.value}\n{'met' if outcome.met else 'MISSED'}"
 
 
 def _rate(choice: Choice) -> str:
-    """Return the highest rate of the fleet, and below it the interval."""
+    """Return a cell with the maximum rate of the fleet, and below it the interval."""
     rate = choice.fleet_rate
     if choice.is_partial:
         return f">= {number(rate.per_s)}"
@@ -132,7 +135,7 @@ def _rate(choice: Choice) -> str:
 def _chance(choice: Choice) -> str:
     if choice.chance is None:
         return "-"
-    # The largest of the equally likely errors represents the worst 5 %.
+    # The largest of the 20 equally likely errors represents the worst 5 %.
     share = ">97 %" if choice.chance > 0.97 else f"{100 * choice.chance:.0f} %"
     return share + (" safe" if choice.safe else "")
 
@@ -160,7 +163,7 @@ def _notes(plan: Plan, out: Path | None) -> list[str]:
 
 
 def _counts(plan: Plan) -> list[str]:
-    """Return lines with the numbers of choices, candidates and simulations."""
+    """Return lines with the numbers of rows, candidates and simulations."""
     tried = [each for each in plan.left_out if not each.reason.startswith(NOT_TRIED)]
     misfits, more = sum(not each.simulated for each in tried), len(plan.choices) - len(_shown(plan))
     beside = f"{more} further rows are in plan.html, plan.json and plan.csv of --out."
@@ -170,7 +173,7 @@ def _counts(plan: Plan) -> list[str]:
     ]
 
 
-#: Router -> its description.
+#: Router -> description of the routing.
 _ROUTED = {
     RANDOM: "With random routing (Kubernetes Service)",
     ROUND_ROBIN: "With round-robin routing",
@@ -181,7 +184,7 @@ _MEET = "requests within limits"
 
 
 def _unfinished(plan: Plan) -> list[str]:
-    """Return sentences on what an ended search did not try, and how it goes on."""
+    """Return sentences on what a search that ended early did not try, and how to continue it."""
     if not plan.stopped:
         return []
     why = (
@@ -201,10 +204,10 @@ def _unfinished(plan: Plan) -> list[str]:
 
 
 def _fleets(plan: Plan) -> list[str]:
-    """Return a sentence on the first choice behind a random router, and on what it misses.
+    """Return a sentence on the recommended row behind a random router, and on the limits it misses.
 
-    The table has the limits of the asked router. A sentence on it is needed only where a limit is
-    missed, or requests are not served.
+    The table has the limits behind the plan's router. A sentence on that router is added only if a
+    limit is missed, or requests are not served.
     """
     first, on_each = plan.choices[0], parse_slo(plan.ask.slo).goodput is not None
     return [
@@ -217,7 +220,10 @@ def _fleets(plan: Plan) -> list[str]:
 
 
 def _fleet(fleet: Fleet, on_each: bool) -> str:
-    """Return the value of each limit behind a router; ``on_each``: some are on each request."""
+    """Return the value of each limit behind a router, as text.
+
+    ``on_each`` says whether some limits apply to each request.
+    """
     point = fleet.point
     parts = [
         (f"{each.what} {each.value}" if each.share is None else f"{each.value} of {_MEET}")
@@ -232,7 +238,7 @@ def _fleet(fleet: Fleet, on_each: bool) -> str:
 
 
 def _how_sure(choice: Choice) -> list[str]:
-    """Return sentences on the highest rates of one replica and of all together, with intervals."""
+    """Return sentences on the maximum rates of one replica and of all together, with intervals."""
     one, all_of_them = choice.highest_rate, choice.fleet_rate
     alone = f"One replica meets the SLO up to {number(one.per_s)} requests/s{_search_bar(one)}"
     if choice.is_partial:
@@ -252,7 +258,7 @@ def _how_sure(choice: Choice) -> list[str]:
 
 
 def _memory_limit(choice: Choice) -> list[str]:
-    """Return a sentence on the memory of a GPU where it limits the rate."""
+    """Return a sentence on the memory of a GPU if it limits the rate."""
     if choice.memory is None:
         return []
     gib = choice.memory
@@ -265,7 +271,7 @@ def _memory_limit(choice: Choice) -> list[str]:
 
 
 def _search_bar(rate: HighestRate) -> str:
-    """Return the rate that fails, and the range over seeds of the load."""
+    """Return text on the rate that fails, and on the range of maximum rates over seeds."""
     words = "" if rate.fails_per_s is None else f" but not at {number(rate.fails_per_s)}"
     if len(rate.seeds_per_s) > 1:
         low, high = map(number, (min(rate.seeds_per_s), max(rate.seeds_per_s)))
@@ -281,23 +287,23 @@ def _interval_bar(rate: HighestRate) -> str:
 
 
 def plan_json(plan: Plan) -> bytes:
-    """Return the content of plan.json."""
+    """Return the content of plan.json in bytes."""
     return msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n"
 
 
 def write_files(plan: Plan, folder: Path) -> None:
-    """Write plan.json, plan.csv, plan.html, its pictures and the manifest into a folder."""
-    from pinn.planning.page import write_page  # plots are slow to import
+    """Write plan.json, plan.csv, plan.html, its plots and the manifest to a folder."""
+    from pinn.planning.page import write_page  # plotting modules are slow to import
 
     write_whole(folder / "plan.json", plan_json(plan))
     write_rows(choice_rows(plan), folder / "plan.csv")
     write_page(plan, folder)
-    with suppress(PinnError):  # the first choice may have no manifest
+    with suppress(PinnError):  # the recommended row may have no manifest
         write_whole(folder / "manifest.yaml", manifest(plan))
 
 
 def choice_rows(plan: Plan) -> list[dict[str, object]]:
-    """Return the rows of plan.csv: column -> value per choice, best first; SI units, as named."""
+    """Return the rows of plan.csv: column -> value per row, best first; SI units, as named."""
     pools = ("prefill", "decode") if any(choice.pools for choice in plan.choices) else ()
     return [
         _row(place, choice) | dict(zip(pools, choice.pools or (None, None), strict=False))
@@ -305,7 +311,7 @@ def choice_rows(plan: Plan) -> list[dict[str, object]]:
     ]
 
 
-#: Columns for fields of a choice: those before its flags, and the last ones.
+#: Columns for fields of a row: first columns, before its flags, and last columns.
 _FIRST_COLUMNS = ("gpus", "cost_per_hour", "cost_per_million_prompt_tokens",
                   "cost_per_million_output_tokens", "replicas", "engine", "gpu",
                   "gpus_per_replica")  # fmt: skip

@@ -1,10 +1,10 @@
 """Screening of candidates of the same hardware, by estimates and by runs with few requests.
 
-Two estimates need no simulation: lower bounds of latencies, and a first guess of the rate. The
-bounds are of each request alone on an idle server. Step times never fall with more requests:
-every coefficient is non-negative and every feature grows with the batch, and so do launching, the
-GPU's work and the longer of the two. So a request among others takes at least as long. Time outside
-the steps is not counted.
+Two estimates need no simulation: lower bounds of latencies, and a first guess of the rate. A lower
+bound is the latency of the request on an idle server, without time outside the steps. More requests
+never shorten a step: all coefficients are non-negative, and all features grow with the batch. Hence
+launching, the GPU's work and the longer of the two grow as well. A request among others therefore
+takes at least as long.
 """
 
 import math
@@ -33,14 +33,14 @@ from pinn.surrogate.deployment_features import deployment_features
 from pinn.surrogate.group_features import group_features
 from pinn.surrogate.step_features import step_time
 
-#: Multiple in tokens to which lengths are rounded down, to time few different ones.
+#: Multiple in tokens to which lengths are rounded down, so that few different lengths are timed.
 _GRAIN_TOKENS = 64
 
 
 def step_seconds(
     latency: LinearLatency, **requests: float | Real[np.ndarray, "..."]
 ) -> Float[np.ndarray, "..."]:
-    """Return the seconds of steps of equal requests; arguments as of ``uniform_sums``."""
+    """Return the seconds of steps of equal requests, given as arguments of ``uniform_sums``."""
     sums = uniform_sums(**requests, window=latency.deployment.model.window_tokens)
     return step_time(deployment_features(latency.deployment, sums), latency.beta)
 
@@ -48,7 +48,10 @@ def step_seconds(
 def lone_seconds(
     latency: LinearLatency, **requests: float | Real[np.ndarray, "..."]
 ) -> Float[np.ndarray, "..."]:
-    """Return lower bounds of the same steps' seconds on one rank while the others are idle."""
+    """Return lower bounds of step times in seconds, for one rank whose other ranks are idle.
+
+    The arguments are those of ``uniform_sums``.
+    """
     deployment = latency.deployment
     own = uniform_sums(**requests, window=deployment.model.window_tokens)
     ranks = deployment.recipe.data_parallel_size
@@ -59,17 +62,17 @@ def lone_seconds(
 def least_latencies_s(
     workload: Workload, latency: LinearLatency, prompts: LinearLatency
 ) -> Latencies:
-    """Return lower bounds of every request's TTFT, TPOT and E2E.
+    """Return lower bounds of every request's TTFT, TPOT and E2E latency, in seconds.
 
-    Prompts are computed in chunks of the token budget. Parts that another request shares (with
-    prefix caching) or that were computed elsewhere are not recomputed. Pipeline stages may work
-    on several chunks at once. Decodes are timed at the prompt's length. With speculation, each
-    decode may bring as many tokens as can be accepted.
+    Prompts are computed in chunks of the token budget. Tokens that another request shares (with
+    prefix caching) or that were computed elsewhere are not recomputed. Pipeline stages may work on
+    several chunks at once. Decodes are timed at the prompt's length. With speculative decoding,
+    each decode may yield the maximum number of accepted tokens.
 
     Args:
         workload: Requests of the load.
-        latency: Coefficients of the servers that decode.
-        prompts: Coefficients of the servers that compute prompts; they differ for disaggregated
+        latency: Latency model of the servers that decode.
+        prompts: Latency model of the servers that compute prompts; it differs for disaggregated
             P/D.
     """
     ready = np.minimum(_ready_tokens(workload, prompts), workload.prompt_tokens - 1)
@@ -90,10 +93,11 @@ def least_latencies_s(
 def least_excess(
     workload: Workload, latency: LinearLatency, prompts: LinearLatency, slo: Slo
 ) -> float:
-    """Return a lower bound of the worst latency / its limit; beyond 1 no rate is low enough."""
+    """Return a lower bound of the maximum latency / limit; above 1 no rate is low enough."""
     means = [limit for limit in slo.on_gaps if limit.name == "mean"]
     lone = least_latencies_s(workload, latency, prompts)
-    # A single gap may be short if tokens are streamed late; all gaps together include all steps.
+    # A single gap may be short if tokens are streamed late, but all gaps together include all
+    # steps.
     weights = np.maximum(workload.output_tokens - 1, 0)
     some = weights > 0
     gaps = (lone["tpot"][some], weights[some])
@@ -102,7 +106,7 @@ def least_excess(
 
 
 def _prefill_s(latency: LinearLatency, new: float, known: float) -> float:
-    """Return the seconds of a lone prompt, chunk by chunk."""
+    """Return the seconds of the chunks of a single prompt."""
     recipe = latency.deployment.recipe
     budget = recipe.token_budget if recipe.chunked_prefill else new
     starts = np.arange(0, new, budget, dtype=np.float64)
@@ -118,7 +122,7 @@ def _prefill_s(latency: LinearLatency, new: float, known: float) -> float:
 
 
 def _ready_tokens(workload: Workload, latency: LinearLatency) -> Int[np.ndarray, " requests"]:
-    """Return each prompt's tokens that were computed elsewhere, or for a sharing request."""
+    """Return each prompt's tokens that need no computing: transferred, or shared with others."""
     ready = workload.transferred_tokens
     if not latency.deployment.recipe.prefix_caching:
         return ready
@@ -126,18 +130,19 @@ def _ready_tokens(workload: Workload, latency: LinearLatency) -> Int[np.ndarray,
 
 
 def _rounded(tokens: np.ndarray) -> np.ndarray:
-    """Return tokens rounded down to the grain, but at least 1."""
+    """Return tokens rounded down to a multiple of the grain, but at least 1."""
     return np.maximum(tokens // _GRAIN_TOKENS * _GRAIN_TOKENS, 1)
 
 
 def guessed_rates_per_s(
     workload: Workload, latency: LinearLatency, engine: EngineSpec, slo: Slo | None
 ) -> tuple[float, float]:
-    """Guess the rates at which a replica's time is all used, and at which TPOT reaches its limit.
+    """Guess the rates at which a replica is always busy, and at which TPOT reaches its limit.
 
-    With B requests decoding, a request takes output x decode(B) / B of the engine's time. Its
-    prompt takes what it adds to such a step. The first rate is the largest over B. The second is
-    the largest over those B whose TPOT, including prompts of others, meets its limit.
+    If B requests decode at once, the decodes of a request use output x decode(B) / B seconds of the
+    engine's time, where decode(B) is the time of a step with B decodes. The prompt uses the time by
+    which it lengthens such a step. The first rate is the maximum over all B. The second rate is the
+    maximum over all B whose TPOT, including the prompts of other requests, meets its limit.
     """
     recipe = latency.deployment.recipe
     output = float(workload.generated_tokens.mean())
@@ -154,7 +159,8 @@ def guessed_rates_per_s(
         prompt_s = prompt_s + latency.encoder.seconds(latency.encoder.images.count)
     drafts = recipe.speculation
     token_s = decode_s / (1.0 if drafts is None else drafts.tokens_per_step)
-    # Data-parallel ranks of a replica run in parallel, pipeline stages on different batches.
+    # Data-parallel ranks of a replica run in parallel, and so do pipeline stages on different
+    # batches.
     side_by_side = recipe.data_parallel_size * recipe.pipeline_parallel_size
     rate = side_by_side / (output * token_s / batch + prompt_s)
     tpot_s = token_s / np.maximum(1 - rate / side_by_side * prompt_s, 1e-3)
@@ -166,7 +172,7 @@ def guessed_rates_per_s(
 
 
 def _batches(workload: Workload, latency: LinearLatency, engine: EngineSpec) -> np.ndarray:
-    """Return batch sizes up to the limits of ``max_num_seqs`` and the cache."""
+    """Return batch sizes up to the limits of ``max_num_seqs`` and the KV cache."""
     recipe, layout = latency.deployment.recipe, kv_layout(latency.deployment, engine)
     each = float(workload.prompt_tokens.mean() + workload.output_tokens.mean() / 2)
     cached = layout.blocks / float(layout.request_blocks(max(int(each), 1), recipe.block_tokens))
@@ -179,15 +185,15 @@ _REQUESTS = 1000
 #: Relative distance from the best screened rate on the same hardware within which candidates are
 #: kept.
 _MARGIN = 0.04
-#: Width of the bisection in screening.
+#: Relative width of the bisection in screening.
 _WIDTH = 0.02
-#: Upper bound of any rate, relative to the rate at which all time is used by a formula without
-#: queues.
+#: Upper bound of any rate, relative to the guessed rate at which a replica without queues is always
+#: busy.
 _MOST_GUESSED = 2.0
-#: Rates of the frontier, relative to the rate at which all time is used.
+#: Rates of the frontier, relative to the rate at which a replica is always busy.
 _LADDER = (0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0)
-#: Fewest requests at such a rate. Lower rates get fewer requests than the highest one, for about
-#: equal durations; else most steps of a screening would be at its lowest rates.
+#: Minimum number of requests at a rate of the frontier. Lower rates get fewer requests, for about
+#: equal durations. Otherwise most steps of a screening would be at its lowest rates.
 _LEAST_REQUESTS = 200
 
 
@@ -196,12 +202,12 @@ class ScreeningResult:
     """Result of screening candidates of one hardware.
 
     Attributes:
-        kept: Places of the candidates worth an evaluation and their screened highest rates, best
+        kept: Indices of the candidates worth an evaluation and their screened maximum rates, best
             first.
-        rejected: All other candidates.
+        rejected: All other candidates, with reasons.
         points: Metrics of the first kept candidate, at rising rates.
-        least_excess: Lower bound of the worst latency of any candidate, as a share of its limit.
-        simulations: Number of runs.
+        least_excess: Minimum over all candidates of the lower bound of latency / limit.
+        simulations: Number of simulations.
     """
 
     kept: Sequence[tuple[int, float]]
@@ -212,11 +218,11 @@ class ScreeningResult:
 
 
 def screen(candidates: Sequence[Candidate], problem: PlanningProblem) -> ScreeningResult:
-    """Screen candidates that differ in the scheduler's limits alone.
+    """Screen candidates that differ only in limits of the scheduler.
 
-    Candidates whose lower bound misses a limit are not simulated. Neither are those whose
-    ``max_num_seqs`` is above one that was never reached: requests would run as before. All others
-    first try the best rate so far.
+    Candidates whose lower bound of a latency misses a limit are not simulated. A candidate is also
+    skipped if a lower ``max_num_seqs`` was never reached, because its requests would run the same
+    way. All other candidates first try the best rate so far.
 
     Args:
         candidates: Candidates of the same hardware.
@@ -263,9 +269,10 @@ def screen(candidates: Sequence[Candidate], problem: PlanningProblem) -> Screeni
 
 
 def _near(best: float, problem: PlanningProblem) -> float:
-    """Return the least screened rate that stays: close to the best, or with as few replicas.
+    """Return the minimum screened rate to keep: close to the best, or with as few replicas.
 
-    Replicas of a fleet sustain more than a lone one, and the gain differs between candidates.
+    Replicas of a fleet sustain a higher rate than a single replica, and this gain differs between
+    candidates.
     """
     near, asked = best * (1 - _MARGIN), problem.rate_per_s
     if asked is None or asked <= best or best == 0:
@@ -274,14 +281,14 @@ def _near(best: float, problem: PlanningProblem) -> float:
 
 
 def _screened_rate(trials: Trials, best: float, near: float) -> float:
-    """Return the highest rate on few requests; 0 where it is not near the best."""
+    """Return the maximum rate on few requests; 0 if it is not near the best rate."""
     if best > 0:
         if trials.excess(near) > 1:
             return 0.0
-        # Near the best, the exact rate does not matter.
+        # If the rate is near the best rate, its exact value does not matter.
         return max(_highest(trials, best, stride=1 + _MARGIN, best=best), near)
     most, guess = _guesses(trials.candidate, trials.load.workload, trials.slo)
-    # All of so few requests may run at once, at any rate.
+    # With so few requests, all of them may run at once at any rate.
     return min(_highest(trials, guess), _MOST_GUESSED * most)
 
 
@@ -311,15 +318,15 @@ def _guesses(candidate: Candidate, load: Workload, slo: Slo | None) -> tuple[flo
 
 
 #: Share of a guessed rate that remains for each doubling of data-parallel ranks, and of pipeline
-#: stages, which share a load unevenly. Medians of screened over guessed rates of gpt-oss-120b on
-#: A100, H100, H200, B200 and L40S. They only affect the order of a search.
+#: stages, since these share a load unevenly. The values are medians of screened over guessed rates
+#: of gpt-oss-120b on A100, H100, H200, B200 and L40S. They affect only the order of a search.
 _LEFT_PER_DOUBLED_RANKS, _LEFT_PER_DOUBLED_STAGES = 0.82, 0.73
 
 
 def guessed_rate_per_s(candidate: Candidate, problem: PlanningProblem) -> float:
-    """Guess the highest rate of a replica within the limits, without a simulation.
+    """Guess the maximum rate of a replica within the limits, without a simulation.
 
-    The guess decides in which order hardware is screened.
+    The guess determines the order in which hardware is screened.
     """
     recipe = candidate.deployment.recipe
     _, held = _guesses(candidate, problem.workload, problem.slo)

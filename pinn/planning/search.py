@@ -1,9 +1,9 @@
-"""Search for a plan within a time budget, which goes on from what an earlier one has found.
+"""Search for a plan within a time budget, which continues from the results of earlier searches.
 
-The most promising hardware is screened first, by a guess that needs no simulation. Fleets of what
-screened best are sized, then the rest of the hardware is screened while there is time. Last come
-the rows with their certainty, the cheapest on each GPU first. Every GPU that was asked is screened
-and sized, and has a row, in any case.
+Hardware is screened in the order of guessed rates, which need no simulation. Fleets of the best
+hardware are sized, then further hardware is screened while time remains. Finally the rows with
+their certainty are computed, the cheapest on each GPU first. Every requested GPU is screened and
+sized, and gets a row, whatever the time budget.
 """
 
 import logging
@@ -27,7 +27,7 @@ from pinn.planning.screening import ScreeningResult
 from pinn.planning.search_steps import Given, Task, make_row, screen_group, size_group
 from pinn.planning.time_budget import UNLIMITED, TimeBudget
 
-#: Share of the budget after which only the certainty of rows is estimated, and after which no
+#: Share of the budget after which only the certainty of rows is estimated; and share after which no
 #: further round begins, since rounds send all remaining tasks to the workers.
 _SEARCH_SHARE, _LAST_ROUND_SHARE = 0.7, 0.65
 #: Share of the remaining search time that a round spends on screening.
@@ -35,12 +35,12 @@ _SCREENING_SHARE = 0.6
 
 _LOG = logging.getLogger(__name__)
 _Result = TypeVar("_Result", ScreeningResult, SizingResult, Row)
-#: Step of a search; its result is None if time is over.
+#: Step of a search, which returns None if the time is used up.
 _Step = Callable[[PlanningProblem, Task[Given]], _Result | None]
 
 
 def by_hardware(candidates: Sequence[Candidate], *, each_alone: bool) -> list[list[Candidate]]:
-    """Return candidates by their hardware; each alone where every one is to be a row."""
+    """Return lists of candidates of equal hardware; with ``each_alone`` one list per candidate."""
     if each_alone:
         return [[candidate] for candidate in candidates]
     ordered = sorted(candidates, key=lambda c: str(c.hardware))
@@ -48,9 +48,9 @@ def by_hardware(candidates: Sequence[Candidate], *, each_alone: bool) -> list[li
 
 
 def _digest(problem: PlanningProblem) -> str:
-    """Return the digest of all that decides a search beside its candidates.
+    """Return the digest of everything that determines a search, except its candidates.
 
-    The words of the load are part of rows; where they name a file, its content decides.
+    The words of the load are part of rows. If they name a file, its content is part of the digest.
     """
     load = problem.load
     content = load.path if load.path is not None and load.path.exists() else None
@@ -66,11 +66,11 @@ class Search:
         problem: Load and SLO.
         groups: Candidates of each hardware.
         workers: Processes that run simulations.
-        budget: Time of the search.
+        budget: Time budget of the search.
         cache: Folder of results of earlier searches; None for the user's cache.
-        screened: Results of screening, by hardware.
-        sized: Results of sizing fleets, by hardware.
-        rows: Rows, by hardware.
+        screened: Index of a hardware -> result of its screening.
+        sized: Index of a hardware -> result of sizing its fleets.
+        rows: Index of a hardware -> row of the plan.
         is_interrupted: Whether an interrupt ended the search.
     """
 
@@ -88,13 +88,13 @@ class Search:
         self._digest = _digest(self.problem)
 
     def run(self, top: int) -> None:
-        """Search until all hardware is screened, time is over or an interrupt comes.
+        """Search until all hardware is screened, time is used up, or an interrupt is received.
 
         Args:
-            top: Smallest number of hardware to evaluate.
+            top: Minimum number of hardware to evaluate.
 
         Raises:
-            KeyboardInterrupt: If an interrupt comes before any hardware was screened.
+            KeyboardInterrupt: If an interrupt is received before any hardware was screened.
         """
         try:
             with progress.status(self._status):
@@ -109,21 +109,21 @@ class Search:
 
     @property
     def untried(self) -> dict[int, Sequence[Candidate]]:
-        """Return the candidates of each hardware that was not screened."""
+        """Candidates of each hardware that was not screened."""
         return {i: group for i, group in enumerate(self.groups) if i not in self.screened}
 
     @property
     def fastest(self) -> dict[int, tuple[Candidate, float]]:
-        """Return the candidate of each hardware with the highest screened rate, and that rate."""
+        """Candidate of each hardware with the highest screened rate, and this rate."""
         return {i: self.kept(i)[0] for i, found in self.screened.items() if found.kept}
 
     def kept(self, i: int) -> Sequence[tuple[Candidate, float]]:
-        """Return the candidates of a hardware that are worth an evaluation, and screened rates."""
+        """Return the candidates of a hardware that are worth an evaluation, with screened rates."""
         return [(self.groups[i][place], rate) for place, rate in self.screened[i].kept]
 
     @property
     def choices(self) -> list[Choice]:
-        """Return the rows' choices, best first."""
+        """Rows of the plan, best first."""
         asked = self.problem.rate_per_s
         return sorted(
             (row.choice for row in self.rows.values()), key=lambda each: ranking.rank(each, asked)
@@ -131,7 +131,7 @@ class Search:
 
     @property
     def simulations(self) -> int:
-        """Return the number of runs, cached ones included."""
+        """Number of simulations, including cached ones."""
         return (
             sum(found.simulations for found in self.screened.values())
             + sum(found.simulations for found in self.sized.values())
@@ -140,7 +140,7 @@ class Search:
 
     @property
     def fleets(self) -> dict[int, tuple[Candidate, SizedFleet]]:
-        """Return the sized fleets and their candidates, the cheapest first."""
+        """Sized fleets and their candidates, the cheapest first."""
         found = {
             i: (self.kept(i)[sized.best.place][0], sized.best)
             for i, sized in list(self.sized.items())
@@ -150,7 +150,7 @@ class Search:
         return {i: found[i] for i in order}
 
     def _status(self) -> str:
-        """Return the progress in one line, with the best fleet so far and the time left."""
+        """Return the progress in one line, with the best fleet so far and the remaining time."""
         parts = [f"screened {len(self.screened)} of {len(self.groups)} hardware configurations"]
         if fleets := self.fleets:
             candidate, best = next(iter(fleets.values()))
@@ -187,14 +187,14 @@ class Search:
             self.screened[i] = result
 
     def _size(self, must: Sequence[int], may: Sequence[int], budget: TimeBudget) -> None:
-        """Size fleets of hardware that was not sized yet."""
+        """Size fleets of hardware not sized yet: ``must`` in any case, ``may`` if time is left."""
         waiting = [i for i in (*must, *may) if i not in self.sized]
         tasks = {i: Task(self.kept(i), budget, i in must) for i in waiting}
         for i, result in self._results(size_group, SizingResult, tasks):
             self.sized[i] = result
 
     def _make_rows(self) -> None:
-        """Make rows, those of the cheapest fleet of every GPU first and in any case."""
+        """Compute rows; the cheapest fleet of every GPU gets its row first and in any case."""
         fleets = self.fleets
         must, may = ranking.firsts({i: candidate for i, (candidate, _) in fleets.items()})
         waiting = [i for i in (*must, *may) if i not in self.rows]
@@ -203,7 +203,7 @@ class Search:
             self.rows[i] = row
 
     def _finish_at_once(self) -> None:
-        """Make partial rows of the best fleet of every GPU so far, in this process."""
+        """Compute partial rows of the best fleet of every GPU so far, in this process."""
         self.workers = Workers(torch=self.workers.torch)
         self.budget = replace(self.budget, end_s=self.budget.begin_s)
         must, _ = ranking.promising(self.fastest, self.problem, 1)
@@ -217,9 +217,9 @@ class Search:
         kind: type[_Result],
         tasks: Mapping[int, Task[Given]],
     ) -> Iterator[tuple[int, _Result]]:
-        """Yield the results of a step for each hardware; those of earlier searches come first.
+        """Yield the results of a step for each hardware, results of earlier searches first.
 
-        Partial rows are not kept for later searches. Hardware that had no time has no result.
+        Partial rows are not kept for later searches. Hardware that got no time has no result.
         """
         keys = {i: store.call_key(step, (self._digest, task.given)) for i, task in tasks.items()}
         waiting = []

@@ -1,4 +1,4 @@
-"""Plan of a search: ranked choices, the best of every GPU, and why all others were excluded."""
+"""Plan that results from a search: ranked rows, the best of every GPU, and rejected candidates."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -22,13 +22,13 @@ def make_plan(search: Search, misfits: Sequence[RejectedCandidate] = (), *, top:
     """Search for the best fleets and rank them.
 
     Args:
-        search: Search for a problem; it is run here.
+        search: Search for a problem, which this function runs.
         misfits: Candidates that do not fit.
-        top: Smallest number of hardware to evaluate.
+        top: Minimum number of hardware to evaluate.
 
     Raises:
-        PinnError: If no candidate meets the SLO; the message has the nearest one.
-        KeyboardInterrupt: If an interrupt comes before any hardware was screened.
+        PinnError: If no candidate meets the SLO; the message has the nearest candidate.
+        KeyboardInterrupt: If an interrupt is received before any hardware was screened.
     """
     begin = time.monotonic()
     problem, groups = search.problem, search.groups
@@ -54,7 +54,7 @@ def make_plan(search: Search, misfits: Sequence[RejectedCandidate] = (), *, top:
 
 
 def _stopped(search: Search) -> str:
-    """Return the reason why a search ended before everything was tried; empty where all was."""
+    """Return the reason why a search ended before everything was tried; empty if all was tried."""
     if search.is_interrupted:
         return INTERRUPT
     is_partial = any(row.choice.is_partial for row in search.rows.values())
@@ -63,7 +63,7 @@ def _stopped(search: Search) -> str:
 
 
 def _rejected(search: Search) -> Iterator[RejectedCandidate]:
-    """Yield the candidates that were screened and are not a choice."""
+    """Yield the screened candidates that are not in the plan."""
     fastest, fleets = search.fastest, search.fleets
     for i, found in search.screened.items():
         yield from found.rejected
@@ -80,7 +80,7 @@ def _rejected(search: Search) -> Iterator[RejectedCandidate]:
 
 
 def _no_time(search: Search) -> str:
-    """Return the reason why candidates were not simulated."""
+    """Return the reason, lack of time, why candidates were not simulated."""
     return f"{NOT_TRIED}: {_why_ended(search)}"
 
 
@@ -91,7 +91,7 @@ def _why_ended(search: Search) -> str:
 def _by_gpu(
     search: Search, gpus: Sequence[str], misfits: Sequence[RejectedCandidate]
 ) -> list[GpuOutcome]:
-    """Return the best choice of every GPU, in the order of the choices; then those without one."""
+    """Return the outcome of every GPU, in the order of the rows; GPUs without a row come last."""
     ranks: dict[str, int] = {}
     for place, choice in enumerate(search.choices, 1):
         ranks.setdefault(choice.gpu, place)
@@ -106,14 +106,14 @@ def _by_gpu(
 
 
 def _not_tried(search: Search, gpu: str) -> str:
-    """Return how many candidates on a GPU were not tried, where others were."""
+    """Return a text on the candidates of a GPU that were not tried, if others were tried."""
     own = [i for i, g in enumerate(search.groups) if g[0].deployment.gpu.name == gpu]
     left = sum(len(search.untried.get(i, ())) for i in own)
     return f"; {left:,} candidates were not tried" if left and {*own} & {*search.screened} else ""
 
 
 def _without(search: Search, gpu: str, misfits: Sequence[RejectedCandidate]) -> str:
-    """Return the reason why a GPU has no choice, from the search's last step for it."""
+    """Return the reason why a GPU has no row, from the last step of the search that it reached."""
     own = [i for i, g in enumerate(search.groups) if g[0].deployment.gpu.name == gpu]
     nearest = [found for i in own if i in search.sized if (found := search.sized[i].nearest)]
     if nearest:
@@ -143,7 +143,7 @@ def _without(search: Search, gpu: str, misfits: Sequence[RejectedCandidate]) -> 
 
 
 def _frontier(search: Search) -> list[FrontierPoint]:
-    """Return the points of every hardware, each with its best limits of the scheduler."""
+    """Return frontier points of every hardware, with its best limits of the scheduler."""
     series = {each.label: (i, each) for i, (each, _) in search.fastest.items()}
     points = [
         (speed, p.output_tokens_per_gpu_s, p.rate_per_s, each)
@@ -161,7 +161,7 @@ def _frontier(search: Search) -> list[FrontierPoint]:
 
 
 def _check_any(search: Search) -> None:
-    """Raise an error if no candidate meets the SLO, or none can be rented."""
+    """Raise an error if no candidate meets the SLO, or if none can be rented."""
     if search.rows:
         return
     slo, screened = search.problem.slo.text, search.screened

@@ -1,4 +1,4 @@
-"""Steps of a search, which run in other processes; their results are cached as JSON."""
+"""Steps of a search, which run in other processes and whose results are cached as JSON."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ Given = TypeVar("Given")
 
 @dataclass(frozen=True)
 class Task(Generic[Given]):
-    """Task of a step.
+    """Task of a step of a search.
 
     Attributes:
         given: Argument of the step.
-        budget: Time of the step.
-        in_any_case: Whether to do it after that time too.
+        budget: Time budget of the step.
+        in_any_case: Whether to run the step even if the time is used up.
     """
 
     given: Given
@@ -29,24 +29,24 @@ class Task(Generic[Given]):
 
     @property
     def is_too_late(self) -> bool:
-        """Return whether the task is left undone."""
+        """Whether the time is used up and the task is skipped."""
         return self.budget.is_over and not self.in_any_case
 
 
 def screen_group(
     problem: PlanningProblem, task: Task[Sequence[Candidate]]
 ) -> ScreeningResult | None:
-    """Screen all candidates of the same hardware; None where time is over."""
+    """Screen all candidates of the same hardware; return None if the time is used up."""
     return None if task.is_too_late else screen(task.given, problem)
 
 
 def size_group(
     problem: PlanningProblem, task: Task[Sequence[tuple[Candidate, float]]]
 ) -> SizingResult | None:
-    """Size fleets of candidates with their screened rates; None where time is over."""
+    """Size fleets of candidates with their screened rates; return None if the time is used up."""
     return None if task.is_too_late else size_fleet(task.given, problem)
 
 
 def make_row(problem: PlanningProblem, task: Task[tuple[Candidate, SizedFleet]]) -> Row | None:
-    """Return the row of a candidate's fleet; a partial one or None where time is over."""
+    """Return the row of a candidate's fleet; a partial row or None if the time is used up."""
     return None if task.is_too_late else examine(*task.given, problem, task.budget)

@@ -1,4 +1,4 @@
-"""Time that a search may take."""
+"""Time budget of a search."""
 
 import math
 import time
@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class TimeBudget:
-    """Time that a search may take, by a clock that all its processes share.
+    """Time budget of a search, by a clock that all its processes share.
 
     Attributes:
         begin_s: Time at which the search began.
-        end_s: Time at which it ends; infinite for no limit.
+        end_s: Time at which the search must end; infinite for no limit.
         clock: Function that returns the time in seconds.
     """
 
@@ -22,10 +22,10 @@ class TimeBudget:
 
     @classmethod
     def starting(cls, seconds: float, clock: Callable[[], float] = time.time) -> "TimeBudget":
-        """Return a budget that begins now.
+        """Return a budget of ``seconds`` that begins now.
 
         Args:
-            seconds: Length of the search; infinite for no limit.
+            seconds: Duration of the search; infinite for no limit.
             clock: Function that returns the time in seconds, such as ``time.process_time`` for a
                 search in one process.
         """
@@ -34,12 +34,12 @@ class TimeBudget:
 
     @property
     def left_s(self) -> float:
-        """Return the seconds that are left; 0 when time is over."""
+        """Remaining time in seconds; 0 when the time is used up."""
         return max(self.end_s - self.clock(), 0.0)
 
     @property
     def is_over(self) -> bool:
-        """Return whether time is over."""
+        """Whether the time is used up."""
         return self.left_s == 0
 
     def until(self, share: float) -> "TimeBudget":
@@ -47,7 +47,7 @@ class TimeBudget:
         return replace(self, end_s=self.begin_s + share * (self.end_s - self.begin_s))
 
     def next_part(self, share: float) -> "TimeBudget":
-        """Return a budget of a share of the time that is left."""
+        """Return a budget of a share of the remaining time."""
         return replace(self, end_s=self.clock() + share * self.left_s)
 
 

@@ -1,4 +1,4 @@
-"""Trials of a candidate: simulations of its replicas at a rate, compared with the SLO."""
+"""Trials of a candidate: simulations of its replicas at a rate, checked against the SLO."""
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field, replace
@@ -24,18 +24,18 @@ from pinn.simulator.statistics import statistic
 from pinn.simulator.steady_state import output_tokens_between
 from pinn.simulator.workloads.workload import Workload
 
-#: Share of the load after which throughput is measured, when batches are full.
+#: Share of the load after which throughput is measured, because batches are then full.
 _WARM_SHARE = 0.2
 #: Share of the load's duration by which the last answers may take longer than the first.
 _DRAIN_SHARE = 0.05
 
 
 def backlog(run: Run) -> float:
-    """Return the backlog of a server; it keeps up at 1 or less.
+    """Return the backlog of a server as a ratio; a server with at most 1 keeps up with its load.
 
     The backlog is the time from the last request to the last answer, divided by a reference. The
-    reference is the longest answer in the first fifth of the load plus a twentieth of the load's
-    time.
+    reference is the longest latency in the first fifth of the load plus a twentieth of the load's
+    duration.
     """
     r = run.requests
     arrival, served = r.arrival_s, r.finished
@@ -49,7 +49,7 @@ def backlog(run: Run) -> float:
 
 
 def output_tokens_per_s(run: Run) -> float:
-    """Return output tokens per second while the load is sent, without its first fifth."""
+    """Return output tokens per second while the load is sent, without the load's first fifth."""
     r = run.requests
     begin, end = r.arrival_s.min(), r.arrival_s.max()
     begin += _WARM_SHARE * (end - begin)
@@ -61,12 +61,12 @@ def output_tokens_per_s(run: Run) -> float:
 def percentiles(
     values: Float[np.ndarray, " n"], counts: Shaped[np.ndarray, " n"], asked: Sequence[str] = ()
 ) -> dict[str, float | None]:
-    """Return statistic -> seconds of values and their counts; None where it is infinite.
+    """Return statistic -> seconds of values with counts; None for an infinite statistic.
 
     Args:
-        values: Seconds.
+        values: Latencies in seconds.
         counts: Number of occurrences of each value.
-        asked: Statistics beside the usual ones.
+        asked: Further statistics, in addition to the default ones.
     """
     exist = ~np.isnan(values)
     values, counts = values[exist], counts[exist].astype(np.int64)
@@ -77,12 +77,12 @@ def percentiles(
 def latencies_so_far_s(
     requests: Shaped[np.ndarray, " requests"], tokens: Int[np.ndarray, " requests"], now_s: float
 ) -> Latencies:
-    """Return lower bounds of every request's latencies, during a run.
+    """Return lower bounds of every request's latencies in seconds, during a run.
 
     Args:
-        requests: Engine's records (``pinn.simulator.state.REQUEST``).
+        requests: Request records of the engine (``pinn.simulator.state.REQUEST``).
         tokens: Output tokens of each request.
-        now_s: Engine's time.
+        now_s: Time of the engine in seconds.
     """
     status, sent = requests["status"], requests["sent_s"]
     finished, lost = status == FINISHED, (status == TIMED_OUT) | (status == REJECTED)
@@ -108,7 +108,7 @@ class ErrorScenario:
     Attributes:
         step: Error of all step times.
         request: Error of a request's times outside the steps, and of TTFT without queue time.
-        encoder: Error of the vision encoder's time beside that of the step; its sign is the step's.
+        encoder: Error of the vision encoder's time in addition to the step's, with the step's sign.
     """
 
     step: float = 0.0
@@ -117,8 +117,8 @@ class ErrorScenario:
 
 
 def _behind(router: str, own: EngineSpec) -> dict[str, Any]:
-    """Return the settings of a router; weights are of the rule that has them."""
-    if router not in ROUTERS:  # a single replica's load balancer
+    """Return the engine settings of a router; weights apply only to the rule that has them."""
+    if router not in ROUTERS:  # the rule is a single replica's load balancer
         return {}
     weights = own.router_weights if router == PREFIX_AWARE else ""
     return {"router": router, "router_weights": weights}
@@ -126,11 +126,11 @@ def _behind(router: str, own: EngineSpec) -> dict[str, Any]:
 
 @dataclass
 class Tally:
-    """Counts over the simulations so far.
+    """Counts over all simulations so far.
 
     Attributes:
         simulations: Number of simulations.
-        most_running: Most requests that ran at once in any of them.
+        most_running: Maximum number of requests that ran at once in a simulation.
     """
 
     simulations: int = 0
@@ -142,8 +142,8 @@ class Trials:
     """Simulations of a candidate's replica.
 
     Attributes:
-        candidate: Candidate whose replica runs.
-        load: Requests that it is sent at each rate.
+        candidate: Candidate whose replica is simulated.
+        load: Requests that the replica gets at each rate.
         slo: Limits to meet.
         scenario: Error of the simulated times.
         tally: Counts of simulations, shared with other scenarios and seeds of these trials.
@@ -156,11 +156,11 @@ class Trials:
     tally: Tally = field(default_factory=Tally)
 
     def run(self, rate_per_s: float) -> Run:
-        """Return the whole run at a rate."""
+        """Return the run of one replica at a rate, without an early stop."""
         return self.run_of(self.load.at(rate_per_s))
 
     def run_of(self, workload: Workload) -> Run:
-        """Return the whole run of a given load."""
+        """Return the run of one replica under a given load, without an early stop."""
         run = self._simulate(workload, self.candidate.engine)
         assert run is not None, "a simulation without early stop did not end"
         return run
@@ -170,8 +170,8 @@ class Trials:
     ) -> Run | None:
         """Return the run of replicas behind a router, under a given load.
 
-        None is returned after an early stop, which ``may_end`` allows, or if so many replicas are
-        too large to be simulated.
+        None is returned after an early stop, which ``may_end`` allows, or if the replicas are too
+        many to simulate.
         """
         own = self.candidate.engine
         try:
@@ -181,10 +181,11 @@ class Trials:
             return None
 
     def excess(self, rate_per_s: float, replicas: int = 1, router: str = "") -> float:
-        """Return the worst latency as a share of its limit.
+        """Return the maximum ratio of a latency to its limit, at a rate.
 
-        It is infinite after an early stop, or if the replicas are too many to simulate. The backlog
-        counts too: a server that falls behind would only meet limits because the load ends.
+        The ratio is infinite after an early stop, or if the replicas are too many to simulate. The
+        backlog counts as well: a server that falls behind would meet limits only because the load
+        ends.
         """
         load = self.load.at(rate_per_s)
         if replicas > 1:
@@ -194,7 +195,7 @@ class Trials:
         return np.inf if run is None else max(self.excess_of(run), backlog(run))
 
     def point(self, run: Run, rate_per_s: float, replicas: int = 1) -> Point:
-        """Return the metrics of a run of ``replicas`` at a rate."""
+        """Return the metrics of a run of ``replicas`` replicas at a rate."""
         found = latencies_s(run)
         asked, gaps = self.slo.asked_statistics, run.gaps.per_token
         tables = {name: percentiles(v, np.ones(len(v)), asked) for name, v in found.items()}
@@ -214,14 +215,14 @@ class Trials:
         )
 
     def fleet_excess(self, workload: Workload, replicas: int, router: str) -> float:
-        """Return the worst latency of replicas under a given load, as a share of its limit."""
+        """Return the maximum ratio of a latency to its limit, for replicas under a given load."""
         run = self.fleet(workload, replicas, router)
         return np.inf if run is None else self.excess_of(run)
 
     def excess_of(self, run: Run) -> float:
-        """Return a run's worst latency as a share of its limit.
+        """Return the maximum ratio of a latency to its limit in a run.
 
-        The backlog counts as well if no limit bounds waiting.
+        The backlog counts as well if no limit bounds the queue time.
         """
         found = self.slo.excess(self._stretched(latencies_s(run)), run.gaps.per_token)
         return found if self.slo.bound_waits else max(found, backlog(run))
@@ -247,7 +248,7 @@ class Trials:
         return run
 
     def _stretched(self, latencies: Latencies) -> Latencies:
-        """Return latencies with the error of TTFT that exceeds the error of its steps."""
+        """Return latencies with TTFT scaled by the error that exceeds the error of its steps."""
         step, request = self.scenario.step, self.scenario.request
         factor = np.exp(np.copysign(max(abs(request) - abs(step), 0.0), request))
         if factor == 1:

@@ -1,1 +1,1 @@
-"""An engine that serves a workload in simulated time."""
+"""Discrete-event simulation of an inference engine that serves a workload."""

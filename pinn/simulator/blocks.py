@@ -1,4 +1,4 @@
-"""Linked queues of requests, and allocation of the KV cache blocks that requests hold."""
+"""Queues of requests as linked lists, and the allocator of KV cache blocks to requests."""
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from pinn.simulator.state import (
     Request,
 )
 
-# Queues of requests: linked lists for arrival order, binary heaps for moments in time.
+# Queues of requests: linked lists keep the order of arrival, binary heaps the order of times.
 
 
 def append(engine: Engine, queue: Queue, r: int) -> None:
@@ -36,9 +36,10 @@ def prepend(engine: Engine, queue: Queue, r: int) -> None:
 
 
 def move_after_holders(engine: Engine, queue: Queue, r: int) -> None:
-    """Move a request behind those at the head of its queue that hold KV blocks.
+    """Move a request behind the requests at the head of its queue that already own KV blocks.
 
-    vLLM keeps such requests in a separate queue, ``Scheduler.kv_holding_waiting``, served first.
+    vLLM keeps requests with KV blocks in a separate queue, ``Scheduler.kv_holding_waiting``, and
+    schedules that queue first.
     """
     remove(engine, queue, r)
     before, after = -1, queue.head
@@ -56,7 +57,7 @@ def remove(engine: Engine, queue: Queue, r: int) -> None:
 
 
 def _join(engine: Engine, queue: Queue, before: int, after: int) -> None:
-    """Link two requests as neighbours in a queue; -1 stands for an end of the queue."""
+    """Link two requests as neighbours in a queue; -1 means an end of the queue."""
     if before >= 0:
         engine.requests[before].after = after
     else:
@@ -68,7 +69,7 @@ def _join(engine: Engine, queue: Queue, before: int, after: int) -> None:
 
 
 def push_heap(heap: Records[Event], size: int, moment_s: float, r: int) -> None:
-    """Insert an event into a heap that has ``size`` events."""
+    """Insert an event into a binary heap of ``size`` events, ordered by time."""
     i = size
     while i > 0 and moment_s < heap[(i - 1) // 2].moment_s:
         _put(heap[i], heap[(i - 1) // 2].moment_s, heap[(i - 1) // 2].request)
@@ -77,7 +78,7 @@ def push_heap(heap: Records[Event], size: int, moment_s: float, r: int) -> None:
 
 
 def pop_heap(heap: Records[Event], size: int) -> int:
-    """Remove the earliest of the ``size`` events of a heap and return its request."""
+    """Remove the earliest of the ``size`` events of a heap and return the event's request."""
     first, last = heap[0].request, heap[size - 1]
     moment_s, r = last.moment_s, last.request
     i, child = 0, 1
@@ -99,18 +100,21 @@ def _put(event: Event, moment_s: float, r: int) -> None:
 # The pool of KV cache blocks: allocation, prefix cache, eviction.
 #
 # Mirrors ``vllm/v1/core/block_pool.py`` and ``FullAttentionManager`` of
-# ``single_type_kv_cache_manager.py``. A block's hash is an integer key here; keys are equal if
-# vLLM's chained hashes would be. Models with windowed layers have further blocks without keys per
-# request; their prefix hits follow the full-attention group alone.
+# ``single_type_kv_cache_manager.py``. A block's hash is an integer key here; two keys are
+# equal if vLLM's chained hashes would be equal. In models with windowed layers a request also has
+# blocks without keys. Only the full-attention group determines their prefix hits.
 
 
 def blocks_for(engine: Engine, tokens: int) -> int:
-    """Return the number of KV blocks of one cache group that hold a number of tokens."""
+    """Return the number of KV blocks that one cache group needs for ``tokens`` tokens."""
     return -(-tokens // engine.config.block_tokens)
 
 
 def extra_blocks_for(engine: Engine, tokens: int) -> int:
-    """Return the KV blocks that other cache groups need: full-attention and windowed ones."""
+    """Return the number of KV blocks that all cache groups after the first need.
+
+    These are the further full-attention groups and the groups with windowed attention.
+    """
     config = engine.config
     blocks = blocks_for(engine, tokens)
     windowed = min(blocks * config.window_share, config.window_blocks)
@@ -118,7 +122,7 @@ def extra_blocks_for(engine: Engine, tokens: int) -> int:
 
 
 def take_block(engine: Engine, replica: int) -> int:
-    """Allocate and return the least recently freed block, and drop its cached content."""
+    """Allocate the least recently freed block, drop its cached content, and return its number."""
     block = engine.cache[replica, 0].after
     unlink_block(engine, replica, block)
     forget_key(engine, replica, block)
@@ -130,14 +134,14 @@ def take_block(engine: Engine, replica: int) -> int:
 
 
 def note_block(engine: Engine, replica: int, block: int) -> None:
-    """Note that a block is reused: a second-tier store of its old content has to finish first."""
+    """Record the reuse of a block, and wait for a second-tier store of its old content."""
     engine.stamps[replica, block] = engine.replicas[replica].schedulings
     if engine.fences[replica, block] > 0:
         flush(engine, replica, engine.fences[replica, block] - 1)
 
 
 def flush(engine: Engine, replica: int, number: int) -> None:
-    """Note that the worker waits for a second-tier transfer before the next batch."""
+    """Make the worker wait for an unfinished second-tier transfer before its next batch."""
     if number >= engine.replicas[replica].jobs_first:
         job = job_of(engine, replica, number)
         if job.progress != DONE:
@@ -146,7 +150,7 @@ def flush(engine: Engine, replica: int, number: int) -> None:
 
 
 def job_of(engine: Engine, replica: int, number: int) -> Job:
-    """Return a transfer job by its number."""
+    """Return the record of a second-tier transfer job by the job's number."""
     return engine.jobs[replica, number % engine.config.n_jobs]
 
 
@@ -159,13 +163,13 @@ def unlink_block(engine: Engine, replica: int, block: int) -> None:
 
 
 def release_block(engine: Engine, replica: int, block: int, first: bool) -> None:
-    """Release one use of a block; an unused block joins the end or start of the free list."""
+    """Release one use of a block; append an unused block to the end or start of the free list."""
     freed, state = engine.cache[replica, block], engine.replicas[replica]
     freed.references -= 1
     state.held_blocks -= 1
     if freed.references > 0:
         return
-    # The free list begins after the sentinel 0 and ends before it.
+    # The free list begins after the sentinel, block 0, and ends before the sentinel.
     sentinel = engine.cache[replica, 0]
     before, after = sentinel.before, 0
     if first:
@@ -177,7 +181,7 @@ def release_block(engine: Engine, replica: int, block: int, first: bool) -> None
 
 
 def touch_block(engine: Engine, replica: int, block: int) -> None:
-    """Count one more request that uses a cached block, as ``BlockPool.touch`` does."""
+    """Add one user to a cached block, as ``BlockPool.touch`` does."""
     touched = engine.cache[replica, block]
     if touched.references == 0:
         unlink_block(engine, replica, block)
@@ -186,7 +190,7 @@ def touch_block(engine: Engine, replica: int, block: int) -> None:
 
 
 def remember_key(engine: Engine, replica: int, block: int, key: int) -> None:
-    """Make a block findable by its key; blocks of equal content form a chain."""
+    """Register a block under its key in the prefix cache; blocks of equal key form a chain."""
     fresh = engine.cache[replica, block]
     fresh.key, fresh.twin = key, 0
     if engine.holder[replica, key] == 0:
@@ -218,15 +222,16 @@ def forget_key(engine: Engine, replica: int, block: int) -> None:
 
 
 def _watch(engine: Engine, replica: int, key: int) -> None:
-    """Note when a replica's cache gained or lost a key, for a router with a delayed view."""
+    """Record when a watched key changed, for a router with a delayed view of the cache."""
     if engine.config.n_watched > 1:
         engine.key_s[replica, key] = engine.replicas[replica].now_s
 
 
 def cached_blocks(engine: Engine, replica: int, r: int) -> int:
-    """Return the length of the longest cached prefix in blocks (``get_computed_blocks``).
+    """Return the length of the longest cached prefix of a request, in blocks.
 
-    At least one token is left to compute, so a wholly cached prompt recomputes its last block.
+    As in ``get_computed_blocks`` of vLLM, at least one token is left to compute: a prompt that is
+    fully cached recomputes its last block.
     """
     config, request = engine.config, engine.requests[r]
     if not config.prefix_caching:
@@ -239,7 +244,7 @@ def cached_blocks(engine: Engine, replica: int, r: int) -> int:
 
 
 def grow(engine: Engine, replica: int, request: Request, tokens: int) -> bool:
-    """Allocate the blocks that a running request needs, or none if they do not all fit."""
+    """Allocate all further blocks that a running request needs, and return whether they fit."""
     if tokens <= request.blocks * engine.config.block_tokens:
         return True
     return _take_blocks(engine, replica, request, tokens)
@@ -261,10 +266,11 @@ def _take_blocks(engine: Engine, replica: int, request: Request, tokens: int) ->
 
 
 def fits(engine: Engine, replica: int, r: int, hits: int, tokens: int, reserved: int = 0) -> bool:
-    """Return whether a waiting request fits, given that its first ``hits`` blocks are cached.
+    """Return whether the free blocks suffice for a waiting request with ``hits`` cached blocks.
 
     Cached blocks without users also leave the free list, so they count as allocations
-    (``SingleTypeKVCacheManager.get_num_blocks_to_allocate``); ``reserved`` ones stay free.
+    (``SingleTypeKVCacheManager.get_num_blocks_to_allocate``). The last ``reserved`` free blocks
+    must stay free.
     """
     request = engine.requests[r]
     needed = max(blocks_for(engine, tokens) - hits - request.blocks, 0)
@@ -274,7 +280,7 @@ def fits(engine: Engine, replica: int, r: int, hits: int, tokens: int, reserved:
 
 
 def idle_hits(engine: Engine, replica: int, request: Request, hits: int) -> int:
-    """Return how many of the first ``hits`` cached blocks no request uses."""
+    """Return the number of the first ``hits`` cached blocks that no request uses."""
     idle = 0
     for i in range(hits):
         block = engine.holder[replica, engine.keys[request.first_key + i]]
@@ -283,7 +289,7 @@ def idle_hits(engine: Engine, replica: int, request: Request, hits: int) -> int:
 
 
 def admit(engine: Engine, replica: int, r: int, hits: int, tokens: int) -> bool:
-    """Allocate blocks to a request that has none and whose first ``hits`` blocks are cached."""
+    """Allocate blocks to a request that has none; its first ``hits`` blocks come from the cache."""
     request, state = engine.requests[r], engine.replicas[replica]
     if state.free_slots == 0 or not fits(engine, replica, r, hits, tokens):
         return False
@@ -298,7 +304,7 @@ def admit(engine: Engine, replica: int, r: int, hits: int, tokens: int) -> bool:
 
 
 def key_blocks(engine: Engine, replica: int, request: Request, tokens: int) -> None:
-    """Add a request's full blocks to the prefix cache, as ``cache_blocks`` of vLLM does."""
+    """Add a request's full blocks to the prefix cache, as vLLM's ``cache_blocks`` does."""
     config = engine.config
     if tokens >= (request.keyed_blocks + 1) * config.block_tokens and config.prefix_caching:
         _remember_keys(engine, replica, request, tokens // config.block_tokens)
@@ -312,9 +318,9 @@ def _remember_keys(engine: Engine, replica: int, request: Request, blocks: int) 
 
 
 def free_request(engine: Engine, replica: int, r: int) -> None:
-    """Free a request's blocks from last to first, so that prefixes are evicted tail first.
+    """Free a request's blocks from last to first, so that the tail of a prefix is evicted first.
 
-    If blocks without a key are reused first, the last one is reused before the others.
+    If blocks without a key are reused first, the last block is reused before all others.
     """
     request, state = engine.requests[r], engine.replicas[replica]
     if request.slot >= 0:
@@ -324,7 +330,7 @@ def free_request(engine: Engine, replica: int, r: int) -> None:
 
 
 def free_blocks(engine: Engine, replica: int, r: int) -> None:
-    """Free a request's blocks, but not its row of the block table."""
+    """Free a request's blocks and keep its row of the block table."""
     config, request = engine.config, engine.requests[r]
     if config.uncached_first:
         for i in range(request.keyed_blocks, request.blocks):
@@ -339,7 +345,7 @@ def free_blocks(engine: Engine, replica: int, r: int) -> None:
 
 
 def enter(engine: Engine, replica: int, r: int, computed: int) -> None:
-    """Move a waiting request to the running ones, with a number of tokens found in the cache."""
+    """Move a waiting request to the running requests, with ``computed`` tokens from the cache."""
     request, state = engine.requests[r], engine.replicas[replica]
     remove(engine, engine.waiting[replica], r)
     if request.scheduled_s < 0:
@@ -355,7 +361,10 @@ def enter(engine: Engine, replica: int, r: int, computed: int) -> None:
 
 
 def preempt(engine: Engine, replica: int, r: int) -> None:
-    """Preempt a running request: free its blocks and reset it. The caller puts it into a queue."""
+    """Preempt a running request: free its blocks and reset its progress.
+
+    The caller puts the request into a queue.
+    """
     request, state = engine.requests[r], engine.replicas[replica]
     free_request(engine, replica, r)
     request.status = PREEMPTED
@@ -365,18 +374,19 @@ def preempt(engine: Engine, replica: int, r: int) -> None:
     state.preempted += 1
 
 
-# Contents of a batch: its requests, and the sums from which step features are computed.
+# Contents of a batch: its requests, and the sums from which the features of a step are computed.
 
 
 def add_to_batch(engine: Engine, replica: int, r: int, tokens: int) -> None:
     """Add a request to the batch under construction and advance its token counts.
 
-    In vLLM full blocks become findable before they are computed (``KVCacheManager.
-    allocate_slots``), so that requests of one step can share them; in SGLang afterwards.
+    vLLM adds full blocks to the prefix cache before they are computed
+    (``KVCacheManager.allocate_slots``), so that requests of one step can share them. SGLang adds
+    them after the step.
     """
     config, request, state = engine.config, engine.requests[r], engine.replicas[replica]
     cached, known = request.computed, request.prompt + request.generated
-    # A prompt's last token after a KV transfer is computed like a decode token.
+    # A prompt's last token is computed like a decode token after its KV has been transferred.
     prompt_left = cached < request.prompt and request.transferred != ARRIVED
     prefill = tokens > 1 + config.drafts or prompt_left
     request.computed = cached + tokens
@@ -384,7 +394,7 @@ def add_to_batch(engine: Engine, replica: int, r: int, tokens: int) -> None:
     request.in_flight += 1
     if not config.prefill_first:
         key_blocks(engine, replica, request, min(request.computed, known))
-    # A decode computes its next token and verifies every drafted token.
+    # A decode computes its next token and verifies all its draft tokens.
     sampled = max(request.computed - known - request.placeholders + 1, 0)
     if sampled > 1:
         request.unverified += sampled - 1
@@ -406,7 +416,7 @@ def add_to_batch(engine: Engine, replica: int, r: int, tokens: int) -> None:
 
 
 def _account(sums: np.ndarray, new: int, cached: int, prefill: bool, window: int) -> None:
-    """Add a request to the running sums of ``pinn.physics.batch_sums.BatchSums``."""
+    """Add a request's tokens to the sums of its batch (``pinn.physics.batch_sums.BatchSums``)."""
     if prefill:
         sums[0] += 1
         sums[2] += new
@@ -421,15 +431,15 @@ def _account(sums: np.ndarray, new: int, cached: int, prefill: bool, window: int
 
 
 def _pairs(tokens: int, window: int) -> float:
-    """Return a prompt chunk's (query, key) pairs: the i-th token sees min(i, window) keys."""
+    """Return a prompt chunk's (query, key) pairs: the i-th token attends to min(i, window) keys."""
     inside = min(tokens, window)
     return inside * (inside + 1) / 2 + (tokens - inside) * inside
 
 
 def round_up_decodes(engine: Engine, replica: int) -> None:
-    """Pad a decode-only batch to the next CUDA graph size with one-token rows.
+    """Pad a decode-only batch with one-token rows to the next size of a CUDA graph.
 
-    A batch beyond the largest graph (``graph_requests`` of the costs) is not padded.
+    A batch larger than the largest graph (``graph_requests`` of the costs) is not padded.
     """
     state = engine.replicas[replica]
     sums, added = state.sums, 0

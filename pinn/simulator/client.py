@@ -1,4 +1,4 @@
-"""Clients that send requests and receive answers, and the API servers between them and replicas."""
+"""Clients that send requests, and the API servers between clients and replicas."""
 
 import numpy as np
 
@@ -20,29 +20,27 @@ from pinn.simulator.state import (
     Server,
 )
 
-# Numbering: which replicas step together, and which API servers belong to a copy.
-#
-# Replicas are numbered copy by copy. The replicas of a copy step together if they share experts;
-# otherwise each is a group of its own.
+# Numbering of replicas and API servers. Replicas are numbered copy by copy. If the replicas of a
+# copy share experts, they step together as one group; otherwise each replica is a group of its own.
 
 
 def group_of(engine: Engine, replica: int) -> int:
-    """Return the group of replicas that steps together with a replica."""
+    """Return the number of the group in which a replica steps."""
     return replica * engine.config.n_groups // engine.config.n_replicas
 
 
 def first_of(engine: Engine, group: int) -> int:
-    """Return the first replica of a group that steps together."""
+    """Return the number of the first replica of a group."""
     return group * (engine.config.n_replicas // engine.config.n_groups)
 
 
 def replicas_of(engine: Engine, group: int) -> range:
-    """Return the replicas of a group that steps together."""
+    """Return the numbers of the replicas of a group."""
     return range(first_of(engine, group), first_of(engine, group + 1))
 
 
 def first_server(engine: Engine, replica: int) -> int:
-    """Return the first API server of the copy that a replica belongs to."""
+    """Return the number of the first API server of the copy that a replica belongs to."""
     config = engine.config
     return replica * config.n_copies // config.n_replicas * (config.n_servers // config.n_copies)
 
@@ -50,7 +48,7 @@ def first_server(engine: Engine, replica: int) -> int:
 def server_of(engine: Engine, r: int) -> Server:
     """Return the API server that handles a request; the servers of a copy take turns.
 
-    Under round-robin routing over several copies, each round begins with another server.
+    Under round-robin routing over several copies, each round begins at another server.
     """
     config = engine.config
     begin = r // config.n_replicas if config.n_copies > 1 else 0
@@ -58,17 +56,16 @@ def server_of(engine: Engine, r: int) -> Server:
     return engine.servers[first_server(engine, engine.requests[r].replica) + turn]
 
 
-# API servers: processes that take requests in and stream tokens out, one task at a time.
-#
-# Mirrors ``vllm/entrypoints/openai/api_server.py`` and ``vllm/v1/engine/async_llm.py``, which run
-# in one process under one interpreter lock. Tasks are to parse and tokenize a request
-# (``AsyncLLM.add_request``), and to handle the tokens of a step (``output_handler``). They run in
-# order of arrival. Requests are spread over several processes (``--api-server-count``) in turn; the
-# operating system's own choice is not modelled.
+# API servers: processes that accept requests and stream tokens, one task at a time. Mirrors
+# ``vllm/entrypoints/openai/api_server.py`` and ``vllm/v1/engine/async_llm.py``, which run in one
+# process under one interpreter lock. One type of task parses and tokenizes a request
+# (``AsyncLLM.add_request``), the other sends the tokens of a step (``output_handler``). Tasks run
+# in order of arrival. With several processes (``--api-server-count``) the requests are distributed
+# in turn; the operating system's actual choice is not modelled.
 
 
 def take_in(engine: Engine, r: int, work_s: float) -> float:
-    """Take a request in at an API server and return the time when that is done."""
+    """Process a request in its API server and return the time in seconds at which that is done."""
     request, server = engine.requests[r], server_of(engine, r)
     _begin(server, request.sent_s)
     server.work[0] += 1
@@ -79,42 +76,42 @@ def take_in(engine: Engine, r: int, work_s: float) -> float:
 
 
 def hear_of_step(engine: Engine, now: float) -> None:
-    """Note that the engine reports a step, and set when each API server begins with its tokens."""
+    """Set when each API server begins to send the tokens of a step that the engine reports."""
     for i in range(engine.config.n_servers):
         server = engine.servers[i]
         server.start_s = max(server.free_s, now)
 
 
 def stream(server: Server, now: float, token_s: float) -> None:
-    """Stream one token of a step that ended at ``now``; the server is busy until it is sent."""
+    """Stream one token of a step that ended at ``now``; the API server is busy until it is sent."""
     _begin(server, now)
     server.work[2] += 1
     server.free_s = max(server.free_s, now) + token_s
 
 
 def _begin(server: Server, now: float) -> None:
-    """Reset the work count of an API server that is idle.
+    """Reset the backlog of an API server if it is idle.
 
-    Tasks that arrive at the same moment queue behind each other, even if they take no time. So does
-    a task that arrives just as the last one ends.
+    Tasks that arrive at the same moment queue behind each other, even if they need no time. So does
+    a task that arrives exactly when the last one ends.
     """
     if server.free_s < now and server.came_s < now:
         server.work[0] = server.work[1] = server.work[2] = 0.0
     server.came_s = now
 
 
-# Prompts that wait for other prompts during decodes, so that one step takes several.
+# Delayed prompts: during decodes a prompt waits, so that one step computes several prompts.
 #
 # Mirrors ``tensorrt_llm/_torch/pyexecutor/py_executor.py``, from memory: ``_waiting_requests``, and
 # ``_balance_adp_requests`` under attention data parallelism. Also mirrors
-# ``sglang/srt/managers/prefill_delayer.py`` of 0.5.23 for ranks that disagree, without its cache
-# watermark and its waits for a free batch or a longer queue. Unlike there, a prompt that waits for
-# KV blocks counts as runnable. Ranks of a dense model are not in lockstep, so none waits for
-# another.
+# ``sglang/srt/managers/prefill_delayer.py`` of 0.5.23 where only some ranks have a prompt, but not
+# its cache watermark and its waits for a free batch or a longer queue. Unlike in SGLang, a prompt
+# that waits for KV blocks counts as runnable. Ranks of a dense model are not in lockstep, so no
+# rank waits for another.
 
 
 def prompts_wait(engine: Engine, group: int) -> bool:
-    """Return whether a group's next step postpones new prompts; count such steps."""
+    """Return whether a group's next step postpones new prompts, and count postponing steps."""
     if engine.config.prompt_wait_steps == 0:
         return False
     if engine.config.waits_for_all:
@@ -123,7 +120,7 @@ def prompts_wait(engine: Engine, group: int) -> bool:
 
 
 def _waits_for_tokens(engine: Engine, group: int) -> bool:
-    """Return whether prompts wait, until enough steps passed or enough tokens are ready."""
+    """Return whether new prompts wait for more tokens, for at most ``prompt_wait_steps`` steps."""
     config, state = engine.config, engine.groups[group]
     replica = first_of(engine, group)
     if not _has_prompt(engine, replica) or engine.replicas[replica].running == 0:
@@ -135,9 +132,10 @@ def _waits_for_tokens(engine: Engine, group: int) -> bool:
 
 
 def _waits_for_all(engine: Engine, group: int) -> bool:
-    """Return whether prompts wait for all replicas to have one (attention data parallelism).
+    """Return whether prompts wait until every replica has a prompt (attention data parallelism).
 
-    SGLang counts only steps in which some replica has a prompt, and waits beside idle ones.
+    SGLang counts only steps in which at least one replica has a prompt, and also waits for idle
+    replicas.
     """
     state, replicas = engine.groups[group], replicas_of(engine, group)
     prompts = decodes = 0
@@ -154,7 +152,7 @@ def _waits_for_all(engine: Engine, group: int) -> bool:
 
 
 def _has_prompt(engine: Engine, replica: int) -> bool:
-    """Return whether a replica has a prompt that can run: a new one, or a partly computed one."""
+    """Return whether a replica has a runnable prompt: a new or a partly computed one."""
     state = engine.replicas[replica]
     if state.chunked >= 0:
         return True
@@ -162,7 +160,10 @@ def _has_prompt(engine: Engine, replica: int) -> bool:
 
 
 def _step_tokens(engine: Engine, replica: int) -> int:
-    """Return the tokens of a step with all decodes and waiting prompts, up to the wait's limit."""
+    """Return the number of tokens of a step with all decodes and waiting prompts.
+
+    The count stops at ``prompt_wait_tokens``, from which on no prompt waits.
+    """
     config = engine.config
     tokens = engine.replicas[replica].running * (1 + config.drafts)
     r = engine.waiting[replica].head
@@ -175,18 +176,18 @@ def _step_tokens(engine: Engine, replica: int) -> int:
 
 # Speculative decoding: how many of the verified draft tokens a request keeps.
 #
-# Tokens are accepted up to the first that the model would not generate; later ones count as not
-# computed (``vllm/v1/core/sched/scheduler.py: Scheduler.update_from_output``). The random number of
-# each acceptance depends on the request and the position in its output only, so that compared runs
-# use the same numbers.
+# Draft tokens are accepted up to the first that the model would not generate. Later draft tokens
+# count as not computed (``vllm/v1/core/sched/scheduler.py: Scheduler.update_from_output``). The
+# random number of each acceptance depends only on the request and the position in its output, so
+# that compared runs use the same numbers.
 
 
 def verified_tokens(engine: Engine, r: int, sampled: int) -> int:
-    """Return the tokens that a step gives a request: the next one and the accepted drafts.
+    """Return the number of tokens that a decode gains: the next one and the accepted drafts.
 
     Args:
-        engine: The engine.
-        r: The request.
+        engine: State of the engine.
+        r: Number of the request.
         sampled: Tokens that the step sampled for the request: 1 + its draft tokens.
     """
     request, drafted = engine.requests[r], sampled - 1
@@ -206,11 +207,11 @@ def verified_tokens(engine: Engine, r: int, sampled: int) -> int:
     return 1 + accepted
 
 
-# Clients: when requests are sent, to which replica, and when clients hang up.
+# Clients: when they send requests, to which replica, and when they disconnect.
 
 
 def next_send_s(engine: Engine) -> float:
-    """Return when the next request is sent; infinity while that is unknown."""
+    """Return the time in seconds at which the next request is sent; infinity while unknown."""
     counters = engine.counters
     if engine.config.role >= DECODES:
         return engine.endings[0].moment_s if counters.endings > 0 else np.inf
@@ -219,7 +220,7 @@ def next_send_s(engine: Engine) -> float:
 
 
 def _next_start_s(engine: Engine) -> float:
-    """Return when the next request is sent that does not follow another request."""
+    """Return when the next request is sent that starts a conversation, in seconds."""
     config, counters = engine.config, engine.counters
     if counters.next == config.n_requests:
         return np.inf
@@ -237,28 +238,28 @@ def _next_start_s(engine: Engine) -> float:
 
 
 def push_ending(engine: Engine, r: int, moment: float) -> None:
-    """Note when a client will see a request end, or a decode server will receive it."""
+    """Record when a client will see a request end, or when a decode server will receive it."""
     counters = engine.counters
     blocks.push_heap(engine.endings, counters.endings, moment, r)
     counters.endings += 1
 
 
 def pop_ending(engine: Engine) -> int:
-    """Remove and return the request that ends first."""
+    """Remove the request that ends first from the heap of endings and return it."""
     counters = engine.counters
     counters.endings -= 1
     return blocks.pop_heap(engine.endings, counters.endings + 1)
 
 
 def send(engine: Engine, moment: float) -> int:
-    """Send the next request and return it; -1 if the server refuses it at once.
+    """Send the next request and return its number; return -1 if the server refuses it at once.
 
-    Under a concurrency limit the request takes the place that was freed first. A conversation keeps
-    its place from turn to turn.
+    Under a concurrency limit the request occupies the slot that was freed first. A conversation
+    keeps its slot from turn to turn.
     """
     config, counters = engine.config, engine.counters
     if config.role >= DECODES:
-        # requests of the pool are sent in the order in which they are handed over
+        # Requests from the other pool are sent in the order of their handover.
         r = pop_ending(engine)
     elif counters.due > 0 and engine.due[0].moment_s <= moment:
         r = blocks.pop_heap(engine.due, counters.due)
@@ -290,7 +291,7 @@ def send(engine: Engine, moment: float) -> int:
 def hand_over(engine: Engine, r: int, work_s: float) -> None:
     """Pass a request from its API server to the engine.
 
-    Requests of one replica stay in the order of arrival, whichever server takes them in.
+    Requests to one replica stay in the order of arrival, whichever API server handles them.
     """
     counters, request = engine.counters, engine.requests[r]
     state = engine.replicas[request.replica]
@@ -307,7 +308,7 @@ def hand_over(engine: Engine, r: int, work_s: float) -> None:
 
 
 def resolve(engine: Engine, r: int, moment: float) -> None:
-    """End a request for its client; this may end its load stage and open the next one."""
+    """End a request for its client, which may end its load stage and open the next stage."""
     config, counters = engine.config, engine.counters
     if config.role >= DECODES:
         pass_on(engine, r, moment)
@@ -328,7 +329,7 @@ def resolve(engine: Engine, r: int, moment: float) -> None:
 
 
 def pass_on(engine: Engine, r: int, moment: float) -> None:
-    """Let a request leave for the other pool, where it arrives at ``moment``."""
+    """Send a request to the other pool, where it arrives at time ``moment`` in seconds."""
     counters = engine.counters
     leaving = engine.leaving[counters.leaving]
     leaving.moment_s, leaving.request = moment, r
@@ -345,7 +346,7 @@ def _open_stage(engine: Engine, moment: float) -> None:
 
 
 def open_next_stage(engine: Engine) -> None:
-    """Open load stages by the clock, each once the requests of the one before are sent."""
+    """Open load stages that are due by the clock, once earlier stages have sent all requests."""
     config, counters = engine.config, engine.counters
     if config.stages_wait or counters.next == config.n_requests:
         return
@@ -354,10 +355,10 @@ def open_next_stage(engine: Engine) -> None:
 
 
 def hang_up(engine: Engine, now: float) -> None:
-    """Disconnect clients whose patience has run out, which aborts their requests.
+    """Disconnect clients whose patience has run out, and abort their requests.
 
-    ``EngineCore._process_aborts_queue`` and ``Scheduler.finish_requests``: blocks are freed at
-    once, even those of a batch in flight. The engine learns of it at its next turn.
+    As in ``EngineCore._process_aborts_queue`` and ``Scheduler.finish_requests``, blocks are freed
+    at once, even blocks of a batch in flight. The engine aborts requests at its next iteration.
     """
     counters = engine.counters
     while counters.deadlines > 0 and engine.deadlines[0].moment_s <= now:
@@ -381,16 +382,15 @@ def hang_up(engine: Engine, now: float) -> None:
         resolve(engine, r, deadline)
 
 
-# The end of a step: sampled tokens reach their requests, finished ones leave.
-#
-# Mirrors ``vllm/v1/core/sched/scheduler.py: Scheduler.update_from_output`` and
+# End of a step: sampled tokens are added to their requests, and finished requests leave. Mirrors
+# ``vllm/v1/core/sched/scheduler.py: Scheduler.update_from_output`` and
 # ``AsyncScheduler._update_request_with_output``.
 
 
 def update_from_output(
     engine: Engine, replica: int, column: int, now: float, token_s: float, completion_s: float
 ) -> None:
-    """Give the tokens of batch ``column`` to its requests at engine time ``now``."""
+    """Add the sampled tokens of batch ``column`` to its requests at engine time ``now``."""
     config, batch = engine.config, engine.batches[replica, column]
     hear_of_step(engine, now)
     if config.tier > 0:
@@ -408,7 +408,7 @@ def update_from_output(
         if sampled == 0 or request.status == TIMED_OUT or request.status == FINISHED:
             continue
         if config.prefill_first and request.status == PREEMPTED:
-            # SGLang drops the tokens of a request that it has retracted.
+            # SGLang drops the sampled tokens of a request that it has retracted.
             request.placeholders -= sampled
             continue
         server = server_of(engine, r)
@@ -417,18 +417,19 @@ def update_from_output(
         if config.asynchronous and not stale:
             request.placeholders -= sampled
         ends = request.generated == request.output
-        # SGLang's tree takes prompts when they are computed, and outputs when they end.
+        # SGLang's radix tree adds prompts when they are computed, and outputs when their requests
+        # end.
         in_tree = ends or batch.prompts > 0
         findable = in_tree if config.prefill_first else config.asynchronous > 0
         if findable and request.status == RUNNING:
-            # The cache also has a place for the token after the last one, which is in flight.
+            # The cache also has a slot for the token after the last one, which is still in flight.
             in_flight = 0 if config.prefill_first and ends else request.placeholders
             known = request.prompt + request.generated
-            # Draft tokens planned beyond the last output token have no keys in the cache.
+            # Draft tokens planned beyond the last output token have no keys in the prefix cache.
             if config.tier != BY_NODE:
                 known = min(request.computed - in_flight, known)
                 blocks.key_blocks(engine, replica, request, known)
-            elif not ends:  # see ``pinn.simulator.hicache.hear``, as of those that end
+            elif not ends:  # ended requests are added by ``pinn.simulator.hicache.hear``
                 host_link.leave(engine, replica, r)
         if ends:
             finished += request.status == RUNNING
@@ -446,10 +447,10 @@ def update_from_output(
 def _append_tokens(
     engine: Engine, request: Request, server: Server, now: float, tokens: int
 ) -> None:
-    """Count a step's tokens, and the gap since the previous step that gave tokens.
+    """Count a step's tokens, and the gap since the last step that gave the request tokens.
 
-    A gap is the time between the moments when the API server begins to stream two steps' tokens.
-    All requests of a batch share it.
+    The gap is the time from the start of streaming that step's tokens to the start of streaming
+    this step's tokens. All requests of a batch have the same gap.
     """
     counters = engine.counters
     request.generated += tokens
@@ -473,7 +474,7 @@ def _append_tokens(
 
 
 def _finish(engine: Engine, replica: int, r: int, completion_s: float) -> None:
-    """Finish a request that has all its tokens, whether it runs or is preempted."""
+    """Finish a running or preempted request that has generated all its tokens."""
     request = engine.requests[r]
     if request.status == PREEMPTED:
         blocks.remove(engine, engine.waiting[replica], r)
@@ -483,14 +484,14 @@ def _finish(engine: Engine, replica: int, r: int, completion_s: float) -> None:
     else:
         blocks.free_request(engine, replica, r)
     delay = request.scheduling_s + request.preemption_s + completion_s
-    if engine.config.role:  # in disaggregated serving the decode pool's answers are passed on
+    if engine.config.role:  # in disaggregated serving a finished request is passed on
         pass_on(engine, r, request.last_sent_s + delay)
     else:
         resolve(engine, r, request.last_sent_s + delay)
 
 
 def _drop_ended(engine: Engine, replica: int) -> None:
-    """Remove requests that no longer run from the running list and keep the order of the others."""
+    """Remove requests that no longer run from the running list, without reordering the rest."""
     state = engine.replicas[replica]
     kept = 0
     for i in range(state.running):

@@ -1,4 +1,4 @@
-"""An engine in compiled code: a pointer, by numba's interface for types of one's own."""
+"""Numba type of an engine: a pointer, by numba's interface for user-defined types."""
 
 import hashlib
 import operator
@@ -12,11 +12,10 @@ from pinn.simulator.engine import ARRAYS, ENGINE, Engine, offsets
 
 
 def _mangling_args(record: types.Record) -> tuple[str, tuple[str, ...]]:
-    """Name a record in a symbol by its fields.
+    """Return the name of a record type in compiled symbols, derived from its fields.
 
-    numba names it by a number that each process counts anew, so that code of two records which were
-    the first in processes of their own has the same symbols: a third process that loads both from
-    the cache would run one of them for both.
+    numba numbers record types anew in each process. Two processes can thus give different records
+    the same symbol. A third process that loads both from the cache would run the wrong code.
     """
     return "Record", (hashlib.sha256(record.name.encode()).hexdigest(),)
 
@@ -28,9 +27,10 @@ _OFFSETS, _LENGTHS = offsets(ENGINE), offsets(ENGINE["config"])
 
 
 class _Pointer(types.Opaque):
-    """An engine, or one of its arrays: a pointer to the record ``ENGINE``.
+    """Numba type of an engine or of one of its arrays: a pointer to the record ``ENGINE``.
 
-    A tuple of arrays, or a ``structref``, compiles for twice as long or slows the loop by 25 %.
+    With a tuple of arrays, or a ``structref``, compilation takes twice as long or the loop is 25 %
+    slower.
     """
 
 

@@ -1,4 +1,4 @@
-"""The compiler of the simulator: numba, with an on-disk cache that follows the sources."""
+"""Compilation of the simulator with numba, with an on-disk cache that detects changed sources."""
 
 import gc
 import sys
@@ -22,19 +22,19 @@ _config: Any = numba.config
 
 
 def _folder(function: Callable[..., Any]) -> str:
-    """Return a cache folder that is unique to the code that a function calls.
+    """Return a cache folder whose name depends on all code that a function calls.
 
-    numba notices a change of the file that holds a compiled function, not of the others.
+    numba detects a change of the file that defines a compiled function, but not of other files.
     """
     base = _config.CACHE_DIR or cache_folder()
     return str(Path(base) / f"simulator-{code_digest(function)[:16]}")
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function at its first call, or load what an earlier process compiled.
+    """Compile a function at its first call, or load the code that an earlier process compiled.
 
-    It releases the interpreter lock, so that threads run simulations side by side. Without a
-    writable cache folder every process compiles again.
+    The compiled function releases the interpreter lock, so that threads run simulations in
+    parallel. Without a writable cache folder every process compiles again.
     """
     jit = partial(numba.njit, nogil=True, error_model="numpy")
     folder = _folder(function)
@@ -49,7 +49,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _call(jitted: Any, lock: Path | None, *args: Any) -> Any:
-    """Call a function; compile or load it first where these types are new to the process."""
+    """Call a function; compile or load it first if these argument types are new to the process."""
     missing = jitted.py_func.__code__.co_argcount - len(args)
     args = (*args, *(jitted.py_func.__defaults__ or ())[-missing:]) if missing else args
     types = tuple(map(numba.typeof, args))
@@ -59,10 +59,10 @@ def _call(jitted: Any, lock: Path | None, *args: Any) -> Any:
 
 
 def _compile(jitted: Any, lock: Path | None, types: tuple[Any, ...]) -> None:
-    """Compile or load a function for types, one process at a time, without garbage collection.
+    """Compile or load a function for argument types, with a lock and without garbage collection.
 
-    numba writes its index and the code apart: two processes that compile one function for different
-    types at the same time may leave an index that names the code of the other.
+    numba writes its index and the code separately. Without the lock, two processes that compile one
+    function for different types at the same time may leave an index that points to the wrong code.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -71,27 +71,27 @@ def _compile(jitted: Any, lock: Path | None, types: tuple[Any, ...]) -> None:
             jitted.compile(types)
     finally:
         if enabled:
-            # Objects that the compiler made become permanent, so that the next collection skips
+            # Freeze the objects that the compiler made, so that later garbage collections skip
             # them.
             gc.freeze()
             gc.unfreeze()
             gc.enable()
 
 
-#: Decorator for functions that only compiled functions call.
+#: Options of the decorator for functions that only compiled functions call.
 _INNER: Any = {"nogil": True, "error_model": "numpy"}
-#: Decorator for functions that compiled functions call; Python calls the plain function.
+#: Decorator for functions that compiled functions call; Python calls them uncompiled.
 inner = register_jitable(**_INNER)
 
 
 def compiled_as(plain: Callable[..., Any]) -> Callable[[_Function], _Function]:
-    """Decorate a function that selects the compiled form of ``function``."""
+    """Return a decorator that replaces calls of ``plain`` in compiled code by another function."""
     decorate: Callable[[_Function], _Function] = overload(plain, jit_options=_INNER)
     return decorate
 
 
 def compiled_inside(module: str) -> None:
-    """Let compiled functions call every function that a module has defined so far."""
+    """Let compiled functions call every function defined so far in a module."""
     for function in [*vars(sys.modules[module]).values()]:
         if isinstance(function, FunctionType) and function.__module__ == module:
             inner(function)

@@ -1,4 +1,4 @@
-"""Reproducible pseudo-random numbers that depend on a request alone, not on the deployment."""
+"""Reproducible pseudo-random numbers that depend on the request, but not on the deployment."""
 
 from pinn.simulator.compiler import compiled_inside
 

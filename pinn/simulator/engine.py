@@ -1,6 +1,7 @@
 """State of a simulated engine: settings, counters, records and arrays.
 
-:mod:`pinn.simulator.compiled_engine` has it in compiled code, :func:`plain_engine` in plain Python.
+:mod:`pinn.simulator.compiled_engine` defines the state's type in compiled code,
+:func:`plain_engine` converts the state to plain Python.
 """
 
 import math
@@ -26,7 +27,7 @@ from pinn.simulator.state import (
 
 
 class Config:
-    """Settings of an engine and lengths of its arrays, which do not change during a run."""
+    """Settings of an engine and lengths of its arrays, constant during a run."""
 
     token_budget: I8
     max_model_len: I8
@@ -45,64 +46,64 @@ class Config:
     least_loaded: I8
     router: I8  # routing rule, or ``NO_ROUTER``
     first_copy: I8  # number of the engine's first copy within a fleet
-    router_interval_s: F8  # time between two updates of the router's view of the copies
+    router_interval_s: F8  # seconds between two updates of the router's view of the copies
     prefix_weight: F8
     queue_weight: F8
     usage_weight: F8
     kv_blocks: I8  # KV cache blocks of one replica
     concurrency: I8
     stages_wait: I8
-    max_seqs: I8  # most requests of a batch
-    blocks: I8  # most blocks of one replica that a run can use
-    row: I8  # width of a row of the block table
-    # Rules of the scheduler, see ``pinn.engines.recipe``.
+    max_seqs: I8  # maximum number of requests in a batch
+    blocks: I8  # maximum number of blocks of one replica that a run can use
+    row: I8  # blocks in a row of the block table
+    # Rules of the scheduler, described in ``pinn.engines.recipe``.
     whole_prompts: I8
     uncached_first: I8
     cuts_lone_prompts: I8
     awaits_preempted: I8
     chunk_multiple: I8
     poll_interval: I8
-    prompt_interval: I8  # steps from one with prompts to the next; 1 for no throttling
+    prompt_interval: I8  # steps from one step with prompts to the next; 1 for no throttling
     prompt_wait_steps: I8
     prompt_wait_tokens: I8
-    one_batch: I8  # a request is in at most one batch in flight
-    stagger: I8  # schedulings between two decodes of a request; 0 for no limit
-    foresees_ends: I8  # whether SGLang plans with known output lengths
-    prefill_first: I8  # prompts run in steps without decodes
-    prompt_budget: I8  # prompt tokens after which a prefill step takes no further request
-    reserves: I8  # a request is admitted only if its whole output fits the KV cache
-    waits_for_all: I8  # prompts wait until every replica has one
-    shares_experts: I8  # replicas of a group share experts
+    one_batch: I8  # 1 if a request is in at most one batch in flight
+    stagger: I8  # scheduler calls between two decodes of a request; 0 for no limit
+    foresees_ends: I8  # 1 if SGLang's scheduler knows output lengths in advance
+    prefill_first: I8  # 1 if prompts run in steps without decodes
+    prompt_budget: I8  # prompt tokens at which a prefill step accepts no further request
+    reserves: I8  # 1 to admit a request only if its whole output fits the KV cache
+    waits_for_all: I8  # 1 if prompts wait until every replica has a prompt
+    shares_experts: I8  # 1 if the replicas of a group share experts
     pads_eager_ranks: I8
     graph_tokens: I8  # tokens of the largest CUDA graph; 0 without CUDA graphs
-    graph_requests: I8  # decodes of the largest decode-only CUDA graph; else 0
-    drafts: I8  # draft tokens that each decode verifies
-    lookahead: I8  # tokens ahead for which a request reserves blocks
-    depth: I8  # most batches in flight
-    one_process: I8  # engine and API server share one process
-    keeps_batches: I8  # keep the batches for latency models that read them
-    role: I8  # role in disaggregated prefill/decode, see ``pinn.simulator.state``
+    graph_requests: I8  # requests of the largest decode-only CUDA graph; 0 without such graphs
+    drafts: I8  # number of draft tokens that each decode verifies
+    lookahead: I8  # number of future tokens for which a request reserves blocks
+    depth: I8  # maximum number of batches in flight
+    one_process: I8  # 1 if engine and API server share one process
+    keeps_batches: I8  # 1 to keep the batches for latency models that need them
+    role: I8  # role in disaggregated prefill/decode (constants in ``pinn.simulator.state``)
     gpu_cache_tokens: F8
-    warmup_requests: I8  # requests sent before the measurement begins
+    warmup_requests: I8  # number of requests sent before the measurement begins
     warmup_s: F8
     stage_gap_s: F8
     transfer_latency_s: F8
     transfer_token_s: F8
-    source_token_s: F8  # seconds per token on the prefill worker's link
+    source_token_s: F8  # transfer seconds per token on the prefill worker's link
     admission_share: F8  # initial share of an output that SGLang reserves at admission
-    most_reread: F8  # largest share of the decodes' context that need not be read again
-    # Second tier of keys and values, see ``pinn.simulator.offloading``.
+    most_reread: F8  # maximum share of the decodes' context that is not read again
+    # Second tier of the KV cache, described in ``pinn.simulator.offloading``.
     tier: I8  # second tier: ``NO_TIER``, ``BY_REQUEST``, ``BY_JOB``, ``BY_STEP`` or ``BY_NODE``
     tier_chunks: I8
     tier_chunk_blocks: I8
     tier_arc: I8
     tier_prompt_only: I8
     tier_skips_unknown: I8
-    defers_frees: I8  # blocks of finished requests stay allocated until batches in flight end
-    # SGLang's HiCache, see ``pinn.simulator.hicache``.
-    tier_hits: I8  # insertions of a node before it is stored; 0 to store on eviction
-    tier_unified: I8  # ``UnifiedRadixCache`` instead of ``HiRadixCache``
-    tier_layers: I8  # layers that a KV load transfers one after another
+    defers_frees: I8  # 1 to keep blocks of finished requests allocated until batches in flight end
+    # Settings of SGLang's HiCache, described in ``pinn.simulator.hicache``.
+    tier_hits: I8  # insertions of a node before the node is stored; 0 to store on eviction
+    tier_unified: I8  # 1 for ``UnifiedRadixCache``, 0 for ``HiRadixCache``
+    tier_layers: I8  # number of layers that a KV load transfers one after another
     host_latency_s: F8
     host_block_s: F8
     # Lengths of arrays.
@@ -116,18 +117,18 @@ class Config:
     n_columns: I8
     step_rows: I8
     gap_rows: I8
-    n_copies: I8  # copies of the deployment behind one load balancer
-    n_sources: I8  # prefill workers that send KV to this engine
-    n_keys: I8  # block keys of all requests
-    n_watched: I8  # distinct keys that a router with a delayed view tracks
-    n_block_ids: I8  # blocks, and the sentinel of the free list
-    n_graphs: I8  # entries of the table of CUDA graph sizes
-    n_guesses: I8  # requests that an admission check considers
-    n_tier: I8  # chunks, ARC's ghost entries, and the list ends
+    n_copies: I8  # number of copies of the deployment behind one load balancer
+    n_sources: I8  # number of prefill workers that send KV to this engine
+    n_keys: I8  # number of block keys of all requests together
+    n_watched: I8  # number of distinct keys that a router with a delayed view tracks
+    n_block_ids: I8  # number of blocks, plus 1 for the sentinel of the free list
+    n_graphs: I8  # number of entries of the table of CUDA graph sizes
+    n_guesses: I8  # maximum number of requests that an admission check considers
+    n_tier: I8  # number of chunks, ARC's ghost entries and list ends
     n_tier_keys: I8
     n_tier_heap: I8
     n_seen: I8
-    n_nodes: I8  # nodes of a radix tree
+    n_nodes: I8  # maximum number of nodes of a radix tree
     n_leaves: I8  # capacity of the two heaps of evictable leaves
     n_jobs: I8
     n_gone: I8
@@ -139,23 +140,23 @@ class Counters:
     """Counters of an engine that change during a run."""
 
     open_stage: I8
-    routed: I8  # requests that a router has forwarded
-    endings: I8  # entries of the heap of endings
-    deadlines: I8  # entries of the heap of deadlines
-    due: I8  # entries of the heap of next turns
+    routed: I8  # number of requests that a router has forwarded
+    endings: I8  # number of events in the heap of endings
+    deadlines: I8  # number of events in the heap of deadlines
+    due: I8  # number of events in the heap of next turns
     all_sent: I8
-    next: I8  # next request to send
-    sent: I8  # requests whose clients still wait, under a concurrency limit
-    unresolved: I8  # unfinished requests of the open load stage
-    n_steps: I8  # filled rows of the step records
+    next: I8  # number of the next request to send
+    sent: I8  # number of requests whose clients still wait, under a concurrency limit
+    unresolved: I8  # number of unfinished requests of the open load stage
+    n_steps: I8  # number of filled rows of the step records
     n_gaps: I8
     n_transfers: I8
-    progress: I8  # tokens generated plus requests finished
-    leaving: I8  # requests that leave for the other pool
+    progress: I8  # number of tokens generated plus number of requests finished
+    leaving: I8  # number of requests that leave for the other pool
     opened_s: F8
     stage_end_s: F8
-    looked_s: F8  # when the router last updated its view
-    look_s: F8  # when the router next updates its view
+    looked_s: F8  # time of the router's last update of its view, in seconds
+    look_s: F8  # time of the router's next update of its view, in seconds
     bad_step_s: F8
 
 
@@ -163,19 +164,19 @@ _OfRequests: TypeAlias = Annotated[Int[np.ndarray, "n_replicas max_seqs"], np.in
 
 
 class Engine(NamedTuple):
-    """An engine and its clients.
+    """State of an engine and of its clients.
 
-    The annotation of an array has its items' type, and the lengths of its axes by their names in
-    :class:`Config`.
+    Each annotation of an array gives the type of its items, and the lengths of its axes as names of
+    fields of :class:`Config`.
     """
 
     config: Config
     counters: Counters
     requests: Annotated[Records[state.Request], state.Request, "n_requests"]
     replicas: Annotated[Records[state.Replica], state.Replica, "n_replicas"]
-    # requests in the scheduler's queue
+    # queue of requests in the scheduler of each replica
     waiting: Annotated[Records[state.Queue], state.Queue, "n_replicas"]
-    # requests in the engine's input queue
+    # queue of requests at the input of each replica's engine
     input: Annotated[Records[state.Queue], state.Queue, "n_replicas"]
     groups: Annotated[Records[state.Group], state.Group, "n_groups"]
     copies: Annotated[Records[state.Copy], state.Copy, "n_copies"]
@@ -189,23 +190,23 @@ class Engine(NamedTuple):
     table: Annotated[Int[np.ndarray, "n_replicas slots row"], np.int32]
     slot_stack: Annotated[Int[np.ndarray, "n_replicas slots"], np.int32]
     cache: Annotated[Records[state.Block], state.Block, "n_replicas", "n_block_ids"]
-    # first block that has a key, or 0
+    # number of the first block that has the key; 0 if no block has it
     holder: Annotated[Int[np.ndarray, "n_replicas n_distinct_keys"], np.int32]
-    # when a key was added to or dropped from a replica's cache
+    # time in seconds when a key was last added to or dropped from a replica's cache
     key_s: Annotated[Float[np.ndarray, "n_replicas n_watched"], np.float64]
     batches: Annotated[Records[state.Batch], state.Batch, "n_replicas", "depth"]
     batch_end_s: Annotated[Float[np.ndarray, "n_groups depth"], np.float64]
     entries: Annotated[Records[state.Entry], state.Entry, "n_replicas", "depth", "max_seqs"]
-    # padded size by number of decodes
+    # padded batch size for each number of decodes
     graph_size: Annotated[Int[np.ndarray, " n_graphs"], np.int64]
-    # probability to accept 1, 2, ... draft tokens
+    # probability that 1, 2, ... draft tokens are accepted
     chances: Annotated[Float[np.ndarray, " n_chances"], np.float64]
     guesses: Annotated[Records[state.Guess], state.Guess, "n_guesses"]
-    # heap of requests by when their clients see them end
+    # heap of requests, ordered by the time when their clients see them end
     endings: Annotated[Records[state.Event], state.Event, "n_requests"]
-    # heap of requests by when their clients hang up
+    # heap of requests, ordered by the time when their clients disconnect
     deadlines: Annotated[Records[state.Event], state.Event, "n_requests"]
-    # heap of requests by when they are sent as next turns
+    # heap of next turns, ordered by the time when their requests are sent
     due: Annotated[Records[state.Event], state.Event, "n_requests"]
     leaving: Annotated[Records[state.Event], state.Event, "n_requests"]
     tier: Annotated[Records[state.Chunk], state.Chunk, "n_replicas", "n_tier"]
@@ -227,11 +228,11 @@ class Engine(NamedTuple):
     source_free_s: Annotated[Float[np.ndarray, " n_sources"], np.float64]
     steps: Annotated[Float[np.ndarray, "step_rows n_columns"], np.float64]
     gaps: Annotated[Records[state.Gap], state.Gap, "gap_rows"]
-    record: Shaped[np.recarray, "1"]  # the engine's numpy record
+    record: Shaped[np.recarray, "1"]  # settings, counters and addresses of the engine's arrays
 
     @property
     def pointer(self) -> int:
-        """Address of the record, for compiled code."""
+        """Memory address of the engine's record, for compiled code."""
         return int(self.record.ctypes.data)
 
 
@@ -242,8 +243,8 @@ class ArrayType(NamedTuple):
     """Type of an array of an engine.
 
     Attributes:
-        dtype: Type of its items.
-        shape: Fields of ``Config`` that have the lengths of its axes.
+        dtype: Type of the array's items.
+        shape: Names of the fields of ``Config`` that give the lengths of the array's axes.
     """
 
     dtype: np.dtype[Any]
@@ -274,30 +275,30 @@ ENGINE = np.dtype(
 
 
 def offsets(record: np.dtype[Any]) -> dict[str, int]:
-    """Return where the fields of a record begin, in bytes."""
+    """Return the offset of each field of a record type, in bytes."""
     return {name: field[1] for name, field in (record.fields or {}).items()}
 
 
-# An engine before its first request: settings, idle replicas, empty queues.
+# Construction of an engine before its first request: settings, idle replicas, empty queues.
 
-#: Fields of a replica that count chunks of a second tier.
+#: Names of a replica's counters of second-tier chunks.
 TIER_COUNTS = ("stored_chunks", "evicted_chunks", "full_stores")
 _STEP_ROWS = 1 << 16
-#: Arrays that are written row by row before they are read. Clearing them would take as long as a
-#: short run.
+#: Arrays whose rows are written before they are read, and which therefore need no clearing.
+#: Clearing them would take as long as a short run.
 _RECORDED = {"steps", "gaps", "transfers"}
 
 
 def new_engine(
     settings: Mapping[str, float], given: Mapping[str, Shaped[np.ndarray, " n"]], distinct: int
 ) -> Engine:
-    """Build an idle engine.
+    """Build an engine with idle replicas and empty queues.
 
     Args:
         settings: Value of every setting, and ``n_replicas``, ``n_groups``, ``n_copies``,
             ``n_servers`` and ``n_sources``.
         given: Arrays ``requests``, ``keys``, ``stages``, ``graph_size`` and ``chances``.
-        distinct: How many different block keys there are.
+        distinct: Number of different block keys.
     """
     record = np.zeros(1, ENGINE).view(np.recarray)
     config, counters = record[0].config, record[0].counters
@@ -339,18 +340,18 @@ def new_engine(
     return engine
 
 
-#: Nodes of a radix tree beside those of blocks: none, the root, and a spare one for splits.
+#: Number of a radix tree's nodes that own no block: no node, the root, and a spare for splits.
 _NODES_BESIDE = 3
-#: Most transfers in flight; with more nothing is stored.
+#: Maximum number of transfers in flight; further stores are skipped.
 _MOST_JOBS = 1 << 16
 
 
 def _size_tier(config: Any) -> None:
-    """Set the lengths of a second tier's arrays; each is 1 without a second tier."""
+    """Set the lengths of a second tier's arrays; all are 1 without a second tier."""
     on, by_job, by_node = config.tier > 0, config.tier == BY_JOB, config.tier == BY_NODE
     chunks = 0 if by_node else config.tier_chunks * (3 if config.tier_arc else 1)
     config.n_tier = LISTS + chunks
-    # Each node has a block of its own, on the GPU or in host memory.
+    # Each node owns one block, on the GPU or in host memory.
     nodes = min(config.n_distinct_keys, config.blocks + config.tier_chunks)
     config.n_nodes = nodes + _NODES_BESIDE if by_node else 1
     config.n_leaves = 2 * config.n_nodes
@@ -388,7 +389,7 @@ def _make_idle(engine: Engine) -> None:
 
 
 def _make_tier(engine: Engine) -> None:
-    """Initialize a second tier: empty lists, except that of unused chunks."""
+    """Initialize a second tier: only its list of unused chunks has entries."""
     engine.requests["tier_row"][:] = -1
     chunks, places = engine.tier, np.arange(engine.config.n_tier)
     ends = places < LISTS
@@ -401,9 +402,9 @@ def _make_tier(engine: Engine) -> None:
 
 
 def _make_tree(engine: Engine) -> None:
-    """Initialize a radix tree that has only its root, which is always locked."""
+    """Initialize a radix tree with its root as the only node, which is always locked."""
     config = engine.config
-    # Lowest numbers are used first, so that few pages of memory are touched.
+    # The lowest node numbers are used first, so that few pages of memory are touched.
     engine.node_stack[:] = np.arange(config.n_nodes)[::-1]
     engine.replicas["free_nodes"][:] = config.n_nodes - 2
     engine.replicas["unused"][:] = config.blocks
@@ -414,7 +415,7 @@ def _make_tree(engine: Engine) -> None:
 
 
 def plain_engine(engine: Engine) -> Engine:
-    """Return an engine whose records are objects, for plain Python."""
+    """Return a copy of an engine whose records are Python objects, for uncompiled code."""
     parts = zip(engine._fields[:-1], engine[:-1], strict=True)
     plain = engine._replace(**{name: _plain(part) for name, part in parts})
     plain.config.keeps_batches = 1

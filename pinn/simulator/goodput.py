@@ -1,8 +1,8 @@
-"""Share of requests of a run that meet an SLO, and goodput.
+"""Goodput, and the share of a run's requests that meet an SLO.
 
-As ``sglang 0.5.23 sglang/benchmark/goodput.py: calculate_goodput`` counts them: attainment is over
-all requests that were sent, those that failed meet no limit, and an answer of a single token meets
-any limit on TPOT, as it does in ``vllm 0.33.0 vllm/benchmarks/serve.py: calculate_metrics``.
+As in ``sglang 0.5.23 sglang/benchmark/goodput.py: calculate_goodput``, attainment counts all sent
+requests, and failed requests meet no limit. As in ``vllm 0.33.0 vllm/benchmarks/serve.py:
+calculate_metrics``, an answer of a single token meets any limit on TPOT.
 """
 
 from collections.abc import Mapping
@@ -17,10 +17,10 @@ from pinn.simulator.statistics import left_behind
 
 
 def latencies_s(run: Run) -> Latencies:
-    """Return metric -> seconds per request.
+    """Return metric -> latency of each request, in seconds.
 
-    Values are infinite for requests that were not served, and NaN where a metric is undefined. TPOT
-    is the mean gap between a request's tokens, (last - first) / (tokens - 1).
+    Latencies are infinite for requests that were not served, and NaN where a metric is undefined.
+    TPOT is the mean gap between a request's tokens, (last - first) / (tokens - 1).
     """
     r = run.requests
     gaps = np.where(run.workload.output_tokens > 1, 1.0, np.nan)
@@ -33,20 +33,20 @@ def latencies_s(run: Run) -> Latencies:
 
 @dataclass(frozen=True)
 class Goodput:
-    """Requests that meet an SLO, of all that were measured.
+    """Number and share of the measured requests that meet an SLO.
 
     Attributes:
-        limits: The limits as written.
+        limits: Limits as the user wrote them.
         requests: Measured requests, including those that were not served.
         met_requests: Measured requests that were served within all limits on each request.
         attainment: ``met_requests`` as a share of ``requests``.
         requests_per_s: Goodput: ``met_requests`` over the time from the first arrival to the last
             answer.
-        attainment_by_metric: Share of the requests that meet each limit alone.
-        statistics_s: Limit on a statistic -> its value in seconds; infinite where requests were not
-            served, NaN where undefined.
-        each: Limits on each request as text; empty without any.
-        limits_s: Limits as metric -> seconds.
+        attainment_by_metric: Metric -> share of the requests that meet this metric's limit.
+        statistics_s: Limit on a statistic -> value of the statistic in seconds; infinite where
+            requests were not served, NaN where undefined.
+        each: Limits on each request as text; empty without such limits.
+        limits_s: Metric -> limit on each request, in seconds.
         met: Whether all limits are met and no queue is left behind; None if no share of requests is
             named for limits on each request.
         left_behind: Sentence on requests still queued when the load ends, if no limit bounds queue
@@ -66,12 +66,12 @@ class Goodput:
     left_behind: str | None
 
     def to_json(self) -> JsonObject:
-        """Return the key ``slo`` of the JSON."""
+        """Return the object under the key ``slo`` of the JSON output."""
         return asdict(self)
 
     @property
     def sentence(self) -> str:
-        """Return the verdict as a sentence."""
+        """Return the verdict on the SLO as a sentence."""
         verdict = "" if self.met is None else "SLO met: " if self.met else "SLO missed: "
         share = f"{100 * self.attainment:.1f} % of {self.requests:,} requests meet {self.each}"
         alone = [f"{k.upper()} {100 * v:.1f} %" for k, v in self.attainment_by_metric.items()]
@@ -106,6 +106,6 @@ def goodput(run: Run, slo: Slo) -> Goodput:
 
 
 def _alone(limits: GoodputLimit | None, found: Latencies) -> dict[str, float]:
-    """Return the share of requests that meet each limit on requests alone."""
+    """Return metric -> share of requests that meet this metric's limit on each request."""
     each = limits.seconds if limits else {}
     return {name: float((~(found[name] > limit)).mean()) for name, limit in each.items()}

@@ -1,9 +1,9 @@
-"""SGLang's HiCache: nodes of the radix tree that are stored in host memory, and loaded back.
+"""SGLang's HiCache: nodes of the radix tree are stored in host memory and loaded back.
 
 Mirrors ``sglang/srt/mem_cache/hiradix_cache.py`` (to 0.5.12), later ``unified_radix_cache.py`` and
-``unified_cache/unified_tree_core.py`` (0.5.23), without a storage backend. Written through, a node
-is stored as soon as it has been put into the tree often enough; written back, when it is evicted
-from the GPU, which the scheduler waits for.
+``unified_cache/unified_tree_core.py`` (0.5.23), without a storage backend. With write-through, a
+node is stored once it has been inserted into the tree often enough. With write-back, a node is
+stored when it is evicted from the GPU, and the scheduler waits for the store.
 """
 
 from pinn.simulator import blocks, hicache_link
@@ -13,11 +13,11 @@ from pinn.simulator.engine import Engine
 from pinn.simulator.radix_tree import GPU, HOST, ROOT
 from pinn.simulator.state import DONE, LOAD, MOVING, STORE
 
-#: Shortest hit in host memory that is loaded, in tokens (``load_back_threshold``); shorter hits
-#: are recomputed.
+#: Minimum length of a hit in host memory that is loaded, in tokens (``load_back_threshold``).
+#: Shorter hits are recomputed.
 LEAST_LOADED = 10
 
-# Stores of nodes in host memory.
+# Storing nodes in host memory.
 
 
 def _writes_back(engine: Engine) -> bool:
@@ -25,7 +25,7 @@ def _writes_back(engine: Engine) -> bool:
 
 
 def hit(engine: Engine, replica: int, r: int, n: int, ready_s: float) -> None:
-    """Count an insertion of a node, and store it once it was inserted often enough."""
+    """Count an insertion of a node, and store the node once it was inserted often enough."""
     config, node = engine.config, engine.nodes[replica, n]
     if _writes_back(engine):
         return
@@ -78,7 +78,7 @@ def _drop_host(engine: Engine, replica: int, n: int) -> int:
 
 
 def _evict_host(engine: Engine, replica: int, wanted: int) -> None:
-    """Evict nodes from host memory (``evict_host``); copies of nodes on the GPU go first."""
+    """Evict nodes from host memory (``evict_host``), first nodes that are also on the GPU."""
     dropped = 0
     if _writes_back(engine) and engine.config.tier_unified:
         dropped = _drop_doubles(engine, replica, wanted)
@@ -91,7 +91,7 @@ def _evict_host(engine: Engine, replica: int, wanted: int) -> None:
 
 
 def _drop_doubles(engine: Engine, replica: int, wanted: int) -> int:
-    """Drop host copies of nodes that also stay on the GPU; return the number of freed blocks."""
+    """Drop host copies of nodes that are also on the GPU; return the number of freed blocks."""
     dropped = 0
     for spares in range(1, -1, -1):
         n = engine.replicas[replica].doubles
@@ -107,11 +107,11 @@ def _drop_doubles(engine: Engine, replica: int, wanted: int) -> int:
     return dropped
 
 
-# Evictions from the GPU.
+# Evicting nodes from the GPU.
 
 
 def make_room(engine: Engine, replica: int, wanted: int) -> None:
-    """Evict from the GPU until a number of blocks are unused, as far as possible."""
+    """Evict nodes from the GPU until ``wanted`` blocks are unused, as far as possible."""
     state = engine.replicas[replica]
     if state.unused >= wanted:
         return
@@ -149,13 +149,13 @@ def make_room(engine: Engine, replica: int, wanted: int) -> None:
 
 
 def _write_back(engine: Engine, replica: int, n: int) -> None:
-    """Store a node that is evicted from the GPU, and evict it once the store has ended."""
+    """Store a node in host memory, and evict the node from the GPU once the store has ended."""
     if engine.config.tier_unified:
         _wait_for_stores(engine, replica)
         tree.note_double(engine, replica, n)
     else:
         hicache_link.begin(engine, replica, STORE, engine.replicas[replica].heard_s)
-        # the host copy must not be evicted before the store has ended
+        # The host copy must not be evicted before the store has ended.
         engine.nodes[replica, n].held = 1
     tree.leave_gpu(engine, replica, n)
 
@@ -172,7 +172,7 @@ def _wait_for_stores(engine: Engine, replica: int) -> None:
 
 
 def _drop_subtree(engine: Engine, replica: int, n: int) -> bool:
-    """Drop a node and all nodes below it, when host memory is full (``drop_subtree_no_host``)."""
+    """Drop a node and all nodes below it if host memory is full (``drop_subtree_no_host``)."""
     if not engine.config.tier_unified:
         return False
     size = 1
@@ -196,11 +196,11 @@ def _drop_subtree(engine: Engine, replica: int, n: int) -> bool:
     return True
 
 
-# Loads.
+# Loading nodes back into GPU memory.
 
 
 def load_back(engine: Engine, replica: int, r: int) -> int:
-    """Load all host blocks of the last match into GPU memory, or none (``load_back``)."""
+    """Load all host blocks of the last match into GPU memory, or none of them (``load_back``)."""
     state, n = engine.replicas[replica], engine.replicas[replica].best
     size = int(state.host_hits)
     if size * engine.config.block_tokens < LEAST_LOADED:
@@ -231,7 +231,7 @@ def load_back(engine: Engine, replica: int, r: int) -> int:
 
 
 def _hold_path(engine: Engine, replica: int, n: int, last: int, change: int) -> None:
-    """Protect the copies on a path from eviction from host memory until they are loaded."""
+    """Protect the host copies of a path's nodes from eviction until the nodes are loaded."""
     while n != last:
         engine.nodes[replica, n].held += change
         tree.note_leaf(engine, replica, n)

@@ -1,7 +1,7 @@
-"""Transfers of SGLang's HiCache: each stores a node of the radix tree, or loads nodes up to one.
+"""Transfers of SGLang's HiCache: a transfer stores one node, or loads all nodes up to one node.
 
-Mirrors ``sglang/srt/managers/cache_controller.py``. Stores and loads have a stream of their own
-each, so that the link carries both at once, and each stream is in order.
+Mirrors ``sglang/srt/managers/cache_controller.py``. Stores and loads run on two streams, so that
+the link carries a store and a load at once. The transfers of each stream run in order.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ from pinn.simulator.state import DONE, LOAD, MOVING, PLANNED, STORE
 
 
 def plan(engine: Engine, replica: int, r: int, kind: int, n: int, size: int) -> None:
-    """Plan a transfer that stores one node, or loads all nodes up to one."""
+    """Plan a transfer that stores node ``n``, or that loads all nodes on the path to node ``n``."""
     state = engine.replicas[replica]
     job = blocks.job_of(engine, replica, state.jobs_made)
     job.request, job.kind, job.first, job.blocks = r, kind, n, size
@@ -26,7 +26,7 @@ def plan(engine: Engine, replica: int, r: int, kind: int, n: int, size: int) -> 
 
 
 def begin(engine: Engine, replica: int, kind: int, ready_s: float) -> float:
-    """Begin all planned transfers of a kind as one, and return its duration in seconds."""
+    """Begin all planned stores, or all planned loads, as one transfer; return its seconds."""
     state = engine.replicas[replica]
     size, r = 0, -1
     for number in range(_first_planned(engine, replica), state.jobs_made):
@@ -54,7 +54,7 @@ def begin(engine: Engine, replica: int, kind: int, ready_s: float) -> float:
 
 
 def _first_planned(engine: Engine, replica: int) -> int:
-    """Return the oldest transfer that has not begun."""
+    """Return the number of the oldest transfer that has not begun."""
     state = engine.replicas[replica]
     number, left = state.jobs_made, state.planned
     while left > 0:
@@ -64,9 +64,9 @@ def _first_planned(engine: Engine, replica: int) -> int:
 
 
 def hear_ended(engine: Engine, replica: int) -> None:
-    """Unlock nodes whose transfer has ended (``writing_check`` and ``loading_check``).
+    """Unlock the nodes of ended transfers (``writing_check`` and ``loading_check``).
 
-    Each stream is in order, so the search stops at the first unfinished transfer.
+    Each stream runs in order, so the search stops at the first unfinished transfer.
     """
     state, loads = engine.replicas[replica], True
     stores = True

@@ -1,4 +1,4 @@
-"""Hooks of the simulation loop that ask a latency model for seconds, plain and compiled."""
+"""Hooks of the simulation loop that call a latency model, in plain and in compiled Python."""
 
 from collections.abc import Callable
 from inspect import unwrap
@@ -22,16 +22,16 @@ from pinn.surrogate.encoder_time import EncoderTime, step_encoder_seconds
 from pinn.surrogate.request_features import PHASES, REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 
-# Request features for compiled code: one request, plain numbers.
-#
-# ``pinn.surrogate.request_features`` defines them; a test compares the two.
+# Request features in compiled code, for one request at a time. ``pinn.surrogate.request_features``
+# defines these features; a test compares both versions.
 
 
-#: Values that request features are made of, by the last part of their names in the registry.
+#: Values of which request features are made, by the last part of the features' names.
 REQUEST_VALUES = ("constant", "prompt_token")
 
 ARRIVAL, SCHEDULE, FIRST_TOKEN, OUTPUT_TOKEN, COMPLETION, PREEMPTION = range(len(PHASES))
-#: Phases whose methods know no request (``output_token_processing_time`` takes no argument).
+#: Phases whose features may not depend on the request (``output_token_processing_time`` takes no
+#: argument).
 _FIXED_PHASES = ("output_token", "completion")
 
 
@@ -41,8 +41,8 @@ def request_coefficients(
     """Return alpha as an array of shape [phases, ``REQUEST_VALUES``].
 
     Raises:
-        PinnError: If the registry has a feature that compiled code does not know, or a feature of
-            the request in a phase that knows none.
+        PinnError: If a request feature has no compiled form, or if a feature depends on the request
+            in a phase that does not know the request.
     """
     table = np.zeros((len(PHASES), len(REQUEST_VALUES)))
     for (name, feature), value in zip(REQUEST_FEATURES.items(), alpha, strict=True):
@@ -51,23 +51,24 @@ def request_coefficients(
             remedy = "add it to pinn/simulator/hooks.py"
             raise PinnError(f"request feature {name} has no compiled form: {remedy}")
         if feature.phase in _FIXED_PHASES and kind != "constant":
-            raise PinnError(f"request feature {name}: phase {feature.phase} knows no request")
+            raise PinnError(
+                f"request feature {name}: phase {feature.phase} allows only a constant, as it "
+                f"knows no request"
+            )
         table[PHASES.index(feature.phase), REQUEST_VALUES.index(kind)] += value
     return table
 
 
-# The step features in compiled code: one batch, plain numbers.
-#
-# ``pinn.surrogate.step_features`` defines them, and ``step_formulas`` repeats them. A test compares
-# the two for random batches and models. ``step_coefficients`` refuses a registry with a feature
-# that is missing here.
+# Step features in compiled code, for one batch at a time. ``pinn.surrogate.step_features`` defines
+# these features, and ``step_formulas`` repeats them. A test compares both versions for random
+# batches and models. ``step_coefficients`` refuses step features that are missing here.
 
 
 def step_coefficients(beta: Float[np.ndarray, " features"]) -> Float[np.ndarray, " values"]:
     """Return beta in the order of ``StepValues``.
 
     Raises:
-        PinnError: If the registry has a feature that compiled code does not know.
+        PinnError: If a step feature has no compiled form.
     """
     unknown = [name for name in STEP_FEATURES if name not in StepValues._fields]
     if unknown:
@@ -78,9 +79,9 @@ def step_coefficients(beta: Float[np.ndarray, " features"]) -> Float[np.ndarray,
 
 
 def numbers(**values: float | Float[np.ndarray, "..."] | np.record) -> np.record:
-    """Return the numbers and arrays of nested records as one record, in order.
+    """Return the numbers and arrays of nested records as one record, in the given order.
 
-    Compiled code takes it as one pointer; its type has the names and the shapes.
+    Compiled code receives the record as one pointer; the record's type has the names and shapes.
     """
     columns = {name: np.asarray(value) for name, value in values.items()}
     kinds = [
@@ -94,7 +95,7 @@ def numbers(**values: float | Float[np.ndarray, "..."] | np.record) -> np.record
 
 
 def cost_numbers(costs: StepCosts) -> np.record:
-    """Return the costs of one deployment as arrays of shape ``[1]``, by name."""
+    """Return the costs of one deployment as a record of arrays of shape ``[1]``."""
     return numbers(**{name: getattr(costs, name)[0] for name in COST_NAMES})
 
 
@@ -103,8 +104,8 @@ def step_values(c: np.record, sums: Float[np.ndarray, " sums"]) -> StepValues:
     """Return the step features of one batch.
 
     Args:
-        c: ``Costs``.
-        sums: Float64 array: the fields of ``BatchSums`` in order, then those that
+        c: Costs of the deployment as a record (``Costs``).
+        sums: Float64 array: the fields of ``BatchSums`` in order, then the sums that
             ``pinn.simulator.state`` adds.
     """
     context, near = _read_contexts(sums)
@@ -115,7 +116,7 @@ def step_values(c: np.record, sums: Float[np.ndarray, " sums"]) -> StepValues:
 
 @inner
 def _read_contexts(sums: np.ndarray) -> tuple[float, float]:
-    """Return the context tokens that decodes read uncached: in all layers, and in windowed ones."""
+    """Return the uncached context tokens of decodes, in all layers and in windowed layers."""
     context, near = sums[3], sums[6]
     if sums[REREAD] > 0:
         context -= sums[REREAD]
@@ -123,17 +124,16 @@ def _read_contexts(sums: np.ndarray) -> tuple[float, float]:
     return context, near
 
 
-# Hooks through which the loop asks the latency model.
-#
-# Each hook is a plain function for any Python object with the methods of ``LatencyModel`` and,
-# under ``numba.extending.overload``, a compiled one for the coefficients of
+# Hooks through which the loop calls the latency model. Each hook is a plain function for any Python
+# object with the methods of ``LatencyModel``. Under ``numba.extending.overload`` each hook also has
+# a compiled version for the coefficients of
 # ``pinn.simulator.linear_latency.LinearLatency.compile``.
 
 
 def step_seconds(latency: LatencyModel, engine: Engine, replica: int, shared_s: float) -> float:
-    """Return the seconds of the batch that a replica has just scheduled.
+    """Return the time in seconds of the batch that a replica has just scheduled.
 
-    ``shared_s`` is the part that all ranks of its group share; 0 where they share none.
+    ``shared_s`` is the part of the time that all ranks of the group share; 0 without a shared part.
     """
     group = engine.groups[group_of(engine, replica)]
     column = (group.oldest + group.in_flight) % engine.config.depth
@@ -151,7 +151,7 @@ def step_seconds(latency: LatencyModel, engine: Engine, replica: int, shared_s: 
 
 
 def shared_seconds(latency: LatencyModel, engine: Engine, group: int) -> float:
-    """Return the part of a step that all replicas of a group share."""
+    """Return the seconds of a step that all replicas of a group share."""
     if not hasattr(latency, "shared_step_time"):
         return 0.0
     return float(latency.shared_step_time(*engine.groups[group].shared[: len(SHARED_SUMS)]))
@@ -162,14 +162,14 @@ def schedule_apart_if(
     engine: Engine,
     replica: int,
 ) -> None:
-    """Fill a batch with prompts only or decodes only, for engines that schedule so.
+    """Fill a batch with prompts only or decodes only, for engines that schedule them separately.
 
-    Engines whose steps have both are spared the time that compiling this takes.
+    For engines whose steps mix prompts and decodes, this scheduler is not compiled.
     """
     schedule_apart(engine, replica)
 
 
-#: Phase of a request -> method of the latency model that is asked when it begins.
+#: Phase of a request -> method of the latency model that is called when the phase begins.
 _METHODS = {
     ARRIVAL: "queueing_time",
     SCHEDULE: "scheduling_processing_time",
@@ -178,12 +178,12 @@ _METHODS = {
 
 
 def request_seconds(latency: LatencyModel, engine: Engine, r: int, phase: int) -> float:
-    """Return the seconds of a request when it is sent, first scheduled, or preempted."""
+    """Return the seconds that a request spends when it is sent, first scheduled, or preempted."""
     return float(getattr(latency, _METHODS[phase])(float(engine.requests[r].prompt)))
 
 
 def after_output_seconds(latency: LatencyModel) -> tuple[float, float]:
-    """Return the seconds after each output token, and once after the last one."""
+    """Return the seconds after each output token, and the seconds after the last output token."""
     per_token = float(latency.output_token_processing_time())
     return per_token, float(latency.post_decode_fixed_overhead())
 
@@ -207,7 +207,7 @@ def _launching(beta: np.ndarray, values: tuple[float, ...]) -> float:
 
 @inner
 def _linear_step(latency: np.record, sums: Float[np.ndarray, " sums"], shared_s: float) -> float:
-    """Return the time of one batch, as ``pinn.surrogate.step_features.step_time`` does."""
+    """Return the seconds of one batch, as ``pinn.surrogate.step_features.step_time`` does."""
     values, beta = step_values(latency.costs, sums), latency.beta
     host = beta[_STEP] * values[_STEP] + beta[_REQUEST] * values[_REQUEST]
     launching = _launching(beta, values)
@@ -218,7 +218,7 @@ def _linear_step(latency: np.record, sums: Float[np.ndarray, " sums"], shared_s:
 def speculative_seconds(
     latency: np.record, sums: Float[np.ndarray, " sums"], shared_s: float
 ) -> float:
-    """Return the time of a step with draft and verify passes."""
+    """Return the seconds of a step with draft and verify passes."""
     added = latency.tokens * sums[1]
     context, near = _read_contexts(sums)
     verified = step_formulas(latency.costs, Sums(
@@ -246,15 +246,15 @@ def speculative_seconds(
     return host + max(launching, passes - launching)
 
 
-# Vision encoder time in compiled code; ``pinn.surrogate.encoder_time`` defines it.
+# Vision encoder time in compiled code, as defined in ``pinn.surrogate.encoder_time``.
 
-#: Function without the runtime type checks, which compiled code cannot run.
+#: Function without runtime type checks, which compiled code cannot run.
 _images_begun = inner(unwrap(images_begun))
 _step_seconds = inner(unwrap(step_encoder_seconds))
 
 
 def encoder_numbers(encoder: EncoderTime) -> np.record:
-    """Return the numbers from which compiled code computes the time that images add to steps."""
+    """Return the constants from which compiled code computes the time that images add to steps."""
     images = encoder.images
     return numbers(
         first_s=encoder.first_s,
@@ -267,7 +267,7 @@ def encoder_numbers(encoder: EncoderTime) -> np.record:
 
 @inner
 def _encoder_seconds(latency: np.record, engine: Engine, replica: int) -> float:
-    """Return the seconds of the images whose first token is in a replica's newest batch."""
+    """Return the encoder seconds of the images that begin in a replica's newest batch."""
     of = latency.encoder
     group = engine.groups[group_of(engine, replica)]
     column = (group.oldest + group.in_flight) % engine.config.depth
@@ -323,7 +323,7 @@ def _output_form() -> Callable[..., tuple[float, float]]:
     return lambda latency: (latency.alpha[OUTPUT_TOKEN, 0], latency.alpha[COMPLETION, 0])
 
 
-# numba compares the names of arguments, annotations included.
+# numba requires equal argument names and annotations in both versions.
 compiled_as(step_seconds)(
     lambda latency, engine, replica, shared_s: _step_form(latency)  # noqa: ARG005
 )

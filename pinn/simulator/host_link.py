@@ -1,10 +1,11 @@
-"""Transfers of keys and values between GPU and host, and blocks that wait for them.
+"""Transfers of keys and values between GPU and host, and blocks that wait for transfers.
 
-The worker's side of vLLM's OffloadingConnector (``OffloadingConnectorWorker``), what the
-scheduler's side makes of ended jobs, and ``Scheduler._free_request`` with a connector. Stores
-planned in one step begin with the next, after what the GPU computes until then; loads begin at
-once. One link carries both, one transfer at a time. A worker looks for ended transfers when it
-launches a batch, and the scheduler hears of them when that batch ends.
+Models three parts of vLLM: the worker side of the OffloadingConnector
+(``OffloadingConnectorWorker``), the scheduler's handling of ended jobs, and
+``Scheduler._free_request`` with a connector. A store planned in one step begins with the next step,
+after the GPU's work before that step. A load begins at once. One link carries stores and loads, one
+transfer at a time. A worker detects ended transfers when it launches a batch, and the scheduler
+learns of them when that batch ends.
 """
 
 import numpy as np
@@ -31,13 +32,13 @@ from pinn.simulator.state import (
 )
 from pinn.simulator.tiers import NOT_READY
 
-# Transfer jobs, from planning until the scheduler learns that they have ended.
+# Transfer jobs, from planning until the scheduler learns of their end.
 
 
 def add_job(
     engine: Engine, replica: int, r: int, kind: int, first: int, end: int, size: int
 ) -> None:
-    """Plan a transfer of a request's chunks that moves ``size`` blocks."""
+    """Plan a transfer of a request's chunks ``first`` to ``end``, which moves ``size`` blocks."""
     state = engine.replicas[replica]
     job = blocks.job_of(engine, replica, state.jobs_made)
     job.request, job.kind, job.first, job.end, job.blocks = r, kind, first, end, size
@@ -48,7 +49,7 @@ def add_job(
 
 
 def fence_ended(engine: Engine, replica: int, r: int) -> None:
-    """Protect blocks from which a finished request still stores, since others may reuse them."""
+    """Protect blocks that a finished request still stores, since others may reuse the blocks."""
     request, state = engine.requests[r], engine.replicas[replica]
     if engine.config.tier != BY_JOB or request.tier_row < 0:
         return
@@ -70,13 +71,13 @@ def _fence(engine: Engine, replica: int, request: Request, row: int, number: int
 
 
 def launch(engine: Engine, replica: int, computed_s: float, column: int) -> float:
-    """Begin the transfers of a step, note which have ended, and return when its batch can begin.
+    """Begin the transfers of a step, record ended ones, and return when the step's batch can begin.
 
     Args:
-        engine: The engine.
-        replica: Its replica.
-        computed_s: When the GPU has computed the blocks that earlier steps store.
-        column: The batch whose end tells the scheduler.
+        engine: State of the engine.
+        replica: Number of the replica.
+        computed_s: Time in seconds when the GPU has computed the blocks that earlier steps store.
+        column: Number of the batch at whose end the scheduler learns of ended transfers.
     """
     state = engine.replicas[replica]
     if engine.config.tier == BY_NODE:
@@ -110,7 +111,7 @@ def launch(engine: Engine, replica: int, computed_s: float, column: int) -> floa
 
 
 def store_in_step(engine: Engine, replica: int, column: int, computed_s: float) -> float:
-    """Store the blocks that a batch computed within its step; return when that is done."""
+    """Store the blocks that a batch computed within its step; return the end time in seconds."""
     end_s = _begin(engine, replica, STORE, computed_s)
     state = engine.replicas[replica]
     for number in range(state.jobs_first, state.jobs_made):
@@ -123,9 +124,9 @@ def store_in_step(engine: Engine, replica: int, column: int, computed_s: float) 
 
 
 def loaded_s(engine: Engine, replica: int, start_s: float, duration_s: float) -> float:
-    """Return when a batch ends whose layers each wait for their share of its KV loads.
+    """Return the end time of a batch whose layers each wait for their share of the KV loads.
 
-    The last layer waits for all of them, or the layers after the first part take longer.
+    Either the last layer waits for all loads, or the layers after the first need longer.
     """
     state = engine.replicas[replica]
     layer = 1.0 / engine.config.tier_layers
@@ -134,7 +135,7 @@ def loaded_s(engine: Engine, replica: int, start_s: float, duration_s: float) ->
 
 
 def _begin(engine: Engine, replica: int, kind: int, ready_s: float) -> float:
-    """Queue transfers on the link; return when those that the batch waits for have ended."""
+    """Queue transfers on the link, and return the end of the last one that the batch awaits."""
     state, config, flushed_s = engine.replicas[replica], engine.config, 0.0
     for number in range(state.jobs_first, state.jobs_made):
         job = blocks.job_of(engine, replica, number)
@@ -172,7 +173,7 @@ def _record(engine: Engine, replica: int, job: Job, start: float) -> None:
 
 
 def deliver(engine: Engine, replica: int, column: int) -> None:
-    """Apply ended transfers at the end of a batch (``update_connector_output``)."""
+    """Process ended transfers at the end of a batch (``update_connector_output``)."""
     state = engine.replicas[replica]
     if state.seen_ends == 0:
         return
@@ -228,11 +229,11 @@ def complete(
             tiers.make_evictable(engine, replica, place)
 
 
-# Requests that end.
+# Requests that end, and the release of their blocks.
 
 
 def leave(engine: Engine, replica: int, r: int) -> None:
-    """Free the blocks of a finished request, now or when nothing uses them any more."""
+    """Free the blocks of a finished request, now or when no transfer or batch uses them."""
     config, request, state = engine.config, engine.requests[r], engine.replicas[replica]
     engine.gone[replica, state.gone] = r
     state.gone += 1
@@ -264,7 +265,7 @@ def leave(engine: Engine, replica: int, r: int) -> None:
 
 
 def _set_aside(engine: Engine, replica: int, r: int, fence: int) -> None:
-    """Keep the blocks of a finished request allocated for now."""
+    """Keep the blocks of a finished request allocated until its transfers or batches end."""
     request, state = engine.requests[r], engine.replicas[replica]
     row = engine.rows[replica, state.rows]
     row.request, row.slot, row.fence, row.column = r, request.slot, fence, -1
@@ -275,7 +276,7 @@ def _set_aside(engine: Engine, replica: int, r: int, fence: int) -> None:
 
 
 def free_processed(engine: Engine, replica: int, column: int) -> None:
-    """Free deferred blocks that no batch in flight can write (``_drain_deferred_frees``)."""
+    """Free deferred blocks to which no batch in flight can write (``_drain_deferred_frees``)."""
     state = engine.replicas[replica]
     if engine.batches[replica, column].size == 0:
         return
@@ -329,7 +330,7 @@ def return_slot(engine: Engine, replica: int, slot: int) -> None:
 
 
 def busy(engine: Engine, replica: int) -> bool:
-    """Return whether the engine keeps stepping without requests."""
+    """Return whether the engine keeps stepping although it has no requests."""
     state: Replica = engine.replicas[replica]
     if engine.config.tier == BY_JOB:
         return state.gone > 0 or state.jobs_first < state.jobs_made
@@ -337,7 +338,7 @@ def busy(engine: Engine, replica: int) -> bool:
 
 
 def next_end_s(engine: Engine, replica: int) -> float:
-    """Return when the next transfer ends that the scheduler does not know to have ended."""
+    """Return the end time of the next transfer whose end the scheduler does not know yet."""
     state, moment = engine.replicas[replica], np.inf
     polls = busy(engine, replica) or state.running + engine.waiting[replica].size > 0
     for number in range(state.jobs_first, state.jobs_made if polls else state.jobs_first):

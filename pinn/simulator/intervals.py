@@ -1,7 +1,7 @@
-"""Intervals of a run's metrics, from two more runs: all times shorter, and all times longer.
+"""Prediction intervals of a run's metrics, from one run with shorter and one with longer times.
 
-All metrics rise with the step time, so each end of an interval is one run. Below saturation a
-metric is proportional to the step time. Where queues grow it changes more.
+All metrics rise with the step time, so each end of an interval needs one run. Below saturation a
+metric is proportional to the step time. Where queues grow, the metric changes more.
 """
 
 import math
@@ -20,10 +20,10 @@ from pinn.simulator.simulate import Job, map_runs
 from pinn.simulator.statistics import run_statistics
 from pinn.surrogate.encoder_time import HALF_WIDTH
 
-#: Log change of the step time by which gains are measured, either way.
+#: Log change of the step time, up and down, by which gains are estimated.
 NUDGE = math.log(1.1)
 
-#: Means of a run by metric name, in any unit of time.
+#: Metric name -> mean of a run, in any unit of time.
 Figures = dict[str, float]
 
 
@@ -33,10 +33,10 @@ def scaled(
     """Return a latency model whose step times and request times are scaled by log factors.
 
     Args:
-        latency: Times to change.
+        latency: Latency model to scale.
         step: Log factor of the step time.
         request: Log factor of the times of a request outside the steps.
-        encoder: Half-width of the vision encoder's time, which joins that of the step.
+        encoder: Log half-width of the vision encoder's time, added to the step's.
     """
     beta, alpha = latency.beta * math.exp(step), latency.alpha * math.exp(request)
     changed = replace(latency, beta=beta, alpha=alpha)
@@ -54,15 +54,15 @@ def end_figures(
     memory: tuple[EngineSpec | None, EngineSpec | None] | None = None,
     encoder: float = 0.0,
 ) -> tuple[Figures, Figures]:
-    """Return the metrics of a run with all times shorter, and of one with all times longer.
+    """Return the metrics of a run with all times shorter, and of a run with all times longer.
 
     Args:
-        job: The run.
+        job: Run at the predicted times.
         step: Log half-width of the step time.
-        request: Log half-width of the times of a request outside the steps.
+        request: Log half-width of a request's times outside the steps.
         figures: Function that returns the metrics of a run.
-        memory: Engine settings of the two runs; those of the job by default.
-        encoder: Log half-width of the vision encoder's time, which joins that of the step.
+        memory: Engine settings of the two runs; by default the settings of the job.
+        encoder: Log half-width of the vision encoder's time, added to the step's.
     """
     engines = memory or (job.engine, job.engine)
     jobs = [
@@ -76,35 +76,35 @@ def end_figures(
 def figure_ends(
     value: Figures, fast: Figures, slow: Figures, ttft_half: float
 ) -> dict[str, tuple[float, float]]:
-    """Return the intervals of a run's means, or of one percentile of every metric.
+    """Return the interval of each metric, for a run's means or for one percentile.
 
-    TTFT has the wider of the simulated interval and its interval below saturation. The ends of E2E
-    move by as much as those of TTFT.
+    TTFT gets the wider of its simulated interval and its interval below saturation. The ends of E2E
+    move by as much as the ends of TTFT.
 
     Args:
-        value: ``ttft``, ``e2e`` and any others that follow the step time.
-        fast: Statistics of the run with shorter times.
-        slow: Statistics of the run with longer times; NaN, so no upper end, if nothing was served.
+        value: ``ttft``, ``e2e`` and any other metrics that follow the step time.
+        fast: Metrics of the run with shorter times.
+        slow: Metrics of the run with longer times; NaN, so no upper end, if nothing was served.
         ttft_half: Log half-width of TTFT below saturation.
     """
     found = {name: ends(value[name], fast[name], slow[name]) for name in value}
     (low, high), ttft = found["ttft"], value["ttft"]
     wider = min(low, ttft * math.exp(-ttft_half)), max(high, ttft * math.exp(ttft_half))
-    # If TTFT has no upper end, E2E has none either. Its own is infinite already.
+    # If TTFT has no upper end, E2E has none either: its upper end is infinite already.
     beyond = wider[1] - high if math.isfinite(high) else 0.0
     shortest, longest = found["e2e"]
-    # No answer ends before its first token; ITL follows the fast run.
+    # No answer ends before its first token. The lower end of ITL is its value in the fast run.
     return found | {"ttft": wider, "e2e": (max(shortest - (low - wider[0]), 0.0), longest + beyond)}
 
 
 def ends(value: float, fast: float, slow: float) -> tuple[float, float]:
-    """Return the smallest and largest of three values; no upper end without a slow value."""
+    """Return the minimum and maximum of three values; infinity as maximum without a slow value."""
     known = [x for x in (value, fast, slow) if not math.isnan(x)]
     return min(known), math.inf if math.isnan(slow) else max(known)
 
 
 def standing_step(run: Run) -> str:
-    """Return the decode step that represents a run: mean number of requests, mean context."""
+    """Return the representative decode step of a run: mean number of requests, mean context."""
     r = run.requests
     steps = max(len(run.steps), 1)
     requests = max(round(float(run.steps["requests"].sum()) / steps), 1)
@@ -121,22 +121,22 @@ def gains(job: Job, figures: Callable[[Run], Figures], value: Figures) -> Figure
     return {name: max(float(np.log(slow[name] / fast[name])) / (2 * NUDGE), 0.0) for name in value}
 
 
-#: Statistic -> latencies that have intervals.
+#: Statistic -> metrics that have intervals.
 _TAILS = {"mean": ("e2e", "ttft", "tpot", "itl", "step"), "p99": ("e2e", "ttft", "tpot", "itl")}
-#: Metrics that are rates: they fall when times rise.
+#: Metrics that are rates, which fall when times rise.
 _RATES = ("responses_per_sec", "tokens_per_sec")
 _UNSERVED = "unserved"
 
 
 @dataclass(frozen=True)
 class Intervals:
-    """Intervals of a simulation's metrics, and the evidence that they rest on.
+    """Prediction intervals of a simulation's metrics, and the evidence for their widths.
 
     Attributes:
         level: Share of measurements that the intervals cover.
-        figures: Metric -> its two ends; the upper one is None if the slow run serves nothing.
+        figures: Metric -> (lower, upper) end; the upper end is None if the slow run serves nothing.
         slow_end_unserved: Share of requests that do not finish in the slow run.
-        distance: ``sentence``; for a network also what held-out data of the same kind showed.
+        distance: Key ``sentence``; for a network also its errors on similar held-out data.
         missing: Reason why there are no intervals.
         kv_blocks: Interval of the KV cache size of one replica, in blocks.
     """
@@ -149,7 +149,7 @@ class Intervals:
     kv_blocks: tuple[int, int] | None = None
 
     def to_json(self) -> JsonObject:
-        """Return the key ``intervals`` of the JSON."""
+        """Return the object under the key ``intervals`` of the JSON output."""
         if self.missing:
             return {"missing": self.missing}
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "missing"}
@@ -158,17 +158,17 @@ class Intervals:
 def simulated_intervals(
     job: Job, run: Run, half_widths: tuple[float, float], level: float, distance: Mapping[str, Json]
 ) -> Intervals:
-    """Simulate a run twice more, with all times at the lower and upper end of their intervals.
+    """Simulate a run twice more, with all times at the lower and upper ends of their intervals.
 
-    The run with shorter times has the largest likely KV cache, the other one the smallest.
+    The run with shorter times has the maximum likely KV cache, the other run the minimum.
     Percentiles are assumed to have the relative error of the means.
 
     Args:
-        job: The simulation.
-        run: Its run.
+        job: Simulation at the predicted times.
+        run: Run of this simulation.
         half_widths: Log half-widths of the step time and of TTFT below saturation.
-        level: Share of measurements that they cover.
-        distance: See :class:`Intervals`.
+        level: Share of measurements that the half-widths cover.
+        distance: Evidence for the widths, see :class:`Intervals`.
     """
     step, ttft = half_widths
     longest = int((job.workload.prompt_tokens + job.workload.generated_tokens).max())
@@ -179,7 +179,7 @@ def simulated_intervals(
     fast, slow = end_figures(job, step, ttft, _figures, caches, HALF_WIDTH)
     found = {name: ends(value[name], fast[name], slow[name]) for name in _RATES}
     for tail, names in _TAILS.items():
-        # ITL is undefined where outputs have one token.
+        # ITL is undefined if all outputs have one token.
         keys = {n: k for n in names if not math.isnan(value[k := f"{n}_{tail}_ms"])}
         one, quick, late = ({n: of[k] for n, k in keys.items()} for of in (value, fast, slow))
         of_tail = figure_ends(one, quick, late, ttft)

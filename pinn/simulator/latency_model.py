@@ -1,4 +1,4 @@
-"""The interface of latency models, which predict seconds for a simulator."""
+"""Interface of latency models, which predict times in seconds for a simulator."""
 
 from __future__ import annotations
 
@@ -8,32 +8,34 @@ from pinn.specs.batch import Batch
 
 # Methods that a simulator calls on a latency model, and the use of each result.
 #
-# A request's end-to-end latency, as its client sees it, is the sum of
+# A request's E2E latency, as its client sees it, is the sum of
 #
 # - arrival to queue, ``queueing_time``: work of the API server, for which later requests wait
-# - waiting, no method: it emerges from the API server, steps in flight, the queue, the token budget
-#   and KV blocks
+# - waiting, no method: the simulation yields it from the API server, steps in flight, the queue,
+#   the token budget and KV blocks
 # - scheduling, ``scheduling_processing_time``: once per request, seen by its client only
 # - steps, ``step_time``: the engine's clock, the only part that affects other requests
 # - output, ``output_token_processing_time``: work of the API server on each streamed token
-# - preemption, ``preemption_processing_time``: per preemption; its recomputation is in the steps
-# - completion, ``post_decode_fixed_overhead``: once after the last token, in E2E alone
+# - preemption, ``preemption_processing_time``: once per preemption; steps include its recomputation
+# - completion, ``post_decode_fixed_overhead``: once after the last token, only in E2E
 #
 # The first five, except waiting, are the methods StepTime, QueueingTime, OutputTokenProcessingTime,
 # SchedulingProcessingTime and PreemptionProcessingTime; the current Go simulator has the first
-# three and PostDecodeFixedOverhead. An API server process takes requests in and streams tokens
-# out, one task at a time, while the engine works. A token's work therefore adds to a gap only if
-# the server cannot keep up. The wait for the steps in flight emerges in a simulation (2.5 steps on
-# average until the first token, under asynchronous scheduling), so a model must not add it.
+# three and PostDecodeFixedOverhead. While the engine works, an
+# API server process accepts requests and streams tokens, one task at a time. Streaming a token
+# therefore lengthens an ITL gap only if the server cannot keep up. The simulation
+# yields the wait for the steps in flight (2.5 steps on average until the first token, under
+# asynchronous scheduling), so a latency model must not add it.
 #
-# Data-parallel ranks that share experts step together. If a model has ``shared_step_time(prompts,
-# decodes, prompt_tokens)``, for the mean rank's work, and ``own_step_time(batch, shared_s)``, their
-# step takes the longest ``own_step_time``; otherwise the longest ``step_time``.
+# Data-parallel ranks that share experts step together. A model may have
+# ``shared_step_time(prompts, decodes, prompt_tokens)``, for the mean rank's work, and
+# ``own_step_time(batch, shared_s)``. Then their step lasts as long as the longest
+# ``own_step_time``, otherwise as long as the longest ``step_time``.
 
 
 @runtime_checkable
 class LatencyModel(Protocol):
-    """Seconds of everything that takes time; no method may return a negative or infinite value."""
+    """Predictor of all times of a simulation; methods return finite seconds, at least 0."""
 
     def step_time(self, batch: Batch) -> float:
         """Return the seconds of one engine step for a batch; positive."""
@@ -45,7 +47,7 @@ class LatencyModel(Protocol):
         """Return the API server's seconds for each token that it streams."""
 
     def scheduling_processing_time(self, prompt_tokens: float) -> float:
-        """Return a request's delay between queue and first token, beyond waiting and steps."""
+        """Return a request's seconds between queue and first token, beyond waiting and steps."""
 
     def preemption_processing_time(self, prompt_tokens: float) -> float:
         """Return the seconds of one preemption, without the recomputation."""

@@ -1,4 +1,4 @@
-"""Latency models: linear in the features, from a checkpoint, or written in Python by a user."""
+"""Latency models: linear in the features, from a checkpoint or a file, or a user's own class."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,18 +24,18 @@ from pinn.surrogate.group_features import shared_features
 from pinn.surrogate.request_features import phase_mask, request_features
 from pinn.surrogate.step_features import step_time
 
-# A linear latency model: coefficients of one deployment, for compiled and plain runs alike.
+# Linear latency model: coefficients of one deployment, for compiled and plain runs.
 
 
 @dataclass(frozen=True)
 class LinearLatency:
-    """``LatencyModel`` whose every answer is a dot product of features and coefficients.
+    """Latency model in which every time is a dot product of features and coefficients.
 
     Attributes:
-        deployment: What the coefficients belong to.
-        beta: Seconds per step feature, in the order of ``STEP_FEATURES``.
-        alpha: Seconds per request feature, in the order of ``REQUEST_FEATURES``.
-        encoder: Time that images of the prompts add to steps; None without images.
+        deployment: Deployment to which the coefficients belong.
+        beta: Seconds per unit of each step feature, in the order of ``STEP_FEATURES``.
+        alpha: Seconds per unit of each request feature, in the order of ``REQUEST_FEATURES``.
+        encoder: Time that the prompts' images add to steps; None without images.
     """
 
     deployment: Deployment
@@ -45,14 +45,17 @@ class LinearLatency:
 
     @property
     def shares(self) -> bool:
-        """Return whether data-parallel ranks share a part of their steps."""
+        """Return whether a part of each step is shared by data-parallel ranks."""
         return bool(shared_features(self.deployment).any())
 
     def compile(self, apart: bool, shares: bool = False) -> np.record:
-        """Return the form for compiled code; ``apart`` if no step has both prompts and decodes.
+        """Return the coefficients and costs as a record for compiled code.
 
-        ``apart`` and the passes of a draft are told by the names in it, so that the code of other
-        steps does without. ``shares`` asks for the part that ranks share, where there is none too.
+        The record's field names select the compiled code, so that simple steps skip the rest.
+
+        Args:
+            apart: Whether prompts and decodes never share a step.
+            shares: Whether to include the part of steps that ranks share even if it is zero.
         """
         shared = shared_features(self.deployment)
         values: dict[str, float | np.ndarray | np.record] = {}
@@ -66,7 +69,7 @@ class LinearLatency:
         return hooks.numbers(**self._steps(own), alpha=alpha, **values)
 
     def _steps(self, beta: np.ndarray) -> dict[str, float | np.ndarray | np.record]:
-        """Return the form that compiled code reads for steps, or for a part of them."""
+        """Return the record's fields for step times with the coefficients ``beta``."""
         drafts = speculation.speculative_costs(self.deployment)
         values: dict[str, float | np.ndarray | np.record] = {}
         if drafts is None:
@@ -85,16 +88,16 @@ class LinearLatency:
         return float(self.step_times([batch])[0])
 
     def step_times(self, batches: Sequence[Batch]) -> Float[np.ndarray, " batches"]:
-        """Return the seconds of many steps."""
+        """Return the seconds of each step, ``[n batches]``."""
         return self._seconds(batches, self._features(batches))
 
     def own_step_time(self, batch: Batch, shared_s: float) -> float:
-        """Return the seconds of a data-parallel rank's step, ``shared_s`` of it shared work."""
+        """Return the seconds of a data-parallel rank's step, including ``shared_s`` shared work."""
         own = np.where(shared_features(self.deployment), 0.0, self._features([batch]))
         return float(self._seconds([batch], own, shared_s)[0])
 
     def shared_step_time(self, prompts: float, decodes: float, prompt_tokens: float) -> float:
-        """Return the seconds of a step all ranks share, by requests and prompt tokens of one."""
+        """Return the seconds of a step that all ranks share, from the mean rank's work."""
         beta = np.where(shared_features(self.deployment), self.beta, 0.0)
         sums = batch_sums.uniform_sums(decode_requests=[decodes], prefill_requests=[prompts])
         sums = replace(sums, prefill_tokens=np.array([prompt_tokens], dtype=np.float64))
@@ -141,18 +144,18 @@ class LinearLatency:
 # Latency models written in Python, for the uncompiled loop.
 
 _NEEDED = ("step_time", "queueing_time", "output_token_processing_time")
-#: Methods that only some simulators' interfaces have, which take 0 s if missing.
+#: Methods that only some simulators' interfaces have; a missing method counts as 0 s.
 _OPTIONAL = (
     "scheduling_processing_time",
     "preemption_processing_time",
     "post_decode_fixed_overhead",
 )
-#: Methods for ranks that share experts, which are optional.
+#: Optional methods for data-parallel ranks that share experts.
 _OF_RANKS = ("own_step_time", "shared_step_time")
 
 
 def complete_latency(model: object) -> LatencyModel:
-    """Return a latency model with every method; missing ones of ``_OPTIONAL`` take 0 s.
+    """Return a latency model with every method; a missing optional method returns 0 s.
 
     Raises:
         PinnError: If the model lacks a required method.
@@ -168,14 +171,13 @@ def complete_latency(model: object) -> LatencyModel:
     return cast(LatencyModel, SimpleNamespace(**methods))
 
 
-# The coefficients of a deployment for a simulation: from a file, or from a checkpoint.
-#
-# A checkpoint's answer is cached on disk, because loading the network takes longer than the
+# Coefficients of a deployment for a simulation, from a file or from a checkpoint. Coefficients
+# predicted by a checkpoint are cached on disk, because loading the network takes longer than the
 # simulation.
 
 
 def latency_from_json(deployment: Deployment, path: Path) -> LinearLatency:
-    """Return the coefficients from a file of ``pinn coefficients --json`` or ``pinn calibrate``.
+    """Return a latency model from a file of ``pinn coefficients --json`` or ``pinn calibrate``.
 
     Raises:
         PinnError: If the file cannot be used, or belongs to another deployment.
@@ -186,7 +188,7 @@ def latency_from_json(deployment: Deployment, path: Path) -> LinearLatency:
 
 
 def latency_from_checkpoint(deployment: Deployment, checkpoint: Path) -> LinearLatency:
-    """Return the coefficients that a checkpoint predicts for a deployment.
+    """Return a latency model with the coefficients that a checkpoint predicts for a deployment.
 
     Raises:
         PinnError: If the checkpoint cannot be used.

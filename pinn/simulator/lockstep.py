@@ -1,17 +1,17 @@
-"""Data-parallel ranks in lockstep: tokens per step of the experts that they share.
+"""Data-parallel ranks in lockstep: tokens per step of the experts that the ranks share.
 
-If all ranks run a CUDA graph, each is padded to the largest rank, since all replay a graph of one
-size. If one rank launches eagerly, all do, each with its own tokens. A rank without work runs a
-dummy batch of one token.
+If all ranks run a CUDA graph, each rank is padded to the largest rank, since all replay a graph of
+the same size. If one rank launches eagerly, all ranks do, each with its own tokens. A rank without
+work runs a dummy batch of one token.
 
 Sources: vLLM 0.17.0 to 0.33.0 ``vllm/v1/worker/dp_utils.py: _synchronize_dp_ranks`` and
 ``vllm/v1/worker/gpu/dp_utils.py: sync_cudagraph_and_dp_padding``; before 0.17 eager steps are
-padded, too (0.10.2, 0.11.0 ``gpu_model_runner.py: get_dp_padding``; 0.15.1, 0.16.0
+also padded (0.10.2, 0.11.0 ``gpu_model_runner.py: get_dp_padding``; 0.15.1, 0.16.0
 ``_determine_batch_execution_and_padding: allow_dp_padding``). ``vllm/v1/engine/core.py:
 DPEngineCoreProc.run_busy_loop`` for the dummy batch. SGLang 0.5.3 to 0.5.23 ``layers/
 dp_attention.py: DpPaddingMode`` and ``model_executor/cuda_graph_runner.py: replay_prepare``, where
-an idle rank has no token, which counts where no graph pads it alone. TensorRT-LLM is assumed to do
-as SGLang does.
+an idle rank has no token, which matters only in steps that no graph pads. TensorRT-LLM is assumed
+to behave like SGLang.
 """
 
 from pinn.physics.step_values import RAMP
@@ -19,12 +19,12 @@ from pinn.simulator.client import first_of, group_of, replicas_of
 from pinn.simulator.compiler import compiled_inside
 from pinn.simulator.engine import Config, Engine
 
-#: Prompts, decodes and prompt tokens: the batch sums that ranks share (``state.SHARED_SUMS``).
+#: Batch sums that ranks share: prompts, decodes and prompt tokens (``state.SHARED_SUMS``).
 _PROMPTS, _DECODES, _PROMPT_TOKENS = range(3)
 
 
 def share_work(engine: Engine, group: int) -> None:
-    """Set the work of the experts per rank in a group's step: the mean over the padded ranks."""
+    """Set the experts' work per rank in a group's step: the mean over the padded ranks."""
     config, shared = engine.config, engine.groups[group].shared
     ranks, largest, most, eager = 0, first_of(engine, group), -1.0, 0.0
     for i in range(3):
@@ -49,20 +49,21 @@ def share_work(engine: Engine, group: int) -> None:
 
 
 def _eager_share(config: Config, prompt_tokens: float, decodes: float, tokens: float) -> float:
-    """Return the share of a rank's step beyond CUDA graphs, spread as ``launched_layer`` is.
+    """Return the share of a rank's layers that are launched eagerly, outside CUDA graphs.
 
-    This is ``pinn.physics.step_values.eager_layers`` without launches between pieces of a graph.
+    The share is smoothed over tokens as the feature ``launched_layer`` is. It equals
+    ``pinn.physics.step_values.eager_layers`` without launches between pieces of a graph.
     """
     if config.graph_tokens <= 0:
         return 1.0
-    if config.graph_requests > 0:  # CUDA graphs of decode-only steps
+    if config.graph_requests > 0:  # CUDA graphs of decode-only steps only
         if decodes > config.graph_requests:
             return 1.0
         tokens = prompt_tokens
     return min(max(RAMP * (tokens / config.graph_tokens - 1.0), 0.0), 1.0)
 
 
-# Prompts that are held back while other requests decode (``--prefill-schedule-interval``).
+# Prompts that must wait while other requests decode (``--prefill-schedule-interval``).
 #
 # Sources: ``vllm/v1/core/sched/scheduler.py: Scheduler.schedule`` and ``vllm/v1/engine/core.py:
 # DPEngineCoreProc._should_throttle_prefills`` of 0.24.0 to 0.33.0. Ranks in lockstep count steps
@@ -70,7 +71,7 @@ def _eager_share(config: Config, prompt_tokens: float, decodes: float, tokens: f
 
 
 def holds_prompts(engine: Engine, replica: int) -> bool:
-    """Return whether a replica's next batch is of decodes alone, apart from running prompts."""
+    """Return whether a replica's next batch may start no prompt, only continue running ones."""
     config, state = engine.config, engine.replicas[replica]
     state.has_chunks = False
     if config.prompt_interval == 1 or state.unserved > 0:
@@ -88,7 +89,7 @@ def holds_prompts(engine: Engine, replica: int) -> bool:
 
 
 def note_prompts(engine: Engine, replica: int) -> None:
-    """Update the time until the next prompts may start, after a batch was built."""
+    """Update the number of steps until prompts may start again, after a batch was built."""
     state = engine.replicas[replica]
     if state.preempted == 0 and state.prompts_wait == 0 and state.paced == 0:
         state.unserved = engine.waiting[replica].size > 0

@@ -1,7 +1,8 @@
-"""The clock of disaggregated prefill/decode: the next event of either pool happens first.
+"""Event loops of the simulator: of one engine, and of two pools in disaggregated prefill/decode.
 
-Requests move between the pools: a computed prompt goes to a decode server, and the end of an answer
-lets its client send the next request. Both pools therefore share one clock.
+Requests move between the pools: a computed prompt moves to a decode server, and the end of an
+answer lets its client send the next request. Both pools therefore share one clock, and the earliest
+event of either pool is handled first.
 """
 
 import numpy as np
@@ -24,14 +25,14 @@ from pinn.simulator.state import (
     WAITING,
 )
 
-# The clock of an engine: requests are sent, batches start and batches end.
+# Event loop of an engine: requests are sent, batches start and batches end.
 #
 # Mirrors the busy loop of ``vllm/v1/engine/core.py``: drain the input queue, ``step`` or
 # ``step_with_batch_queue``, hand out outputs. With asynchronous scheduling (the default) up to two
 # batches are in flight: batch n + 1 is scheduled when batch n - 1 has ended and batch n starts. A
 # request that arrives during batch n therefore runs in batch n + 2 and waits 2.5 steps for its
-# first token on average. Without asynchronous scheduling the queue has one batch; with pipeline
-# stages it has one per stage, and one more with staggered decodes (``max_concurrent_batches``,
+# first token on average. Without asynchronous scheduling one batch is in flight; with pipeline
+# stages one per stage, and one more with staggered decodes (``max_concurrent_batches``,
 # ``pinn.engines.recipe``).
 
 DONE, FULL, BAD_STEP, PAUSED = range(4)
@@ -39,11 +40,13 @@ END, _SEND, _TURN, _HANG_UP = range(4)
 
 
 def advance(engine: Engine, latency: LatencyModel, until_s: float = np.inf) -> int:
-    """Run until every request has ended (DONE) or a record buffer is nearly FULL.
+    """Advance an engine until every request has ended (DONE) or a record buffer is nearly FULL.
 
-    It pauses after ``until_s``, and where requests leave for the other pool. In plain Python
-    ``latency`` is any object with the methods of ``pinn.simulator.latency_model.LatencyModel``.
-    One long function: what a function calls is compiled once more for each of its callers.
+    The loop pauses after ``until_s``, and when requests leave for the other pool. In plain Python
+    ``latency`` is any object with the methods of
+    ``pinn.simulator.latency_model.LatencyModel``.
+
+    The function is long because numba compiles a callee again for each of its callers.
     """
     while has_room(engine):
         if engine.counters.leaving > 0:
@@ -69,7 +72,7 @@ def advance(engine: Engine, latency: LatencyModel, until_s: float = np.inf) -> i
             tokens, waits = 0, prompts_wait(engine, group)
             for replica in replicas_of(engine, group):
                 tokens += schedule(latency, engine, replica, waits)
-            # includes delays of the requests that they preempted
+            # The time includes delays of the requests that the scheduling preempted.
             _charge_requests(latency, engine, group)
             if tokens == 0:
                 if engine.config.tier > 0 and _launch_transfers(engine, group):
@@ -89,11 +92,11 @@ def advance(engine: Engine, latency: LatencyModel, until_s: float = np.inf) -> i
 
 
 def _group_seconds(latency: LatencyModel, engine: Engine, group: int) -> tuple[float, int]:
-    """Return the seconds of a group's step, and which replica is the slowest.
+    """Return the seconds of a group's step, and the number of the slowest replica.
 
     Ranks with shared experts exchange tokens in every layer, so they run in lockstep
-    (``DPEngineCoreProc.run_busy_loop``). The step takes the slowest rank's own part plus the shared
-    part.
+    (``DPEngineCoreProc.run_busy_loop``). The step lasts as long as the slowest rank's own part
+    plus the shared part.
     """
     longest, slowest, shared_s = 0.0, first_of(engine, group), 0.0
     if engine.config.shares_experts:
@@ -108,7 +111,7 @@ def _group_seconds(latency: LatencyModel, engine: Engine, group: int) -> tuple[f
 
 
 def _charge_requests(latency: LatencyModel, engine: Engine, group: int) -> None:
-    """Add the delays of requests that this scheduling started or preempted."""
+    """Add the delays of requests that the last scheduling started or preempted."""
     for replica in replicas_of(engine, group):
         state = engine.replicas[replica]
         for i in range(state.new):
@@ -118,7 +121,7 @@ def _charge_requests(latency: LatencyModel, engine: Engine, group: int) -> None:
         for i in range(state.preempted):
             r = engine.preempted[replica, i]
             request = engine.requests[r]
-            # Only the client sees this delay: the gap to the next token grows.
+            # Only the client sees this delay: the gap to the request's next token grows.
             seconds = hooks.request_seconds(latency, engine, r, hooks.PREEMPTION)
             request.preemption_s += seconds
             request.recomputed_tokens += request.prompt + request.generated
@@ -127,7 +130,7 @@ def _charge_requests(latency: LatencyModel, engine: Engine, group: int) -> None:
 
 
 def has_room(engine: Engine) -> bool:
-    """Return whether the record buffers have room for one more turn."""
+    """Return whether the record buffers have room for one more iteration of the loop."""
     config, counters = engine.config, engine.counters
     enough_gaps = config.gap_rows - counters.n_gaps >= config.n_replicas * config.max_seqs
     if config.tier > 0 and config.transfer_rows - counters.n_transfers < config.n_jobs:
@@ -136,7 +139,7 @@ def has_room(engine: Engine) -> bool:
 
 
 def next_event(engine: Engine) -> tuple[int, int, float]:
-    """Return the next event as (kind, group, moment)."""
+    """Return the next event as (type, group, time in seconds)."""
     group = 0
     for other in range(1, engine.config.n_groups):
         if engine.groups[other].wake_s < engine.groups[group].wake_s:
@@ -157,10 +160,10 @@ def next_event(engine: Engine) -> tuple[int, int, float]:
 def _begin_turn(
     engine: Engine, group: int, now: float, token_s: float, completion_s: float
 ) -> None:
-    """Apply ended batches, then take in requests (``step_with_batch_queue`` after its wait)."""
+    """Process ended batches, then arrived requests (``step_with_batch_queue`` after its wait)."""
     state = engine.groups[group]
     now = _engine_free_s(engine, group, now)
-    client.hang_up(engine, now)  # of those whose patience ran out while the loop was held up
+    client.hang_up(engine, now)  # clients whose patience ran out while the loop was busy
     if state.in_flight > 0 and engine.batch_end_s[group, state.oldest] <= now:
         launched = 0
         for replica in replicas_of(engine, group):
@@ -175,7 +178,7 @@ def _begin_turn(
 
 
 def _engine_free_s(engine: Engine, group: int, now: float) -> float:
-    """Return when the engine's loop continues; an API server in its process may delay it."""
+    """Return when the engine's loop continues; an API server in the same process may delay it."""
     server = engine.servers[first_server(engine, first_of(engine, group))]
     return max(now, server.free_s) if engine.config.one_process else now
 
@@ -183,8 +186,8 @@ def _engine_free_s(engine: Engine, group: int, now: float) -> float:
 def _drain_input(engine: Engine, replica: int, now: float) -> None:
     """Move arrived requests from the input queue to the scheduler (``_process_input_queue``).
 
-    SGLang polls its queue every few decode steps, and at once after a step with prompts or when
-    idle (``sglang/srt/managers/scheduler_recv_skipper.py``).
+    SGLang polls its input queue every few decode steps, and at once after a step with prompts or
+    when idle (``sglang/srt/managers/scheduler_recv_skipper.py``).
     """
     config, state = engine.config, engine.replicas[replica]
     if state.running + engine.waiting[replica].size == 0:
@@ -217,9 +220,9 @@ def _wants_batch(engine: Engine, group: int) -> bool:
 
 
 def _launch(engine: Engine, group: int, duration: float, slowest: int) -> None:
-    """Append the batch to the queue; the GPU runs it as soon as it is free.
+    """Append a batch to the queue; the GPU runs the batch as soon as it is free.
 
-    Pipeline stages overlap: the first one is free for the next batch after its share of the time.
+    Pipeline stages overlap: the first stage is free for the next batch after its share of the time.
     """
     config, state = engine.config, engine.groups[group]
     column = (state.oldest + state.in_flight) % config.depth
@@ -246,7 +249,7 @@ def _launch(engine: Engine, group: int, duration: float, slowest: int) -> None:
 
 
 def _transfer(engine: Engine, group: int, column: int) -> float:
-    """Begin the transfers of a step and return when its batch can begin."""
+    """Begin the transfers of a step, and return the time when the step's batch can begin."""
     state = engine.groups[group]
     computed_s, held_s = max(state.now_s, state.last_end_s), state.now_s
     for replica in replicas_of(engine, group):
@@ -258,8 +261,8 @@ def _transfer(engine: Engine, group: int, column: int) -> float:
 def _launch_transfers(engine: Engine, group: int) -> bool:
     """Run a step that has transfers but no tokens; return whether to schedule again at once.
 
-    Behind other batches the step takes a place in the queue, else it ends at once. The engine
-    repeats such steps while they make progress.
+    Behind other batches the step occupies a slot of the queue, otherwise it ends at once. The
+    engine repeats such steps while they make progress.
     """
     config, state = engine.config, engine.groups[group]
     column = (state.oldest + state.in_flight) % config.depth
@@ -283,7 +286,7 @@ def _launch_transfers(engine: Engine, group: int) -> bool:
 def _launch_nothing(engine: Engine, group: int) -> None:
     """Queue a batch without tokens, which ends together with the batch before it.
 
-    See ``EngineCore.step_with_batch_queue``. If the queue has one place, nothing is delayed.
+    As in ``EngineCore.step_with_batch_queue``, a queue with one slot is not delayed.
     """
     depth, state = engine.config.depth, engine.groups[group]
     if depth > 2 and state.launched > 0:
@@ -293,7 +296,7 @@ def _launch_nothing(engine: Engine, group: int) -> None:
 
 
 def _tokens_known_s(engine: Engine, group: int, column: int) -> float:
-    """Return when the tokens are known that a batch continues from, which other stages compute."""
+    """Return when the tokens that a batch continues from are known from other pipeline stages."""
     moment = 0.0
     if engine.config.pipeline_parallel_size == 1:
         return moment
@@ -363,7 +366,7 @@ def _end_turn(engine: Engine, group: int) -> None:
 def advance_pools(
     prefill: Engine, decode: Engine, prefill_latency: LatencyModel, decode_latency: LatencyModel
 ) -> int:
-    """Run both pools until every request has ended (DONE) or a record buffer is almost FULL."""
+    """Advance both pools until every request has ended (DONE) or a record buffer is almost FULL."""
     while has_room(prefill) and has_room(decode):
         event, _, moment = next_event(prefill)
         other_event, _, other_moment = next_event(decode)
@@ -394,7 +397,7 @@ def _send_on(prefill: Engine, decode: Engine) -> None:
 
 
 def answer(engine: Engine, front: Engine) -> None:
-    """Pass the ends of requests on to the clients; ``front`` has the clients' requests."""
+    """Pass ended requests back to the clients, whose requests are in ``front``."""
     for i in range(engine.counters.leaving):
         client.resolve(front, engine.leaving[i].request, engine.leaving[i].moment_s)
     engine.counters.leaving = 0

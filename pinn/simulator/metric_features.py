@@ -1,4 +1,4 @@
-"""Metrics of a run, and the sums of step features behind each."""
+"""Metrics of a run, and the sums of step features from which each metric follows."""
 
 import re
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ from pinn.surrogate.group_features import group_features
 from pinn.surrogate.request_features import REQUEST_FEATURES, phase_mask, request_features
 from pinn.surrogate.step_features import STEP_FEATURES, overlapped
 
-# Metrics of a stage as clients report them, and the requests behind each metric.
+# Metrics of a load stage as clients report them, and the requests that determine each metric.
 
-#: Name of the stage that stands for the whole run.
+#: Name that selects the whole run instead of one stage.
 WHOLE_RUN = "all"
 
-#: Half-width of the band of requests over which a percentile is linearized, relative.
+#: Half-width of the band of requests over which a percentile is linearized, in percentage points.
 _BAND_PERCENT = 0.5
 
 
@@ -29,19 +29,19 @@ def _of_stage(run: Run, stage: str) -> Bool[np.ndarray, " requests"]:
 
 
 def figure_seconds(run: Run, stage: str, figure: str) -> float:
-    """Return a metric over the requests that finished, in seconds.
+    """Return one latency metric over all finished requests of a stage, in seconds.
 
     Args:
-        run: The run.
-        stage: ``0``, ``1``, ... or ``all``.
-        figure: ``e2e`` or ``ttft`` with ``_mean_s`` or ``_pNN_s``; or ``itl_mean_s``, which is
-            (E2E - TTFT) / (output tokens - 1), as load generators work it out.
+        run: Run of the simulator.
+        stage: Stage number ``0``, ``1``, ..., or ``all``.
+        figure: ``e2e`` or ``ttft`` with the suffix ``_mean_s`` or ``_pNN_s``; or ``itl_mean_s``,
+            which is (E2E - TTFT) / (output tokens - 1), as load generators calculate it.
 
     Returns:
-        Seconds; NaN where nothing was served.
+        The metric in seconds; NaN if no request finished.
 
     Raises:
-        PinnError: If the figure is unknown.
+        PinnError: If the metric is unknown.
     """
     mine = _of_stage(run, stage) & run.requests.finished
     if not mine.any():
@@ -54,7 +54,7 @@ def figure_seconds(run: Run, stage: str, figure: str) -> float:
 def figure_requests(run: Run, stage: str, figure: str) -> Bool[np.ndarray, " requests"]:
     """Return a mask of the requests whose mean latency represents the metric.
 
-    For a mean these are all finished requests, for a percentile those near it.
+    For a mean, the mask has all finished requests; for a percentile, the requests near it.
     """
     mine = _of_stage(run, stage) & run.requests.finished
     seconds, percent = _read(run, figure)
@@ -65,7 +65,7 @@ def figure_requests(run: Run, stage: str, figure: str) -> Bool[np.ndarray, " req
     around = mine & (seconds >= low) & (seconds <= high)
     if around.any():
         return around
-    # With few requests the band may be empty: the neighbours on either side are used.
+    # If the band is empty because requests are few, the neighbours on both sides are used.
     low = np.percentile(seconds[mine], band[0], method="lower")
     high = np.percentile(seconds[mine], band[1], method="higher")
     return mine & (seconds >= low) & (seconds <= high)
@@ -77,7 +77,7 @@ def failed_share(run: Run, stage: str) -> float:
 
 
 def _read(run: Run, figure: str) -> tuple[Float[np.ndarray, " requests"], int | None]:
-    """Return the metric's latency of every request, and its percentile; None for the mean."""
+    """Return a metric's latency of every request in seconds, and its percentile (None: mean)."""
     r = run.requests
     if figure == "itl_mean_s":
         return (r.e2e_s - r.ttft_s) / r.token_gaps, None
@@ -91,13 +91,13 @@ def _read(run: Run, figure: str) -> tuple[Float[np.ndarray, " requests"], int | 
 
 # Step features summed over steps and over requests, for a refit of beta to a run.
 #
-# For given batches, all metrics of clients are linear in beta. A request's time from the engine's
-# input queue to its first token is the sum of the steps in between, with the step in flight at its
-# arrival weighted by its remaining share.
+# If the batches do not change, all latencies that clients see are linear in beta. A request's time
+# from the engine's input queue to its first token is the sum of the steps in between, with the step
+# in flight at its arrival weighted by its remaining share.
 
 _CHUNK_STEPS = 1 << 15
 
-#: Alphas of the API server's work, in the order of ``RequestRecords.handed_work``.
+#: Names of the alphas for the API server's work, in the order of ``RequestRecords.handed_work``.
 _WORK = ("arrival_to_queue.constant", "arrival_to_queue.prompt_token", "output_token.constant")
 _SERVED = [list(REQUEST_FEATURES).index(name) for name in _WORK]
 
@@ -105,7 +105,7 @@ _SERVED = [list(REQUEST_FEATURES).index(name) for name in _WORK]
 def features_spent(
     latency: LinearLatency, table: Float[np.ndarray, "steps columns"]
 ) -> Float[np.ndarray, "moments features"]:
-    """Return overlapped features of all steps before each one; the last row sums all steps."""
+    """Return the sums of overlapped step features before each step; the last row sums all steps."""
     spent = np.zeros((len(table) + 1, len(STEP_FEATURES)))
     for begin in range(0, len(table), _CHUNK_STEPS):
         steps = StepRecords(table[begin : begin + _CHUNK_STEPS])
@@ -117,16 +117,19 @@ def features_spent(
 def request_feature_sums(
     latency: LinearLatency, run: Run
 ) -> tuple[Float[np.ndarray, "requests features"], Float[np.ndarray, "requests features"]]:
-    """Return each request's sums of features over the steps that it waits for or takes part in.
+    """Return each request's sums of step features over the steps from its arrival to its tokens.
 
-    With the coefficients of the run, without pipeline stages and with the engine in a process of
-    its own, the first ``@ latency.beta`` is ``engine_first_token_s - handed_s``, the second
-    ``engine_finish_s - handed_s``, and their difference divided by the gaps is the engine's share
-    of the mean ITL. Rows are NaN where the request has no such token.
+    Without pipeline stages, and with the engine in its own process, the results satisfy
+
+    - ``first @ latency.beta = engine_first_token_s - handed_s``
+    - ``last @ latency.beta = engine_finish_s - handed_s``
+
+    Their difference divided by the number of gaps is the engine's share of the mean ITL. Rows of
+    requests without such a token are NaN.
 
     Returns:
-        Features from the engine's input queue to the end of the first token's step, and to the
-        end of the last token's.
+        Feature sums from the engine's input queue to the end of the first token's step
+        (``first``), and to the end of the last token's step (``last``).
     """
     requests = run.requests
     first, last = np.full((2, len(requests), len(STEP_FEATURES)), np.nan)
@@ -145,14 +148,14 @@ def request_feature_sums(
 def request_delay_features(
     run: Run,
 ) -> tuple[Float[np.ndarray, "requests features"], Float[np.ndarray, "requests features"]]:
-    """Return the delay of a request's first and last token per second of an alpha.
+    """Return how much each alpha delays a request's first and last token, in seconds per second.
 
-    A task waits for all work since the API server was last idle, so that work counts. If nothing
-    waits, ``first @ alpha`` is the part of a TTFT that the engine does not know, ``last @ alpha``
-    that of an E2E, and ``request_feature_sums`` have the rest.
+    A task waits for all work since the API server was last idle, so that work counts. If no task
+    waits, ``first @ alpha`` is the part of TTFT outside the engine, and ``last @ alpha`` the part
+    of E2E outside the engine. ``request_feature_sums`` gives the parts inside the engine.
 
     Returns:
-        Features up to the first token, and up to the end.
+        Request features up to the first token (``first``), and up to the end (``last``).
     """
     r = run.requests
     once = request_features(r.prompt_tokens)
@@ -170,7 +173,7 @@ def request_delay_features(
 def _integral(
     latency: LinearLatency, table: Float[np.ndarray, "steps columns"], moments: np.ndarray
 ) -> Float[np.ndarray, "moments requests features"]:
-    """Return features accumulated up to each moment; within a step they grow linearly."""
+    """Return step features summed up to each moment; within a step they grow linearly."""
     start, duration = table[:, 0], table[:, 1]
     step = np.clip(np.searchsorted(start, moments, side="right") - 1, 0, None)
     share = np.clip((moments - start[step]) / duration[step], 0.0, 1.0)
@@ -183,9 +186,10 @@ def _integral(
 # The steps behind a run's mean TPOT and TTFT, each with its share of the mean.
 #
 # ``mean TPOT = sum(tpot_share x step time)`` and ``mean TTFT = sum(ttft_share x step time)``,
-# without the API server's work. Both are linear in beta for the batches of the run. The API
-# server's work adds to TTFT; for TPOT the difference of its work on the last and the first token
-# counts, divided by the gaps. Other formulas of step times can replace beta in these sums.
+# without the API server's work. For the batches of the run, both
+# are linear in beta. The API server's work is added to TTFT. For TPOT, the difference of its work
+# on the last and the first token is added, divided by the number of gaps. Other formulas for step
+# times can replace beta in these sums.
 
 
 @dataclass(frozen=True)
@@ -193,8 +197,8 @@ class MeanSteps:
     """Groups of consecutive steps with similar batches.
 
     Attributes:
-        sums: Batch sums of each group's mean batch, fields of shape ``[groups]``; those of the
-            slowest data-parallel rank.
+        sums: Batch sums of each group's mean batch, fields of shape ``[groups]``, for the slowest
+            data-parallel rank.
         shared: Batch sums of the shared experts' work, per rank.
         tpot_share: Weight of each group for mean TPOT: ``tpot_share @ values`` averages a value
             per step over the ITL gaps.
@@ -208,7 +212,7 @@ class MeanSteps:
 
 
 def mean_steps(run: Run) -> MeanSteps:
-    """Compute the groups of steps and their shares, for one replica without pipeline stages.
+    """Group a run's steps and compute the groups' shares, for one replica without pipeline stages.
 
     Unfinished requests are excluded, as in a client's means. Requests with one token have no TPOT.
     """
@@ -233,7 +237,7 @@ def mean_steps(run: Run) -> MeanSteps:
 def _spread(
     steps: int, begin: np.ndarray, end: np.ndarray, amount: np.ndarray
 ) -> Float[np.ndarray, " steps"]:
-    """Add each amount to the steps from ``begin`` up to, not including, ``end``."""
+    """Return the sum of amounts per step; each counts in its steps ``begin`` to ``end - 1``."""
     change = np.zeros(steps + 1)
     np.add.at(change, begin, amount)
     np.add.at(change, end, -amount)
@@ -268,14 +272,14 @@ def figure_features(
 ) -> tuple[Float[np.ndarray, "figures step_features"], Float[np.ndarray, "figures alphas"]]:
     """Return the mean features of the requests behind each metric.
 
-    When coefficients change, a metric changes as ``beta . step features + alpha . request
-    features`` does, as long as batches and the API server's order of work stay unchanged. A
-    percentile changes as the mean of the requests around it.
+    If coefficients change, but batches and the API server's order of work do not, a metric changes
+    by as much as ``beta . step features + alpha . request features``. A percentile changes as the
+    mean of the requests around it does.
 
     Args:
-        latency: Latency model of the run; it tells whether a step waits for launching or for the
-            GPU.
-        run: The run.
+        latency: Latency model of the run; its beta decides whether a step waits for launching or
+            for the GPU.
+        run: Run of the simulator.
         figures: (stage, metric) pairs, see :func:`figure_seconds`.
     """
     first, last = request_feature_sums(latency, run)
@@ -289,7 +293,7 @@ def figure_features(
     means = []
     for stage, figure in figures:
         of_steps, of_request = pairs[figure.partition("_")[0]]
-        # A request with a single token has no ITL.
+        # A request with a single output token has no ITL.
         mine = figure_requests(run, stage, figure) & ~np.isnan(of_steps[:, 0])
         means.append((of_steps[mine].mean(0), of_request[mine].mean(0)))
     step, request = (np.array(column) for column in zip(*means, strict=True))

@@ -1,13 +1,14 @@
-"""A second KV tier in host memory: stores, lookups and loads.
+"""Second tier of the KV cache, in host memory: stores, lookups and loads.
 
-Mirrors vLLM's OffloadingConnector, the scheduler's side and the worker's
+Mirrors the scheduler side and the worker side of vLLM's OffloadingConnector
 (``vllm/distributed/kv_transfer/kv_connector/v1/offloading_connector.py``, later
 ``v1/offloading/scheduler.py`` and ``worker.py``). In early releases stored blocks are readable once
-the request has ended, and it keeps its blocks until then (``BY_REQUEST``). In later ones each
-transfer is a job, and only a block that is reused waits for the job that still reads it
-(``BY_JOB``).
+their request has ended, and the request keeps its GPU blocks until the store has ended
+(``BY_REQUEST``). In later releases each transfer is a job, and only the reuse of a block waits for
+the job that still reads the block (``BY_JOB``).
 
-The transfers are in ``pinn.simulator.host_link``.
+``pinn.simulator.host_link`` models the transfers. A chunk is a number of consecutive blocks of a
+request that the tier stores, finds and evicts together.
 """
 
 import numpy as np
@@ -28,25 +29,25 @@ from pinn.simulator.state import (
 )
 from pinn.simulator.tiers import NOT_READY
 
-#: Uses of a chunk by a request.
+#: Flags of a request's uses of a chunk.
 _USED, _INSERTED, _REUSED, _MISSED = 1, 2, 4, 8
 
 
 def known_tokens(request: Request) -> int:
-    """Return a request's tokens so far: its prompt and its generated tokens."""
+    """Return a request's number of known tokens: its prompt and its generated tokens."""
     return request.prompt + request.generated
 
 
 def chunk_tokens(engine: Engine) -> int:
-    """Return the tokens of one chunk."""
+    """Return the number of tokens of one chunk."""
     return int(engine.config.tier_chunk_blocks * engine.config.block_tokens)
 
 
-# Lookups and loads.
+# Lookups in the second tier, and loads from it.
 
 
 def hit_tokens(engine: Engine, replica: int, r: int, computed: int) -> int:
-    """Return the tokens to load after the computed ones; -1 to ask again later."""
+    """Return the number of tokens to load after the computed tokens; -1 to look up again later."""
     config, request = engine.config, engine.requests[r]
     if config.tier == BY_STEP:
         return _prompt_hit(engine, replica, request, computed)
@@ -79,8 +80,9 @@ def hit_tokens(engine: Engine, replica: int, r: int, computed: int) -> int:
 def _prompt_hit(engine: Engine, replica: int, request: Request, computed: int) -> int:
     """Return the tokens of a prompt's cached leading chunks, without its last token (LMCache).
 
-    ``LMCacheConnectorV1Impl.get_num_new_matched_tokens`` (vllm 0.15.1, ``v1/lmcache_integration/
-    vllm_v1_adapter.py``), and ``LocalCPUBackend.touch_cache`` of lmcache 0.5.6.
+    Sources: ``LMCacheConnectorV1Impl.get_num_new_matched_tokens`` (vllm 0.15.1,
+    ``v1/lmcache_integration/vllm_v1_adapter.py``), and ``LocalCPUBackend.touch_cache`` of lmcache
+    0.5.6.
     """
     tokens, end = chunk_tokens(engine), 0
     while end < request.prompt // tokens:
@@ -95,7 +97,7 @@ def _prompt_hit(engine: Engine, replica: int, request: Request, computed: int) -
 
 
 def load_in_step(engine: Engine, replica: int, r: int, computed: int, hit: int) -> None:
-    """Load a hit before the step that computes the rest; LMCache loads whole chunks."""
+    """Plan a load before the step that computes the other tokens; LMCache loads whole chunks."""
     request, tokens = engine.requests[r], chunk_tokens(engine)
     first = computed // tokens
     end = -(-(computed + hit) // tokens)
@@ -107,7 +109,7 @@ def load_in_step(engine: Engine, replica: int, r: int, computed: int, hit: int) 
 
 
 def _hold(engine: Engine, replica: int, request: Request, first: int, end: int) -> None:
-    """Protect chunks that are being loaded from eviction."""
+    """Protect chunks from eviction while they are being loaded."""
     for i in range(first, end):
         place = tiers.find_chunk(engine, replica, tiers.chunk_key(engine, request, i))
         if engine.tier[replica, place].references == 0:
@@ -118,7 +120,7 @@ def _hold(engine: Engine, replica: int, request: Request, first: int, end: int) 
 
 
 def begin_load(engine: Engine, replica: int, r: int, computed: int, hit: int) -> None:
-    """Begin to load the chunks of a hit, which stay in the tier until they are loaded."""
+    """Begin to load the chunks of a hit, which stay in the tier until the load has ended."""
     request, tokens = engine.requests[r], chunk_tokens(engine)
     first, end = computed // tokens, (computed + hit) // tokens
     _hold(engine, replica, request, first, end)
@@ -131,7 +133,7 @@ def begin_load(engine: Engine, replica: int, r: int, computed: int, hit: int) ->
 
 
 def finish_load(engine: Engine, replica: int, r: int) -> None:
-    """Finish a load; at least one token is left to compute."""
+    """Finish a load and leave at least one token to compute."""
     request = engine.requests[r]
     request.computed = min(request.arriving, known_tokens(request) - 1)
     whole = engine.config.tier == BY_JOB
@@ -157,11 +159,11 @@ def _missing_blocks(engine: Engine, r: int) -> int:
     return max(blocks.blocks_for(engine, known_tokens(request)) - request.blocks, 0)
 
 
-# Stores.
+# Stores into the second tier.
 
 
 def plan(engine: Engine, replica: int) -> None:
-    """Plan the stores of the scheduled batch, and note those that have ended."""
+    """Plan the stores of the scheduled batch, for the tier's type of connector."""
     state = engine.replicas[replica]
     state.steps_planned += state.tokens > 0
     if engine.config.tier == BY_REQUEST:
@@ -174,7 +176,7 @@ def plan(engine: Engine, replica: int) -> None:
 
 
 def _plan_by_request(engine: Engine, replica: int) -> None:
-    """Plan stores of new requests, then of others; stores of preempted requests are complete."""
+    """Plan stores of new requests, then of others, and complete stores of preempted requests."""
     state, batch = (
         engine.replicas[replica],
         engine.batches[replica, engine.replicas[replica].column],
@@ -195,7 +197,7 @@ def _plan_by_request(engine: Engine, replica: int) -> None:
 
 
 def _plan_by_step(engine: Engine, replica: int) -> None:
-    """Plan stores of whole prompt chunks, by default without decodes (LMCache)."""
+    """Plan stores of whole prompt chunks; decodes store nothing by default (LMCache)."""
     state = engine.replicas[replica]
     for i in range(engine.batches[replica, state.column].size):
         r = engine.entries[replica, state.column, i].request
@@ -204,7 +206,7 @@ def _plan_by_step(engine: Engine, replica: int) -> None:
 
 
 def _plan_by_job(engine: Engine, replica: int) -> None:
-    """Plan stores as jobs; jobs that read blocks of a preempted request are waited for."""
+    """Plan stores as jobs, and wait for jobs that read blocks of a preempted request."""
     state, batch = (
         engine.replicas[replica],
         engine.batches[replica, engine.replicas[replica].column],
@@ -308,7 +310,7 @@ def _reserve(
 def _note_offer(
     engine: Engine, replica: int, request: Request, first: int, end: int, missing: int
 ) -> None:
-    """Mark the chunks that a request offers to store as used, unless they are being stored now."""
+    """Mark the chunks that a request offers to store as used, except chunks in a store."""
     for m in range(missing - 1, -1, -1):
         i = engine.tier_missing[replica, m]
         place = engine.tier_holder[replica, tiers.chunk_key(engine, request, i)]
@@ -324,7 +326,7 @@ def _note_offer(
 
 
 def _use(engine: Engine, replica: int, request: Request, chunk: int, how: int) -> None:
-    """Record a request's first use of a chunk, which ranks the chunk."""
+    """Record a request's use of a chunk; its first use ranks the chunk."""
     if engine.config.tier != BY_JOB:
         return
     seen = engine.tier_seen[request.first_seen + chunk]
@@ -339,7 +341,7 @@ def _use(engine: Engine, replica: int, request: Request, chunk: int, how: int) -
 
 
 def _commit_uses(engine: Engine, replica: int, request: Request) -> None:
-    """Make a request's chunks the most recently used ones, its first chunk last."""
+    """Make a request's chunks the most recently used chunks, the first chunk last."""
     arc = engine.config.tier_arc
     for i in range(known_tokens(request) // chunk_tokens(engine) - 1, -1, -1):
         seen = engine.tier_seen[request.first_seen + i]
@@ -355,7 +357,7 @@ def _commit_uses(engine: Engine, replica: int, request: Request) -> None:
 
 
 def note_row(engine: Engine, replica: int, r: int) -> None:
-    """Note that blocks of an admitted request, and of its prompt's next chunk, are reused."""
+    """Record the reuse of the blocks of an admitted request and of its prompt's next chunk."""
     request = engine.requests[r]
     request.prefilling = request.status == LOADING or request.computed < known_tokens(request)
     for i in range(request.blocks):

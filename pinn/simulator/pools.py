@@ -1,4 +1,4 @@
-"""Disaggregated prefill/decode: simulation of two pools, and the records of such a run."""
+"""Simulation of the two pools of disaggregated prefill/decode, and the records of such a run."""
 
 from dataclasses import dataclass, fields, replace
 
@@ -19,20 +19,20 @@ from pinn.simulator.transfers import with_tier
 from pinn.simulator.workloads.workload import Workload
 from pinn.specs.gpu import network_bytes_per_s
 
-# Requests as clients of two pools see them, and the KV transfers between the pools.
+# Requests as clients of the two pools see them, and the KV transfers between the pools.
 
 
 @dataclass(frozen=True)
 class Transfers:
-    """KV transfers between the pools, per request; NaN or 0 for requests without one.
+    """KV transfers between the pools, per request; NaN or 0 for requests without a transfer.
 
     Attributes:
-        left_s: When the prefill server had answered and the request went to a decode server.
-        loading_s: When the decode server had allocated the blocks.
-        ready_s: When the keys and values had arrived.
-        tokens: Tokens transferred; fewer than the prompt's if the decode server had cached a
-            prefix.
-        link_s: Transfer time at the slower end of the link, latency included.
+        left_s: Time when the prefill server had answered and the request left for a decode server.
+        loading_s: Time when the decode server had allocated the blocks.
+        ready_s: Time when the keys and values had arrived.
+        tokens: Number of tokens transferred; fewer than the prompt's if the decode server had
+            cached a prefix.
+        link_s: Transfer time at the slower end of the link, latency included, in seconds.
         link_bytes: Bytes transferred, over all GPUs of the decode worker.
     """
 
@@ -49,11 +49,11 @@ class Transfers:
 
     @property
     def waited_s(self) -> Float[np.ndarray, " requests"]:
-        """Return seconds from the prefill's end to the KV's arrival, without the link time."""
+        """Seconds from the prefill's end to the KV's arrival, without the link time."""
         return self.ready_s - self.left_s - self.link_s
 
 
-#: Columns of a request that only clients of the prefill pool see.
+#: Columns of a request's record that only clients of the prefill pool see.
 _OF_PREFILL = (
     "arrival_s", "handed_s", "queued_s", "scheduled_s", "cached_tokens", "reused_tokens",
     "handed_work", "loaded_tokens", "stored_tokens", "load_wait_s",
@@ -63,11 +63,11 @@ _OF_PREFILL = (
 def client_records(
     ahead: Engine, behind: Engine, ahead_latency: LatencyModel, behind_latency: LatencyModel
 ) -> RequestRecords:
-    """Return the records of whole requests: sent to the prefill pool, answered by the decode pool.
+    """Return whole requests' records: sent to the prefill pool, answered by the decode pool.
 
-    ``replica``, ``first_token_s`` and later times are those of the decode pool, ``cached_tokens``
-    and ``reused_tokens`` those of the prefill pool. Computed tokens and preemptions are sums over
-    both.
+    ``replica``, ``first_token_s`` and later times are taken from the decode pool,
+    ``cached_tokens`` and ``reused_tokens`` from the prefill pool. Computed tokens and preemptions
+    are sums over both pools.
 
     Raises:
         PinnError: If requests remain that a pool can never schedule.
@@ -90,11 +90,11 @@ def client_records(
 
 
 def read_transfers(behind: Engine, token_bytes: float) -> Transfers:
-    """Return the transfers from the decode pool's engine after a run.
+    """Return the transfers that the decode pool's engine recorded during a run.
 
     Args:
         behind: Engine of the decode pool after the run.
-        token_bytes: KV bytes of a token, over all GPUs of a decode worker.
+        token_bytes: KV bytes per token, over all GPUs of a decode worker.
     """
     r, config = behind.requests, behind.config
     tokens = r["moved"].astype(np.int64)
@@ -109,16 +109,16 @@ def read_transfers(behind: Engine, token_bytes: float) -> Transfers:
 # The protocol is that of vLLM with a connector that pulls (``NixlConnector``) behind a proxy
 # (``tests/v1/kv_connector/nixl_integration/toy_proxy_server.py``). The proxy asks a prefill server
 # for one token, then a decode server for the whole answer. The decode server fetches the prompt's
-# keys and values from the prefill server, and computes the last prompt token again, which gives the
+# keys and values from the prefill server. It recomputes the last prompt token, which yields the
 # client's first token.
 #
-# A second KV tier belongs to the prefill servers (in vLLM by MultiConnector, beside the connector
-# between the pools), since they see repeated prompts. Decode servers have none.
+# Only the prefill servers have a second KV tier, since they see repeated prompts (in vLLM by
+# MultiConnector, together with the connector between the pools).
 #
 # Assumptions: a transfer follows the prefill without overlap; the links of a prefill worker and of
-# a decode worker each carry one transfer at a time; a prompt's blocks are free on the prefill
+# a decode worker each carry one transfer at a time; a prompt's blocks are freed on the prefill
 # server when its step ends. SGLang and TensorRT-LLM transfer the first token with the keys and
-# values, so their first token is seen one decode step earlier.
+# values, so their clients see the first token one decode step earlier.
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Pool:
     Attributes:
         deployment: Model, GPU and flags of each server.
         latency: Latency model, in seconds.
-        engine: Further settings; ``replicas`` is the number of servers.
+        engine: Settings of the engine; ``replicas`` is the number of servers.
     """
 
     deployment: Deployment
@@ -137,23 +137,23 @@ class Pool:
 
     @property
     def gpus(self) -> int:
-        """Return the GPUs of all servers."""
+        """Total number of GPUs of all servers."""
         return self.engine.replicas * self.deployment.recipe.data_parallel_size * self.ranks
 
     @property
     def ranks(self) -> int:
-        """Return the GPUs that hold one copy of the attention, each with its own link."""
+        """Number of GPUs that hold one copy of the attention, each with its own link."""
         recipe = self.deployment.recipe
         return recipe.tensor_parallel_size * recipe.pipeline_parallel_size
 
 
 @dataclass(frozen=True)
 class Link:
-    """The network between the pools.
+    """Network between the pools.
 
     Attributes:
-        bytes_per_s: Bandwidth of each GPU in one direction; infinity for transfers that take no
-            time.
+        bytes_per_s: Bandwidth of each GPU in one direction, in bytes/s; infinity for transfers
+            that take no time.
         latency_s: Seconds before each transfer starts.
     """
 
@@ -171,11 +171,11 @@ class Link:
 
 @dataclass(frozen=True)
 class PoolsRun:
-    """A simulated run of two pools.
+    """Records of two simulated pools.
 
     Attributes:
-        prefill: The prefill pool's steps and KV cache, with the requests as clients see them.
-        decode: Result of the decode pool, whose ITL is what clients see.
+        prefill: Steps and KV cache of the prefill pool, with the requests as clients see them.
+        decode: Run of the decode pool, whose ITL clients see.
         transfers: KV transfers, one per request.
         link: Network between the pools.
     """
@@ -200,24 +200,25 @@ def simulate_pools(
     *,
     compiled: bool | None = None,
 ) -> PoolsRun:
-    """Serve a workload on a prefill and a decode pool, stepped together by one clock.
+    """Serve a workload on a prefill pool and a decode pool that share one clock.
 
     Args:
         prefill: Servers that compute prompts.
-        decode: Servers that generate.
+        decode: Servers that generate output tokens.
         workload: Requests that clients send.
         link: Network between the pools; by default that of :func:`default_link`.
         compiled: Whether to run compiled code; by default whenever both latency models allow it.
 
     Raises:
-        PinnError: As :func:`pinn.simulator.simulate.simulate`, or if the pools do not fit together.
+        PinnError: If :func:`pinn.simulator.simulate.simulate` would raise it, or if the pools
+            cannot serve together.
     """
     _check_alike(prefill.deployment, decode.deployment)
     if (workload.transferred_tokens > 0).any():
         raise PinnError(
             f"workload {workload.name} has a column transferred_tokens, which "
-            "describes transfers from separate prefill servers: leave it out, or "
-            "--prefill and --decode"
+            "describes transfers from separate prefill servers: remove the column, or "
+            "leave out --prefill and --decode"
         )
     first, brought = halves(workload)
     decode = replace(decode, engine=decode.engine.without_tier)
@@ -247,17 +248,17 @@ def simulate_pools(
 
 
 def halves(workload: Workload) -> tuple[Workload, Workload]:
-    """Return the workload of the prefill servers, and that of the decode servers.
+    """Return the workload of the prefill servers, and the workload of the decode servers.
 
-    A request without output passes through both pools like one with a single token.
+    A request without output passes through both pools like a request with one output token.
 
     Raises:
-        PinnError: If no request asks for output.
+        PinnError: If no request has output tokens.
     """
     if not workload.output_tokens.any():
         raise PinnError(
             f"workload {workload.name} has no output tokens, so decode workers "
-            "have nothing to do: leave --prefill and --decode out"
+            "have nothing to do: leave out --prefill and --decode"
         )
     first = replace(workload, output_tokens=np.ones(len(workload), np.int64))
     return first, replace(workload, transferred_tokens=workload.prompt_tokens)
@@ -274,8 +275,7 @@ def _check_alike(prefill: Deployment, decode: Deployment) -> None:
         if one != other:
             raise PinnError(
                 f"the prefill workers have the {what} {one}, the decode workers "
-                f"{other}: the KV cache is transferred unchanged, so give both "
-                "the same"
+                f"{other}: the KV cache is transferred unchanged, so give both pools equal values"
             )
 
 
@@ -285,12 +285,12 @@ def _join(
     """Set the roles of two engines, and the links between them.
 
     Each GPU of a decode worker receives its share of the keys and values. The GPUs of a prefill
-    worker together send as much.
+    worker together send the same bytes.
     """
     ahead.config.role, behind.config.role = PREFILLS, DECODES
-    # A decode server has no prompts of its own to compute. It starts requests in its next step.
+    # A decode server computes no prompts, and starts a request in its next step.
     behind.config.prefill_first = 0
-    # The prefill servers act as its clients; they limit the concurrency.
+    # The prefill servers act as clients of the decode servers, and limit the concurrency.
     behind.counters.next, behind.config.concurrency = behind.config.n_requests, 0
     token_s = token_bytes / link.bytes_per_s
     behind.config.transfer_token_s = token_s

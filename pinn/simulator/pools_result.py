@@ -1,4 +1,4 @@
-"""Result of a workload on a prefill and a decode pool: metrics of clients and of each pool."""
+"""Result of a workload on a prefill pool and a decode pool: metrics of clients and of each pool."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _NO_INTERVALS = "prediction errors of disaggregated prefill/decode were never me
 
 @dataclass(frozen=True)
 class PoolsSimulation(Served):
-    """Result of two pools for a workload's clients.
+    """Result of a simulation of two pools, with metrics as clients see them.
 
     Attributes:
         found: Run of both pools.
-        prefill: The prefill pool.
-        decode: The decode pool.
+        prefill: Servers of the prefill pool.
+        decode: Servers of the decode pool.
         about: Description of each pool for JSON, prefill first.
         reported: Percentiles to print, and SLO limits to check.
     """
@@ -44,17 +44,17 @@ class PoolsSimulation(Served):
 
     @property
     def run(self) -> Run:
-        """Return the run of the decode pool, with latencies as clients see them."""
+        """Run of the decode pool, with latencies as clients see them."""
         return self.found.decode
 
     @cached_property
     def metrics(self) -> Metrics:
-        """Return the metrics that clients see."""
+        """Metrics that clients see."""
         return statistics.client_statistics(self.run, None, self.reported.percentiles)
 
     @cached_property
     def pools(self) -> dict[str, Metrics]:
-        """Return the metrics of each pool's engines."""
+        """Return the metrics of each pool's engines, by pool name."""
         pools = {"prefill": (self.prefill, self.found.prefill), "decode": (self.decode, self.run)}
         return {
             name: {"workers": pool.engine.replicas, "gpus": pool.gpus}
@@ -64,11 +64,11 @@ class PoolsSimulation(Served):
 
     @cached_property
     def kv_transfer(self) -> Metrics:
-        """Return the metrics of KV transfers.
+        """Return the metrics of KV transfers, such as their number, bytes and seconds.
 
         ``link`` is the time of the transfer itself. ``wait`` is the rest of the time between the
-        end of the prefill and the arrival of its KV: until the decode server takes the request in,
-        until KV blocks are free, and until earlier transfers end.
+        end of the prefill and the arrival of its KV: until the decode server accepts the
+        request, until KV blocks are free, and until earlier transfers end.
         """
         transfers, link = self.found.transfers, self.found.link
         moved = transfers.tokens > 0
@@ -88,7 +88,7 @@ class PoolsSimulation(Served):
 
     @property
     def assumptions(self) -> list[str]:
-        """Return the assumptions about two pools of the engine."""
+        """Return the assumptions of the simulation of two pools, a clause each."""
         return [
             "KV transfers start after the prefill and do not overlap it",
             "each worker's link carries one transfer at a time",
@@ -105,7 +105,7 @@ class PoolsSimulation(Served):
         return self.found.prefill.tier is not None
 
     def to_json(self) -> JsonObject:
-        """Return what ``pinn simulate --json`` writes."""
+        """Return the JSON document that ``pinn simulate --json`` writes."""
         pools: JsonObject = {
             name: {**metrics, "deployment": about}
             for (name, metrics), about in zip(self.pools.items(), self.about, strict=True)
@@ -128,11 +128,11 @@ class PoolsSimulation(Served):
         )
 
     def write_requests(self, path: Path) -> None:
-        """Write a row per request, including its transfer, as Parquet."""
+        """Write a Parquet table with one row per request, including its transfer."""
         write_requests(self.run, path, self.found.transfers.columns())
 
     def print_report(self) -> None:
-        """Print latencies, transfers and each pool as tables for the terminal."""
+        """Print latencies, transfers and each pool's metrics as tables."""
         heading = f"{self.decode.deployment.model.name}, {self.run.workload.name}"
         parts = (heading, "disaggregated prefill/decode", self.overloaded)
         if self.goodput is not None:

@@ -1,8 +1,8 @@
 """Prefill-only and decode-only steps, as SGLang schedules them.
 
 Mirrors ``sglang/srt/managers/scheduler.py: get_next_batch_to_run`` and ``schedule_policy.py:
-PrefillAdder`` of 0.5.9, and of 0.5.23 where ``foresees`` is set, with the first-come-first-served
-policy: waiting prompts go first and the decodes wait; where none fits, all running requests decode.
+PrefillAdder`` of 0.5.9, and of 0.5.23 if ``foresees`` is set, with the first-come-first-served
+policy: waiting prompts run first and decodes wait; if no prompt fits, all running requests decode.
 Not modeled: mixed chunks, priorities, LoRA and sliding-window pools. Outputs always have their full
 length, as with ``ignore_eos``. A prefix that two requests compute at the same time is stored twice
 until they end.
@@ -14,17 +14,18 @@ from pinn.simulator.compiler import compiled_inside
 from pinn.simulator.engine import Engine
 from pinn.simulator.state import BY_NODE, RUNNING, Guess, Records, Request
 
-# Decode steps of engines that schedule prompts separately, and retraction under memory pressure.
+# Decode steps of engines that schedule prompts separately, and retraction if memory is short.
 #
 # Mirrors ``sglang/srt/managers/scheduler.py: update_running_batch`` and ``schedule_batch.py:
 # retract_decode`` of 0.5.9, and of 0.5.23 if ``foresees`` is set.
 
-#: ``SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR``, ``_DECAY_STEPS`` and ``SGLANG_RETRACT_DECODE_STEPS``.
+#: Constants ``SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR``, ``_DECAY_STEPS`` and
+#: ``SGLANG_RETRACT_DECODE_STEPS``.
 LEAST_EXPECTED, DECAY_STEPS, RETRACT_STEPS = 0.14, 600, 20
 
 
 def schedule_decodes(engine: Engine, replica: int) -> None:
-    """Schedule every running request for a decode, and retract some if memory is short."""
+    """Schedule every running request for a decode, and retract requests if memory is short."""
     config, state = engine.config, engine.replicas[replica]
     if state.unfiltered > 0:
         state.full = state.unfiltered = 0
@@ -40,7 +41,7 @@ def schedule_decodes(engine: Engine, replica: int) -> None:
         hicache.make_room(engine, replica, needed)
     if needed > state.free_blocks:
         if ending > 0:
-            return  # Their blocks are freed when their step ends.
+            return  # The blocks of these requests are freed when their step ends.
         _retract(engine, replica)
     else:
         least = config.admission_share * LEAST_EXPECTED
@@ -55,7 +56,7 @@ def schedule_decodes(engine: Engine, replica: int) -> None:
 
 
 def _grow(engine: Engine, replica: int, request: Request, tokens: int) -> None:
-    """Give a request blocks for a number of further tokens."""
+    """Allocate the blocks that a request needs for ``tokens`` further tokens."""
     if engine.config.tier == BY_NODE:
         radix_requests.grow(engine, replica, request, request.computed + tokens)
     else:
@@ -63,15 +64,18 @@ def _grow(engine: Engine, replica: int, request: Request, tokens: int) -> None:
 
 
 def _ends_in_flight(engine: Engine, r: int) -> bool:
-    """Return whether a queued step makes a request's last token (0.5.22 and later)."""
+    """Return whether a queued step generates a request's last token (0.5.22 and later)."""
     config, request = engine.config, engine.requests[r]
-    # A step with drafts may produce fewer tokens than expected.
+    # A step with draft tokens may generate fewer tokens than expected.
     known = config.foresees_ends > 0 and config.asynchronous > 0 and config.drafts == 0
     return known and request.generated + request.placeholders >= request.output
 
 
 def _decode_blocks(engine: Engine, replica: int) -> int:
-    """Return the blocks of the next decode step (``new_tokens_required_next_decode``)."""
+    """Return the number of blocks that the next decode step needs.
+
+    As in SGLang's ``new_tokens_required_next_decode``.
+    """
     state = engine.replicas[replica]
     needed = 0
     for i in range(state.running):
@@ -86,7 +90,7 @@ def _decode_blocks(engine: Engine, replica: int) -> int:
 def _retract(engine: Engine, replica: int) -> None:
     """Retract requests until memory suffices: shortest output first, then longest prompt.
 
-    One request always stays. Retracted ones go to the end of the queue and restart.
+    At least one request keeps running. Retracted requests join the end of the queue and restart.
     """
     state = engine.replicas[replica]
     while state.running > 1 and (
@@ -104,7 +108,7 @@ def _retract(engine: Engine, replica: int) -> None:
         for i in range(chosen, state.running - 1):
             engine.running[replica, i] = engine.running[replica, i + 1]
         state.running -= 1
-        # ``release_req`` and ``_add_request_to_queue``.
+        # Mirrors ``release_req`` and ``_add_request_to_queue``.
         if engine.config.tier == BY_NODE:
             radix_requests.leave(engine, replica, r)
             steps = state.running * RETRACT_STEPS
@@ -120,13 +124,13 @@ def _retract(engine: Engine, replica: int) -> None:
     state.full = 0
 
 
-#: Weight of a step towards the next poll of the queue (``environ.py``:
-#: ``SGLANG_SCHEDULER_RECV_SKIPPER_WEIGHT_DEFAULT`` and ``_DECODE``).
+#: Weights of a step with prompts and of a decode step towards the next poll of the queue
+#: (``environ.py``: ``SGLANG_SCHEDULER_RECV_SKIPPER_WEIGHT_DEFAULT`` and ``_DECODE``).
 PROMPTS_WEIGHT, DECODES_WEIGHT = 1000, 1
-#: ``SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION``: most output tokens that admission expects of a
-#: request.
+#: Maximum number of output tokens that admission expects of a request
+#: (``SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION``).
 MOST_EXPECTED_TOKENS = 4096
-#: ``IGNORE_EOS_RESERVE_TOKENS``: tokens that are kept free for each request.
+#: Number of tokens that are kept free for each request (``IGNORE_EOS_RESERVE_TOKENS``).
 SPARE_TOKENS = 1
 
 _ADDED, _NO_ROOM, _STOPPED = range(3)
@@ -146,7 +150,7 @@ def schedule_apart(engine: Engine, replica: int) -> None:
         schedule_decodes(engine, replica)
         idle = engine.groups[group_of(engine, replica)].in_flight == 0
         if state.tokens == 0 and state.running == 0 and idle:
-            # The last requests have ended, and the loop turns once more.
+            # The last requests have ended, and the loop iterates once more.
             _schedule_prompts(engine, replica)
             state.last_prompts = state.tokens > 0
     if tree:
@@ -159,19 +163,19 @@ def schedule_apart(engine: Engine, replica: int) -> None:
 def _take_stock(engine: Engine, replica: int) -> None:
     """Update the running requests after the last batch, as ``get_next_batch_to_run`` does.
 
-    Finished requests keep their places until the next decode step, except those that finish with
+    Finished requests keep their slots until the next decode step, except requests that finish in
     their prefill step.
     """
     config, state = engine.config, engine.replicas[replica]
     if state.ended > 0 and (
         config.foresees_ends or (state.last_prompts and not config.asynchronous)
-    ):  # From 0.5.22 on, finished requests are filtered out in every turn.
+    ):  # From 0.5.22 on, finished requests are removed in every iteration.
         state.full = 0
     else:
         state.unfiltered += state.ended
     state.ended = 0
     if state.last_prompts and state.alone:
-        state.full = 0  # The batch replaces an empty running_batch, together with its flag.
+        state.full = 0  # The batch replaces the empty running_batch and clears its flag.
     if state.chunked >= 0:
         request = engine.requests[state.chunked]
         if request.status == RUNNING:
@@ -235,14 +239,14 @@ def _schedule_prompts(engine: Engine, replica: int) -> None:
 
 
 def _free_tokens(engine: Engine, replica: int) -> int:
-    """Return the KV tokens that are free or evictable (``available_size + evictable_size``)."""
+    """Return the number of free or evictable KV tokens (``available_size + evictable_size``)."""
     return engine.replicas[replica].free_blocks * engine.config.block_tokens
 
 
 def _expected_tokens(engine: Engine, replica: int) -> float:
-    """Return the tokens that running requests are expected to generate still.
+    """Return the expected number of tokens that running requests will still generate.
 
-    From 0.5.22 on this is their whole remaining output, if they ignore the end of text.
+    From 0.5.22 on this is their whole remaining output, if they ignore the end-of-text token.
     """
     state = engine.replicas[replica]
     total = 0.0
@@ -255,7 +259,10 @@ def _expected_tokens(engine: Engine, replica: int) -> float:
 
 
 def _go_on(engine: Engine, replica: int, left: int, expected: float) -> tuple[int, float]:
-    """Continue a partly computed prompt; return its tokens in whole blocks, and expected output."""
+    """Continue a partly computed prompt.
+
+    Return the tokens of its next chunk, rounded up to blocks, and the updated expected output.
+    """
     state = engine.replicas[replica]
     r, request = state.chunked, engine.requests[state.chunked]
     room = min(left, int(_free_tokens(engine, replica) - expected))
@@ -270,7 +277,7 @@ def _go_on(engine: Engine, replica: int, left: int, expected: float) -> tuple[in
 
 
 def _spare_block(engine: Engine) -> int:
-    """Return the blocks that 0.5.22 and later keep free for each request of a batch."""
+    """Return the number of tokens that 0.5.22 and later keep free for each request of a batch."""
     return engine.config.block_tokens if engine.config.foresees_ends else 0
 
 
@@ -284,7 +291,10 @@ def _start(
     guesses: int,
     expected: float,
 ) -> tuple[int, int, int]:
-    """Try to start a request; return the result, its tokens in whole blocks, expected output."""
+    """Try to start a request.
+
+    Return the outcome, the request's tokens rounded up to blocks, and its expected output tokens.
+    """
     config, request, state = engine.config, engine.requests[r], engine.replicas[replica]
     hits, locked, on_host = _match(engine, replica, r)
     computed = hits * config.block_tokens
@@ -294,8 +304,8 @@ def _start(
     room = _free_tokens(engine, replica) - expected
     if config.prefix_caching:
         written = min(request.output - request.generated, MOST_EXPECTED_TOKENS) + spare
-        # Cached prefix tokens without other users can no longer be evicted once this request holds
-        # them.
+        # Once this request uses cached prefix tokens that have no other user, they can no longer be
+        # evicted.
         if tokens + written >= room - locked:
             return _NO_ROOM, 0, 0
         stops = taken > 0 and not (config.foresees_ends and config.chunked_prefill)
@@ -330,7 +340,10 @@ def _start(
 
 
 def _match(engine: Engine, replica: int, r: int) -> tuple[int, int, int]:
-    """Match a prompt with the cache; return cached blocks, unlocked tokens of them, host tokens."""
+    """Find the longest cached prefix of a request's prompt.
+
+    Return the cached blocks, their tokens without other users, and the tokens in host memory.
+    """
     config, request = engine.config, engine.requests[r]
     if config.tier == BY_NODE:
         longest = (request.prompt + request.generated - 1) // config.block_tokens
@@ -350,15 +363,15 @@ def _admit(engine: Engine, replica: int, r: int, hits: int, tokens: int) -> bool
 
 
 def _paged(engine: Engine, tokens: int) -> int:
-    """Return a number of tokens rounded up to whole blocks."""
+    """Return the number of tokens rounded up to whole blocks."""
     return blocks.blocks_for(engine, tokens) * engine.config.block_tokens
 
 
 def _guess(engine: Engine, replica: int, r: int, guesses: int) -> int:
-    """Insert a request into the list that is ordered by expected remaining output.
+    """Insert a request into the list of requests, ordered by expected remaining output.
 
-    The first request of a batch builds the list. A later one is inserted in order, or before the
-    last entry if it has the most tokens left, as in SGLang.
+    The first request of a batch builds the list. A later request is inserted in order, or before
+    the last entry if it has the most tokens left, as in SGLang. Return the length of the list.
     """
     request = engine.requests[r]
     if guesses > 0:
@@ -372,7 +385,10 @@ def _guess(engine: Engine, replica: int, r: int, guesses: int) -> int:
 
 
 def _insert(queue: Records[Guess], size: int, request: Request, late: bool) -> int:
-    """Insert a request into the ordered list; behind equal ones unless ``late``."""
+    """Insert a request into the ordered list, after equal entries unless ``late``.
+
+    Return the new length of the list.
+    """
     tokens = request.output - request.generated
     if tokens <= 0:
         return size
@@ -388,7 +404,7 @@ def _insert(queue: Records[Guess], size: int, request: Request, late: bool) -> i
 
 
 def _all_fit(engine: Engine, replica: int, paged: int, guesses: int) -> bool:
-    """Return whether memory lasts until all requests have ended (``add_one_req_ignore_eos``)."""
+    """Return whether memory suffices until all requests have ended (``add_one_req_ignore_eos``)."""
     free = _free_tokens(engine, replica) - paged
     for i in range(guesses):
         guess, still = engine.guesses[i], guesses - i

@@ -2,7 +2,8 @@
 
 Mirrors ``sglang/srt/mem_cache/common.py: alloc_for_extend``, ``radix_cache.py:
 cache_unfinished_req`` and ``cache_finished_req`` (to 0.5.12), later ``unified_radix_cache.py:
-checkpoint_into_tree``. A prefill batch overlaps with its loads: each layer waits for its own part.
+checkpoint_into_tree``. A prefill batch overlaps with its loads: each layer waits for its own keys
+and values.
 """
 
 from pinn.simulator import hicache, hicache_link
@@ -14,7 +15,7 @@ from pinn.simulator.state import FINISHED, LOAD, RUNNING, STORE, Request
 
 
 def take(engine: Engine, replica: int, r: int, hits: int, tokens: int) -> bool:
-    """Give a waiting request its cached prefix and blocks; return whether there are enough."""
+    """Give a waiting request its cached prefix and new blocks; return whether there are enough."""
     request, state = engine.requests[r], engine.replicas[replica]
     tree.lock(engine, replica, state.matched)
     request.node, request.blocks, request.keyed_blocks = state.matched, hits, hits
@@ -30,7 +31,7 @@ def take(engine: Engine, replica: int, r: int, hits: int, tokens: int) -> bool:
 
 
 def grow(engine: Engine, replica: int, request: Request, tokens: int) -> bool:
-    """Give a request all the blocks that it needs, or none; return whether it got them."""
+    """Give a request all the blocks that it needs, or none; return whether they were allocated."""
     size, state = engine.config.block_tokens, engine.replicas[replica]
     needed = max(-(-tokens // size) - request.blocks, 0)
     if needed > state.free_blocks:
@@ -58,13 +59,13 @@ def allocate(engine: Engine, replica: int, prompts: bool) -> None:
 
 
 def begin_loads(engine: Engine, replica: int) -> None:
-    """Begin a batch's loads, which overlap with the running batch."""
+    """Begin the loads of a batch, which overlap with the running batch."""
     state = engine.replicas[replica]
     state.load_s = hicache_link.begin(engine, replica, LOAD, state.heard_s)
 
 
 def put(engine: Engine, replica: int, r: int, blocks: int, chunked: bool, ready_s: float) -> None:
-    """Insert a request's first blocks into the tree, and lock them (``insert``)."""
+    """Insert a request's first blocks into the tree, and lock their nodes (``insert``)."""
     request = engine.requests[r]
     last, overlap = _walk(engine, replica, r, blocks, chunked, ready_s)
     kept = int(request.keyed_blocks)
@@ -82,7 +83,7 @@ def put(engine: Engine, replica: int, r: int, blocks: int, chunked: bool, ready_
 
 
 def _free(engine: Engine, replica: int, blocks: int) -> None:
-    """Count blocks of a request as unused."""
+    """Return a number of blocks to the unused blocks."""
     state = engine.replicas[replica]
     state.unused += blocks
     state.free_blocks += blocks
@@ -91,7 +92,7 @@ def _free(engine: Engine, replica: int, blocks: int) -> None:
 def _walk(
     engine: Engine, replica: int, r: int, blocks: int, chunked: bool, ready_s: float
 ) -> tuple[int, int]:
-    """Insert blocks into the tree; return the last node, and how many blocks were on the GPU."""
+    """Insert blocks into the tree; return the last node and the blocks already on the GPU."""
     request, config = engine.requests[r], engine.config
     place, end = request.first_key, request.first_key + blocks
     last, overlap = ROOT, 0
@@ -138,7 +139,7 @@ def leave(engine: Engine, replica: int, r: int) -> None:
 
 
 def hear(engine: Engine, replica: int) -> None:
-    """Apply the results of finished batches and transfers before a scheduling step."""
+    """Process finished batches and transfers before a scheduling step."""
     state, done_s = engine.replicas[replica], 0.0
     for i in range(state.gone):
         r = engine.gone[replica, i]

@@ -1,8 +1,8 @@
 """SGLang's radix tree: nodes of KV blocks on the GPU and in host memory, and their users.
 
 Mirrors ``sglang/srt/mem_cache/radix_cache.py`` and ``hiradix_cache.py`` (to 0.5.12), later
-``unified_cache/unified_tree_core.py`` and ``components/full.py`` (0.5.23), for full attention. A
-child is found by the key of its first block; a key identifies all tokens up to its block's end.
+``unified_cache/unified_tree_core.py`` and ``components/full.py`` (0.5.23), for full attention. The
+key of a child's first block identifies the child; a key covers all tokens up to its block's end.
 Free blocks are unused blocks and blocks of unlocked nodes.
 """
 
@@ -10,11 +10,12 @@ from pinn.simulator.compiler import compiled_inside
 from pinn.simulator.engine import Engine
 from pinn.simulator.state import Node, Request
 
-#: The root node, and the heaps of evictable leaves: on the GPU, and in host memory.
+#: Number of the root node, and numbers of the heaps of evictable leaves, on the GPU and in host
+#: memory.
 ROOT = 1
 GPU, HOST = range(2)
 
-# Heaps of evictable leaves, least recently used first.
+# Heaps of evictable leaves, ordered by last use, least recently used first.
 
 
 def _at(engine: Engine, replica: int, heap: int, i: int) -> int:
@@ -55,12 +56,12 @@ def _sift_down(engine: Engine, replica: int, heap: int, i: int) -> None:
 
 
 def least_used(engine: Engine, replica: int, heap: int) -> int:
-    """Return the least recently used evictable leaf, or 0 if there is none."""
+    """Return the least recently used evictable leaf of a heap, or 0 if the heap is empty."""
     return _at(engine, replica, heap, 0) if engine.replicas[replica].leaves[heap] > 0 else 0
 
 
 def set_leaf(engine: Engine, replica: int, heap: int, n: int, leaf: bool) -> None:
-    """Add a node to a heap of evictable leaves, or remove it."""
+    """Add node ``n`` to a heap of evictable leaves, or remove the node from the heap."""
     state, i = engine.replicas[replica], engine.nodes[replica, n].place[heap]
     if leaf == (i >= 0):
         return
@@ -79,7 +80,7 @@ def set_leaf(engine: Engine, replica: int, heap: int, n: int, leaf: bool) -> Non
 
 
 def note_leaf(engine: Engine, replica: int, n: int) -> None:
-    """Update whether a node can be evicted from either tier."""
+    """Update whether node ``n`` can be evicted from the GPU or from host memory."""
     node = engine.nodes[replica, n]
     free = n != ROOT and node.locks == 0
     set_leaf(engine, replica, GPU, n, free and node.on_gpu > 0 and node.gpu_children == 0)
@@ -88,7 +89,7 @@ def note_leaf(engine: Engine, replica: int, n: int) -> None:
 
 
 def touch(engine: Engine, replica: int, n: int) -> None:
-    """Mark a node of the prefix tree as most recently used."""
+    """Mark a node of the radix tree as most recently used."""
     state, node = engine.replicas[replica], engine.nodes[replica, n]
     state.ticks += 1
     node.used = state.ticks
@@ -97,7 +98,7 @@ def touch(engine: Engine, replica: int, n: int) -> None:
             _sift_down(engine, replica, heap, node.place[heap])
 
 
-# Nodes, parents and children.
+# Links between nodes, parents and children.
 
 
 def _key(engine: Engine, node: Node) -> int:
@@ -105,7 +106,7 @@ def _key(engine: Engine, node: Node) -> int:
 
 
 def _adopt(engine: Engine, replica: int, parent: int, n: int) -> None:
-    """Make a node the first child of another one."""
+    """Make node ``n`` the first child of node ``parent``."""
     node, above = engine.nodes[replica, n], engine.nodes[replica, parent]
     node.parent, node.before, node.after = parent, 0, above.child
     engine.nodes[replica, above.child].before = n
@@ -129,7 +130,7 @@ def _part(engine: Engine, replica: int, n: int) -> None:
 
 
 def new_node(engine: Engine, replica: int, parent: int, first: int, blocks: int) -> int:
-    """Create a node that is on neither tier yet, and return its number."""
+    """Create a node that is in neither tier yet, and return its number."""
     state = engine.replicas[replica]
     state.free_nodes -= 1
     n = int(engine.node_stack[replica, state.free_nodes])
@@ -144,7 +145,7 @@ def new_node(engine: Engine, replica: int, parent: int, first: int, blocks: int)
 
 
 def delete_node(engine: Engine, replica: int, n: int) -> None:
-    """Delete a leaf from the tree."""
+    """Delete a leaf node from the tree."""
     state, parent = engine.replicas[replica], engine.nodes[replica, n].parent
     set_leaf(engine, replica, GPU, n, False)
     set_leaf(engine, replica, HOST, n, False)
@@ -156,7 +157,7 @@ def delete_node(engine: Engine, replica: int, n: int) -> None:
 
 
 def split(engine: Engine, replica: int, n: int, blocks: int) -> int:
-    """Split a node: its first blocks become a new node above it (``_split_node``)."""
+    """Split a node: its first blocks move to a new parent node (``_split_node``)."""
     rest = engine.nodes[replica, n]
     parent, first = rest.parent, rest.first
     _part(engine, replica, n)
@@ -175,9 +176,10 @@ def split(engine: Engine, replica: int, n: int, blocks: int) -> int:
 
 
 def equal_blocks(engine: Engine, node: Node, place: int, blocks: int) -> int:
-    """Return how many blocks of a node equal the keys from a place on; the first one does.
+    """Return how many leading blocks of a node equal the keys from position ``place`` on.
 
-    A key identifies all tokens before its block's end, so bisection finds the last equal one.
+    The first block is known to be equal. A key covers all tokens up to its block's end, so
+    bisection finds the last equal block.
     """
     equal, other = 1, int(min(blocks, node.blocks)) + 1
     if place == node.first:
@@ -192,11 +194,11 @@ def equal_blocks(engine: Engine, node: Node, place: int, blocks: int) -> int:
 
 
 def child_at(engine: Engine, replica: int, place: int) -> int:
-    """Return the node that begins with the block at a place of the keys, or 0."""
+    """Return the node whose first block has the key at position ``place``, or 0."""
     return int(engine.tier_holder[replica, engine.keys[place]])
 
 
-# Presence of nodes on each tier, and locks.
+# Presence of nodes in each tier, and locks on nodes.
 
 
 def _count_free(engine: Engine, replica: int, blocks: int) -> None:
@@ -206,7 +208,7 @@ def _count_free(engine: Engine, replica: int, blocks: int) -> None:
 
 
 def come_to_gpu(engine: Engine, replica: int, n: int) -> None:
-    """Count a node's blocks as on the GPU, after an insertion or a load."""
+    """Count a node's blocks as present on the GPU, after an insertion or a load."""
     node = engine.nodes[replica, n]
     node.on_gpu = 1
     engine.nodes[replica, node.parent].gpu_children += 1
@@ -250,7 +252,7 @@ def unlock(engine: Engine, replica: int, n: int) -> None:
 
 
 def idle_blocks(engine: Engine, replica: int, n: int) -> int:
-    """Return the unlocked blocks from the root to a node."""
+    """Return the number of unlocked blocks on the path from the root to a node."""
     idle = 0
     while n != ROOT:
         node = engine.nodes[replica, n]
@@ -259,11 +261,11 @@ def idle_blocks(engine: Engine, replica: int, n: int) -> int:
     return idle
 
 
-# Nodes that are on both tiers, in the order of their discovery (``full_host_duplicates``).
+# Nodes that are in both tiers, in the order of their discovery (``full_host_duplicates``).
 
 
 def note_double(engine: Engine, replica: int, n: int) -> None:
-    """Update the list of nodes on both tiers, which only a write-back tier needs."""
+    """Update the list of nodes in both tiers, which only a write-back tier needs."""
     config, node, state = engine.config, engine.nodes[replica, n], engine.replicas[replica]
     if config.tier_hits > 0 or not config.tier_unified:
         return
@@ -281,7 +283,7 @@ def note_double(engine: Engine, replica: int, n: int) -> None:
 
 
 def forget_double(engine: Engine, replica: int, n: int) -> None:
-    """Remove a node from the list of nodes on both tiers."""
+    """Remove a node from the list of nodes in both tiers."""
     node, state = engine.nodes[replica, n], engine.replicas[replica]
     if not node.listed:
         return
@@ -300,7 +302,7 @@ def forget_double(engine: Engine, replica: int, n: int) -> None:
 
 
 def match(engine: Engine, replica: int, request: Request, blocks: int) -> int:
-    """Return how many of a request's first blocks are cached on the GPU (``match_prefix``).
+    """Return the number of a request's first blocks that are cached on the GPU (``match_prefix``).
 
     The function also sets ``matched``, ``best`` and ``host_hits`` of the replica.
     """

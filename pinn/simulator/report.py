@@ -11,10 +11,10 @@ from pinn.simulator.statistics import PERCENTILES, Metrics, percentile_name, run
 from pinn.simulator.steady_state import steady_states, steady_words
 from pinn.units import GIB
 
-#: Mean latency in milliseconds, by name -> ends of its 90 % interval. The upper end is missing if
+#: Mean latency by name -> (lower, upper) end of its 90 % interval, in ms. The upper end is None if
 #: the slow run serves nothing.
 Ends = Mapping[str, tuple[float, float | None]]
-#: Latency -> its name in a table of latencies. A latency that a run lacks is not shown.
+#: Latency -> its row name in a table of latencies. Latencies that a run lacks are not shown.
 LATENCIES = {
     "e2e": "E2E latency",
     "ttft": "TTFT",
@@ -32,13 +32,13 @@ LATENCIES = {
 def print_report(
     run: Run, statistics: Metrics, intervals: Ends, percentiles: Sequence[float] = PERCENTILES
 ) -> None:
-    """Print latencies, stages, throughput, queueing, cache and steps.
+    """Print latencies, stages, throughput, queueing, cache and steps of a run.
 
     Args:
-        run: The run.
-        statistics: Statistics of the run.
-        intervals: Intervals of its means.
-        percentiles: Percentiles of latencies.
+        run: Run of the simulator.
+        statistics: Metric -> value of the run.
+        intervals: Intervals of the run's mean latencies, in milliseconds.
+        percentiles: Percentiles of latencies to print.
     """
     print_latencies(run, statistics, LATENCIES, intervals, percentiles)
     table = Grid.of("", "", text=2)
@@ -57,7 +57,7 @@ def print_latencies(
     intervals: Ends,
     percentiles: Sequence[float] = PERCENTILES,
 ) -> None:
-    """Print means, their intervals if known, and percentiles of the run and of its stages."""
+    """Print means, their known intervals, and percentiles of the run and of its load stages."""
     columns = ["mean", *map(percentile_name, percentiles)]
     headings = ["mean", *["90 % interval"] * bool(intervals), *columns[1:]]
     table = Grid.of("latency (ms)", *headings)
@@ -79,7 +79,7 @@ def _ends(ends: tuple[float, float | None]) -> str:
 
 
 def _stage_table(run: Run) -> Grid:
-    """Return the rates and latencies of each load stage."""
+    """Return a table with the rates and latencies of each load stage."""
     table = Grid.of("stage", "served", "req/s", "E2E", "E2E p99", "TTFT", "TTFT p99", "ITL")
     latencies = ("e2e_mean_ms", "e2e_p99_ms", "ttft_mean_ms", "ttft_p99_ms", "itl_mean_ms")
     columns = ("responses_per_sec", *latencies)
@@ -91,7 +91,7 @@ def _stage_table(run: Run) -> Grid:
 
 
 def served_facts(run: Run, found: Mapping[str, float]) -> dict[str, str]:
-    """Return how many requests were served, and how fast, as text."""
+    """Return row name -> text on the number of served requests and on their rates."""
     served = f"{found['completed_requests']:,} of {found['injected_requests']:,} served"
     for how in ("timed_out", "rejected"):
         if found[f"{how}_requests"]:
@@ -110,7 +110,7 @@ def served_facts(run: Run, found: Mapping[str, float]) -> dict[str, str]:
 
 
 def _token_rate(run: Run, found: Mapping[str, float]) -> str:
-    """Return output tokens per second, or served prompt tokens if no request has output."""
+    """Return output tokens/s as text, or served prompt tokens/s if no request has output."""
     if run.workload.output_tokens.any():
         return f"{found['tokens_per_sec']:,.0f} output tokens/s"
     prompts = float(run.requests.prompt_tokens[run.requests.finished].sum())
@@ -142,7 +142,7 @@ def _engine_facts(found: Mapping[str, float]) -> dict[str, str]:
 
 
 def tier_facts(found: Mapping[str, float]) -> dict[str, str]:
-    """Return sentences on hits, loads, stores and evictions of a second KV tier."""
+    """Return row name -> text on hits, loads, stores and evictions of a second KV tier."""
     gib = {name: found[f"host_{name}_bytes"] / GIB for name in ("loaded", "stored", "evicted")}
     held, size = found["host_resident_bytes"] / GIB, found["host_capacity_bytes"] / GIB
     text = (
@@ -159,13 +159,13 @@ def tier_facts(found: Mapping[str, float]) -> dict[str, str]:
     return {"host KV": text, "host memory": link}
 
 
-#: Smallest elasticity that is printed, in percent per percent, and the number of coefficients;
-#: JSON has all.
+#: Minimum elasticity that is printed, in percent per percent, and maximum number of printed
+#: coefficients. JSON output has all coefficients.
 _PRINTED, _MOST = 0.001, 10
 
 
 def print_sensitivity(found: Sensitivity) -> None:
-    """Print the ten coefficients with the largest elasticity, of at least 0.001 % per %."""
+    """Print the ten coefficients with the highest elasticity, at least 0.001 % per %."""
     table = Grid.of("coefficient", "change")
     shares = [(name, share.elasticity) for name, share in found.coefficients.items()]
     for name, share in sorted(shares, key=lambda pair: -abs(pair[1]))[:_MOST]:

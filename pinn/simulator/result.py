@@ -1,4 +1,4 @@
-"""Result of a workload on a simulated engine: metrics of clients, and their intervals."""
+"""Result of a simulated deployment under a workload: clients' metrics and their intervals."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def finite_values(document: Mapping[str, Json]) -> JsonObject:
-    """Return a document with null for NaN and infinity, which JSON lacks."""
+    """Return a JSON document in which null replaces NaN and infinity."""
     return {key: _finite(each) for key, each in document.items()}
 
 
@@ -42,7 +42,7 @@ def _finite(value: Json) -> Json:
 
 
 def load_facts(run: Run, met: Goodput | None) -> JsonObject:
-    """Return ``steady_state``, ``slo`` and ``reading`` for JSON, without those that are missing."""
+    """Return ``steady_state``, ``slo`` and ``reading`` for JSON; absent values have no key."""
     reading = run.workload.reading
     found: JsonObject = {"steady_state": [each.to_json() for each in steady_states(run)]}
     if met is not None:
@@ -54,11 +54,11 @@ def load_facts(run: Run, met: Goodput | None) -> JsonObject:
 
 @dataclass(frozen=True)
 class Reported:
-    """Optional parts of a report.
+    """Options of a simulation's report.
 
     Attributes:
-        percentiles: Percentiles of latencies; the default ones if empty.
-        slo: Limits that are checked; None without any.
+        percentiles: Percentiles of latencies to print; default percentiles if empty.
+        slo: Limits to check; None without an SLO.
     """
 
     percentiles: tuple[float, ...] = ()
@@ -66,11 +66,11 @@ class Reported:
 
     @property
     def shown(self) -> tuple[float, ...]:
-        """Return the percentiles that are printed."""
+        """Percentiles to print."""
         return self.percentiles or PERCENTILES
 
     def goodput(self, run: Run) -> Goodput | None:
-        """Return how many requests of a run meet the SLO; None without an SLO."""
+        """Return number and share of a run's requests that meet the SLO; None without an SLO."""
         return None if self.slo is None else goodput(run, self.slo)
 
 
@@ -79,7 +79,7 @@ class Served:
 
     Attributes:
         run: Requests as clients see them.
-        reported: Percentiles that are printed, and limits that are checked.
+        reported: Percentiles to print, and limits to check.
     """
 
     reported: Reported
@@ -93,16 +93,16 @@ class Served:
 
     @cached_property
     def goodput(self) -> Goodput | None:
-        """Return how many requests meet the SLO; None without an SLO."""
+        """Number and share of requests that meet the SLO; None without an SLO."""
         return self.reported.goodput(self.run)
 
     @property
     def overloaded(self) -> str | None:
-        """Return a sentence if the servers could not keep up; None where they could."""
+        """Sentence about servers that could not keep up with the load; None if they could."""
         return overload(self.run)
 
     def __str__(self) -> str:
-        """Return what ``pinn simulate`` prints."""
+        """Return the report that ``pinn simulate`` prints."""
         return printed(self.print_report)
 
 
@@ -117,9 +117,9 @@ class Simulation(Served):
         deployment: Deployment of the servers.
         run: Records of every request and step.
         intervals: Intervals of the metrics; None if unknown.
-        sensitivity: Sensitivity of a metric; None if not requested.
+        sensitivity: Sensitivity of a metric to the coefficients; None if not requested.
         about: Description of the simulation for JSON.
-        reported: Percentiles that are printed, and limits that are checked.
+        reported: Percentiles to print, and limits to check.
     """
 
     deployment: Deployment
@@ -131,28 +131,28 @@ class Simulation(Served):
 
     @cached_property
     def metrics(self) -> Metrics:
-        """Return metrics of latency (TTFT, TPOT, ITL, E2E), throughput, queueing and cache."""
+        """Return the metrics of latency (TTFT, TPOT, ITL, E2E), throughput, queueing and cache."""
         return run_statistics(self.run, None, self.reported.percentiles)
 
     @cached_property
     def stages(self) -> list[Metrics]:
-        """Return the metrics of the clients of each load stage."""
+        """Return clients' metrics for each load stage."""
         stages = range(self.run.workload.stages)
         return [run_statistics(self.run, stage, self.reported.percentiles) for stage in stages]
 
     @cached_property
     def servers(self) -> list[Metrics]:
-        """Return the metrics of each server; empty for a single one."""
+        """Return the metrics of each server; an empty list if there is one server."""
         return server_statistics(self.run, self.reported.percentiles)
 
     @cached_property
     def steady_states(self) -> list[SteadyState]:
-        """Return when each load stage is in a steady state."""
+        """Return the time span in which each load stage is in a steady state."""
         return steady_states(self.run)
 
     @cached_property
     def figures(self) -> JsonObject:
-        """Return metrics, ``stages``, ``slo``, ``servers``, ``intervals`` and more, for JSON."""
+        """Return metrics, ``stages``, ``slo``, ``servers``, ``intervals`` and more for JSON."""
         found: JsonObject = {**self.metrics, "stages": self.stages, "overloaded": self.overloaded}
         found |= load_facts(self.run, self.goodput)
         if self.servers:
@@ -164,24 +164,24 @@ class Simulation(Served):
         return finite_values(found)
 
     def to_json(self) -> JsonObject:
-        """Return what ``pinn simulate --json`` writes."""
+        """Return the JSON document that ``pinn simulate --json`` writes."""
         return {**finite_values(self.about), **self.figures}
 
     def requests(self) -> pd.DataFrame:
-        """Return a row per request: status, tokens, every moment of its life in seconds."""
+        """Return one row per request: status, tokens, and the times of its events in seconds."""
         found: pd.DataFrame = request_table(self.run).to_pandas()
         return found
 
     def write_requests(self, path: Path) -> None:
-        """Write the table of requests as Parquet."""
+        """Write the table of requests to a Parquet file."""
         write_requests(self.run, path)
 
     def timeline(self, path: str | Path) -> None:
-        """Plot the run over time as a PNG."""
+        """Write a PNG plot of the run over time."""
         plot_timeline(self.run, Path(path))
 
     def print_report(self) -> None:
-        """Print metrics, intervals and sensitivities for the terminal."""
+        """Print metrics, intervals and sensitivities as text."""
         recipe = self.deployment.recipe
         parts = (
             f"{self.deployment.model.title} on {hardware_label(self.deployment)}",
@@ -206,7 +206,7 @@ class Simulation(Served):
             print_sensitivity(self.sensitivity)
 
     def _trust_lines(self) -> list[str]:
-        """Return sentences on how reliable the prediction is."""
+        """Return sentences on the reliability of the prediction."""
         found = self.intervals
         if found is None:
             return []
@@ -222,7 +222,7 @@ class Simulation(Served):
         return [*lines, str(found.distance["sentence"])]
 
     def _edge_lines(self) -> list[str]:
-        """Return sentences on a run that needs more KV cache than the server may have."""
+        """Return a sentence if the run needs more KV cache than a real server may have."""
         ends = self.intervals.kv_blocks if self.intervals else None
         held, blocks = round(self.metrics["kv_usage_max"] * self.run.kv_blocks), self.run.kv_blocks
         if ends is None or held <= ends[0]:

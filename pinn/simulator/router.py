@@ -1,12 +1,12 @@
-"""The router: chooses a copy of the deployment for a request, and a replica of the copy.
+"""Routing of a request to a copy of the deployment, and to a replica of the copy.
 
-A router decides when a request arrives, from its view of the copies: unfinished requests, queue
-lengths, KV cache usage, and cached blocks. It updates the view at most every ``router_interval_s``,
-or for each request if that is 0. Every rule is a score; the highest one wins, and ties are broken
-at random.
+When a request arrives, the router chooses a copy from its view of the copies: unfinished requests,
+queue lengths, KV cache usage, and cached blocks. The router updates its view at most every
+``router_interval_s`` seconds, or for each request if the interval is 0. Every rule computes a score
+per copy. The copy with the highest score is chosen, and ties are broken at random.
 
-The load balancer of the chosen copy then chooses a data-parallel rank. Without a router it balances
-all replicas.
+The load balancer of the chosen copy then chooses a data-parallel rank. Without a router the load
+balancer chooses among all replicas.
 """
 
 import numpy as np
@@ -17,17 +17,17 @@ from pinn.simulator.draws import uniform_number
 from pinn.simulator.engine import Engine
 from pinn.simulator.state import IN_TURN, LEAST_REQUESTS, NO_ROUTER, PREFIX_AWARE, SERVES
 
-#: The coordinator tells the load balancer the queue lengths at most this often
+#: Minimum seconds between two reports of queue lengths from the coordinator to the load balancer
 #: (``vllm/v1/engine/coordinator.py: DPCoordinatorProc``, ``min_stats_update_interval_ms``).
 PUBLISH_INTERVAL_S = 0.1
-#: Position of the router's draws among the random numbers of a request, beyond its output tokens.
+#: Position of the router's numbers among the random numbers of a request, beyond its output tokens.
 _DRAWS = 1 << 30
-#: Shortest queue if there are no copies.
+#: Value for the shortest queue if there are no copies.
 NO_QUEUE = 1 << 60
 
 
 def route(engine: Engine, r: int, moment: float) -> int:
-    """Return the replica that gets a request."""
+    """Return the number of the replica that receives a request."""
     config = engine.config
     if config.n_replicas == 1:
         return 0
@@ -42,9 +42,9 @@ def route(engine: Engine, r: int, moment: float) -> int:
 
 
 def _balance(engine: Engine, moment: float, first: int, count: int) -> int:
-    """Return the rank with the least 4 x waiting + running requests, as vLLM's client does.
+    """Return the rank with the minimum of 4 x waiting + running requests, as vLLM's client does.
 
-    Between two reports of the coordinator the client adds the requests that it has sent.
+    Between two reports of the coordinator, the client adds the requests that it has sent.
     """
     config = engine.config
     balancer = engine.copies[first * config.n_copies // config.n_replicas]
@@ -68,7 +68,7 @@ def _balance(engine: Engine, moment: float, first: int, count: int) -> int:
 
 
 def _choose(engine: Engine, r: int, moment: float) -> int:
-    """Return the open copy with the highest score."""
+    """Return the open copy with the highest score, and count the request there."""
     look_if_due(engine, moment)
     most, least = longest_queue(engine), shortest_queue(engine)
     copy, _, _ = best_copy(engine, r, most, least)
@@ -78,13 +78,13 @@ def _choose(engine: Engine, r: int, moment: float) -> int:
 
 
 def take(engine: Engine, copy: int, number: int) -> None:
-    """Note that a copy gets a request, as the router's ``turn``-th one."""
+    """Count a request as sent to a copy; ``number`` counts the requests of the router."""
     engine.copies[copy].turn = number
     engine.copies[copy].seen_requests += 1
 
 
 def longest_queue(engine: Engine) -> int:
-    """Return the longest queue of a copy in the router's view; -1 if no copy is open."""
+    """Return the maximum queue length of all open copies in the router's view; -1 without any."""
     found = -1
     for copy in range(engine.config.n_copies):
         if not engine.copies[copy].closed:
@@ -93,7 +93,7 @@ def longest_queue(engine: Engine) -> int:
 
 
 def shortest_queue(engine: Engine) -> int:
-    """Return the shortest queue of a copy; a large number if no copy is open."""
+    """Return the minimum queue length of all open copies, or ``NO_QUEUE`` without any."""
     found = NO_QUEUE
     for copy in range(engine.config.n_copies):
         if not engine.copies[copy].closed:
@@ -105,10 +105,10 @@ def best_copy(engine: Engine, r: int, most: int, least: int) -> tuple[int, float
     """Return the open copy with the highest score, that score, and a number for breaking ties.
 
     Args:
-        engine: The copies.
-        r: The request.
-        most: Longest queue of all copies, including those of other engines.
-        least: Shortest queue of all copies, including those of other engines.
+        engine: State of the engine whose copies are compared.
+        r: Number of the request.
+        most: Maximum queue length of all copies, including copies in other engines.
+        least: Minimum queue length of all copies, including copies in other engines.
     """
     best, highest, drawn = -1, -np.inf, -1.0
     for copy in range(engine.config.n_copies):
@@ -151,9 +151,9 @@ def _look(engine: Engine, moment: float) -> None:
 
 
 def _score(engine: Engine, copy: int, r: int, most: int, least: int) -> float:
-    """Return the score of a replica under the routing policy; the router takes the highest.
+    """Return the score of a copy under the routing rule; the highest score wins.
 
-    All replicas score the same under random routing.
+    Under random routing all copies have equal scores.
 
     The scores of llm-d are: ``queue-scorer``, 1 for the shortest queue and 0 for the longest;
     ``kv-cache-utilization-scorer``, the free share of the KV cache; ``prefix-cache-scorer``, the
@@ -191,7 +191,7 @@ def _prefix_score(engine: Engine, copy: int, r: int) -> float:
 def _seen_blocks(engine: Engine, replica: int, r: int, full: int) -> int:
     """Return the length of the longest prefix cached at the router's last update, in blocks.
 
-    A key that changed since that update had the opposite state then.
+    A key that changed after that update had the opposite state at the update.
     """
     looked_s, first = engine.counters.looked_s, engine.requests[r].first_key
     for hits in range(full):

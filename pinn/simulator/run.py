@@ -33,39 +33,39 @@ STATUSES = {
 
 @dataclass(frozen=True)
 class RequestRecords:
-    """Records of requests in sending order; times in seconds, NaN for what did not happen.
+    """Records of requests in sending order; times in seconds, NaN for events that did not happen.
 
     Attributes:
         status: ``finished``, ``timed_out``, ``rejected``, or ``lost`` with a server that failed.
-        stage: Load stage.
-        replica: Data-parallel replica.
+        stage: Number of the load stage.
+        replica: Number of the data-parallel replica.
         prompt_tokens: Prompt length.
         output_tokens: Tokens generated; 0 for a request without output.
-        cached_tokens: Prompt tokens found in the prefix cache at its first scheduling.
-        reused_tokens: Tokens found in the cache over all its schedulings.
-        computed_tokens: Tokens computed, with recomputation and without rejected drafts.
-        preemptions: How often it was preempted.
-        arrival_s: When the client sent it.
-        handed_s: When the front end put it into the engine's input queue.
-        queued_s: When the scheduler learnt of it (the QUEUED event).
-        scheduled_s: When it was first scheduled.
-        first_token_s: When the client saw its first token, or the result without output.
-        finish_s: When the client saw its last token, or gave up.
-        engine_first_token_s: End of the step that made its first token.
-        engine_finish_s: End of the step that made its last token.
-        early_preemptions: Preemptions before its first token.
-        recomputed_tokens: Sum of the tokens known at each of its preemptions.
-        handed_work: Work of its API server since it was last idle, when it handed the request over:
-            requests taken in, their prompt tokens, tokens streamed.
-        first_work: Work of the API server since it was last idle, when the first token was sent.
-        last_work: Work of the API server since it was last idle, when the last token was sent.
-        drafted_tokens: Drafted tokens that steps verified for it; 0 without speculative decoding.
-        accepted_tokens: Accepted draft tokens, including those beyond the end of its output.
+        cached_tokens: Prompt tokens found in the prefix cache when the request was first scheduled.
+        reused_tokens: Tokens found in the prefix cache, summed over all times it was scheduled.
+        computed_tokens: Tokens computed, including recomputed ones, without rejected draft tokens.
+        preemptions: Number of preemptions of the request.
+        arrival_s: Time when the client sent the request.
+        handed_s: Time when the API server put the request into the engine's input queue.
+        queued_s: Time when the scheduler received the request (vLLM's event QUEUED).
+        scheduled_s: Time when the request was first scheduled.
+        first_token_s: Time when the client saw the first token, or the result without output.
+        finish_s: Time when the client saw the last token, or gave up.
+        engine_first_token_s: End of the step that generated the first token.
+        engine_finish_s: End of the step that generated the last token.
+        early_preemptions: Number of preemptions before the first token.
+        recomputed_tokens: Sum of the tokens known at each preemption of the request.
+        handed_work: Work of the API server from its last idle time to ``handed_s``: requests
+            accepted, their prompt tokens, tokens streamed.
+        first_work: Work of the API server from its last idle time to the first token's sending.
+        last_work: Work of the API server from its last idle time to the last token's sending.
+        drafted_tokens: Draft tokens that steps verified; 0 without speculative decoding.
+        accepted_tokens: Accepted draft tokens, including tokens beyond the end of the output.
         warmup: 1 for a warm-up request, which is not measured, else 0.
         loaded_tokens: Part of ``cached_tokens`` that was loaded from host memory.
-        stored_tokens: Tokens that it has stored in host memory.
-        load_wait_s: How long it has waited for loads, over all its schedulings.
-        completion_s: PostDecodeFixedOverhead, one value for all requests.
+        stored_tokens: Tokens that the request has stored in host memory.
+        load_wait_s: Total time that the request waited for loads from host memory.
+        completion_s: Time after the last token (PostDecodeFixedOverhead), equal for all requests.
     """
 
     status: Shaped[np.ndarray, " requests"]
@@ -102,38 +102,38 @@ class RequestRecords:
         return len(self.status)
 
     def of_stage(self, stage: int | None) -> Bool[np.ndarray, " requests"]:
-        """Return a mask of a stage's measured requests; of all measured ones without a stage."""
+        """Return a mask of the measured requests of a stage, or of all stages if it is None."""
         measured: Bool[np.ndarray, " requests"] = self.warmup == 0
         return measured if stage is None else measured & (self.stage == stage)
 
     @property
     def finished(self) -> Bool[np.ndarray, " requests"]:
-        """Return a mask of the finished requests."""
+        """Mask of the finished requests."""
         return self.status == "finished"
 
     @property
     def ttft_s(self) -> Float[np.ndarray, " requests"]:
-        """Return the time to first token as the client sees it, in seconds."""
+        """Time to first token as the client sees it, in seconds."""
         return self.first_token_s - self.arrival_s
 
     @property
     def e2e_s(self) -> Float[np.ndarray, " requests"]:
-        """Return the end-to-end latency in seconds; for a client that gave up, its patience."""
+        """End-to-end latency in seconds; the patience of a client that gave up."""
         return self.finish_s - self.arrival_s
 
     @property
     def mean_itl_s(self) -> Float[np.ndarray, " requests"]:
-        """Return each request's mean ITL in seconds, without completion; NaN below two tokens."""
+        """Each request's mean ITL in seconds, without completion; NaN below two tokens."""
         return (self.last_token_s - self.first_token_s) / self.token_gaps
 
     @property
     def token_gaps(self) -> Float[np.ndarray, " requests"]:
-        """Return each request's number of ITL gaps; NaN below two tokens."""
+        """Each request's number of ITL gaps; NaN below two tokens."""
         return np.where(self.output_tokens > 1, self.output_tokens - 1.0, np.nan)
 
     @property
     def last_token_s(self) -> Float[np.ndarray, " requests"]:
-        """Return when the client saw the last token, before completion."""
+        """Time when the client saw the last token, before completion, in seconds."""
         return self.finish_s - self.completion_s
 
 
@@ -142,8 +142,8 @@ class GapRuns:
     """Gaps between steps that give a request tokens, as runs of equal gaps.
 
     Attributes:
-        seconds: Length of the gaps of each run.
-        count: How many gaps the run has.
+        seconds: Length of each gap of a run.
+        count: Number of gaps in a run.
         tokens: Tokens that arrive together at the end of each gap; 1 without speculative decoding.
     """
 
@@ -153,17 +153,17 @@ class GapRuns:
 
     @property
     def per_token(self) -> tuple[Float[np.ndarray, " runs"], Int[np.ndarray, " runs"]]:
-        """Return ITLs and their counts; tokens that arrive together share the gap."""
+        """Return ITLs in seconds and their counts; tokens that arrive together share the gap."""
         return self.seconds / self.tokens, self.count * self.tokens
 
 
 @dataclass(frozen=True)
 class StepRecords:
-    """Records of steps in the order of launching.
+    """Records of engine steps in the order of launching.
 
     Attributes:
-        table: Columns ``STEP_COLUMNS``; sums are those of the slowest replica, except the shared
-            ones.
+        table: Columns ``STEP_COLUMNS``; batch sums are taken from the slowest replica, except the
+            shared sums.
     """
 
     table: Float[np.ndarray, "steps columns"]
@@ -177,17 +177,17 @@ class StepRecords:
 
     @property
     def sums(self) -> BatchSums:
-        """Return batch sums of shape ``[steps]``, as step features take them."""
+        """Batch sums of shape ``[steps]``, from which step features are computed."""
         return self.whole_sums.without_reread(self[state.REREAD_TOKENS])
 
     @property
     def whole_sums(self) -> BatchSums:
-        """Return the batch sums with keys that decodes share counted once for each decode."""
+        """Batch sums in which keys shared by several decodes count once for each decode."""
         return BatchSums(*(self.table[:, state.FIRST_SUM + i] for i in range(len(state.SUMS))))
 
     @property
     def shared_sums(self) -> BatchSums:
-        """Return the experts' work per replica of a group, without contexts."""
+        """Batch sums of the experts' work per replica of a group, without contexts."""
         known = {name: self[f"shared_{name}"] for name in state.SHARED_SUMS}
         nothing = dict.fromkeys(state.SUMS, np.zeros(len(self)))
         return BatchSums(**(nothing | known))
@@ -195,19 +195,19 @@ class StepRecords:
 
 @dataclass(frozen=True)
 class Run:
-    """A simulated run.
+    """Records of a simulated run.
 
     Attributes:
         workload: Requests that were sent.
-        requests: Records of requests.
-        steps: Records of steps.
+        requests: Records of all requests.
+        steps: Records of all engine steps.
         gaps: ITL gaps of all measured requests that generated tokens.
         kv_blocks: KV cache blocks of one replica.
         replicas: Data-parallel replicas of all servers together.
-        groups: Number of groups of replicas that step together; all have one size.
+        groups: Number of groups of replicas that step together; all groups have equal size.
         copies: Number of identical servers that the replicas belong to, in order.
         transfers: Transfers between GPU and host.
-        tier: State of a second KV tier at the end of the run; None without one.
+        tier: State of the second KV tier at the end of the run; None without a second tier.
     """
 
     workload: Workload
@@ -223,20 +223,20 @@ class Run:
 
     @property
     def step_replicas(self) -> int:
-        """Return the number of replicas that a recorded step covers: those of a group."""
+        """Number of replicas that a recorded step covers: the replicas of a group."""
         return self.replicas // self.groups
 
     @property
     def step_blocks(self) -> int:
-        """Return the KV cache blocks of the replicas that a recorded step covers."""
+        """Number of KV cache blocks of the replicas that a recorded step covers."""
         return self.kv_blocks * self.step_replicas
 
 
-# The requests of a run as a table, one row each.
+# Table of a run's requests, one row per request.
 
 
 def request_table(run: Run) -> pa.Table:
-    """Return a row per request: columns of ``RequestRecords`` and latencies."""
+    """Return one row per request: the columns of ``RequestRecords``, and latencies."""
     import pyarrow as pa
 
     requests = run.requests
@@ -249,7 +249,7 @@ def request_table(run: Run) -> pa.Table:
 def write_requests(
     run: Run, path: Path, further: Mapping[str, Shaped[np.ndarray, " requests"]] | None = None
 ) -> None:
-    """Write the table of requests, with further columns if given.
+    """Write the table of requests to a Parquet file, with further columns if given.
 
     Raises:
         OSError: If the file cannot be written.
@@ -271,9 +271,9 @@ _BLUE, _ORANGE, _GREEN, _GREY = "#1f77b4", "#ff7f0e", "#2ca02c", "#7f7f7f"
 def plot_timeline(run: Run, path: Path) -> None:
     """Plot running and waiting requests, KV cache use, tokens per second, and latencies over time.
 
-    Steps are averaged, weighted by their time, over 240 equal spans; latencies are the median and
-    the 90th percentile of the requests that arrived in a span. The transfers of a second KV tier
-    are plotted if there is one.
+    The plot has 240 time spans of equal length. Steps are averaged within a span, weighted by their
+    duration. Latencies are the median and the 90th percentile of the requests that arrived in a
+    span. Transfers of a second KV tier are plotted if there is one.
 
     Raises:
         OSError: If the file cannot be written.
@@ -329,7 +329,7 @@ def _draw_steps(axes: Sequence[Axes], run: Run, edges: np.ndarray) -> None:
 
 
 def _draw_transfers(axis: Axes, run: Run, use: TierUse, edges: np.ndarray) -> None:
-    """Plot the transfer rates of the host links, by the start of each transfer."""
+    """Plot the transfer rates between GPU and host memory, by each transfer's start time."""
     moved, centres = run.transfers, (edges[1:] + edges[:-1]) / 2
     for name, mine, color in (("loads", moved.load, _GREEN), ("stores", ~moved.load, _GREY)):
         sizes = moved.blocks[mine] * use.block_bytes / 1e9

@@ -1,12 +1,12 @@
 """Scheduler of a replica: chooses the requests and tokens of its next batch.
 
 Prompts and decodes share a step. The module mirrors ``vllm/v1/core/sched/scheduler.py: Scheduler.
-schedule`` with the first-come-first-served policy, and ``AsyncScheduler._update_after_schedule``;
-differences between releases are in ``pinn.engines.recipe``. TensorRT-LLM's ``MicroBatchScheduler``
+schedule`` with the first-come-first-served policy, and ``AsyncScheduler._update_after_schedule``.
+``pinn.engines.recipe`` has the differences between releases. TensorRT-LLM's ``MicroBatchScheduler``
 differs in four ways: a chunk is a multiple of its blocks, a request is admitted with room for its
 whole output (``GUARANTEED_NO_EVICT``), steps of decodes are rounded up to a CUDA graph, and new
-prompts may wait for others. Under speculative decoding every decode brings all its drafts. Ignored:
-LoRA, encoder inputs and structured output.
+prompts may wait for others. Under speculative decoding every decode verifies the maximum number of
+draft tokens. Ignored: LoRA, encoder inputs and structured output.
 """
 
 from pinn.simulator import blocks, offloading
@@ -30,7 +30,7 @@ from pinn.simulator.state import (
 
 
 def schedule(latency: LatencyModel, engine: Engine, replica: int, prompts_wait: bool) -> int:
-    """Fill a replica's next batch, update its requests and return the batch's tokens."""
+    """Fill a replica's next batch, update its requests, and return the batch's token count."""
     config, state = engine.config, engine.replicas[replica]
     state.new = state.preempted = state.tokens = 0
     group = engine.groups[group_of(engine, replica)]
@@ -59,10 +59,10 @@ def schedule(latency: LatencyModel, engine: Engine, replica: int, prompts_wait: 
 
 
 def _reread_tokens(engine: Engine, replica: int, decodes: float, context: float) -> float:
-    """Return context tokens of decodes whose shared prefix is in the GPU's cache already.
+    """Return the decodes' context tokens that the GPU's cache serves, since their prefix is shared.
 
-    Attention kernels run head by head, so one head's keys of all requests have to fit in the cache.
-    Only reading is saved, not arithmetic.
+    Attention kernels process one head at a time, so one head's keys of all requests have to fit in
+    the cache. The cache saves only reads of memory, no arithmetic.
     """
     config, state = engine.config, engine.replicas[replica]
     used = config.blocks - state.free_blocks
@@ -75,7 +75,7 @@ def _reread_tokens(engine: Engine, replica: int, decodes: float, context: float)
 
 
 def _schedule_running(engine: Engine, replica: int) -> None:
-    """Schedule running requests in order; the last ones are preempted if blocks run out."""
+    """Schedule running requests in order, and preempt the last ones if blocks run out."""
     budget, state = engine.config.token_budget, engine.replicas[replica]
     i = 0
     while i < state.running and state.tokens < budget:
@@ -89,7 +89,7 @@ def _schedule_running(engine: Engine, replica: int) -> None:
         while not blocks.grow(engine, replica, request, slots):
             last = engine.running[replica, state.running - 1]
             if engine.config.defers_frees and engine.requests[last].in_flight > 0:
-                return  # its blocks would be freed too late for this step
+                return  # blocks freed now are not available in this step
             state.running -= 1
             _preempt(engine, replica, last)
             if last == r:
@@ -100,13 +100,16 @@ def _schedule_running(engine: Engine, replica: int) -> None:
 
 
 def _slots(engine: Engine, tokens: int) -> int:
-    """Return the tokens that need blocks: the new ones and those that a draft will write."""
+    """Return the tokens that need blocks: new tokens, and tokens that a draft will write."""
     config = engine.config
     return max(min(tokens + config.lookahead, config.max_model_len), tokens)
 
 
 def _cut(engine: Engine, wanted: int, budget: int) -> int:
-    """Return a request's tokens within the budget, in whole multiples except the last chunk."""
+    """Return a request's tokens within the budget.
+
+    A chunk other than the prompt's last is rounded down to a multiple of ``chunk_multiple``.
+    """
     if wanted <= budget:
         return wanted
     return budget - budget % engine.config.chunk_multiple
@@ -115,9 +118,9 @@ def _cut(engine: Engine, wanted: int, budget: int) -> int:
 def _running_tokens(engine: Engine, state: Replica, request: Request) -> int:
     """Return the new tokens of a running request; 0 if it waits for tokens in flight.
 
-    With asynchronous scheduling a request stops being scheduled once the tokens in flight complete
-    its output; under pipeline parallelism it is in one batch at a time, or in one of ``stagger``
-    batches.
+    With asynchronous scheduling a request is no longer scheduled once the tokens in flight complete
+    its output. Under pipeline parallelism a request is in one batch at a time, or in one of
+    ``stagger`` batches.
     """
     config = engine.config
     if state.schedulings < request.eligible:
@@ -149,7 +152,7 @@ def _preempt(engine: Engine, replica: int, r: int) -> None:
 
 
 def _schedule_waiting(engine: Engine, replica: int) -> None:
-    """Schedule waiting requests in order, until one does not fit; loading ones are skipped."""
+    """Schedule waiting requests in order until one does not fit; skip requests that still load."""
     config, state = engine.config, engine.replicas[replica]
     r = engine.waiting[replica].head
     while r >= 0 and state.tokens < config.token_budget and state.running < config.max_seqs:
@@ -170,7 +173,7 @@ def _schedule_waiting(engine: Engine, replica: int) -> None:
 
 
 def _start(engine: Engine, replica: int, r: int) -> bool:
-    """Schedule a waiting request, or start its KV load first; return whether it fits."""
+    """Schedule a waiting request, or start its KV load first; return whether the request fits."""
     config, request, state = engine.config, engine.requests[r], engine.replicas[replica]
     hits = blocks.cached_blocks(engine, replica, r) if request.computed == 0 else 0
     computed = max(request.computed, hits * config.block_tokens)
@@ -217,7 +220,10 @@ def _start(engine: Engine, replica: int, r: int) -> bool:
 
 
 def _load_chunks(engine: Engine, replica: int, r: int, hits: int, loaded: int) -> bool:
-    """Load a request's chunks from a second tier; it holds its blocks and runs later."""
+    """Start to load a waiting request's chunks from a second tier; return whether there is room.
+
+    The request owns its blocks from now on and runs once they are loaded.
+    """
     config, request = engine.config, engine.requests[r]
     known, held = request.prompt + request.generated, hits * config.block_tokens + loaded
     if config.whole_prompts and not blocks.fits(engine, replica, r, hits, known):
@@ -235,10 +241,10 @@ def _load_chunks(engine: Engine, replica: int, r: int, hits: int, loaded: int) -
 
 
 def _load(engine: Engine, replica: int, r: int, hits: int) -> bool:
-    """Load keys and values over the network, one transfer at a time; the request runs later.
+    """Start to load a request's keys and values over the network, one transfer at a time.
 
     As with ``load_kv_async`` of a vLLM KV connector, the request gets its blocks now and stays in
-    the queue as WAITING_FOR_REMOTE_KVS.
+    the queue as WAITING_FOR_REMOTE_KVS. The request runs later.
     """
     config, request, state = engine.config, engine.requests[r], engine.replicas[replica]
     room = request.transferred
@@ -262,7 +268,7 @@ def _load(engine: Engine, replica: int, r: int, hits: int) -> bool:
 
 
 def _finish_loading(engine: Engine, replica: int, r: int) -> None:
-    """Finish a request's KV load; at least one token is left to compute."""
+    """Finish a request's KV load and leave at least one token to compute."""
     request = engine.requests[r]
     if engine.config.tier > 0:
         request.status = WAITING

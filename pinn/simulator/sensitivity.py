@@ -1,7 +1,7 @@
-"""Sensitivities: derivatives of a run's metric with respect to every coefficient.
+"""Sensitivities: derivatives of a run's metric with respect to each coefficient.
 
-Both sides of each difference serve the same requests at the same times (common random numbers), so
-what remains is the coefficient's effect, queues included.
+Both runs of a difference serve the same requests at the same times (common random numbers). Their
+difference is therefore the coefficient's effect, including its effect on queues.
 """
 
 import math
@@ -19,18 +19,18 @@ from pinn.simulator.statistics import run_statistics
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 
-#: Change of a coefficient as a share of it; smallest change, for those that are 0.
+#: Relative change of a coefficient, and the minimum change, for coefficients that are 0.
 _RELATIVE_STEP, _LEAST_STEP = 0.02, 1e-6
 
 
 @dataclass(frozen=True)
 class CoefficientShare:
-    """A coefficient's share in a metric.
+    """Sensitivity of a metric to one coefficient.
 
     Attributes:
         value: Value of the coefficient in SI units.
-        derivative: Units of the metric per unit of the coefficient.
-        elasticity: Per cent of the metric per per cent of the coefficient.
+        derivative: Change of the metric, in its unit, per unit of the coefficient.
+        elasticity: Change of the metric in percent per percent change of the coefficient.
     """
 
     value: float
@@ -40,12 +40,12 @@ class CoefficientShare:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """The derivatives of a metric.
+    """Sensitivities of a metric to all coefficients.
 
     Attributes:
         figure: Name of the metric.
         value: Value of the metric.
-        coefficients: Name of a feature -> its coefficient's share.
+        coefficients: Name of a feature -> sensitivity to the feature's coefficient.
     """
 
     figure: str
@@ -53,27 +53,28 @@ class Sensitivity:
     coefficients: Mapping[str, CoefficientShare]
 
     def to_json(self) -> JsonObject:
-        """Return the key ``sensitivity`` of the JSON."""
+        """Return the object under the key ``sensitivity`` of the JSON output."""
         return asdict(self)
 
 
 def coefficient_sensitivities(
     job: Job, figure: Callable[[Run], float]
 ) -> dict[str, CoefficientShare]:
-    """Differentiate a figure of a run with respect to every coefficient.
+    """Differentiate a metric of a run with respect to every coefficient.
 
-    A symmetric difference, or a forward one where a coefficient would turn negative. Step
-    features that never occur in the run have derivative 0 without a further run.
+    The derivative is a central difference, or a forward difference where a coefficient would become
+    negative. Step features that never occur in the run have derivative 0 without a further run.
 
     Args:
-        job: The run.
-        figure: Such as ``lambda run: run.requests.e2e_s.mean()``.
+        job: Simulation at the predicted coefficients.
+        figure: Function of a run that returns the metric, such as
+            ``lambda run: run.requests.e2e_s.mean()``.
 
     Returns:
-        Name of a feature, those of beta first, then those of alpha -> its coefficient.
+        Feature name -> sensitivity to its coefficient; step features first, then request features.
 
     Raises:
-        PinnError: If the figure is 0 or does not exist in the run.
+        PinnError: If the metric is 0 or undefined in the run.
     """
     latency, base = job.latency, job.run()
     base_figure = figure(base)
@@ -101,10 +102,12 @@ def coefficient_sensitivities(
 
 
 def sensitivity(job: Job, run: Run, figure: str, percentiles: Sequence[float] = ()) -> Sensitivity:
-    """Differentiate a metric by its name in JSON; ``percentiles`` are those beside the usual ones.
+    """Differentiate a metric that is given by its name in the JSON output.
+
+    ``percentiles`` are further percentiles of latencies, besides the default ones.
 
     Raises:
-        PinnError: If no metric has this name, or it is 0 or missing in this run.
+        PinnError: If no metric has this name, or if the metric is 0 or undefined in this run.
     """
     known = run_statistics(run, None, percentiles)
     if figure not in known:

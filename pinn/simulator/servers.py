@@ -1,4 +1,4 @@
-"""Metrics of each of several servers behind a router or a load balancer."""
+"""Metrics of each server, for several servers behind a router or a load balancer."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from pinn.common.screen import Grid
 from pinn.simulator.run import Run
 from pinn.simulator.statistics import Metrics, latency_statistics
 
-#: Maximum number of servers that a terminal lists; JSON lists all.
+#: Maximum number of servers in a printed table; JSON output lists all servers.
 _SHOWN = 8
 
 
@@ -19,15 +19,15 @@ def server_statistics(
 ) -> list[Metrics]:
     """Return the metrics of each server's requests and steps.
 
-    The list is empty for a server that is alone, unless ``single`` asks for it.
+    The list is empty for a single server, unless ``single`` is true.
 
     Warm-up requests are not counted. ``busy_share`` is relative to the time from the first arrival
     to the last answer of all requests.
 
     Args:
         run: Run of all servers.
-        percentiles: Percentiles of latencies beside the usual ones, 0 to 100.
-        single: Whether a single server counts as one of several.
+        percentiles: Percentiles of latencies besides the default ones, 0 to 100.
+        single: Whether to return the metrics of a single server, too.
     """
     if run.copies == 1 and not single:
         return []
@@ -72,10 +72,10 @@ def _statistics(run: Run, server: int, percentiles: Sequence[float]) -> Metrics:
 
 
 def server_table(servers: Sequence[Metrics], names: Sequence[str] = ()) -> Grid:
-    """Return a row for each server; of many, those with the fewest and with the most requests.
+    """Return a table of servers; of many servers, those with the fewest and the most requests.
 
     Args:
-        servers: Metrics of each.
+        servers: Metrics of each server.
         names: Names of the servers; their numbers if empty.
     """
     table = Grid.of(

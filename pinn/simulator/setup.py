@@ -1,4 +1,4 @@
-"""Initial state of a simulation: arrays, and checks of requests."""
+"""Initial state of a simulation: arrays of the engine, and checks of the requests."""
 
 from collections.abc import Mapping
 
@@ -36,10 +36,10 @@ def block_keys(
 ) -> tuple[Int[np.ndarray, " keys"], Int[np.ndarray, " n"], int]:
     """Return the keys of every full block of every request's prompt and output.
 
-    A block's hash covers all tokens up to its end (``vllm/v1/core/kv_cache_utils.py:
-    hash_block_tokens``), so it equals the donor's if the shared tokens reach the block's end. A
-    request that continues all of its donor's blocks, such as the next turn of a conversation,
-    shares the donor's array of keys.
+    A request may begin with tokens of an earlier request, its donor. A block's hash covers all
+    tokens up to its end (``vllm/v1/core/kv_cache_utils.py: hash_block_tokens``). The hash therefore
+    equals the donor's if the shared tokens reach the block's end. A request that continues all
+    blocks of its donor, such as the next turn of a conversation, shares the donor's array of keys.
 
     Returns:
         The keys, the offset of each request's first key, and the number of distinct keys.
@@ -65,8 +65,8 @@ def block_keys(
 def _find_places(
     place: np.ndarray, sizes: np.ndarray, full: np.ndarray, donors: np.ndarray, shared: np.ndarray
 ) -> None:
-    """Set the array of keys that each request uses, named by its first request, and its size."""
-    ends = np.ones(len(full), np.bool_)  # whether the last key of a request's array is its own
+    """Set which request's array of keys each request uses, and the size of each array."""
+    ends = np.ones(len(full), np.bool_)  # whether a request owns its array's last key
     for r in range(len(full)):
         d = donors[r]
         place[r] = r
@@ -91,16 +91,16 @@ def _fill(
     return fresh
 
 
-# Checks before a run: an error names the number that breaks a limit.
+# Checks before a run; each error names the number that exceeds a limit.
 
 
 def check_run(
     deployment: Deployment, workload: Workload, engine: EngineSpec, layout: KvLayout
 ) -> Bool[np.ndarray, " n"]:
-    """Check a workload against a deployment.
+    """Check that a deployment can serve a workload.
 
     Returns:
-        Mask of the requests that the server answers with an error.
+        Mask of the requests that the server rejects with an error.
 
     Raises:
         PinnError: If flags contradict each other, or a request exceeds max_model_len or the KV
@@ -114,10 +114,10 @@ def check_run(
 
 
 def _check_settings(deployment: Deployment, workload: Workload, engine: EngineSpec) -> None:
-    """Check flags against each other, and refuse what the simulator does not model.
+    """Check flags for contradictions, and refuse settings that the simulator does not model.
 
-    See ``SchedulerConfig.verify_max_model_len``. TensorRT-LLM refuses prompts beyond its token
-    budget, and only vLLM's KV connectors are modelled.
+    As in ``SchedulerConfig.verify_max_model_len`` of vLLM. TensorRT-LLM refuses prompts beyond its
+    token budget. Only vLLM's KV connectors are modelled.
     """
     recipe, longest = deployment.recipe, max_model_len(deployment)
     if recipe.schedule == recipes.PREFILL_FIRST and recipe.pipeline_parallel_size > 1:
@@ -126,7 +126,7 @@ def _check_settings(deployment: Deployment, workload: Workload, engine: EngineSp
     if engine.offloads and (workload.transferred_tokens > 0).any():
         raise PinnError(
             "transfers from a prefill server (column transferred_tokens) are not "
-            "modelled together with KV offloading: leave the column out, or "
+            "modelled together with KV offloading: remove the column, or leave out "
             "--kv-offloading-size, --kv-transfer-config and "
             "--enable-hierarchical-cache"
         )
@@ -150,12 +150,12 @@ def _check_settings(deployment: Deployment, workload: Workload, engine: EngineSp
     if (workload.transferred_tokens > 0).any():
         raise PinnError(
             "transfers from a prefill server (column transferred_tokens) are "
-            "modelled with --engine vllm only: leave the column out"
+            "modelled with --engine vllm only: remove the column"
         )
 
 
 def _too_long(deployment: Deployment, workload: Workload, engine: EngineSpec) -> np.ndarray:
-    """Return a mask of requests that the server rejects (``OpenAIServing._validate_input``)."""
+    """Return a mask of the requests that the server rejects (``OpenAIServing._validate_input``)."""
     longest = max_model_len(deployment)
     total = workload.prompt_tokens + workload.output_tokens
     too_long = total > longest
@@ -164,7 +164,8 @@ def _too_long(deployment: Deployment, workload: Workload, engine: EngineSpec) ->
         raise PinnError(
             f"request {r} has {workload.prompt_tokens[r]} prompt and {workload.output_tokens[r]} "
             f"output tokens, {total[r]} together, more than --max-model-len {longest} "
-            f"({int(too_long.sum())} of {len(workload)} requests do): raise it or shorten them"
+            f"({int(too_long.sum())} of {len(workload)} requests do): raise --max-model-len, or "
+            f"shorten the requests"
         )
     return too_long
 
@@ -180,13 +181,14 @@ def _check_cache_holds(
     if needed > layout.blocks:
         raise PinnError(
             f"request {int(tokens.argmax())} needs {needed} KV cache blocks of {size} tokens for "
-            f"its {int(tokens.max())} tokens, the GPU has room for {layout.blocks}"
+            f"its {int(tokens.max())} tokens, but the GPU has room for {layout.blocks}: shorten "
+            f"the requests, or leave more GPU memory to the KV cache"
         )
 
 
-# Engine of a run, from deployment, workload and settings.
+# Construction of a run's engine from deployment, workload and settings.
 
-#: Requests, beyond the running ones, whose KV transfers may be in flight.
+#: Maximum number of requests, in addition to the running ones, with a KV transfer in flight.
 _LOADING_SLOTS = 256
 _NO_WINDOW = 1 << 40
 
@@ -201,9 +203,9 @@ def set_up(
     *,
     serves: bool = True,
 ) -> engine.Engine:
-    """Return an idle engine that has sent none of the workload's requests.
+    """Return an idle engine that has sent no request of the workload yet.
 
-    ``sources`` is the number of prefill workers that send keys and values. With ``serves`` false
+    ``sources`` is the number of prefill workers that send keys and values. If ``serves`` is false,
     the engine only represents the clients of a fleet.
     """
     recipe = deployment.recipe
@@ -245,7 +247,7 @@ def set_up(
 
 
 def _graph_sizes(recipe: recipes.EffectiveRecipe, seqs: int) -> np.ndarray:
-    """Return the size that each number of decodes up to ``seqs`` is rounded up to."""
+    """Return the padded CUDA graph size for each number of decodes from 0 to ``seqs``."""
     decodes = np.arange(seqs + 1)
     sizes = np.array([0, *recipe.graph_sizes], dtype=np.int64)
     captured = decodes <= sizes[-1]
@@ -259,7 +261,8 @@ def _settings(
     recipe, rules = deployment.recipe, deployment.recipe.scheduler
     pipeline, replicas = recipe.pipeline_parallel_size, spec.replicas * recipe.data_parallel_size
     # vLLM lowers its default max_num_seqs to the token budget (``EngineArgs.
-    # _set_default_max_num_seqs_and_batched_tokens_args``) and refuses a larger one.
+    # _set_default_max_num_seqs_and_batched_tokens_args``) and refuses a larger
+    # max_num_seqs.
     seqs = min(recipe.max_requests, len(workload))
     apart = recipe.schedule == recipes.PREFILL_FIRST
     if not apart:
@@ -268,23 +271,23 @@ def _settings(
     overlap = recipe.overlap if spec.async_scheduling is None else spec.async_scheduling
     totals, size = workload.prompt_tokens + workload.generated_tokens, recipe.block_tokens
     beyond = tokens_beyond(deployment)
-    # Replicas step together where experts exchange tokens, or layers gather them.
+    # Replicas step together if experts exchange tokens, or if layers gather them.
     keep_step = deployment.model.moe is not None or recipe.expert_exchange == recipes.GATHER
     ahead = overlap and pipeline > 1
     stagger = pipeline if ahead and rules.pipelined_decodes == recipes.STAGGERED else 0
-    # Settings with the name of a field of the engine's own specification are copied.
+    # Copy the settings that have the name of a field of the engine's configuration.
     known, names = (recipe, rules, layout, workload), engine.CONFIG_FIELDS
     named = {n: getattr(each, n) for each in known for n in names if hasattr(each, n)}
     return named | {
         "max_seqs": seqs,
         "max_model_len": _scheduled_len(deployment, workload),
-        # Without evictions more blocks make no difference, except to SGLang's admission, which
-        # keeps some free (``schedule_policy.py: add_one_req``).
+        # Without evictions more blocks make no difference, except for SGLang's admission, which
+        # keeps some blocks free (``schedule_policy.py: add_one_req``).
         "blocks": min(
             layout.blocks,
             int(layout.request_blocks(totals + beyond, size).sum()) + apart * (len(workload) + 1),
         ),
-        # A request may run one step past its end.
+        # A request may run one step beyond its end.
         "row": int(layout.request_blocks(totals.max() + 1 + beyond, size)) + 1,
         "slots": seqs + min(_LOADING_SLOTS, int((workload.transferred_tokens > 0).sum())),
         "long_prefill": spec.long_prefill_token_threshold,
@@ -328,7 +331,7 @@ def _router_settings(spec: EngineSpec) -> dict[str, float]:
 
 
 def prompt_interval(deployment: Deployment) -> int:
-    """Return the interval of prefills in steps; before 0.33 only ranks in lockstep have one."""
+    """Return the steps from one prefill to the next; before 0.33 only lockstep ranks delay them."""
     paced = deployment.recipe.scheduler.paces_alone or shares_experts(deployment)
     return deployment.serving.prefill_schedule_interval if paced else 1
 
@@ -342,7 +345,7 @@ _TIERS = {
 
 
 def _tier_settings(tier: HostTier, settings: Mapping[str, float], keys: int) -> dict[str, float]:
-    """Return the settings of a second tier; a chunk for every key prevents evictions."""
+    """Return the settings of a second tier; one chunk per key is enough to prevent evictions."""
     seqs = int(settings["max_seqs"])
     return {
         "tier": _TIERS[tier.kind],
@@ -362,9 +365,9 @@ def _tier_settings(tier: HostTier, settings: Mapping[str, float], keys: int) -> 
 
 
 def _scheduled_len(deployment: Deployment, workload: Workload) -> int:
-    """Return ``max_model_len``, plus one for requests without output that fill it.
+    """Return ``max_model_len``, plus one if a request without output fills it.
 
-    vLLM reserves no place for a sampled token if it samples none (``Scheduler.__init__``,
+    vLLM reserves no slot for a sampled token if a request samples none (``Scheduler.__init__``,
     ``num_sampled_tokens_per_step``).
     """
     longest = max_model_len(deployment)
@@ -373,7 +376,7 @@ def _scheduled_len(deployment: Deployment, workload: Workload) -> int:
 
 
 def _most_reread(deployment: Deployment) -> float:
-    """Return the share of the decodes' keys that need no reading before arithmetic is slower."""
+    """Return the share of decodes' key reads that can be saved until arithmetic is the limit."""
     costs, drafts = model_costs([deployment]), deployment.recipe.speculation
     read = costs.kv_read_s[0] + costs.windowed_kv_read_s[0]
     queries = 1 + drafts.tokens if drafts else 1

@@ -1,4 +1,4 @@
-"""Serve a workload in simulated time, once or many times (for intervals and sensitivities)."""
+"""Simulation of a workload on a deployment, once or many times (for intervals, sensitivities)."""
 
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -24,11 +24,11 @@ from pinn.simulator.state import FINISHED, LOST, REQUEST, TRANSFER, Records, Tra
 from pinn.simulator.transfers import TransferRecords, with_tier
 from pinn.simulator.workloads.workload import Workload
 
-# Records of a run, from the engine's final state.
+# Records of a run, read from the engine's final state.
 
 
 def read_records(state: Engine, latency: LatencyModel) -> RequestRecords:
-    """Return times and counts of every request.
+    """Return the times and token counts of every request.
 
     Raises:
         PinnError: If requests remain that the engine can never schedule.
@@ -38,8 +38,8 @@ def read_records(state: Engine, latency: LatencyModel) -> RequestRecords:
     if len(stuck):
         raise PinnError(
             f"the engine is stuck: {len(stuck)} requests can never be scheduled, "
-            f"the first is request {stuck[0]}; transferred KV blocks fill the KV "
-            "cache"
+            f"the first is request {stuck[0]}, because transferred KV blocks fill the KV cache: "
+            f"send fewer requests at a time, or shorter ones"
         )
     completion_s = float(latency.post_decode_fixed_overhead())
     finished, started = r["status"] == FINISHED, r["generated"] > 0
@@ -64,31 +64,31 @@ def read_records(state: Engine, latency: LatencyModel) -> RequestRecords:
 
 
 def _column(values: np.ndarray) -> np.ndarray:
-    """Return a column with one number type; seconds are NaN if they are not set."""
+    """Return a column as float64 or int64; times that were never set become NaN."""
     if values.dtype.kind == "i":
         return values.astype(np.int64)
     return np.where(values < 0, np.nan, values)
 
 
-# Simulate a workload on a deployment.
+# Simulation of a workload on a deployment.
 
 #: Records of steps, of ITL gaps and of transfers.
 Recorded = tuple[StepRecords, GapRuns, TransferRecords]
 
-#: A loop that runs engines with latency models until a record buffer is full.
+#: Function that advances engines with latency models until a record buffer is full.
 Loop = Callable[..., int]
 
-#: Criterion of an early stop, from the requests so far and the engine's time in seconds.
+#: Criterion of an early stop: a function of the requests so far and the engine's time in seconds.
 EarlyStop = Callable[[np.ndarray, float], bool]
 
-#: Steps before the first check for an early stop. Each later check waits for another 1/8 of the
-#: steps so far.
+#: Number of steps before the first check for an early stop. Each later check follows after another
+#: 1/8 of the steps so far.
 _FIRST_LOOK_STEPS = 512
 _LOOKS = 8
 
 
 class StoppedEarlyError(Exception):
-    """A run was stopped early by its caller's criterion."""
+    """Signal that the caller's criterion stopped a run early."""
 
 
 def simulate(
@@ -102,7 +102,7 @@ def simulate(
 ) -> Run:
     """Serve a workload on a simulated vLLM V1 engine.
 
-    The run is a pure function of its arguments. Only the acceptance of drafted tokens is random, by
+    Equal arguments give equal runs. Only the acceptance of draft tokens is random, with random
     numbers that are fixed for each request (``pinn.simulator.client``).
 
     Args:
@@ -111,7 +111,7 @@ def simulate(
         latency: Latency model, in seconds. A ``LinearLatency`` runs compiled; any other object
             with the methods of ``LatencyModel`` runs in plain Python. Its methods for scheduling,
             preemption and completion are optional and default to 0 s.
-        engine: Further engine settings.
+        engine: Engine settings beyond the deployment's flags; defaults if None.
         compiled: Whether to run compiled code; by default whenever ``latency`` allows it.
         early_stop: Criterion for an early stop, from the requests so far
             (``pinn.simulator.state.REQUEST``) and the engine's time in seconds. Compiled runs
@@ -135,7 +135,7 @@ def simulate(
 def finished_run(
     workload: Workload, state: Engine, records: RequestRecords, kept: Recorded, blocks: int
 ) -> Run:
-    """Return a run from its parts; ``blocks`` is the KV cache of one replica."""
+    """Build a run from its parts; ``blocks`` is the number of KV cache blocks of one replica."""
     replicas, groups = int(state.config.n_replicas), int(state.config.n_groups)
     steps, gaps, transfers = kept
     asked = _as_asked(workload, records)
@@ -144,7 +144,7 @@ def finished_run(
 
 
 def _as_asked(workload: Workload, records: RequestRecords) -> RequestRecords:
-    """Return records in which requests without output have no tokens and end with their result."""
+    """Remove the token of requests that have no output, and let them end with their result."""
     alone = workload.output_tokens == 0
     if not alone.any():
         return records
@@ -162,7 +162,7 @@ def run_engines(
     compiled: bool | None,
     early_stop: EarlyStop | None = None,
 ) -> list[Recorded]:
-    """Run engines in one loop to the end and return their records.
+    """Run engines in one event loop to the end, and return each engine's records.
 
     Raises:
         PinnError: If the engines get stuck, or a latency model cannot be used.
@@ -193,7 +193,7 @@ def _collect(
     models: Sequence[object],
     early_stop: EarlyStop | None = None,
 ) -> list[Recorded]:
-    """Run to the end and collect records whenever a buffer is full or an early stop is checked."""
+    """Run engines to the end; at each full buffer collect records and check for an early stop."""
     taken: list[list[list[np.ndarray]]] = [[] for _ in states]
     status, rows, idle, total = FULL, states[0].config.step_rows, 0, 0
     while status == FULL:
@@ -206,8 +206,9 @@ def _collect(
         if status == FULL and idle >= rows // 2:
             raise PinnError(
                 f"the engine is stuck: {idle} steps generated no token; requests "
-                "preempt each other, because the KV cache of "
-                f"{states[-1].config.blocks} blocks is too small"
+                "preempt one another, because the KV cache of "
+                f"{states[-1].config.blocks} blocks is too small: leave more GPU memory to the KV "
+                f"cache"
             )
         total += steps
         check_size(total, MOST_STEPS, "steps of the simulation", "simulate a shorter load")
@@ -240,14 +241,14 @@ def _taken(transfers: Records[Transfer], count: int) -> np.ndarray:
     return np.asarray(transfers)[:count] if count else np.zeros(0, TRANSFER)
 
 
-# Many simulations side by side: compiled runs release the interpreter lock.
+# Parallel simulations in threads: compiled runs release the interpreter lock.
 
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class Job:
-    """Arguments of one call of ``simulate``."""
+    """Arguments of one call of :func:`simulate`."""
 
     deployment: Deployment
     workload: Workload
@@ -255,7 +256,7 @@ class Job:
     engine: EngineSpec | None = None
 
     def run(self) -> Run:
-        """Run the simulation and return its run."""
+        """Run the simulation and return its records."""
         return simulate(self.deployment, self.workload, self.latency, self.engine)
 
 
@@ -265,7 +266,7 @@ def measured_job(
     latency: LinearLatency,
     engine: EngineSpec | None = None,
 ) -> Job:
-    """Return the job of a measured server: its KV cache holds at least its longest request."""
+    """Return the job of a measured server, whose KV cache fits at least its longest request."""
     return Job(deployment, workload, latency, started(deployment, engine))
 
 
@@ -277,7 +278,7 @@ def simulate_many(jobs: Iterable[Job], workers: int | None = None) -> list[Run]:
         workers: Number of threads; the number of cores by default.
 
     Raises:
-        PinnError: If a job cannot run; the error is that of the first such job.
+        PinnError: If a job cannot run; the error of the first such job is raised.
     """
     return map_runs(lambda _, run: run, jobs, workers)
 
@@ -285,6 +286,6 @@ def simulate_many(jobs: Iterable[Job], workers: int | None = None) -> list[Run]:
 def map_runs(
     figure: Callable[[Job, Run], Result], jobs: Iterable[Job], workers: int | None = None
 ) -> list[Result]:
-    """Simulate jobs and keep only ``figure`` of each run, to save memory."""
+    """Simulate jobs and return ``figure`` of each job and run, without keeping the runs."""
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
         return list(pool.map(lambda job: figure(job, job.run()), jobs))

@@ -1,10 +1,11 @@
-"""A service-level objective (SLO): limits on latencies, such as ``p99 ttft<=2s``.
+"""Service-level objective (SLO): limits on latencies, such as ``p99 ttft<=2s``.
 
-A limit is on a statistic over all requests (``p99 ttft<=2s``, ``mean e2e<=10s``; of ITL over all
-ITL gaps), or on each request: ``... for 95 %`` asks that so many requests meet all of
-those at once. The share that does is the goodput of DistServe (Zhong et al. 2024,
-arXiv:2401.09670, "SLO attainment") and of vLLM's ``benchmark_serving --goodput``, whose spelling
-``ttft:1000 tpot:50``, in milliseconds, is read too. Requests that are not served meet no limit.
+A limit applies to a statistic over all requests (``p99 ttft<=2s``, ``mean e2e<=10s``), for ITL over
+all ITL gaps. Or it applies to each request: ``... for 95 %`` requires that 95 % of the requests
+meet all such limits at once. The share of requests that meet them is the "SLO attainment" of
+DistServe (Zhong et al. 2024, arXiv:2401.09670), and underlies vLLM's ``benchmark_serving
+--goodput``. That tool's notation ``ttft:1000 tpot:50``, in milliseconds, is also accepted. Requests
+that are not served meet no limit.
 """
 
 import math
@@ -18,8 +19,8 @@ from jaxtyping import Bool, Float, Int
 from pinn.errors import PinnError
 from pinn.simulator.statistics import statistic
 
-#: Metrics that have limits: time to first token, time per output token of each request, inter-token
-#: latency, end-to-end latency.
+#: Metrics that can have limits: time to first token, time per output token of each request,
+#: inter-token latency, end-to-end latency.
 METRICS = ("ttft", "tpot", "itl", "e2e")
 
 _UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
@@ -30,25 +31,25 @@ _CLAUSE = re.compile(
     r"(?:\s+(?P<after>mean|p\d+(?:\.\d+)?))?"
     rf"\s*(?P<sign><=|<|≤|:|=)\s*(?P<value>{_NUMBER}(?:e-?\d+)?)\s*(?P<unit>[a-zµ]*)$"
 )
-#: ``vllm 0.33.0 vllm/benchmarks/serve.py: parse_goodput``: pairs with blanks between them.
+#: Notation of ``vllm 0.33.0 vllm/benchmarks/serve.py: parse_goodput``: pairs separated by blanks.
 _PAIRS = re.compile(
     rf"([:=]\s*{_NUMBER}(?:e-?\d+)?(?:\s*(?!mean\b)[a-zµ]+)?)\s+(?=[a-z0-9.\s]+[:=])"
 )
 _OTHER_NAMES = {"e2el": "e2e"}
 _SHARE = re.compile(rf"\s+for\s+(?P<share>{_NUMBER})\s*%\s*$")
 
-#: Seconds by metric, one entry per request; NaN where a request has no such time.
+#: Metric -> seconds of each request; NaN where the metric is undefined for a request.
 Latencies = Mapping[str, Float[np.ndarray, " requests"]]
 
 
 @dataclass(frozen=True)
 class StatisticLimit:
-    """Limit on a statistic over all requests.
+    """Limit on a statistic of a latency over all requests.
 
     Attributes:
         metric: ``ttft``, ``tpot``, ``itl`` or ``e2e``.
         name: ``mean`` or a percentile, such as ``p99``.
-        seconds: Largest allowed value.
+        seconds: Maximum allowed value, in seconds.
     """
 
     metric: str
@@ -57,12 +58,12 @@ class StatisticLimit:
 
     @property
     def what(self) -> str:
-        """Return the limited statistic."""
+        """Name of the limited statistic, such as ``p99 TTFT``."""
         return f"{self.name} {self.metric.upper()}"
 
     @property
     def bound(self) -> str:
-        """Return the largest allowed value as text with its unit."""
+        """Maximum allowed value as text with its unit."""
         return f"<= {written_s(self.seconds)}"
 
     def __str__(self) -> str:
@@ -71,11 +72,11 @@ class StatisticLimit:
 
 @dataclass(frozen=True)
 class GoodputLimit:
-    """Limits on each request, which a share of requests has to meet together.
+    """Limits on each request, and the share of requests that has to meet all of them.
 
     Attributes:
-        share: Least share of requests; 0 if the SLO only asks what the share is.
-        seconds: Metric -> largest allowed value.
+        share: Required share of requests; 0 if the SLO requires no share and only reports it.
+        seconds: Metric -> maximum allowed value, in seconds.
     """
 
     share: float
@@ -83,41 +84,41 @@ class GoodputLimit:
 
     @property
     def what(self) -> str:
-        """Return the share that has to meet the limits."""
+        """Share of requests that has to meet the limits, as text."""
         return f"{100 * self.share:g} % of requests"
 
     @property
     def bound(self) -> str:
-        """Return the limits on a request."""
+        """Limits on a request, as text."""
         return " and ".join(f"{k.upper()} <= {written_s(v)}" for k, v in self.seconds.items())
 
     def __str__(self) -> str:
         return f"{100 * self.share:g} % of the requests: {self.bound}"
 
     def needed(self, requests: int) -> int:
-        """Return the number of requests that have to meet the limits."""
+        """Return the number of ``requests`` requests that have to meet the limits."""
         return max(math.ceil(round(self.share * requests, 6)), 1)
 
     def excess(self, latencies: Latencies) -> Float[np.ndarray, " requests"]:
-        """Return each request's largest latency relative to its limit; 0 without latencies."""
+        """Return each request's maximum ratio of latency to limit; 0 without latencies."""
         ratios = [latencies[k] / limit for k, limit in self.seconds.items()]
         return np.max(np.where(np.isnan(ratios), 0.0, ratios), axis=0)
 
 
 @dataclass(frozen=True)
 class LimitOutcome:
-    """Value of a run for a limit, and whether the limit is met.
+    """Value of a run for one limit of an SLO, and whether the limit is met.
 
     Attributes:
-        limit: The limit as a sentence, such as ``p95 TTFT <= 1 s``.
+        limit: Limit as a sentence, such as ``p95 TTFT <= 1 s``.
         what: Limited statistic, such as ``p95 TTFT``; for limits on each request, the share that
             has to meet them, such as ``95 % of requests``.
-        bound: The limit itself, such as ``<= 1 s``.
-        seconds: Value of the statistic; None where it is infinite, no request has such a time, or
-            the limit is on a share.
+        bound: Maximum allowed value, such as ``<= 1 s``.
+        seconds: Value of the statistic in seconds; None if it is infinite or undefined, or if the
+            limit is on a share.
         share: Share of all sent requests that meet the limits on each; None for a statistic.
         met: Whether the limit is met.
-        excess: Worst latency as a share of its limit; None where it is infinite.
+        excess: Maximum ratio of a latency to its limit; None if it is infinite.
     """
 
     limit: str
@@ -130,12 +131,12 @@ class LimitOutcome:
 
     @property
     def value_s(self) -> float:
-        """Return the statistic; infinite without all requests served, NaN without such times."""
+        """Statistic in seconds; infinite if requests were not served, NaN if undefined."""
         return (math.nan if self.met else math.inf) if self.seconds is None else self.seconds
 
     @property
     def value(self) -> str:
-        """Return the value as text with its unit."""
+        """Value of the statistic or share as text with its unit."""
         if self.share is not None:
             return f"{100 * self.share:.1f} %"
         return "-" if self.seconds is None else written_s(self.seconds)
@@ -149,9 +150,9 @@ class Slo:
     """Service-level objective: limits that have to be met together.
 
     Attributes:
-        text: The limits as written.
-        statistics: Limits on statistics.
-        goodput: Limits on each request; None without any.
+        text: Limits as the user wrote them.
+        statistics: Limits on statistics over all requests.
+        goodput: Limits on each request; None without such limits.
     """
 
     text: str
@@ -160,22 +161,22 @@ class Slo:
 
     @property
     def sentences(self) -> list[str]:
-        """Return one sentence per limit."""
+        """One sentence per limit."""
         return [str(limit) for limit in (*self.statistics, *self._shares)]
 
     @property
     def _shares(self) -> list[GoodputLimit]:
-        """Return the limits on each request, unless only the share that meets them is asked for."""
+        """Limits on each request that a required share of requests has to meet."""
         return [] if self.goodput is None or self.goodput.share == 0 else [self.goodput]
 
     @property
     def on_gaps(self) -> list[StatisticLimit]:
-        """Return the limits on ITL, over all inter-token gaps."""
+        """Limits on ITL, which apply to all inter-token gaps."""
         return [limit for limit in self.statistics if limit.metric == "itl"]
 
     @property
     def each(self) -> list[tuple[str, str, float]]:
-        """Return metric, name of the limited statistic, and seconds of every limit."""
+        """Metric, name of the limited statistic, and seconds of every limit."""
         found = [(limit.metric, limit.name, limit.seconds) for limit in self.statistics]
         for shares in self._shares:
             found += [(metric, shares.what, seconds) for metric, seconds in shares.seconds.items()]
@@ -183,12 +184,12 @@ class Slo:
 
     @property
     def bound_waits(self) -> bool:
-        """Return whether any limit is on a metric that includes queue time: TTFT or E2E."""
+        """Whether any limit is on a metric that includes queue time: TTFT or E2E."""
         return any(metric in ("ttft", "e2e") for metric, _, _ in self.each)
 
     @property
     def asked_statistics(self) -> list[str]:
-        """Return the limited statistics; for a share of requests, the percentile at that share."""
+        """Names of limited statistics; for a share of requests, the percentile at that share."""
         shares = [f"p{100 * shares.share:.10g}" for shares in self._shares]
         return [*(limit.name for limit in self.statistics), *shares]
 
@@ -196,7 +197,7 @@ class Slo:
         """Check that limits on TPOT or ITL have requests with several tokens.
 
         Raises:
-            PinnError: If there are such limits, and every output is shorter than two tokens.
+            PinnError: If a limit is on TPOT or ITL, and every output is shorter than two tokens.
         """
         limited = [limit.metric for limit in self.statistics]
         limited += [] if self.goodput is None else self.goodput.seconds
@@ -208,20 +209,21 @@ class Slo:
                 )
 
     def excess(self, seconds: Latencies, gaps: Gaps) -> float:
-        """Return the worst latency as a share of its limit; all limits are met at 1 or less.
+        """Return the maximum ratio of a latency to its limit; all limits are met at 1 or less.
 
         Args:
-            seconds: Latencies per request, infinite where it was not served.
-            gaps: Lengths of inter-token gaps, and the number of gaps of each length.
+            seconds: Latencies per request in seconds, infinite for requests that were not served.
+            gaps: Lengths of inter-token gaps in seconds, and the number of gaps of each length.
         """
         found = [each.excess for each in self.outcomes(seconds, gaps)]
         return max((math.inf if each is None else each for each in found), default=0.0)
 
     def outcomes(self, seconds: Latencies, gaps: Gaps) -> list[LimitOutcome]:
-        """Return the value of each limit and whether it is met; arguments as of :meth:`excess`.
+        """Return the value of each limit and whether the limit is met.
 
-        Requests that were not served exceed any limit on gaps. A time that no request has, such as
-        the TPOT of a single token, exceeds nothing.
+        Requests that were not served exceed any limit on gaps. A metric that is undefined for all
+        requests, such as the TPOT of single tokens, exceeds no limit. The arguments are described
+        in :meth:`excess`.
         """
         found = []
         for limit in self.statistics:
@@ -240,16 +242,16 @@ class Slo:
         return statistic(*gaps, limit.name) if np.isfinite(seconds["e2e"]).all() else math.inf
 
     def met(self, latencies: Latencies) -> Bool[np.ndarray, " requests"]:
-        """Return which requests are served and meet the limits on each request, if any."""
+        """Return a mask of the requests that are served within all limits on each request."""
         served = np.isfinite(latencies["e2e"])
         return served if self.goodput is None else served & (self.goodput.excess(latencies) <= 1)
 
     def is_missed(self, least: Latencies, requests: int) -> bool:
-        """Return whether limits are missed already, whatever happens next.
+        """Return whether a limit is certain to be missed, whatever the unfinished requests will do.
 
         Args:
-            least: Lower bounds of each request's latencies: 0 where nothing is known, NaN where
-                there is no such time.
+            least: Lower bounds of each request's latencies in seconds: 0 where nothing is known,
+                NaN where the metric is undefined.
             requests: Number of requests of the whole load.
         """
         for limit in self.statistics:
@@ -276,14 +278,14 @@ def _outcome(
     seconds: float = math.nan,
     share: float | None = None,
 ) -> LimitOutcome:
-    """Return the outcome of a limit; an excess of NaN (no request has that time) counts as met."""
+    """Return the outcome of a limit; an excess of NaN (an undefined metric) counts as met."""
     excess = 0.0 if math.isnan(excess) else excess
     value, ratio = (each if math.isfinite(each) else None for each in (seconds, excess))
     return LimitOutcome(str(limit), limit.what, limit.bound, value, share, excess <= 1, ratio)
 
 
 def _known(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the values that are not NaN, with a count of 1 each."""
+    """Return the values that are not NaN, and a count of 1 for each."""
     values = values[~np.isnan(values)]
     return values, np.ones(len(values), np.int64)
 
@@ -292,12 +294,12 @@ def parse_slo(text: str, *, shareless: bool = False) -> Slo:
     """Parse the limits of an SLO.
 
     Args:
-        text: The limits.
-        shareless: Whether limits on each request may name no share, which is 0 then.
+        text: Limits as the user wrote them.
+        shareless: Whether limits on each request may omit the share, which is then 0.
 
     Raises:
-        PinnError: If a limit cannot be read, names neither its statistic nor a share of requests,
-            or is on each request's ITL; the message has an example.
+        PinnError: If a limit cannot be parsed, names neither a statistic nor a share of requests,
+            or is on each request's ITL. The message has an example.
 
     >>> parse_slo("ttft<=1s, tpot<=40ms for 95 %; p99 e2e<=30s").sentences
     ['p99 E2E <= 30 s', '95 % of the requests: TTFT <= 1 s and TPOT <= 40 ms']
@@ -320,13 +322,13 @@ def parse_slo(text: str, *, shareless: bool = False) -> Slo:
         if on_each:
             if each:
                 raise PinnError(
-                    f"--slo {text!r} has two shares: put the limits together, {_EXAMPLE}"
+                    f"--slo {text!r} has two shares of requests: join the limits, {_EXAMPLE}"
                 )
             each, share = on_each, float(ending["share"]) / 100 if ending else 0.0
     if not statistics and not each:
         raise PinnError(f"--slo {text!r} has no limit: {_EXAMPLE}")
     if share is not None and not (0 < share <= 1 or (shareless and share == 0)):
-        raise PinnError(f"--slo {text!r}: a share must be above 0 and at most 100 %")
+        raise PinnError(f"--slo {text!r}: a share of requests must be above 0 and at most 100 %")
     if "itl" in each:
         raise PinnError(
             f"--slo {text!r}: ITL has many values per request: limit their mean with tpot, "
@@ -336,7 +338,7 @@ def parse_slo(text: str, *, shareless: bool = False) -> Slo:
 
 
 def _clause(clause: str, text: str) -> StatisticLimit:
-    """Return the text of a limit, without a statistic if it is on each request."""
+    """Parse one limit; a limit on each request has no statistic."""
     found = _CLAUSE.match(clause.strip())
     if found is None or (found["before"] and found["after"]):
         raise PinnError(f"--slo {text!r}: cannot read {clause.strip()!r}: {_EXAMPLE}")
@@ -361,7 +363,7 @@ def _clause(clause: str, text: str) -> StatisticLimit:
 
 
 def written_s(seconds: float) -> str:
-    """Return a time in s as text with its unit.
+    """Return a time given in seconds as text with a suitable unit.
 
     >>> [written_s(s) for s in (0.04, 1.0, 90.0, 1118.2, math.inf, math.nan)]
     ['40 ms', '1 s', '90 s', '1118 s', 'infinite', '-']

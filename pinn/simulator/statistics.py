@@ -13,7 +13,7 @@ from pinn.simulator.run import Run, StepRecords
 from pinn.simulator.transfers import tier_statistics
 from pinn.units import MILLISECOND
 
-#: Metrics by their JSON names; times in milliseconds.
+#: Metric's name in JSON -> value; times in milliseconds.
 Metrics: TypeAlias = dict[str, float]
 
 #: Percentiles that are computed for every latency.
@@ -21,10 +21,10 @@ PERCENTILES: tuple[float, ...] = (50, 90, 95, 99)
 
 
 def read_percentiles(text: str) -> tuple[float, ...]:
-    """Parse percentiles with commas between them.
+    """Parse percentiles that are separated by commas.
 
     Raises:
-        PinnError: If one is no number above 0 and at most 100.
+        PinnError: If a percentile is not a number above 0 and at most 100.
 
     >>> read_percentiles("50, p99.9")
     (50.0, 99.9)
@@ -40,12 +40,12 @@ def read_percentiles(text: str) -> tuple[float, ...]:
             "50,90,99.9"
         )
     if not found:
-        raise PinnError("--percentiles is empty: write 50,90,99.9, or leave it out")
+        raise PinnError("--percentiles is empty: write 50,90,99.9, or leave out --percentiles")
     return tuple(dict.fromkeys(found))
 
 
 def percentile_name(percent: float) -> str:
-    """Return the name of a percentile in JSON and tables: ``p99.9``."""
+    """Return the name of a percentile in JSON and tables, such as ``p99.9``."""
     return f"p{percent:.10g}"
 
 
@@ -54,7 +54,7 @@ def weighted_percentiles(
     counts: Int[np.ndarray, " n"],
     percents: tuple[float, ...] = PERCENTILES,
 ) -> list[float]:
-    """Return percentiles of values with counts, as ``np.percentile`` of the repeated values.
+    """Return the percentiles that ``np.percentile`` gives for values repeated by their counts.
 
     A percentile that interpolates with an infinite value is infinite.
 
@@ -74,7 +74,7 @@ def weighted_percentiles(
 
 
 def statistic(values: Float[np.ndarray, " n"], counts: Int[np.ndarray, " n"], name: str) -> float:
-    """Return the ``mean`` or a percentile such as ``p99`` of values with counts; NaN of none."""
+    """Return the mean or a percentile (``p99``) of values with counts; NaN without values."""
     if not counts.sum():
         return float("nan")
     if name == "mean":
@@ -85,14 +85,14 @@ def statistic(values: Float[np.ndarray, " n"], counts: Int[np.ndarray, " n"], na
 def run_statistics(
     run: Run, stage: int | None = None, percentiles: Sequence[float] = ()
 ) -> Metrics:
-    """Return the metrics of a run or of one of its stages, with BLIS's names where it has one.
+    """Return the metrics of a run or of one load stage, with BLIS's names where they exist.
 
     Warm-up requests are excluded. A stage has no metrics of steps, batches and the KV cache.
 
     Args:
-        run: The run.
-        stage: Stage of the requests; None for all.
-        percentiles: Percentiles of latencies, beside ``PERCENTILES``.
+        run: Records of the run.
+        stage: Number of the load stage; None for all stages.
+        percentiles: Percentiles of latencies, in addition to ``PERCENTILES``.
     """
     found = client_statistics(run, stage, percentiles)
     return found | engine_statistics(run, percentiles) if stage is None else found
@@ -101,26 +101,25 @@ def run_statistics(
 def client_statistics(
     run: Run, stage: int | None = None, percentiles: Sequence[float] = ()
 ) -> Metrics:
-    """Return the metrics that clients see.
+    """Return the metrics that clients see, of a run or of one load stage.
 
-    ``e2e``, ``ttft``, ``tpot`` (each request's mean ITL) and ``scheduling_delay``
-    (arrival to first scheduling) are over finished requests, ``first_turn_ttft`` and
-    ``later_turn_ttft`` over those of conversations; ``itl`` is over ITL gaps,
-    or in a stage over each request's mean gap. Under speculative decoding a gap is shared by the
-    tokens that come at its end, ``step_itl`` is over the gaps as clients see them, and tokens
-    drafted and accepted are counted.
+    Finished requests determine ``e2e``, ``ttft``, ``tpot`` (each request's mean ITL) and
+    ``scheduling_delay`` (arrival to first scheduling). Finished requests of conversations determine
+    ``first_turn_ttft`` and ``later_turn_ttft``. All ITL gaps determine ``itl``, in a stage each
+    request's mean gap. Under speculative decoding the tokens that arrive together share their gap,
+    ``step_itl`` uses the gaps as clients see them, and drafted and accepted tokens are counted.
 
     Args:
-        run: The run.
-        stage: Stage of the requests; None for all.
-        percentiles: Percentiles of latencies, beside ``PERCENTILES``.
+        run: Records of the run.
+        stage: Number of the load stage; None for all stages.
+        percentiles: Percentiles of latencies, in addition to ``PERCENTILES``.
     """
     r = run.requests
     mine = r.of_stage(stage)
     if stage is None and not mine.any():
         raise PinnError(
             f"none of {len(r):,} requests is measured: lower --num-warmups or --warmup-s, or send "
-            "more"
+            f"more requests"
         )
     done = mine & r.finished
     found = _counts(run, mine, done)
@@ -166,7 +165,7 @@ def _counts(run: Run, mine: np.ndarray, done: np.ndarray) -> Metrics:
 
 
 def _recomputed(run: Run, done: np.ndarray) -> int:
-    """Return the number of recomputed tokens, which preemptions cause."""
+    """Return the number of tokens that finished requests recomputed after preemptions."""
     r = run.requests
     brought = np.minimum(run.workload.transferred_tokens, r.prompt_tokens)
     further = np.maximum(r.output_tokens - 1, 0)
@@ -180,7 +179,7 @@ def latency_statistics(
     counts: Int[np.ndarray, " n"] | None = None,
     percentiles: Sequence[float] = (),
 ) -> Metrics:
-    """Return mean and percentiles in milliseconds of times with counts, which default to 1."""
+    """Return the mean and percentiles of times in milliseconds; counts default to 1."""
     if counts is None:
         counts = np.ones(len(seconds), np.int64)
     mean = _ratio(float(seconds @ counts), float(counts.sum()))
@@ -191,7 +190,7 @@ def latency_statistics(
 
 
 def _verification(run: Run, percentiles: Sequence[float]) -> Metrics:
-    """Return the metrics of speculative decoding; empty without it."""
+    """Return the metrics of speculative decoding; an empty dictionary without it."""
     r, gaps = run.requests, run.gaps
     drafted, accepted = int(r.drafted_tokens.sum()), int(r.accepted_tokens.sum())
     if drafted == 0:
@@ -232,7 +231,7 @@ def engine_statistics(run: Run, percentiles: Sequence[float] = ()) -> Metrics:
 
 
 def _tier(run: Run) -> Metrics:
-    """Return the metrics of a second KV tier; ``load_wait`` is over requests that loaded."""
+    """Return the metrics of a second KV tier; ``load_wait`` covers only requests that loaded."""
     if run.tier is None:
         return {}
     waits = run.requests.load_wait_s[run.requests.load_wait_s > 0]
@@ -244,15 +243,15 @@ def _ratio(part: float, whole: float) -> float:
     return part / whole if whole else float("nan")
 
 
-# Whether a run's load was more than the server could serve.
+# Checks whether a load exceeded the capacity of the server.
 
-#: Largest share of a stage's requests that may wait in a steady queue when the last one arrives.
+#: Maximum share of a stage's requests that a steady queue may contain when the last one arrives.
 _WAITING_SHARE = 0.05
 _LEAST_WAITING = 8
 
 
 def overload(run: Run) -> str | None:
-    """Return a sentence on what shows that the server could not keep up; None where it could."""
+    """Return a sentence with the evidence that the server could not keep up; None if it could."""
     lost = int((run.requests.status == "timed_out").sum())
     if lost:
         return f"overloaded: {lost:,} of {len(run.requests):,} requests timed out"
@@ -260,10 +259,10 @@ def overload(run: Run) -> str | None:
 
 
 def left_behind(run: Run) -> str | None:
-    """Return a sentence on the queue that is left when a load ends; None if there is none.
+    """Return a sentence on the queue that remains when a load ends; None without such a queue.
 
-    The queue counts requests of a stage that had not begun when its last one, or its last
-    conversation, was due. A steady queue does not grow with the length of a stage. Under a
+    The queue counts the requests of a stage that had not begun when the stage's last request, or
+    last conversation, was due. A steady queue does not grow with the length of a stage. Under a
     concurrency limit the queue includes requests that wait to be sent. A closed loop has no such
     queue.
     """
@@ -282,7 +281,7 @@ def left_behind(run: Run) -> str | None:
 
 
 def _waiting(run: Run, stage: int) -> tuple[int, int]:
-    """Return a stage's requests that wait when its last one is due, and all due by then."""
+    """Return how many requests wait when a stage's last one is due, and how many are due then."""
     r, due_s = run.requests, _due_s(run)
     mine = (r.stage == stage) & (r.status != "rejected")
     starts_s = due_s[mine & run.workload.starts]
@@ -293,7 +292,7 @@ def _waiting(run: Run, stage: int) -> tuple[int, int]:
 
 
 def _due_s(run: Run) -> Float[np.ndarray, " requests"]:
-    """Return when each request is due regardless of free clients; later turns when sent."""
+    """Return when each request is due, ignoring client limits; for later turns, when it is sent."""
     work, sent_s = run.workload, run.requests.arrival_s
     if work.concurrency is None:
         return sent_s

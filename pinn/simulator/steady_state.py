@@ -1,11 +1,12 @@
-"""Steady state of a load: the time from which on a run no longer depends on the empty start.
+"""Steady state of a load: the time from which a run no longer depends on its empty start.
 
 The rule is MSER-5 (K. P. White, "An effective truncation heuristic for bias reduction in simulation
-output", SIMULATION 69(6), 1997): of a series of means of five samples, the beginning is dropped
-that makes sum (y - mean)^2 / (values left)^2 smallest, as ``pymser 1.0.22 pymser.py:
-calculate_MSEm`` computes it. Where that is half of the series or more, no steady state was reached.
-The series is of requests in flight, from the first to the last request, or conversation, that a
-stage begins: afterwards the server drains.
+output", SIMULATION 69(6), 1997). From a series of means of five samples, the beginning is dropped
+that minimizes sum (y - mean)^2 / (number of remaining values)^2, as ``pymser 1.0.22 pymser.py:
+calculate_MSEm`` does. If half of the series or more would be dropped, no steady state was reached.
+
+The series is the number of requests in flight, from the first to the last request, or conversation,
+that a stage begins. After this time the server drains.
 """
 
 from collections.abc import Sequence
@@ -17,22 +18,23 @@ from jaxtyping import Float
 from pinn.common import JsonObject
 from pinn.simulator.run import Run
 
-#: Samples per mean, and means per series; the last few means have too few values after them.
+#: Number of samples per mean, of means per series, and of last means that leave too few values.
 _BATCH, _MEANS, _LAST = 5, 200, 5
-#: Fewest requests, or conversations, of a stage that can reach a steady state.
+#: Minimum number of requests, or conversations, of a stage that can reach a steady state.
 _LEAST = 2 * _BATCH * _LAST
 
 
 @dataclass(frozen=True)
 class SteadyState:
-    """When a load stage is in a steady state.
+    """Time span in which a load stage is in a steady state.
 
     Attributes:
         stage: Number of the stage.
-        begin_s: Begin of the steady state on the clock of the load; None if it is not reached.
-        end_s: When the stage's last request is sent, or its last conversation begins.
-        in_flight: Mean number of requests in flight in the steady state; None if it is not reached.
-        output_tokens_per_s: Mean output rate in the steady state; None if it is not reached.
+        begin_s: Start of the steady state on the clock of the load, in seconds; None if not
+            reached.
+        end_s: Time when the stage's last request is sent, or its last conversation begins.
+        in_flight: Mean number of requests in flight in the steady state; None if not reached.
+        output_tokens_per_s: Mean output rate in the steady state; None if not reached.
     """
 
     stage: int
@@ -42,7 +44,7 @@ class SteadyState:
     output_tokens_per_s: float | None = None
 
     def to_json(self) -> JsonObject:
-        """Return an entry of the key ``steady_state`` of the JSON."""
+        """Return one entry of the key ``steady_state`` of the JSON output."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -56,7 +58,7 @@ class SteadyState:
 
 
 def steady_states(run: Run) -> list[SteadyState]:
-    """Return the steady state of each stage that sends requests for some time."""
+    """Return the steady state of each stage that sends its requests over a span of time."""
     r = run.requests
     found = []
     for stage in range(run.workload.stages):
@@ -87,7 +89,7 @@ def _of_span(run: Run, stage: int, begin_s: float, end_s: float) -> SteadyState:
 
 
 def truncation(series: Float[np.ndarray, " n"]) -> int:
-    """Return how many values MSER drops at the beginning.
+    """Return the number of values that MSER drops at the beginning of a series.
 
     >>> truncation(np.array([0.0, 3.0, 5.0, *[6.0, 7.0] * 10]))
     3
@@ -100,7 +102,7 @@ def truncation(series: Float[np.ndarray, " n"]) -> int:
 
 
 def steady_words(found: Sequence[SteadyState]) -> str:
-    """Return a sentence on the steady states of all stages."""
+    """Return a sentence on the steady states of all load stages."""
     if len(found) == 1:
         return str(found[0])
     begins = ["not reached" if s.begin_s is None else f"from {s.begin_s:,.1f} s" for s in found]
@@ -108,7 +110,7 @@ def steady_words(found: Sequence[SteadyState]) -> str:
 
 
 def output_tokens_between(run: Run, begin_s: float, end_s: float) -> float:
-    """Return the output tokens of a time span; a request's tokens are spread evenly over time."""
+    """Return the output tokens of a time span; each request's tokens are spread over its time."""
     r = run.requests
     first, last = r.first_token_s, r.last_token_s
     known = ~np.isnan(first)

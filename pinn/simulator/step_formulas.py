@@ -1,7 +1,7 @@
 """Step features of one batch as plain numbers, for compiled code.
 
-``pinn.surrogate.step_features`` and ``pinn.physics.step_values`` define them and say what the
-constants mean; ``tests/simulator/test_step_kernel.py`` compares the two.
+``pinn.surrogate.step_features`` and ``pinn.physics.step_values`` define the features and their
+constants. ``tests/simulator/test_step_kernel.py`` compares both versions.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import numpy as np
 from pinn.physics.step_values import PIECES
 from pinn.simulator.compiler import inner
 
-#: Fields of ``pinn.physics.batch_sums.BatchSums`` for one batch.
+#: Fields of ``pinn.physics.batch_sums.BatchSums``, for one batch.
 Sums = namedtuple("Sums", (
     "prefill_requests", "decode_requests", "prefill_tokens", "decode_context", "prefill_cached",
     "prefill_pairs", "windowed_decode_context", "windowed_prefill_cached", "windowed_prefill_pairs",
 ))  # fmt: skip
-#: Step features that compiled code computes, by their names in the registry.
+#: Step features that compiled code computes, by their names in ``STEP_FEATURES``.
 StepValues = namedtuple("StepValues", (
     "step", "layer", "moe_layer", "quantized_layer", "parallel_layer", "launched_layer",
     "prefill_layer", "decode_layer", "request", "sampling", "activations", "gemm", "gemm_weights",
@@ -32,7 +32,7 @@ StepValues = namedtuple("StepValues", (
 
 @inner
 def step_formulas(c: np.record, sums: Sums) -> StepValues:
-    """Return the features of one batch from its costs ``c`` and its sums."""
+    """Return the step features of one batch from the costs ``c`` and the batch's sums."""
     tokens = sums.prefill_tokens + sums.decode_requests
     busy = 1.0 if tokens > 0.0 else 0.0
     requests = sums.prefill_requests + sums.decode_requests
@@ -46,7 +46,7 @@ def step_formulas(c: np.record, sums: Sums) -> StepValues:
     prefill_kv_read = (
         c.kv_read_s * sums.prefill_cached + c.windowed_kv_read_s * sums.windowed_prefill_cached
     )
-    if c.graph_requests > 0.0:  # CUDA graphs of decode-only steps
+    if c.graph_requests > 0.0:  # CUDA graphs of decode-only steps only
         captured_tokens, limited_requests = sums.prefill_tokens, sums.decode_requests
     else:
         captured_tokens, limited_requests = tokens, 0.0

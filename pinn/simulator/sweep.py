@@ -1,4 +1,4 @@
-"""A load at several rates: which rates the server keeps up with, and the metrics at each."""
+"""Simulation of a load at several rates: metrics at each rate, and the highest rate served."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ class Served(Protocol):
 
     @property
     def metrics(self) -> Metrics:
-        """Return the metrics that clients see."""
+        """Metrics that clients see."""
 
     @property
     def reported(self) -> Reported:
-        """Return the percentiles to print and the limits to check."""
+        """Percentiles to print and limits to check."""
 
     @property
     def goodput(self) -> Goodput | None:
-        """Return how many requests meet the SLO; None without an SLO."""
+        """Number and share of requests that meet the SLO; None without an SLO."""
 
     @property
     def overloaded(self) -> str | None:
-        """Return a sentence if the server could not keep up; None where it could."""
+        """Sentence about a server that could not keep up with the load; None if it could."""
 
     def to_json(self) -> JsonObject:
-        """Return the result as JSON."""
+        """Return the JSON document of the result."""
 
 
 @dataclass(frozen=True)
 class RateSweep:
-    """A load served at several rates.
+    """Results of a load at several request rates.
 
     Attributes:
         rates_per_s: Request rates in requests per second, ascending.
@@ -60,7 +60,7 @@ class RateSweep:
 
     @property
     def highest_rate_per_s(self) -> float | None:
-        """Return the highest rate up to which all rates meet the SLO, or keep up without an SLO."""
+        """Maximum rate up to which all rates meet the SLO or, without an SLO, are kept up with."""
         met = None
         for rate, run in zip(self.rates_per_s, self.runs, strict=True):
             if not _holds(run):
@@ -70,12 +70,12 @@ class RateSweep:
 
     @property
     def _decided(self) -> bool:
-        """Return whether the runs have a verdict on the SLO."""
+        """Whether the SLO decides, that is, whether its limits are met or missed at any rate."""
         return any(run.goodput and run.goodput.met is not None for run in self.runs)
 
     @property
     def answer(self) -> str:
-        """Return a sentence on the highest rate."""
+        """Sentence on the highest rate that the server can serve."""
         rates = ", ".join(f"{rate:g}" for rate in self.rates_per_s)
         highest = self.highest_rate_per_s
         does, up_to = ("meets the SLO", " up to") if self._decided else ("keeps up", " with")
@@ -86,7 +86,7 @@ class RateSweep:
 
     @property
     def table(self) -> list[dict[str, float]]:
-        """Return a row per rate: its metrics, ``rate_per_s`` and ``slo_attainment``."""
+        """One row per rate: its metrics, ``rate_per_s`` and ``slo_attainment``."""
         return [
             {"rate_per_s": rate, **run.metrics}
             | ({"slo_attainment": run.goodput.attainment} if run.goodput else {})
@@ -94,7 +94,7 @@ class RateSweep:
         ]
 
     def to_json(self) -> JsonObject:
-        """Return what ``pinn simulate --json`` writes."""
+        """Return the JSON document that ``pinn simulate --json`` writes."""
         return finite_values(
             {
                 "answer": self.answer,
@@ -105,7 +105,7 @@ class RateSweep:
         )
 
     def print_report(self) -> None:
-        """Print the highest rate and a row per rate."""
+        """Print the highest rate that the server can serve, and one row per rate."""
         say(f"{self.answer}.")
         on_each = any(run.goodput and run.goodput.each for run in self.runs)
         columns = [*self._latencies(("ttft", "tpot"), (99,)), ("E2E", "e2e_mean_ms")]
@@ -126,7 +126,7 @@ class RateSweep:
     def _latencies(
         self, metrics: Sequence[str], percentiles: Sequence[float]
     ) -> list[tuple[str, str]]:
-        """Return heading and name of latency columns: the requested statistics, or the defaults."""
+        """Return (heading, metric) of each latency column: requested statistics, or defaults."""
         shown = [percentile_name(p) for p in self.runs[0].reported.percentiles or percentiles]
         return [
             (name.upper() if of_all == "mean" else of_all, f"{name}_{of_all}_ms")
@@ -135,12 +135,12 @@ class RateSweep:
         ]
 
     def plot(self, path: str | Path) -> None:
-        """Plot latencies, throughput and SLO attainment over the rates as a PNG.
+        """Write a PNG plot of latencies, throughput and SLO attainment over the rates.
 
         Raises:
             OSError: If the file cannot be written.
         """
-        from pinn.common.plots import log_scale, new_figure  # slow to import, needed only here
+        from pinn.common.plots import log_scale, new_figure  # import is slow and needed only here
 
         figure, grid = new_figure(7, 2, 2)
         axes = grid.flat
@@ -176,17 +176,17 @@ class RateSweep:
         axis.set_ylim(bottom=0)
 
     def __str__(self) -> str:
-        """Return what ``pinn simulate --rate 1,2,4`` prints."""
+        """Return the report that ``pinn simulate --rate 1,2,4`` prints."""
         return printed(self.print_report)
 
 
 def _holds(run: Served) -> bool:
-    """Return whether a run meets its SLO, or keeps up if there is no SLO to meet."""
+    """Return whether a run meets its SLO or, without an SLO, keeps up with the load."""
     met = run.goodput.met if run.goodput else None
     return run.overloaded is None if met is None else met
 
 
 def swept(rates_per_s: Sequence[float], serve: Callable[[float], Served]) -> RateSweep:
-    """Serve a load at several rates, lowest first, and return the results."""
+    """Serve a load at several rates, lowest rate first, and return the results."""
     rising = sorted(set(rates_per_s))
     return RateSweep(rising, [serve(rate) for rate in rising])

@@ -1,8 +1,8 @@
 """KV chunks in host memory, and the policies that evict them.
 
 Mirrors ``vllm/v1/kv_offload``: ``lru_manager.py`` and ``arc_manager.py`` (0.11 on), later
-``cpu/manager.py`` and ``cpu/policies``. A chunk is one or more blocks. Its key is that of its last
-block, which identifies all tokens up to its end.
+``cpu/manager.py`` and ``cpu/policies``. A chunk is one or more blocks. The key of
+its last block identifies the chunk, since that key covers all tokens up to the block's end.
 """
 
 from pinn.simulator.compiler import compiled_inside
@@ -20,30 +20,30 @@ from pinn.simulator.state import (
     Request,
 )
 
-#: References of a chunk that is still being stored.
+#: Value of a chunk's ``references`` while the chunk is being stored.
 NOT_READY = -1
 
-#: Number of ranks that each request reserves for its chunks.
+#: Number of ranks that are reserved for the chunks of each request.
 _PLACES = 1 << 24
 
 
 def chunk_key(engine: Engine, request: Request, chunk: int) -> int:
-    """Return the key of a request's chunk."""
+    """Return the key of chunk number ``chunk`` of a request."""
     blocks = engine.config.tier_chunk_blocks
     return int(engine.keys[request.first_key + (chunk + 1) * blocks - 1])
 
 
 def find_chunk(engine: Engine, replica: int, key: int) -> int:
-    """Return the chunk that has a key, or 0."""
+    """Return the index of the chunk with a key, or 0 if there is none."""
     place = int(engine.tier_holder[replica, key])
     return place if place > 0 and engine.tier[replica, place].kept <= FREQUENT else 0
 
 
-# Linked lists of chunks, from least to most recently used.
+# Linked lists of chunks, ordered from least to most recently used.
 
 
 def link_last(engine: Engine, replica: int, place: int, kept: int) -> None:
-    """Append a chunk to a list."""
+    """Append a chunk to the list ``kept``."""
     chunk, end = engine.tier[replica, place], engine.tier[replica, kept]
     chunk.kept, chunk.before, chunk.after = kept, end.before, kept
     engine.tier[replica, end.before].after = place
@@ -60,13 +60,13 @@ def unlink(engine: Engine, replica: int, place: int) -> None:
 
 
 def move_last(engine: Engine, replica: int, place: int, kept: int) -> None:
-    """Move a chunk to the end of a list."""
+    """Move a chunk to the end of the list ``kept``."""
     unlink(engine, replica, place)
     link_last(engine, replica, place, kept)
 
 
 def length(engine: Engine, replica: int, kept: int) -> int:
-    """Return the number of chunks in a list."""
+    """Return the number of chunks in the list ``kept``."""
     return int(engine.tier[replica, kept].references)
 
 
@@ -74,7 +74,7 @@ def length(engine: Engine, replica: int, kept: int) -> int:
 
 
 def set_rank(engine: Engine, replica: int, place: int, rank: int) -> None:
-    """Set the rank of a chunk, whether or not it can be evicted now."""
+    """Set the rank of a chunk, whether or not the chunk is evictable now."""
     chunk = engine.tier[replica, place]
     higher = rank > chunk.rank
     chunk.rank = rank
@@ -87,7 +87,7 @@ def set_rank(engine: Engine, replica: int, place: int, rank: int) -> None:
 
 
 def make_evictable(engine: Engine, replica: int, place: int) -> None:
-    """Make a chunk evictable, as ``mark_evictable`` does."""
+    """Make a chunk evictable, as vLLM's ``mark_evictable`` does."""
     state = engine.replicas[replica]
     if engine.config.tier != BY_JOB or engine.config.tier_arc:
         return
@@ -97,7 +97,7 @@ def make_evictable(engine: Engine, replica: int, place: int) -> None:
 
 
 def make_unevictable(engine: Engine, replica: int, place: int) -> None:
-    """Make a chunk non-evictable, as ``mark_non_evictable`` does."""
+    """Make a chunk non-evictable, as vLLM's ``mark_non_evictable`` does."""
     state, chunk = engine.replicas[replica], engine.tier[replica, place]
     hole = chunk.heap
     if hole < 0:
@@ -143,7 +143,7 @@ def _sift_down(engine: Engine, replica: int, i: int) -> None:
 
 
 def next_rank(state: Replica) -> int:
-    """Return a rank above all others."""
+    """Return a rank above all ranks given so far."""
     state.ranks += 1
     return int(state.ranks) * _PLACES
 
@@ -159,7 +159,7 @@ def request_rank(state: Replica, request: Request, chunk: int) -> int:
 
 
 def touch(engine: Engine, replica: int, request: Request, end: int) -> None:
-    """Mark the first chunks of a request as used, from last to first."""
+    """Mark the chunks of a request before number ``end`` as used, from last to first."""
     for chunk in range(end - 1, -1, -1):
         place = engine.tier_holder[replica, chunk_key(engine, request, chunk)]
         if place > 0:
@@ -167,7 +167,7 @@ def touch(engine: Engine, replica: int, request: Request, end: int) -> None:
 
 
 def touch_chunk(engine: Engine, replica: int, place: int) -> None:
-    """Mark a chunk as used; ARC moves a reused chunk to its second list."""
+    """Mark a chunk as used; ARC moves a reused chunk to its list T2."""
     kept = engine.tier[replica, place].kept
     if kept == RECENT and engine.config.tier_arc and engine.tier[replica, place].references >= 0:
         kept = FREQUENT
@@ -177,7 +177,7 @@ def touch_chunk(engine: Engine, replica: int, place: int) -> None:
 
 
 def adapt(engine: Engine, replica: int, place: int) -> None:
-    """Adapt ARC's list sizes after a miss of an evicted chunk: its list gets more room."""
+    """Adapt ARC's list sizes after a miss: the list that evicted the chunk gets more room."""
     state = engine.replicas[replica]
     recent = length(engine, replica, WAS_RECENT)
     frequent = length(engine, replica, WAS_FREQUENT)
@@ -195,7 +195,7 @@ def unused_chunks(engine: Engine, replica: int) -> int:
 
 
 def store_chunk(engine: Engine, replica: int, key: int, owner: int) -> int:
-    """Take an unused chunk for a key; it is readable once its transfer has ended."""
+    """Reserve an unused chunk for a key; the chunk is readable once its transfer has ended."""
     place = int(engine.tier_holder[replica, key])
     if place == 0:
         place = int(engine.tier[replica, UNUSED].after)
@@ -209,7 +209,7 @@ def store_chunk(engine: Engine, replica: int, key: int, owner: int) -> int:
 
 
 def evict_chunk(engine: Engine, replica: int, place: int) -> None:
-    """Evict a chunk; ARC keeps as many ghosts of each list as the tier has chunks."""
+    """Evict a chunk; under ARC it becomes a ghost entry of its list."""
     chunk, state = engine.tier[replica, place], engine.replicas[replica]
     make_unevictable(engine, replica, place)
     state.evicted_chunks += 1
@@ -220,7 +220,7 @@ def evict_chunk(engine: Engine, replica: int, place: int) -> None:
 
 
 def trim_ghosts(engine: Engine, replica: int) -> None:
-    """Remove the oldest ghosts of evicted chunks."""
+    """Remove ARC's oldest ghosts until each list has at most as many as the tier has chunks."""
     if not engine.config.tier_arc:
         return
     for kept in (WAS_RECENT, WAS_FREQUENT):
@@ -234,7 +234,7 @@ def _forget(engine: Engine, replica: int, place: int) -> None:
 
 
 def first_evictable(engine: Engine, replica: int, kept: int) -> int:
-    """Return the least recently used evictable chunk of a list, or 0."""
+    """Return the least recently used evictable chunk of a list, or 0 if there is none."""
     place = engine.tier[replica, kept].after
     while place >= LISTS:
         chunk: Chunk = engine.tier[replica, place]
@@ -262,7 +262,7 @@ def chunk_to_evict(engine: Engine, replica: int) -> int:
 
 
 def _lowest(engine: Engine, replica: int) -> int:
-    """Return the evictable chunk of the lowest rank, without those that are spared now."""
+    """Return the evictable chunk of the lowest rank, except chunks that must not be evicted now."""
     state = engine.replicas[replica]
     aside, found = 0, 0
     while found == 0 and state.heaped > 0:

@@ -1,4 +1,4 @@
-"""Transfers of a second KV tier, and their metrics."""
+"""Transfers between GPU and host memory for a second KV tier, and their metrics."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TransferRecords:
-    """Transfers between GPU and host, ordered by their begin.
+    """Transfers between GPU and host memory, ordered by start time.
 
     Attributes:
-        request: Request whose keys and values are transferred, the last one of several; -1 for a
-            node that is stored when the GPU evicts it.
-        replica: Data-parallel replica.
+        request: Request whose keys and values are transferred, of several requests the last; -1 for
+            a node that is stored when the GPU evicts it.
+        replica: Number of the data-parallel replica.
         load: Whether the transfer goes from host to GPU.
         blocks: KV blocks transferred, as the GPU counts them.
-        planned_s: When the transfer was submitted.
-        start_s: When the transfer began.
-        end_s: When the transfer ended.
+        planned_s: Time when the transfer was submitted, in seconds.
+        start_s: Time when the transfer began, in seconds.
+        end_s: Time when the transfer ended, in seconds.
     """
 
     request: Int[np.ndarray, " transfers"]
@@ -41,7 +41,7 @@ class TransferRecords:
 
     @classmethod
     def of(cls, records: Shaped[np.ndarray, " transfers"]) -> TransferRecords:
-        """Return the transfers from the records of an engine."""
+        """Build the transfers from the records of an engine."""
         names = {f.name for f in fields(cls)} - {"load"}
         return cls(load=records["kind"] == state.LOAD, **{name: records[name] for name in names})
 
@@ -58,14 +58,14 @@ class TierUse:
     """State of a second KV tier at the end of a run, over all replicas.
 
     Attributes:
-        chunks: Capacity in chunks.
-        resident: Chunks stored in the tier.
-        stored: Chunks that were stored.
-        evicted: Chunks that were evicted.
-        full_stores: Stores that were skipped because the tier was full.
-        chunk_tokens: Tokens of a chunk.
-        block_bytes: Bytes of a block of the GPU's cache, on all GPUs of a replica.
-        chunk_blocks: Blocks of the GPU's cache in a chunk.
+        chunks: Capacity of the tier in chunks.
+        resident: Number of chunks in the tier at the end.
+        stored: Number of chunks stored during the run.
+        evicted: Number of chunks evicted during the run.
+        full_stores: Number of stores that were skipped because the tier was full.
+        chunk_tokens: Number of tokens per chunk.
+        block_bytes: Bytes of a block of the GPU's cache, summed over all GPUs of a replica.
+        chunk_blocks: Number of GPU cache blocks per chunk.
         both_ways: Whether loads and stores can overlap on the link.
     """
 
@@ -81,12 +81,12 @@ class TierUse:
 
     @property
     def chunk_bytes(self) -> float:
-        """Return the bytes of a chunk."""
+        """Size of a chunk in bytes."""
         return self.block_bytes * self.chunk_blocks
 
 
 def tier_use(tier: HostTier, replicas: Any, block_tokens: int) -> TierUse:
-    """Return the state of a second tier at the end of a run from its replicas' records."""
+    """Return the state of a second tier at the end of a run from the records of its replicas."""
     stored, evicted, full = (int(replicas[name].sum()) for name in TIER_COUNTS)
     return TierUse(
         chunks=tier.chunks * len(replicas),
@@ -102,12 +102,12 @@ def tier_use(tier: HostTier, replicas: Any, block_tokens: int) -> TierUse:
 
 
 def with_tier(run: Run, tier: HostTier | None, replicas: Any, block_tokens: int) -> Run:
-    """Return a run with the state of its second tier added; ``replicas`` are its engine's."""
+    """Add the second tier's final state to a run; ``replicas`` are the engine's replica records."""
     return run if tier is None else replace(run, tier=tier_use(tier, replicas, block_tokens))
 
 
 def tier_statistics(run: Run) -> dict[str, float]:
-    """Return hits, loads, stores and evictions of a second tier; empty without one."""
+    """Return metrics of a second tier: hits, loads, stores and evictions; empty without a tier."""
     use, moved, r = run.tier, run.transfers, run.requests
     if use is None:
         return {}

@@ -1,10 +1,10 @@
-"""Measured deployments, each group calibrated from three of its rows and scored on the others.
+"""Scores of calibration on measured deployments: three rows calibrate a group, the rest score it.
 
-A group is a model on a GPU in one format, parallelism and engine version, with six rows or more.
-Its three rows have one length and the concurrencies nearest to 4, 16 and 64; there are ten draws if
-possible. The prior is that of the network that held the model out, with intervals from the other
-models. The settings (spreads of the calibration factors, noise) are those with the best intervals
-on the other models' groups. Batches are those of the network's own simulation.
+A group is a model on a GPU with one number format, parallelism and engine version, and at least six
+rows. The three rows have equal lengths and the concurrencies nearest to 4, 16 and 64. They are
+drawn ten times if possible. The prior is predicted by the network that held out the model, with
+intervals from all other models. The settings (spreads of the calibration factors, noise) are chosen
+for the best intervals on the other models' groups. Batches come from the network's own simulation.
 """
 
 import itertools
@@ -27,40 +27,40 @@ _GROUP = [
     "model", "gpu", "precision", "tensor_parallel_size", "enable_expert_parallel", "engine_version",
 ]  # fmt: skip
 
-#: Candidate settings: relative spreads of a calibration factor, noise of ITL, of TTFT.
+#: Candidate settings: relative spread of a calibration factor, noise of ITL, and noise of TTFT.
 _SPREADS = (0.35, 0.5, 0.7, 1.0, 1.4)
 _TIME_NOISES, _TTFT_NOISES = (0.01, 0.015, 0.02, 0.03, 0.045), (0.04, 0.06, 0.09, 0.13)
 _GRIDS = (*[_SPREADS] * len(SCALARS), _TIME_NOISES, _TTFT_NOISES)
 
-#: First settings of the search, smallest relative gain of a round for another one, and most
-#: rounds.
+#: Initial settings of the search, minimum relative gain of a round for another round, and maximum
+#: number of rounds.
 _START, _LEAST_GAIN, _SEARCH_ROUNDS = (*[0.5] * len(SCALARS), 0.03, 0.09), 1e-3, 4
 
-#: Share of measurements outside the intervals by which settings are chosen.
+#: Nominal share of measurements outside the intervals, for which settings are chosen.
 _BEYOND = 0.1
 
 _FIGURES = ("tpot", "ttft")
 
 Figures = Float[np.ndarray, "rows figures"]
-#: Settings of a calibration: one value from each of ``_GRIDS``.
+#: Settings of a calibration: one value from each grid in ``_GRIDS``.
 Settings = tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class Draw:
-    """Rows for calibration, and the other rows of their group."""
+    """Rows that calibrate a group, and the group's other rows."""
 
     group: int
     train: Int[np.ndarray, " three"]
     test: Int[np.ndarray, " others"]
 
 
-#: Settings of the release.
+#: Settings that the product uses.
 _IN_USE = (*SCALAR_SPREADS.values(), posterior.TIME_NOISE, posterior.TTFT_NOISE)
 
 
 def score() -> tuple[pd.DataFrame, dict[str, float]]:
-    """Return median and mean errors (%) before and after, by model, and coverage of intervals."""
+    """Return median and mean errors (%) before and after by model, and coverage of intervals."""
     data = read_left_out()
     draws = list(all_draws(data))
     search = Search(data, draws)
@@ -82,7 +82,7 @@ def score() -> tuple[pd.DataFrame, dict[str, float]]:
 
 
 def words(settings: Settings) -> str:
-    """Return spreads and noise as text."""
+    """Return spreads and noise of settings as text."""
     spreads = ", ".join(f"{name} {spread:g}" for name, spread in _spreads(settings).items())
     return f"{spreads}; noise {settings[-2]:g} and {settings[-1]:g}"
 
@@ -92,7 +92,7 @@ def _spreads(settings: Settings) -> dict[str, float]:
 
 
 def all_draws(data: LeftOut) -> Iterator[Draw]:
-    """Yield the draws of every group."""
+    """Yield all draws of calibration rows of every group."""
     table = data.observations
     group = table.groupby(_GROUP, sort=False).ngroup().to_numpy()
     rng = np.random.default_rng(_SEED)
@@ -116,7 +116,7 @@ def _choices(table: pd.DataFrame, rows: np.ndarray) -> Iterator[tuple[int, ...]]
 
 
 def calibrated(rows: np.ndarray, data: LeftOut, settings: Settings) -> posterior.Posterior:
-    """Return the posterior after calibration to some rows."""
+    """Return the posterior after calibration to the given rows."""
     return posterior.fit_posterior(
         _prior(rows[0], data, settings),
         data.features[rows].reshape(2 * len(rows), -1),
@@ -133,7 +133,7 @@ def _prior(row: int, data: LeftOut, settings: Settings) -> Prior:
 def _log_errors(
     rows: np.ndarray, data: LeftOut, found: Prior, settings: Settings
 ) -> tuple[Figures, Figures]:
-    """Return log errors of some rows' metrics, and their predicted standard deviations."""
+    """Return log errors of TPOT and TTFT of given rows, and predicted standard deviations."""
     predicted = data.features[rows] @ found.mean + data.offset[rows]
     spread = found.spread(data.features[rows].reshape(2 * len(rows), -1)).reshape(len(rows), 2)
     return np.log(predicted / data.measured[rows]), np.hypot(spread, settings[-2:])
@@ -142,9 +142,9 @@ def _log_errors(
 class Search:
     """Search for the settings whose 90 % intervals are best on held-out rows.
 
-    The criterion is the interval score (Gneiting and Raftery 2007), width + 2 / 0.1 x distance of a
-    measurement outside the interval. Its mean is smallest if intervals are as wide as errors.
-    Groups have equal weights, and so do TPOT and TTFT, by the logs of their means.
+    The criterion is the interval score (Gneiting and Raftery 2007): width + 2 / 0.1 x distance of a
+    measurement outside the interval. The mean score is minimal if intervals are as wide as errors.
+    Groups have equal weights. TPOT and TTFT also have equal weights, by the logs of their means.
     """
 
     def __init__(self, data: LeftOut, draws: list[Draw]) -> None:
@@ -153,7 +153,7 @@ class Search:
         self._known: dict[Settings, Float[np.ndarray, "draws figures"]] = {}
 
     def best(self, use: Bool[np.ndarray, " draws"]) -> Settings:
-        """Return the best settings for the draws to ``use``, by coordinate search."""
+        """Return the best settings for the draws selected by ``use``, by coordinate search."""
         at, value = _START, self._value(_START, use)
         for _ in range(_SEARCH_ROUNDS):
             start = value
@@ -185,7 +185,7 @@ class Search:
 
 
 def scored(draw: Draw, data: LeftOut, settings: Settings) -> pd.DataFrame:
-    """Return errors and intervals of a draw's other rows; a fit is kept only if it improves."""
+    """Return errors and intervals of a draw's other rows; the fit is kept only if it improves."""
     prior = _prior(draw.train[0], data, settings)
     kept = _is_kept(draw, data, settings, prior)
     used = calibrated(draw.train, data, settings) if kept else prior
@@ -201,7 +201,7 @@ def scored(draw: Draw, data: LeftOut, settings: Settings) -> pd.DataFrame:
 
 
 def _is_kept(draw: Draw, data: LeftOut, settings: Settings, prior: Prior) -> bool:
-    """Return whether a fit to two of the rows improves the third, as calibration is evaluated."""
+    """Return whether a fit to two of the rows improves the third, as calibration requires."""
     alone = []
     for row in draw.train:
         found = calibrated(draw.train[draw.train != row], data, settings)

@@ -1,9 +1,9 @@
-"""Servers of public data, calibrated to some of their data and scored on the rest.
+"""Scores of calibration on servers of public data: a part calibrates, and the rest scores.
 
 Step summaries of one server are scored on later time, other loads, and an unseen prompt. Of
-measured serving runs, one load of a server is used for calibration and its other loads are scored.
-The prior is that of the checkpoint in use, or of the network that held the model out if there is
-one.
+measured serving runs, one load of a server is used for calibration, and its other loads are scored.
+The prior is predicted by the network that held out the model, or by the checkpoint in use if there
+is none.
 """
 
 import os
@@ -36,7 +36,7 @@ from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE
 
 
 def prior_of(deployment: Deployment, network: Path | None = None) -> Prior:
-    """Return the checkpoint's prior of a deployment, around another network's mean if given.
+    """Return the checkpoint's prior of a deployment, centred on another network's mean if given.
 
     Raises:
         PinnError: If the checkpoint has no intervals.
@@ -63,7 +63,7 @@ _PROMPT = "1 prefill 4000 @ 0"
 
 
 def read_public_steps() -> tuple[Deployment, Intervals, Prior]:
-    """Return the public run's server, its intervals and the checkpoint's prior.
+    """Return the server of the public run, its trace intervals and the checkpoint's prior.
 
     Raises:
         PinnError: If PINN_STEPS_DIR names no folder with the file.
@@ -81,7 +81,7 @@ def read_public_steps() -> tuple[Deployment, Intervals, Prior]:
 
 
 def score_steps() -> tuple[pd.DataFrame, dict[str, float]]:
-    """Return median errors (%), and how far an unseen prompt's time moves by its half-width."""
+    """Return median errors (%), and the shift of an unseen prompt's time over its half-width."""
     deployment, intervals, prior = read_public_steps()
     later = (("windows", 50), ("windows", 500), ("singles", None), ("both", 50), ("both", 500))
     features = step_features(*batch_work(deployment, [parse_batch(_PROMPT)]))
@@ -102,13 +102,13 @@ def score_steps() -> tuple[pd.DataFrame, dict[str, float]]:
 def _fits(
     pool: Intervals, prior: Prior, kind: str, budget: int | None, seeds: int = _SEEDS
 ) -> list[Posterior]:
-    """Return calibrations to random intervals of a kind, one per seed."""
+    """Return calibrations to random trace intervals of one type, one calibration per seed."""
     settings = (BetaSettings(kind, budget, seed) for seed in range(seeds))
     return [calibrate.calibrate_to(calibrate.chosen(pool, each), prior) for each in settings]
 
 
 def _errors(rows: Intervals, fits: Sequence[Prior]) -> list[float]:
-    """Return the median error of each fit, in percent."""
+    """Return the median absolute error of each fit in percent."""
     return [100 * np.median(np.abs(rows.features @ fit.beta / rows.seconds - 1)) for fit in fits]
 
 
@@ -144,7 +144,7 @@ def _halves(intervals: Intervals, prior: Prior) -> list[dict[str, object]]:
 
 
 def _move(features: np.ndarray, prior: Prior, fits: Sequence[Posterior]) -> float:
-    """Return the largest log change of a step's time over its half-width after calibration."""
+    """Return the maximum log change of a step's time by calibration, over its half-width."""
     before = features @ prior.mean
     half = [NORMAL_QUANTILE * fit.spread(features) for fit in fits]
     moves = [np.abs(np.log(features @ fit.mean / before)) for fit in fits]
@@ -153,13 +153,13 @@ def _move(features: np.ndarray, prior: Prior, fits: Sequence[Posterior]) -> floa
 
 # Serving runs.
 
-#: Simulated seconds of a stage, and multiple of a request's latency if that is longer: means of a
-#: steady state need no more.
+#: Simulated seconds of a stage, and number of request latencies if that is longer. Means of a
+#: steady state need no longer run.
 _SECONDS, _LATENCIES = 120.0, 10.0
 
 
 def score_runs() -> tuple[pd.DataFrame, dict[str, float]]:
-    """Return E2E errors (%) of every load of a server after each other load, and before."""
+    """Return E2E errors (%) of every load of a server, before and after calibration to others."""
     path = os.environ.get("PINN_SERVING_RUNS")
     if not path:
         raise PinnError("no serving runs: set PINN_SERVING_RUNS to their CSV")
@@ -213,7 +213,7 @@ def _server(deployment: Deployment, loads: Sequence[BenchmarkRun]) -> pd.DataFra
 
 
 def _e2e_errors(loads: Sequence[BenchmarkRun], deployment: Deployment, found: Prior) -> np.ndarray:
-    """Return signed errors of E2E in percent, from TTFT and the gaps."""
+    """Return signed errors of E2E latency in percent, from TTFT and the gaps."""
     # TTFT and TPOT of each load in turn.
     figures = benchmarks.simulated_rows(loads, deployment, found.mean).simulated
     first, between = figures.reshape(-1, 2).T

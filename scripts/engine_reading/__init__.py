@@ -1,1 +1,1 @@
-"""Readers of engines' defaults in the Python files of their wheels, without importing them."""
+"""Readers of engines' default settings in the Python files of their wheels, without imports."""

@@ -1,8 +1,8 @@
-"""Evaluation of an engine's own rules, with stand-ins for the GPU and its configuration.
+"""Evaluation of an engine's own rules, with stand-ins for the GPU and the configuration.
 
-A function is compiled from its file alone. Its names resolve to stand-ins, to other functions and
-classes of the release, or to symbols that are only compared. Any other name is an error, so that no
-rule is guessed. Torch, CUDA and the engine itself are never imported.
+A function is compiled without importing its file. Its names resolve to stand-ins, to other
+functions and classes of the release, or to symbols that are only compared. Any other name is an
+error, so that no rule is guessed. Torch, CUDA and the engine itself are never imported.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Any
 from engine_reading.wheel import EngineSource, compiled
 from pinn.errors import PinnError
 
-#: Modules of the standard library that files may import.
+#: Modules of the standard library that an engine's files may import.
 _PYTHON = ("abc", "copy", "dataclasses", "enum", "functools", "math", "typing", "itertools")
-#: Methods of classes that rules call.
+#: Names of class methods that rules call.
 _ASKED = (
     "_supports", "supports_", "is_supported_config", "activation_format", "get_clses",
     "is_monolithic", "is_gated", "without_mul",
@@ -31,7 +31,7 @@ _ASKED = (
 
 @dataclass(unsafe_hash=True)
 class Symbol:
-    """A value that is only compared, such as a number format or a torch type."""
+    """Value that is only compared, such as a number format or a torch type."""
 
     name: str
 
@@ -45,7 +45,7 @@ class Symbol:
 
 
 class Given:
-    """A configuration with given values, and False for every other switch."""
+    """Configuration with given values, and False for all other switches."""
 
     def __init__(self, **given: Any) -> None:
         self.__dict__.update(given)
@@ -57,7 +57,7 @@ class Given:
 
 
 class World:
-    """The files of a release as rules see them.
+    """Files of a release, in which rules are evaluated.
 
     Args:
         source: Release of the engine.
@@ -66,15 +66,15 @@ class World:
 
     def __init__(self, source: EngineSource, stand_ins: Mapping[str, Any]) -> None:
         self.source, self.stand_ins = source, stand_ins
-        #: Global names of a file.
+        #: Global names of each file, compiled once.
         self.space = cache(partial(Space, self))
 
     def ask(self, place: str, *given: Any, **named: Any) -> Any:
-        """Return the answer of a function or method.
+        """Return the result of a function or method of the release.
 
         Raises:
-            ValueError: If the rule raises an error of its own.
-            PinnError: If it needs a name without a stand-in.
+            ValueError: If the rule itself raises an error.
+            PinnError: If the rule needs a name without a stand-in.
         """
         try:
             return self.rule(place)(*given, **named)
@@ -84,12 +84,12 @@ class World:
             raise self.source.unread(place, f"it cannot be asked: {error!r}") from error
 
     def rule(self, place: str) -> Any:
-        """Return the function itself."""
+        """Return a function of the release, compiled, without calling it."""
         return compiled(self.source.node(place), self.space(place.partition(": ")[0]))
 
 
 class Space(dict[str, Any]):
-    """Global names of one file, compiled on demand."""
+    """Global names of one file, compiled when they are needed."""
 
     def __init__(self, world: World, path: str) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class Space(dict[str, Any]):
         self._imports = _imports(world.source.tree(path), path)
 
     def __getattr__(self, name: str) -> Any:
-        """Return the answer of a module that rules use as a whole."""
+        """Return the result for a module's attribute, if rules use the module as a whole."""
         return self[name]
 
     def __missing__(self, name: str) -> Any:
@@ -132,7 +132,7 @@ class Space(dict[str, Any]):
         return eval(compile(ast.Expression(node), self._path, "eval"), self)
 
     def _class(self, node: ast.ClassDef) -> Any:
-        """Return an enumeration unchanged; for other classes the methods that are used."""
+        """Return an enumeration unchanged; of other classes only the methods that rules call."""
         bases = [base for base in node.bases if isinstance(self._evaluated(base), type)]
         whole = any(issubclass(self._evaluated(base), Enum) for base in bases)
         body = [
@@ -154,14 +154,14 @@ class Space(dict[str, Any]):
         return Symbol(name)
 
     def _file(self, module: str) -> str | None:
-        """Return the path of a module; None if the release does not have it."""
+        """Return the path of a module's file; None if the release does not have the module."""
         stem = module.replace(".", "/")
         paths = f"{stem}.py", f"{stem}/__init__.py"
         return next(filter(self._world.source.exists, paths), None)
 
 
 def _imports(tree: ast.Module, path: str) -> dict[str, str]:
-    """Return name -> ``module`` or ``module.name``, for every import of a file."""
+    """Return imported name -> ``module`` or ``module.name``, for all imports of a file."""
     package = path.rpartition("/")[0].replace("/", ".")
     found: dict[str, str] = {}
     for node in ast.walk(tree):

@@ -1,7 +1,7 @@
-"""SGLang's defaults by release: default fields, and rules evaluated by its own functions.
+"""SGLang's defaults by release: defaults of fields, and rules evaluated by its own functions.
 
-Arguments are in ``server_args.py``, from 0.5.19 on in ``arg_groups``. Rules that a person has to
-read are in ``sglang_models.py``.
+``server_args.py`` declares the arguments, from 0.5.19 on ``arg_groups`` does. The module
+``sglang_models`` covers rules that a person has to read.
 """
 
 import ast
@@ -22,7 +22,7 @@ from pinn.engines.vllm_sglang_trtllm import MemoryUsers, reserve_mib
 #: Releases to read, oldest first.
 RELEASES = tuple(DIGESTS)
 
-#: Patterns of GPUs' names for compute capability 10.0 and 10.3, and for 9.0.
+#: Patterns of GPU names with compute capability 10.0 and 10.3, and with 9.0.
 SM100, SM90 = "b[23]00", "h[128]00|h20"
 
 _SRT = "sglang/srt"
@@ -36,17 +36,17 @@ _FIELDS = tuple(
     for name in ("schedule", "exec_", "memory", "parallel", "disagg")
 )
 _OVERRIDES = f"{_SRT}/arg_groups/overrides.py"
-#: Memory in GiB below which each rule applies, and memory of a GPU of that kind.
+#: Memory sizes in GiB below which each rule applies, and an example of a GPU's memory for each.
 _BELOW, _MEMORIES = (20, 35, 60, 90, 160, None), (10, 24, 48, 80, 141, 192)
 
 
 def requirement(version: str) -> str:
-    """Return the requirement that pip is asked for."""
+    """Return the requirement for pip of a release."""
     return f"sglang=={version}"
 
 
 def field(source: EngineSource, name: str) -> tuple[Any, str]:
-    """Return the default of an argument, and its place in the source."""
+    """Return the default of an argument, and the argument's place in the source."""
     if name not in _fields(source):
         raise source.unread(name, "no argument of that name has a default")
     value, path = _fields(source)[name]
@@ -55,7 +55,7 @@ def field(source: EngineSource, name: str) -> tuple[Any, str]:
 
 @cache
 def _fields(source: EngineSource) -> dict[str, tuple[ast.expr, str]]:
-    """Return the default of every argument, and the first file that states it."""
+    """Return argument -> its default and the first file that states it."""
     found: dict[str, tuple[ast.expr, str]] = {}
     for path in filter(source.exists, (ARGS, *_FIELDS)):
         for node in ast.walk(source.tree(path)):
@@ -64,14 +64,14 @@ def _fields(source: EngineSource) -> dict[str, tuple[ast.expr, str]]:
     return found
 
 
-#: Arguments whose default no rule changes: flag, argument, and values in the table.
+#: Arguments whose default no rule changes: (flag, argument, value in the source -> in the table).
 _SINGLE: tuple[tuple[str, str, dict[Any, str] | None], ...] = (
     ("max_prefill_tokens", "max_prefill_tokens", None),
     ("enable_chunked_prefill", "chunked_prefill_size", {None: "yes"}),
     ("cudagraph_padding", "disable_cuda_graph_padding", {False: "yes", True: "no"}),
     ("scheduler_recv_interval", "scheduler_recv_interval", None),
 )
-#: Settings that the recipe assumes.
+#: Values of settings that the resolved engine configuration assumes.
 _EXPECTED = {
     "schedule_policy": "fcfs",
     "schedule_conservativeness": 1.0,
@@ -83,7 +83,7 @@ _EXPECTED = {
 
 
 def single_fields(source: EngineSource) -> list[Line]:
-    """Return the defaults of arguments that no rule changes."""
+    """Return rows with the defaults of arguments that no rule changes."""
     lines = []
     for flag, name, said in _SINGLE:
         value, where = field(source, name)
@@ -107,7 +107,7 @@ def sampling(source: EngineSource) -> list[Line]:
 
 
 def requests(source: EngineSource) -> list[Line]:
-    """Return the limit of running requests: a share of cached tokens, within two limits."""
+    """Return rows with the limit of running requests: a bounded share of cached tokens."""
     candidates = [
         f"{_SRT}/{name}.py"
         for name in (
@@ -125,7 +125,7 @@ def requests(source: EngineSource) -> list[Line]:
 
 
 def memory_rules(source: EngineSource) -> list[Line]:
-    """Return prompt tokens of a step and decodes of the largest graph, by memory and GPUs."""
+    """Return rows with prompt tokens per step and decodes of the largest graph, by memory."""
     rule = source.first(*_HANDLE_MEMORY)
     bounds = {int(found) for found in re.findall(r"gpu_mem < (\d+) \* 1024", source.words(rule))}
     if bounds - {32, 64} != {*_BELOW} - {None}:
@@ -147,7 +147,7 @@ def memory_rules(source: EngineSource) -> list[Line]:
 
 
 def _steps(values: Iterable[Any]) -> list[tuple[int | None, Any]]:
-    """Return values with the memory below which each applies; equal neighbours are merged."""
+    """Return (memory below which it applies, value) pairs; equal neighbours are merged."""
     starts = zip((0, *_BELOW), values, strict=False)
     return [(below, value) for _, below, value in runs(starts)]
 
@@ -163,9 +163,9 @@ class _Server(Given):
 
 
 def settings(source: EngineSource, gib: float, users: MemoryUsers) -> tuple[int, int, float]:
-    """Return prompt tokens of a step, decodes of the largest graph, and share of memory.
+    """Return prompt tokens per step, decodes of the largest graph, and the memory share.
 
-    The release's own function computes them; ``users`` need not have the first two.
+    The release's own function computes these values; ``users`` need not have the first two.
     """
     prompts, mib = users.prompt_graph_tokens > 0, gib * 1024
     phase = {"bs": None, "max_bs": None}
@@ -202,9 +202,9 @@ def settings(source: EngineSource, gib: float, users: MemoryUsers) -> tuple[int,
     return server.chunked_prefill_size, graphs, server.mem_fraction_static
 
 
-#: First release that captures graphs of prompts by default.
+#: First release that captures CUDA graphs of prompts by default.
 PROMPT_GRAPHS_SINCE = (0, 5, 10)
-#: Kinds of servers; 0 or 1 where the release chooses a value itself.
+#: Types of servers by their settings; 0 or 1 lets the release choose a value itself.
 SERVERS = (
     MemoryUsers(0, 0, 1, 0), MemoryUsers(0, 0, 8, 0), MemoryUsers(0, 0, 8, 8),
     *(MemoryUsers(0, 0, 1, 0, algorithm=name) for name in ("EAGLE", "STANDALONE", "NGRAM")),
@@ -214,7 +214,7 @@ SERVERS = (
 
 
 def memory_share(source: EngineSource) -> list[Line]:
-    """Check that the recipe's reserve is the release's own, for each kind of server."""
+    """Check that the resolved configuration reserves as much memory as the release does."""
     number = release(source.version)
     for gib, users in product((24, 80, 192), SERVERS):
         if users.prompt_graph_tokens and number < PROMPT_GRAPHS_SINCE:
@@ -232,11 +232,11 @@ def memory_share(source: EngineSource) -> list[Line]:
 
 
 def fused_all_reduce(source: EngineSource) -> list[Line]:
-    """Return architectures whose all-reduce is fused with the next norm, and their GPUs."""
+    """Return rows with architectures whose all-reduce is fused with the next norm, by GPU."""
     where, architectures, said = _fusion_rule(source)
     if "enable_dp_attention" not in said and "attn_dp_enabled_of" not in said:
         raise source.unread(where, "attention data parallelism does not turn it off")
-    # One node has 8 GPUs. H20 was skipped until its bug was fixed.
+    # One node has 8 GPUs. Releases skipped H20 until its bug was fixed.
     one_node = "nnodes" in said and "nnodes == 1 or" not in said
     gpus = {SM100: 9 if one_node else None}
     if "sm90" in said:
@@ -250,7 +250,7 @@ def fused_all_reduce(source: EngineSource) -> list[Line]:
 
 
 def _fusion_rule(source: EngineSource) -> tuple[str, list[str], str]:
-    """Return the place of a rule, its architectures, and its conditions as in the source."""
+    """Return the place of the rule, its architectures, and its conditions as in the source."""
     if source.has(listed := f"{_OVERRIDES}: _FLASHINFER_ALLREDUCE_FUSION_ARCHS"):
         place = f"{_OVERRIDES}: _flashinfer_allreduce_fusion_auto_enable"
         return place, _constants(source.value(listed)), source.words(place)
@@ -280,7 +280,7 @@ def _sets_fusion(node: ast.stmt) -> bool:
 
 
 def _branches(node: ast.AST, above: tuple[ast.If, ...] = ()) -> list[tuple[ast.If, ...]]:
-    """Return every branch of a function with its enclosing ones; for an ``elif`` only its own."""
+    """Return every branch of a function with its enclosing branches; an ``elif`` only itself."""
     found: list[tuple[ast.If, ...]] = []
     for each in ast.iter_child_nodes(node):
         if isinstance(each, ast.If):

@@ -1,7 +1,7 @@
 """Check that SGLang's rules by architecture and GPU were read in a release.
 
-These rules spread over functions of hundreds of lines. A person reads them and writes their rows of
-``data/engines/defaults.csv`` (``block_size``, ``async_scheduling``, ``moe_backend``,
+These rules are spread over functions of hundreds of lines. A person reads the functions and writes
+rows of ``data/engines/defaults.csv`` (``block_size``, ``async_scheduling``, ``moe_backend``,
 ``prompt_graph_tokens``), which no script changes. This module has a digest of the functions for
 each release that was read; an unknown digest is an error.
 """
@@ -30,7 +30,7 @@ _TYPES: dict[str, tuple[str, ...]] = {
 }
 
 _SRT = "sglang/srt"
-#: Places of the rules, by the first release with each place.
+#: Places of the rules in the source, by the first release with each place.
 _FILES = (
     f"{_SRT}/server_args.py",
     *(f"{_SRT}/arg_groups/{name}.py" for name in (
@@ -69,7 +69,7 @@ _NAMES = (
     "multimodal_breakable_cuda_graph_supported_model_archs", "CudaGraphConfig",
     "default_prefill_backend",
 )  # fmt: skip
-#: Releases that were read, oldest first, with the digest of these functions.
+#: Releases that were read, oldest first -> digest of these functions.
 DIGESTS: dict[str, str] = {
     "0.5.3.post1": "3c3e9029abfe",
     "0.5.5": "8be7c1938ce7",
@@ -95,12 +95,12 @@ DIGESTS: dict[str, str] = {
 
 
 def model_types(architectures: Iterable[str]) -> tuple[str, ...]:
-    """Return the known ``model_type`` values of checkpoints of some architectures."""
+    """Return the known ``model_type`` values of checkpoints with these architectures."""
     return tuple(t for each in dict.fromkeys(architectures) for t in _TYPES.get(each, ()))
 
 
 def check_read(source: EngineSource) -> list[Line]:
-    """Check that the rules were read in this release; return no line."""
+    """Check that a person read the rules of this release; return no rows."""
     rules = [
         place
         for place in (f"{path}: {name}" for path in _FILES for name in _NAMES)

@@ -1,4 +1,4 @@
-"""Merge of rows of single releases into a table: one row for releases with equal rows."""
+"""Merging of rows of single releases into a table, with one row for releases with equal rows."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -17,21 +17,21 @@ KERNEL_COLUMNS = (
 )  # fmt: skip
 #: Row of a table: column -> value.
 Line = dict[str, str]
-#: Consecutive releases, each with its value of one flag or format.
+#: Consecutive releases, each with its rows of one flag or format.
 Run = Sequence[tuple[EngineSource, list[Line]]]
 
 
 def default(flag: str, value: object, source: str, **limits: Any) -> Line:
-    """Return one default of one release; of a flag's rows the first that fits applies.
+    """Return a row with one default of one release; the first matching row of a flag applies.
 
     Args:
         flag: Field of ``ServingSpec``, or a name that ``pinn.specs`` looks up.
         value: Value as the flag reads it.
         source: ``path: symbol`` in the release.
-        limits: ``gpu``, a regular expression for a part of the GPU's name in small letters;
-            ``least_gib`` and ``below_gib`` of its memory, the second beyond what it has;
-            ``least_tp`` and ``below_tp`` of the tensor-parallel size likewise; ``models``, their
-            ``model_type``. A limit that is missing or None matches anything.
+        limits: Conditions of the row: ``gpu``, a regular expression for a part of the GPU's name in
+            lower case; ``least_gib`` and ``below_gib``, inclusive and exclusive bounds of its
+            memory; ``least_tp`` and ``below_tp``, such bounds of the tensor-parallel size;
+            ``models``, values of ``model_type``. A missing condition, or None, matches anything.
     """
     given = {"flag": flag, "value": value, "source": source, "assumed": "no"} | limits
     return dict.fromkeys(COLUMNS, "") | {name: _cell(each) for name, each in given.items()}
@@ -40,14 +40,14 @@ def default(flag: str, value: object, source: str, **limits: Any) -> Line:
 def kernel_line(
     form: str, capabilities: tuple[float, float | None], spread: str, kernels: str, source: str
 ) -> Line:
-    """Return the kernels of one release for experts of one format.
+    """Return a row with the kernels of one release for experts in one number format.
 
     Args:
         form: Number format of the experts, as ``pinn.specs.precision`` names it.
         capabilities: Lowest compute capability of the GPU, and an exclusive upper bound.
-        spread: How experts are spread, empty for any: ``tp`` where each is cut over tensor-parallel
-            GPUs, ``ep`` where whole ones are spread over those, ``dp`` over ranks of data
-            parallelism.
+        spread: Distribution of experts: ``tp`` if each expert is cut over tensor-parallel GPUs,
+            ``ep`` if whole experts are distributed over these GPUs, ``dp`` if over data-parallel
+            ranks; empty for any.
         kernels: Name of the kernels in the engine.
         source: ``path: symbol`` in the release.
     """
@@ -56,7 +56,7 @@ def kernel_line(
 
 
 def runs(values: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any, Any]]:
-    """Return runs of equal values: start of each run, start of the next one, and value.
+    """Return runs of equal values as (start of the run, start of the next run, value).
 
     >>> runs([(0, "a"), (8, "a"), (9, "b")])
     [(0, 9, 'a'), (9, None, 'b')]
@@ -78,7 +78,7 @@ def merged(read: Iterable[tuple[EngineSource, Sequence[Line]]]) -> list[Line]:
     """Return the rows of the table, with equal rows of consecutive releases merged.
 
     Args:
-        read: Releases and their rows, oldest first; of releases with one number the last counts.
+        read: Releases and their rows, oldest first; of releases with equal numbers the last counts.
     """
     last = {release(source.version): (source, lines) for source, lines in read}
     releases = [last[number] for number in sorted(last)]
@@ -88,7 +88,7 @@ def merged(read: Iterable[tuple[EngineSource, Sequence[Line]]]) -> list[Line]:
         runs = [
             [*run] for _, run in groupby(said, lambda pair: [x | {"source": ""} for x in pair[1]])
         ]
-        # 0.28.0 is written as 0.28, which is earlier if numbers are compared.
+        # 0.28.0 is written as 0.28, because version 0.28 counts as earlier than 0.28.0.
         starts = [run[0][0].version.removesuffix(".0") for run in runs]
         for run, since, until in zip(runs, ["", *starts[1:]], [*starts[1:], ""], strict=True):
             about = {"engine": run[0][0].engine, "since": since, "until": until}
@@ -103,7 +103,7 @@ def _subject(line: Line) -> str:
 
 
 def _sources(run: Run, j: int) -> str:
-    """Return the sources of a run: releases, file and symbol, and later places if they moved."""
+    """Return the sources of a run: releases, file and symbol, and later places if moved."""
     found = []
     for source, part in groupby(run, key=lambda pair: pair[1][j]["source"]):
         versions = [each.version for each, _ in part]

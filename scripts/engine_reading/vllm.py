@@ -1,4 +1,4 @@
-"""vLLM's defaults by release."""
+"""vLLM's defaults by release, read from its source."""
 
 import ast
 import re
@@ -17,7 +17,7 @@ RELEASES = (
     "0.20.1", "0.20.2", "0.21.0", "0.22.1", "0.23.0", "0.24.0", "0.25.1", "0.26.0", "0.27.1",
     "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0",
 )  # fmt: skip
-#: Releases without a CPU build in the index; their wheels have hundreds of MB.
+#: Releases without a CPU build in the index; their CUDA wheels have hundreds of MB.
 _CUDA_ONLY = ("0.33.0",)
 
 _ARGS, _CACHE = "vllm/engine/arg_utils.py: EngineArgs", "vllm/config/cache.py: CacheConfig"
@@ -25,22 +25,22 @@ _MODELS = "vllm/model_executor/models/config.py"
 
 
 def requirement(version: str) -> str:
-    """Return pip's requirement: the build for CPUs has the same Python files and is smaller."""
+    """Return the requirement for pip; the CPU build is smaller and has equal Python files."""
     return f"vllm{'' if version in _CUDA_ONLY else '-cpu'}=={version}"
 
 
 def budgets(source: EngineSource) -> list[Line]:
-    """Return tokens and requests of a step of the API server, by the GPU's memory and name."""
+    """Return rows with tokens and requests per step of the API server, by GPU memory and name."""
     rules = ("get_batch_defaults", "_set_default_args", "_set_default_args_v1")
     rule = source.first(*(f"{_ARGS}.{name}" for name in rules))
-    # The rule compares with multiples of GiB_bytes: evaluate it on both sides of each.
+    # The rule compares with multiples of GiB_bytes, so each multiple is evaluated on both sides.
     sizes = {
         literal(node.left)
         for node in ast.walk(source.node(rule))
         if isinstance(node, ast.BinOp) and ast.unparse(node.right) == "GiB_bytes"
     }
     devices = ("NVIDIA A100", "a GPU")
-    # A value that applies from a smaller memory on is one row with the smallest memory.
+    # Of memory sizes with equal values, the table has one row with the minimum size.
     answers = {
         size: [_budgets(source, rule, size, each) for each in devices]
         for size in sorted({0, *sizes})
@@ -78,13 +78,13 @@ def _budgets(source: EngineSource, rule: str, gib: int, device: str) -> tuple[in
 
 
 def memory_share(source: EngineSource) -> list[Line]:
-    """Return the share of memory for weights and KV cache."""
+    """Return a row with the share of memory for weights and KV cache."""
     place = f"{_CACHE}.gpu_memory_utilization"
     return [default("gpu_memory_utilization", source.constant(place), place)]
 
 
 def prefixes_and_chunks(source: EngineSource) -> list[Line]:
-    """Return the defaults of chunked prefill, and of prefix caching for models with states."""
+    """Return rows with defaults of chunked prefill, and of prefix caching for recurrent models."""
     newest = f"{_ARGS}._set_default_chunked_prefill_and_prefix_caching_args"
     older = f"{_ARGS}.get_chunked_prefill_prefix_caching_defaults"
     oldest = f"{_MODELS}: MambaModelConfig.verify_and_update_config"
@@ -92,7 +92,7 @@ def prefixes_and_chunks(source: EngineSource) -> list[Line]:
     world = world_of(source, CUDAGraphMode=Symbol("CUDAGraphMode"))
     model = Given(attn_type="hybrid", pooler_config=None, runner_type="generate", is_hybrid=True)
     if rule == newest:
-        # Defaults of a generating model with attention and recurrent states.
+        # Defaults for a generating model with attention and recurrent states.
         for each in ("is_chunked_prefill_supported", "is_prefix_caching_supported"):
             answer = world.ask(f"vllm/config/model.py: ModelConfig.{each}", model)
             setattr(model, each, answer)
@@ -117,7 +117,7 @@ def prefixes_and_chunks(source: EngineSource) -> list[Line]:
 
 
 def block_size(source: EngineSource) -> list[Line]:
-    """Return the tokens of a KV block, unless attention kernels need another number."""
+    """Return a row with the tokens of a KV block, unless attention kernels need another number."""
     if source.has(place := f"{_CACHE}.DEFAULT_BLOCK_SIZE"):
         return [default("block_size", source.constant(place), place)]
     place = "vllm/platforms/cuda.py: CudaPlatformBase.check_and_update_config"
@@ -128,7 +128,7 @@ def block_size(source: EngineSource) -> list[Line]:
 
 
 def fused_all_reduce(source: EngineSource) -> list[Line]:
-    """Return whether the default optimization level fuses all-reduce and norm."""
+    """Return a row on whether the default optimization level fuses all-reduce and norm."""
     level, rule = f"{CONFIG}: OPTIMIZATION_LEVEL_02", f"{CONFIG}: enable_allreduce_rms_fusion"
     if not source.has(level):
         older = "vllm/config/compilation.py: PassConfig.enable_fi_allreduce_fusion"
@@ -164,14 +164,14 @@ def _never_fused(place: str) -> list[Line]:
 
 
 def _check(source: EngineSource, place: str, expected: object) -> str:
-    """Return the place of a constant, after a check of its value."""
+    """Return the place of a constant after checking its value."""
     if source.constant(place) != expected:
         raise source.unread(place, f"it is not {expected}")
     return place
 
 
 def fused_message(source: EngineSource) -> list[Line]:
-    """Return the MiB of the longest message of the fused kernel, by GPU and ranks."""
+    """Return rows with the maximum message of the fused kernel in MiB, by GPU and ranks."""
     name = "FI_ALLREDUCE_FUSION_MAX_SIZE_MB"
     newer = f"vllm/compilation/passes/fusion/allreduce_rms_fusion.py: {name}"
     place = newer if source.has(newer) else f"vllm/compilation/collective_fusion.py: {name}"
@@ -190,7 +190,7 @@ def fused_message(source: EngineSource) -> list[Line]:
 
 
 def sampler(source: EngineSource) -> list[Line]:
-    """Return whether FlashInfer's kernels or PyTorch's sample, if both are installed."""
+    """Return a row on whether FlashInfer or PyTorch samples if both are installed."""
     rule = "vllm/v1/sample/ops/topk_topp_sampler.py: TopKTopPSampler.__init__"
     world = world_of(
         source,
@@ -203,7 +203,7 @@ def sampler(source: EngineSource) -> list[Line]:
         register_top_k_top_p_warmups=lambda *_: None,
         FlashInferBackend=Given(supports_compute_capability=lambda _: True),
         apply_top_k_top_p=Symbol("unused"),
-        # Default of an argument, which is evaluated when the function is defined.
+        # Default value of an argument, evaluated when the function is defined.
         LogprobsMode=Symbol("unused"),
     )
     found = Given(forward_cuda="flashinfer", forward_native="pytorch", forward="")
@@ -212,7 +212,7 @@ def sampler(source: EngineSource) -> list[Line]:
 
 
 def latent_state_block(source: EngineSource) -> list[Line]:
-    """Return the tokens that a block of latent attention beside states is a multiple of."""
+    """Return a row with the block granularity of latent attention in recurrent models."""
     place = source.first(
         "vllm/platforms/interface.py: Platform._align_hybrid_block_size",
         f"{_MODELS}: HybridAttentionMambaModelConfig.verify_and_update_config",
@@ -231,7 +231,7 @@ def latent_state_block(source: EngineSource) -> list[Line]:
 
 
 def expert_backend(source: EngineSource) -> list[Line]:
-    """Return the rule that picks the kernels of experts; ``KERNEL_READERS`` asks it."""
+    """Return a row that names the rule for kernels of experts, for ``KERNEL_READERS``."""
     place = "vllm/config/kernel.py: KernelConfig.moe_backend"
     variables = f"{Envs.path}: VLLM_USE_DEEP_GEMM VLLM_USE_FLASHINFER_MOE_FP8"
     where = _check(source, place, "auto") if source.has(place) else variables

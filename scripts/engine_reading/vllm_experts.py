@@ -1,4 +1,4 @@
-"""Kernels of routed experts in vLLM, by its own rules for each kind of GPU."""
+"""Kernels of routed experts in vLLM, chosen by its own rules for each type of GPU."""
 
 import inspect
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from pinn.errors import PinnError
 _MOE = "vllm/model_executor/layers/fused_moe"
 _STRATEGY = "compressed_tensors.quantization.QuantizationStrategy"
 _QUANTIZATION = "vllm/model_executor/layers/quantization"
-#: Fingerprint of ``Fp8MoEMethod`` -> its choice, for releases without a separate rule. vLLM
+#: Fingerprint of ``Fp8MoEMethod`` -> chosen kernels, for releases without a separate rule. vLLM
 #: enables DeepGEMM by ``VLLM_USE_DEEP_GEMM``, FlashInfer by ``VLLM_USE_FLASHINFER_MOE_FP8``.
 _FP8_METHOD = f"{_QUANTIZATION}/fp8.py: Fp8MoEMethod.__init__"
 _FP8_METHODS = ("f3c47990b662", "b6f6ff0aaca5")
@@ -22,8 +22,8 @@ _FP8_METHODS = ("f3c47990b662", "b6f6ff0aaca5")
 #: Compute capabilities for which rules are evaluated: Ampere, Ada, Hopper, data-centre Blackwell
 #: and Blackwell Ultra, and other Blackwell cards.
 _CAPABILITIES = (8.0, 8.9, 9.0, 10.0, 10.3, 12.0)
-#: Spreads of experts: cut over tensor-parallel ranks, whole over these, whole over data-parallel
-#: ranks.
+#: Distributions of experts: cut over tensor-parallel ranks, whole over tensor-parallel ranks, whole
+#: over data-parallel ranks.
 _PLAIN = {
     "dp_size": 1, "pcp_size": 1, "sp_size": 1, "all2all_backend": "allgather_reducescatter",
 }  # fmt: skip
@@ -41,8 +41,8 @@ _FP8 = (
     f"{_QUANTIZATION}/fp8.py: get_fp8_moe_backend",
     _FP8_METHOD,
 )
-#: Number format -> formats of weights and activations that its rule takes, and the functions that
-#: chose its kernels, newest first.
+#: Number format -> formats of weights and activations for the rule, and functions that chose the
+#: kernels, newest first.
 _RULES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "fp8_block": ("kFp8Static128BlockSym", "kFp8Dynamic128Sym", _FP8),
     "fp8": ("kFp8StaticTensorSym", "kFp8StaticTensorSym", _FP8),
@@ -60,14 +60,14 @@ _RULES: dict[str, tuple[str, str, tuple[str, ...]]] = {
 
 
 def expert_kernels(source: EngineSource) -> list[Line]:
-    """Return the kernels of every number format for which the release has a rule."""
+    """Return rows with the kernels of every number format for which the release has a rule."""
     rules = {form: next(filter(source.has, _RULES[form][2]), None) for form in _RULES}
     rules |= dict.fromkeys(("fp8", "fp8_block"), source.first(*_FP8))
     return [line for form, rule in rules.items() if rule for line in _lines(source, rule, form)]
 
 
 def _lines(source: EngineSource, rule: str, form: str) -> Iterator[Line]:
-    """Yield rows for capabilities; neighbours with equal kernels are merged."""
+    """Yield rows by compute capability; neighbours with equal kernels are merged."""
     ask = _before_rules if rule == _FP8_METHOD else _chosen
     chosen = [
         (c, tuple(ask(source, rule, form, c, each) for each in _SPREADS.values()))
@@ -95,7 +95,7 @@ def _before_rules(source: EngineSource, rule: str, form: str, capability: float,
 
 
 def _chosen(source: EngineSource, rule: str, form: str, capability: float, parallel: Given) -> str:
-    """Return the release's name of the kernels in lower case; empty if it refuses."""
+    """Return the release's name of the chosen kernels in lower case; empty if it has none."""
     world = _world(source, capability)
     weights, activations, _ = _RULES[form]
     gated = form != "mxfp4"
@@ -108,7 +108,7 @@ def _chosen(source: EngineSource, rule: str, form: str, capability: float, paral
         in_dtype=Symbol("torch.bfloat16"), hidden_dim=4096, num_experts=128, num_local_experts=32,
         intermediate_size_per_partition=1024, intermediate_size_per_partition_unpadded=1024,
         intermediate_size=1024, experts_per_token=8, router_logits_dtype=Symbol("torch.bfloat16"),
-        # Top-k, then softmax: the routers of Qwen and gpt-oss.
+        # Routing by top-k, then softmax, as for Qwen and gpt-oss.
         routing_method=_member(world, "config.py: RoutingMethodType", "Renormalize"),
         max_num_tokens=8192, num_logical_experts=128,
         hidden_dim_unpadded=4096, swiglu_alpha=None, swiglu_beta=None,
@@ -143,7 +143,7 @@ def _world(source: EngineSource, capability: float) -> World:
 
 
 def _member(world: World, enumeration: str, name: str) -> Any:
-    """Return a member of the release's enumeration; None if it has no such enumeration."""
+    """Return a member of an enumeration of the release; None if it lacks the enumeration."""
     path, _, kind = f"{_MOE}/{enumeration}".partition(": ")
     return getattr(world.space(path)[kind], name) if world.source.has(f"{path}: {kind}") else None
 

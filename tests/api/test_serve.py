@@ -177,7 +177,7 @@ PROBLEMS = [
     ("simulate", LLAMA | LOAD | {"rate": 10, "num_prompts": 2_000_000}, 422,
      ["num-prompts", "2000000", "1e+06", "leave it out"]),
     ("simulate_fleet", LLAMA | LOAD | {"rate": 1, "fleet": [1]}, 422, ["fleet", "[1]", "such as"]),
-    ("plan", PLAN | {"workers": 8}, 422, ["workers", "8", "it is set when the service is started"]),
+    ("plan", PLAN | {"workers": 8}, 422, ["workers", "8", "is set when the service starts"]),
     ("plan", PLAN | {"time_budget": "inf"}, 422, ["time_budget", "300 s", "inf", "give less"]),
     ("plan", LLAMA | LOAD | {"rate": 4}, 422, ["slo"]),
     ("nothing", {}, 404, ["/nothing", "/predict"]),

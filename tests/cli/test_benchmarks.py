@@ -222,7 +222,7 @@ def test_a_launch_command_says_what_was_measured(run, refused, coefficients, tmp
     assert written["tensor_parallel_size"] == 2
     result = run("calibrate", "--observations", out, "--serve", COMMAND)
     assert result.exit_code == 1
-    assert "has the flags of its server already" in result.output
+    assert "cannot be combined with flags of the server" in result.output
     line = refused("measure", "--model", "Llama-3.1-8B", "--gpu", "H100", "--serve", COMMAND)
     assert "is a switch and takes no launch command" in line
 

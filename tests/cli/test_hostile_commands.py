@@ -61,7 +61,7 @@ def test_an_overloaded_simulation_says_so_first(run, file, tmp_path):
 
 def test_no_folder_is_made_for_a_mistyped_path(refused, tmp_path):
     line = refused("coefficients", *LLAMA, "--json", tmp_path / "reslts" / "x.json")
-    assert f"the folder {tmp_path / 'reslts'} does not exist: create it" in line
+    assert f"the folder {tmp_path / 'reslts'} does not exist: create the folder" in line
     assert list(tmp_path.iterdir()) == []
 
 

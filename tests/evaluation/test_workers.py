@@ -118,12 +118,12 @@ def test_an_error_of_a_task_comes_through(count):
 
 def test_without_ray_the_error_names_the_remedy(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(PinnError, match="needs Ray: run 'pip install ray'"):
+    with pytest.raises(PinnError, match="needs the package Ray: run 'pip install ray'"):
         list(Workers("ray").run(square_where, [1]))
 
 
 def test_unknown_backends_and_no_workers_are_refused():
-    with pytest.raises(PinnError, match="known ones are processes, ray"):
+    with pytest.raises(PinnError, match="give one of processes, ray"):
         Workers("threads")
-    with pytest.raises(PinnError, match="at least 1 is needed, got 0"):
+    with pytest.raises(PinnError, match="workers must be at least 1, got 0"):
         Workers(count=0)

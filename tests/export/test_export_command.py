@@ -113,7 +113,7 @@ def test_inputs_of_the_graphs_give_what_they_say(run, tmp_path):
     assert f"the graphs predict {found['step_time_us']} us" in text
     code, text = run("onnx", "--out", tmp_path, "--inputs", path, "--configs", GRID)
     assert code == 1
-    assert "needs one configuration, --configs gives 2" in text
+    assert "needs one configuration, but --configs gives 2" in text
 
 
 def test_what_cannot_be_served_is_said(run, tmp_path):

@@ -196,7 +196,7 @@ def test_equal_requests_are_a_count_and_sum_as_a_list_does():
         (PLAIN | {"seed": -1}, "the seed must be a whole number of 0 or more, got -1"),
         (PLAIN | {"groups": 10**6, "prompts_per_group": 10**6}, "different prompts"),
         (PLAIN | {"groups": 10**10, "prompts_per_group": 10**10}, "different prompts"),
-        (PLAIN | {"shared_tokens": 5}, "shared_tokens needs groups"),
+        (PLAIN | {"shared_tokens": 5}, "shared_tokens is given without groups"),
         (PLAIN | {"output_tokens": -(10**300)}, r"output_tokens is -10\^300: it must be at"),
         (PLAIN | {"prompt_tokens": 10**300 + 9, "shared_tokens": -(10**300)},
          r"shared_tokens is -10\^300: it must lie between 0 and prompt_tokens, 10\^300"),

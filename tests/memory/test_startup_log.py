@@ -238,4 +238,5 @@ def test_simulate_takes_a_log(checkpoint_path, tmp_path, monkeypatch):
     assert json.loads(out.read_text())["serving"]["num_gpu_blocks_override"] == 28781
     apart = [*served, "--gpu", "H100", "--prefill", "1x tp=1", "--decode", "1x tp=1"]
     result = CliRunner().invoke(app, apart)
-    assert "--memory-log with --prefill and --decode: it is for a single server" in result.output
+    told = "--memory-log with --prefill and --decode: the log applies to a single server"
+    assert told in result.output

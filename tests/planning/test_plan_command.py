@@ -237,7 +237,7 @@ def test_engines_are_candidates_where_asked_for(folder):
         (["--gpu", "H100", "--slo", SLO, "--price", "H100"], "cannot read 'H100'"),
         (["--gpu", "L4", "--slo", SLO, "--max-model-len", "300"], "takes 1.* times as long"),
         (["--gpu", "H100", "--slo", SLO, "--engine", "vllm,tgi"], "--engine 'tgi' is unknown"),
-        (["--slo", SLO], "--model and --gpu are needed"),
+        (["--slo", SLO], "--model and --gpu are required"),
     ],
 )
 def test_bad_input_is_refused_with_the_number_that_breaks_it(folder, arguments, says):

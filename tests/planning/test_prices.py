@@ -45,7 +45,7 @@ def test_owned_hardware_is_written_off_over_its_years():
         (("H100=2", "H100=9000", 3), "H100-SXM costs 2 and 0.342"),
         (("", "H100=9000"), "--purchase-price needs --purchase-years"),
         (("", "H100=9000", -1), "positive number of years, got -1"),
-        (("", "", 3), "--purchase-years goes with --purchase-price"),
+        (("", "", 3), "--purchase-years and --purchase-price must be given together"),
         (("nothing.yaml",), "nothing.yaml"),
     ],
 )

@@ -210,16 +210,16 @@ def test_conversations_are_left_out_whole():
     kept = thinned(whole, part.order < 90)
     sizes = np.bincount(kept.conversations)
     assert sizes.tolist() == [6] * 15
-    with pytest.raises(PinnError, match="needs the turn before it"):
+    with pytest.raises(PinnError, match="without the turn before it"):
         thinned(whole, np.arange(len(whole)) != 1)
 
 
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ({"think_time": 3}, "--think-time is for conversations: give --turns, too"),
-        ({"turns": 2, "tool_delay": 3}, "need tool calls"),
-        ({"turns": 2, "tool_calls": 1}, "tool calls need results"),
+        ({"think_time": 3}, "--think-time applies only to conversations: give --turns"),
+        ({"turns": 2, "tool_delay": 3}, "without tool calls: give the number"),
+        ({"turns": 2, "tool_calls": 1}, "tool calls are given without results"),
         ({"turns": 10**6, "tool_calls": 10, "tool_len": 5}, "at most 1,000,000"),
     ],
 )
@@ -231,9 +231,9 @@ def test_flags_that_make_no_conversation_are_refused(flags, says):
 @pytest.mark.parametrize(
     ("follows", "stage", "says"),
     [
-        ([-1, 1, -1], [0, 0, 0], "request 1 follows request 1, which is not before it"),
+        ([-1, 1, -1], [0, 0, 0], "request 1 follows request 1, which is not an earlier request"),
         ([-1, 0, 0], [0, 0, 0], "two requests follow request 0"),
-        ([-1, -1, 0], [0, 1, 1], "which is not before it in the same stage"),
+        ([-1, -1, 0], [0, 1, 1], "which is not an earlier request of the same stage"),
     ],
 )
 def test_turns_out_of_line_are_refused(follows, stage, says):

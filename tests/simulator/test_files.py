@@ -238,7 +238,7 @@ def test_a_plain_open_loop_with_shared_prompts(tmp_path):
     [
         ("[1, 2]", "expected a YAML mapping, got list"),
         ("a: [", "line 2: malformed YAML"),
-        ("{x: 1}", "cannot tell what kind of workload"),
+        ("{x: 1}", "the format of the workload is unknown"),
         (PROFILE.replace("rate: 8,", "rate: 0,"), r"load\.yaml, stage 0: .*positive rate, got 0"),
         (PROFILE.replace("type: shared_prefix", "type: shareGPT"), "shareGPT"),
         (PROFILE.replace("type: constant", "type: burst"), "load.type"),
@@ -251,14 +251,14 @@ def test_a_plain_open_loop_with_shared_prompts(tmp_path):
             "output_tokens is -1",
         ),
         ("{prompt_tokens: 10, output_tokens: 1}", "give stages"),
-        ("{prompt_tokens: 10, output_tokens: 1, concurrency: 2}", "concurrency and requests"),
+        ("{prompt_tokens: 10, output_tokens: 1, concurrency: 2}", "which needs requests"),
         (
             "{prompt_tokens: 9, output_tokens: 1, shared_tokens: 10}",
             "between 0 and prompt_tokens, 9",
         ),
         ("{prompt_tokens: 9, output_tokens: 1, rates: 3}", "rates.*known keys are"),
         ("{trace_version: 2, time_unit: ms}", "time_unit must be microseconds, got 'ms'"),
-        ("{trace_version: 2}", "there are 0 CSV files"),
+        ("{trace_version: 2}", "its folder has 0 CSV files"),
     ],
 )
 def test_bad_yaml_is_refused_with_the_place(tmp_path, text, message):

@@ -252,7 +252,7 @@ def test_a_server_that_failed_starts_with_an_empty_cache():
 @pytest.mark.parametrize(
     ("document", "said"),
     [
-        ([], "expected kinds"),
+        ([], "expected a mapping with kinds"),
         ({"kind": []}, "a fleet: unknown key 'kind'"),
         ({"kinds": []}, "kinds is empty"),
         ({"failures": [{"server": 0}]}, "at_s is missing"),
@@ -266,7 +266,7 @@ def test_a_server_that_failed_starts_with_an_empty_cache():
             {"autoscaler": {"by": "rate", "target": 1, "least": 4, "most": 2}},
             "least must be from 1 to most",
         ),
-        ({"autoscaler": {"by": "rate", "target": 1, "kind": 1}}, "count from 0"),
+        ({"autoscaler": {"by": "rate", "target": 1, "kind": 1}}, "give a number from 0 to 0"),
         ({"in_flight": "drop"}, "must be resend or lose"),
         ({"start_up_s": -1}, "0 or more"),
         ({"start_up_s": "long"}, "start_up_s must be a number"),

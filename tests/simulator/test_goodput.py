@@ -136,7 +136,10 @@ def test_python_has_the_same_arguments(coefficients):
     ("words", "says"),
     [
         (["--rate", "1,x"], "--rate must be requests/s such as 8, or 1,2,4,8"),
-        (["--rate", "1,2", "--sensitivity", "e2e_mean_ms"], "--sensitivity is for a single rate"),
+        (
+            ["--rate", "1,2", "--sensitivity", "e2e_mean_ms"],
+            "--sensitivity applies to a single rate",
+        ),
         (["--rate", "1", "--plot", "a.png"], "--plot needs several rates"),
         (["--rate", "1", "--slo", "speed<=1s"], "unknown metric"),
         (["--rate", "1", "--goodput", "ttft:1000", "tpot"], "unexpected argument 'tpot'"),

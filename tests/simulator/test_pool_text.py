@@ -138,9 +138,9 @@ def test_pools_of_two_engines_are_refused_by_name(run):
         (("--decode", "1x"), "--prefill is missing"),
         (("--kv-link-gb-per-s", "10"), "--prefill is missing"),
         (("--prefill", "1x", "--decode", "1x", "--replicas", "2"), "number of servers in each"),
-        (("--prefill", "1x", "--decode", "1x", "--timeline", "x.png"), "draws one engine"),
+        (("--prefill", "1x", "--decode", "1x", "--timeline", "x.png"), "plots one engine"),
         (("--prefill", "1x", "--decode", "1x", "--kv-link-gb-per-s", "0"), "positive bandwidth"),
-        (("--prefill", "1x", "--decode", "1x block-size=32"), "give both the same"),
+        (("--prefill", "1x", "--decode", "1x block-size=32"), "give both pools equal values"),
     ],
 )
 def test_what_cannot_be_is_refused(run, options, message):

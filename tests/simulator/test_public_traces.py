@@ -140,7 +140,7 @@ def test_flags_beside_a_file_say_who_sends_it(tmp_path):
     assert sent.offset_s[1] > 0
     with pytest.raises(PinnError, match="give --rate 8, or --concurrency 64"):
         asked_load(path, {}, None)[0].draw()
-    with pytest.raises(PinnError, match="no conversations: leave --think-time out"):
+    with pytest.raises(PinnError, match="no conversations: leave out --think-time"):
         asked_load(write(tmp_path, AZURE_2023, "a.csv"), {"think_time": 1.0}, None)[0].draw()
 
 

@@ -95,6 +95,6 @@ def test_conversations_are_sent_whole_or_refused(tmp_path, asked, sent):
 def test_prompts_of_a_group_are_of_no_conversation():
     keys = {"prompt_tokens": 40, "output_tokens": 2, "turns": 2, "concurrency": 2, "requests": 8}
     with pytest.raises(
-        PinnError, match="prompts_per_group is for prompts without turns: leave it out"
+        PinnError, match="prompts_per_group is for prompts without turns: remove the key"
     ):
         pinn.simulate({**keys, "groups": 2, "prompts_per_group": 3}, "Llama-3.1-8B", "H100")

@@ -138,7 +138,7 @@ def test_prompts_repeat_in_one_order_and_share_their_group_s_start():
         (lambda: _two(prompt_tokens=[1, 0]), "prompt_tokens of request 1 is 0"),
         (lambda: _two(output_tokens=[-1, 1]), "output_tokens of request 0 is -1"),
         (lambda: _two(offset_s=[1.0, 0.5]), "request 1 is out of order"),
-        (lambda: _two(shares_with=[-1, 1]), "not sent before it"),
+        (lambda: _two(shares_with=[-1, 1]), "not sent earlier"),
         (lambda: _two(timeout_s=[1.0, -1.0]), "timeout_s of request 1 is -1"),
         (lambda: _two(stage=[0, 1]), "2 stages need 2 stage_starts_s, got 1"),
         (

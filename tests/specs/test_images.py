@@ -69,7 +69,7 @@ def test_images_lengthen_every_prompt():
 
 def test_images_need_a_model_that_is_known_to_read_them():
     flags = LOAD | {"images_per_request": 1}
-    with pytest.raises(PinnError, match="needs --model"):
+    with pytest.raises(PinnError, match="without --model"):
         asked_load(None, flags, 0)
     with pytest.raises(PinnError, match=r"unknown: add the tokens .* to --input-len"):
         asked_load(None, flags, 0, model="Qwen/Qwen3-8B")

@@ -1,1 +1,1 @@
-"""HTTP service: the functions of ``import pinn`` behind endpoints of the same names."""
+"""HTTP service: functions of ``import pinn`` behind endpoints of equal names."""

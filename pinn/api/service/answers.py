@@ -18,9 +18,9 @@ from pinn.common.files import find_checkpoint
 from pinn.engines.configurations import forget_files
 from pinn.errors import PinnError, printable
 
-#: Bytes of all cached answers.
+#: Maximum size of all cached answers, in bytes.
 MOST_KEPT_BYTES = 64 * 2**20
-#: Most warnings of an answer that are sent, and most characters of each.
+#: Maximum number of warnings that are sent with an answer, and maximum characters of each warning.
 _MOST_WARNINGS, _WARNING_CHARACTERS = 20, 300
 
 
@@ -31,7 +31,7 @@ class Answer:
     Attributes:
         status: HTTP status.
         content: JSON of the result, or of a problem.
-        warned: Warnings, which a command prints on standard error.
+        warned: Warnings, which a command would print on standard error.
         texts: Texts of the request, none of which named a file; None if the answer is not cached.
     """
 
@@ -43,10 +43,10 @@ class Answer:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of what a request may ask for.
+    """Limits of a request.
 
     Attributes:
-        timeout_s: Seconds that an answer may take.
+        timeout_s: Maximum seconds to compute an answer.
         reads_files: Whether a request may name files.
     """
 
@@ -55,7 +55,7 @@ class Limits:
 
 
 def compute(name: str, content: bytes, limits: Limits) -> Answer:
-    """Return the answer of an endpoint, or the problem with the request.
+    """Return the answer of an endpoint, or a description of the problem with the request.
 
     Args:
         name: Name of the endpoint.
@@ -102,7 +102,7 @@ def _computed(name: str, content: bytes, limits: Limits) -> tuple[bytes, frozens
 
 
 def warm_up() -> None:
-    """Import the modules that predictions need, and read shared data."""
+    """Import the modules that predictions need, and load shared data."""
     body = b'{"model": "Llama-3.1-8B", "gpu": "H100"}'
     compute("predict", body, Limits(60.0, reads_files=False))
 
@@ -110,8 +110,8 @@ def warm_up() -> None:
 class KeptAnswers:
     """Cache of answers, limited in bytes, that keeps the most recently used ones.
 
-    The key is the endpoint, the request's body and the checkpoint; requests that name a file, or a
-    model beyond the catalog, are not kept.
+    The key consists of the endpoint, the request's body and the checkpoint. Answers to requests
+    that name a file, or a model outside the catalog, are not cached.
     """
 
     def __init__(self, most_bytes: int = MOST_KEPT_BYTES) -> None:
@@ -123,7 +123,7 @@ class KeptAnswers:
         """Return the key of a request.
 
         Raises:
-            PinnError: If there is no checkpoint.
+            PinnError: If no checkpoint is found.
         """
         path = find_checkpoint()
         facts = os.stat(path)
@@ -131,7 +131,7 @@ class KeptAnswers:
         return hashlib.sha256(text.encode() + content).hexdigest()
 
     def find(self, key: str) -> Answer | None:
-        """Return a cached answer; None without one, or if a text now names a file."""
+        """Return a cached answer; None without one, or if one of its texts now names a file."""
         found = self._answers.get(key)
         if found is None or any_exists(found.texts or frozenset()):
             return None
@@ -139,7 +139,7 @@ class KeptAnswers:
         return found
 
     def keep(self, key: str, answer: Answer) -> None:
-        """Cache an answer whose request names no file."""
+        """Cache an answer, unless its request names a file."""
         if answer.texts is None or key in self._answers:
             return
         self._answers[key] = answer
@@ -150,5 +150,5 @@ class KeptAnswers:
 
 
 def _size(answer: Answer) -> int:
-    """Return the bytes of an answer, with 100 for each text and for Python's overhead."""
+    """Return the estimated bytes of an answer, including 100 bytes of overhead for each text."""
     return 1000 + len(answer.content) + sum(100 + len(text) for text in answer.texts or ())

@@ -1,4 +1,4 @@
-"""The service: routes, limits and errors over HTTP."""
+"""HTTP application of the service: routes, limits and errors."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from pinn.api.service.metrics import MEDIA_TYPE, Metrics
 from pinn.common.files import json_text
 from pinn.errors import PinnError
 
-#: Most bytes of a request's body.
+#: Maximum size of a request's body, in bytes.
 MOST_BODY_BYTES = 8 * 2**20
 #: Header with the warnings of an answer, a JSON list.
 WARNINGS = "Pinn-Warnings"
 #: Internal status of an answer whose client disconnected.
 GONE = 499
-#: Seconds after which a client should retry: if predictions wait, and if simulations do.
+#: Seconds after which a client should retry, if predictions or simulations wait for a process.
 _RETRY_S = {"predictions": 1, "simulations": 10}
 
 
@@ -37,9 +37,10 @@ class Settings:
     """Limits of a service.
 
     Attributes:
-        processes: Processes for predictions, and as many for simulations and plans.
-        most_waiting: Most requests that wait for a process of either kind.
-        limits: Limits of requests.
+        processes: Number of processes for predictions, and of further ones for simulations and
+            plans.
+        most_waiting: Maximum number of requests that wait for predictions, or for simulations.
+        limits: Limits of each request.
     """
 
     processes: int
@@ -60,7 +61,7 @@ class Service:
             self.metrics.watch(name, lane)
 
     async def respond(self, endpoint: Endpoint, request: Request) -> Response:
-        """Return the response to a request of an endpoint."""
+        """Return the response to a request of an endpoint, cached or computed."""
         media = request.headers.get("content-type", "")
         if media.partition(";")[0].strip().lower() != "application/json":
             fault = f"Content-Type must be application/json, got {media!r:.60}"
@@ -114,7 +115,7 @@ class Service:
         return _response(answer)
 
     def health(self) -> dict[str, Any]:
-        """Return the content of ``/health``."""
+        """Return the JSON content of ``/health``."""
         busy = {
             name: {"running": lane.running, "waiting": lane.waiting}
             for name, lane in self.lanes.items()
@@ -122,7 +123,7 @@ class Service:
         return {"status": "ok", "version": pinn.__version__, **busy}
 
     def described(self) -> str:
-        """Return a sentence on how busy the service is."""
+        """Return a sentence on the number of running and waiting requests."""
         lanes = self.lanes.values()
         busy = f"{sum(lane.running for lane in lanes)} running"
         waiting = f"{sum(lane.waiting for lane in lanes)} waiting"
@@ -157,7 +158,7 @@ def _response(answer: answers.Answer) -> Response:
 
 
 def refusal(status: int, detail: object, headers: dict[str, str] | None = None) -> Response:
-    """Return a response with a problem document."""
+    """Return an error response with a problem document."""
     return Response(problems.problem(status, detail), status, headers, problems.MEDIA_TYPE)
 
 
@@ -185,7 +186,7 @@ def make_app(settings: Settings, started: Callable[[], object] = lambda: None) -
         version=pinn.__version__,
         description=(pinn.__doc__ or "").partition("\n")[0],
         lifespan=lifespan,
-        docs_url=None,  # its page loads programs from another host
+        docs_url=None,  # FastAPI's page would load programs from another host
         redoc_url=None,
     )
     app.state.service = service

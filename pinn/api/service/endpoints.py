@@ -1,4 +1,4 @@
-"""Endpoints: functions of ``import pinn`` that take a JSON object of their arguments."""
+"""Endpoints: functions of ``import pinn`` that receive their arguments as a JSON object."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pinn.errors import PinnError
 from pinn.planning.plan import PlanRequest
 from pinn.planning.report import plan_json
 
-#: Most candidates of one request.
+#: Maximum number of candidates in one request.
 MOST_CANDIDATES = 10_000
 
 
-#: Arguments that accept names, mappings or texts as well as paths.
+#: Arguments that accept a name, mapping or text as well as a path.
 _NAMES_TOO = ("model", "gpu", "price")
 
 
@@ -29,10 +29,10 @@ class Endpoint:
     """A function that the service calls.
 
     Attributes:
-        name: Name of the function of ``import pinn``, and of the path.
+        name: Name of the function in ``import pinn``, which is also the URL's path.
         compute: Function that returns the JSON of the result for the arguments.
-        is_long: Whether it simulates; it then has separate processes, so that predictions do not
-            wait.
+        is_long: Whether the function simulates. It then runs in separate processes, so that
+            predictions do not wait.
         is_kept: Whether answers are cached, since equal arguments give equal answers.
         withheld: Arguments that only the operator of the service sets.
     """
@@ -51,12 +51,12 @@ class Endpoint:
 
     @property
     def arguments(self) -> dict[str, inspect.Parameter]:
-        """Return the arguments that a request may give, by name."""
+        """Return name -> parameter of the arguments that a request may give."""
         taken = inspect.signature(self.function).parameters
         return {name: p for name, p in taken.items() if name not in self.withheld}
 
     def answer(self, body: Mapping[str, Any]) -> bytes:
-        """Return the JSON of the result for the arguments of a request; null means not given.
+        """Return the result for a request's arguments as JSON; null means not given.
 
         Raises:
             PinnError: If an argument is missing, withheld, unknown or has a bad value.
@@ -65,7 +65,9 @@ class Endpoint:
         for name in self.withheld:
             if name in given:
                 told = f"{name} must not be given, got {given[name]!r:.60}"
-                raise PinnError(f"{told}: it is set when the service is started")
+                raise PinnError(
+                    f"{told}: remove the argument, which is set when the service starts"
+                )
         for name, argument in self.arguments.items():
             if argument.default is argument.empty and name not in given:
                 raise PinnError(f"{name} is missing: give it")
@@ -75,7 +77,7 @@ class Endpoint:
 
 
 def _check_exists(name: str, value: object) -> None:
-    """Check that the file of a path argument exists."""
+    """Check that a path argument names an existing file."""
     for each in value if isinstance(value, list) else [value]:
         if isinstance(each, str) and not given_path(each).exists():
             fault = f"{name} must be a file on the service's machine, got {each!r:.200}"
@@ -87,7 +89,7 @@ def _document(result: object) -> bytes:
 
 
 def _printed(name: str) -> Callable[[dict[str, Any]], bytes]:
-    """Return a function that computes what ``--json`` of a command prints."""
+    """Return a function that returns the JSON that a command prints with ``--json``."""
 
     def compute(given: dict[str, Any]) -> bytes:
         return _document(getattr(pinn, name)(**given).to_json())
@@ -96,7 +98,7 @@ def _printed(name: str) -> Callable[[dict[str, Any]], bytes]:
 
 
 def _many(given: dict[str, Any]) -> bytes:
-    """Return the rows of ``pinn coefficients --out FILE.json``, and reasons for skipped rows."""
+    """Return rows as ``pinn coefficients --out FILE.json`` does, and reasons of skipped rows."""
     from pinn.export.coefficient_table import table_json
 
     configurations, batch = given.pop("configurations"), given.pop("batch", ())
@@ -109,7 +111,7 @@ def _many(given: dict[str, Any]) -> bytes:
 
 
 def _plan(given: dict[str, Any]) -> bytes:
-    """Return plan.json as ``pinn plan --out FOLDER`` writes it."""
+    """Return the document that ``pinn plan --out FOLDER`` writes to plan.json."""
     return plan_json(pinn.plan(**given).plan)
 
 
@@ -131,17 +133,17 @@ ENDPOINTS = {
 
 
 def check_time_budget(body: Mapping[str, Any], timeout_s: float) -> None:
-    """Refuse a plan whose time budget exceeds the service's timeout.
+    """Raise an error for a plan whose time budget reaches the service's timeout.
 
     Raises:
-        PinnError: If its time budget is not below the timeout.
+        PinnError: If the time budget is not below the timeout.
     """
     budget = body.get("time_budget", PlanRequest.time_budget)
     if isinstance(budget, str | int | float) and not isinstance(budget, bool):
         try:
             seconds = float(budget)
         except ValueError:
-            return  # the value is refused where it is read
+            return  # the function that reads this value refuses it
         if not seconds < timeout_s:
             fault = f"time_budget must be below the service's timeout of {timeout_s:g} s"
             raise PinnError(

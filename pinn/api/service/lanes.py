@@ -1,4 +1,4 @@
-"""Processes that compute answers, and the queue of requests in front of them."""
+"""Processes that compute answers, and the queue of requests that wait for them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pinn.common.workers import end_pool, new_pool
 
 Result = TypeVar("Result")
 
-#: Seconds after which a process is ended if its client has disconnected.
+#: Seconds that a process may continue after its client has disconnected.
 GRACE_S = 1.0
 
 
 class QueueFullError(Exception):
-    """Error of a request when too many others wait for a process."""
+    """Error of a request when too many other requests wait for a process."""
 
 
 class TooSlowError(Exception):
-    """Error of an answer that exceeds the timeout."""
+    """Error of an answer that takes longer than the timeout."""
 
 
 class ProcessEndedError(Exception):
@@ -29,10 +29,10 @@ class ProcessEndedError(Exception):
 
 
 class Lane:
-    """A number of processes, each of which computes one answer at a time.
+    """Group of processes, each of which computes one answer at a time.
 
-    A process starts with its first answer. It is ended and replaced if an answer takes too long or
-    its client disconnects.
+    A process starts with its first answer. The process is ended and replaced if
+    an answer takes too long, or if the client disconnects.
 
     Attributes:
         running: Number of answers that are being computed.
@@ -51,13 +51,13 @@ class Lane:
             self._free.put_nowait(pool)
 
     async def run(self, work: Callable[..., Result], *arguments: object) -> Result:
-        """Return the result of a module's function, computed in one of the processes.
+        """Run a module's function in one of the processes, and return its result.
 
         Raises:
-            QueueFullError: If too many requests wait, or this one waited too long.
+            QueueFullError: If too many requests wait, or if this request waited too long.
             TooSlowError: If the answer takes longer than the timeout.
             ProcessEndedError: If the process ends.
-            asyncio.CancelledError: If the caller cancels it; the process is then ended.
+            asyncio.CancelledError: If the caller cancels the call; the process is then ended.
         """
         pool = await self._next_pool()
         answer = asyncio.wrap_future(pool.submit(work, *arguments))
@@ -85,9 +85,9 @@ class Lane:
             self.waiting -= 1
 
     async def _give_back(self, pool: ProcessPoolExecutor, answer: asyncio.Future[Result]) -> None:
-        """Free a process, or replace it if it still computes."""
+        """Free a process, or replace the process if it is still computing."""
         await asyncio.wait([answer], timeout=GRACE_S)
-        answer.add_done_callback(_is_broken)  # no other code reads an error that comes later
+        answer.add_done_callback(_is_broken)  # no other code handles an error that arrives later
         if not answer.done() or _is_broken(answer):
             end_pool(pool)
             self._pools.remove(pool)
@@ -107,5 +107,5 @@ class Lane:
 
 
 def _is_broken(answer: asyncio.Future[Result]) -> bool:
-    """Return whether the process of a finished answer ended before it."""
+    """Return whether the process of an answer ended before it had finished the answer."""
     return answer.cancelled() or isinstance(answer.exception(), BrokenProcessPool)

@@ -1,4 +1,4 @@
-"""The socket of the service, and the program that serves it until a signal comes."""
+"""Socket of the service, and the program that serves until it receives a signal."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ def listen(host: str, port: int) -> socket.socket:
         why = getattr(error, "strerror", None) or error
         remedy = "give another --port, or an address of this machine"
         raise PinnError(f"--host {host} --port {port}: {why}: {remedy}") from error
-    # Connections inherit it. Without it a client waits 40 ms for the second packet of an answer.
+    # Connections inherit this option. Without it, a client waits 40 ms for the second packet of an
+    # answer.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
 
 
 def is_local(listening: socket.socket) -> bool:
-    """Return whether a socket is reachable from this machine only."""
+    """Return whether only this machine can reach a socket."""
     return ipaddress.ip_address(listening.getsockname()[0]).is_loopback
 
 
@@ -52,7 +53,7 @@ def run(app: FastAPI, listening: socket.socket) -> None:
 
 
 class _Server(uvicorn.Server):
-    """A server that ends at a signal without raising it again."""
+    """Server that ends at a signal, and does not raise the signal again."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

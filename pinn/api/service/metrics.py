@@ -19,7 +19,7 @@ from pinn.api.service.lanes import Lane
 
 __all__ = ["MEDIA_TYPE", "Metrics"]
 
-#: Upper ends of the histogram's buckets in seconds.
+#: Upper bounds of the histogram's buckets, in seconds.
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
@@ -27,8 +27,8 @@ class Metrics:
     """Counters of one service.
 
     Attributes:
-        answered: Number of requests that were answered.
-        kept: Number of answers from the cache.
+        answered: Number of answered requests.
+        kept: Number of answers served from the cache.
     """
 
     def __init__(self) -> None:
@@ -48,17 +48,17 @@ class Metrics:
         PlatformCollector(registry=registry)
 
     def count(self, endpoint: str, status: int, seconds: float) -> None:
-        """Count a request that was answered."""
+        """Count an answered request by endpoint and status, with its seconds."""
         self.answered += 1
         self._requests.labels(endpoint, str(status)).inc()
         self._seconds.labels(endpoint).observe(seconds)
 
     def watch(self, name: str, lane: Lane) -> None:
-        """Report the running and the waiting requests of a lane."""
+        """Export the numbers of running and waiting requests of a lane as metrics."""
         for what, text in (("running", "Answers computed now."), ("waiting", "Requests queued.")):
             gauge = Gauge(f"pinn_{name}_{what}", text, registry=self._registry)
             gauge.set_function(partial(getattr, lane, what))
 
     def page(self) -> bytes:
-        """Return the page of ``/metrics``."""
+        """Return the content of ``/metrics``."""
         return generate_latest(self._registry)

@@ -1,4 +1,4 @@
-"""Texts of a request that may name a file or other resources outside the product."""
+"""Detection of texts in a request that may name a file or another external resource."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from pathlib import Path
 from pinn.errors import PinnError
 from pinn.specs.model_names import find_in_catalog
 
-#: Pattern of texts that contain no path, except possibly a name in the working directory.
+#: Pattern of texts without a path; such a text may still be a name in the working directory.
 _PLAIN = re.compile(r"(?:[\w@+,. %:-]|<=)*")
 #: Arguments whose text is or contains a model, which may be in a cache or on the hub.
 _MODELS = {"model", "serve", "speculative_draft_model_path"}
 
 
 def plain_texts(body: object) -> frozenset[str] | None:
-    """Return all texts of a request if none names a file, a hub's model or a command.
+    """Return all texts of a request if none names a file, a model on a hub, or a command.
 
     Args:
         body: Arguments of an endpoint.
 
     Returns:
-        The texts and their words; None if one of them may name a file. A bare name is accepted if
-        the working directory has no such file.
+        Texts and their words; None if one of them may name a file. A plain name is accepted if the
+        working directory has no file of this name.
     """
     found: set[str] = set()
     for name, text in _texts(body, ""):
@@ -37,12 +37,12 @@ def any_exists(texts: frozenset[str] | set[str]) -> bool:
     """Return whether one of the texts is the path of a file or folder."""
     try:
         return any(Path(text).exists() for text in texts if text)
-    except (OSError, ValueError):  # too long for a path, or a null byte
+    except (OSError, ValueError):  # too long for a path, or has a null byte
         return True
 
 
 def check_no_files(texts: frozenset[str] | None) -> None:
-    """Refuse a request that may name a file.
+    """Raise an error for a request that may name a file.
 
     Raises:
         PinnError: If the request may name a file.
@@ -60,7 +60,7 @@ def _is_plain(name: str, text: str) -> bool:
     try:
         if find_in_catalog(text) is not None:
             return True
-    except PinnError:  # ambiguous
+    except PinnError:  # an ambiguous name
         return False
     return name not in _MODELS and _PLAIN.fullmatch(text) is not None
 

@@ -1,4 +1,4 @@
-"""Errors as problem details (RFC 9457)."""
+"""Errors as problem details documents (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pinn.errors import printable
 
 MEDIA_TYPE = "application/problem+json"
 
-#: Schema of a problem, for OpenAPI.
+#: OpenAPI schema of a problem document.
 SCHEMA = {
     "type": "object",
     "title": "Problem",
@@ -27,11 +27,11 @@ SCHEMA = {
 
 
 def problem(status: int, detail: object) -> bytes:
-    """Return a problem's JSON.
+    """Return a problem document as JSON.
 
     Args:
         status: HTTP status.
-        detail: What was got, what was expected and the remedy.
+        detail: Received value, expected value, and remedy.
     """
     document = {
         "type": "about:blank",

@@ -11,7 +11,7 @@ from pinn.api.requests import explained
 from pinn.api.service import problems
 from pinn.api.service.endpoints import Endpoint
 
-#: HTTP status -> description.
+#: HTTP status of a refused request -> description.
 REFUSALS = {
     413: "The body is too large.",
     415: "The Content-Type of the body is not application/json.",
@@ -23,7 +23,7 @@ REFUSALS = {
 
 
 def operation(endpoint: Endpoint) -> dict[str, Any]:
-    """Return the endpoint's additions to its OpenAPI operation."""
+    """Return the description of an endpoint that FastAPI cannot derive."""
     content = {"application/json": {"schema": _arguments(endpoint)}}
     problem = {problems.MEDIA_TYPE: {"schema": problems.SCHEMA}}
     answer = {"application/json": {"schema": {"type": "object"}}}
@@ -42,7 +42,7 @@ def summary(endpoint: Endpoint) -> str:
 
 
 def _arguments(endpoint: Endpoint) -> dict[str, Any]:
-    """Return the schema of a request's body."""
+    """Return the JSON schema of a request's body."""
     _, helps = explained(endpoint.function, "Args")
     arguments = endpoint.arguments.values()
     properties = {p.name: {"description": helps[p.name], **_type(p)} for p in arguments}
@@ -57,7 +57,7 @@ def _arguments(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def _type(argument: inspect.Parameter) -> dict[str, Any]:
-    """Return the type and the default of an argument; any value if its type is a text."""
+    """Return an argument's JSON type and default; arguments of type text accept any value."""
     if isinstance(argument.annotation, str) or argument.annotation is argument.empty:
         return {}
     found: dict[str, Any] = TypeAdapter(argument.annotation).json_schema()

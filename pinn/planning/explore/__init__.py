@@ -1,1 +1,1 @@
-"""A page of simulated servers with sliders, in one file."""
+"""Interactive page of simulated servers with sliders, in one file."""

@@ -1,7 +1,8 @@
-"""The servers of a page, and simulations of each over a grid of loads.
+"""Servers of an interactive page, and simulations of each server over a grid of loads.
 
-Prompt, output and prefix lengths are fixed stops. For every combination of them, the number of
-clients has nodes of its own, with more nodes where the curve over clients bends. The page
+Prompt, output and prefix lengths have fixed values, the stops of the sliders. For every combination
+of lengths, the numbers of clients to simulate are chosen separately. These nodes are denser where
+latency or throughput bends as a function of clients. The page
 interpolates between nodes (monotone cubic, in logarithms).
 """
 
@@ -33,10 +34,10 @@ from pinn.surrogate.deployment_features import deployment_features
 from pinn.surrogate.step_features import STEP_FEATURES, seconds_by_feature
 from pinn.surrogate.surrogate import Surrogate
 
-#: Default tensor-parallel sizes and number formats; None is the checkpoint's own format.
+#: Default tensor-parallel sizes and number formats; None means the checkpoint's own format.
 SIZES = (1, 2, 4, 8)
 FORMATS = (None, "fp8")
-#: Most servers of a page; simulating one takes some seconds.
+#: Maximum number of servers on a page; simulating a server takes some seconds.
 MOST_SERVERS = 200
 
 
@@ -61,9 +62,9 @@ class Server:
 
     Attributes:
         asked: GPU, tensor-parallel size and format.
-        latency: Deployment and its coefficients.
+        latency: Latency model of the deployment.
         half_widths: Half-widths of the 90 % intervals of TPOT and TTFT, in log units; None if the
-            checkpoint has none.
+            checkpoint has no intervals.
     """
 
     asked: Asked
@@ -72,22 +73,22 @@ class Server:
 
     @property
     def deployment(self) -> Deployment:
-        """Return the model, GPU and resolved engine configuration."""
+        """Model, GPU and resolved engine configuration."""
         return self.latency.deployment
 
     @property
     def format(self) -> str:
-        """Return the name of the weights' number format."""
+        """Name of the weights' number format."""
         return format_label(self.deployment)
 
     @property
     def kv_tokens(self) -> int:
-        """Return the number of tokens that the KV cache holds."""
+        """Capacity of the KV cache in tokens."""
         return memory_fit(self.deployment).kv_tokens or 0
 
     @property
     def max_model_len(self) -> int:
-        """Return the most tokens of a request."""
+        """Maximum number of tokens of a request."""
         return max_model_len(self.deployment)
 
 
@@ -104,11 +105,11 @@ def find_servers(
         shared: Model and flags of all servers, keys of ``pinn.engines.configurations.KEYS``.
         gpus: Names or datasheet paths of GPUs.
         sizes: Tensor-parallel sizes.
-        formats: Number formats; None is the checkpoint's own.
+        formats: Number formats; None means the checkpoint's own format.
         checkpoint: Path of the network's checkpoint.
 
     Returns:
-        The servers, and the combinations that do not start, each with its reason.
+        Servers that start, and combinations that do not start, each with the reason.
 
     Raises:
         PinnError: If no server starts, or the page does not support one.
@@ -124,7 +125,7 @@ def find_servers(
         if deployment is None:
             left_out.append((asked, reason))
         else:
-            # The checkpoint's own format may be one of the formats that were asked for.
+            # The checkpoint's own format may equal one of the requested formats.
             key = (asked.gpu, size, format_label(deployment))
             started.setdefault(key, (asked, deployment))
     if not started:
@@ -175,32 +176,32 @@ def _check_supported(deployment: Deployment) -> None:
         )
 
 
-#: Smallest and largest length relative to the stop, uniform in between, so that clients do not
-#: synchronize.
+#: Relative half-width of the lengths' uniform distribution around the stop. Random lengths keep
+#: clients from running in step.
 RANGE_RATIO = 0.3
-#: Requests of a load per client, besides ``Lengths.further_requests``.
+#: Number of requests per client in a load, besides ``Lengths.further_requests``.
 REQUESTS_PER_CLIENT = 4
-#: Numbers of clients of the first nodes, up to the most that fit.
+#: Numbers of clients of the first nodes, up to the maximum that fits.
 _FIRST_NODES = (1, 2, 4, 8, 16, 64, 192)
-#: Largest log difference between a node and the interpolation of the others, in the order of
+#: Maximum log difference between a node and the interpolation of all other nodes, in the order of
 #: ``Node``'s fields. Halving the distance of nodes at least halves the error, so errors between
 #: nodes are below half of these values.
 _TOLERANCES = (0.09, 0.05, 0.05)
-#: Smallest ratio of the clients of neighbouring nodes.
+#: Minimum ratio between the numbers of clients of neighbouring nodes.
 _LEAST_RATIO = 1.1
-#: Part of a step of each step feature, in the order of the features.
+#: Part of a step to which each step feature belongs, without duplicates, in order.
 PARTS = tuple(dict.fromkeys(feature.part for feature in STEP_FEATURES.values()))
 
 
 @dataclass(frozen=True)
 class Stops:
-    """Values of the sliders that are simulated, in tokens, and the most clients.
+    """Values of the sliders that are simulated, in tokens, and the maximum number of clients.
 
     Attributes:
-        prompts: Prompt lengths.
-        outputs: Output lengths.
-        prefixes: Lengths of the shared prefix.
-        most_clients: Most clients of a closed loop.
+        prompts: Prompt lengths in tokens.
+        outputs: Output lengths in tokens.
+        prefixes: Lengths of the shared prefix in tokens.
+        most_clients: Maximum number of clients of a closed loop.
     """
 
     prompts: tuple[int, ...] = (256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -217,9 +218,9 @@ class Lengths:
     """Token lengths of the requests of a load: means of uniform distributions.
 
     Attributes:
-        prompt: Prompt tokens without the prefix.
-        output: Generated tokens.
-        prefix: Further prompt tokens that all requests share.
+        prompt: Mean number of prompt tokens without the prefix.
+        output: Mean number of generated tokens.
+        prefix: Number of prompt tokens before these that all requests share.
     """
 
     prompt: int
@@ -239,7 +240,7 @@ class Lengths:
 
     @property
     def further_requests(self) -> int:
-        """Return the requests beyond those per client: more for outputs of few steps."""
+        """Number of requests in addition to four per client, larger for outputs of few steps."""
         return 40 + 12288 // self.output
 
 
@@ -248,8 +249,8 @@ class Node:
     """Means of one simulation, as ``pinn simulate`` prints them.
 
     Attributes:
-        ttft_s: Time to first token.
-        itl_s: Mean ITL.
+        ttft_s: Mean time to first token.
+        itl_s: Mean inter-token latency.
         tokens_per_s: Output tokens per second of the server.
         decode_parts_s: Seconds of each of ``PARTS``, averaged over steps without prompt tokens;
             empty if there is no such step.
@@ -270,8 +271,8 @@ class Column:
 
     Attributes:
         lengths: Token lengths of the requests.
-        most_clients: Most clients whose requests run at once.
-        nodes: Clients -> simulation.
+        most_clients: Maximum number of clients whose requests can run at once.
+        nodes: Number of clients -> means of its simulation.
     """
 
     lengths: Lengths
@@ -279,7 +280,7 @@ class Column:
     nodes: dict[int, Node] = field(default_factory=dict)
 
     def too_coarse(self) -> list[int]:
-        """Return clients to simulate, beside each node that the others do not predict."""
+        """Return further numbers of clients to simulate, next to nodes that others mispredict."""
         clients = sorted(self.nodes)
         nodes = [self.nodes[each] for each in clients]
         values = np.log([(node.ttft_s, node.itl_s, node.tokens_per_s) for node in nodes])
@@ -294,7 +295,7 @@ class Column:
 
 
 def simulate_grid(server: Server, stops: Stops) -> list[Column]:
-    """Simulate a server at all stops whose requests fit."""
+    """Simulate a server at all combinations of lengths whose requests fit."""
     columns = list(_columns(server, stops))
     missing = [
         (column, clients)
@@ -339,7 +340,7 @@ def _node(job: Job, run: Run) -> Node:
 
 
 def _parts(job: Job, run: Run, chosen: np.ndarray) -> tuple[float, ...]:
-    """Return the seconds of each part of a step, averaged over chosen steps."""
+    """Return the seconds of each part of a step, averaged over the steps in ``chosen``."""
     if not chosen.any():
         return ()
     weights = chosen[None, :] / chosen.sum()

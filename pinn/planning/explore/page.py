@@ -1,4 +1,4 @@
-"""A page of simulated servers, as one file that needs no other and no network."""
+"""Interactive page of simulated servers, as one file that needs no other file and no network."""
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,7 +37,7 @@ from pinn.units import MICROSECOND
 
 _PACKAGE = "pinn.planning.explore"
 _SCRIPTS = ("interpolate.js", "chart.js", "explore.js")
-#: Initial values of the sliders; the nearest stop if a page lacks one.
+#: Initial values of the sliders; if a page lacks a value, its nearest stop is used.
 _LOAD = {"inFlight": 32, "context": 0, "prompt": 1024, "output": 256}
 
 
@@ -64,11 +64,11 @@ class ExplorePage:
     checkpoint: Path | None
 
     def write(self, out: Path) -> None:
-        """Write the page."""
+        """Write the page to a file."""
         write_whole(out, self.render())
 
     def render(self) -> str:
-        """Return the page's HTML."""
+        """Return the page as HTML."""
         intervals = all(server.half_widths is not None for server in self.servers)
         return template(_PACKAGE, "explore.html.j2").render(
             model=self.model,
@@ -79,12 +79,13 @@ class ExplorePage:
             source=self.source,
             style=Markup(_text("explore.css")),
             script=Markup("\n".join(map(_text, _SCRIPTS))),
-            # The escape keeps text in the data from ending the script element that contains it.
+            # The escape keeps text in the data from closing the script element that contains the
+            # data.
             data=Markup(json_text(self.data(), allow_nan=False).replace("<", "\\u003c")),
         )
 
     def data(self) -> JsonObject:
-        """Return the data for the page's script: SI units, numbers to four digits."""
+        """Return the data for the page's script, in SI units, numbers rounded to four digits."""
         return {
             "servers": [
                 _server_data(server, grid)
@@ -99,7 +100,7 @@ class ExplorePage:
         }
 
     def _arguments(self) -> str:
-        """Return model, flags and checkpoint as a command line has them."""
+        """Return model, flags and checkpoint as command-line arguments."""
         options = {flag.name: flag.option for flag in flags_of(ServingSpec)}
         words = ["--model", self.model]
         for name, value in self.flags.items():
@@ -125,10 +126,10 @@ def explore_page(
     Args:
         model: Name of the model, or path of a config.json or its folder.
         gpus: Names or datasheet paths of GPUs.
-        flags: Engine flags of all servers. ``tensor_parallel_size`` may be a list; ``precision`` is
-            a list of formats, or text with commas between them; a None in it is the checkpoint's
-            own format.
-        checkpoint: Checkpoint of the network; None for the released one.
+        flags: Engine flags of all servers. ``tensor_parallel_size`` may be a list;
+            ``precision`` is a list of formats, or text with commas between them. None in the list
+            means the checkpoint's own format.
+        checkpoint: Checkpoint of the network; None for the shipped checkpoint.
         stops: Values of the sliders.
 
     Raises:
@@ -136,7 +137,7 @@ def explore_page(
     """
     names = list(dict.fromkeys(filter(None, map(str.strip, gpus))))
     if not model.strip():
-        raise PinnError("--model is missing: 'pinn models' lists known names")
+        raise PinnError("--model is missing: give a name that 'pinn models' lists, or a path")
     if not names:
         raise PinnError("--gpu is missing: give names separated by commas, such as H100,H200")
     used, of_all = find_checkpoint(checkpoint), dict(flags)
@@ -190,7 +191,7 @@ def _column_data(column: Column) -> JsonObject:
 
 
 def _whole_us(seconds: Iterable[float]) -> list[int]:
-    """Round to whole microseconds, which keeps the page small."""
+    """Round seconds to whole microseconds, which keeps the page small."""
     return [round(value / MICROSECOND) for value in seconds]
 
 

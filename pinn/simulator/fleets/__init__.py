@@ -1,1 +1,1 @@
-"""Fleets: servers of several kinds behind one router, that start, fail and scale."""
+"""Fleets: servers of several kinds behind one router; servers start, fail, and are scaled."""

@@ -1,4 +1,4 @@
-"""Autoscaler: chooses the number of servers from the request rate or predicted latency."""
+"""Autoscaler: sets the number of servers from the request rate or from predicted latency."""
 
 import math
 from dataclasses import dataclass, field
@@ -7,22 +7,22 @@ from pinn.simulator.fleets.spec import RATE, Autoscaler
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.batch import Batch
 
-#: Iterations of the fixed-point search for the requests that run at a rate.
+#: Iterations of the fixed-point search for the number of running requests at a rate.
 _ROUNDS = 200
-#: Steps from a request's arrival to the step that takes it. A request misses the running step
-#: and, with asynchronous scheduling, the next one too.
+#: Mean number of steps from a request's arrival to the start of the step that computes it. A
+#: request misses the running step and, with asynchronous scheduling, also the next step.
 _STEPS_BEFORE = 1.5
 
 
 @dataclass(frozen=True)
 class MeanRequest:
-    """A load's mean request, and the server that gets such requests.
+    """Mean request of a load, and the server that receives such requests.
 
     Attributes:
-        latency: Times of the server's steps.
-        prompt_tokens: Mean prompt tokens that are not in the prefix cache.
-        output_tokens: Mean output tokens.
-        most_running: Most requests that run at once.
+        latency: Latency model of the server.
+        prompt_tokens: Mean number of prompt tokens that are not in the prefix cache.
+        output_tokens: Mean number of output tokens.
+        most_running: Maximum number of requests that run at once.
     """
 
     latency: LinearLatency
@@ -31,11 +31,12 @@ class MeanRequest:
     most_running: int
 
     def latencies_s(self, rate_per_s: float) -> dict[str, float]:
-        """Return the predicted mean TTFT and TPOT of a server at a rate; infinite where it is full.
+        """Return a server's predicted mean TTFT and TPOT at a request rate, in seconds.
 
         By Little's law, rate x output tokens x step time requests decode at once, and each step
         computes rate x step time prompts. A fixed-point iteration from an idle server finds the
-        step time. Without a fixed point the queue grows without bound.
+        step time. Without a fixed point the queue grows without bound, and both latencies are
+        infinite.
         """
         step_s = self._step_s(1.0, 0.0)
         for _ in range(_ROUNDS):
@@ -75,9 +76,9 @@ class Scaling:
     """Decisions of an autoscaler over time.
 
     Attributes:
-        rule: The rule.
-        request: Mean request of the load, for predictions.
-        wanted: Recent decisions: (time in seconds, number of servers).
+        rule: Settings of the autoscaler.
+        request: Mean request of the load, from which latencies are predicted.
+        wanted: Recent decisions as pairs (time in seconds, desired number of servers).
     """
 
     rule: Autoscaler
@@ -86,10 +87,10 @@ class Scaling:
     _known: dict[int, dict[str, float]] = field(default_factory=dict)
 
     def decide(self, now_s: float, rate_per_s: float, present: int) -> int:
-        """Return the number of servers that the autoscaler wants now.
+        """Return the desired number of servers at time ``now_s``.
 
-        Scaling up is immediate. Scaling down waits until no decision of the last ``down_after_s``
-        wanted more.
+        The number of servers rises at once. It falls only if no decision of the last
+        ``down_after_s`` seconds requested more servers.
         """
         rule = self.rule
         need = self._need(rate_per_s)
@@ -111,7 +112,7 @@ class Scaling:
         return rule.most
 
     def _meets(self, rate_per_s: float) -> bool:
-        """Return whether predicted latencies are within the limits at a rate (rounded to 1 %)."""
+        """Return whether predicted latencies meet the limits at a rate (rounded to 1 %)."""
         if rate_per_s <= 0:
             return True
         step = math.ceil(100 * math.log(rate_per_s))

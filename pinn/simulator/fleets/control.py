@@ -27,20 +27,20 @@ from pinn.simulator.state import (
 
 #: Status of a server: off, starting, serving, draining, or failed.
 OFF, STARTING, READY, DRAINING, DOWN = range(5)
-#: Kinds of events; those of one moment happen in this order.
+#: Types of events, in the order in which simultaneous events are handled.
 _READY, _FAIL, _RESTART, _TICK = range(4)
 
 
 @dataclass
 class ServerState:
-    """A server of a fleet.
+    """State of a server of a fleet.
 
     Attributes:
-        kind: Number of its kind.
-        copy: Number of the server among those of its kind.
-        status: ``OFF`` to ``DOWN``.
-        since_s: When its current start was requested, while it is on.
-        on: Past (begin, end) spans in which its GPUs were in use, in seconds.
+        kind: Number of the server's kind.
+        copy: Number of the server among the servers of its kind.
+        status: Status from ``OFF`` to ``DOWN``.
+        since_s: Time in seconds when the current start was requested, while the server is on.
+        on: Past (begin, end) spans in which the server's GPUs were in use, in seconds.
         serial: Number of starts so far; events planned for an earlier start are dropped.
     """
 
@@ -54,18 +54,18 @@ class ServerState:
 
 @dataclass
 class Control:
-    """A fleet during a run.
+    """State of a fleet during a run.
 
     Attributes:
         spec: Description of the fleet.
         front: Engine that represents the clients.
-        engines: Servers of each kind.
+        engines: Engine of each kind, whose copies are the servers.
         models: Compiled latency model of each kind.
-        scaling: The autoscaler; None for a fixed fleet.
+        scaling: State of the autoscaler; None for a fixed fleet.
         servers: All servers, kind by kind.
-        events: Heap of (moment, what, server, serial).
-        resent: Requests that were sent again.
-        lost: Requests that ended with a server.
+        events: Heap of events (time in seconds, type, server, serial).
+        resent: Requests that were sent again after a failure.
+        lost: Requests that ended because their server failed.
     """
 
     spec: FleetSpec
@@ -96,14 +96,14 @@ class Control:
             if not 0 <= failure.server < len(self.servers):
                 raise PinnError(
                     f"failures: server is {failure.server}, but there are "
-                    f"{len(self.servers)} servers: count from 0"
+                    f"{len(self.servers)} servers: give a number from 0 to {len(self.servers) - 1}"
                 )
             heapq.heappush(self.events, (failure.at_s, _FAIL, failure.server, -1))
         if self.scaling is not None:
             heapq.heappush(self.events, (self.scaling.rule.interval_s, _TICK, -1, -1))
 
     def run(self, *_: object) -> int:
-        """Run until all requests have ended or a record buffer is full."""
+        """Advance the fleet until all requests have ended or a record buffer is full."""
         while True:
             until_s = self.events[0][0] if self.events else math.inf
             status = int(compiled_advance_fleet(self.front, self.engines, self.models, until_s))
@@ -114,12 +114,13 @@ class Control:
                 return DONE
             if not self.events:
                 raise PinnError(
-                    f"{held:,} requests wait for a server, but none is left and "
-                    "none is started: reduce failures, or add an autoscaler"
+                    f"{held:,} requests wait for a server, but no server is left and none will "
+                    f"start: reduce failures, or add an autoscaler"
                 )
             while self.events and self.events[0][0] == until_s:
                 self._act(*heapq.heappop(self.events))
-            # All events of one moment come first: a server that they close gets no request.
+            # Simultaneous events are handled first: a server that such an event closes gets no
+            # request.
             self._send_held(until_s)
 
     def _act(self, now_s: float, what: int, place: int, serial: int) -> None:
@@ -150,7 +151,7 @@ class Control:
         server.status = READY
         self.engines[server.kind].copies["closed"][server.copy] = 0
         for engine in self.engines:
-            engine.counters.look_s = 0.0  # the router learns of the change at once
+            engine.counters.look_s = 0.0  # the router sees the change at once
 
     def _stop(self, server: ServerState, now_s: float) -> None:
         server.on.append((server.since_s, now_s))
@@ -190,7 +191,7 @@ class Control:
                 _leave(engine, int(r), now_s)
 
     def _in_flight(self, server: ServerState) -> np.ndarray:
-        """Return the unfinished requests on a server, in order of arrival."""
+        """Return the numbers of the unfinished requests on a server, in order of arrival."""
         engine = self.engines[server.kind]
         ranks = int(engine.config.n_replicas) // int(engine.config.n_copies)
         requests = engine.requests
@@ -198,7 +199,7 @@ class Control:
         mine = np.flatnonzero(open_ones & (requests["replica"] // ranks == server.copy))
         return mine[np.argsort(requests["sent_s"][mine], kind="stable")]
 
-    # The autoscaler.
+    # Autoscaler: periodic decisions, start and draining of servers.
 
     def _scale(self, now_s: float) -> None:
         scaling = self.scaling
@@ -225,7 +226,7 @@ class Control:
             self._drain(self.servers[place], now_s)
 
     def _drain(self, server: ServerState, now_s: float) -> None:
-        """Send a server no more requests, and stop it once its requests have ended."""
+        """Stop routing requests to a server, and stop the server once its requests have ended."""
         if server.status == STARTING:
             self._stop(server, now_s)
             return
@@ -248,7 +249,7 @@ class Control:
         return float(requests["last_s"][mine].max(initial=server.since_s))
 
     def finish(self, end_s: float) -> None:
-        """End the time spans of all servers that are still on."""
+        """Close the time spans of all servers that are on at the end of the run."""
         for server in self.servers:
             if server.status == DRAINING:
                 self._stop(server, self._last_end_s(server, end_s))
@@ -257,7 +258,7 @@ class Control:
 
 
 def _leave(engine: Engine, r: int, now_s: float) -> None:
-    """Note that a request leaves an engine: it is lost, or the router resends it."""
+    """Record that a request leaves a failed engine, so that the router resends or drops it."""
     place = int(engine.counters.leaving)
     engine.leaving["moment_s"][place], engine.leaving["request"][place] = now_s, r
     engine.counters.leaving += 1
@@ -265,7 +266,7 @@ def _leave(engine: Engine, r: int, now_s: float) -> None:
 
 
 def _per_copy(engine: Engine) -> dict[str, int]:
-    """Return array name -> entries of one copy, for arrays with entries for each copy."""
+    """Return array name -> number of entries per copy, for all arrays with an axis over copies."""
     config = engine.config
     axes = ("n_replicas", "n_groups", "n_servers", "n_copies")
     return {
@@ -282,13 +283,13 @@ def _snapshot(engine: Engine) -> dict[str, np.ndarray]:
 
 
 def _restore(engine: Engine, fresh: dict[str, np.ndarray], copy: int) -> None:
-    """Reset a copy to idle and empty, as after a start."""
+    """Reset a copy to the idle, empty state of a server that has just started."""
     for name, each in _per_copy(engine).items():
         getattr(engine, name)[copy * each : (copy + 1) * each] = fresh[name]
 
 
 def _forget_deadlines(engine: Engine, gone: np.ndarray) -> None:
-    """Remove requests from the heap of deadlines; a sorted list is a valid heap."""
+    """Remove requests from the heap of deadlines, in place (a sorted list is a valid heap)."""
     deadlines = np.asarray(engine.deadlines)
     open_ones = deadlines[: int(engine.counters.deadlines)]
     kept = np.sort(open_ones[~np.isin(open_ones["request"], gone)], order="moment_s")

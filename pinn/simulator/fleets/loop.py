@@ -1,9 +1,8 @@
-"""The clock of a fleet: clients send, the router chooses, and each kind's servers serve.
+"""Event loop of a fleet: clients send, the router chooses a server, and servers step.
 
-Clients belong to a ``front``, an engine that serves nothing. The servers of each kind are copies of
-a deployment in an engine of their own, which gets the requests that the router sends it and passes
-those that have ended back to their clients. Whichever comes first happens, as in
-:func:`pinn.simulator.loop.advance_pools`.
+Clients belong to ``front``, an engine that serves nothing. All servers of a kind are copies in one
+engine, which gets requests from the router and returns ended requests to their clients. The
+earliest event is handled first, as in :func:`pinn.simulator.loop.advance_pools`.
 """
 
 import numpy as np
@@ -39,9 +38,10 @@ def advance_fleet(
     latencies: tuple[LatencyModel, ...],
     until_s: float,
 ) -> int:
-    """Run until all requests ended or wait for a server (DONE), or until ``until_s`` (PAUSED).
+    """Advance a fleet until all its requests have ended or wait for a server.
 
-    Return FULL if a record buffer is nearly full.
+    Return DONE in this case, PAUSED at time ``until_s``, and FULL if a record buffer is nearly
+    full.
     """
     while True:
         for k in range(len(engines)):
@@ -73,9 +73,9 @@ def advance_fleet(
 
 
 def dispatch(front: Engine, engines: tuple[Engine, ...], r: int, moment: float) -> bool:
-    """Send a request to the server with the highest score; return whether any server is open.
+    """Send a request to the server with the highest score, and return whether any server is open.
 
-    If none is open, the request waits at the router.
+    If no server is open, the request waits at the router.
     """
     most, least = -1, NO_QUEUE
     for k in range(len(engines)):

@@ -1,4 +1,4 @@
-"""Result of a simulated fleet: latencies of its clients, GPUs in use, and both over time."""
+"""Result of a simulated fleet: its clients' latencies, and its GPUs in use over time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from pinn.simulator.statistics import Metrics
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Rows of the table over time, and time spans of the plot.
+#: Number of rows of the table over time, and number of time spans of the plot.
 _PERIODS, _BINS = 12, 144
 _HOUR_S = 3600.0
 _NO_INTERVALS = "prediction errors of whole fleets were never measured"
@@ -41,9 +41,9 @@ class FleetSimulation(Served):
     """A workload served by a fleet.
 
     Attributes:
-        found: Run of the fleet.
-        kinds: Servers of each kind; ``replicas`` is their initial number.
-        spec: Start-up, failures and the autoscaler.
+        found: Records of the fleet's run.
+        kinds: Deployment of each kind; ``replicas`` is the initial number of servers.
+        spec: Start-up time, failures and autoscaler.
         about: Description of each kind for JSON.
         reported: Percentiles that are printed, and limits that are checked.
     """
@@ -56,7 +56,7 @@ class FleetSimulation(Served):
 
     @property
     def run(self) -> Run:
-        """Return the requests as clients see them, and the steps of all servers."""
+        """Requests as clients see them, and the steps of all servers."""
         return self.found.run
 
     @cached_property
@@ -74,7 +74,7 @@ class FleetSimulation(Served):
 
     @cached_property
     def spans(self) -> Float[np.ndarray, "spans 3"]:
-        """Return (begin, end, GPUs) of every span in which a server was on, in seconds."""
+        """Return (begin in s, end in s, GPUs) of every span in which a server was on."""
         return gpu_spans(self.found, [pool.gpus // pool.engine.replicas for pool in self.kinds])
 
     @property
@@ -100,13 +100,13 @@ class FleetSimulation(Served):
 
     @cached_property
     def servers(self) -> list[Metrics]:
-        """Return the metrics of each server, kind by kind, with ``gpu_hours`` and ``starts``."""
+        """Return each server's metrics, kind by kind, including ``gpu_hours`` and ``starts``."""
         found: list[Metrics] = []
         first = 0
         for k, run in enumerate(self.found.kinds):
             mine = self.found.kind == k
             records = _of(run.requests, mine, first)
-            # The metrics of a kind with a single server are those of the server.
+            # The metrics of a kind with a single server equal the metrics of that server.
             own = replace(run, requests=records)
             found += server_statistics(own, self.reported.percentiles, single=True)
             first += run.replicas
@@ -150,13 +150,13 @@ class FleetSimulation(Served):
 
     @property
     def periods(self) -> list[Metrics]:
-        """Return the table over time: a row per hour, or per twelfth of a shorter load."""
+        """Return metrics over time: one row per hour, or per twelfth of a shorter load."""
         end = self._end_s
         width = _HOUR_S if self._is_long else end / _PERIODS
         return self.over_time(np.append(np.arange(0.0, end, width), end)) if end > 0 else []
 
     def to_json(self) -> JsonObject:
-        """Return what ``pinn simulate --fleet --json`` writes."""
+        """Return the JSON document that ``pinn simulate --fleet --json`` writes."""
         kinds: list[JsonObject] = [
             {"replicas": pool.engine.replicas, "gpus": pool.gpus, "deployment": about}
             for pool, about in zip(self.kinds, self.about or [{}] * len(self.kinds), strict=True)
@@ -177,7 +177,7 @@ class FleetSimulation(Served):
 
     @property
     def assumptions(self) -> list[str]:
-        """Return sentences on the assumptions of a fleet simulation."""
+        """Return the assumptions of a fleet simulation, a clause each."""
         found = ["there is one router, and routing takes no time"]
         if self.spec.failures:
             found.append(
@@ -193,18 +193,18 @@ class FleetSimulation(Served):
         return found
 
     def requests(self) -> pd.DataFrame:
-        """Return a row per request, with the kind of server that served it."""
+        """Return one row per request, with the kind of server that served the request."""
         from pinn.simulator.run import request_table
 
         found: pd.DataFrame = request_table(self.run).to_pandas()
         return found.assign(kind=self.found.kind)
 
     def write_requests(self, path: Path) -> None:
-        """Write the table of requests as Parquet."""
+        """Write the table of requests to a Parquet file."""
         write_requests(self.run, path, {"kind": self.found.kind})
 
     def print_report(self) -> None:
-        """Print latencies, servers, GPUs over time and assumptions."""
+        """Print latencies, servers, GPUs over time, and assumptions."""
         if self.goodput is not None:
             say(f"{self.goodput.sentence}.")
         fleet = " + ".join(
@@ -252,7 +252,7 @@ class FleetSimulation(Served):
         return table
 
     def timeline(self, path: str | Path) -> None:
-        """Plot rate, GPUs, TTFT and requests that miss the SLO over time, as PNG.
+        """Write a PNG plot of rate, GPUs, TTFT and SLO-missing requests over time.
 
         Raises:
             OSError: If the file cannot be written.
@@ -281,7 +281,7 @@ class FleetSimulation(Served):
 
 
 def _of(records: RequestRecords, mine: np.ndarray, first_rank: int) -> RequestRecords:
-    """Return the records of selected requests, with replica numbers of their own kind."""
+    """Return the records of selected requests, with replicas numbered within their kind."""
     columns = {
         name: value[mine] if np.ndim(value) else value for name, value in vars(records).items()
     }

@@ -26,15 +26,15 @@ from pinn.simulator.workloads.workload import Workload
 
 @dataclass(frozen=True)
 class FleetRun:
-    """A simulated run of a fleet.
+    """Records of a simulated fleet.
 
     Attributes:
         run: Requests as clients see them, and the steps of all servers.
         kinds: Run of each kind's servers, with the requests that they served.
-        kind: Number of the kind that served each request; -1 for none.
-        servers: Each server's spans of time, kind by kind.
-        resent: Requests that were sent again because their server failed.
-        lost: Requests that ended with a server that failed.
+        kind: Number of the kind that served each request; -1 for requests that none served.
+        servers: Spans in seconds in which each server was on, kind by kind.
+        resent: Number of requests that were sent again because their server failed.
+        lost: Number of requests that ended because their server failed.
     """
 
     run: Run
@@ -48,18 +48,19 @@ class FleetRun:
 def simulate_fleet(kinds: Sequence[Pool], spec: FleetSpec, workload: Workload) -> FleetRun:
     """Serve a workload on servers of several kinds behind one router.
 
-    The rule of the router is that of the first kind's engine; least requests by default. The result
-    does not depend on the order of the kinds: draws among equal servers belong to the servers.
+    The router applies the rule of the first kind's engine, by default the fewest requests. The
+    order of the kinds does not change the result: the random numbers that choose among equal
+    servers belong to the servers.
 
     Args:
         kinds: Kinds of identical servers, each with ``replicas`` servers at first. The kind that
-            scales has as many as its autoscaler allows.
-        spec: Start-up, failures and the autoscaler.
-        workload: What clients send.
+            scales has as many servers as its autoscaler allows.
+        spec: Start-up time, failures and autoscaler.
+        workload: Requests of the clients.
 
     Raises:
-        PinnError: As :func:`pinn.simulator.simulate.simulate`, or if kinds cannot be simulated
-            together, or requests wait for a server that never starts.
+        PinnError: If :func:`pinn.simulator.simulate.simulate` would raise it, if kinds cannot be
+            simulated together, or if requests wait for a server that never starts.
     """
     latencies = [_linear(kind) for kind in kinds]
     most = [_most(k, kind, spec) for k, kind in enumerate(kinds)]
@@ -93,7 +94,7 @@ def simulate_fleet(kinds: Sequence[Pool], spec: FleetSpec, workload: Workload) -
 
 
 def _identity(kind: Pool) -> tuple[object, ...]:
-    """Return an identity for each kind that does not depend on their order, for random draws."""
+    """Return a key of each kind that does not depend on the kinds' order, for random numbers."""
     facts = (kind.deployment, kind.engine)
     latency = _linear(kind)
     return (repr(facts), latency.beta.tolist(), latency.alpha.tolist())
@@ -102,7 +103,7 @@ def _identity(kind: Pool) -> tuple[object, ...]:
 def _linear(kind: Pool) -> LinearLatency:
     if not isinstance(kind.latency, LinearLatency):
         name = type(kind.latency).__name__
-        raise PinnError(f"fleets are simulated with a LinearLatency alone, got {name}")
+        raise PinnError(f"a fleet needs latency models of type LinearLatency, got {name}")
     return linear_latency.complete_latency(kind.latency)  # type: ignore[return-value]
 
 
@@ -118,14 +119,14 @@ def _most(k: int, kind: Pool, spec: FleetSpec) -> int:
 
 
 def _models(latencies: Sequence[LinearLatency], engines: Sequence[Engine]) -> tuple[object, ...]:
-    """Return compiled latency models of one type, so that one loop can take all of them."""
+    """Return compiled latency models of one type, so that one compiled loop accepts all of them."""
     apart = any(bool(engine.config.prefill_first) for engine in engines)
     shares = any(latency.shares for latency in latencies)
     models = tuple(latency.compile(apart, shares) for latency in latencies)
     if len({model.dtype for model in models}) > 1:
         raise PinnError(
             "kinds of servers with and without speculative decoding cannot be "
-            "simulated together: give all the same --speculative-config"
+            "simulated together: give all kinds an equal --speculative-config"
         )
     return models
 
@@ -182,7 +183,7 @@ def _finished(
 
 
 def _where(mine: np.ndarray, one: RequestRecords, other: RequestRecords) -> RequestRecords:
-    """Return records: those of ``one`` where ``mine`` is true, else those of ``other``."""
+    """Return the records of ``one`` where ``mine`` is true, and of ``other`` elsewhere."""
     columns = {}
     for f in fields(RequestRecords):
         a, b = getattr(one, f.name), getattr(other, f.name)
@@ -209,15 +210,15 @@ def _all_gaps(kinds: Sequence[Run]) -> GapRuns:
     ))  # fmt: skip
 
 
-# GPUs over time.
+# GPUs in use over time.
 
 
 def gpu_spans(found: FleetRun, gpus: Sequence[int]) -> Float[np.ndarray, "spans 3"]:
-    """Return (begin, end, GPUs) of every span in which a server was on, in seconds.
+    """Return (begin in s, end in s, GPUs) of every span in which a server was on.
 
     Args:
-        found: The run.
-        gpus: GPUs of a server of each kind.
+        found: Records of the fleet's run.
+        gpus: Number of GPUs per server of each kind.
     """
     spans = [
         (begin, end, gpus[server.kind]) for server in found.servers for begin, end in server.on
@@ -226,14 +227,14 @@ def gpu_spans(found: FleetRun, gpus: Sequence[int]) -> Float[np.ndarray, "spans 
 
 
 def gpu_hours(spans: Float[np.ndarray, "spans 3"]) -> float:
-    """Return the integral of the GPUs over time, in hours."""
+    """Return the GPU hours of all spans."""
     return float(((spans[:, 1] - spans[:, 0]) * spans[:, 2]).sum() / 3600)
 
 
 def mean_gpus(
     spans: Float[np.ndarray, "spans 3"], edges_s: Float[np.ndarray, " edges"]
 ) -> Float[np.ndarray, " periods"]:
-    """Return the mean number of GPUs between one edge and the next."""
+    """Return the mean number of GPUs in use in each period between neighbouring edges."""
     low, high = edges_s[:-1, None], edges_s[1:, None]
     inside = np.minimum(spans[None, :, 1], high) - np.maximum(spans[None, :, 0], low)
     return (np.maximum(inside, 0.0) * spans[None, :, 2]).sum(1) / (high - low)[:, 0]

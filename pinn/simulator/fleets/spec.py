@@ -17,12 +17,12 @@ RATE, LATENCY = "rate", "latency"
 
 @dataclass(frozen=True)
 class Failure:
-    """A failure of a server, which then restarts.
+    """Failure of a server, which then restarts.
 
     Attributes:
-        at_s: Time of the failure.
+        at_s: Time of the failure, in seconds.
         server: Number of the server, counted over the file's kinds in order.
-        down_s: Time from the failure to the beginning of the restart.
+        down_s: Seconds from the failure to the beginning of the restart.
     """
 
     at_s: float
@@ -32,11 +32,11 @@ class Failure:
 
 @dataclass(frozen=True)
 class Autoscaler:
-    """A rule for the number of servers of a kind.
+    """Rule for the number of servers of one kind.
 
-    Scaling by ``rate`` wants the window's request rate divided by ``target``. Scaling by
-    ``latency`` wants the fewest servers whose predicted latencies stay within ``margin`` of the
-    limits.
+    With ``rate``, the desired number is the window's request rate divided by ``target``. With
+    ``latency``, it is the minimum number of servers whose predicted latencies stay within
+    ``margin`` of the limits.
 
     Defaults are those of Kubernetes' HorizontalPodAutoscaler (``HPAScalingRules`` of the API schema
     ``autoscaling/v2``, v1.37): a tolerance of 10 %, a window of 300 s for scaling down, periods of
@@ -44,15 +44,16 @@ class Autoscaler:
 
     Attributes:
         by: ``rate`` or ``latency``.
-        target: Requests per second and server; needed by rate.
-        slo: Limits on the mean TTFT and TPOT, such as ``ttft<=1s, tpot<=50ms``; needed by latency.
-        margin: Share of those limits that may be used.
+        target: Requests per second per server; required for ``rate``.
+        slo: Limits on mean TTFT and TPOT, such as ``ttft<=1s, tpot<=50ms``; required for
+            ``latency``.
+        margin: Share of the limits that predicted latencies may reach.
         kind: Number of the kind that scales.
-        least: Fewest servers of that kind.
-        most: Most servers of that kind.
-        interval_s: Time between decisions.
-        window_s: Time over which requests are counted.
-        down_after_s: Time for which fewer servers must be wanted before one stops.
+        least: Minimum number of servers of this kind.
+        most: Maximum number of servers of this kind.
+        interval_s: Seconds between decisions.
+        window_s: Seconds over which the request rate is averaged.
+        down_after_s: Seconds for which fewer servers must suffice before one stops.
         tolerance: Relative difference from the current number of servers that is ignored.
     """
 
@@ -73,10 +74,12 @@ class Autoscaler:
             raise PinnError(f"autoscaler: by must be rate or latency, got {self.by!r}")
         if self.by == RATE and not (self.target or 0) > 0:
             raise PinnError(
-                "autoscaler by rate: target is missing: give it in requests/s per server"
+                "autoscaler by rate: target is missing: give a target in requests/s per server"
             )
         if self.by == LATENCY and not self.limits_s:
-            raise PinnError("autoscaler by latency: slo is missing: write 'ttft<=1s, tpot<=50ms'")
+            raise PinnError(
+                "autoscaler by latency: slo is missing: give limits, such as 'ttft<=1s, tpot<=50ms'"
+            )
         if not 1 <= self.least <= self.most:
             raise PinnError(
                 "autoscaler: least must be from 1 to most, got "
@@ -88,7 +91,7 @@ class Autoscaler:
 
     @property
     def limits_s(self) -> dict[str, float]:
-        """Return limit -> seconds of TTFT and TPOT."""
+        """Return the limits on mean TTFT and TPOT, metric -> seconds."""
         if not self.slo:
             return {}
         goodput = parse_slo(self.slo, shareless=True).goodput
@@ -98,15 +101,15 @@ class Autoscaler:
 
 @dataclass(frozen=True)
 class FleetSpec:
-    """A fleet.
+    """Description of a fleet.
 
     Attributes:
-        kinds: Flags of the servers of each kind, beside those of the command; ``replicas`` is their
-            number.
-        start_up_s: Time from when a server is asked for to its first request.
-        in_flight: Handling of requests on a server that fails: with ``resend`` clients send them
-            again at once, with ``lose`` they end with an error.
-        failures: Servers that fail.
+        kinds: Flags of each kind of server, which override the command's; ``replicas`` is the
+            number of servers.
+        start_up_s: Seconds from the request for a server to its first request.
+        in_flight: Handling of requests on a failing server: with ``resend`` clients send them again
+            at once, with ``lose`` they end with an error.
+        failures: Failures of servers.
         autoscaler: Rule that starts and stops servers; None for a fixed fleet.
     """
 
@@ -123,7 +126,7 @@ class FleetSpec:
             raise PinnError(f"start_up_s must be 0 or more, got {self.start_up_s}")
         if not self.kinds:
             raise PinnError(
-                "kinds is empty: list the flags of each kind of server, or leave it out"
+                "kinds is empty: list the flags of each kind of server, or remove the key kinds"
             )
         for failure in self.failures:
             if not (0 <= failure.at_s < np.inf and 0 <= failure.down_s < np.inf):
@@ -134,27 +137,29 @@ class FleetSpec:
         if self.autoscaler and not 0 <= self.autoscaler.kind < len(self.kinds):
             raise PinnError(
                 f"autoscaler: kind is {self.autoscaler.kind}, but there are "
-                f"{len(self.kinds)} kinds: count from 0"
+                f"{len(self.kinds)} kinds: give a number from 0 to {len(self.kinds) - 1}"
             )
 
 
 def read_fleet(path: Path) -> FleetSpec:
-    """Read a fleet's YAML file.
+    """Read the description of a fleet from a YAML file.
 
     Raises:
-        PinnError: If the file cannot be read, or describes an impossible fleet.
+        PinnError: If the file cannot be read, or if it describes an impossible fleet.
     """
     return fleet_of(read_yaml(path), str(path))
 
 
 def fleet_of(document: object, where: str) -> FleetSpec:
-    """Return the fleet that a document describes.
+    """Return the fleet that a parsed YAML document describes.
 
     Raises:
-        PinnError: If it describes an impossible fleet; ``where`` names the document in the message.
+        PinnError: If the document describes an impossible fleet; the message begins with ``where``.
     """
     if not isinstance(document, Mapping):
-        raise PinnError(f"{where}: expected kinds, start_up_s, failures, in_flight or autoscaler")
+        raise PinnError(
+            f"{where}: expected a mapping with kinds, start_up_s, failures, in_flight or autoscaler"
+        )
     try:
         _check_keys(document, FleetSpec, "a fleet")
         given = dict(document)
@@ -195,7 +200,7 @@ def _mapping(value: object, what: str) -> Mapping[str, Any]:
 
 
 def _made(kind: type, value: object, what: str) -> Any:
-    """Build a part of a fleet from its keys; an error names the key that is wrong."""
+    """Build a dataclass of a fleet from keys and values; an error names the wrong key."""
     given = dict(_mapping(value, what))
     _check_keys(given, kind, what)
     needed = [f.name for f in fields(kind) if f.name in ("at_s", "server", "by")]

@@ -20,7 +20,7 @@ from pinn.errors import PinnError
 # Arrival times: gaps between requests, and load stages with a mean rate.
 
 PROCESSES = ("poisson", "gamma", "weibull", "constant")
-#: Range of the coefficient of variation in which Weibull's equation can be solved.
+#: Range of the coefficient of variation in which the equation for Weibull's shape can be solved.
 _LEAST_CV, _MOST_CV = 0.02, 50.0
 
 
@@ -29,9 +29,8 @@ class Stage:
     """A load stage with a mean request rate.
 
     Attributes:
-        rate_per_s: Requests per second.
-        duration_s: Duration in seconds; rate times duration, rounded down, is the number of
-            requests.
+        rate_per_s: Mean requests per second.
+        duration_s: Duration in seconds. The number of requests is rate x duration, rounded down.
     """
 
     rate_per_s: float
@@ -50,22 +49,22 @@ class Stage:
 
     @property
     def requests(self) -> int:
-        """Return the number of requests sent in the stage."""
+        """Number of requests sent in the stage."""
         product = self.rate_per_s * self.duration_s
         return int(product + 1e-9) if math.isfinite(product) else 0
 
 
 def check_requests(count: float, where: str = "a workload") -> None:
-    """Check the number of requests before any of them is drawn.
+    """Check the number of requests before any request is drawn.
 
     Raises:
-        PinnError: If there are more than ``MOST_REQUESTS``.
+        PinnError: If there are more than ``MOST_REQUESTS`` requests.
     """
     check_size(count, MOST_REQUESTS, f"{where}: requests", "lower the rate or the duration")
 
 
 def random_draws(seed: int) -> np.random.Generator:
-    """Return the random generator of a workload.
+    """Return the random number generator of a workload.
 
     Raises:
         PinnError: If the seed is negative.
@@ -78,10 +77,10 @@ def random_draws(seed: int) -> np.random.Generator:
 def read_stages(
     stages: Sequence[tuple[float, float]], where: str, mean_rate_per_s: float | None = None
 ) -> list[Stage]:
-    """Return the load stages of a file, which are given as (requests per second, seconds).
+    """Return load stages from a file's pairs (requests per second, seconds).
 
     Args:
-        stages: Stages as the file has them.
+        stages: Pairs (requests per second, seconds) of the file.
         where: Name of the file, for messages.
         mean_rate_per_s: Mean rate of all stages, to which their rates are scaled at unchanged
             durations. None for the file's own rates.
@@ -117,9 +116,9 @@ def draw_gaps(
     Args:
         process: ``poisson`` (exponential gaps), ``gamma`` or ``weibull`` with a coefficient of
             variation, or ``constant``.
-        rate_per_s: Mean rate.
+        rate_per_s: Mean rate in requests per second.
         count: Number of gaps.
-        rng: Source of randomness.
+        rng: Random number generator.
         cv: Standard deviation over mean of the gaps, for ``gamma`` and ``weibull``.
 
     Raises:
@@ -149,12 +148,12 @@ def draw_gaps(
 
 
 def weibull_shape(cv: float) -> float:
-    """Return the shape of a Weibull distribution with a coefficient of variation of 0.02 to 50.
+    """Return the shape of the Weibull distribution with a coefficient of variation from 0.02 to 50.
 
     >>> round(weibull_shape(1.0), 6)
     1.0
     """
-    from scipy.optimize import brentq  # slow to import
+    from scipy.optimize import brentq  # import is slow
 
     def excess(shape: float) -> float:
         second, first = math.gamma(1 + 2 / shape), math.gamma(1 + 1 / shape)
@@ -165,20 +164,20 @@ def weibull_shape(cv: float) -> float:
 
 @dataclass(frozen=True)
 class Gaps:
-    """Distribution of gaps between arrivals: ``process`` and ``cv`` of :func:`draw_gaps`."""
+    """Distribution of the gaps between arrivals, by process name and coefficient of variation."""
 
     process: str = "poisson"
     cv: float = 1.0
 
 
-#: Gaps of independent clients.
+#: Gaps of a Poisson process, as from independent clients.
 POISSON = Gaps()
 
 
 def stage_arrivals(
     stages: Sequence[Stage], gaps: Gaps, rng: np.random.Generator
 ) -> tuple[Float[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-    """Return each request's offset from the opening of its stage, and its stage."""
+    """Return each request's offset in seconds from the opening of its stage, and its stage."""
     if not stages:
         raise PinnError("a load needs at least one stage, got 0")
     check_requests(sum(stage.requests for stage in stages))
@@ -192,10 +191,10 @@ def stage_arrivals(
 def stage_starts(
     least_s: Sequence[float], offset_s: Float[np.ndarray, " n"], stage: Int[np.ndarray, " n"]
 ) -> tuple[float, ...]:
-    """Return when stages open that follow each other by the clock.
+    """Return the opening times in seconds of stages that follow each other by the clock.
 
-    A stage ends when its duration is over and its last request is sent. Random gaps may extend it,
-    since the number of requests is fixed.
+    A stage ends when its duration is over and its last request is sent. Since the number of
+    requests is fixed, random gaps may extend a stage.
 
     >>> stage_starts([2.0, 1.0], np.array([0.5, 2.25, 1.0]), np.array([0, 0, 1]))
     (0.0, 2.25)
@@ -204,10 +203,11 @@ def stage_starts(
     return tuple(float(end) for end in np.cumsum([0.0, *lasts[:-1]]))
 
 
-# Prompt and output lengths drawn from a distribution.
+# Random prompt and output lengths from a distribution.
 
 _SHORTER = "shorten it"
-#: Parameters that are scales or shapes, and largest values of those that are exponents.
+#: Names of parameters that must not be negative, and maximum values of parameters that could
+#: overflow.
 _NOT_NEGATIVE = frozenset({"std_dev", "sigma", "alpha", "xm", "mix_weight"})
 _MOST = {"mu": 50.0, "sigma": 50.0, "mean": 1e12, "std_dev": 1e12, "value": 1e12, "max": 1e12}
 
@@ -215,13 +215,13 @@ Draw = Callable[[Mapping[str, float], int, np.random.Generator], np.ndarray]
 
 
 def _pareto_lognormal(p: Mapping[str, float], count: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw from a Pareto tail with probability ``mix_weight``, else from a lognormal."""
+    """Draw from a Pareto distribution with probability ``mix_weight``, else from a lognormal."""
     tail = p["xm"] * (1 + rng.pareto(p["alpha"], count))
     body = rng.lognormal(p["mu"], p["sigma"], count)
     return np.where(rng.random(count) < p["mix_weight"], tail, body)
 
 
-#: Name -> (parameters that the distribution needs, function that draws).
+#: Name of a distribution -> (required parameters, function that draws values).
 DISTRIBUTIONS: dict[str, tuple[tuple[str, ...], Draw]] = {
     "constant": (("value",), lambda p, n, _rng: np.full(n, float(p["value"]))),
     "uniform": (("min", "max"), lambda p, n, rng: rng.uniform(p["min"], p["max"], n)),
@@ -235,7 +235,7 @@ DISTRIBUTIONS: dict[str, tuple[tuple[str, ...], Draw]] = {
 def draw_lengths(
     distribution: str, parameters: Mapping[str, float], count: int, rng: np.random.Generator
 ) -> Int[np.ndarray, " count"]:
-    """Return random whole lengths of at least 1, between the parameters ``min`` and ``max``.
+    """Return random whole lengths, at least 1, clipped to the parameters ``min`` and ``max``.
 
     Raises:
         PinnError: If the distribution is unknown or lacks a parameter.
@@ -256,7 +256,10 @@ def draw_lengths(
     lengths = draw(parameters, count, rng)
     low, high = parameters.get("min", 1.0), parameters.get("max", np.inf)
     if not 1 <= high >= low:
-        raise PinnError(f"lengths between {low} and {high}: there is no such length")
+        raise PinnError(
+            f"no length lies between min {low} and max {high}: give a max of at least 1 and of at "
+            f"least min"
+        )
     whole = np.maximum(np.rint(np.clip(lengths, low, high)), 1)
     check_size(float(whole.max(initial=1)), MOST_REQUEST_TOKENS, "tokens of a request", _SHORTER)
     return whole.astype(np.int64)
@@ -265,7 +268,7 @@ def draw_lengths(
 def _check_parameters(
     distribution: str, parameters: Mapping[str, float], needed: tuple[str, ...]
 ) -> None:
-    """Check the parameters of a distribution; a mean or a location may have any value."""
+    """Check the parameters of a distribution; a mean or a location may be negative."""
     for name in needed:
         value, where = parameters[name], f"length distribution {distribution}: {name}"
         if not math.isfinite(value) or (name in _NOT_NEGATIVE and value < 0):
@@ -275,7 +278,8 @@ def _check_parameters(
         check_size(value, _MOST.get(name, math.inf), where, "")
     if distribution == "uniform" and parameters["max"] < parameters["min"]:
         raise PinnError(
-            f"lengths between {parameters['min']} and {parameters['max']}: there is no such length"
+            f"no length lies between min {parameters['min']} and max {parameters['max']}: give a "
+            f"max of at least min"
         )
 
 
@@ -287,7 +291,7 @@ def draw_range(
     *,
     least: int = 1,
 ) -> Int[np.ndarray, " count"]:
-    """Return lengths that are uniform between two multiples of a nominal length.
+    """Return random lengths, uniform between two multiples of a nominal length.
 
     Lengths are at least 1, unless the nominal length is 0.
 

@@ -1,11 +1,12 @@
-"""BLIS's workload specification, a YAML file that describes a load.
+"""Workload specification of the simulator BLIS, a YAML file that describes a load.
 
-``clients`` with ``aggregate_rate`` and ``num_requests`` or ``horizon`` (microseconds), or an
-``inference_perf`` load of stages and shared prefixes; see the models below for the keys. A client's
-prompt is its prefix, 50 tokens where its group names none, followed by a draw of its input
-distribution. Keys that do not affect the load of one server are ignored: tenants, SLO classes and
-targets, names of models, streaming, the reasoning share of an output, and the network, which has no
-effect in BLIS either. Any other key is refused by name, as are keys whose load cannot be simulated.
+A file has either ``clients`` with ``aggregate_rate`` and ``num_requests`` or ``horizon``
+(microseconds), or an ``inference_perf`` load of stages and shared prefixes. The models below list
+all keys. A client's prompt is its prefix, of 50 tokens if its group names no length, followed by
+random tokens of its input distribution. Keys that do not affect the load of one server are ignored:
+tenants, SLO classes and targets, names of models, streaming, the reasoning share of an output, and
+the network, which has no effect in BLIS either. Other keys are refused by name, and so are keys
+whose load cannot be simulated.
 """
 
 import math
@@ -23,17 +24,17 @@ from pinn.simulator.workloads import arrivals, workload
 from pinn.simulator.workloads.yaml_spec import Number, Strict, Whole, check
 from pinn.units import MICROSECOND
 
-# Clients of a BLIS workload specification: their keys, and the requests that each sends.
+# Clients of a BLIS workload specification: their keys, and the requests that each client sends.
 
-#: Columns of requests: arrival, prompt, output, prefix group (-1 for none), prefix tokens,
-#: patience.
+#: Columns of requests: arrival in s, prompt tokens, output tokens, prefix group (-1 for none),
+#: prefix tokens, patience in s.
 Requests = tuple[np.ndarray, ...]
-#: Tokens of a prefix group without a length.
+#: Number of tokens of a prefix group that names no length.
 DEFAULT_PREFIX_TOKENS = 50
 
 
 class BlisArrival(Strict):
-    """Gaps between a client's requests, given by ``cv``, or by ``shape`` and ``scale`` (us)."""
+    """Gaps between a client's requests, set by ``cv``, or by ``shape`` and ``scale`` (in us)."""
 
     process: str = "poisson"
     cv: Number = 1.0
@@ -43,7 +44,7 @@ class BlisArrival(Strict):
     def gaps_s(
         self, rate_per_s: float, count: int, rng: np.random.Generator, faster: float
     ) -> Float[np.ndarray, " count"]:
-        """Return seconds between requests; gaps that ``scale`` sets are divided by ``faster``.
+        """Return the seconds between requests; gaps set by ``scale`` are divided by ``faster``.
 
         Raises:
             PinnError: If the process is unknown or lacks its second parameter.
@@ -52,8 +53,8 @@ class BlisArrival(Strict):
             return arrivals.draw_gaps(self.process, rate_per_s, count, rng, self.cv)
         if self.shape is None or self.process not in ("gamma", "weibull"):
             raise PinnError(
-                f"arrival process {self.process}: scale needs a shape, and only gamma and weibull "
-                "have them"
+                f"arrival process {self.process}: scale and shape must be given together, and "
+                f"only for gamma or weibull"
             )
         mean = self.shape if self.process == "gamma" else math.gamma(1 + 1 / self.shape)
         scale_s = 1 / (rate_per_s * mean)
@@ -65,7 +66,7 @@ class BlisArrival(Strict):
 
 
 class BlisLengths(Strict):
-    """Lengths as ``pinn.simulator.workloads.arrivals`` draws them, or ``empirical`` weights."""
+    """Length distribution of ``pinn.simulator.workloads.arrivals``, or ``empirical`` weights."""
 
     type: str
     params: dict[str | Whole, Number] = Field(default_factory=dict)
@@ -113,7 +114,7 @@ class _Reasoning(Strict):
 
 
 class BlisClient(Strict):
-    """A client of a BLIS specification; keys that do not affect one server's load are ignored."""
+    """Client of a BLIS specification; keys that do not affect one server's load are ignored."""
 
     id: str = ""
     tenant_id: str = ""
@@ -139,24 +140,24 @@ class BlisClient(Strict):
 
     @property
     def prefix_tokens(self) -> int:
-        """Return the tokens of the client's prefix; a group without a length has BLIS's default."""
+        """Number of tokens of the client's prefix; BLIS's default for a group without a length."""
         return (self.prefix_length or DEFAULT_PREFIX_TOKENS) if self.prefix_group else 0
 
     @property
     def windows(self) -> list[_Window]:
-        """Return the time windows in which the client sends; one unlimited window by default."""
+        """Time windows in which the client sends; one unlimited window by default."""
         return (self.lifecycle.windows if self.lifecycle else []) or [_ALWAYS]
 
     @property
     def timeout_s(self) -> float:
-        """Return the patience of the client in seconds; infinity by default."""
+        """Patience of the client in seconds; infinity by default."""
         return math.inf if self.timeout is None else self.timeout * MICROSECOND
 
 
 def _sent(
     client: BlisClient, window: _Window, moments: np.ndarray, group: int, rng: np.random.Generator
 ) -> Requests:
-    """Return the requests of a client; as in BLIS, a window with its own lengths has no prefix."""
+    """Return the requests of a client in a window; a window with its own lengths has no prefix."""
     n = len(moments)
     own = window.input_distribution is not None or window.output_distribution is not None
     prefix = 0 if own else client.prefix_tokens
@@ -171,7 +172,7 @@ def _sent(
 
 
 _REMEDY = "remove it, or give the load as a CSV trace"
-#: Keys of BLIS, at any depth, for loads that are not simulated.
+#: BLIS key at any depth whose load is not simulated -> reason and remedy.
 _UNSERVED = {
     "servegen_data": "the load is in files of its own",
     "cohorts": "write their members as clients",
@@ -214,11 +215,11 @@ class _Spec(Strict):
 
     @property
     def horizon_s(self) -> float:
-        """Return the time in seconds after which no request arrives."""
+        """Time in seconds after which no request arrives."""
         return math.inf if self.horizon is None else self.horizon * MICROSECOND
 
 
-#: Keys each of which identifies a YAML mapping as a BLIS workload specification.
+#: Keys that identify a YAML mapping as a BLIS workload specification.
 OWN_KEYS = {"clients", "aggregate_rate", "inference_perf", "cohorts", "servegen_data"}
 
 
@@ -259,7 +260,7 @@ def read_blis_spec(
 
 
 def _check_served(values: object, where: str) -> None:
-    """Refuse keys whose load is not simulated."""
+    """Raise an error for a key whose load is not simulated."""
     for key, value in values.items() if isinstance(values, dict) else ():
         if key in _UNSERVED and value not in (None, False, 0, [], {}):
             raise PinnError(f"{where}: {key} cannot be simulated here: {_UNSERVED[key]}")
@@ -268,7 +269,7 @@ def _check_served(values: object, where: str) -> None:
 
 
 def _merged(parts: list[Requests], spec: _Spec, path: Path) -> workload.Workload:
-    """Return all clients' requests in the order of arrival."""
+    """Return the requests of all clients as one workload, in the order of arrival."""
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     kept = columns[0] <= spec.horizon_s
     columns = [column[kept] for column in columns]
@@ -289,7 +290,10 @@ def _rates_per_s(spec: _Spec, path: Path) -> list[float]:
     """Return each client's share of the total rate, in requests per second."""
     fractions = np.array([client.rate_fraction for client in spec.clients])
     if any(client.concurrency is not None for client in spec.clients):
-        raise PinnError(f"{path}: concurrency of one client among several is not simulated")
+        raise PinnError(
+            f"{path}: a client has concurrency, which is simulated only for a single client: give "
+            f"its rate_fraction, or split the file"
+        )
     if not ((spec.aggregate_rate or 0) > 0 and (fractions > 0).all()):
         raise PinnError(
             f"{path}: aggregate_rate {spec.aggregate_rate} and the clients' rate_fraction must be "
@@ -309,7 +313,7 @@ def _rates_per_s(spec: _Spec, path: Path) -> list[float]:
 
 
 def _clients(spec: _Spec, path: Path, faster: float, rng: np.random.Generator) -> list[Requests]:
-    """Return the requests of clients whose shares add up to the total rate."""
+    """Return the requests of each client, whose shares add up to the total rate."""
     groups = sorted({client.prefix_group for client in spec.clients})
     parts = []
     for client, share_per_s in zip(spec.clients, _rates_per_s(spec, path), strict=True):
@@ -329,11 +333,11 @@ def _clients(spec: _Spec, path: Path, faster: float, rng: np.random.Generator) -
 def _stage_clients(
     load: _InferencePerf, path: Path, rate_per_s: float | None, rng: np.random.Generator
 ) -> list[Requests]:
-    """Return the clients of an inference-perf load as BLIS defines it: one per user and prompt.
+    """Return the requests of an inference-perf load as in BLIS: a client per user and prompt.
 
-    Each of several stages is a Poisson process. In a single stage every client sends equally many
-    requests, and its gaps are stretched to end with the stage. All last requests then arrive at
-    once.
+    With several stages, each stage is a Poisson process. In a single stage all clients send equal
+    numbers of requests, and the gaps of each client are stretched to end with the stage. The last
+    requests of all clients then arrive at once.
     """
     shared = load.shared_prefix
     users, tokens = shared.num_users_per_system_prompt, shared.system_prompt_len

@@ -1,8 +1,8 @@
-"""Conversations: requests that wait for the previous answer and repeat the whole history.
+"""Conversations, whose requests wait for the previous answer and repeat the whole history.
 
 A turn's prompt is the history of prompts and answers plus new tokens: the user's text, or the
-result of a tool that the previous answer called. The prefix cache therefore has all but the new
-tokens, unless some of it was evicted.
+result of a tool that the previous answer called. The prefix cache therefore has all tokens
+except the new ones, unless some were evicted.
 """
 
 from collections.abc import Callable
@@ -21,20 +21,20 @@ DrawLengths = Callable[[int, int], Int[np.ndarray, " n"]]
 
 @dataclass(frozen=True)
 class ConversationShape:
-    """Shape of equal conversations.
+    """Lengths and pauses of conversations that are drawn from equal distributions.
 
     Attributes:
-        turns: Prompts that a user types in each conversation.
+        turns: Number of prompts that a user types in each conversation.
         first_tokens: Tokens of the first prompt, without the system prompt.
         turn_tokens: New tokens of each later prompt.
         output_tokens: Tokens of each answer.
         system_tokens: Tokens of the system prompt, which conversations of a group share.
-        groups: Number of different system prompts, which conversations take in turn.
+        groups: Number of different system prompts; conversations use them in turn.
         think_s: Mean pause in seconds between a turn's last answer and the next prompt;
             exponential.
-        tool_calls: Tool calls in each turn, each of which adds a request.
+        tool_calls: Number of tool calls in each turn, each of which adds a request.
         tool_tokens: Tokens that a tool's result adds.
-        tool_delay_s: Mean seconds that a tool takes; exponential.
+        tool_delay_s: Mean seconds that a tool runs; exponential.
     """
 
     turns: int
@@ -51,27 +51,32 @@ class ConversationShape:
     def __post_init__(self) -> None:
         tools = self.tool_tokens > 0 or self.tool_delay_s > 0
         if tools and self.tool_calls == 0:
-            raise PinnError("tool results or delays need tool calls: give their number per turn")
+            raise PinnError(
+                "tool results or delays are given without tool calls: give the number of tool "
+                "calls per turn"
+            )
         if self.tool_calls > 0 and self.tool_tokens < 1:
-            raise PinnError("tool calls need results: give at least 1 token for each")
+            raise PinnError(
+                "tool calls are given without results: give at least 1 token for each result"
+            )
 
     @property
     def requests(self) -> int:
-        """Return the number of requests of a conversation."""
+        """Number of requests of a conversation."""
         return self.turns * (1 + self.tool_calls)
 
     def conversations(self, requests: int) -> int:
-        """Return the number of whole conversations that a number of requests makes.
+        """Return the number of whole conversations in a number of requests.
 
         Raises:
-            PinnError: If the requests make less than one conversation, or one has too many
-                requests.
+            PinnError: If the requests make up less than one conversation, or one conversation has
+                too many requests.
         """
         arrivals.check_requests(self.requests, "a conversation")
         if requests < self.requests:
             raise PinnError(
-                f"{requests:,} requests are fewer than the {self.requests:,} of "
-                "one conversation: send more requests, or give fewer turns"
+                f"{requests:,} requests are fewer than the {self.requests:,} requests of one "
+                f"conversation: send more requests, or give fewer turns"
             )
         return requests // self.requests
 
@@ -87,7 +92,7 @@ def converse(
 
     Args:
         shape: Shape of each conversation.
-        offset_s: Seconds from the opening of its stage to the begin of each conversation.
+        offset_s: Seconds from the opening of the stage to the begin of each conversation.
         stage: Load stage of each conversation.
         draw: Function that draws lengths, from their mean and their number.
         rng: Random generator of the pauses.
@@ -110,7 +115,7 @@ def converse(
     before[:, 0] = -1
     shared = np.roll(known, 1, axis=1)
     donor = before.copy()
-    donor[:, 0] = np.arange(count) - shape.groups  # the previous conversation of its group
+    donor[:, 0] = np.arange(count) - shape.groups  # the previous one with an equal system prompt
     donor[:, 0] = np.where(donor[:, 0] >= 0, donor[:, 0] * each, -1)
     shared[:, 0] = shape.system_tokens
     if shape.system_tokens == 0:

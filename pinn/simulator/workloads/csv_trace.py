@@ -1,23 +1,23 @@
-"""Recorded loads as CSV: a simple one, BLIS's TraceV2, the Azure and BurstGPT traces, or alike.
+"""Recorded loads as CSV: a simple format, BLIS's TraceV2, Azure's or BurstGPT's, or similar.
 
 | column | meaning |
 |---|---|
-| arrival_s, arrival_ms or arrival_time_us | when it was sent; the earliest one counts as 0 |
+| arrival_s, arrival_ms or arrival_time_us | time of sending; the earliest arrival counts as 0 |
 | prompt_tokens, server_input_tokens or input_tokens | prompt length; the server's count wins |
-| output_tokens | tokens generated |
+| output_tokens | number of generated tokens |
 | prefix_group, prefix_tokens (or prefix_length) | prompts of a group share their first tokens |
 | prompt_id | equal ids are equal prompts |
 | session_id, round_index | a later round repeats the prompt and output of the one before |
-| think_time_s | of a later round: sent so long after that answer, in place of its arrival |
+| think_time_s | seconds from the previous answer to this round; replaces its arrival |
 | timeout_s, or deadline_us on the clock of arrival | when the client hangs up; empty or 0: never |
 | transferred_tokens | first prompt tokens whose keys and values come over the network |
 
-Where a file has other names for arrival, prompt or output, one column of :data:`OTHER_NAMES` is
-taken for each: ``TIMESTAMP,ContextTokens,GeneratedTokens`` are Azure's of 2023 and 2024
-(github.com/Azure/AzurePublicDataset), ``Timestamp,Session ID,Elapsed time,Model,Request
-tokens,Response tokens,Total tokens,Log Type`` BurstGPT's (github.com/HPMLL/BurstGPT), whose times
-are seconds and whose failed requests have a response of 0 tokens. Rows of such files that are no
-requests are refused and counted; in the others each is an error.
+If a file has other names for arrival, prompt or output, the columns in :data:`OTHER_NAMES` are
+accepted. Azure's traces of 2023 and 2024 (github.com/Azure/AzurePublicDataset) have the columns
+``TIMESTAMP,ContextTokens,GeneratedTokens``. BurstGPT's traces (github.com/HPMLL/BurstGPT) have
+``Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type``;
+their times are seconds, and failed requests have a response of 0 tokens. In such files, rows that
+are no requests are refused and counted. In all other files, such a row is an error.
 """
 
 import math
@@ -46,7 +46,7 @@ _OUTPUT = "output_tokens"
 _OTHERS = (_OUTPUT, "think_time_s", "timeout_s", "deadline_us", "transferred_tokens")
 _READ = frozenset({*_ARRIVAL, *_PROMPT, *_PREFIX, *_LABELS, *_OTHERS})
 
-#: Alternative column names, in lower case with underscores.
+#: Column -> alternative names, in lower case with underscores.
 OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
     "the arrival time": (
         "timestamp", "arrival", "arrival_time", "arrived_at", "arrival_timestamp", "request_time",
@@ -71,7 +71,7 @@ _ROLES: Mapping[str, tuple[str, ...]] = {
 _ENDINGS = {
     "s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": MILLISECOND, "us": MICROSECOND, "ns": NANOSECOND
 }  # fmt: skip
-#: Columns that mark a file as BurstGPT's, whose times without a unit are seconds.
+#: Columns that identify a file as BurstGPT's, whose times are seconds without a unit.
 _BURSTGPT = {"request_tokens", "response_tokens"}
 _MOMENT = re.compile(
     r"^(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d(?:\.\d{1,9})?)\d*\s*(?:Z|UTC|([+-])(\d\d):?(\d\d))?$"
@@ -79,14 +79,14 @@ _MOMENT = re.compile(
 
 
 def read_csv_trace(path: Path, most: int | None = None) -> Workload:
-    """Read the requests of a trace, with the times when they were sent.
+    """Read the requests of a trace and the times at which they were sent.
 
     Args:
-        path: File of the trace.
-        most: Largest number of requests to read; None for all.
+        path: CSV file of the trace.
+        most: Maximum number of requests to read; None for all.
 
     Raises:
-        PinnError: If the file cannot be read, lacks a column or holds a value that is no number.
+        PinnError: If the file cannot be read, lacks a column or has a value that is no number.
     """
     columns = _Columns(path, most)
     reading = columns.adopt()
@@ -122,7 +122,7 @@ def read_csv_trace(path: Path, most: int | None = None) -> Workload:
 def _arrivals(
     columns: "_Columns", arrival: np.ndarray, later: np.ndarray, clock: str
 ) -> Float[np.ndarray, " n"]:
-    """Return when each request was sent; a round that waits has the time of the previous one."""
+    """Return when each request was sent; a waiting round gets the time of the previous round."""
     columns.refuse(np.isnan(arrival) & (later < 0), lambda _: f"{clock} is missing")
     for i in np.flatnonzero(later >= 0).tolist():
         arrival[i] = arrival[later[i]]
@@ -130,7 +130,7 @@ def _arrivals(
 
 
 class _Columns:
-    """A CSV file as columns, with those that a trace may have."""
+    """Columns of a CSV file, limited to the columns that a trace may have."""
 
     def __init__(self, path: Path, most: int | None) -> None:
         table = documents.CsvTable(path)
@@ -159,7 +159,10 @@ class _Columns:
         return len(self._lines)
 
     def adopt(self) -> Reading | None:
-        """Rename columns of other formats and drop rows that are no requests; None if unchanged."""
+        """Rename columns of other formats, drop rows that are no requests, and return row counts.
+
+        Return None if the file has this project's columns.
+        """
         taken = {own[0]: self._other(role, own) for role, own in _ROLES.items()}
         foreign = {own: name for own, name in taken.items() if name is not None}
         if not foreign:
@@ -169,17 +172,17 @@ class _Columns:
         return self._drop(foreign)
 
     def _other(self, role: str, own: Sequence[str]) -> str | None:
-        """Return the column that replaces a missing one; None if it is not missing."""
+        """Return the column that replaces a missing column; None if it is not missing."""
         if any(name in self.names for name in own):
             return None
         names = [n for n in self.names if {_plain(n), _unit(n)[0]} & set(OTHER_NAMES[role])]
         if len(names) > 1:
             fault = f"{role} may be {' or '.join(names)}"
-            raise PinnError(f"{self.path}: {fault}: rename the right one to {own[0]}")
+            raise PinnError(f"{self.path}: {fault}: rename the right column to {own[0]}")
         return names[0] if names else None
 
     def _seconds(self, name: str) -> list[str]:
-        """Return a column of times in seconds; the unit is in its name or its cells."""
+        """Return a column of times in seconds; the unit is in the column's name or its cells."""
         cells = self._cells[name]
         unit = _unit(name)[1]
         first = next(filter(None, cells), "")
@@ -195,7 +198,7 @@ class _Columns:
         return [_scaled(cell, unit) for cell in cells]
 
     def _drop(self, foreign: Mapping[str, str]) -> Reading:
-        """Drop rows that are no requests by their cells in a renamed column, and count them."""
+        """Drop rows that are no requests by the renamed columns, and count them by reason."""
         rows, kept = len(self), np.full(len(self), True)
         refused: Counter[str] = Counter()
         for own, name in foreign.items():
@@ -225,7 +228,7 @@ class _Columns:
             raise PinnError(f"{self.path}, line {self._lines[rows[0]]}: {reason(int(rows[0]))}")
 
     def first(self, names: Iterable[str], meaning: str) -> str:
-        """Return the first of some columns that the file has."""
+        """Return the first of several column names that the file has."""
         for name in names:
             if name in self._cells:
                 return name
@@ -238,7 +241,7 @@ class _Columns:
         return np.array([self._number(i, text, name, default) for i, text in enumerate(column)])
 
     def whole(self, name: str, default: int | None = None) -> np.ndarray:
-        """Return a column of non-negative whole numbers."""
+        """Return a column of whole numbers, at least 0."""
         found = self.numbers(name, default)
         bad = (found != np.rint(found)) | (found < 0) | (found > MOST_REQUEST_TOKENS)
         rule = f"it must be a whole number from 0 to {MOST_REQUEST_TOKENS:,}"
@@ -246,13 +249,13 @@ class _Columns:
         return found.astype(np.int64)
 
     def labels(self, name: str) -> np.ndarray:
-        """Return a column of names as numbers; -1 for a missing column or an empty cell."""
+        """Return a column of labels as whole numbers; -1 for a missing column or an empty cell."""
         texts = self._cells.get(name, [""] * len(self))
         known = {text: i for i, text in enumerate(sorted(set(texts) - {""}))}
         return np.array([known.get(text, -1) for text in texts])
 
     def follows(self, waits: Bool[np.ndarray, " n"]) -> np.ndarray:
-        """Return the previous row of the same session that each row waits for; -1 for none."""
+        """Return the earlier row of the same session that each row waits for; -1 for none."""
         latest: dict[int, int] = {}
         found = np.full(len(self), -1)
         for i, session in enumerate(self.labels("session_id").tolist()):
@@ -273,30 +276,30 @@ class _Columns:
 
 
 def _plain(name: str) -> str:
-    """Return a name in lower case with underscores: ``context_tokens`` of ``ContextTokens``."""
+    """Return a name in lower case with underscores: ``context_tokens`` for ``ContextTokens``."""
     parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
     return re.sub(r"[^a-z0-9]+", "_", parted.lower()).strip("_")
 
 
 def _own_names(path: Path, names: Sequence[str]) -> list[str]:
-    """Return columns under this project's spelling: ``Prompt Tokens`` becomes ``prompt_tokens``."""
+    """Return column names in this project's spelling: ``prompt_tokens`` for ``Prompt Tokens``."""
     found = [
         plain if (plain := _plain(name)) in _READ and plain not in names else name for name in names
     ]
     for name in _READ:
         if found.count(name) > 1:
-            raise PinnError(f"{path}: two columns are named {name}: rename the wrong one")
+            raise PinnError(f"{path}: two columns are named {name}: rename the wrong column")
     return found
 
 
 def _unit(name: str) -> tuple[str, float | None]:
-    """Return a column's name without its unit, and the unit's seconds."""
+    """Return a column's name without its unit, and the unit in seconds."""
     plain, _, ending = _plain(name).rpartition("_")
     return (plain, _ENDINGS[ending]) if ending in _ENDINGS else (_plain(name), None)
 
 
 def _number(text: str) -> float:
-    """Return a finite number, or NaN."""
+    """Return the number that a text contains, or NaN if it is not a finite number."""
     with suppress(ValueError):
         value = float(text)
         return value if math.isfinite(value) else math.nan
@@ -309,7 +312,7 @@ def _scaled(cell: str, unit: float) -> str:
 
 
 def _moment_s(cell: str) -> str:
-    """Return a date with time as seconds since 1970, as text; empty for other text."""
+    """Return a date with time as the text of its seconds since 1970; empty for other text."""
     found = _MOMENT.match(cell)
     if found is None:
         return ""

@@ -1,4 +1,4 @@
-"""Loads whose prompts share enough tokens for a known prefix cache hit rate."""
+"""Loads whose prompts share enough tokens for a requested prefix cache hit rate."""
 
 from dataclasses import replace
 
@@ -8,28 +8,29 @@ from jaxtyping import Int
 from pinn.errors import PinnError
 from pinn.simulator.workloads.workload import Workload
 
-#: Most different shared prefixes, so that concurrent requests mostly have distinct ones; and
-#: fewest requests of each prefix, since the first one finds nothing cached.
+#: Maximum number of different shared prefixes, so that concurrent requests mostly have distinct
+#: prefixes; and minimum number of requests per prefix, since the first one finds nothing cached.
 _BEGINNINGS, _REQUESTS_OF_EACH = 16, 20
-#: Bisection steps for the shared share of a prompt.
+#: Number of bisection steps to find the shared part of a prompt.
 _HALVINGS = 40
 
 
 def with_hit_rate(workload: Workload, hit_rate: float) -> Workload:
-    """Return a load whose prompts repeat prefixes of earlier ones, at a given hit rate.
+    """Return a load whose prompts repeat prefixes of earlier prompts, at a given hit rate.
 
-    Requests take turns among up to 16 different prefixes, or one for each client of a closed loop.
+    Requests use up to 16 different prefixes in turn, in a closed loop up to one for each client.
     Each request repeats an equal share of its prompt, so that repeated tokens are ``hit_rate`` of
     all prompt tokens. The simulated hit rate is lower if the cache evicts prefixes, or matches
     whole blocks only.
 
     Raises:
-        PinnError: If the load defines what its prompts share, or the hit rate is not reachable.
+        PinnError: If the load already defines which tokens its prompts share, or if the hit rate is
+            not reachable.
     """
     if (workload.shares_with >= 0).any():
         raise PinnError(
-            f"workload {workload.name} states which prompts share prefixes, so "
-            "its hit rate is simulated: leave --prefix-hit-rate out"
+            f"workload {workload.name} states which prompts share prefixes, so the simulation "
+            f"yields its hit rate: leave out --prefix-hit-rate"
         )
     n = len(workload)
     most = _BEGINNINGS if workload.concurrency is None else workload.concurrency
@@ -41,7 +42,7 @@ def with_hit_rate(workload: Workload, hit_rate: float) -> Workload:
     if most_shared.sum() < wanted:
         reached = f"{most_shared.sum() / prompt.sum():.3f}"
         raise PinnError(
-            f"workload {workload.name}: --prefix-hit-rate {hit_rate:g} is too high, its "
+            f"workload {workload.name}: --prefix-hit-rate {hit_rate:g} is too high, since its "
             f"{n:,} prompts can share at most {reached}: send more requests, or give a lower rate"
         )
     low, high = 0.0, 1.0
@@ -54,7 +55,7 @@ def with_hit_rate(workload: Workload, hit_rate: float) -> Workload:
 
 
 def _longest_before(prompt: Int[np.ndarray, " n"], groups: int) -> Int[np.ndarray, " n"]:
-    """Return the longest earlier prompt of each request's group; -1 for the first ones."""
+    """Return the longest earlier prompt of each request's group, in tokens; -1 without one."""
     donor = np.full(len(prompt), -1)
     for group in range(groups):
         mine = np.arange(group, len(prompt), groups)

@@ -1,9 +1,10 @@
-"""A requested load: a file in any known format, or flags.
+"""Requested load: a file in any known format, or flags.
 
-Lengths from flags are drawn as in vLLM's random data set (``vllm 0.15.1
+Random lengths from flags follow vLLM's random data set (``vllm 0.15.1
 vllm/benchmarks/datasets.py: RandomDataset.get_sampling_params``): uniform whole numbers from
-floor(length x (1 - range ratio)) to ceil(length x (1 + range ratio)), prompts behind a prefix that
-all of them share. 1,000 requests are its default (``--num-prompts``).
+floor(length x (1 - range ratio)) to ceil(length x (1 + range ratio)). A prefix that all prompts
+share comes before each prompt. The default number of requests is also vLLM's, 1,000
+(``--num-prompts``).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from pinn.specs.catalog import load_model
 from pinn.specs.flags import FlagValue, check_flags, flag, flags_apart, flags_of
 from pinn.specs.images import RequestImages, parse_size, request_images
 
-# Workloads from files: ``load_workload``.
+# Workloads from files (``load_workload``).
 
 FORMATS = (
     "a CSV trace (arrival_s, prompt_tokens, output_tokens, or Azure's or BurstGPT's), a TraceV2 "
@@ -46,18 +47,18 @@ def load_workload(
     rate_per_s: float | None = None,
     most: int | None = None,
 ) -> Workload:
-    """Load a workload; its contents tell the kind of file.
+    """Load a workload from a file, whose format is recognized from its contents.
 
     Args:
-        path: A CSV or YAML (or JSON) file.
-        seed: Seed of the random draws, which replaces the file's; None for the file's, or 0.
-        rate_per_s: Mean rate that replaces the file's. A random load keeps its duration, with more
-            or fewer requests. A recorded load is sent slower, or faster and repeatedly for its own
-            duration. Conversations without times begin at random.
-        most: Largest number of requests, from the start of the file; None for all.
+        path: CSV, YAML or JSON file.
+        seed: Seed of random numbers, which replaces the file's; None for the file's seed, or 0.
+        rate_per_s: Mean rate in requests per second that replaces the file's. A random load keeps
+            its duration, with more or fewer requests. A recorded load is sent slower, or faster and
+            repeatedly for its own duration. Conversations without times begin at random.
+        most: Maximum number of requests, from the start of the file; None for all.
 
     Raises:
-        PinnError: If the kind of file is unknown or the file cannot be used.
+        PinnError: If the file's format is unknown or the file cannot be used.
     """
     if rate_per_s is not None:
         rates.check_rate(rate_per_s)
@@ -86,11 +87,11 @@ def _load(path: Path, seed: int | None, rate_per_s: float | None, most: int | No
         return blis_spec.read_blis_spec(values, path, seed, rate_per_s)
     if "prompt_tokens" in values:
         return yaml_spec.read_plain_spec(values, path, seed, rate_per_s)
-    raise PinnError(f"{path}: cannot tell what kind of workload this is: give {FORMATS}")
+    raise PinnError(f"{path}: the format of the workload is unknown: give {FORMATS}")
 
 
 def _is_list(path: Path) -> bool:
-    """Return whether a JSON file is a list."""
+    """Return whether a JSON file contains a list."""
     with path.open("rb") as file:
         return file.read(1024).lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"["
 
@@ -100,7 +101,7 @@ def _recorded(
 ) -> Workload:
     """Return a recorded load, repeated so that it keeps its duration at a higher rate.
 
-    The requests of a load without times begin at random.
+    If the load has no times, its requests begin at random.
     """
     if rate_per_s is None:
         return sent
@@ -113,20 +114,20 @@ def _recorded(
 
 
 def _beside(header: Path, time_unit: str) -> Path:
-    """Return the CSV file of a TraceV2 header: the one with its name, or the only one beside it."""
+    """Return a TraceV2 header's CSV file: with the header's name, or the only one in its folder."""
     if time_unit.lower() not in ("us", "microsecond", "microseconds"):
         raise PinnError(f"{header}: time_unit must be microseconds, got {time_unit!r}")
     same = header.with_suffix(".csv")
     beside = [same] if same.is_file() else sorted(header.parent.glob("*.csv"))
     if len(beside) != 1:
         raise PinnError(
-            f"{header}: its requests are expected in {same}, which does not exist, "
-            f"and there are {len(beside)} CSV files beside it: give one"
+            f"{header}: its requests are expected in {same}, which does not exist, and its folder "
+            f"has {len(beside)} CSV files instead of one: add {same.name}"
         )
     return beside[0]
 
 
-# A requested load: a file, or flags like those of ``vllm bench serve``.
+# Requested load: a file, or flags like the flags of ``vllm bench serve``.
 
 _BENCH = "vllm bench serve"
 #: Default number of requests (``vllm 0.15.1 vllm/benchmarks/datasets.py``).
@@ -136,7 +137,7 @@ _LENGTHS = "--input-len 1024 --output-len 256"
 
 @dataclass(frozen=True)
 class LoadFlags:
-    """A load of requests alike, in flags; ``--rate`` belongs to the commands."""
+    """Flags for a load of requests with equal length distributions, without the rate."""
 
     PANEL: ClassVar[str] = "Load without --workload; options of 'vllm bench serve' are read, too"
 
@@ -235,7 +236,7 @@ class LoadFlags:
 
     @property
     def given(self) -> dict[str, FlagValue]:
-        """Return the flags that differ from the defaults."""
+        """Flags that differ from their defaults."""
         return {f.name: v for f in fields(self) if (v := getattr(self, f.name)) != f.default}
 
     def draw(self, rate_per_s: float | None, seed: int, image_tokens: int = 0) -> Workload:
@@ -244,8 +245,8 @@ class LoadFlags:
         Args:
             rate_per_s: Mean rate of a Poisson process; None or infinite for all at once, with at
                 most ``concurrency`` in flight.
-            seed: Seed of the random draws.
-            image_tokens: Tokens of each prompt's images.
+            seed: Seed of random numbers.
+            image_tokens: Number of tokens of each prompt's images.
 
         Raises:
             PinnError: If flags are missing or contradict each other.
@@ -279,7 +280,7 @@ class LoadFlags:
         return with_hit_rate(found, self.prefix_hit_rate) if self.prefix_hit_rate else found
 
     def applied(self, sent: Workload, seed: int) -> Workload:
-        """Return a file's load with the clients, pauses and cache hits that flags add to it.
+        """Return a file's load with the clients, pauses and cache hits that the flags add.
 
         Raises:
             PinnError: If pauses are given for a load without conversations or without times.
@@ -290,7 +291,7 @@ class LoadFlags:
         if self.think_time:
             if not later.any():
                 raise PinnError(
-                    f"workload {sent.name} has no conversations: leave --think-time out"
+                    f"workload {sent.name} has no conversations: leave out --think-time"
                 )
             pauses_s = arrivals.random_draws(seed).exponential(self.think_time, len(sent))
             sent = replace(sent, offset_s=np.where(later, pauses_s, sent.offset_s))
@@ -304,7 +305,7 @@ class LoadFlags:
     def _alone(
         self, offset: np.ndarray, rng: np.random.Generator, image_tokens: int
     ) -> dict[str, Any]:
-        """Return the columns of single requests."""
+        """Return the workload columns of single requests."""
         count = len(offset)
         prompt = self.prefix_len + image_tokens + self._lengths(self.input_len or 0, count, rng)
         output = self._lengths(self.output_len or 0, count, rng)
@@ -320,7 +321,7 @@ class LoadFlags:
     def _conversations(
         self, shape: ConversationShape, offset: np.ndarray, rng: np.random.Generator
     ) -> dict[str, Any]:
-        """Return the columns of conversations."""
+        """Return the workload columns of conversations."""
 
         def draw(mean: int, count: int) -> np.ndarray:
             return self._lengths(mean, count, rng)
@@ -328,14 +329,17 @@ class LoadFlags:
         return converse(shape, offset, np.zeros(len(offset), np.int64), draw, rng)
 
     def _shape(self) -> ConversationShape | None:
-        """Return the shape of conversations; None for single requests."""
+        """Return lengths and pauses of conversations; None for single requests."""
         later = ("turn_len", "think_time", "tool_calls", "tool_len", "tool_delay")
         given = [name for name in later if name in self.given]
         if self.turns is None and not given:
             return None
         if self.turns is None:
             option = f"--{given[0].replace('_', '-')}"
-            raise PinnError(f"{option} is for conversations: give --turns, too, or leave it out")
+            raise PinnError(
+                f"{option} applies only to conversations: give --turns as well, or leave out "
+                f"{option}"
+            )
         if self.images_per_request:
             fault = (
                 "--images-per-request cannot be used with --turns, because it is "
@@ -367,10 +371,14 @@ class LoadFlags:
             return self.num_prompts or _NUM_PROMPTS
         if self.num_prompts is not None:
             raise PinnError(
-                "--num-prompts and --duration both set the length of the load: give one of them"
+                "--num-prompts and --duration both set the length of the load: leave one of them "
+                "out"
             )
         if math.isinf(rate_per_s):
-            raise PinnError("--duration needs --rate: give it, or --num-prompts instead")
+            raise PinnError(
+                "--duration is given without --rate: give --rate, or replace --duration by "
+                "--num-prompts"
+            )
         sent = rate_per_s * self.duration
         arrivals.check_requests(sent, f"--rate {rate_per_s:g} for --duration {self.duration:g} s")
         return max(int(sent + 1e-9), 1)
@@ -385,12 +393,12 @@ class LoadFlags:
 
 @dataclass(frozen=True)
 class Load:
-    """A load: the content of a file, or flags.
+    """Load that is given by a file or by flags.
 
     Attributes:
         path: Path of the file; None for flags.
         flags: Flags of the load, in place of a file; some also apply to a file.
-        seed: Seed of the random draws; None for the file's own, or 0.
+        seed: Seed of random numbers; None for the file's own seed, or 0.
         images: Images of each prompt; None without images.
     """
 
@@ -403,7 +411,8 @@ class Load:
         """Return the requests of the load.
 
         Args:
-            rate_per_s: Mean rate that replaces the file's own, at unchanged duration.
+            rate_per_s: Mean rate in requests per second that replaces the file's, at unchanged
+                duration.
             seed: Seed that replaces the load's; None keeps it.
 
         Raises:
@@ -417,17 +426,17 @@ class Load:
 
     @property
     def image_tokens(self) -> int:
-        """Return the tokens of each prompt's images."""
+        """Number of tokens of each prompt's images."""
         return 0 if self.images is None else self.images.prompt_tokens
 
     @property
     def title(self) -> str:
-        """Return the path of the file, or the flags as text."""
+        """Path of the file, or the flags as text."""
         return self.flags.titled(self.image_tokens) if self.path is None else str(self.path)
 
     @property
     def words(self) -> list[str]:
-        """Return the load as command-line arguments, without the rate."""
+        """Load as command-line arguments, without the rate."""
         given, known = self.flags.given, {f.name: f.option for f in flags_of(LoadFlags)}
         words = [] if self.path is None else ["--workload", str(self.path)]
         words += [word for name, v in given.items() for word in (known[name], exact(v))]
@@ -435,13 +444,13 @@ class Load:
 
     @property
     def document(self) -> JsonObject:
-        """Return the load as JSON."""
+        """Load as a JSON object."""
         if self.path is None:
             return asdict(self.flags)
         return {"path": str(self.path), **self.flags.given}
 
 
-#: Flags of a load that also apply to a file.
+#: Names of load flags that can be combined with a file.
 _BESIDE_FILE = frozenset({"concurrency", "num_prompts", "think_time", "prefix_hit_rate"})
 
 
@@ -453,12 +462,12 @@ def asked_load(
     model: str | Path | None = None,
     closed: bool = True,
 ) -> tuple[Load, dict[str, FlagValue]]:
-    """Return the load, and the flags that do not belong to it.
+    """Return the requested load, and the flags that do not belong to it.
 
     Args:
         path: Path of a file; None for flags.
-        flags: Flags of the load and others.
-        seed: Seed of the random draws.
+        flags: Flags of the load and other flags.
+        seed: Seed of random numbers.
         model: Name or path of the model, which determines the tokens of images.
         closed: Whether a closed loop is allowed, so that errors suggest it.
 
@@ -478,7 +487,7 @@ def asked_load(
 
 
 def _images(flags: LoadFlags, model: str | Path | None) -> RequestImages | None:
-    """Return the images of each prompt.
+    """Return the images of each prompt; None without images.
 
     Raises:
         PinnError: If no model is named, or its image tokens are unknown.
@@ -487,8 +496,8 @@ def _images(flags: LoadFlags, model: str | Path | None) -> RequestImages | None:
         return None
     if model is None:
         raise PinnError(
-            "--images-per-request needs --model, because the tokens of an image "
-            "depend on it: give it"
+            "--images-per-request is given without --model, on which the tokens of an image "
+            "depend: give --model"
         )
     found, count = load_model(model), flags.images_per_request
     return request_images(found.images, found.name, count, flags.image_size, flags.prefix_len)

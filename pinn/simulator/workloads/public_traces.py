@@ -1,12 +1,13 @@
 """Loads in public JSON formats: Mooncake's traces, and conversations as text.
 
-Mooncake (github.com/kvcache-ai/Mooncake, ``FAST25-release``; ``sglang 0.5.23
-sglang/benchmark/datasets/mooncake.py`` reads it): a line per request with ``timestamp`` in
-milliseconds, ``input_length``, ``output_length`` and ``hash_ids``, one number for each 512 tokens
-of the prompt, equal where all tokens up to there are.
+Mooncake's traces (github.com/kvcache-ai/Mooncake, ``FAST25-release``, also read by ``sglang 0.5.23
+sglang/benchmark/datasets/mooncake.py``) have one line per request with ``timestamp`` in
+milliseconds, ``input_length``, ``output_length`` and ``hash_ids``. There is one hash for each 512
+tokens of the prompt. Two hashes are equal if all tokens up to the end of their blocks are equal.
 
-Conversations, as ShareGPT's (``vllm 0.33.0 vllm/benchmarks/datasets``): a list, or a line each, of
-``conversations`` with ``from`` and ``value``, or of ``messages`` with ``role`` and ``content``.
+Conversations like ShareGPT's (``vllm 0.33.0 vllm/benchmarks/datasets``) are a JSON list, or one
+line each. An entry has ``conversations`` with ``from`` and ``value``, or ``messages`` with ``role``
+and ``content``.
 """
 
 import json
@@ -29,12 +30,12 @@ from pinn.errors import PinnError
 from pinn.simulator.workloads.workload import Reading, Workload
 from pinn.units import MILLISECOND
 
-#: Tokens of one of Mooncake's hashes.
+#: Number of tokens that one of Mooncake's hashes covers.
 _HASHED_TOKENS = 512
-#: UTF-8 bytes per token: OpenAI's rule of thumb of four English characters.
+#: UTF-8 bytes per token, by OpenAI's rule of thumb of four English characters per token.
 _TOKEN_BYTES = 4
 _NOTE = f"Lengths are estimated, with one token for {_TOKEN_BYTES} bytes of text"
-#: Keys of a conversation and of its messages, and the roles of user and model.
+#: Keys of an entry's messages, of a message's role and of its text, and the names of the roles.
 _LISTS, _SPEAKERS, _TEXTS = ("conversations", "messages", "conversation"), ("from", "role"), (
     "value", "content",
 )  # fmt: skip
@@ -46,11 +47,11 @@ def read_json_load(path: Path, most: int | None = None) -> Workload:
     """Read the load of a JSON file of requests or conversations.
 
     Args:
-        path: File with a JSON list, or an entry per line.
-        most: Most requests to read; None for all.
+        path: File with a JSON list, or with one entry per line.
+        most: Maximum number of requests to read; None for all.
 
     Raises:
-        PinnError: If the kind of file is unknown, or none of its entries is a request.
+        PinnError: If the file's format is unknown, or none of its entries is a request.
     """
     entries = json_entries(path)
     first = next(entries, None)
@@ -60,7 +61,7 @@ def read_json_load(path: Path, most: int | None = None) -> Workload:
         return _read_conversations(path, first, entries, most)
     keys = ", ".join(map(str, first)) if isinstance(first, dict) else f"{first!r:.60}"
     raise PinnError(
-        f"{path}: cannot tell what kind of load this is: expected entries with timestamp, "
+        f"{path}: the format of the load is unknown: expected entries with timestamp, "
         f"input_length, output_length and hash_ids (Mooncake), or with {' or '.join(_LISTS)} of "
         f"messages (ShareGPT), got {keys or 'an empty one'}"
     )
@@ -95,14 +96,17 @@ def json_entries(path: Path) -> Iterator[Json]:
                 if not more and not text:
                     return
                 if not more:
-                    raise PinnError(f"{path}: malformed JSON after {number:,} entries: correct it")
+                    raise PinnError(
+                        f"{path}: malformed JSON after {number:,} entries: correct the entry that "
+                        f"follows"
+                    )
     except (OSError, UnicodeDecodeError) as error:
         why = (error.strerror or error) if isinstance(error, OSError) else "it is no UTF-8 text"
         raise PinnError(f"{path}: cannot be read ({why}): give a readable JSON file") from error
 
 
 def _end_of_gap(text: str, at: int, *, at_begin: bool) -> int:
-    """Return the place where the next entry begins, or the list ends."""
+    """Return the position where the next entry begins or the list ends."""
     while at < len(text) and (text[at] in " \t\r\n," or (at_begin and text[at] == "[")):
         at_begin = at_begin and text[at] != "["
         at += 1
@@ -145,7 +149,7 @@ def _chain(first: Json, entries: Iterator[Json]) -> Iterator[Any]:
 
 
 def _mooncake_fault(entry: Any) -> str | None:
-    """Return why an entry is no request; None where it is one."""
+    """Return the reason why an entry is no request; None if it is a request."""
     if not isinstance(entry, Mapping):
         return "no mapping"
     if not is_finite(entry.get("timestamp")) or entry["timestamp"] < 0:
@@ -163,9 +167,9 @@ def _mooncake_fault(entry: Any) -> str | None:
 
 
 def _share_hashes(hashes: list[list[int]], prompt: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return for each prompt the first request with the longest shared prefix, and its tokens."""
+    """Return for each prompt the first request with the longest shared prefix, and its length."""
     donor, shared = np.full((2, len(hashes)), -1, np.int64)
-    known: dict[tuple[int, int], tuple[int, int]] = {}  # (node before, hash) -> node, request
+    known: dict[tuple[int, int], tuple[int, int]] = {}  # (parent node, hash) -> (node, request)
     for r, ids in enumerate(hashes):
         node, common = 0, 0
         for i, each in enumerate(ids):
@@ -182,7 +186,7 @@ def _share_hashes(hashes: list[list[int]], prompt: np.ndarray) -> tuple[np.ndarr
 def _read_conversations(
     path: Path, first: dict[str, Any], entries: Iterator[Json], most: int | None
 ) -> Workload:
-    """Read conversations; they have no times, and each turn waits for the previous answer."""
+    """Read conversations without times; each turn waits for the previous answer."""
     turns: list[tuple[int, int, int]] = []  # prompt tokens, output tokens, tokens of the history
     refused: Counter[str] = Counter()
     read = 0
@@ -209,7 +213,7 @@ def _read_conversations(
 
 
 def _turns_of(entry: Any) -> list[tuple[int, int, int]] | str:
-    """Return prompt, output and earlier tokens of each answer; or the reason why there is none."""
+    """Return prompt, output and earlier tokens of each answer; without answers, the reason."""
     messages = next((entry[k] for k in _LISTS if k in entry), None) if _is_map(entry) else None
     if not isinstance(messages, list) or not all(_is_map(each) for each in messages):
         return "without messages"
@@ -230,7 +234,7 @@ def _is_map(value: object) -> bool:
 
 
 def _tokens(text: object) -> int:
-    """Estimate the tokens of a message; only its text parts count."""
+    """Estimate the number of tokens of a message, from its text parts only."""
     if isinstance(text, list):
         return sum(_tokens(part.get("text")) for part in text if isinstance(part, Mapping))
     return -(-len(text.encode(errors="replace")) // _TOKEN_BYTES) if isinstance(text, str) else 0

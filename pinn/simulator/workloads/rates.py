@@ -1,4 +1,4 @@
-"""A load at another rate: scaled times, repeated requests, or fewer requests."""
+"""Loads at another rate: scaled times, repeated requests, or fewer requests."""
 
 from dataclasses import replace
 from typing import Any
@@ -18,7 +18,7 @@ def mean_rate_per_s(workload: Workload) -> float:
     turns, over the time from the first to the last begin.
 
     Raises:
-        PinnError: If the load is a closed loop, or sends everything at one moment.
+        PinnError: If the load is a closed loop, or all requests are sent at the same time.
     """
     if workload.concurrency is not None:
         raise PinnError(
@@ -76,7 +76,7 @@ def begun_at_random(workload: Workload, rate_per_s: float, seed: int) -> Workloa
 
 
 def repeated(workload: Workload, count: int) -> Workload:
-    """Return a load with a number of requests, repeated as often as needed.
+    """Return a load of ``count`` requests, which repeats the given load as often as needed.
 
     Each repetition begins when the next request would be due on average. Prompts share tokens only
     within a repetition.
@@ -106,13 +106,13 @@ def repeated(workload: Workload, count: int) -> Workload:
 
 
 def thinned(workload: Workload, kept: Bool[np.ndarray, " n"]) -> Workload:
-    """Return selected requests of a load, at their own times.
+    """Return a load of selected requests, at their original times.
 
     Requests that shared tokens with a dropped request share them with each other, as far as their
     own prompts reach. A kept turn of a conversation needs all turns before it.
 
     Raises:
-        PinnError: If no request is kept, or a turn is kept without the one before it.
+        PinnError: If no request is kept, or a turn is kept without the turn before it.
     """
     donor, shared = workload.shares_with, workload.shared_tokens
     if (donor >= 0).any() and not kept.all():
@@ -121,7 +121,10 @@ def thinned(workload: Workload, kept: Bool[np.ndarray, " n"]) -> Workload:
         donor, shared = _shared_among(donor, shared, kept)
     place, before = np.cumsum(kept) - 1, workload.follows
     if (kept & (before >= 0) & ~kept[np.maximum(before, 0)]).any():
-        raise PinnError(f"workload {workload.name}: a turn needs the turn before it")
+        raise PinnError(
+            f"workload {workload.name}: a turn is kept without the turn before it: keep all "
+            f"earlier turns of a conversation, too"
+        )
     donor, before = (np.where(o >= 0, place[np.maximum(o, 0)], -1)[kept] for o in (donor, before))
     left, stage = np.unique(workload.stage[kept], return_inverse=True)
     columns: dict[str, Any] = {name: getattr(workload, name)[kept] for name in COLUMNS}
@@ -133,7 +136,7 @@ def thinned(workload: Workload, kept: Bool[np.ndarray, " n"]) -> Workload:
 
 
 def _clock_s(workload: Workload) -> Float[np.ndarray, " n"]:
-    """Return when requests that follow no other are due on the clock, without any waiting."""
+    """Return when requests that start a conversation are due, in seconds, without any waiting."""
     starts_s = workload.stage_starts_s
     if workload.stages_wait:
         offset_s = np.where(workload.starts, workload.offset_s, 0.0)
@@ -144,9 +147,9 @@ def _clock_s(workload: Workload) -> Float[np.ndarray, " n"]:
 def _shared_among(
     donor: np.ndarray, shared: np.ndarray, kept: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return kept donors of shared tokens, and the number of tokens shared with each.
+    """Return the donors among kept requests, and the number of tokens shared with each donor.
 
-    Each dropped donor is replaced by the kept request that shares most of its first tokens.
+    Each dropped donor is replaced by the kept request that shares the most of its first tokens.
     """
     new_donor, stand_in = np.full((2, len(donor)), -1, np.int64)
     new_shared, tokens = np.zeros((2, len(donor)), np.int64)

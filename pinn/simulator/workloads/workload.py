@@ -1,6 +1,6 @@
-"""A workload: requests with their lengths, times and shared prompts.
+"""Workload: requests with their lengths, times and shared prompts.
 
-Further down: workloads made from a few numbers, and a workload at another rate.
+The module also builds workloads from a few numbers, and checks all workloads.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,12 +26,14 @@ def share_prompts(
 ) -> dict[str, Any]:
     """Return donors and shared tokens of requests whose prompts repeat or share a prefix.
 
+    A request's donor is an earlier request that begins with the same tokens.
+
     Args:
-        group: Group whose prompts share their first tokens; -1 for none.
+        group: Number of each request's group, whose prompts share their first tokens; -1 for none.
         prefix_tokens: Number of tokens that each request shares with its group.
-        prompt: Prompt identity: equal numbers are equal prompts, -1 is a unique one; None if all
-            are unique.
-        prompt_tokens: Prompt lengths.
+        prompt: Identity of each prompt: equal numbers mean equal prompts, -1 a unique prompt. None
+            if all prompts are unique.
+        prompt_tokens: Prompt length of each request in tokens.
 
     Returns:
         ``shares_with``, the index of the donor (-1 for none), and ``shared_tokens``.
@@ -46,7 +48,7 @@ def share_prompts(
 
 
 def _first_of(label: np.ndarray) -> np.ndarray:
-    """Return the first entry with an equal label; -1 for the first itself and for label -1."""
+    """Return the index of the first equal label; -1 for that first entry and for label -1."""
     _, first, inverse = np.unique(label, return_index=True, return_inverse=True)
     origin = first[inverse]
     return np.where((label >= 0) & (origin < np.arange(len(label))), origin, -1)
@@ -71,7 +73,7 @@ class Reading:
 
     @property
     def accepted(self) -> int:
-        """Return the number of rows that are sent."""
+        """Number of rows that are sent as requests."""
         return self.rows - sum(self.refused.values())
 
     def __str__(self) -> str:
@@ -81,34 +83,34 @@ class Reading:
         return ". ".join([f"{counts} ({reasons})" if reasons else counts, *self.notes])
 
 
-#: aiohttp's default timeout of five minutes, which inference-perf does not change.
+#: Default timeout of aiohttp, five minutes, which inference-perf does not change.
 AIOHTTP_TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True)
 class Workload:
-    """``n`` requests in the order in which they are sent.
+    """Requests of a load in the order in which they are sent, ``n`` per column.
 
-    An empty column stands for its default.
+    An empty column means that all requests have its default.
 
     Attributes:
-        name: Name for output only.
+        name: Name of the workload in output.
         prompt_tokens: Prompt length of each request, at least 1.
         output_tokens: Tokens that each request generates; 0 for a request that ends with its
             prompt, see ``generated_tokens``.
-        offset_s: Seconds from the opening of its stage until it is sent, non-decreasing inside a
-            stage. For a request that follows another, the pause after the end of that one.
+        offset_s: Seconds from the opening of the stage until the request is sent, non-decreasing
+            inside a stage. For a request that follows another, the pause after that other's end.
         stage: Load stage of each request, from 0, non-decreasing.
-        shares_with: Index of an earlier request whose first tokens it repeats; -1 for none. The
-            donor's sequence is its prompt followed by its output.
-        shared_tokens: Number of first tokens that it shares with the donor.
+        shares_with: Index of an earlier request, the donor, whose first tokens the request repeats;
+            -1 for none. The donor's tokens are its prompt followed by its output.
+        shared_tokens: Number of first tokens that the request shares with its donor.
         transferred_tokens: First prompt tokens whose keys and values arrive over the network, as
             behind a prefill server; 0 for a request that is prefilled here.
-        timeout_s: The client hangs up after this long; infinity for a patient one.
-        follows: Index of an earlier request of the same stage whose end it waits for, as the next
-            turn of a conversation does; -1 for none. No two follow the same one.
-        concurrency: Most requests, or conversations with their pauses, in flight at once; a closed
-            loop if every offset is 0. None for an open loop.
+        timeout_s: Seconds after which the client disconnects; infinity for a client that waits.
+        follows: Index of an earlier request of the stage whose end the request waits for, such as
+            the previous turn of a conversation; -1 for none. At most one request follows another.
+        concurrency: Maximum number of requests, or of conversations with their pauses, in flight at
+            once; a closed loop if every offset is 0. None for an open loop.
         stages_wait: Whether a stage opens only when every request of the previous one has ended.
         stage_gap_s: Seconds between the end of a stage and the opening of the next, if stages wait.
         stage_starts_s: Time at which each stage opens, if stages do not wait.
@@ -160,26 +162,26 @@ class Workload:
 
     @property
     def stages(self) -> int:
-        """Return the number of load stages."""
+        """Number of load stages."""
         return int(self.stage[-1]) + 1
 
     @property
     def starts(self) -> Bool[np.ndarray, " n"]:
-        """Return a mask of the requests that follow no other: single ones and first turns."""
+        """Mask of the requests that follow no other: single requests and first turns."""
         return self.follows < 0
 
     @property
     def followers(self) -> Int[np.ndarray, " n"]:
-        """Return the index of the request that follows each one; -1 for none."""
+        """Index of the request that follows each request; -1 for none."""
         found, next_turns = np.full(len(self), -1), np.flatnonzero(~self.starts)
         found[self.follows[next_turns]] = next_turns
         return found
 
     @cached_property
     def turns(self) -> Int[np.ndarray, " n"]:
-        """Return each request's number within its conversation, from 0."""
+        """Each request's number within its conversation, from 0."""
         before, found = self.follows, (~self.starts).astype(np.int64)
-        while (waits := before >= 0).any():  # each iteration looks twice as far back
+        while (waits := before >= 0).any():  # the distance back doubles in each iteration
             earlier = np.maximum(before, 0)
             found = found + np.where(waits, found[earlier], 0)
             before = np.where(waits, before[earlier], -1)
@@ -187,7 +189,7 @@ class Workload:
 
     @cached_property
     def conversations(self) -> Int[np.ndarray, " n"]:
-        """Return the number of each request's conversation, in the order of their first turns."""
+        """Number of each request's conversation, in the order of their first turns."""
         first = np.where(self.starts, np.arange(len(self)), self.follows)
         while not self.starts[first].all():
             first = first[first]
@@ -195,12 +197,12 @@ class Workload:
 
     @property
     def generated_tokens(self) -> Int[np.ndarray, " n"]:
-        """Return the tokens that the engine generates for each request: 1 for one without output.
+        """Tokens that the engine generates for each request: 1 for a request without output.
 
         The step that computes the last prompt token returns an embedding, a score or a class
         instead of a first output token, and ends the request (``vllm/v1/core/sched/scheduler.py:
         Scheduler.update_from_output``, ``pooler_output``). Until then such a request is scheduled
-        like one with a single output token, which takes no place in the KV cache.
+        like a request with one output token, which needs no slot in the KV cache.
         """
         return np.maximum(self.output_tokens, 1)
 
@@ -214,7 +216,7 @@ class Workload:
             bad = np.flatnonzero(~(column >= least))
             if len(bad):
                 given = f"{name} of request {bad[0]} is {column[bad[0]]}"
-                raise self._fault(f"{given}; it must be at least {least}")
+                raise self._fault(f"{given}: it must be at least {least}")
             check_size(float(column.max()), most, f"{where}: {name}", "shorten it")
         check_size(len(self), documents.MOST_REQUESTS, f"{where}: requests", "send fewer")
         tokens, what = float(self.output_tokens.sum()), f"{where}: output tokens of all requests"
@@ -223,8 +225,8 @@ class Workload:
         bad = np.flatnonzero(~(self.timeout_s > 0))
         if len(bad):
             raise self._fault(
-                f"timeout_s of request {bad[0]} is {self.timeout_s[bad[0]]}; it must be positive, "
-                "or infinite for a client that waits"
+                f"timeout_s of request {bad[0]} is {self.timeout_s[bad[0]]}; a client's patience "
+                f"must be positive, or infinite if the client waits"
             )
         if self.concurrency is not None and self.concurrency < 1:
             raise self._fault(f"concurrency must be at least 1, got {self.concurrency}")
@@ -233,20 +235,23 @@ class Workload:
             raise self._fault(f"a warm-up must be 0 or more, got {got}")
 
     def _check_turns(self) -> None:
-        """Check that no two requests follow the same one."""
+        """Check that each request has at most one follower."""
         later = np.flatnonzero(~self.starts)
         before = self.follows[later]
         bad = (before >= later) | (self.stage[before] != self.stage[later])
         if bad.any():
             r = int(later[bad.argmax()])
             fault = f"request {r} follows request {self.follows[r]}"
-            raise self._fault(f"{fault}, which is not before it in the same stage")
+            raise self._fault(f"{fault}, which is not an earlier request of the same stage")
         twice = later[np.bincount(before, minlength=1)[before] > 1] if len(later) else later
         if len(twice):
-            raise self._fault(f"two requests follow request {self.follows[twice[0]]}: only one may")
+            raise self._fault(
+                f"two requests follow request {self.follows[twice[0]]}: let only one request "
+                f"follow it"
+            )
 
     def _check_starts(self) -> None:
-        """Check that no request is due before one that is sent earlier."""
+        """Check that no request is due before a request that is sent earlier."""
         if self.stages_wait:
             return
         if (given := len(self.stage_starts_s)) != self.stages:
@@ -270,7 +275,7 @@ class Workload:
         bad = starts[(steps < 0) | (steps > 1) | ((steps == 0) & (gaps < 0))]
         if len(bad):
             raise self._fault(
-                f"request {bad[0]} is out of order; sort requests by stage (0, 1, ... without a "
+                f"request {bad[0]} is out of order: sort requests by stage (0, 1, ... without a "
                 "gap) and by offset_s inside a stage"
             )
         self._check_turns()
@@ -278,11 +283,11 @@ class Workload:
         if len(late):
             raise self._fault(
                 f"request {late[0]} shares tokens with request {self.shares_with[late[0]]}, which "
-                "is not sent before it"
+                f"is not sent earlier: sort the requests, or let it share with an earlier one"
             )
 
 
-#: Column of a workload -> (default for an empty column, smallest value, largest value).
+#: Column of a workload -> (default for an empty column, minimum, maximum).
 COLUMNS: dict[str, tuple[float, float, float]] = {
     "prompt_tokens": (1, 1, documents.MOST_REQUEST_TOKENS),
     "output_tokens": (1, 0, documents.MOST_REQUEST_TOKENS),
@@ -310,17 +315,17 @@ def open_loop(
     seed: int = 0,
     name: str = "open loop",
 ) -> Workload:
-    """Return requests at given rates, independent of the server, with unique prompts.
+    """Return a load of unique prompts at given rates, whatever the server's latency (open loop).
 
     Args:
         stages: Load stages, one after the other by the clock.
-        prompt_tokens: Nominal prompt length.
-        output_tokens: Nominal output length; may be 0.
+        prompt_tokens: Nominal prompt length in tokens.
+        output_tokens: Nominal output length in tokens; may be 0.
         gaps: Distribution of the gaps between arrivals.
-        length_range: Smallest and largest multiple of the nominal lengths, uniform in between.
-        timeout_s: Seconds after which a client hangs up.
-        seed: Seed of the random draws.
-        name: Name for output.
+        length_range: Minimum and maximum multiple of the nominal lengths, uniform in between.
+        timeout_s: Seconds after which a client disconnects.
+        seed: Seed of random numbers.
+        name: Name of the workload in output.
     """
     rng = arrivals.random_draws(seed)
     offset, stage = arrivals.stage_arrivals(stages, gaps, rng)
@@ -347,9 +352,10 @@ def closed_loop(
     seed: int = 0,
     name: str = "closed loop",
 ) -> Workload:
-    """Return requests of clients that send the next one when the last one ends; all start at 0.
+    """Return a load of clients that send a request when their last request ends (closed loop).
 
-    Clients take requests from one queue, as in vLLM's ``benchmark_serving --max-concurrency``.
+    All clients start at time 0. They send requests from one common queue, as in vLLM's
+    ``benchmark_serving --max-concurrency``.
     """
     if requests < 1:
         raise PinnError(f"a closed loop needs at least 1 request, got {requests}")
@@ -367,15 +373,15 @@ def closed_loop(
 
 @dataclass(frozen=True)
 class PromptGroups:
-    """A fixed set of prompts in groups; the prompts of a group share a prefix.
+    """Fixed set of prompts in groups; the prompts of a group share a prefix.
 
     Attributes:
         groups: Number of groups.
         prompts_per_group: Number of prompts in each group.
         shared_tokens: Tokens of a group's shared prefix.
         question_tokens: Further tokens of each prompt.
-        length_range: Smallest and largest multiple of the nominal length, uniform in between:
-            tokenizers make 2 to 5 % more tokens than the text was cut to.
+        length_range: Minimum and maximum multiple of the nominal length, uniform in between.
+            Tokenizing the text again yields 2 to 5 % more tokens than the nominal length.
     """
 
     groups: int
@@ -394,7 +400,7 @@ class PromptGroups:
         if min(self.shared_tokens, self.question_tokens) < 0:
             got = " and ".join(map(documents.written, (self.shared_tokens, self.question_tokens)))
             raise PinnError(f"shared and further tokens of a prompt must be 0 or more, got {got}")
-        # The length itself is not checked, since Python limits it first.
+        # No check of the prompt length is needed here, since Python limits it first.
         count, remedy = self.groups * self.prompts_per_group, "lower groups x prompts_per_group"
         documents.check_size(count, documents.MOST_REQUESTS, "different prompts", remedy)
 
@@ -410,7 +416,7 @@ def shared_prefix(
     seed: int = 0,
     name: str = "shared prefix",
 ) -> Workload:
-    """Return a load of a fixed set of prompts in groups, sent repeatedly in one shuffled order.
+    """Return a load that sends a fixed set of prompts repeatedly, in one shuffled order.
 
     Prompts of a group share their first tokens, and each prompt repeats. With prefix caching only
     its first use needs a prefill.
@@ -418,13 +424,13 @@ def shared_prefix(
     Args:
         stages: Load stages, one after the other.
         prompts: Set of prompts.
-        output_tokens: Tokens that each request generates.
+        output_tokens: Number of tokens that each request generates.
         gaps: Distribution of the gaps between arrivals.
-        timeout_s: Seconds after which a client hangs up.
-        stage_gap_s: Seconds between the end of a stage and the next one; None if stages open by the
-            clock.
-        seed: Seed of the random draws.
-        name: Name for output.
+        timeout_s: Seconds after which a client disconnects.
+        stage_gap_s: Seconds between the end of a stage and the opening of the next; None if stages
+            open by the clock.
+        seed: Seed of random numbers.
+        name: Name of the workload in output.
     """
     rng = arrivals.random_draws(seed)
     offset, stage = arrivals.stage_arrivals(stages, gaps, rng)

@@ -1,4 +1,4 @@
-"""Loads in YAML: this project's own format, and inference-perf's."""
+"""Loads in YAML: this project's own format, and the format of inference-perf."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ from pinn.simulator.workloads import arrivals, workload
 from pinn.simulator.workloads.conversations import ConversationShape, converse
 from pinn.simulator.workloads.workload import PromptGroups, closed_loop, open_loop, shared_prefix
 
-# Reading of YAML files into checked models, with errors that name file, place and remedy.
+# Reading of YAML files into checked models; errors name file, place and remedy.
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -25,19 +25,19 @@ def _no_truth_value(value: object) -> object:
     return value
 
 
-#: Number in a file; ``true`` is refused, although it equals 1 in Python.
+#: Whole number in a file; ``true`` is refused, although it equals 1 in Python.
 Whole = Annotated[int, BeforeValidator(_no_truth_value)]
 Number = Annotated[float, BeforeValidator(_no_truth_value)]
 
 
 class Strict(BaseModel):
-    """Base of documents that refuse unknown keys."""
+    """Base class of documents in which unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """Read a YAML (or JSON) file that holds a mapping.
+    """Read a YAML or JSON file that contains a mapping.
 
     Raises:
         PinnError: If the file cannot be read, is malformed or is no mapping.
@@ -55,7 +55,7 @@ def check(model: type[Model], values: object, path: Path, remedy: str) -> Model:
     """Validate values against a pydantic model.
 
     Raises:
-        PinnError: If a value does not fit; the message has the first such place, the expected value
+        PinnError: If a value is invalid; the message names the first such place, the expected value
             and a remedy.
     """
     try:
@@ -122,7 +122,7 @@ class _Spec(Strict):
     seed: Whole = 0
 
 
-#: Keys that apply only to conversations.
+#: Keys that are valid only for conversations.
 _OF_TURNS = ("turn_tokens", "think_time_s", "tool_calls", "tool_tokens", "tool_delay_s")
 
 
@@ -141,7 +141,7 @@ def read_plain_spec(
         values: Contents of the file.
         path: Path of the file, for messages.
         seed: Seed that replaces the file's; None keeps it.
-        rate_per_s: Mean rate that replaces that of the stages; None keeps it.
+        rate_per_s: Mean rate in requests per second that replaces the stages' rate; None keeps it.
 
     Raises:
         PinnError: If a key is unknown or the loop is neither open nor closed.
@@ -155,7 +155,8 @@ def read_plain_spec(
     if spec.concurrency is not None:
         if spec.requests is None or spec.stages is not None:
             raise PinnError(
-                f"{path}: a closed loop needs concurrency and requests, and must not have stages"
+                f"{path}: concurrency makes a closed loop, which needs requests and has no "
+                f"stages: give requests, and remove stages"
             )
         if spec.turns is not None:
             return _conversations(spec, None, sent)
@@ -163,7 +164,10 @@ def read_plain_spec(
             spec.concurrency, spec.requests, *lengths, length_range=spec.length_range, **sent
         )
     if spec.stages is None:
-        raise PinnError(f"{path}: give stages (rate, duration), or concurrency and requests")
+        raise PinnError(
+            f"{path}: the load has neither stages nor concurrency: give stages (rate, duration), "
+            f"or concurrency and requests"
+        )
     rates = [(stage.rate, stage.duration) for stage in spec.stages]
     stages = arrivals.read_stages(rates, str(path), rate_per_s)
     gaps = arrivals.Gaps(spec.process, spec.cv)
@@ -227,18 +231,21 @@ def _check_lengths(spec: _Spec, path: Path) -> None:
         )
     for name in ("shared_tokens", "prompts_per_group"):
         if spec.groups is None and spec.turns is None and name in spec.model_fields_set:
-            raise PinnError(f"{path}: {name} needs groups: give both, or leave it out")
+            raise PinnError(
+                f"{path}: {name} is given without groups: give groups, or remove {name}"
+            )
     if spec.turns is not None and "prompts_per_group" in spec.model_fields_set:
-        remedy = "leave it out; the conversations of a group share shared_tokens"
+        remedy = "remove the key; the conversations of a group share shared_tokens"
         raise PinnError(f"{path}: prompts_per_group is for prompts without turns: {remedy}")
     for name in _OF_TURNS:
         if spec.turns is None and name in spec.model_fields_set:
             raise PinnError(
-                f"{path}: {name} is for conversations: give turns, too, or leave it out"
+                f"{path}: {name} applies only to conversations: give turns as well, or remove "
+                f"{name}"
             )
 
 
-# inference-perf's YAML: the profile that a user writes, or the config that the tool ran.
+# YAML of inference-perf: the profile that a user writes, or the config that the tool ran.
 #
 # The tool ignores unknown keys, and so does this reader: a profile with
 # ``num_unique_system_prompts`` runs with the tool's default of 10 groups of 10 prompts. Both
@@ -294,10 +301,10 @@ def read_inference_perf(
     Args:
         values: Contents of the file.
         path: Path of the file, for messages.
-        seed: Seed of the random draws.
-        prompt_range: Smallest and largest ratio of true to nominal prompt lengths, see
+        seed: Seed of random numbers.
+        prompt_range: Minimum and maximum ratio of true to nominal prompt lengths, see
             ``shared_prefix``.
-        rate_per_s: Mean rate that replaces that of the stages; None keeps it.
+        rate_per_s: Mean rate in requests per second that replaces the stages' rate; None keeps it.
 
     Raises:
         PinnError: If a key is invalid, or the load needs texts that the file does not contain.
@@ -320,7 +327,8 @@ def read_inference_perf(
     if data.type in ("random", "synthetic"):
         return _random(stages, data, timeout, load.interval, seed, path.stem)
     raise PinnError(
-        f"{path}: data.type {data.type!r} needs texts that are not here: use shared_prefix, random "
+        f"{path}: data.type {data.type!r} needs texts that the file does not contain: use "
+        f"shared_prefix, random "
         "or synthetic, or give the lengths as a CSV trace"
     )
 
@@ -328,7 +336,7 @@ def read_inference_perf(
 def _random(
     stages: list[arrivals.Stage], data: _Data, timeout_s: float, gap_s: float, seed: int, name: str
 ) -> workload.Workload:
-    """Return requests with unique prompts and normally distributed lengths, cut to bounds."""
+    """Return a load of unique prompts with normally distributed lengths, clipped to bounds."""
     rng = arrivals.random_draws(seed)
     offset, stage = arrivals.stage_arrivals(stages, arrivals.POISSON, rng)
     prompt, output = (
