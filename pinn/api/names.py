@@ -67,7 +67,7 @@ def models(contains: str = "", **given: object) -> KnownModels:
     asked, _ = read_request(NamesRequest, given, contains=contains)
     names = [name for name in catalog.list_models() if asked.contains.lower() in name.lower()]
     if not names:
-        raise _nothing("models", contains, "from the path of their config.json")
+        raise _nothing("models", contains, "--model takes the path of any config.json")
     return KnownModels(tuple(names))
 
 
@@ -138,12 +138,16 @@ def gpus(contains: str = "", **given: object) -> KnownGpus:
     asked, _ = read_request(NamesRequest, given, contains=contains)
     names = [name for name in list_gpus() if asked.contains.lower() in name.lower()]
     if not names:
-        raise _nothing("gpus", contains, "from the path of a datasheet's JSON file")
+        raise _nothing(
+            "gpus",
+            contains,
+            "--gpu takes the path of any datasheet's JSON file",
+        )
     return KnownGpus(tuple(map(load_gpu, names)), measured_gpus(find_checkpoint(None)))
 
 
 def _nothing(command: str, contains: str, others: str) -> PinnError:
-    all_of_them = f"'pinn {command}' lists all names; any other is read {others}"
+    all_of_them = f"'pinn {command}' lists all names, and {others}"
     return PinnError(f"no known name contains {contains!r:.80}: {all_of_them}")
 
 

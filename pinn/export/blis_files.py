@@ -52,8 +52,8 @@ def vector_facts(vector: blis_vectors.BlisVector) -> dict[str, object]:
     }
     if vector.shared:
         facts["shared_prompts"] = (
-            f"of this load save {100 * vector.shared:.1f} % of its steps' time, which the "
-            "coefficients include: without shared prompts, their step times are too short"
+            f"of this load save {100 * vector.shared:.1f} % of step time, which the coefficients "
+            "include: without shared prompts, step times are longer"
         )
     for name, errors, sign in (
         ("step", vector.step_errors, ""),

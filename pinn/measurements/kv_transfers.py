@@ -130,7 +130,7 @@ def _of_events(text: str, path: Path) -> KvTransfers:
     refused["failed"] = failed
     refused["without an end"] = len(begun) - len(ended)
     kept = [each for each in ended.values() if each.blocks > 0 and each.end_s > each.begin_s]
-    refused["without blocks, or ended before it began"] = len(ended) - len(kept)
+    refused["transfers without blocks, or with an end before their start"] = len(ended) - len(kept)
     seconds = _on_the_link(kept)
     return KvTransfers(
         np.ones(len(kept)),

@@ -129,7 +129,7 @@ class StartUp:
         says = "DOES NOT START" if fit.token_ends[1] is None else "MAY NOT START"
         remedy = f"it starts with {others}" if others else "no change of a single flag helps"
         if len(self.remedies) > 1:
-            remedy = f"it starts with any of {others}"
+            remedy = f"the engine starts with any of {others}"
         return f"memory: the engine {says}; {remedy}: {fit.fault or self._cache_text()}"
 
     def _cache_text(self) -> str:

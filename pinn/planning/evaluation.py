@@ -151,7 +151,7 @@ def _sized(
     alone = f"{number(rate.per_s)} requests/s"
     size = fleet.fewest_replicas(trials, rate.per_s, problem)
     if size is None:
-        why = "but no number of replicas that can be simulated meets the SLO at --rate"
+        why = "but no fleet small enough to simulate meets the SLO at --rate"
         return Infeasible(candidate.label, f"one replica meets the SLO up to {alone}, {why}")
     gpus, may_be = size.replicas * candidate.gpus, problem.max_gpus
     if may_be is not None and gpus > may_be:

@@ -94,7 +94,7 @@ _MORE = {
     LEAST_REQUESTS: "the router balances the load",
     ROUND_ROBIN: "round-robin routing balances the load",
     PREFIX_AWARE: "requests with the same prefix go to the same replica, and queues are short",
-    RANDOM: "each replica gets another part of the load",
+    RANDOM: "each replica serves a different part of the load",
 }
 #: Router -> reason why replicas behind it may sustain a lower rate together than separately.
 _LESS = {

@@ -242,7 +242,7 @@ def _how_sure(choice: Choice) -> list[str]:
     one, all_of_them = choice.highest_rate, choice.fleet_rate
     alone = f"One replica meets the SLO up to {number(one.per_s)} requests/s{_search_bar(one)}"
     if choice.is_partial:
-        unsure = "its interval and probability were not computed in time"
+        unsure = "the interval of the rate and P(SLO met) were not computed in time"
         if choice.replicas == 1:
             return [f"{alone}; {unsure}."]
         most = (

@@ -43,8 +43,10 @@ class Batch:
             raise PinnError(f"a batch needs one positive count per entry, got {got}")
         for new, cached in zip(self.new_tokens, self.cached_tokens, strict=True):
             if new < 1 or cached < 0:
-                needs = "at least 1 new and 0 cached tokens"
-                raise PinnError(f"a request in a batch needs {needs}, got {new} and {cached}")
+                raise PinnError(
+                    f"a request in a batch needs at least 1 new and 0 cached tokens, got {new} and "
+                    f"{cached}"
+                )
 
     def __len__(self) -> int:
         return sum(self.counts) if self.counts else len(self.new_tokens)

@@ -86,7 +86,7 @@ def _load_name(name: str, fallback_precision: str | None) -> ModelSpec:
         variant = find_variant(name)
         if variant is not None:
             return _load_variant(name, variant)
-        where = f"it is neither in 'pinn models' nor in the local cache, and {error}"
+        where = f"'pinn models' and the local cache do not have the name, and {error}"
         remedy = model_names.suggestion(name)
         raise PinnError(f"unknown model {name!r}: {where}; {remedy}") from error
     sampling = _sampling(model_names.cached_file(name, model_names.GENERATION_FILE), name)

@@ -172,7 +172,7 @@ def _download(repo_id: str, filename: str) -> Path | None:
     try:
         return Path(hf_hub_download(repo_id, filename, etag_timeout=PROBE_TIMEOUT_S))
     except errors.GatedRepoError as error:
-        raise PinnError("it is gated: accept its licence on the hub and set HF_TOKEN") from error
+        raise PinnError("the model is gated: accept its licence and set HF_TOKEN") from error
     # EntryNotFoundError is also a ValueError, so this clause has to come first.
     except errors.LocalEntryNotFoundError as error:
         raise PinnError("the model hub did not answer (LocalEntryNotFoundError)") from error

@@ -122,7 +122,7 @@ def _modelopt(block: Block) -> Named:
     numbers = {match[1] for name in layers if (match := _LAYER.match(name))}
     if len(numbers) == 1:
         only = f"has layer {min(numbers)} only"
-        rule = "its formats are used for all layers"
+        rule = "the formats of this layer are used for all layers"
         warnings.warn(f"{block.source}: quantized_layers {only}, {rule}", stacklevel=2)
         by_algorithm = {
             a: [_LAYER.sub("", name).rpartition(".")[0] or name for name in names]

@@ -111,7 +111,7 @@ def _anchors(tensors: dict[str, np.ndarray], header: dict[str, Any]) -> np.ndarr
     if anchors.shape != (len(header["anchor_names"]), width):
         raise ValueError(f"anchors have shape {list(anchors.shape)}, expected one row per name")
     if not isinstance(header["metadata"], dict):
-        raise ValueError("its metadata is not a JSON object")
+        raise ValueError("the checkpoint's metadata is not a JSON object")
     return anchors
 
 

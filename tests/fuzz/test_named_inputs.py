@@ -214,11 +214,11 @@ def test_workloads(file, load, words):
 @pytest.mark.parametrize(
     ("columns", "row", "words"),
     [
-        ("", "0,100.5,5", "line 2: prompt_tokens is '100.5', it must be a whole number"),
+        ("", "0,100.5,5", "line 2: prompt_tokens is '100.5', expected a whole number"),
         (",prefix_group,prefix_tokens", "0,100,5,a,200", "longer than the prompt of 100 tokens"),
         (",timeout_s", "0,100,5,-3", "line 2: timeout_s is -3"),
         (",prompt_tokens", "0,100,5,100", "the column 'prompt_tokens' occurs twice"),
-        ("", "0,1e30,5", "it must be a whole number from 0 to 100,000,000"),
+        ("", "0,1e30,5", "expected a whole number from 0 to 100,000,000"),
         ("", "1e300,1,1\n0,1,1", "offset_s: got"),
     ],
 )

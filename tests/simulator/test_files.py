@@ -276,7 +276,7 @@ def test_bad_yaml_is_refused_with_the_place(tmp_path, text, message):
         ("arrival_s,prompt_tokens\n1,2\n", "line 2: output_tokens is missing"),
         (
             "arrival_s,prompt_tokens,output_tokens\n1,2,-1\n",
-            "line 2: output_tokens is .-1., it must be a whole number from 0",
+            "line 2: output_tokens is .-1., expected a whole number from 0",
         ),
         (
             "arrival_s,prompt_tokens,output_tokens,deadline_us\n5,2,1,4000000\n",

@@ -244,7 +244,7 @@ class _Columns:
         """Return a column of whole numbers, at least 0."""
         found = self.numbers(name, default)
         bad = (found != np.rint(found)) | (found < 0) | (found > MOST_REQUEST_TOKENS)
-        rule = f"it must be a whole number from 0 to {MOST_REQUEST_TOKENS:,}"
+        rule = f"expected a whole number from 0 to {MOST_REQUEST_TOKENS:,}"
         self.refuse(bad, lambda i: f"{name} is {self._cells[name][i]!r:.60}, {rule}")
         return found.astype(np.int64)
 

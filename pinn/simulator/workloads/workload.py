@@ -146,7 +146,7 @@ class Workload:
         object.__setattr__(self, "name", printable(self.name))
         n = len(self.prompt_tokens)
         if n == 0:
-            raise self._fault("it has no requests: give at least one")
+            raise self._fault("there are no requests: give at least one")
         for name, (default, _, _) in COLUMNS.items():
             given = np.asarray(getattr(self, name), dtype=type(default))
             column = given if len(given) else np.full(n, default)

@@ -85,7 +85,7 @@ def _by_role(module: nn.Module) -> dict[str, Shape]:
             words[-1] = "index_wk"
         role = next((_ROLE_OF[word] for word in reversed(words) if word in _ROLE_OF), None)
         if role is None or role in found:
-            raise UnrecognizedError(f"its projection {path} has an unknown name")
+            raise UnrecognizedError(f"the attention's projection {path} has an unknown name")
         found[role] = shape
     return found
 
@@ -143,7 +143,7 @@ def _latent(
     odd = [n for n, rows in expected.items() if n in shapes and shapes[n].outputs != rows]
     if queries is None or odd or shapes["o"].inputs != heads * value:
         raise UnrecognizedError(
-            f"its {odd[0] if odd else 'o'} projection fits no supported attention"
+            f"the {odd[0] if odd else 'o'} projection fits no supported attention"
         )
     spec = LatentAttentionSpec(
         heads, down, rank, nope, rope, value, window, _indexer(module, shapes)
@@ -159,7 +159,7 @@ def _indexer(module: nn.Module, shapes: Mapping[str, Shape]) -> IndexerSpec | No
     top_k, heads, width = (attribute(own, *each) or 0 for each in names)
     found = tuple(shapes[role].outputs for role in ("wq_b", "index_k", "weights") if role in shapes)
     if not top_k or found != (heads * width, width, heads):
-        raise UnrecognizedError("its indexer's projections do not fit any supported attention")
+        raise UnrecognizedError("the indexer's projections fit no supported attention")
     return IndexerSpec(top_k, heads, width)
 
 
