@@ -548,9 +548,9 @@ _FAST_LAUNCHES = (0, 19)
 #: Origin of slower launches before that release: inferred from TTFT, not from the engine's source.
 _SLOW_LAUNCHES = (
     "vllm before 0.19 compiles its modules, but prompts of Llama-3.3, MiniMax-M2.5 and Kimi-K2.5 "
-    "beyond the graphs took as long in 0.10.2 to 0.18 as without compilation. Runtime assertions of "
-    "Inductor, which 0.19.0 turns off (vllm/config/compilation.py), explain a part: about 2 ms of a "
-    "forward pass of DeepSeek-R1"
+    "beyond the graphs took as long in 0.10.2 to 0.18 as without compilation. Inductor's runtime "
+    "assertions, which 0.19.0 turns off (vllm/config/compilation.py), explain a part: about 2 ms "
+    "of a forward pass of DeepSeek-R1"
 )
 
 
