@@ -65,7 +65,7 @@ def interpolate(
     lattice: Int[np.ndarray, " rows"],
     points: Sequence[Float[np.ndarray, " rows"]],
 ) -> Float[np.ndarray, " rows"]:
-    """Return values interpolated linearly in the logarithms of the axes; points are clamped.
+    """Return values interpolated linearly in log axes; points outside are clamped.
 
     Args:
         values: Values at the nodes of each lattice.
@@ -322,6 +322,6 @@ class Operator(ABC):
         """Return the roofline lower bound of the kernel, in seconds."""
 
     def work_seconds(self, hw: Hardware, sizes: Sizes) -> Rows:
-        """Return memory plus compute time, whose growth with any size never slows down."""
+        """Return memory plus compute seconds, a sum of products of sizes."""
         read, activations, compute = self.times(hw, sizes)
         return read + activations + compute

@@ -86,7 +86,7 @@ def test_every_flag_is_in_one_of_three_lists():
             "python -m sglang.launch_server --model-path a --chunk-prefill-size 1",
             "--chunked-prefill",
         ),
-        ("vllm serve --port 8000", "has no model"),
+        ("vllm serve --port 8000", "names no model"),
         ("vllm serve Qwen/Qwen3-8B --max-num-seqs", "--max-num-seqs needs a value"),
         ("vllm serve 'Qwen/Qwen3-8B", "check its quotes"),
         ("llama-server -m model.gguf", "starts none of the known engines"),

@@ -36,7 +36,7 @@ def _work(*, read_bytes: Numbers, activation_bytes: Numbers, flop: Numbers) -> W
 
 
 def gemm_work(m: Numbers, n: Numbers, k: Numbers, bytes_per_weight: Numbers) -> Work:
-    """Return the bytes and FLOP of ``[m, k] x [k, n]``, the second with ``bytes_per_weight``."""
+    """Return the bytes and FLOP of ``[m, k] x [k, n]``, with ``bytes_per_weight`` in ``[k, n]``."""
     return _work(
         read_bytes=n * k * bytes_per_weight,
         activation_bytes=ACTIVATION_BYTES * m * (n + k),
