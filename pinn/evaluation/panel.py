@@ -154,9 +154,8 @@ def training_noise(lines: pd.DataFrame) -> pd.Series:
 def shipped_noise() -> pd.Series:
     """Read the training noise by group from the table beside the shipped checkpoint."""
     path = find_checkpoint().with_name(NOISE_FILE)
-    return read_panel(path, "write the table with scripts/training_noise.py").set_index("group")[
-        "score"
-    ]
+    noise = read_panel(path, "write the table with scripts/training_noise.py")
+    return noise.set_index("group")["score"]
 
 
 def read_panel(
