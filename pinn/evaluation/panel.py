@@ -154,10 +154,13 @@ def training_noise(lines: pd.DataFrame) -> pd.Series:
 def shipped_noise() -> pd.Series:
     """Read the training noise by group from the table beside the shipped checkpoint."""
     path = find_checkpoint().with_name(NOISE_FILE)
-    return read_panel(path, "scripts/training_noise.py writes it").set_index("group")["score"]
+    noise = read_panel(path, "write the table with scripts/training_noise.py")
+    return noise.set_index("group")["score"]
 
 
-def read_panel(path: Path, remedy: str = "pinn evaluate panel --out writes it") -> pd.DataFrame:
+def read_panel(
+    path: Path, remedy: str = "write the table with 'pinn evaluate panel --out'"
+) -> pd.DataFrame:
     """Read a table with a column ``group``, and update old names of groups.
 
     Args:
@@ -177,7 +180,7 @@ def read_ledger(path: Path) -> pd.DataFrame:
     Raises:
         PinnError: If the file cannot be read.
     """
-    table = read_frame(path, "pinn evaluate panel --ledger writes it")
+    table = read_frame(path, "write the ledger with 'pinn evaluate panel --ledger'")
     names = old_names.current_texts(table.columns.to_series(), old_names.GROUPS, str(path))
     return table.set_axis(names.tolist(), axis=1)
 

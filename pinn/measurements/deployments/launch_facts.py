@@ -71,7 +71,7 @@ Row = Mapping[Hashable, Any]
 
 @dataclass(frozen=True)
 class LaunchFact:
-    """One row of the table of flags, at one of its points.
+    """Launch flags of one row of ``launch_facts.csv``, for one of the points that it lists.
 
     Attributes:
         passed: Column -> value of the row.

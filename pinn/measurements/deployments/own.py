@@ -44,7 +44,8 @@ def import_own(target: Path | str, source: Path | str) -> ReadReport:
         Counts of rows read, refused and accepted.
 
     Raises:
-        PinnError: Under the conditions of :func:`read_own`.
+        PinnError: If the file is missing, lacks a column, or has an unknown column or a value that
+            its column forbids.
     """
     rows, report = read_own(Path(source))
     write_observations(rows, Path(target), report)

@@ -80,7 +80,8 @@ def read_sample(
         The observations, and the counts of rows read and refused.
 
     Raises:
-        PinnError: Under the conditions of :func:`read_silicon`.
+        PinnError: If the package or the file is missing, lacks a column, or has a model or a
+            precision that is unknown to this reader.
     """
     path, version = sample_file(path)
     raw = read_csv(path)
@@ -163,7 +164,7 @@ def canonical(rows: pd.DataFrame) -> pd.DataFrame:
     """Return decoded and filtered rows with their launch flags, under the catalog's names.
 
     Raises:
-        PinnError: Under the conditions of :func:`named`.
+        PinnError: If a model or a precision is unknown, or a row states no concurrency.
     """
     rows = named(rows)
     rows["precision"] = [

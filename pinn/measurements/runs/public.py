@@ -114,7 +114,7 @@ def read_public_runs(folders: Sequence[Path]) -> tuple[list[PublicRun], list[Rea
     """Read the loads of every set whose file is in one of the folders.
 
     Raises:
-        PinnError: Under the conditions of :func:`read_public_steps`.
+        PinnError: If a file cannot be read or lacks a column, or a deployment is unknown.
     """
     found, reports = [], []
     for about, path in _present("loads", folders):

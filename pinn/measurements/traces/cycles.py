@@ -381,10 +381,10 @@ def check_target(
     median, floor_median, ratio = (
         float(np.median(each)) if rows else np.nan for each in (values, floor, values / floor)
     )
-    explanation = "" if rows else "it has no values"
+    explanation = "" if rows else "the column has no values"
     if ratio < 1:
         explanation = (
-            f"its median of {median * 1000.0:.3g} ms is below the roofline lower "
+            f"the column's median of {median * 1000.0:.3g} ms is below the roofline lower "
             f"bound of {floor_median * 1000.0:.3g} ms ({below} of {rows} rows are "
             "below their own bound), but reading the weights takes longer"
         )

@@ -58,7 +58,7 @@ def follows(steps: pd.DataFrame) -> Bool[np.ndarray, " steps"]:
 
 
 def own_work(steps: pd.DataFrame) -> pd.DataFrame:
-    """Return the steps with echoes (prompts counted again, see above) counted as decodes.
+    """Return the steps with echoes (prompts counted again as prefills) counted as decodes.
 
     If there are more prefill tokens than prefills, one prefill is assumed to be real and all others
     are echoes; else all are echoes.

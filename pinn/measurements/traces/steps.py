@@ -35,7 +35,7 @@ Whole = Int[np.ndarray, " rows"]
 
 @dataclass(frozen=True)
 class Segments:
-    """Division of rows into segments (see above).
+    """Division of rows into segments: steps of one server process on one clock.
 
     Attributes:
         order: Rows by segment, then start time.

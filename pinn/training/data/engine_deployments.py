@@ -154,7 +154,8 @@ def read_engines(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
         reason to report a row separately (empty for most); and the counts of rows.
 
     Raises:
-        PinnError: Under the conditions of ``read_silicon``.
+        PinnError: If the package or the file is missing, lacks a column, or has a model or a
+            precision that is unknown to this reader.
     """
     return _read(path, ENGINE_FILTERS)
 
@@ -169,7 +170,8 @@ def read_every_engine(path: Path | None = None) -> tuple[pd.DataFrame, ReadRepor
         Rows as :func:`pinn.training.data.silicon.read_silicon` returns them, and the counts.
 
     Raises:
-        PinnError: Under the conditions of ``read_silicon``.
+        PinnError: If the package or the file is missing, lacks a column, or has a model or a
+            precision that is unknown to this reader.
     """
     vllm, of_vllm = silicon.read_silicon(path)
     others, of_others = read_engines(path)

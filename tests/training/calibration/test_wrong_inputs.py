@@ -117,7 +117,7 @@ WRONG_STEPS = {
     "times in us": ({}, scaled("step.ts_start_ns", 1e-3), {}, "another unit than ns"),
     "times in ms": ({}, scaled("step.ts_start_ns", 1e-6), {}, "another unit than ns"),
     "times in ps": ({}, scaled("step.ts_start_ns", 1e3), {}, "the unit of the file's times"),
-    "a clock that runs back": ({}, backwards, {}, "it has no values"),
+    "a clock that runs back": ({}, backwards, {}, "the column has no values"),
     "a clock that stands still": ({}, still, {}, "the clock stands still"),
     "steps renumbered after sampling": ({}, renumbered, {}, "as long as predicted"),
 }  # fmt: skip
