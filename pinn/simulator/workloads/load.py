@@ -139,7 +139,7 @@ _LENGTHS = "--input-len 1024 --output-len 256"
 class LoadFlags:
     """Flags for a load of requests with equal length distributions, without the rate."""
 
-    PANEL: ClassVar[str] = "Load without --workload; options of 'vllm bench serve' are read, too"
+    PANEL: ClassVar[str] = "Load without --workload; accepts options of 'vllm bench serve', too"
 
     input_len: int | None = flag(
         None,
