@@ -141,7 +141,7 @@ def _ranks(row: Values, name: str) -> int:
 
 
 def _makes_sense(row: Values, per_machine: int, most: int | None) -> bool:
-    """Return whether ranks fit a machine and the GPU limit, and experts have several GPUs."""
+    """Return whether ranks fit a machine and the limit, and experts can be spread over GPUs."""
     tensor, data = _ranks(row, "tensor_parallel_size"), _ranks(row, "data_parallel_size")
     side_by_side = tensor * data if row.get("engine", VLLM) == VLLM else tensor
     gpus = side_by_side * _ranks(row, "pipeline_parallel_size")
