@@ -66,8 +66,8 @@ def _teacher(
     found = find_kernels(folder, checkpoint)
     if found is None:
         missing = (
-            "missing, so there is no composed step: fit them with 'python train.py kernels=on' and "
-            "give their folder with --kernels"
+            "missing, so no step can be composed of measured kernels: fit the kernels with "
+            "'python train.py kernels=on', and give their folder with --kernels"
         )
         return None, {"kernels": missing}
     surrogates = KernelSurrogates.load(found)
@@ -79,7 +79,7 @@ def _teacher(
         "kernels": f"{_shown(found)}{without}",
         "overheads": "those of the checkpoint"
         if saved
-        else "assumed ones, because the checkpoint was trained without measured kernels",
+        else "assumed, because the checkpoint was trained without measured kernels",
     }
 
 

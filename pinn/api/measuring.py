@@ -212,8 +212,7 @@ def _design(
     card = wanted.gpu or next(filter(find_gpu, names), None)
     if card is None:
         notes.append(
-            "batches are measured in a default order, because the GPU is unknown: "
-            "give it with --gpu"
+            "batches are measured in a default order, because the GPU is unknown: give --gpu"
         )
         return []
     start = Start(None, None, wanted.checkpoint)

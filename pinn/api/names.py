@@ -74,7 +74,7 @@ def models(contains: str = "", **given: object) -> KnownModels:
 #: Explanation of the columns of the table of GPUs.
 _COLUMNS = (
     "GiB, TB/s: memory size and bandwidth. bf16, fp8, fp4: dense TFLOP/s. link: "
-    "between GPUs, one direction. measured: kinds of training data on this GPU; "
+    "between GPUs, one direction. measured: types of training data on this GPU; "
     "with none (-), predictions are extrapolated."
 )
 

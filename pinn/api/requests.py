@@ -21,7 +21,7 @@ SHARED = {
     "gpu": "GPU: a name of 'pinn gpus', or the path of a datasheet's JSON file.",
     "configs": "Configurations: a CSV, YAML or JSON file as of 'pinn coefficients --configs', or a "
     "grid as text, such as 'model=Llama-3.1-8B gpu=H100,B200 tensor_parallel_size=1,2'. "
-    "[default: those of the --coefficients files]",
+    "[default: the configurations of the --coefficients files]",
     "images_per_request": "Number of images at the start of each prompt; prompt tokens include "
     "image tokens. An image is encoded in the step that has its first token.",
     "image_size": "Size of each image in pixels.",

@@ -307,7 +307,7 @@ def posterior_intervals(run: Run, job: Job, found: CoefficientSet) -> Intervals 
     halves = posterior_step_half_widths(found, job.deployment, [standing_step(run), prompt])
     step, ttft = (float(half) for half in halves)
     names = ", ".join(Path(source["path"]).name for source in found.calibration.get("sources", ()))
-    sentence = f"Calibrated to {names}; the intervals are those of the calibration."
+    sentence = f"Calibrated to {names}; the calibration gives the intervals."
     return simulated_intervals(job, run, (step, ttft), LEVEL, {"sentence": sentence})
 
 

@@ -147,7 +147,7 @@ def _described(
 
 # Engine flags as options; a flag that is not given keeps the engine's default.
 
-_PANEL = "Engine, as vLLM or the chosen engine spells the flags"
+_PANEL = "Engine, with flags named as in vLLM or in the chosen engine"
 
 
 def _text_option(name: str, *spellings: str, **settings: Any) -> inspect.Parameter:

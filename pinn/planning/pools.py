@@ -41,7 +41,7 @@ class JoinedRun(Run):
 
 @dataclass(frozen=True, kw_only=True)
 class PoolsCandidate(Candidate):
-    """Replica with prefill workers and with decode workers, which the base class describes.
+    """Replica with prefill and decode workers; inherited fields describe a decode worker.
 
     Several replicas form one prefill pool and one decode pool with multiples of the servers.
 

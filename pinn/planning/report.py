@@ -265,7 +265,7 @@ def _memory_limit(choice: Choice) -> list[str]:
     ends = f"{gib['kv_cache_low']:.1f} to {gib['kv_cache_high']:.1f}"
     return [
         f"KV memory limits the rate: {gib['kv_cache']:.1f} GiB per GPU ({ends}) "
-        f"beside {gib['weights']:.1f} GiB of weights; 'pinn coefficients "
+        f"next to {gib['weights']:.1f} GiB of weights; 'pinn coefficients "
         "--memory' shows all parts."
     ]
 

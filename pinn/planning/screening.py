@@ -346,7 +346,7 @@ def _same(candidate: Candidate, unfilled: Sequence[Candidate]) -> str | None:
     for b in (other.deployment.recipe for other in unfilled):
         alike = (a.token_budget, a.graph_tokens) == (b.token_budget, b.graph_tokens)
         if alike and a.max_requests > b.max_requests:
-            return f"same as with {b.max_requests} requests per step, which never run at once"
+            return f"equal to {b.max_requests} requests per step, which never run at once"
     return None
 
 

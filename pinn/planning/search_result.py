@@ -139,7 +139,7 @@ def _without(search: Search, gpu: str, misfits: Sequence[RejectedCandidate]) -> 
     most = (
         "" if search.problem.max_gpus is None else f" within --max-gpus {search.problem.max_gpus}"
     )
-    return f"the engine starts with no candidate on it{most}"
+    return f"the engine starts with no candidate on this GPU{most}"
 
 
 def _frontier(search: Search) -> list[FrontierPoint]:

@@ -186,8 +186,8 @@ def _integral(
 # The steps behind a run's mean TPOT and TTFT, each with its share of the mean.
 #
 # ``mean TPOT = sum(tpot_share x step time)`` and ``mean TTFT = sum(ttft_share x step time)``,
-# without the API server's work. For the batches of the run, both
-# are linear in beta. The API server's work is added to TTFT. For TPOT, the difference of its work
+# without the API server's work. For the batches of the run, both are linear in beta. The API
+# server's work is added to TTFT. For TPOT, the difference of its work
 # on the last and the first token is added, divided by the number of gaps. Other formulas for step
 # times can replace beta in these sums.
 

@@ -116,8 +116,8 @@ def check_run(
 def _check_settings(deployment: Deployment, workload: Workload, engine: EngineSpec) -> None:
     """Check flags for contradictions, and refuse settings that the simulator does not model.
 
-    As in ``SchedulerConfig.verify_max_model_len`` of vLLM. TensorRT-LLM refuses prompts beyond its
-    token budget. Only vLLM's KV connectors are modelled.
+    The checks include vLLM's ``SchedulerConfig.verify_max_model_len``. TensorRT-LLM refuses prompts
+    beyond its token budget. Only vLLM's KV connectors are modelled.
     """
     recipe, longest = deployment.recipe, max_model_len(deployment)
     if recipe.schedule == recipes.PREFILL_FIRST and recipe.pipeline_parallel_size > 1:

@@ -42,7 +42,7 @@ class Metrics:
             buckets=_BUCKETS, registry=registry,
         )  # fmt: skip
         self.kept = Counter(
-            "pinn_kept_answers", "Answers kept from an earlier request.", registry=registry
+            "pinn_kept_answers", "Answers served from the cache.", registry=registry
         )
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)

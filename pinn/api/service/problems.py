@@ -15,12 +15,12 @@ SCHEMA = {
     "title": "Problem",
     "required": ["type", "title", "status", "detail"],
     "properties": {
-        "type": {"type": "string", "description": "about:blank: the status says what it is."},
+        "type": {"type": "string", "description": "Always about:blank; see status and title."},
         "title": {"type": "string", "description": "Name of the status."},
         "status": {"type": "integer"},
         "detail": {
             "type": "string",
-            "description": "Argument, value, what was expected, and the remedy, in one line.",
+            "description": "Argument, received value, expected value and remedy, in one line.",
         },
     },
 }

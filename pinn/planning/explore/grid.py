@@ -280,7 +280,7 @@ class Column:
     nodes: dict[int, Node] = field(default_factory=dict)
 
     def too_coarse(self) -> list[int]:
-        """Return further numbers of clients to simulate, next to nodes that others mispredict."""
+        """Return numbers of clients to simulate, next to nodes that other nodes mispredict."""
         clients = sorted(self.nodes)
         nodes = [self.nodes[each] for each in clients]
         values = np.log([(node.ttft_s, node.itl_s, node.tokens_per_s) for node in nodes])

@@ -171,15 +171,15 @@ def _sent(
     )
 
 
-_REMEDY = "remove it, or give the load as a CSV trace"
+_REMEDY = "remove the key, or give the load as a CSV trace"
 #: BLIS key at any depth whose load is not simulated -> reason and remedy.
 _UNSERVED = {
-    "servegen_data": "the load is in files of its own",
+    "servegen_data": "its load is in further files, which pinn does not read",
     "cohorts": "write their members as clients",
     "multimodal": "images, audio and video are not simulated: count their tokens as prompt tokens",
-    "multi_turn": "write turns, turn_tokens and think_time_s in a plain YAML",
-    "enable_multi_turn_chat": "write turns and think_time_s in a plain YAML",
-    "think_time_us": "write turns and think_time_s in a plain YAML",
+    "multi_turn": "write turns, turn_tokens and think_time_s in a plain YAML file",
+    "enable_multi_turn_chat": "write turns and think_time_s in a plain YAML file",
+    "think_time_us": "write turns and think_time_s in a plain YAML file",
 }
 
 

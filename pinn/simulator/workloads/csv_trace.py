@@ -326,7 +326,7 @@ def _moment_s(cell: str) -> str:
 
 def _timeouts(columns: _Columns, arrival: np.ndarray) -> np.ndarray:
     patience = columns.numbers("timeout_s", 0.0)
-    remedy = "leave it empty, or 0, for a client that waits"
+    remedy = "leave the cell empty, or give 0, for a client that waits"
     columns.refuse(patience < 0, lambda i: f"timeout_s is {patience[i]:g}: {remedy}")
     deadline = columns.numbers("deadline_us", 0.0) * MICROSECOND
     patience = np.where(deadline > 0, deadline - arrival, patience)

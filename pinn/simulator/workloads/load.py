@@ -35,7 +35,7 @@ from pinn.specs.images import RequestImages, parse_size, request_images
 
 FORMATS = (
     "a CSV trace (arrival_s, prompt_tokens, output_tokens, or Azure's or BurstGPT's), a TraceV2 "
-    "header beside its CSV, Mooncake's JSON lines, conversations in JSON (ShareGPT), "
+    "header next to its CSV file, Mooncake's JSON lines, conversations in JSON (ShareGPT), "
     "inference-perf's YAML (load, data), a BLIS workload specification (clients or inference_perf) "
     "or a plain one (prompt_tokens, output_tokens, stages or concurrency)"
 )
@@ -139,7 +139,7 @@ _LENGTHS = "--input-len 1024 --output-len 256"
 class LoadFlags:
     """Flags for a load of requests with equal length distributions, without the rate."""
 
-    PANEL: ClassVar[str] = "Load without --workload; options of 'vllm bench serve' are read, too"
+    PANEL: ClassVar[str] = "Load without --workload; accepts options of 'vllm bench serve', too"
 
     input_len: int | None = flag(
         None,
