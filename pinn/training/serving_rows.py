@@ -129,9 +129,7 @@ def serving_rows(observations: pd.DataFrame) -> ServingRows:
     place = {deployment: i for i, deployment in enumerate(deployments)}
     index = np.array([place[m.deployment] for m in measured])
     sums = remembered_table(mean_sums, observations)
-    tpot, ttft, request = (
-        sums[[c for c in _COLUMNS if c.startswith(f"{part}:")]].to_numpy() for part in _PARTS
-    )
+    tpot, ttft, request = _features(sums)
     offset_s, tpot_s, ttft_s = (sums[name].to_numpy() for name in _SECONDS)
     weight = model_weights([deployments[i].model.name for i in index])
     return ServingRows(
@@ -146,6 +144,12 @@ _COLUMNS = (
     *(f"request:{name}" for name in REQUEST_FEATURES),
     *_SECONDS,
 )
+
+
+def _features(sums: pd.DataFrame) -> list[Float[np.ndarray, "n features"]]:
+    """Return the features of TPOT, of TTFT and of requests from a table of ``_COLUMNS``."""
+    named = [[c for c in _COLUMNS if c.startswith(f"{part}:")] for part in _PARTS]
+    return [sums[columns].to_numpy() for columns in named]
 
 
 def mean_sums(observations: pd.DataFrame) -> pd.DataFrame:
@@ -187,13 +191,11 @@ def resimulated(rows: ServingRows, beta: Float[np.ndarray, "m step_features"]) -
         Job(m.served, m.workload, LinearLatency(m.served, beta[i], PRIOR_ALPHA))
         for m, i in zip(rows.measured, rows.deployment, strict=True)
     ]
-    found = np.array(map_runs(_sums, jobs))
-    n, k = len(STEP_FEATURES), len(REQUEST_FEATURES)
-    ends = [n, 2 * n, 2 * n + k, 2 * n + k + 1]
-    tpot, ttft, request, offset_s, _ = np.split(found, ends, axis=1)
+    sums = pd.DataFrame(map_runs(_sums, jobs), columns=list(_COLUMNS))
+    tpot, ttft, request = _features(sums)
     return replace(
         rows, tpot_features=tpot, ttft_features=ttft, request_features=request,
-        ttft_offset_s=offset_s[:, 0],
+        ttft_offset_s=sums["ttft_offset_s"].to_numpy(),
     )  # fmt: skip
 
 
