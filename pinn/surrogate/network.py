@@ -47,7 +47,7 @@ def elasticity_bounds() -> tuple[Float[Tensor, "beta rates"], Float[Tensor, "bet
 class CoefficientNetwork(nn.Module):
     """Neural network that maps features of a deployment to non-negative alpha and beta.
 
-    **Inputs** (:func:`pinn.surrogate.featurizer.featurize`). 38 features of model, GPU and engine
+    **Inputs** (:func:`pinn.surrogate.featurizer.featurize`). 45 features of model, GPU and engine
     configuration, standardized and clamped to the training range. Logarithms of 3 rates (memory
     bandwidth, peak FLOP/s, link bandwidth) relative to an H100, clamped to the training range.
     Names of models and GPUs are not inputs.
