@@ -119,9 +119,13 @@ def parse_batch(text: str) -> Batch:
     batch = sum((_parse_part(part.strip()) for part in text.split("+")), Batch())
     if not len(batch):
         raise PinnError(f"batch {text!r:.60} is empty: give at least one request")
-    remedy = "a step of vLLM has at most --max-num-seqs requests, 1,024 by default"
-    check_size(len(batch), documents.MOST_BATCH_REQUESTS, f"batch {text!r:.60}: requests", remedy)
+    _check_requests(len(batch), text)
     return batch
+
+
+def _check_requests(requests: int, text: str) -> None:
+    remedy = "a step of vLLM has at most --max-num-seqs requests, 1,024 by default"
+    check_size(requests, documents.MOST_BATCH_REQUESTS, f"batch {text!r:.60}: requests", remedy)
 
 
 def _tokens(text: str) -> int:
@@ -139,6 +143,7 @@ def _parse_part(text: str) -> Batch:
             "'N prefill TOKENS @ CACHED' (1k is 1000), joined by ' + '"
         )
     requests, cached, new = int(match[1]), _tokens(match["cached"]), _tokens(match["new"] or "1")
+    _check_requests(requests, text)
     for name, tokens in (("new tokens", new), ("cached tokens", cached)):
         check_size(tokens, documents.MOST_BATCH_TOKENS, f"batch {text!r:.60}: {name}", "shorten it")
     return _equal(requests, new, cached, is_prefill=match["new"] is not None)

@@ -144,6 +144,7 @@ def test_a_grid_of_a_billion():
     [
         ("1000000000000000000 decode @ 700", r"requests: got 10\^18, at most 1,000,000"),
         ("100000000 decode @ 1", "got 100,000,000, at most 1,000,000"),
+        ("9" * 30 + " decode @ 0", r"requests: got 10\^30"),
         ("600000 decode @ 1 + 600000 decode @ 2", "got 1,200,000"),
         ("1 prefill 10000000000 @ 0", "new tokens: got 10,000,000,000"),
         ("1 decode @ " + "9" * 5000, "cannot read batch part"),

@@ -43,7 +43,8 @@ SHAREGPT = [
     {"id": "a", "conversations": [
         {"from": "human", "value": "x" * 40}, {"from": "gpt", "value": "y" * 80},
         {"from": "human", "value": "z" * 4}, {"from": "gpt", "value": "ü" * 2}]},
-    {"id": "b", "conversations": [{"from": "human", "value": "nobody answers"}]},
+    {"id": "b", "conversations": [{"from": "human", "value": "nobody answers"},
+                                  {"from": [], "value": "an author that is no name"}]},
     {"messages": [{"role": "system", "content": "s" * 8},
                   {"role": "user", "content": [{"type": "text", "text": "u" * 8}]},
                   {"role": "assistant", "content": "w" * 3}]},

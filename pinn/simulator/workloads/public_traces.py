@@ -222,7 +222,7 @@ def _turns_of(entry: Any) -> list[tuple[int, int, int]] | str:
     for message in messages:
         speaker = next((message[k] for k in _SPEAKERS if k in message), None)
         tokens = _tokens(next((message[k] for k in _TEXTS if k in message), None))
-        if speaker in _MODELS and tokens > 0 and history > known:
+        if isinstance(speaker, str) and speaker in _MODELS and tokens > 0 and history > known:
             found.append((history, tokens, known))
             known = history + tokens
         history += tokens
