@@ -223,7 +223,7 @@ WRONG_RUNS = {
     "two models": (lambda r: [r, stated(r, model="Qwen/Qwen3-8B")], {}, "files have 2 models"),
     "two servers": (
         lambda r: [stated(r, flags={"tensor_parallel_size": 1}),
-                   stated(r, flags={"tensor_parallel_size": 2})], {}, "files have 2 values of --tensor"),
+                   stated(r, flags={"tensor_parallel_size": 2})], {}, "2 values of --tensor"),
     "two KV caches": (lambda r: [stated(r, kv_tokens=400_000), stated(r, kv_tokens=500_000)], {},
                       "KV caches of 400,000 and 500,000"),
     "the same file twice": (lambda r: [r, replace(r, name="copy")], {}, "is the same run as"),
