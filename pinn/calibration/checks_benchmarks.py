@@ -61,16 +61,20 @@ def _one_server(runs: Runs) -> Iterator[str]:
     models, gpus = ({getattr(r.server, name) for r in runs} - {""} for name in ("model", "gpu"))
     sides, flags = {"models": models, "GPUs": gpus}, [r.server.all_flags for r in runs]
     for name in sorted(set().union(*flags)):
-        option = f"--{name.replace('_', '-')}"
+        option = f"values of --{name.replace('_', '-')}"
         sides[option] = {str(each[name]) for each in flags if name in each}
     for what, values in sides.items():
         if len(values) > 1:
-            text = f"the files have {len(values)} {what}: {', '.join(sorted(values))}"
-            yield f"{text}: calibrate each server separately"
+            yield (
+                f"the files have {len(values)} {what} ({', '.join(sorted(values))}): calibrate "
+                "each server separately"
+            )
     sizes = {r.server.kv_tokens for r in runs if r.server.kv_tokens}
     if sizes and max(sizes) > 1.02 * min(sizes):
-        text = f"the files have servers with KV caches of {min(sizes):,} and {max(sizes):,} tokens"
-        yield f"{text}: calibrate each server separately"
+        yield (
+            f"the files have servers with KV caches of {min(sizes):,} and {max(sizes):,} tokens: "
+            "calibrate each server separately"
+        )
     seen: dict[tuple[object, ...], str] = {}
     for run in runs:
         key = (run.load, *sorted(run.figures.items()))

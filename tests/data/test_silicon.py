@@ -132,7 +132,7 @@ def test_unknown_model_and_precision_raise(tmp_path):
 
 
 def test_a_row_without_concurrency_raises(tmp_path):
-    with pytest.raises(PinnError, match="r0: its source states no silicon_concurrency"):
+    with pytest.raises(PinnError, match="row r0 has no silicon_concurrency"):
         read_rows(tmp_path, {"silicon_data_source": "x.csv"})
 
 

@@ -258,7 +258,7 @@ def test_what_is_assumed_is_said_until_the_user_says_it(closed, tmp_path):
         (lambda a, b: (b, a), "a counter decreases"),
         (lambda a, _: (a, a), "no request was served between the scrapes"),
         (lambda a, b: (a, b.replace("e+09", "e+08")), "restarted between the scrapes"),
-        (lambda a, b: (a, b.replace("Meta-Llama-3.1-8B", "other")), "of 2 models"),
+        (lambda a, b: (a, b.replace("Meta-Llama-3.1-8B", "other")), "have 2 models"),
     ],
 )
 def test_two_scrapes_must_be_of_one_server(change, reason, closed, tmp_path):
