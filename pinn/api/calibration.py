@@ -21,6 +21,7 @@ from pinn.errors import PinnError
 from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun
 from pinn.measurements.benchmarks.read import read_benchmarks
 from pinn.measurements.benchmarks.reading import GivenLoad, split_flags
+from pinn.measurements.benchmarks.taken_flags import taken_lines
 from pinn.measurements.kv_transfers import read_kv_transfers
 from pinn.measurements.traces.ingestion import benchmark_target
 from pinn.measurements.traces.measured_steps import MEASURED, ingested_steps, read_measured_steps
@@ -121,6 +122,7 @@ def _fit_benchmarks(
     server, load = split_flags(given)
     runs = _read_runs(asked.benchmarks or [], load, start)
     target = benchmark_target(runs, model, gpu, server)
+    start.notes += taken_lines(runs, target, server)
     deployment, names = target.deployment(), _named(vars(target))
     _note_release(deployment, start.notes)
     spec = _with_memory_log(EngineSpec(**engine), deployment, asked, start)

@@ -12,6 +12,7 @@ from pinn.api.score_requests import IngestRequest
 from pinn.errors import PinnError
 from pinn.measurements.benchmarks.reading import GivenLoad, split_flags
 from pinn.measurements.benchmarks.run_table import run_lines
+from pinn.measurements.benchmarks.taken_flags import taken_lines
 from pinn.measurements.traces import ingestion, trace_tables
 from pinn.measurements.traces.trace_tables import Target
 from pinn.specs.serving import ServingSpec
@@ -122,7 +123,9 @@ def ingest_benchmarks(
     listed = [files] if isinstance(files, str | Path) else files
     paths = [Path(file) for file in listed]
     runs, report = ingestion.ingest_benchmarks(paths, asked.out, named, load)
-    text = "\n".join([report.table(), "", *run_lines(runs)])
+    target = ingestion.benchmark_target(runs, asked.model, asked.gpu, server)
+    taken = taken_lines(runs, target, server)
+    text = "\n".join([report.table(), "", *run_lines(runs), *taken])
     return Ingested(asked.out, text, sum(report.refused.values()))
 
 

@@ -44,6 +44,7 @@ from pinn.specs.flags import FlagValue, flags_apart
 from pinn.specs.serving import ServingSpec
 from pinn.surrogate.coefficient_set import CoefficientSet, deployment_facts, read_coefficient_set
 from pinn.surrogate.encoder_time import encoder_time
+from pinn.surrogate.evidence import source_names
 from pinn.surrogate.uncertainty.distance import outside_inputs
 from pinn.surrogate.uncertainty.intervals import METRICS, read_calibration
 from pinn.surrogate.uncertainty.kinds import situation_of
@@ -306,8 +307,7 @@ def posterior_intervals(run: Run, job: Job, found: CoefficientSet) -> Intervals 
     prompt = "1 prefill 2048 @ 0"
     halves = posterior_step_half_widths(found, job.deployment, [standing_step(run), prompt])
     step, ttft = (float(half) for half in halves)
-    names = ", ".join(Path(source["path"]).name for source in found.calibration.get("sources", ()))
-    sentence = f"Calibrated to {names}; the calibration gives the intervals."
+    sentence = f"Calibrated to {source_names(found)}; the calibration gives the intervals."
     return simulated_intervals(job, run, (step, ttft), LEVEL, {"sentence": sentence})
 
 

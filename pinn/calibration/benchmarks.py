@@ -203,11 +203,13 @@ class BenchmarkCalibration(ServerCalibration):
             Empty for a single load.
         left_alone: Metrics that were not fitted, because their held-out error rose while that of
             other metrics fell.
+        overloaded: Names of fitted runs of an overloaded server.
     """
 
     errors: pd.DataFrame
     held_out: pd.DataFrame
     left_alone: tuple[str, ...] = ()
+    overloaded: tuple[str, ...] = ()
 
 
 def calibrate_to_benchmarks(
@@ -287,7 +289,8 @@ def _calibrate(
     facts = {"sources": sources, "figures": errors.to_dict("records")}
     facts["held_out"] = held_out.to_dict("records")
     evaluated = (quantities, verdicts, facts, errors, held_out)
-    return BenchmarkCalibration(deployment, prior, fitted, *evaluated)
+    overloaded = tuple(run.name for run in runs if run.overload)
+    return BenchmarkCalibration(deployment, prior, fitted, *evaluated, overloaded=overloaded)
 
 
 @dataclass(frozen=True)

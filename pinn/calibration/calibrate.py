@@ -258,6 +258,8 @@ class Verdict:
         standard_error: Standard error of the gain; NaN for a single measurement.
         before: Mean absolute relative error before the calibration; None for likelihoods.
         after: Mean absolute relative error after the calibration; None for likelihoods.
+        is_weighted: Whether the mean errors are weighted.
+        median: Median absolute relative error after the calibration; None for likelihoods.
     """
 
     where: str
@@ -266,6 +268,8 @@ class Verdict:
     standard_error: float
     before: float | None = None
     after: float | None = None
+    is_weighted: bool = False
+    median: float | None = None
 
     @property
     def word(self) -> str:
@@ -281,11 +285,13 @@ class Verdict:
 
     @property
     def figures(self) -> list[str]:
-        """Return the errors before and after, and the gain's standard error, as text."""
+        """Return the errors before and after, and the change with its standard error, as text."""
         if self.before is None or self.after is None:
             factor = float(np.exp(self.gain))
-            return ["", f"likelihood ratio {factor:.2f}", f"{factor * self.standard_error:.2f}"]
-        return [f"{100 * share:.2f} %" for share in (self.before, self.after, self.standard_error)]
+            change = f"{factor:.2f} +- {factor * self.standard_error:.2f} x"
+            return ["", f"likelihood ratio {factor:.2f}", change]
+        change = f"{-100 * self.gain:+.2f} +- {100 * self.standard_error:.2f} points"
+        return [f"{100 * self.before:.2f} %", f"{100 * self.after:.2f} %", change]
 
     @property
     def facts(self) -> dict[str, object]:
@@ -296,11 +302,22 @@ class Verdict:
         return known | {"standard_error": error if np.isfinite(error) else None}
 
 
-def judge(where: str, before: Errors, after: Errors) -> Verdict:
-    """Return the verdict on absolute relative errors before and after, in order of time."""
-    gain = np.abs(before) - np.abs(after)
-    means = float(np.abs(before).mean()), float(np.abs(after).mean())
-    return Verdict(where, len(gain), means[0] - means[1], _standard_error(gain), *means)
+def judge(where: str, before: Errors, after: Errors, weight: Errors | float = 1.0) -> Verdict:
+    """Return the verdict on absolute relative errors before and after, in order of time.
+
+    Args:
+        where: Name of the held-out data.
+        before: Relative errors before the calibration.
+        after: Relative errors after the calibration.
+        weight: Weight of each error in the mean, with any scale.
+    """
+    share = np.broadcast_to(weight, before.shape)
+    is_weighted = bool(np.ptp(share) > 0)
+    sizes = [np.abs(error) * (share / share.mean()) for error in (before, after)]
+    gain = sizes[0] - sizes[1]
+    means = float(sizes[0].mean()), float(sizes[1].mean())
+    error, median = _standard_error(gain), float(np.median(np.abs(after)))
+    return Verdict(where, len(gain), means[0] - means[1], error, *means, is_weighted, median)
 
 
 def judge_likelihood(
@@ -321,11 +338,11 @@ def judgements(
         where: Name of the held-out data.
         ratios: Predicted over measured values, before and after calibration.
         spreads: Relative standard deviations of the predictions, before and after calibration.
-        weight: Weight of each relative error.
+        weight: Weight of each relative error in its mean; likelihoods have no weights.
     """
-    errors = [(ratio - 1) * weight for ratio in ratios]
+    errors = [ratio - 1 for ratio in ratios]
     before, after = zip(np.log(ratios), spreads, strict=True)
-    return [judge(where, *errors), judge_likelihood(where, *before, *after)]
+    return [judge(where, *errors, weight), judge_likelihood(where, *before, *after)]
 
 
 def _log_density(z: Errors) -> Errors:

@@ -53,10 +53,9 @@ def refuse(findings: Sequence[str], force: bool = False) -> Sequence[str]:
         PinnError: If there are findings and ``force`` is false.
     """
     if findings and not force:
-        raise PinnError(
-            f"the measurements do not match the flags: {'; '.join(findings)}. If the flags are "
-            "right, use --force"
-        )
+        text = f"the measurements do not match the flags: {'; '.join(findings)}"
+        end = "" if text.endswith("?") else "."
+        raise PinnError(f"{text}{end} If the flags are right, use --force")
     return findings
 
 

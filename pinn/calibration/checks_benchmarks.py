@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 
 from pinn.calibration.checks import CoefficientsOf, check_kv_blocks, check_speed, other_model
+from pinn.common.run_names import short_names
 from pinn.engines.deployment import Deployment
 from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, StatedServer
 from pinn.measurements.benchmarks.loads import benchmark_figures, benchmark_workload
@@ -17,9 +18,6 @@ from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import measured_job
 from pinn.specs.gpu import find_gpu
 from pinn.specs.serving import VLLM, ServingSpec
-
-#: Maximum share of failed requests at which latencies still describe the stated load.
-_FAILED = 0.05
 
 #: Relative tolerances of contradictions between metrics of one file: clients round, trim tails and
 #: average differently.
@@ -51,8 +49,9 @@ def check_benchmarks(
             before calibration.
     """
     found = [*_one_server(runs), *_stated(runs, deployment)]
+    short = short_names([run.name for run in runs])
     for run in runs:
-        found += _of_run(run, deployment)
+        found += [f"{short[run.name]}: {each}" for each in _of_run(run, deployment)]
     what = "the ITL is"
     return found or list(check_speed(_ratio(runs, coefficients_of), deployment, what))
 
@@ -118,19 +117,19 @@ def _stated_flags(server: StatedServer, serving: ServingSpec) -> dict[str, str]:
         given = getattr(serving, name, value)
         if given != value:
             option = f"--{name.replace('_', '-')} {value}"
-            found[name] = (
-                f"the file states {option}, but the flag is {given}: did you mean {option}?"
-            )
+            file = server.source or "the file"
+            text = f"{file} states {option}, but the flag is {given}"
+            found[name] = f"{text}: did you mean {option}?"
     return found
 
 
 def _of_run(run: BenchmarkRun, deployment: Deployment) -> list[str]:
-    """Return the findings of a run, each preceded by the run's name."""
+    """Return the findings of a run."""
     found = [*_served_otherwise(run), *_units(run)]
     if not found:
         found = [*_consistent(run), *_in_flight(run), *_floor(run, deployment)]
         found += _too_long(run, deployment)
-    return [f"{run.name}: {each}" for each in found]
+    return found
 
 
 def _served_otherwise(run: BenchmarkRun) -> Iterator[str]:
@@ -138,11 +137,6 @@ def _served_otherwise(run: BenchmarkRun) -> Iterator[str]:
         yield (
             "tokens were drafted and verified, but speculative decoding cannot be calibrated: "
             "benchmark the server without it"
-        )
-    if run.failed_share > _FAILED:
-        yield (
-            f"{run.failed:,} of {run.served + run.failed:,} requests failed, so latencies are "
-            "those of a lighter load: lower the load and run it again"
         )
 
 

@@ -11,6 +11,7 @@ from pinn.calibration.benchmarks import BenchmarkCalibration, Runs, calibrate_to
 from pinn.calibration.calibrate import BetaSettings, error_table, is_kept, read_intervals
 from pinn.calibration.checks import check_traces, refuse
 from pinn.calibration.checks_benchmarks import check_benchmarks
+from pinn.calibration.overloaded import check_some_left, without_overloaded
 from pinn.calibration.prior import Prior, Start, served_prior
 from pinn.engines.deployment import Deployment
 from pinn.engines.engine_spec import EngineSpec
@@ -56,8 +57,8 @@ def score_benchmarks(
 
     Returns:
         One row per run, metric and coefficients: ``coefficients``, ``run``, ``load``,
-        ``failed_share``, ``figure``, ``measured``, ``predicted`` (seconds or per second) and
-        ``error_percent``.
+        ``failed_share``, ``overload`` (why the server is overloaded, else empty), ``figure``,
+        ``measured``, ``predicted`` (seconds or per second) and ``error_percent``.
     """
     rows = []
     for name, found in coefficients.items():
@@ -65,10 +66,10 @@ def score_benchmarks(
         jobs = [measured_job(deployment, benchmark_workload(run), latency, engine) for run in runs]
         simulated = map_runs(lambda _, run: benchmark_figures(run), jobs)
         for run, figures in zip(runs, simulated, strict=True):
-            of_run = (name, run.name, run.load.text, run.failed_share)
+            of_run = (name, run.name, run.load.text, run.failed_share, run.overload or "")
             rows += [(*of_run, each, got, figures[each]) for each, got in run.figures.items()]
-    columns = ["coefficients", "run", "load", "failed_share", "figure", "measured", "predicted"]
-    table = pd.DataFrame(rows, columns=columns)
+    facts = ["coefficients", "run", "load", "failed_share", "overload"]
+    table = pd.DataFrame(rows, columns=[*facts, "figure", "measured", "predicted"])
     return table.assign(error_percent=100 * (table["predicted"] / table["measured"] - 1))
 
 
@@ -136,6 +137,9 @@ def fit_benchmarks(
     Raises:
         PinnError: If measurements do not match the deployment, unless forced, or cannot be fitted.
     """
+    check_some_left(runs, start.force)
+    runs, notes = without_overloaded(runs, start.force)
+    start.notes += notes
     before, prior = _checked(start, deployment, partial(check_benchmarks, runs))
     return _fit(calibrate_to_benchmarks(runs, deployment, prior, engine), named, before)
 
@@ -173,6 +177,8 @@ def fit_measured_steps(
     """
     before, prior = _checked(start, deployment, partial(calibrated.check_steps, steps))
     first = _fit(calibrated.calibrate_steps(steps, deployment, prior), named, before)
+    runs, notes = without_overloaded(runs, start.force)
+    start.notes += notes
     if not runs:
         return first
     prior = served_prior(first.found.posterior)

@@ -8,8 +8,9 @@ import pandas as pd
 
 from pinn.calibration.alpha import LATER_REQUESTS
 from pinn.calibration.benchmarks import BenchmarkCalibration
-from pinn.calibration.calibrate import judge
+from pinn.calibration.calibrate import Verdict, judge
 from pinn.calibration.calibrated import ServerCalibration
+from pinn.common.run_names import short_names
 
 #: Median APE beyond which a metric gets a warning, an assumption. It is far outside the 90 %
 #: intervals of any metric on held-out servers (docs/evaluation.md).
@@ -40,36 +41,35 @@ _NAMES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}
 
 @dataclass(frozen=True)
 class MetricError:
-    """Median absolute relative error of a metric before and after a calibration.
+    """The error of a metric before and after a calibration.
 
     Attributes:
         metric: Display name, such as ``TTFT``.
         key: First word of the metric's name, the key of its likely causes of error.
-        count: Number of measurements.
-        before: Error before the calibration.
-        after: Error after the calibration.
+        verdict: Change in the mean absolute relative error.
         is_held_out: Whether the measurements were held out; else the calibration was fitted to
             them.
-        word: ``better``, ``worse`` or ``no better``, or a note that the metric was not fitted.
+        word: Word of the verdict, or a note that the metric was not fitted.
+        cause: Known cause of a large error; empty if unknown.
     """
 
     metric: str
     key: str
-    count: int
-    before: float
-    after: float
+    verdict: Verdict
     is_held_out: bool
     word: str
+    cause: str = ""
 
     @property
     def warning(self) -> str | None:
         """Return a warning with the remaining error and likely causes; None for a small error."""
-        if not self.after > STILL_OFF:
+        if not (median := self.verdict.median or 0.0) > STILL_OFF:
             return None
         where = "held-out" if self.is_held_out else "fitted"
-        causes = "; ".join(_CAUSES.get(self.key, _CAUSES["e2e"]))
-        error = f"{self.metric}: median APE is still {100 * self.after:.0f} %"
-        return f"{error} over {self.count} {where} measurements. Likely causes: {causes}."
+        causes = self.cause or "; ".join(_CAUSES.get(self.key, _CAUSES["e2e"]))
+        error = f"{self.metric}: median APE is still {100 * median:.0f} %"
+        count = self.verdict.count
+        return f"{error} over {count} {where} measurements. Likely causes: {causes}."
 
 
 def metric_errors(found: ServerCalibration) -> list[MetricError]:
@@ -81,24 +81,24 @@ def metric_errors(found: ServerCalibration) -> list[MetricError]:
     if isinstance(found, BenchmarkCalibration):
         return list(_of_benchmarks(found))
     return [
-        MetricError(
-            f"step times, {v.where}", "step times", v.count, v.before, v.after, True, v.word
-        )
+        MetricError(f"step times, {v.where}", "step times", v, True, v.word)
         for v in found.verdicts
-        if v.before is not None and v.after is not None and not v.where.startswith(LATER_REQUESTS)
+        if v.median is not None and not v.where.startswith(LATER_REQUESTS)
     ]
 
 
 def _of_benchmarks(found: BenchmarkCalibration) -> Iterator[MetricError]:
     held = len(found.held_out) > 0
     table = found.held_out if held else found.errors
+    names = ", ".join(short_names(found.overloaded).values())
+    cause = f"runs of an overloaded server ({names}), which --force includes" if names else ""
     for figure, rows in table.groupby("figure", sort=False):
         before, after = (_error(rows, side) for side in ("before", "after"))
         key = str(figure).partition("_")[0]
-        word = "left as it was" if figure in found.left_alone else judge("", before, after).word
-        was, now = (float(np.median(np.abs(each))) for each in (before, after))
+        verdict = judge("", before, after)
+        word = "left as it was" if figure in found.left_alone else verdict.word
         name = _NAMES.get(key, str(figure).removesuffix("_per_s").replace("_", " "))
-        yield MetricError(name, key, len(rows), was, now, held, word if held else "fitted")
+        yield MetricError(name, key, verdict, held, word if held else "fitted", cause)
 
 
 def _error(rows: pd.DataFrame, side: str) -> np.ndarray:

@@ -10,16 +10,22 @@ import pandas as pd
 from pinn.calibration import benchmarks, calibrate, calibrated, fit, posterior
 from pinn.calibration.fit import AnyCalibration
 from pinn.calibration.held_out import metric_errors, warnings_of
+from pinn.calibration.overloaded import EXCLUDED
 from pinn.common.numbers import number
+from pinn.common.run_names import short_names
 from pinn.common.screen import WIDEST, WIDTH, Column, Grid, page, printed, say
 from pinn.errors import PinnError
+from pinn.measurements.benchmarks.taken_flags import TAKEN
 from pinn.surrogate.coefficient_set import set_to_json, write_coefficient_set
 from pinn.surrogate.request_features import REQUEST_FEATURES, RequestFeature
 from pinn.surrogate.step_features import STEP_FEATURES, StepFeature
+from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE
 from pinn.units import MICROSECOND, MILLISECOND
 
 #: Maximum number of rows of each table on one screen; --details shows all rows.
 _ERRORS, _QUANTITIES, _NOTES, _VERDICTS = 3, 3, 2, 5
+#: First words of notes that are always printed.
+_ALWAYS = ("WARNING", EXCLUDED, TAKEN)
 
 
 @dataclass(frozen=True)
@@ -54,10 +60,7 @@ class CalibratedServer:
     def refusal(self) -> str | None:
         """Reason why no file is written; None if a file is written."""
         if not self.kept:
-            return (
-                "the calibration does not reduce the held-out error: measure "
-                "more steps, or other loads"
-            )
+            return f"the calibration does not reduce the held-out error: {_remedy(self.fit.found)}"
         if self.warnings and not self.accepted:
             return (
                 "the error of a metric is still large: check its likely causes, or write the file "
@@ -89,6 +92,15 @@ class CalibratedServer:
         return printed(self.print_report)
 
 
+def _remedy(found: AnyCalibration) -> str:
+    """Return what to do about a fit that does not reduce the held-out error."""
+    if not isinstance(found, benchmarks.BenchmarkCalibration):
+        return "measure more steps, or other loads"
+    if found.overloaded:
+        return "leave out the runs of an overloaded server, as without --force"
+    return "measure other loads"
+
+
 def print_fit(fitted: fit.Fit, notes: Sequence[str], appended: bool, details: bool = False) -> None:
     """Print the fit, and whether it reduces the held-out error.
 
@@ -98,7 +110,10 @@ def print_fit(fitted: fit.Fit, notes: Sequence[str], appended: bool, details: bo
         appended: Whether the calibration continues an earlier one.
         details: Whether to print everything instead of one screen.
     """
-    shown = list(notes) if details else [_one_line(note) for note in notes[:_NOTES]]
+    # What changes the fit is always printed, in full.
+    shown = [note for note in notes if note.startswith(_ALWAYS)]
+    others = [note for note in notes if not note.startswith(_ALWAYS)]
+    shown += others if details else [_shortened(note) for note in others[:_NOTES]]
     for note in shown:
         say(note)
     for found in [fitted.found] if fitted.first is None else [fitted.first.found, fitted.found]:
@@ -115,20 +130,22 @@ def print_fit(fitted: fit.Fit, notes: Sequence[str], appended: bool, details: bo
         if not details and len(found.verdicts) > _VERDICTS:
             say(f"... and {len(found.verdicts) - _VERDICTS} more")
     if not details:
-        others = len(notes) - len(shown)
-        noted = f"note; {others} are not shown" if others else "note"
+        hidden = len(notes) - len(shown)
+        noted = f"note; {hidden} are not shown" if hidden else "note"
         say(f"More: --details (every metric, parameter and {noted}).")
 
 
-def _one_line(text: str) -> str:
-    return text if len(text) <= WIDTH else f"{text[: WIDTH - 4]} ..."
+def _shortened(text: str, most: int = 2 * WIDTH) -> str:
+    """Return a note for two lines of one screen."""
+    return text if len(text) <= most else f"{text[: most - 4]} ..."
 
 
 def _print_tables(found: AnyCalibration, appended: bool, details: bool) -> None:
     known = [quantity for quantity in found.quantities if quantity.is_determined]
     if details:
-        every = _quantities(found.quantities, appended, "all, +- standard errors")
-        tables = [*_detail_tables(found), every]
+        every = _quantities(found.quantities, appended, "all parameters")
+        caption = "parameters: value +- standard errors, or (90 % interval) if that reaches 0"
+        tables = [*_detail_tables(found), replace(every, caption=caption)]
         if isinstance(found, calibrated.Calibration) and not found.alpha.taught.any():
             say(
                 "alpha (times of a request outside steps) is unchanged, as the traces have no "
@@ -174,7 +191,7 @@ def _detail_tables(found: AnyCalibration) -> list[Grid]:
     if isinstance(found, calibrated.StepCalibration):
         return [_steps(found)]
     if isinstance(found, benchmarks.BenchmarkCalibration):
-        return [_figures(found.errors)]
+        return [_figures(found)]
     beta = _offsets("beta", STEP_FEATURES, found.prior.beta, found.beta.beta)
     tables = [_error_table(found, details=True), beta]
     if found.alpha.taught.any():
@@ -207,10 +224,10 @@ def _error_table(found: AnyCalibration, details: bool) -> Grid:
     else:
         held = "held-out" if len(found.held_out) else "fitted"
         verdict = Column("", True)
-        table = Grid.of(f"median APE, {held} loads", "n", "before", "after", verdict)
+        table = Grid.of(f"MAPE, {held} loads", "n", "before", "after", verdict)
         for each in metric_errors(found)[:_ERRORS]:
-            sides = (f"{100 * share:.1f} %" for share in (each.before, each.after))
-            table.add(each.metric, str(each.count), *sides, each.word)
+            # The verdict's own statistic, so that words and figures cannot contradict each other.
+            table.add(each.metric, str(each.verdict.count), *each.verdict.figures[:2], each.word)
     return table
 
 
@@ -219,11 +236,11 @@ def _typical(errors: np.ndarray | pd.Series) -> str:
     return f"{np.median(size):.1f} ({size.max():.1f})"
 
 
-def _judged(
-    verdicts: Sequence[calibrate.Verdict], details: bool, heading: str = "MAPE on held-out data"
-) -> Grid:
+def _judged(verdicts: Sequence[calibrate.Verdict], details: bool, heading: str = "") -> Grid:
     """Return held-out errors, or likelihood ratios, before and after; worst first."""
-    more = ["difference +-"] * details
+    weighted = any(verdict.is_weighted for verdict in verdicts)
+    heading = heading or f"{'weighted ' * weighted}MAPE on held-out data"
+    more = ["change +- standard error"] * details
     table = Grid.of(heading, "n", "before", "after", *more, Column("", True))
     worse_first = sorted(verdicts, key=lambda each: not each.is_worse)
     for verdict in worse_first if details else worse_first[:_VERDICTS]:
@@ -277,23 +294,55 @@ def _quantities(quantities: Sequence[posterior.Quantity], appended: bool, headin
         table = replace(table, gap=1)
     for q in quantities:
         scale, unit = (1.0, "x") if q.unit == "x" else (MICROSECOND, f"u{q.unit}")
-        cells = (
-            f"{number(value / scale, 4)} +- {number(error / scale, 2)}"
-            for value, error in ((q.before, q.before_error), (q.after, q.after_error))
-        )
+        sides = ((q.before, q.before_error), (q.after, q.after_error))
+        cells = (_with_error(value / scale, error / scale) for value, error in sides)
         known = ["" if q.is_determined else "poorly constrained"] * unknown
         table.add(q.name, *cells, unit, *known, *[f"{q.drift:+.1f}"] * appended)
     return table
 
 
-def _figures(errors: pd.DataFrame) -> Grid:
-    headings = ("run", "figure", "measured", "before", "after")
-    table = Grid.of(*headings, caption="figures (ms, or per second)")
-    for row in errors.to_dict("records"):
-        scale = 1.0 if row["figure"].endswith("_per_s") else MILLISECOND
-        cells = (number(row[each] / scale, 4) for each in ("measured", "before", "after"))
-        table.add(Path(row["run"]).name, row["figure"], *cells)
-    return table
+def _with_error(value: float, error: float) -> str:
+    """Return a value with its standard error, or with its 90 % interval if that reaches 0.
+
+    >>> _with_error(1.004, 0.098), _with_error(0.8448, 1.1)
+    ('1.004 +- 0.098', '0.8448 (0 to 2.7)')
+    """
+    half = NORMAL_QUANTILE * error
+    if half < value:
+        return f"{number(value, 4)} +- {number(error, 2)}"
+    return f"{number(value, 4)} (0 to {number(value + half, 2)})"
+
+
+def _figures(found: benchmarks.BenchmarkCalibration) -> Grid:
+    """Return each run's metrics with the errors before, held out and after the fit."""
+    key = ["run", "load", "figure"]
+    held = found.held_out.set_index(key)["after"].rename("held out")
+    rows = found.held_out if len(found.held_out) else found.errors
+    fitted = found.errors.set_index(key)["after"].rename("fitted")
+    table = rows.drop(columns="after").join(held, on=key).join(fitted, on=key)
+    short = short_names(list(table["run"]))
+    caption = "metrics (ms, or per second), and errors of their predictions"
+    sides = ("before", "held out", "fitted")
+    grid = Grid.of("run", "metric", "measured", *sides, caption=caption, text=2)
+    for row in table.to_dict("records"):
+        is_rate = row["figure"].endswith("_per_s")
+        measured = number(row["measured"] / (1.0 if is_rate else MILLISECOND), 4)
+        errors = (100 * (row[side] / row["measured"] - 1) for side in sides)
+        cells = ("-" if np.isnan(error) else f"{error:+.1f} %" for error in errors)
+        grid.add(short[row["run"]], _metric(row["figure"]), measured, *cells)
+    return grid
+
+
+def _metric(figure: str) -> str:
+    """Return the name of a metric for a reader, without its unit.
+
+    >>> _metric("ttft_mean_s"), _metric("output_tokens_per_s")
+    ('TTFT mean', 'output tokens/s')
+    """
+    if figure.endswith("_per_s"):
+        return f"{figure.removesuffix('_per_s').replace('_', ' ')}/s"
+    latency, statistic, _ = figure.split("_")
+    return f"{latency.upper()} {statistic}"
 
 
 def _steps(found: calibrated.StepCalibration) -> Grid:

@@ -26,11 +26,12 @@ def calibrate(
     """Calibrate the predictions to measurements of your own server.
 
     Measurements are benchmark results, traces, or measured whole steps. The network's coefficients
-    and their intervals are the prior. The fit changes about a dozen calibration factors (fixed time
-    of a step, memory traffic, arithmetic, attention, ...) and, to a lesser degree, single
-    coefficients. A coefficient that the measurements do not constrain keeps its value and interval.
+    and their intervals are the prior. The fit changes eight calibration factors (fixed time of a
+    step, memory traffic, arithmetic, attention, ...) and, to a lesser degree, single coefficients.
+    A coefficient that the measurements do not constrain keeps its value and interval.
 
-    The result is evaluated on held-out trace time, loads or batches. If the held-out error does not
+    Benchmark runs of an overloaded server are excluded and named; --force includes them. The result
+    is evaluated on held-out trace time, loads or batches. If the held-out error does not
     improve, nothing is written and the exit status is 1. The exit status is 3 if benchmark files,
     or lines of them, could not be read. Metrics whose held-out error grows while others improve are
     excluded from the fit. A metric whose median APE stays above 25 % is reported with likely

@@ -20,7 +20,8 @@ from pinn.common import old_names
 from pinn.common.progress import shown
 from pinn.engines import launch_line, launch_values
 from pinn.errors import PinnError, printable
-from pinn.specs.serving import VLLM
+from pinn.specs.flags import flags_of
+from pinn.specs.serving import VLLM, ServingSpec
 
 # Help of a command in plain text, because Typer's help cuts long option names at 80 columns.
 
@@ -268,12 +269,23 @@ class CommandGroup(PlainHelpGroup):
 _OF_IMAGES = ("--images-per-request", "--image-size")
 
 
+#: Command that takes the server's flags from an ingested folder.
+_OF_INGESTED = "evaluate coefficients"
+
+
+def _server_options() -> set[str]:
+    return {flag.option for flag in flags_of(ServingSpec)}
+
+
 def _usage(error: Any) -> str:
     """Return the message of an error in the arguments, with a reference to the help."""
     context = getattr(error, "ctx", None)
     message = " ".join(error.format_message().split()).rstrip(".")
-    if getattr(error, "option_name", None) in _OF_IMAGES:
+    option = getattr(error, "option_name", None)
+    if option in _OF_IMAGES:
         message += ": results of this command do not include vision encoders"
+    if context and context.command_path.endswith(_OF_INGESTED) and option in _server_options():
+        message += ": flags of the measured server are given to 'pinn ingest'"
     return f"{message}; see '{context.command_path} --help'" if context else message
 
 

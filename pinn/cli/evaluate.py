@@ -116,10 +116,14 @@ def coefficients(
 
     Prints the errors of the file's coefficients and, if the file has them, of the coefficients
     before its calibration. Traces are evaluated over their whole time, so a file that was
-    calibrated to these traces is evaluated in part on its training data. Give flags of the
-    scheduler that differ from the engine's defaults.
+    calibrated to these traces is evaluated in part on its training data. Errors on runs of an
+    overloaded server are printed, but excluded from the summary. The server's flags are those given
+    to 'pinn ingest'; the options below are further settings of its scheduler.
 
-    Example: pinn evaluate coefficients run1.json --observations run2
+    Examples:
+      pinn coefficients --model Llama-3.1-8B --gpu H100 --json base.json
+
+      pinn evaluate coefficients base.json --observations run1
 
     Options:
         out: Also write the table, as CSV.

@@ -22,3 +22,9 @@ def format_label(deployment: Deployment) -> str:
     names = dict.fromkeys([formats.attention.name, ffn.name])
     cache = deployment.kv_cache_precision.name
     return "/".join(names) + (f" with {cache} cache" if cache not in names else "")
+
+
+def step_limits(deployment: Deployment) -> str:
+    """Return the most tokens and requests of a step as text."""
+    recipe = deployment.recipe
+    return f"up to {recipe.token_budget:,} tokens and {recipe.max_requests:,} requests per step"

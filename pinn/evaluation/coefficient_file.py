@@ -6,9 +6,10 @@ import pandas as pd
 
 from pinn.calibration.fit import benchmark_runs, score_benchmarks, score_steps
 from pinn.common.numbers import number
+from pinn.common.run_names import short_names
 from pinn.common.screen import Grid
 from pinn.engines.engine_spec import EngineSpec
-from pinn.evaluation.serving_runs import OVERLOADED
+from pinn.engines.labels import hardware_label, step_limits
 from pinn.evaluation.tables import frame_grid
 from pinn.measurements.traces.trace_tables import read_trace_tables
 from pinn.surrogate.coefficient_set import read_coefficient_set
@@ -44,7 +45,8 @@ def score_file(
         table = score_steps(traces, deployment, sets)
         return table, [_step_grid(table)]
     table = score_benchmarks(benchmark_runs(traces), deployment, sets, engine)
-    return table, _load_grids(table)
+    name = f"{deployment.model.title} on {hardware_label(deployment)}"
+    return table, _load_grids(table, f"{name}, {step_limits(deployment)}")
 
 
 def _step_grid(table: pd.DataFrame) -> Grid:
@@ -59,22 +61,26 @@ def _step_grid(table: pd.DataFrame) -> Grid:
     return grid
 
 
-def _load_grids(table: pd.DataFrame) -> list[Grid]:
-    """Return errors of each load, and a summary over loads with few failed requests."""
+def _load_grids(table: pd.DataFrame, server: str) -> list[Grid]:
+    """Return errors of each load, and a summary over loads whose server was not overloaded."""
     shown = table[table["figure"].isin(_SHOWN)]
+    shown = shown.assign(run=shown["run"].map(short_names(list(shown["run"]))))
     key = ["run", "load", "figure"]
     errors = shown.pivot(index=key, columns="coefficients", values="error_percent")
     each = {"run": "run", "load": "load", "figure": "figure", "measured": "measured"}
     each |= {f"{name}, %": f"{name}:+.1f" for name in shown["coefficients"].unique()}
     measured = shown.drop_duplicates(key).join(errors, on=key)
     measured = measured.assign(measured=measured["measured"].map(number))
-    loads = frame_grid(measured, each, text=3)
-    overloaded = shown["failed_share"] >= OVERLOADED
+    repeated = measured.duplicated(["run", "load"])
+    measured[["run", "load"]] = measured[["run", "load"]].mask(repeated, "")
+    loads = frame_grid(measured, each, server, text=3)
+    overloaded = shown["overload"] != ""
     size = shown[~overloaded].assign(size=shown["error_percent"].abs())
     of_figures = size.groupby(["coefficients", "figure"], sort=False)["size"]
     sums = of_figures.agg(["count", "median", "mean", "max"]).reset_index()
-    left = shown.loc[overloaded, "run"].nunique()
-    without = f"; {left} run(s) with failed requests excluded" if left else ""
+    of_run = shown[overloaded].drop_duplicates("run")[["run", "overload"]]
+    reasons = [f"{name}: {why}" for name, why in of_run.itertuples(index=False)]
+    without = f"; excluded, overloaded: {'; '.join(reasons)}" if reasons else ""
     columns = {"coefficients": "coefficients", "figure": "figure"}
     columns |= {"n": "count", "median": "median:.1f", "mean": "mean:.1f", "worst": "max:.1f"}
     return [loads, frame_grid(sums, columns, f"absolute errors, %{without}", text=2)]

@@ -13,7 +13,7 @@ from pinn.common import Json, JsonObject
 from pinn.common.screen import page, printed, say
 from pinn.engines.assumptions import assumption_lines
 from pinn.engines.deployment import Deployment
-from pinn.engines.labels import hardware_label
+from pinn.engines.labels import hardware_label, step_limits
 from pinn.simulator.goodput import Goodput, goodput
 from pinn.simulator.intervals import Intervals
 from pinn.simulator.report import print_report, print_sensitivity
@@ -182,10 +182,9 @@ class Simulation(Served):
 
     def print_report(self) -> None:
         """Print metrics, intervals and sensitivities as text."""
-        recipe = self.deployment.recipe
         parts = (
             f"{self.deployment.model.title} on {hardware_label(self.deployment)}",
-            f"up to {recipe.token_budget:,} tokens and {recipe.max_requests:,} requests per step",
+            step_limits(self.deployment),
             self.run.workload.name,
             self.overloaded,
         )

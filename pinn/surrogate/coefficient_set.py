@@ -182,6 +182,11 @@ def read_coefficient_set(path: Path) -> CoefficientSet:
         PinnError: If the file cannot be read or has another schema, if a name is missing or
             unknown, or if a value is not finite or is negative.
     """
+    if path.suffix == ".safetensors":
+        raise PinnError(
+            f"{path} is a checkpoint: write its coefficients of your server to a file with "
+            "'pinn coefficients --json', and give that file"
+        )
     tree = read_json(path)
     schema = tree.get("schema", SCHEMA) if isinstance(tree, dict) else None
     if schema is not None and schema != SCHEMA:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pinn.common import Json, JsonObject
+from pinn.common.run_names import short_names
 from pinn.surrogate.coefficient_set import CoefficientSet
 
 #: Names of metrics in sentences.
@@ -72,6 +73,12 @@ FindEvidence = Callable[[Sequence[str]], Evidence]
 
 def file_evidence(found: CoefficientSet) -> Evidence:
     """Return the evidence for coefficients of a file that has no covariance."""
-    names = ", ".join(source["path"] for source in found.calibration.get("sources", ()))
+    names = source_names(found)
     text = f"Calibrated to {names}." if names else "Coefficients from a file, not the network."
     return Evidence({"sentence": text})
+
+
+def source_names(found: CoefficientSet) -> str:
+    """Return short names of the files that coefficients were calibrated to; empty without any."""
+    paths = [source["path"] for source in found.calibration.get("sources", ())]
+    return ", ".join(short_names(paths).values())

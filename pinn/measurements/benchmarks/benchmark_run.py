@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from pinn.common import Json
+from pinn.common.numbers import number
 from pinn.engines.recipe import release
 from pinn.errors import PinnError
 from pinn.specs.flags import FlagValue
@@ -61,6 +62,9 @@ def engine_flags(spelled: str) -> dict[str, str]:
 #: last token.
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
+#: Share of failed requests from which on latencies are those of a lighter load, and share of the
+#: expected throughput below which a server did not keep up with its requests: assumptions.
+_MOST_FAILED, _KEPT_UP = 0.05, 0.9
 THROUGHPUTS = ("requests_per_s", "output_tokens_per_s")
 
 #: Allowed names in ``BenchmarkRun.figures``: ``ttft_mean_s``, ..., ``output_tokens_per_s``.
@@ -181,6 +185,7 @@ class StatedServer:
         kv_tokens: Size of the server's KV cache in tokens; None if the file does not state it.
         engine: Name and version as the file spells them, such as ``vllm 0.15.1``; empty if unknown.
         speculative: Whether the server used speculative decoding, without the file's details.
+        source: Name of the file with the flags; empty if it is the file of the run.
     """
 
     model: str = ""
@@ -189,6 +194,7 @@ class StatedServer:
     kv_tokens: int | None = None
     engine: str = ""
     speculative: bool = False
+    source: str = ""
 
     @property
     def all_flags(self) -> dict[str, FlagValue]:
@@ -245,6 +251,24 @@ class BenchmarkRun:
     def failed_share(self) -> float:
         """Return the share of requests that failed."""
         return self.failed / max(self.served + self.failed, 1)
+
+    @property
+    def overload(self) -> str | None:
+        """Return why the run is one of an overloaded server; None if its server kept up.
+
+        Many requests failed, or fewer were served per second than were sent. After the last
+        request was sent, the server still needs the time of its output tokens.
+        """
+        if self.failed_share >= _MOST_FAILED:
+            return f"{self.failed:,} of {self.served + self.failed:,} requests failed"
+        load, served = self.load, self.figures.get("requests_per_s")
+        if served is None or load.rate_per_s is None or load.concurrency is not None:
+            return None
+        rest_s = (self.typical_s("tpot", "itl") or 0.0) * load.output.mean
+        expected = load.requests / (load.requests / load.rate_per_s + rest_s)
+        if served >= _KEPT_UP * expected:
+            return None
+        return f"served {number(served)} of {number(load.rate_per_s)} requests/s"
 
     @staticmethod
     def from_json(values: Mapping[str, Json]) -> BenchmarkRun:

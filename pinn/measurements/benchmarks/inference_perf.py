@@ -1,17 +1,23 @@
 """Reader of a lifecycle report of inference-perf, together with its configuration.
 
 Older versions count two stream chunks per token, so that their time per output token is about half.
-TPOT is therefore computed from E2E and TTFT. ``output_len`` counts tokens of the re-tokenized text,
-up to 20 % fewer than were generated. ``config.yaml`` in the report's folder is the tool's
-configuration: with ``ignore_eos`` every request generates the requested tokens. ``exp-config.yaml``
-in the run's folder describes the server.
+Mean TPOT is therefore computed from E2E and TTFT, and its percentiles are not read. ``output_len``
+counts tokens of the re-tokenized text, up to 20 % fewer than were generated. ``config.yaml`` in
+the report's folder is the tool's configuration: with ``ignore_eos`` every request generates the
+requested tokens. ``exp-config.yaml`` in the run's folder describes the server.
 """
 
 from pathlib import Path
 
 from pinn.common.documents import read_yaml
 from pinn.measurements.benchmarks import documents, marks
-from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, StatedServer
+from pinn.measurements.benchmarks.benchmark_run import (
+    STATISTICS,
+    BenchmarkRun,
+    Lengths,
+    Load,
+    StatedServer,
+)
 from pinn.measurements.benchmarks.documents import Document, NotUsable
 from pinn.measurements.benchmarks.reading import Reading
 from pinn.measurements.benchmarks.tree import Tree
@@ -41,12 +47,17 @@ def read_inference_perf(document: Document, reading: Reading) -> BenchmarkRun:
     config = _yaml(folder / "config.yaml")
     shared, server = config.at("data", "shared_prefix"), config.at("server")
     output = shared.number("output_len") if server.is_true("ignore_eos") else None
+    if output is not None:
+        asked = "every output has the length that config.yaml asks for, not the tool's count"
+        reading.assumed.append(f"{asked} of its text, which is too low")
     if output is None and given.output_tokens is None:
         # Versions after 0.6.1 have the server's token count, output_tokens.
         output = _mean(successes, "output_tokens", "output_len")
         counted = "output tokens are the tool's count, up to 20 % too low (--output-tokens)"
         reading.assumed.append(counted)
     prefix = reading.prefix(_shared_prompts(shared))
+    if prefix is not None:
+        reading.assumed.append("prompts repeat and share prefixes as config.yaml states")
     rate = summary.number("requested_rate")
     has_rate = rate is not None or given.request_rate is not None
     prompt = reading.needed("prompt_tokens", _mean(successes, "prompt_len", "prompt_tokens"))
@@ -65,9 +76,9 @@ def _report_figures(successes: Tree, output_tokens: float) -> dict[str, float]:
     latency = successes.at("latency")
     first, last = latency.at("time_to_first_token"), latency.at("request_latency")
     found = {
-        f"{label}_{key}_s": spread.number(key)
+        f"{label}_{key}_s": spread.number("median" if key == "p50" else key)
         for label, spread in (("ttft", first), ("e2e", last))
-        for key in ("mean", "p90", "p99")
+        for key in STATISTICS
     }
     ttft_s, e2e_s = first.number("mean"), last.number("mean")
     if ttft_s is not None and e2e_s is not None and output_tokens > 1:
@@ -83,7 +94,8 @@ def _stated_server(file: Path, served: str) -> StatedServer:
     parallel = experiment.values.get("tensor_parallelism")
     named = {"tensor_parallel_size": parallel, **experiment.values}
     flags = given_flags(ServingSpec, named, str(file))
-    return StatedServer(experiment.text("model") or served, flags=flags)
+    source = file.name if flags else ""
+    return StatedServer(experiment.text("model") or served, flags=flags, source=source)
 
 
 def _shared_prompts(shared: Tree) -> tuple[int, int, int] | None:

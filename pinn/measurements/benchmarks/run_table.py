@@ -4,18 +4,18 @@ from collections import Counter
 from collections.abc import Sequence
 
 from pinn.common.numbers import number
+from pinn.common.run_names import short_names
 from pinn.measurements.benchmarks.benchmark_run import LATENCIES, BenchmarkRun
 from pinn.units import MILLISECOND
 
-#: Minimum share of the requested rate; a server that serves less is reported as overloaded.
-_KEPT_UP = 0.9
 #: Suffix of a median that is shown because a file has no mean.
 _MEDIAN = " p50"
 
 
 def run_lines(runs: Sequence[BenchmarkRun]) -> list[str]:
     """Return a table of runs as lines of text, followed by the tools and assumptions."""
-    rows = [line for run in runs for line in _run_lines(run)]
+    short = short_names([run.name for run in runs])
+    rows = [line for run in runs for line in _run_lines(run, short[run.name])]
     heads = " ".join(f"{name.upper():>9s}" for name in LATENCIES)
     unit = "mean, ms (or p50)" if any(map(_has_median, runs)) else "mean, ms"
     told = Counter((run.tool, run.recognized_by) for run in runs)
@@ -24,15 +24,13 @@ def run_lines(runs: Sequence[BenchmarkRun]) -> list[str]:
     return [f"{unit:40s} {heads}  load", *rows, "", *wrote, *(f"assumed: {a}" for a in assumed)]
 
 
-def _run_lines(run: BenchmarkRun) -> list[str]:
+def _run_lines(run: BenchmarkRun, name: str) -> list[str]:
     cells = " ".join(_milliseconds(run, name) for name in LATENCIES)
-    end = run.name if len(run.name) <= 40 else "..." + run.name[-37:]
-    lines = [f"{end:40s} {cells}  {run.load.text}"]
-    if run.failed:
-        lines.append(f"{'':40s} {run.failed} of {run.served + run.failed} requests failed")
-    served, rate = run.figures.get("requests_per_s"), run.load.rate_per_s
-    if served is not None and rate is not None and served < _KEPT_UP * rate:
-        lines.append(f"{'':40s} overloaded: served {number(served)} of {number(rate)} requests/s")
+    lines = [f"{name:40s} {cells}  {run.load.text}"]
+    if run.overload:
+        lines.append(f"{'':40s} overloaded: {run.overload}")
+    elif run.failed:
+        lines.append(f"{'':40s} {run.failed:,} of {run.served + run.failed:,} requests failed")
     return lines
 
 

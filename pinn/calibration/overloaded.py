@@ -1,0 +1,51 @@
+"""Benchmark runs of an overloaded server, which are excluded from a calibration.
+
+Their latencies are those of another load than the one that was sent, or those of a queue.
+"""
+
+from collections.abc import Sequence
+
+from pinn.common.run_names import short_names
+from pinn.errors import PinnError
+from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun
+
+#: First word of a note on an excluded run.
+EXCLUDED = "excluded"
+
+
+def without_overloaded(
+    runs: Sequence[BenchmarkRun], force: bool = False
+) -> tuple[list[BenchmarkRun], list[str]]:
+    """Return the runs to fit, and a note on each run of an overloaded server.
+
+    Args:
+        runs: Benchmark runs of one server.
+        force: Whether to fit to all runs.
+    """
+    reasons = overload_reasons(runs)
+    if force:
+        told = "the server was overloaded, and the run is included because of --force"
+        return list(runs), [f"WARNING: {each}: {told}" for each in reasons]
+    told = "the server was overloaded (--force includes the run)"
+    kept = [run for run in runs if not run.overload]
+    return kept, [f"{EXCLUDED}: {each}: {told}" for each in reasons]
+
+
+def overload_reasons(runs: Sequence[BenchmarkRun]) -> list[str]:
+    """Return the short name of each run of an overloaded server, and how that was noticed."""
+    short = short_names([run.name for run in runs])
+    return [f"{short[run.name]}: {run.overload}" for run in runs if run.overload]
+
+
+def check_some_left(runs: Sequence[BenchmarkRun], force: bool = False) -> None:
+    """Check that not all runs are of an overloaded server.
+
+    Raises:
+        PinnError: If all are, and ``force`` is not given.
+    """
+    if not force and all(run.overload for run in runs):
+        reasons = "; ".join(overload_reasons(runs))
+        raise PinnError(
+            f"every run is of an overloaded server ({reasons}), so nothing is left to fit: measure "
+            "a lighter load, or include these runs with --force"
+        )

@@ -1,0 +1,57 @@
+"""Short names of measured runs, which are files in folders with long or equal names."""
+
+import re
+from collections.abc import Sequence
+from itertools import takewhile
+from pathlib import PurePath
+
+#: Longest name, in characters, whose parts are not shortened.
+_LONG = 40
+#: Characters between the words of a name.
+_WORDS = re.compile(r"([-_.])")
+#: Text between the two files of a run that was read from two files.
+_PAIR = " to "
+
+
+def short_names(names: Sequence[str]) -> dict[str, str]:
+    """Return a short name for the path of each run, which tells the runs apart.
+
+    File names are enough if they differ. Otherwise the parts of the paths that are equal in all
+    runs are dropped. In long names the words that all folders begin with, and those that all
+    files end with, are dropped too.
+
+    >>> short_names(["a/c1.json", "a/c4.json"])
+    {'a/c1.json': 'c1.json', 'a/c4.json': 'c4.json'}
+    >>> list(short_names(["runs/chat/results/s0.json", "runs/code/results/s0.json"]).values())
+    ['chat', 'code']
+    """
+    paths = list(dict.fromkeys(names))
+    files = [_PAIR.join(PurePath(part).name for part in path.split(_PAIR)) for path in paths]
+    if len(set(files)) == len(files):
+        return dict(zip(paths, files, strict=True))
+    parts = [PurePath(path).parts for path in paths]
+    shared = set(parts[0]).intersection(*parts)
+    kept = [[part for part in each if part not in shared] for each in parts]
+    found = ["/".join(each) for each in kept]
+    if max(map(len, found)) > _LONG:
+        has_files = all(each[-1:] and each[-1] not in shared for each in parts)
+        folders = _without(1, ["/".join(each[: len(each) - has_files]) for each in kept])
+        ends = _without(-1, [each[-1] if has_files else "" for each in kept])
+        found = ["/".join(filter(None, pair)) for pair in zip(folders, ends, strict=True)]
+    usable = all(found) and len(set(found)) == len(found)
+    return dict(zip(paths, found if usable else paths, strict=True))
+
+
+def _without(end: int, texts: list[str]) -> list[str]:
+    """Return texts without the words that different ones have in common at one end.
+
+    Args:
+        end: 1 for the words at the start, -1 for those at the end.
+        texts: Texts, equal ones among them.
+    """
+    words = {text: _WORDS.split(text)[::end] for text in texts}
+    if len(words) == 1:
+        return texts
+    equal = takewhile(lambda each: len(set(each)) == 1, zip(*words.values(), strict=False))
+    count = len(list(equal))
+    return ["".join(words[text][count:][::end]) for text in texts]
