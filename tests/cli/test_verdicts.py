@@ -49,11 +49,26 @@ def test_errors_are_told_by_metric_before_and_after(run, coefficients, benchmark
     before, after = map(float, row.groups())
     assert before == pytest.approx(100 * (1 - 1 / 1.2), abs=3)
     assert after < before / 2
-    assert "median APE, held-out loads" in found.stdout
+    assert "MAPE, held-out loads" in found.stdout
+    assert "weighted MAPE on held-out data" in found.stdout
     assert re.search(r"likelihood ratio \d+\.\d\d", found.stdout)
     assert "probable" not in found.stdout
     held_out = json.loads(out.read_text())["calibration"]["held_out"]
     assert {row["figure"] for row in held_out} == {"ttft_mean_s", "tpot_mean_s"}
+
+
+def test_a_run_of_an_overloaded_server_is_excluded(run, coefficients, benchmarks, tmp_path):
+    out, (*files, last) = tmp_path / "server.json", benchmarks(1, 1, 1)
+    values = json.loads(last.read_text())
+    last.write_text(json.dumps(values | {"failed": 9 * values["completed"]}))
+    words = ("calibrate", "--base", coefficients, "-o", out, *LLAMA, "--benchmarks")
+    found = run(*words, *files, last)
+    assert found.exit_code == 0, found.output
+    assert "excluded: c32.json: 576 of 640 requests failed" in found.stdout
+    assert "fitted to 4 metrics of 2 runs" in found.stdout
+    alone = run(*words, last)
+    assert alone.exit_code == 1
+    assert "c32.json: 576 of 640 requests failed), so nothing is left to fit" in alone.output
 
 
 def test_a_large_error_needs_to_be_accepted(run, coefficients, benchmarks, tmp_path):

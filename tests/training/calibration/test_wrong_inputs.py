@@ -227,7 +227,6 @@ WRONG_RUNS = {
     "two KV caches": (lambda r: [stated(r, kv_tokens=400_000), stated(r, kv_tokens=500_000)], {},
                       "KV caches of 400,000 and 500,000"),
     "the same file twice": (lambda r: [r, replace(r, name="copy")], {}, "is the same run as"),
-    "a fifth failed": (lambda r: [replace(r, failed=40)], {}, "requests failed"),
     "drafted tokens": (lambda r: [stated(r, speculative=True)], {}, "speculative"),
     "milliseconds for seconds": (
         lambda r: [figures(r, ttft=1e3, tpot=1e3, itl_=1e3, e2e_=1e3)], {}, "check its unit"),
