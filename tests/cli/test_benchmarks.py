@@ -140,7 +140,7 @@ def test_what_was_predicted_rightly_stays_and_is_known_better(run, coefficients,
     result = run("calibrate", *given)
     assert result.exit_code == 0, result.output
     assert re.search(r"likelihood ratio \d+\.\d\d +\d+\.\d\d", result.stdout)
-    assert "difference +-" in result.stdout
+    assert "change +- standard error" in " ".join(result.stdout.split())
     np.testing.assert_allclose(read_coefficient_set(out).beta, before.beta, rtol=0.02)
 
 
