@@ -20,6 +20,7 @@ from pinn.common import old_names
 from pinn.common.progress import shown
 from pinn.engines import launch_line, launch_values
 from pinn.errors import PinnError, printable
+from pinn.specs.request_media import AUDIO, IMAGE, OPTIONS
 from pinn.specs.serving import VLLM
 
 # Help of a command in plain text, because Typer's help cuts long option names at 80 columns.
@@ -264,16 +265,12 @@ class CommandGroup(PlainHelpGroup):
         return sys.exit(result if isinstance(result, int) else 0) if standalone_mode else result
 
 
-#: Options that require a command to predict vision encoders.
-_OF_IMAGES = ("--images-per-request", "--image-size")
-
-
 def _usage(error: Any) -> str:
     """Return the message of an error in the arguments, with a reference to the help."""
     context = getattr(error, "ctx", None)
     message = " ".join(error.format_message().split()).rstrip(".")
-    if getattr(error, "option_name", None) in _OF_IMAGES:
-        message += ": results of this command do not include vision encoders"
+    if getattr(error, "option_name", None) in {*OPTIONS[IMAGE], *OPTIONS[AUDIO]}:
+        message += ": results of this command do not include encoders of images and audio"
     return f"{message}; see '{context.command_path} --help'" if context else message
 
 
