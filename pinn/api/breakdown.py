@@ -46,7 +46,7 @@ def breakdown(
     deployment = make_deployment(canonical(named(asked.model, asked.gpu) | flags))
     beta = surrogate.coefficients([deployment]).beta[0]
     batches = asked.batch or _EXAMPLES
-    encoder = asked_encoder(deployment, asked.images_per_request, asked.image_size, path)
+    encoder = asked_encoder(deployment, asked, path)
     if encoder is not None:
         sources["encoder"] = encoder.sentence
     steps = tuple(steps_of.breakdown(deployment, text, beta, teacher, encoder) for text in batches)

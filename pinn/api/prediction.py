@@ -91,10 +91,8 @@ def predict(
         configuration = canonical(wanted)
         deployment, checkpoint = make_deployment(configuration), find_checkpoint(asked.checkpoint)
         predicted = network_prediction(checkpoint, deployment, configuration)
-    if asked.images_per_request:
-        encoder = asked_encoder(
-            deployment, asked.images_per_request, asked.image_size, asked.checkpoint
-        )
+    encoder = asked_encoder(deployment, asked, asked.checkpoint)
+    if encoder is not None:
         predicted = replace(predicted, encoder=encoder)
     if asked.batch:
         predicted = predicted.at(*asked.batch)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, get_type_hints
 
 from pinn.specs.flags import Flag, FlagValue
+from pinn.specs.request_media import MOST_AUDIO_S
 
 #: Help of arguments with one meaning in all requests, unless the request's docstring differs.
 SHARED = {
@@ -25,6 +26,9 @@ SHARED = {
     "images_per_request": "Number of images at the start of each prompt; prompt tokens include "
     "image tokens. An image is encoded in the step that has its first token.",
     "image_size": "Size of each image in pixels.",
+    "audio_seconds": "Length in seconds of each audio clip at the start of each prompt; prompt "
+    "tokens include audio tokens. [default: no audio]",
+    "audios_per_request": "Number of audio clips of each prompt, with --audio-seconds.",
     "checkpoint": "File of the trained network. [default: the environment variable "
     "PINN_CHECKPOINT, else checkpoints/pinn.safetensors]",
 }
@@ -74,6 +78,8 @@ class PredictionRequest:
     batch: list[str] | None = None
     images_per_request: Annotated[int, Flag(least=0, most=1000)] = 0
     image_size: str = "1024x1024"
+    audio_seconds: Annotated[float, Flag(least=0, most=MOST_AUDIO_S)] = 0.0
+    audios_per_request: Annotated[int, Flag(least=1, most=1000)] = 1
     checkpoint: Path | None = None
     coefficients: Path | None = None
     memory_log: Path | None = None
@@ -197,6 +203,8 @@ class BreakdownRequest:
     batch: list[str] | None = None
     images_per_request: Annotated[int, Flag(least=0, most=1000)] = 0
     image_size: str = "1024x1024"
+    audio_seconds: Annotated[float, Flag(least=0, most=MOST_AUDIO_S)] = 0.0
+    audios_per_request: Annotated[int, Flag(least=1, most=1000)] = 1
     checkpoint: Path | None = None
     kernels: Path | None = None
 

@@ -254,7 +254,7 @@ def simulation_job(
         latency = latency_from_checkpoint(deployment, find_checkpoint(asked.checkpoint))
     else:
         latency = latency_from_json(deployment, file)
-    encoder = encoder_time(deployment, load.images, asked.checkpoint)
+    encoder = encoder_time(deployment, load.media, asked.checkpoint)
     if encoder is not None:
         warn_user(encoder.sentence)
         latency = replace(latency, encoder=encoder)

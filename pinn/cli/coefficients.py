@@ -13,6 +13,7 @@ from pinn.cli.outputs import TABLES, write_json
 from pinn.common.screen import skipped_lines
 from pinn.errors import PinnError
 from pinn.specs.flags import FlagValue
+from pinn.specs.request_media import OPTIONS, asked_kind
 from pinn.specs.serving import ServingSpec
 
 
@@ -89,11 +90,10 @@ def coefficients(
         raise PinnError(
             "--coefficients applies to one configuration: leave out --configs and --grid"
         )
-    elif asked.images_per_request:
-        raise PinnError(
-            "--images-per-request applies to one configuration: leave out --images-per-request, "
-            "or --configs and --grid"
-        )
+    elif kind := asked_kind(asked):
+        option = OPTIONS[kind][0]
+        fault = f"{option} applies to one configuration"
+        raise PinnError(f"{fault}: leave out {option}, or --configs and --grid")
     elif many.out is None:
         raise PinnError("--configs and --grid need --out PATH, a .csv, .json or .parquet file")
     elif json_path is not None:

@@ -21,6 +21,7 @@ from pinn.common.progress import shown
 from pinn.engines import launch_line, launch_values
 from pinn.errors import PinnError, printable
 from pinn.specs.flags import flags_of
+from pinn.specs.request_media import AUDIO, IMAGE, OPTIONS
 from pinn.specs.serving import VLLM, ServingSpec
 
 # Help of a command in plain text, because Typer's help cuts long option names at 80 columns.
@@ -265,10 +266,6 @@ class CommandGroup(PlainHelpGroup):
         return sys.exit(result if isinstance(result, int) else 0) if standalone_mode else result
 
 
-#: Options that require a command to predict vision encoders.
-_OF_IMAGES = ("--images-per-request", "--image-size")
-
-
 #: Command that takes the server's flags from an ingested folder.
 _OF_INGESTED = "evaluate coefficients"
 
@@ -282,8 +279,8 @@ def _usage(error: Any) -> str:
     context = getattr(error, "ctx", None)
     message = " ".join(error.format_message().split()).rstrip(".")
     option = getattr(error, "option_name", None)
-    if option in _OF_IMAGES:
-        message += ": results of this command do not include vision encoders"
+    if option in {*OPTIONS[IMAGE], *OPTIONS[AUDIO]}:
+        message += ": results of this command do not include encoders of images and audio"
     if context and context.command_path.endswith(_OF_INGESTED) and option in _server_options():
         message += ": flags of the measured server are given to 'pinn ingest'"
     return f"{message}; see '{context.command_path} --help'" if context else message

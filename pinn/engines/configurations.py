@@ -20,6 +20,7 @@ from pinn.specs.gpu import load_gpu
 from pinn.specs.model import ModelSpec
 from pinn.specs.model_variants import fallback_of, with_precision
 from pinn.specs.pooling import with_runner
+from pinn.specs.request_media import media_options
 from pinn.specs.serving import ServingSpec
 
 # Configurations as keys and values, one or many, and their deployments.
@@ -147,11 +148,11 @@ def _model(name: str, precision: str | None) -> ModelSpec:
     fallback = None if precision is None else fallback_of(precision)
     model = load_model(name, fallback_precision=fallback)
     if model.left_out:
-        remedy = "count the tokens of images as prompt tokens"
-        if model.images is not None:
+        remedy = "count the tokens of images and audio as prompt tokens"
+        if options := media_options(model.images, model.audio):
             remedy = (
-                "coefficients, breakdown, simulate and plan include it with "
-                "--images-per-request; exported files cannot"
+                f"coefficients, breakdown, simulate and plan include it with {options}; exported "
+                "files cannot"
             )
         warnings.warn(
             f"{name}: times are those of the text model, without its {model.left_out}; {remedy}",

@@ -13,7 +13,7 @@ from pinn.specs.flags import TRUTH
 from pinn.specs.model_variants import SCHEMES, label_of
 from pinn.specs.pooling import GENERATE, POOLING
 from pinn.specs.quantization_block import quantization_words
-from pinn.specs.serving import DEEPEP, KV_CACHE_DTYPES, SGLANG, TRTLLM, VLLM
+from pinn.specs.serving import DATA, DEEPEP, KV_CACHE_DTYPES, SGLANG, TRTLLM, VLLM, WEIGHTS
 
 # Words of a launch command: its variables, the engine, its release and its arguments.
 
@@ -326,6 +326,11 @@ def _task(value: object, _: str = "") -> Read:
     return Read({"runner": GENERATE if word == GENERATE else POOLING})
 
 
+def _encoder_data(value: object, _: str = "") -> Read:
+    on = TRUTH.get(str(value).lower(), True)
+    return Read({"mm_encoder_tp_mode": DATA if on else WEIGHTS})
+
+
 def _pooling(_value: object, _: str = "") -> Read:
     return Read({"runner": POOLING})
 
@@ -350,6 +355,7 @@ READERS: dict[str, Callable[[Any, str], Read]] = {
     for read in (
         _quantization, _dtype, _generation, _largest_graph, _chunk, _all_to_all, _spread, _balance,
         _speculation, _overrides, _rope, _optimization, _compilation, _task, _pooling,
+        _encoder_data,
         _connector,
     )
 }  # fmt: skip

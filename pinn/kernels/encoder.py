@@ -1,9 +1,10 @@
-"""Time of a vision encoder as the sum of its kernels' times.
+"""Time of an encoder of images or audio as the sum of its kernels' times.
 
 An encoder layer is computed like a layer of a bidirectional model without an output head, with the
-products, attention and all-reduces of ``composition``. The patch embedding and the projector are
-added. Sources: vLLM 0.33.0's v1/worker/gpu_model_runner.py (_execute_mm_encoder: all images of a
-step at once), models/qwen2_5_vl.py (Qwen2_5_VisionBlock, Qwen2_5_VisionPatchMerger).
+products, attention and all-reduces of ``composition``. The patch embedding, convolutions and the
+projector are added. Sources: vLLM 0.33.0's v1/worker/gpu_model_runner.py
+(_execute_mm_encoder: all items of a step at once), models/qwen2_5_vl.py (Qwen2_5_VisionBlock,
+Qwen2_5_VisionPatchMerger), models/vision.py (run_dp_sharded_mrope_vision_model).
 """
 
 from dataclasses import dataclass
@@ -11,11 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from pinn.engines.deployment import Deployment
+from pinn.engines.encoder_ranks import EncoderRanks
 from pinn.kernels.composition import compose
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.physics.batch_sums import UniformBatches
 from pinn.specs.encoder import EncoderSpec
 from pinn.specs.gpu import GpuSpec
+from pinn.specs.media import MediaItem
 from pinn.specs.model import AttentionSpec, DenseFfnSpec, LayerGroup, ModelSpec
 from pinn.specs.precision import ACTIVATION_BYTES
 from pinn.specs.serving import ServingSpec
@@ -25,27 +28,36 @@ _FORMAT = "bf16"
 
 
 @dataclass(frozen=True)
-class EncodedImages:
-    """Images of one size that an encoder processes at once.
+class EncodedItems:
+    """Images of one size, or audio clips of one length, that an encoder processes at once.
 
     Attributes:
-        count: Number of images.
-        merged: Number of patches per image after merging.
-        merge: Number of patches along the edge of a merged patch.
+        sequences: Sequences whose positions attend to each other.
+        item: One of the items; it may have several sequences.
     """
 
-    count: int
-    merged: int
-    merge: int
+    sequences: float
+    item: MediaItem
+
+    @classmethod
+    def of(cls, count: int, item: MediaItem, ranks: EncoderRanks) -> "EncodedItems":
+        """Return what one GPU encodes of a number of items."""
+        sequences = count * item.patches / item.sequence
+        return cls(-(-sequences // ranks.items) if ranks.items > 1 else sequences, item)
 
     @property
     def patches(self) -> int:
-        """Return the number of patches of one image, before merging."""
-        return self.merged * self.merge**2
+        """Return the positions that pass the layers."""
+        return round(self.sequences * self.item.sequence)
+
+    @property
+    def rows(self) -> int:
+        """Return the rows of the projector."""
+        return round(self.item.rows * self.sequences * self.item.sequence / self.item.patches)
 
 
 def layer_steps(
-    encoder: EncoderSpec, gpu: GpuSpec, tensor_parallel_size: int, images: EncodedImages
+    encoder: EncoderSpec, gpu: GpuSpec, tensor_parallel_size: int, items: EncodedItems
 ) -> list[tuple[Deployment, UniformBatches]]:
     """Return an encoder's layers as deployments, each with the batch that its layers process.
 
@@ -53,14 +65,14 @@ def layer_steps(
     bidirectional prompt, every token sees the whole prompt. The pairs that causal attention lacks
     are added by counting half of the prompt as cached tokens.
     """
-    patches, window = images.patches, min(encoder.window_patches, images.patches)
+    sequence, window = items.item.sequence, min(encoder.window_patches, items.item.sequence)
     windowed = encoder.layers - encoder.full_layers
     serving = ServingSpec(tensor_parallel_size=tensor_parallel_size, enforce_eager=True)
     found = []
-    for layers, tokens in ((encoder.full_layers, patches), (windowed, window)):
+    for layers, tokens in ((encoder.full_layers, sequence), (windowed, window)):
         if layers and tokens:
             model = _as_model(encoder, layers)
-            sizes = (0.0, 0.0, images.count * patches / tokens, tokens, tokens / 2)
+            sizes = (0.0, 0.0, items.sequences * sequence / tokens, tokens, tokens / 2)
             batch = UniformBatches(*(np.array([float(size)]) for size in sizes))
             found.append((Deployment(model, gpu, serving, force=True), batch))
     return found
@@ -68,11 +80,12 @@ def layer_steps(
 
 def _as_model(encoder: EncoderSpec, layers: int) -> ModelSpec:
     """Return a model of an encoder's layers, with a minimal vocabulary."""
-    attention = AttentionSpec(encoder.heads, encoder.heads, encoder.width // encoder.heads)
+    head_dim = (encoder.attention_width or encoder.width) // encoder.heads
+    attention = AttentionSpec(encoder.heads, encoder.heads, head_dim)
     group = LayerGroup(layers, attention, DenseFfnSpec(encoder.ffn_width, encoder.gated))
     return ModelSpec(
-        name="the vision encoder",
-        model_type="vision encoder",
+        name="the encoder",
+        model_type="encoder",
         hidden_size=encoder.width,
         vocab_size=1,
         layer_groups=(group,),
@@ -85,27 +98,35 @@ def kernel_seconds(
     kernels: KernelSurrogates,
     encoder: EncoderSpec,
     gpu: GpuSpec,
-    tensor_parallel_size: int,
-    images: EncodedImages,
+    ranks: EncoderRanks,
+    items: EncodedItems,
 ) -> float:
-    """Return the seconds of an encoder's matrix products, attention and all-reduces.
+    """Return the seconds of an encoder's matrix products, attention and communication.
 
     Args:
         kernels: Fitted operator surrogates.
         encoder: Sizes of the encoder.
         gpu: GPU that runs the encoder.
-        tensor_parallel_size: Number of GPUs that share the encoder.
-        images: Images that the step encodes.
+        ranks: GPUs that share the encoder.
+        items: What one GPU encodes in the step.
     """
-    steps = layer_steps(encoder, gpu, tensor_parallel_size, images)
+    steps = layer_steps(encoder, gpu, ranks.layers, items)
     total = sum(float(compose(kernels, *step).sum()) for step in steps)
-    rows, tokens = images.count * images.patches, images.count * images.merged
-    total += float(kernels.gemm.seconds(gpu, _FORMAT, rows, encoder.width, encoder.patch_values))
+    if encoder.patch_values:
+        patches = items.patches, encoder.width, encoder.patch_values
+        total += float(kernels.gemm.seconds(gpu, _FORMAT, *patches))
+    for rows, inputs, outputs, copies in encoder.products:
+        product = rows * items.patches, outputs, inputs
+        total += copies * float(kernels.gemm.seconds(gpu, _FORMAT, *product))
     for inputs, outputs, divided, copies in encoder.projector:
-        n = outputs // tensor_parallel_size if divided == "output" else outputs
-        k = inputs // tensor_parallel_size if divided == "input" else inputs
-        total += copies * float(kernels.gemm.seconds(gpu, _FORMAT, tokens, n, k))
+        n = outputs // ranks.layers if divided == "output" else outputs
+        k = inputs // ranks.layers if divided == "input" else inputs
+        total += copies * float(kernels.gemm.seconds(gpu, _FORMAT, items.rows, n, k))
         if divided == "input":
-            message = tokens * outputs * ACTIVATION_BYTES
-            total += copies * float(kernels.all_reduce.seconds(gpu, tensor_parallel_size, message))
+            message = items.rows * outputs * ACTIVATION_BYTES
+            total += copies * float(kernels.all_reduce.seconds(gpu, ranks.layers, message))
+    if ranks.items > 1:
+        # A ring all-gather moves half the bytes of an all-reduce.
+        gathered = ranks.items * items.rows * encoder.projector[-1].outputs * ACTIVATION_BYTES
+        total += float(kernels.all_reduce.seconds(gpu, ranks.items, gathered / 2))
     return total

@@ -3,8 +3,11 @@
 from functools import lru_cache
 
 from pinn.engines.deployment import Deployment
+from pinn.engines.encoder_ranks import encoder_ranks
 from pinn.engines.kernel_choice import AUTO
 from pinn.physics.layer_work import dense_matmuls, expert_weights, idle_matmuls
+from pinn.specs.audio import AudioReader
+from pinn.specs.images import ImageReader
 from pinn.specs.model import ModelSpec
 from pinn.specs.precision import ACTIVATION_BYTES
 from pinn.units import GIB
@@ -19,10 +22,21 @@ def gpu_weight_bytes(deployment: Deployment) -> float:
     """Return the bytes of weights on one GPU, without those offloaded to the host."""
     recipe = deployment.recipe
     total = _model_weight_bytes(deployment.model.stored, *_sizes(deployment))
-    total += deployment.model.encoder_parameters / recipe.tensor_parallel_size * ACTIVATION_BYTES
+    total += _encoder_parameters(deployment) * ACTIVATION_BYTES
     total /= recipe.pipeline_parallel_size
     total = max(total - deployment.serving.cpu_offload_gb * GIB, 0.0)
     return total + draft_weight_bytes(deployment)
+
+
+def _encoder_parameters(deployment: Deployment) -> float:
+    """Return the parameters of encoders on one GPU."""
+    model, whole = deployment.model, 0
+    for reader in (model.images, model.audio):
+        if isinstance(reader, ImageReader | AudioReader):
+            spec = reader.encoder
+            whole += spec.parameters * (encoder_ranks(deployment, spec).layers == 1)
+    divided = model.encoder_parameters - whole
+    return whole + divided / deployment.recipe.tensor_parallel_size
 
 
 def draft_weight_bytes(deployment: Deployment) -> float:

@@ -21,7 +21,7 @@ from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.workloads.workload import Workload
 from pinn.simulator.workloads.yaml_spec import Strict, Whole, check, read_mapping
 from pinn.specs.flags import FlagValue
-from pinn.specs.images import RequestImages
+from pinn.specs.request_media import RequestMedia
 from pinn.specs.serving import VLLM
 from pinn.surrogate.coefficient_set import CoefficientSet, read_coefficient_set
 from pinn.surrogate.encoder_time import encoder_time
@@ -46,7 +46,7 @@ class SearchSpace:
         engines: Engines to choose from.
         sizes: Tensor-parallel sizes that replace the grid's; None to use the shared size, or the
             grid's sizes.
-        images: Images of each request; None without images.
+        media: Images or audio clips of each request; None without any.
     """
 
     shared: Values
@@ -56,7 +56,7 @@ class SearchSpace:
     most_gpus: int | None
     engines: Sequence[str] = (VLLM,)
     sizes: Sequence[int | None] = (None,)
-    images: RequestImages | None = None
+    media: RequestMedia | None = None
 
     @property
     def given(self) -> list[dict[str, FlagValue]]:
@@ -297,7 +297,7 @@ def predicted(
             if _refusal(own.check_deployment, deployment, "") is None:
                 beta, alpha, source = own.beta, own.alpha, str(path)
                 break
-        encoder = encoder_time(deployment, space.images, checkpoint)
+        encoder = encoder_time(deployment, space.media, checkpoint)
         latency = LinearLatency(deployment, beta, alpha, encoder)
         yield Candidate(row, latency, space.engine, source)
 

@@ -29,7 +29,7 @@ from pinn.simulator.workloads.load import asked_load
 from pinn.specs.catalog import load_model
 from pinn.specs.flags import FlagValue, flags_apart
 from pinn.specs.gpu import load_gpu
-from pinn.specs.images import RequestImages
+from pinn.specs.request_media import RequestMedia
 from pinn.specs.serving import VLLM
 from pinn.surrogate.coefficient_set import read_coefficient_set
 
@@ -66,7 +66,7 @@ def plan_load(
     load, draws = draw_load(load, rate)
     slo.check(draws[0].output_tokens)
     check_headroom(request)
-    space = _search_space(request, flags, load.images)
+    space = _search_space(request, flags, load.media)
     gpus = [load_gpu(name).name for name in space.gpus if name]
     problem = PlanningProblem(
         draws, rate, slo, checkpoint, prices, request.max_gpus, load, request.headroom, gpus
@@ -91,7 +91,7 @@ def plan_load(
 
 
 def _search_space(
-    request: PlanRequest, flags: Mapping[str, FlagValue], images: RequestImages | None
+    request: PlanRequest, flags: Mapping[str, FlagValue], media: RequestMedia | None
 ) -> SearchSpace:
     of_engine, serving = flags_apart(EngineSpec, flags)
     formats, engines = serving.pop("precision", [None]), serving.pop("engine", [VLLM])
@@ -109,7 +109,7 @@ def _search_space(
         gpus = [read_coefficient_set(path).configuration().get("gpu", "") for path in files]
     engine = EngineSpec(**of_engine)
     most = request.max_gpus
-    return SearchSpace(shared, gpus, formats, engine, most, engines, sizes, images)
+    return SearchSpace(shared, gpus, formats, engine, most, engines, sizes, media)
 
 
 def _configurations(request: PlanRequest, space: SearchSpace, has_engine: bool) -> Sequence[Values]:

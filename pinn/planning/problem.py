@@ -18,7 +18,7 @@ from pinn.simulator.slo import Slo
 from pinn.simulator.workloads.load import Load
 from pinn.simulator.workloads.rates import at_rate, mean_rate_per_s, repeated, thinned
 from pinn.simulator.workloads.workload import Workload
-from pinn.surrogate.encoder_time import images_notice
+from pinn.surrogate.encoder_time import media_notice
 
 #: Minimum number of requests of a simulation, since fewer give inaccurate percentiles. A server
 #: with a smaller share of the load gets this number, at its own rate; a shorter load is repeated.
@@ -147,8 +147,8 @@ class PlanningProblem:
         load = self.workload
         servings = dict.fromkeys(deployment.serving for deployment in deployments)
         notices = [unread_notice(each.engine, each.engine_version) for each in servings]
-        if self.load.images is not None:
-            notices.append(images_notice(self.load.images))
+        if self.load.media is not None:
+            notices.append(media_notice(self.load.media))
         return PlanSummary(
             model=deployments[0].model.title,
             workload=self.load.title,

@@ -116,7 +116,7 @@ def _prefill_s(latency: LinearLatency, new: float, known: float) -> float:
     )
     if latency.encoder is not None:
         chunks_of = zip(known + starts, chunks, strict=True)
-        begun = [latency.encoder.images.begun_in(*chunk) for chunk in chunks_of]
+        begun = [latency.encoder.media.begun_in(*chunk) for chunk in chunks_of]
         seconds = seconds + [latency.encoder.seconds(count) for count in begun]
     return float(max(seconds.sum() / recipe.pipeline_parallel_size, seconds.max()))
 
@@ -156,7 +156,7 @@ def guessed_rates_per_s(
     mixed_s = step_seconds(latency, **decodes, prefill_requests=1.0, prefill_tokens=chunk)
     prompt_s = (mixed_s - decode_s) * prompt / chunk
     if latency.encoder is not None:
-        prompt_s = prompt_s + latency.encoder.seconds(latency.encoder.images.count)
+        prompt_s = prompt_s + latency.encoder.seconds(latency.encoder.media.count)
     drafts = recipe.speculation
     token_s = decode_s / (1.0 if drafts is None else drafts.tokens_per_step)
     # Data-parallel ranks of a replica run in parallel, and so do pipeline stages on different

@@ -17,7 +17,7 @@ from pinn.simulator.prefill_first import schedule_apart
 from pinn.simulator.state import REREAD, SHARED_SUMS
 from pinn.simulator.step_formulas import StepValues, Sums, step_formulas
 from pinn.specs.batch import Batch
-from pinn.specs.images import images_begun
+from pinn.specs.request_media import items_begun
 from pinn.surrogate.encoder_time import EncoderTime, step_encoder_seconds
 from pinn.surrogate.request_features import PHASES, REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
@@ -246,28 +246,29 @@ def speculative_seconds(
     return host + max(launching, passes - launching)
 
 
-# Vision encoder time in compiled code, as defined in ``pinn.surrogate.encoder_time``.
+# Encoder time in compiled code, as defined in ``pinn.surrogate.encoder_time``.
 
 #: Function without runtime type checks, which compiled code cannot run.
-_images_begun = inner(unwrap(images_begun))
+_items_begun = inner(unwrap(items_begun))
 _step_seconds = inner(unwrap(step_encoder_seconds))
 
 
 def encoder_numbers(encoder: EncoderTime) -> np.record:
-    """Return the constants from which compiled code computes the time that images add to steps."""
-    images = encoder.images
+    """Return the constants from which compiled code computes the time of an encoder."""
+    media = encoder.media
     return numbers(
         first_s=encoder.first_s,
         further_s=encoder.further_s,
-        first_token=images.first_token,
-        tokens=images.tokens,
-        count=images.count,
+        together=encoder.together,
+        first_token=media.first_token,
+        tokens=media.tokens,
+        count=media.count,
     )
 
 
 @inner
 def _encoder_seconds(latency: np.record, engine: Engine, replica: int) -> float:
-    """Return the encoder seconds of the images that begin in a replica's newest batch."""
+    """Return the encoder seconds of the images or clips that begin in a replica's newest batch."""
     of = latency.encoder
     group = engine.groups[group_of(engine, replica)]
     column = (group.oldest + group.in_flight) % engine.config.depth
@@ -276,9 +277,9 @@ def _encoder_seconds(latency: np.record, engine: Engine, replica: int) -> float:
         row = engine.entries[replica, column, i]
         if row.prefill:
             end = row.cached + row.new
-            begun += _images_begun(end, of.first_token, of.tokens, of.count)
-            begun -= _images_begun(row.cached, of.first_token, of.tokens, of.count)
-    return _step_seconds(begun, of.first_s, of.further_s)
+            begun += _items_begun(end, of.first_token, of.tokens, of.count)
+            begun -= _items_begun(row.cached, of.first_token, of.tokens, of.count)
+    return _step_seconds(begun, of.first_s, of.further_s, of.together)
 
 
 @inner

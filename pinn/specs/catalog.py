@@ -44,9 +44,9 @@ def load_model(
         return _read(source, name, ReadSettings(name, fallback_precision=fallback_precision))
     path = _as_path(source)
     if path is not None:
-        sampling = _sampling(_generation_beside(path), published_as)
-        quant = _quantization_beside(path)
-        return _load_file(path, name_of(path), quant, sampling, fallback_precision)
+        sampling = _sampling(_beside(path, model_names.GENERATION_FILE), published_as)
+        beside = _quantization_beside(path), _beside(path, model_names.PROCESSOR_FILE)
+        return _load_file(path, name_of(path), beside, sampling, fallback_precision)
     name = str(source)
     return replace(_load_name(name, fallback_precision), asked_as=name)
 
@@ -77,8 +77,8 @@ def _load_name(name: str, fallback_precision: str | None) -> ModelSpec:
             # Only results without a fallback format are cached: tables look one model up in many
             # formats.
             return _load_name(name, None)
-        quant, sampling = _quantization_beside(path), _sampling(None, name)
-        return _load_file(path, full_name, quant, sampling, fallback_precision)
+        beside, sampling = (_quantization_beside(path), None), _sampling(None, name)
+        return _load_file(path, full_name, beside, sampling, fallback_precision)
     model_names.check_name(name)
     try:
         path = model_names.cached_file(name, "config.json") or model_names.download_config(name)
@@ -90,8 +90,9 @@ def _load_name(name: str, fallback_precision: str | None) -> ModelSpec:
         remedy = model_names.suggestion(name)
         raise PinnError(f"unknown model {name!r}: {where}; {remedy}") from error
     sampling = _sampling(model_names.cached_file(name, model_names.GENERATION_FILE), name)
-    quant = model_names.cached_file(name, model_names.QUANT_FILE)
-    return _load_file(path, name, quant, sampling, fallback_precision)
+    files_of = (model_names.QUANT_FILE, model_names.PROCESSOR_FILE)
+    quant, processor = (model_names.cached_file(name, each) for each in files_of)
+    return _load_file(path, name, (quant, processor), sampling, fallback_precision)
 
 
 def forget_models() -> None:
@@ -108,10 +109,15 @@ def _load_variant(name: str, variant: Variant) -> ModelSpec:
 
 
 def _load_file(
-    path: Path, name: str, quant: Path | None, sampling: Sampling | None, fallback: str | None
+    path: Path,
+    name: str,
+    beside: tuple[Path | None, Path | None],
+    sampling: Sampling | None,
+    fallback: str | None,
 ) -> ModelSpec:
-    beside = None if quant is None else documents.read_json(quant)
-    settings = ReadSettings(name, beside, sampling, fallback)
+    """Read a config.json, and its quantization and processor settings in files beside it."""
+    quant, processor = (None if each is None else documents.read_json(each) for each in beside)
+    settings = ReadSettings(name, quant, sampling, fallback, processor)
     return _read(documents.read_json(path), str(path), settings)
 
 
@@ -169,7 +175,7 @@ def _quantization_beside(path: Path) -> Path | None:
     return quant if quant.is_file() else None
 
 
-def _generation_beside(path: Path) -> Path | None:
-    """Return the path of the generation_config.json in a config.json's folder; None without one."""
-    generation = path.with_name(model_names.GENERATION_FILE)
-    return generation if path.name == "config.json" and generation.is_file() else None
+def _beside(path: Path, name: str) -> Path | None:
+    """Return the path of a file in a config.json's folder; None without one."""
+    found = path.with_name(name)
+    return found if path.name == "config.json" and found.is_file() else None

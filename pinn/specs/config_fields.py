@@ -269,8 +269,15 @@ def read_fields(config: Mapping[str, object], source: str) -> ConfigFields:
     """
     if not isinstance(config, Mapping):
         raise PinnError(f"{source}: a config.json must be a JSON object, got {config!r:.60}")
-    nested = [config.get("text_config"), config.get("llm_config")]
+    thinker = config.get("thinker_config")  # Qwen-Omni's part that reads the prompt
+    outer = thinker if isinstance(thinker, Mapping) else config
+    nested = [outer.get("text_config"), outer.get("llm_config")]
     text = next((value for value in nested if value is not None), config)
+    elsewhere = config.get("text_model_id")  # Ultravox
+    if text is config and elsewhere:
+        remedy = "put that model's config.json under text_config, and the encoder's under"
+        fault = f"the sizes of its text model are in the config.json of {written(elsewhere)}"
+        raise PinnError(f"{source}: {fault}: {remedy} audio_config")
     if not isinstance(text, Mapping):
         raise PinnError(f"{source}: text_config must be a JSON object, got {text!r:.60}")
     model_type, known = (

@@ -1,19 +1,30 @@
-"""Vision encoders: sizes and weights, from a config.json and a table of families."""
+"""Encoders of images and audio: sizes and weights, from a config.json and a table of families."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pinn.specs.config_fields import models_file
 
-#: Keys of a ``vision_config`` for each size, in order of precedence. In Qwen2-VL, ``embed_dim`` is
+VISION, AUDIO = "vision", "audio"
+#: Keys of an encoder's config for each size, in order of precedence. In Qwen2-VL, ``embed_dim`` is
 #: the encoder's width and ``hidden_size`` the width of the language model.
-_WIDTH = ("embed_dim", "hidden_size", "vt_hidden_size")
-_DEPTH = ("depth", "num_hidden_layers", "vt_num_hidden_layers")
-_FFN = ("intermediate_size", "vt_intermediate_size")
-_HEADS = ("num_heads", "num_attention_heads", "vt_num_attention_heads")
+_WIDTH = ("embed_dim", "d_model", "hidden_size", "vt_hidden_size", "attention_dim")
+_DEPTH = (
+    "depth", "encoder_layers", "num_hidden_layers", "vt_num_hidden_layers", "num_blocks",
+    "conf_num_hidden_layers",
+)  # fmt: skip
+_FFN = ("encoder_ffn_dim", "intermediate_size", "vt_intermediate_size", "linear_units")
+_HEADS = (
+    "num_heads", "encoder_attention_heads", "num_attention_heads", "vt_num_attention_heads",
+    "attention_heads", "conf_num_attention_heads",
+)  # fmt: skip
 _CHANNELS = ("in_channels", "in_chans", "num_channels")
 _POSITIONS = ("num_position_embeddings", "position_embedding_size")
+#: Keys of the patches along a token's edge, or of its inverse.
+_MERGE = ("spatial_merge_size", "scale_factor", "pooling_kernel_size")
+_SHUFFLED = ("pixel_shuffle_ratio", "downsample_ratio")
 #: Default ratio of a feed-forward layer's inner width to the stream's width (Qwen2-VL's mlp_ratio).
 _FFN_RATIO = 4
 #: Activation function that implies gated feed-forward layers, if the encoder family is unknown.
@@ -39,9 +50,25 @@ class ProjectorMatrix(NamedTuple):
     copies: int
 
 
+class Product(NamedTuple):
+    """A matrix beside the attention, the feed-forward layers and the projector.
+
+    Attributes:
+        rows: Rows that it multiplies, per position of the layers.
+        inputs: Rows of the matrix.
+        outputs: Columns of the matrix.
+        copies: Number of such matrices.
+    """
+
+    rows: int
+    inputs: int
+    outputs: int
+    copies: int
+
+
 @dataclass(frozen=True)
 class EncoderSpec:
-    """Sizes of a vision encoder and its projector, without biases and norms.
+    """Sizes of an encoder of images or audio and its projector, without biases and norms.
 
     Attributes:
         width: Width of the residual stream.
@@ -49,11 +76,15 @@ class EncoderSpec:
         heads: Attention heads; 0 if unknown.
         ffn_width: Inner width of a feed-forward layer.
         gated: Whether a feed-forward layer has three matrices instead of two.
-        full_layers: Number of layers in which all patches of an image attend to each other.
-        window_patches: Patches per attention window in all other layers.
-        patch_values: Numbers per patch (pixels x channels), the input width of the patch embedding.
+        full_layers: Number of layers in which all positions of a sequence attend to each other.
+        window_patches: Positions per attention window in all other layers.
+        patch_values: Values of one patch, the input width of the patch embedding; 0 for audio.
         positions: Rows of the position embedding table.
-        projector: Matrices after the layers; each row of their input becomes one image token.
+        projector: Matrices after the layers; a row of their input is a token.
+        products: Convolutions before the layers and in them, as matrices.
+        attention_width: Width of queries, keys and values.
+        other_weights: Weights that take memory, but no noticeable time.
+        replicated: Whether every GPU of a tensor parallel group runs the whole encoder.
     """
 
     width: int
@@ -66,12 +97,17 @@ class EncoderSpec:
     patch_values: int
     positions: int
     projector: tuple[ProjectorMatrix, ...]
+    products: tuple[Product, ...] = ()
+    attention_width: int = 0
+    other_weights: int = 0
+    replicated: bool = False
 
     @property
     def layer_weights(self) -> int:
         """Return the weights of all layers, each with 4 attention and 2 or 3 FFN matrices."""
         matrices = 3 if self.gated else 2
-        return self.layers * (4 * self.width**2 + matrices * self.width * self.ffn_width)
+        attention = 4 * self.width * (self.attention_width or self.width)
+        return self.layers * (attention + matrices * self.width * self.ffn_width)
 
     @property
     def projector_weights(self) -> int:
@@ -79,99 +115,173 @@ class EncoderSpec:
         return sum(each.copies * each.inputs * each.outputs for each in self.projector)
 
     @property
+    def product_weights(self) -> int:
+        """Return the number of weights in convolutions."""
+        return sum(each.copies * each.inputs * each.outputs for each in self.products)
+
+    @property
     def parameters(self) -> int:
         """Return the number of weights in the encoder and its projector."""
         rows = self.patch_values + self.positions
-        return self.layer_weights + rows * self.width + self.projector_weights
+        beside = self.product_weights + self.projector_weights + self.other_weights
+        return self.layer_weights + rows * self.width + beside
 
 
 def encoder_parameters(config: Mapping[str, object]) -> int:
-    """Return the number of weights of a vision encoder and projector; 0 without a vision_config.
-
-    Audio encoders are not counted.
+    """Return the parameters of a model's encoders and projectors; 0 without encoders.
 
     Args:
         config: Content of a config.json.
     """
-    found = read_encoder(config)
-    return 0 if found is None else found.parameters
+    found = (read_encoder(config, part) for part in (VISION, AUDIO))
+    return sum(each.parameters for each in found if each is not None)
 
 
-def read_encoder(config: Mapping[str, object]) -> EncoderSpec | None:
-    """Return the vision encoder that a config.json describes; None without a vision_config."""
-    vision = config.get("vision_config")
-    if not isinstance(vision, Mapping):
+def read_encoder(config: Mapping[str, object], part: str = VISION) -> EncoderSpec | None:
+    """Return an encoder of a config.json; None if it has none, or none whose sizes are known.
+
+    Args:
+        config: Content of a config.json.
+        part: ``vision`` or ``audio``.
+    """
+    config = thinker(config)
+    own, family = encoder_config(config, part), family_of(config, part)
+    if own is None or (part == AUDIO and not family):
         return None
-    family, sizes = _family(config, vision), _sizes(config, vision)
-    depth = first_size(vision, *_DEPTH)
-    # Llama 3.2's encoder has further, global layers
-    depth += first_size(vision, "num_global_layers")
-    # all other layers of Qwen2.5-VL attend within windows
-    full = vision.get("fullatt_block_indexes")
-    patch = first_size(vision, "patch_size")
-    frames = first_size(vision, "temporal_patch_size") or 1
-    deep = vision.get("deepstack_visual_indexes")
+    sizes = sizes_of(config, own)
+    depth = sizes["layers"]
+    full = own.get("fullatt_block_indexes")  # other layers of Qwen2.5-VL attend within windows
+    patch = first_size(own, "patch_size")
+    frames = first_size(own, "temporal_patch_size") or 1
+    deep = own.get("deepstack_visual_indexes")
     projectors = 1 + (len(deep) if isinstance(deep, list) else 0)
     return EncoderSpec(
         width=sizes["width"],
         layers=depth,
-        heads=first_size(vision, *_HEADS),
+        heads=first_size(own, *_HEADS),
         ffn_width=sizes[family.get("feed_forward", "inner")],
-        gated=bool(family.get("gated", vision.get("hidden_act") == _GATED)),
+        gated=bool(family.get("gated", own.get("hidden_act") == _GATED)),
         full_layers=len(full) if isinstance(full, list) else depth,
-        window_patches=(first_size(vision, "window_size") // max(patch, 1)) ** 2,
-        patch_values=(first_size(vision, *_CHANNELS) or 3) * patch**2 * frames,
-        positions=_positions(family, vision, patch),
+        window_patches=(first_size(own, "window_size") // max(patch, 1)) ** 2,
+        patch_values=(first_size(own, *_CHANNELS) or 3) * patch**2 * frames,
+        positions=_positions(family, own, sizes),
         projector=tuple(
-            ProjectorMatrix(sizes[inputs], sizes[outputs], divided, projectors)
+            ProjectorMatrix(size_of(inputs, sizes), size_of(outputs, sizes), divided, projectors)
             for inputs, outputs, divided in family.get("projector", _PROJECTOR)
         ),
+        products=tuple(
+            Product(*(size_of(each, sizes) for each in (*product, 1)[:4]))
+            for product in family.get("products", ())
+        ),
+        attention_width=first_size(own, "qkv_hidden_size"),
+        other_weights=size_of(family.get("other", 0), sizes),
+        replicated=bool(family.get("replicated")),
     )
 
 
-def _family(config: Mapping[str, object], vision: Mapping[str, object]) -> dict[str, Any]:
+def thinker(config: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the part of a config.json that reads the prompt: Qwen-Omni's thinker, or all of it."""
+    found = config.get("thinker_config")
+    return found if isinstance(found, Mapping) else config
+
+
+def encoder_config(config: Mapping[str, object], part: str) -> Mapping[str, Any] | None:
+    """Return an encoder's own config, or the sizes that the engine's code fixes; None without."""
+    family = family_of(config, part)
+    for path in (f"{part}_config", family.get("config", "")):
+        found = at(config, path)
+        if isinstance(found, Mapping):
+            return found
+    return family.get("sizes")
+
+
+def family_of(config: Mapping[str, object], part: str) -> dict[str, Any]:
     """Return the table's entry for a model type and an encoder type; an empty one if unknown.
 
     An unlisted model has no entry, even if it names a known encoder: it may have modified the
     encoder (MiniMax-M3 has no position embedding).
+
+    Args:
+        config: Content of a config.json.
+        part: List of ``data/models/encoders.json``.
     """
-    families: list[dict[str, Any]] = models_file("encoders.json")["families"]
-    kinds = (config.get("model_type"), vision.get("model_type"))
-    whole, part = (next((f for f in families if kind in f["types"]), None) for kind in kinds)
-    return {} if whole is None else whole | (part or {})
+    families: list[dict[str, Any]] = models_file("encoders.json")[part]
+    kinds = (config.get("model_type"), at(config, f"{part}_config.model_type"))
+    whole, own = (next((f for f in families if kind in f["types"]), None) for kind in kinds)
+    return {} if whole is None else whole | (own or {})
 
 
-def _sizes(config: Mapping[str, object], vision: Mapping[str, object]) -> dict[str, int]:
-    """Return the widths of an encoder that its projector depends on, by name."""
-    nested = config.get("text_config")
-    text = first_size(nested if isinstance(nested, Mapping) else config, "hidden_size")
-    width = first_size(vision, *_WIDTH)
-    return {
+def at(config: Mapping[str, object], path: str) -> Any:
+    """Return the value under keys that are joined by dots; None if there is none.
+
+    >>> at({"size": {"longest_edge": 7}}, "size.longest_edge")
+    7
+    """
+    found: Any = config
+    for key in path.split("."):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found
+
+
+def size_of(text: str | int, sizes: Mapping[str, int]) -> int:
+    """Return a size that is written as a sum of products of numbers and names.
+
+    >>> size_of("3*width+2", {"width": 5})
+    17
+    """
+    terms = (term.split("*") for term in str(text).split("+"))
+    return sum(
+        math.prod(int(f) if f.lstrip("-").isdecimal() else sizes.get(f, 0) for f in factors)
+        for factors in terms
+    )
+
+
+def sizes_of(config: Mapping[str, object], own: Mapping[str, object]) -> dict[str, int]:
+    """Return the sizes of an encoder's matrices by name, beside the whole numbers of its config."""
+    nested = next((config[k] for k in ("text_config", "llm_config") if config.get(k)), config)
+    text = first_size(nested if isinstance(nested, Mapping) else config, "hidden_size", "d_model")
+    width = first_size(own, *_WIDTH)
+    whole = {k: v for each in (config, own) for k, v in each.items() if type(v) is int}
+    projected = first_size(config, "hidden_size")  # Ultravox's own width between two matrices
+    halved = 2 if config.get("projector_act", "swiglu") == "swiglu" else 1
+    return whole | {
         "width": width,
-        "merged": width * merged_patches(config, vision) ** 2,
-        "out": first_size(vision, "out_hidden_size", "text_hidden_size") or text,
+        "layers": first_size(own, *_DEPTH) + first_size(own, "num_global_layers"),
+        "merged": width * (first_size(config, "stack_factor") or merged_patches(config, own) ** 2),
+        "out": first_size(own, "out_hidden_size", "text_hidden_size") or text,
         "text": text,
-        "inner": first_size(vision, *_FFN) or _FFN_RATIO * width,
+        "inner": first_size(own, *_FFN) or _FFN_RATIO * width,
+        "projected": projected,
+        "half": projected // halved,
     }
 
 
-def _positions(family: Mapping[str, Any], vision: Mapping[str, object], patch: int) -> int:
+def _positions(family: Mapping[str, Any], own: Mapping[str, object], sizes: dict[str, int]) -> int:
     """Return the number of rows of the position embedding table."""
+    if "positions" in family:
+        return size_of(family["positions"], sizes)
     if "class_tokens" not in family:
-        return first_size(vision, *_POSITIONS)
-    return (first_size(vision, "image_size") // max(patch, 1)) ** 2 + int(family["class_tokens"])
+        return first_size(own, *_POSITIONS)
+    patches = first_size(own, "image_size") // max(first_size(own, "patch_size"), 1)
+    return int(patches**2 + int(family["class_tokens"]))
 
 
-def merged_patches(config: Mapping[str, object], vision: Mapping[str, object]) -> int:
+def merged_patches(config: Mapping[str, object], own: Mapping[str, object]) -> int:
     """Return the number of patches along the edge of one image token."""
-    kernel = vision.get("merge_kernel_size")
-    if isinstance(kernel, list) and kernel and isinstance(kernel[0], int):
+    kernel = own.get("merge_kernel_size")
+    if isinstance(kernel, list | tuple) and kernel and isinstance(kernel[0], int):
         return kernel[0]
-    key = "spatial_merge_size"
-    return first_size(vision, key) or first_size(config, key) or 1
+    for part in (own, config):
+        if found := first_size(part, *_MERGE):
+            return found
+        ratio = next((part[key] for key in _SHUFFLED if isinstance(part.get(key), float)), None)
+        if ratio:
+            return round(1 / ratio)  # type: ignore[operator]
+    return 1
 
 
 def first_size(config: Mapping[str, object], *names: str) -> int:
     """Return the first positive whole number under the given keys; 0 if there is none."""
     values = (config.get(name) for name in names)
-    return next((v for v in values if isinstance(v, int) and v > 0), 0)
+    found = (v[0] if isinstance(v, list | tuple) and len(set(v)) == 1 else v for v in values)
+    return next((v for v in found if type(v) is int and v > 0), 0)

@@ -10,8 +10,9 @@ from pinn.common import documents
 from pinn.common.documents import check_size, is_finite, written
 from pinn.errors import UnknownLayersError
 from pinn.specs import config_fields, mixers, model
+from pinn.specs.audio import audio_reader
 from pinn.specs.config_fields import ConfigFields, inverted, keys, models_file
-from pinn.specs.encoder import encoder_parameters
+from pinn.specs.encoder import encoder_parameters, thinker
 from pinn.specs.images import image_reader
 from pinn.specs.layers import attentions, dense_layer, feed_forwards
 from pinn.specs.mixers import LinearMixerSpec, Part, Projection
@@ -204,6 +205,7 @@ def model_from_config(
     quant_config: Mapping[str, object] | None = None,
     sampling: model.Sampling | None = None,
     fallback_precision: str | None = None,
+    processor: Mapping[str, object] | None = None,
 ) -> model.ModelSpec:
     """Convert a parsed config.json into a model.
 
@@ -216,12 +218,13 @@ def model_from_config(
         sampling: Sampling settings of the generation_config.json. If None, the keys of config.json
             itself are used, as in vLLM (``GenerationConfig.from_model_config``).
         fallback_precision: Format to assume, with a warning, if the quantization is unknown.
+        processor: Content of a preprocessor_config.json, whose limits of image sizes count.
 
     Raises:
         PinnError: If a field is missing or wrong, or a layer type or quantization is unknown.
     """
     fields = config_fields.read_fields(config, source or name)
-    settings = ReadSettings(name, quant_config, sampling, fallback_precision)
+    settings = ReadSettings(name, quant_config, sampling, fallback_precision, processor)
     try:
         return _model_by_keys(fields, settings)
     except UnknownLayersError as error:
@@ -259,6 +262,7 @@ class ReadSettings(NamedTuple):
     quant_config: Mapping[str, object] | None = None
     sampling: model.Sampling | None = None
     fallback_precision: str | None = None
+    processor: Mapping[str, object] | None = None
 
 
 def model_of(
@@ -295,14 +299,16 @@ def model_of(
         pooled=fields.is_pooled,
         bidirectional=fields.is_bidirectional,
         encoder_parameters=encoder_parameters(fields.root),
-        images=image_reader(fields.root) if "vision_config" in fields.root else None,
+        images=image_reader(fields.root, settings.processor),
+        audio=audio_reader(fields.root),
         **stem,
     )
 
 
 def _left_out(fields: ConfigFields) -> str:
     """Return as text the multimodal parts that the config files of the catalog omit."""
-    parts = [part for part in ("vision", "audio") if fields.root.get(f"{part}_config")]
+    root = thinker(fields.root)
+    parts = [part for part in ("vision", "audio") if root.get(f"{part}_config")]
     if not parts and "text_config" in fields.root:
         return "encoders"
     return " and ".join(f"{part} encoder" for part in parts)

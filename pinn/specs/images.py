@@ -1,28 +1,175 @@
-"""Images in prompts: the tokens of an image, and the FLOP of encoding it."""
+"""Images in prompts: the tokens of an image, and the work of its encoder."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from pinn.errors import PinnError
-from pinn.specs import encoder
+from pinn.specs import encoder, tiles
+from pinn.specs.config_fields import models_file
 from pinn.specs.encoder import EncoderSpec
+from pinn.specs.media import MediaItem, Unread
 
-GRID, ROWS, FIXED = "grid", "rows", "fixed"
-#: ``model_type`` -> rule by which its processor divides an image (transformers 5.24). GRID: one
-#: token per merged patch at the image's own size (models/qwen2_vl/image_processing_qwen2_vl.py:
-#: smart_resize; equal in glm4v for one frame). ROWS: like GRID, but with one more token per row,
-#: and images with a longer edge are scaled down (pixtral/processing_pixtral.py:
-#: _get_num_multimodal_tokens). FIXED: a constant number of tokens (gemma3/processing_gemma3.py,
-#: llava/processing_llava.py).
-_RULES = {
-    **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"), GRID),
-    **dict.fromkeys(("qwen3_5", "qwen3_5_moe", "glm4v", "glm4v_moe"), GRID),
-    **dict.fromkeys(("mistral3", "pixtral"), ROWS),
-    **dict.fromkeys(("gemma3", "gemma3n", "llava"), FIXED),
-}
-_FIXED_KEYS = ("mm_tokens_per_image", "vision_soft_tokens_per_image", "image_seq_length")
-#: Default maximum edge of Pixtral's images, in pixels (configuration_pixtral.py).
-_LONGEST = 1024
+GRID, ROWS, FIXED, ANYRES, SPLIT, CROPS = "grid", "rows", "fixed", "anyres", "split", "crops"
+SCALED, PADDED, CANVAS, ASPECT = "scaled", "padded", "canvas", "aspect"
+
+
+class ImageSizes(NamedTuple):
+    """Sizes that a processor cuts an image by.
+
+    Attributes:
+        patch: Edge of a patch, in pixels.
+        merge: Edge of a token, in patches.
+        tile: Edge of the image that the encoder takes at once, in pixels; 0 for any size.
+        least: Fewest pixels (``grid``) or tiles.
+        most: Most pixels (``grid``), patches (``padded``), tokens or tiles.
+        longest: Limit of the longest edge, in pixels, or in patches (``padded``).
+        sizes: Sizes (height, width) that images are fitted to, in pixels.
+        condensed: Tiles whose tokens an image may have at most (LLaVA-OneVision); 0 for any.
+    """
+
+    patch: int
+    merge: int
+    tile: int = 0
+    least: int = 0
+    most: int = 0
+    longest: int = 0
+    sizes: tuple[tuple[int, int], ...] = ()
+    condensed: int = 0
+
+    @property
+    def edge(self) -> int:
+        """Return the edge of a token, in pixels."""
+        return self.patch * self.merge
+
+    @property
+    def tile_edge(self) -> int:
+        """Return the edge of a tile, in tokens."""
+        return self.tile // self.patch // self.merge
+
+    def whole(self, columns: int, rows: int, tokens: int) -> MediaItem:
+        """Return an image that is encoded whole.
+
+        Args:
+            columns: Merged patches of a row.
+            rows: Merged patches of a column.
+            tokens: Prompt tokens.
+        """
+        merged = columns * rows
+        patches = merged * self.merge**2
+        return MediaItem(tokens, merged, patches, patches)
+
+    def tiled(self, count: int, tokens: int) -> MediaItem:
+        """Return an image of tiles, whose patches attend to each other within a tile."""
+        patches = (self.tile // self.patch) ** 2
+        return MediaItem(tokens, count * self.tile_edge**2, count * patches, patches)
+
+
+def _grid(of: ImageSizes, width: int, height: int) -> MediaItem:
+    """Return an image of one token per merged patch, at its own size.
+
+    qwen2_vl/image_processing_qwen2_vl.py: smart_resize; glm4v's is equal for one frame.
+    """
+    columns, rows = tiles.between(width, height, of.edge, of.least, of.most)
+    return of.whole(columns, rows, columns * rows)
+
+
+def _rows(of: ImageSizes, width: int, height: int) -> MediaItem:
+    """Return an image as ``grid`` does, with one more token per row and longer images scaled down.
+
+    pixtral/processing_pixtral.py: _get_num_multimodal_tokens.
+    """
+    ratio = max(width / of.longest, height / of.longest, 1.0)
+    columns, rows = (-(-int(pixels / ratio) // of.edge) for pixels in (width, height))
+    return of.whole(columns, rows, rows * (columns + 1))
+
+
+def _fixed(of: ImageSizes, _width: int, _height: int) -> MediaItem:
+    """Return an image with a constant number of tokens.
+
+    gemma3/processing_gemma3.py, llava/processing_llava.py.
+    """
+    side = max(round(of.most**0.5), 1)
+    return of.whole(side, side, of.most)
+
+
+def _scaled(of: ImageSizes, width: int, height: int) -> MediaItem:
+    """Return an image scaled to as many tokens as fit.
+
+    gemma4/image_processing_gemma4.py: get_aspect_ratio_preserving_size.
+    """
+    columns, rows = tiles.filling(width, height, of.edge, of.most)
+    return of.whole(columns, rows, columns * rows)
+
+
+def _padded(of: ImageSizes, width: int, height: int) -> MediaItem:
+    """Return an image that is scaled down to limits, then padded.
+
+    kimi_k25/image_processing_kimi_k25.py: navit_resize; vLLM kimi_vl.py: get_num_image_tokens.
+    """
+    columns, rows = tiles.within(width, height, of.patch, of.merge, of.longest, of.most)
+    return of.whole(columns, rows, columns * rows)
+
+
+def _canvas(of: ImageSizes, width: int, height: int) -> MediaItem:
+    """Return the tiles of the canvas that scales an image least, with separators, and all of it.
+
+    llama4/processing_llama4.py: _prompt_split_image.
+    """
+    columns, rows = tiles.canvas(width, height, of.tile, of.most)
+    cut = columns * rows if columns * rows > 1 else 0
+    return of.tiled(cut + 1, (cut + 1) * of.tile_edge**2 + cut + 3)
+
+
+def _aspect(of: ImageSizes, width: int, height: int) -> MediaItem:
+    """Return the tiles of the closest aspect ratio, and the whole image.
+
+    got_ocr2/image_processing_got_ocr2.py: get_number_of_image_patches;
+    internvl/processing_internvl.py: _get_num_multimodal_tokens.
+    """
+    columns, rows = tiles.closest_aspect(width, height, of.tile, of.least, of.most)
+    count = columns * rows + (columns * rows > 1)
+    return of.tiled(count, count * of.tile_edge**2 + 2)
+
+
+def _anyres(of: ImageSizes, width: int, height: int) -> MediaItem:
+    """Return tiles of the best given size without padding, a token per row, and the whole image.
+
+    llava_next/processing_llava_next.py, llava_onevision/processing_llava_onevision.py:
+    _get_number_of_features.
+    """
+    best = tiles.best_resolution(width, height, of.sizes)
+    columns, rows = best[1] // of.tile, best[0] // of.tile
+    cut = tiles.unpadded(width, height, (columns, rows), of.tile_edge, of.condensed)
+    return of.tiled(columns * rows + 1, cut + of.tile_edge**2)
+
+
+def _split(of: ImageSizes, width: int, height: int) -> MediaItem:
+    """Return tiles with two tokens each, a token per row, and the whole image with three.
+
+    idefics3/processing_idefics3.py: _get_num_multimodal_tokens.
+    """
+    columns, rows = tiles.of_longest(width, height, of.tile, of.longest or 4 * of.tile)
+    each = of.tile_edge**2
+    if columns * rows == 1:
+        return of.tiled(1, each + 3)
+    return of.tiled(columns * rows + 1, each + 3 + rows * (columns * (each + 2) + 1))
+
+
+def _crops(of: ImageSizes, width: int, height: int) -> MediaItem:
+    """Return tiles of an image at its size without padding, a token per row, and all of it.
+
+    phi4_multimodal/image_processing_phi4_multimodal.py: _preprocess.
+    """
+    columns, rows, cut = tiles.cropped(width, height, of.tile, of.most, of.edge // of.merge)
+    return of.tiled(columns * rows + 1, of.tile_edge**2 + 1 + cut + of.tile_edge)
+
+
+#: Rule of data/models/encoders.json -> function; all are those of transformers 5.24's processors.
+_RULES: dict[str, Callable[[ImageSizes, int, int], MediaItem]] = {
+    GRID: _grid, ROWS: _rows, FIXED: _fixed, SCALED: _scaled, PADDED: _padded, CANVAS: _canvas,
+    ASPECT: _aspect, ANYRES: _anyres, SPLIT: _split, CROPS: _crops,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -30,143 +177,92 @@ class ImageReader:
     """Rule by which a model's processor turns an image into tokens.
 
     Attributes:
-        rule: ``grid``, ``rows`` or ``fixed``.
-        patch: Length of a patch's edge, in pixels.
-        merge: Length of an image token's edge, in patches.
-        limit: Tokens of every image (rule ``fixed``), or maximum edge in pixels (rule ``rows``).
-        encoder: Vision encoder that computes the patches.
+        rule: Key of the rules of this module.
+        sizes: Sizes that the rule cuts an image by.
+        encoder: Vision encoder of the patches.
     """
 
     rule: str
-    patch: int
-    merge: int
-    limit: int
+    sizes: ImageSizes
     encoder: EncoderSpec
 
-    def tokens(self, width: int, height: int) -> int:
-        """Return the number of prompt tokens of an image of ``width`` x ``height`` pixels."""
-        columns, rows = self._grid(width, height)
-        if self.rule == FIXED:
-            return self.limit
-        return rows * (columns + (self.rule == ROWS))
-
-    def merged_patches(self, width: int, height: int) -> int:
-        """Return the number of merged patches of an image: the projector's input rows."""
-        columns, rows = self._grid(width, height)
-        return columns * rows
-
-    def encoder_flop(self, width: int, height: int) -> float:
-        """Return the FLOP of encoding an image: matrix products and attention."""
-        of, merged = self.encoder, self.merged_patches(width, height)
-        patches = merged * self.merge**2
-        weights = of.layer_weights + of.patch_values * of.width
-        windowed = (of.layers - of.full_layers) * min(of.window_patches, patches)
-        pairs = patches * (of.full_layers * patches + windowed)
-        return 2.0 * (weights * patches + of.projector_weights * merged) + 4.0 * of.width * pairs
-
-    def _grid(self, width: int, height: int) -> tuple[int, int]:
-        """Return the number of merged patches per row and per column of an image."""
-        edge = self.patch * self.merge
-        if self.rule == FIXED:
-            side = max(round(self.limit**0.5), 1)
-            return side, side
-        if self.rule == GRID:
-            return max(round(width / edge), 1), max(round(height / edge), 1)
-        ratio = max(width / self.limit, height / self.limit, 1.0)
-        return tuple(-(-int(pixels / ratio) // edge) for pixels in (width, height))  # type: ignore[return-value]
+    def item(self, width: int, height: int) -> MediaItem:
+        """Return the tokens and the encoder's work of an image with a size in pixels."""
+        return _RULES[self.rule](self.sizes, width, height)
 
 
-@dataclass(frozen=True)
-class RequestImages:
-    """Images of one size that follow each other in every prompt.
-
-    Attributes:
-        count: Number of images per prompt.
-        size: Size of each image in pixels, such as ``1024x768``.
-        tokens: Number of prompt tokens of each image.
-        merged: Number of merged patches of each image.
-        first_token: Number of prompt tokens before the first image.
-    """
-
-    count: int
-    size: str
-    tokens: int
-    merged: int
-    first_token: int = 0
-
-    @property
-    def pixels(self) -> tuple[int, int]:
-        """Return the width and height of each image, in pixels."""
-        return parse_size(self.size)
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Return the number of prompt tokens of all images together."""
-        return self.count * self.tokens
-
-    def begun_in(self, cached: int, new: int) -> int:
-        """Return the number of images that begin within ``new`` tokens after ``cached`` tokens.
-
-        >>> images = RequestImages(count=3, size="32x32", tokens=4, merged=4, first_token=2)
-        >>> [images.begun_in(0, 2), images.begun_in(0, 3), images.begun_in(3, 100)]
-        [0, 1, 2]
-        """
-        of = self.first_token, self.tokens, self.count
-        return images_begun(cached + new, *of) - images_begun(cached, *of)
-
-
-def images_begun(position: float, first_token: int, tokens: int, count: int) -> int:
-    """Return how many of ``count`` images begin before a token position of the prompt."""
-    return int(min(max(-((first_token - position) // tokens), 0), count))
-
-
-def request_images(
-    reader: ImageReader | None, name: str, count: int, size: str, first_token: int = 0
-) -> RequestImages | None:
-    """Return the images of each prompt, as its count and size specify; None for a count of 0.
+def image_reader(
+    config: Mapping[str, object], processor: Mapping[str, object] | None = None
+) -> ImageReader | Unread | None:
+    """Return the rule by which a model turns an image into tokens; None if it reads none.
 
     Args:
-        reader: Rule by which the model turns an image into tokens; None if unknown.
-        name: Name of the model, for error messages.
-        count: Number of images per prompt.
-        size: Size of each image in pixels, such as ``1024x768``.
-        first_token: Number of prompt tokens before the first image.
-
-    Raises:
-        PinnError: If the model's image tokens are unknown, or the size cannot be read.
+        config: Content of a config.json.
+        processor: Content of a preprocessor_config.json, whose limits count; None for the defaults
+            of the processor's class.
     """
-    pixels = parse_size(size)
-    if not count:
+    config = encoder.thinker(config)
+    own, kind = encoder.encoder_config(config, encoder.VISION), config.get("model_type")
+    if own is None:
         return None
-    if reader is None:
-        fault = (
-            f"--images-per-request: the number of tokens that {name} has for an image is unknown"
-        )
-        raise PinnError(f"{fault}: add the tokens of its images to --input-len")
-    of_each = reader.tokens(*pixels), reader.merged_patches(*pixels)
-    return RequestImages(count, size, *of_each, first_token)
+    rules: list[dict[str, Any]] = models_file("encoders.json")["images"]
+    found = next((each for each in rules if kind in each["types"]), None)
+    if found is None:
+        said = models_file("encoders.json")["unread"].get(kind)
+        return Unread(str(said or f"no rule is known for the tokens of model_type {kind!r}"))
+    rule = found["rule"]
+    if rule == FIXED and own.get("model_type") == "pixtral":
+        return _reader(config, own, _LLAVA_PIXTRAL, processor)
+    return _reader(config, own, found, processor)
 
 
-def image_reader(config: Mapping[str, object]) -> ImageReader | None:
-    """Return the rule by which a model turns an image into tokens; None if unknown."""
-    vision, rule = config.get("vision_config"), _RULES.get(str(config.get("model_type")))
-    if rule is None or not isinstance(vision, Mapping):
-        return None
-    if rule == FIXED and vision.get("model_type") == "pixtral":
-        rule = ROWS
-    patch = encoder.first_size(vision, "patch_size")
-    merge = encoder.merged_patches(config, vision)
-    limit = encoder.first_size(config, *_FIXED_KEYS)
-    if rule == ROWS:
-        limit = encoder.first_size(vision, "image_size") or _LONGEST
-    found = encoder.read_encoder(config)
-    if found is None or not (patch and found.width and found.layers):
-        return None
-    if rule == FIXED and not limit:
-        return None
-    if rule == FIXED:  # the encoder computes all patches and then pools them into tokens
-        merge = max(round(encoder.first_size(vision, "image_size") / patch / limit**0.5), 1)
-    return ImageReader(rule, patch, merge, limit, found)
+_PINPOINTS = "image_grid_pinpoints"
+#: Rule of LLaVA with Pixtral's encoder (llava/processing_llava.py: PixtralProcessor).
+_LLAVA_PIXTRAL = {"rule": ROWS, "longest": ["image_size", 1024]}
+
+
+def _reader(
+    config: Mapping[str, object],
+    own: Mapping[str, Any],
+    found: Mapping[str, Any],
+    processor: Mapping[str, object] | None,
+) -> ImageReader | Unread:
+    """Return the reader of a rule, or the reason why a size is missing."""
+    places = (processor or {}, own, config)
+    limits = {n: _limit(found.get(n, ()), places) for n in ("least", "most", "longest")}
+    patch, tile = (encoder.first_size(own, name) for name in ("patch_size", "image_size"))
+    spec = encoder.read_encoder(config)
+    if spec is None or not (patch and spec.width and spec.layers):
+        return Unread("vision_config lacks the encoder's patch size, width or layers")
+    merge = encoder.merged_patches(config, own)
+    rule = found["rule"]
+    if rule == FIXED:
+        if not limits["most"]:
+            return Unread(f"config.json lacks the number of tokens: {' or '.join(found['most'])}")
+        # The encoder computes all patches and then pools them into tokens.
+        merge = max(round(tile / patch / limits["most"] ** 0.5), 1)
+    if rule == CROPS:
+        merge = 2  # img_processor's average pool
+    given: Any = next((p[_PINPOINTS] for p in places if p.get(_PINPOINTS)), None)
+    if rule == ANYRES and not isinstance(given, list):
+        return Unread(f"config.json lacks {_PINPOINTS}, the sizes that images are fitted to")
+    pinned = tuple((int(a), int(b)) for a, b in given) if rule == ANYRES else ()
+    named = str(config.get("vision_aspect_ratio") or "")
+    condensed = int(named.rpartition("_")[2]) if named.startswith("anyres_max_") else 0
+    if processor and rule == ASPECT and processor.get("crop_to_patches") is False:
+        limits["most"] = 1
+    sizes = ImageSizes(patch, merge, tile, sizes=pinned, condensed=condensed, **limits)
+    return ImageReader(rule, sizes, spec)
+
+
+def _limit(keys: list[str | int], places: tuple[Mapping[str, object], ...]) -> int:
+    """Return the first whole number under the keys, place by place, or else a number among them."""
+    for place in places:
+        for key in keys:
+            value = encoder.at(place, key) if isinstance(key, str) else None
+            if type(value) is int and value > 0:
+                return value
+    return next((key for key in keys if isinstance(key, int)), 0)
 
 
 def parse_size(text: str) -> tuple[int, int]:

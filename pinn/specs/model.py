@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 
 from pinn.common.documents import MOST_MODEL_SIZE, check_size, is_finite, json_object, written
 from pinn.errors import PinnError, printable
+from pinn.specs.audio import AudioReader
 from pinn.specs.images import ImageReader
+from pinn.specs.media import Unread
 from pinn.specs.mixers import CrossAttentionSpec, IndexerSpec, LinearMixerSpec, Part, Projection
 from pinn.specs.precision import Precision, precision
 
@@ -427,9 +429,10 @@ class ModelSpec:
         asked_as: Name that the user gave, for headings; ignored when models are compared.
         left_out: Parts of a multimodal model that no step includes, as text; empty for a text
             model.
-        encoder_parameters: Number of weights of the vision encoder and projector.
+        encoder_parameters: Number of weights of the encoders of images and audio, with projectors.
         pooled: Whether the model returns embeddings or scores, without output head and sampler.
-        images: Rule by which an image becomes tokens; None if there are no images or it is unknown.
+        images: Rule by which an image becomes tokens, or why it is unknown; None without images.
+        audio: Rule by which an audio clip becomes tokens, or why it is unknown; None without audio.
         bidirectional: Whether a token attends to the whole prompt, including later tokens.
     """
 
@@ -451,7 +454,8 @@ class ModelSpec:
     asked_as: str = field(default="", compare=False)
     left_out: str = field(default="", compare=False)
     encoder_parameters: int = field(default=0, compare=False)
-    images: ImageReader | None = field(default=None, compare=False)
+    images: ImageReader | Unread | None = field(default=None, compare=False)
+    audio: AudioReader | Unread | None = field(default=None, compare=False)
     pooled: bool = False
     bidirectional: bool = False
 

@@ -19,6 +19,7 @@ from pinn.specs.config_fields import PACKAGE_SUFFIX, inverted, models_file, name
 #: Names of files that may be in the folder of a config.json.
 QUANT_FILE = "hf_quant_config.json"
 GENERATION_FILE = "generation_config.json"
+PROCESSOR_FILE = "preprocessor_config.json"
 
 
 @cache
@@ -160,7 +161,7 @@ def download_config(repo_id: str) -> Path:
     path = _download(repo_id, "config.json")
     if path is None:
         raise PinnError("the model hub does not have it")
-    for name in (QUANT_FILE, GENERATION_FILE):
+    for name in (QUANT_FILE, GENERATION_FILE, PROCESSOR_FILE):
         _download(repo_id, name)
     return path
 

@@ -20,6 +20,8 @@ CUDAGRAPH_MODES = FULL_AND_PIECEWISE, FULL_DECODE_ONLY, FULL, PIECEWISE, NO_GRAP
     "FULL_AND_PIECEWISE", "FULL_DECODE_ONLY", "FULL", "PIECEWISE", "NONE",
 )  # fmt: skip
 RUNNERS = ("auto", GENERATE, POOLING)
+#: How tensor parallel GPUs share an encoder of images: matrices, or whole images.
+ENCODER_MODES = WEIGHTS, DATA = ("weights", "data")
 KV_CACHE_DTYPES = ("auto", "bf16", "fp16", "fp8", "fp8_e4m3", "fp8_e5m2")
 
 
@@ -60,6 +62,7 @@ class ServingSpec:
     max_loras: int = flag(1, least=1, engines=(VLLM,))
     max_lora_rank: int = flag(16, least=1, engines=(VLLM,))
     kv_cache_dtype: str = flag("auto", allowed=KV_CACHE_DTYPES)
+    mm_encoder_tp_mode: str = flag(WEIGHTS, allowed=ENCODER_MODES, engines=(VLLM, SGLANG))
     runner: str = flag("auto", allowed=RUNNERS)
     generation_config: str = flag("auto", allowed=GENERATION_CONFIGS)
     override_generation_config: str = flag("")

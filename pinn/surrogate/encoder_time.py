@@ -1,6 +1,6 @@
-"""Time that images in prompts add to the engine's steps: the time of the vision encoder.
+"""Time that images or audio in prompts add to the engine's steps: the time of their encoder.
 
-vLLM encodes an image in the step that computes the image's first token, before the layers of the
+vLLM encodes an item in the step that computes the item's first token, before the layers of the
 language model, so that all requests in the batch wait (0.33.0 v1/core/sched/scheduler.py:
 _try_schedule_encoder_inputs; v1/worker/gpu_model_runner.py: _execute_mm_encoder). SGLang encodes it
 in the step of the prompt (0.5.23 managers/mm_utils.py: general_mm_embed_routine). There are no
@@ -17,19 +17,30 @@ import numpy as np
 from pinn.common import JsonObject, files
 from pinn.common.store import remembered_value
 from pinn.engines.deployment import Deployment
-from pinn.errors import PinnError
+from pinn.engines.encoder_ranks import EncoderRanks, encoder_ranks, ignores_data_mode
+from pinn.engines.recipe import served_release
+from pinn.errors import PinnError, warn_user
 from pinn.physics.costs import step_costs
 from pinn.specs.batch import Batch
 from pinn.specs.encoder import EncoderSpec
 from pinn.specs.gpu import GpuSpec
-from pinn.specs.images import RequestImages, request_images
+from pinn.specs.media import MediaItem, Unread
 from pinn.specs.precision import precision
+from pinn.specs.request_media import (
+    AUDIO,
+    IMAGE,
+    OPTIONS,
+    MediaFlags,
+    RequestMedia,
+    request_media,
+)  # fmt: skip
 from pinn.surrogate.step_features import STEP_FEATURES, step_features
 
 #: Log half-width of the 90 % interval of an encoder's time: 1.645 times the spread of prefill
 #: attention (0.4), the widest prior of a similar kernel (``data/features/step_features.csv``).
 HALF_WIDTH = 1.645 * 0.4
-#: Number of images in a step from which the time of each further image is computed.
+#: Items of a step, per group that is encoded at once, from which the time of a further group is
+#: computed.
 _MANY = 8
 #: Overheads that encoders lack (scheduling), or that are added separately from kernels (launches).
 _APART = ("step", "request", "launched_layer")
@@ -37,33 +48,35 @@ _APART = ("step", "request", "launched_layer")
 
 @dataclass(frozen=True)
 class EncoderTime:
-    """Seconds that the vision encoder adds to an engine's steps.
+    """Seconds that an encoder adds to an engine's steps.
 
     Attributes:
-        images: Images of each request.
-        first_s: Seconds of the first image in a step.
-        further_s: Seconds of each further image in the step; at most ``first_s``.
-        floor_s: Roofline lower bound of one image, in seconds.
+        media: Images or audio clips of each request.
+        first_s: Seconds of the first item in a step.
+        further_s: Seconds of each further group of items; at most ``first_s``.
+        floor_s: Roofline lower bound of one item, in seconds.
+        together: Items of a group, which GPUs encode side by side.
     """
 
-    images: RequestImages
+    media: RequestMedia
     first_s: float
     further_s: float
     floor_s: float
+    together: int = 1
 
     def seconds(self, count: int) -> float:
-        """Return the seconds of encoding ``count`` images in one step; 0 without images."""
-        return step_encoder_seconds(count, self.first_s, self.further_s)
+        """Return the seconds of encoding ``count`` items in one step; 0 without items."""
+        return step_encoder_seconds(count, self.first_s, self.further_s, self.together)
 
     def begun_in(self, batch: Batch) -> int:
-        """Return the number of images that a step with this batch encodes."""
+        """Return the number of items that a step with this batch encodes."""
         rows = zip(
             batch.entry_counts, batch.new_tokens, batch.cached_tokens, batch.is_prefill, strict=True
         )
-        return sum(n * self.images.begun_in(c, new) for n, new, c, prefill in rows if prefill)
+        return sum(n * self.media.begun_in(c, new) for n, new, c, prefill in rows if prefill)
 
     def of_batch(self, batch: Batch) -> float:
-        """Return the seconds that images add to a step with this batch."""
+        """Return the seconds that an encoder adds to a step with this batch."""
         return self.seconds(self.begun_in(batch))
 
     def scaled(self, log_factor: float) -> "EncoderTime":
@@ -80,107 +93,113 @@ class EncoderTime:
     def to_json(self) -> JsonObject:
         """Return the value of the JSON key ``encoder``: counts, and seconds with their interval."""
         low, high = self.ends
+        kind = self.media.kind
+        size = {"image_size": self.media.size} if kind == IMAGE else {}
         return {
-            "images_per_request": self.images.count,
-            "image_size": self.images.size,
-            "tokens_per_image": self.images.tokens,
-            "first_image_s": self.first_s,
-            "further_image_s": self.further_s,
-            "first_image_low_s": self.first_s * low,
-            "first_image_high_s": self.first_s * high,
+            f"{kind}s_per_request": self.media.count,
+            **(size or {"audio_seconds": float(self.media.size)}),
+            f"tokens_per_{kind}": self.media.tokens,
+            f"first_{kind}_s": self.first_s,
+            f"further_{kind}_s": self.further_s / self.together,
+            f"first_{kind}_low_s": self.first_s * low,
+            f"first_{kind}_high_s": self.first_s * high,
             "measured": False,
         }
 
     @property
     def sentence(self) -> str:
-        """Return a sentence on the time that images add, which states that it is unmeasured."""
+        """Return a sentence on the time that an encoder adds, which says that it is unmeasured."""
         low, high = (1000 * self.first_s * end for end in self.ends)
+        one = {IMAGE: "image", AUDIO: "clip"}[self.media.kind]
+        a = {IMAGE: "an", AUDIO: "a"}[self.media.kind]
+        further = one if self.together == 1 else f"{self.together} {one}s"
         return (
-            f"{images_notice(self.images)}: {1000 * self.first_s:.3g} ms ({low:.3g} to {high:.3g}) "
-            f"in the step of an image's first token, {1000 * self.further_s:.3g} ms for each "
-            "further image of the step"
+            f"{media_notice(self.media)}: {1000 * self.first_s:.3g} ms ({low:.3g} to {high:.3g}) "
+            f"in the step of {a} {one}'s first token, {1000 * self.further_s:.3g} ms for each "
+            f"further {further} of the step"
         )
 
 
 def asked_encoder(
-    deployment: Deployment, count: int, size: str, checkpoint: Path | None = None
+    deployment: Deployment, flags: MediaFlags, checkpoint: Path | None = None
 ) -> EncoderTime | None:
-    """Return the encoder time of images at the beginning of each prompt; None without images.
+    """Return the time of images or audio that begin each prompt; None without any.
 
     Args:
         deployment: Model, GPU and engine configuration.
-        count: Number of images per prompt.
-        size: Size of each image in pixels, such as ``1024x768``.
+        flags: Number and size of images, or of audio clips.
         checkpoint: Network whose folder has the kernel surrogates; None for the default.
 
     Raises:
-        PinnError: If the model's images or their encoder are unknown.
+        PinnError: If the model's images or audio or their encoder are not known.
     """
     model = deployment.model
-    return encoder_time(
-        deployment, request_images(model.images, model.name, count, size), checkpoint
-    )
+    media = request_media(model.images, model.audio, model.name, flags)
+    return encoder_time(deployment, media, checkpoint)
 
 
-def images_notice(images: RequestImages) -> str:
-    """Return a clause on a request's images, which states that their time was not measured."""
-    what = "image" if images.count == 1 else "images"
+def media_notice(media: RequestMedia) -> str:
+    """Return a clause on a request's images or audio, which says that their time is unmeasured."""
+    as_is = " if the preprocessor does not resize them" if media.kind == IMAGE else ""
+    encoder = {IMAGE: "vision", AUDIO: "audio"}[media.kind]
     return (
-        f"each request has {images.count} {what} of {images.size}, "
-        f"{images.tokens:,} tokens each if the preprocessor does not resize them; "
-        "the time of the vision encoder is a sum of kernel times; it was "
+        f"each request has {media.title}, {media.tokens:,} tokens each{as_is}; "
+        f"the time of the {encoder} encoder is a sum of kernel times; it was "
         "never measured as a whole"
     )
 
 
-def step_encoder_seconds(count: int, first_s: float, further_s: float) -> float:
-    """Return the seconds of encoding ``count`` images in one step."""
-    return first_s + (count - 1) * further_s if count > 0 else 0.0
+def step_encoder_seconds(count: int, first_s: float, further_s: float, together: int) -> float:
+    """Return the seconds of encoding ``count`` items in one step."""
+    return first_s + (-(-count // together) - 1) * further_s if count > 0 else 0.0
 
 
 def encoder_time(
-    deployment: Deployment, images: RequestImages | None, checkpoint: Path | None = None
+    deployment: Deployment, media: RequestMedia | None, checkpoint: Path | None = None
 ) -> EncoderTime | None:
-    """Return the encoder time that images add to a deployment's steps; None without images.
+    """Return the time that images or audio add to the steps of a deployment; None without any.
 
     Args:
         deployment: Model, GPU and engine configuration.
-        images: Images of each request; None for no images.
+        media: Images or audio clips of each request; None for none.
         checkpoint: Network whose folder has the kernel surrogates; None for the default.
 
     Raises:
-        PinnError: If the encoder's sizes are unknown, or there are no kernel surrogates.
+        PinnError: If the encoder's sizes are not known, or there are no kernel surrogates.
     """
-    if images is None:
+    if media is None:
         return None
-    reader = deployment.model.images
-    if reader is None or not reader.encoder.heads:
-        fault = f"the vision encoder of {deployment.model.name} is unknown"
-        raise PinnError(f"--images-per-request: {fault}: count its tokens in --input-len")
+    option, model = OPTIONS[media.kind][0], deployment.model
+    reader = model.images if media.kind == IMAGE else model.audio
+    if reader is None or isinstance(reader, Unread) or not reader.encoder.heads:
+        fault = f"the {media.kind} encoder of {model.name} is unknown"
+        raise PinnError(f"{option}: {fault}: count its tokens in --input-len")
     folder = files.find_kernels(None, checkpoint or files.find_checkpoint())
     if folder is None:
         raise PinnError(
-            "--images-per-request: the time of a vision encoder needs kernel "
-            "surrogates, and there are none: fit them with 'python train.py "
-            "kernels=on'"
+            f"{option}: the time of an encoder needs kernel surrogates, and there are "
+            "none: fit them with 'python train.py kernels=on'"
         )
+    ranks = encoder_ranks(deployment, reader.encoder)
+    if ignores_data_mode(deployment, reader.encoder):
+        serving = deployment.serving
+        release = f"{serving.engine} {served_release(serving.engine, serving.engine_version)}"
+        warn_user(f"{release} has no --mm-encoder-tp-mode data for this model and ignores it")
     # The JSON file has the hash of the tensor file, so the cache's key covers both files.
-    ranks = deployment.recipe.tensor_parallel_size
-    sizes = images.merged, reader.merge
     first_s, further_s = remembered_value(
-        _seconds, folder / "kernels.json", reader.encoder, deployment.gpu, ranks, *sizes
+        _seconds, folder / "kernels.json", reader.encoder, deployment.gpu, ranks, media.item
     )
     rate = deployment.gpu.matmul_flop_per_s(precision("bf16"))
-    floor_s = reader.encoder_flop(*images.pixels) / rate / ranks
-    return EncoderTime(images, first_s, further_s, floor_s)
+    floor_s = media.item.flop(reader.encoder) / rate / (ranks.layers * ranks.items)
+    return EncoderTime(media, first_s, further_s, floor_s, together(ranks, media.item))
 
 
 def _seconds(
-    kernels: Path, encoder: EncoderSpec, gpu: GpuSpec, ranks: int, merged: int, merge: int
+    kernels: Path, encoder: EncoderSpec, gpu: GpuSpec, ranks: EncoderRanks, item: MediaItem
 ) -> list[float]:
-    """Return the seconds of the first image in a step, and of each further image."""
+    """Return the seconds of the first item of a step, and of each further group of them."""
     # Imported late, because it loads torch.
-    from pinn.kernels.encoder import EncodedImages, kernel_seconds, layer_steps
+    from pinn.kernels.encoder import EncodedItems, kernel_seconds, layer_steps
     from pinn.kernels.surrogates import KernelSurrogates
 
     surrogates = KernelSurrogates.load(kernels.parent)
@@ -192,15 +211,20 @@ def _seconds(
     )
 
     def seconds(count: int) -> float:
-        images = EncodedImages(count, merged, merge)
-        work = kernel_seconds(surrogates, encoder, gpu, ranks, images)
-        for deployment, batch in layer_steps(encoder, gpu, ranks, images):
+        items = EncodedItems.of(count, item, ranks)
+        work = kernel_seconds(surrogates, encoder, gpu, ranks, items)
+        for deployment, batch in layer_steps(encoder, gpu, ranks.layers, items):
             work += float((step_features(step_costs([deployment]), batch.sums()) @ overheads)[0])
         return max(work, _launches_s(encoder))
 
     first = seconds(1)
-    further = (seconds(_MANY) - first) / (_MANY - 1)
+    further = (seconds(_MANY * together(ranks, item)) - first) / (_MANY - 1)
     return [first, min(max(further, 0.0), first)]
+
+
+def together(ranks: EncoderRanks, item: MediaItem) -> int:
+    """Return the items that GPUs encode side by side; 1 where they share tiles of each image."""
+    return ranks.items if item.patches == item.sequence else 1
 
 
 def _launches_s(encoder: EncoderSpec) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pinn.engines.configurations import make_deployment
@@ -62,3 +64,12 @@ def test_lora_slots_take_two_matrices_of_every_slice():
     assert lora_bytes(plain) == 0
     left = memory_fit(plain).kv_bytes - memory_fit(four).kv_bytes
     assert left == pytest.approx(lora_bytes(four), rel=1e-9)
+
+
+@pytest.mark.parametrize(("mode", "shares"), [("weights", 4), ("data", 1)])
+def test_an_encoder_that_takes_whole_images_is_on_every_gpu(mode, shares):
+    served = {"model": "Qwen/Qwen3-VL-8B-Instruct", "gpu": "H100", "tensor_parallel_size": 4}
+    found = make_deployment(served | {"mm_encoder_tp_mode": mode})
+    alone = replace(found, model=replace(found.model, encoder_parameters=0, images=None))
+    encoder = gpu_weight_bytes(found) - gpu_weight_bytes(alone)
+    assert encoder == pytest.approx(2 * found.model.encoder_parameters / shares)

@@ -11,13 +11,14 @@ from pinn.simulator.intervals import scaled
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import simulate
 from pinn.simulator.workloads.load import LoadFlags
-from pinn.specs.images import RequestImages
+from pinn.specs.media import MediaItem
+from pinn.specs.request_media import IMAGE, RequestMedia
 from pinn.specs.serving import ServingSpec
 from pinn.surrogate.encoder_time import EncoderTime
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 
-IMAGES = RequestImages(count=3, size="32x32", tokens=100, merged=100, first_token=20)
+IMAGES = RequestMedia(IMAGE, 3, "32x32", MediaItem(100, 100, 400, 400), first_token=20)
 ENCODER = EncoderTime(IMAGES, first_s=4.0, further_s=3.0, floor_s=1.0)
 LOAD = LoadFlags(input_len=80, output_len=4, concurrency=4, num_prompts=6, prefix_len=20)
 

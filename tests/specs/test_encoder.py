@@ -52,13 +52,32 @@ FAMILIES = {
     "mistral3": _CLIPPED,
     "llava": _CLIPPED,
     "gemma3": _CLIPPED | _SIGLIP,
-}
+    **dict.fromkeys(("llava_next", "internvl", "idefics3", "smolvlm"), _CLIPPED),
+    "llava_onevision": _CLIPPED | _SIGLIP,
+    "gemma4": _CLIPPED | {"model_type": "gemma4_vision", "head_dim": 16, "num_key_value_heads": 4},
+    "llama4": _CLIPPED | {
+        "model_type": "llama4_vision_model", "intermediate_size": 256, "vision_output_dim": 192,
+        "projector_input_dim": 192, "projector_output_dim": 192,
+    },
+}  # fmt: skip
+#: Families with audio, and sizes of their encoder; empty for transformers' defaults.
+HEARING = {
+    "qwen2_audio": {"d_model": 64, "encoder_layers": 2, "encoder_ffn_dim": 96,
+                    "encoder_attention_heads": 4, "max_source_positions": 50},
+    "voxtral": {"hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 256,
+                "num_attention_heads": 4, "max_source_positions": 50},
+    "qwen3_asr": {"d_model": 64, "encoder_layers": 2, "encoder_ffn_dim": 96, "output_dim": 128,
+                  "encoder_attention_heads": 4},
+    "gemma4": {"model_type": "gemma4_audio", "num_hidden_layers": 2, "output_proj_dims": 96},
+    "audioflamingo3": {},
+}  # fmt: skip
 
 
 def _outer(model_type, sizes):
     """A configuration of transformers with an encoder of these sizes."""
     mapping = pytest.importorskip("transformers.models.auto.configuration_auto").CONFIG_MAPPING
-    vision = mapping[model_type]().vision_config.to_dict()
+    default = mapping[model_type]().vision_config
+    vision = {} if default is None else default.to_dict()
     return mapping[model_type](vision_config=vision | sizes)
 
 
@@ -74,8 +93,28 @@ def test_weights_are_those_of_the_modules(model_type, own_sizes):
     config = _outer(model_type, kept)
     with torch.device("meta"):
         parameters = models.AutoModel.from_config(config).named_parameters()
-    sizes = (p.numel() for n, p in parameters if p.ndim > 1 and not n.startswith("language_model"))
+    beside = ("language_model", "text_model", "image_newline")
+    sizes = (p.numel() for n, p in parameters if p.ndim > 1 and not n.startswith(beside))
     found = read_encoder(config.to_dict())
+    assert found.parameters == sum(sizes)
+    assert found.heads > 0
+
+
+@pytest.mark.parametrize("own_sizes", [True, False])
+@pytest.mark.parametrize("model_type", HEARING)
+def test_weights_of_audio_encoders_are_those_of_the_modules(model_type, own_sizes):
+    torch = pytest.importorskip("torch")
+    models = pytest.importorskip("transformers", minversion="5.24")
+    mapping = pytest.importorskip("transformers.models.auto.configuration_auto").CONFIG_MAPPING
+    kept = HEARING[model_type] if own_sizes else {}
+    kept |= {"model_type": "gemma4_audio"} if model_type == "gemma4" else {}
+    own = mapping[model_type]().audio_config
+    config = mapping[model_type](audio_config=({} if own is None else own.to_dict()) | kept)
+    with torch.device("meta"):
+        parameters = models.AutoModel.from_config(config).named_parameters()
+    parts = ("audio_tower", "embed_audio", "multi_modal_projector")
+    sizes = (p.numel() for n, p in parameters if p.ndim > 1 and n.startswith(parts))
+    found = read_encoder(config.to_dict(), "audio")
     assert found.parameters == sum(sizes)
     assert found.heads > 0
 
@@ -92,7 +131,8 @@ def test_the_window_of_qwen2_5_is_read():
     pairs = patches * (4 * patches + 28 * 64)
     products = 2 * (found.layer_weights + found.patch_values * 1280) * patches
     projector = 2 * found.projector_weights * patches / 4
-    flop = image_reader(config).encoder_flop(896, 896)
+    reader = image_reader(config)
+    flop = reader.item(896, 896).flop(reader.encoder)
     assert flop == pytest.approx(products + projector + 4 * 1280 * pairs)
 
 

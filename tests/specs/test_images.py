@@ -2,10 +2,13 @@
 
 import pytest
 
+from pinn.api.requests import PredictionRequest
 from pinn.errors import PinnError
 from pinn.simulator.workloads.load import asked_load
 from pinn.specs.catalog import load_model
-from pinn.specs.images import image_reader, parse_size, request_images
+from pinn.specs.images import image_reader, parse_size
+from pinn.specs.media import Unread
+from pinn.specs.request_media import request_media
 
 QWEN = {"depth": 32, "hidden_size": 1280, "patch_size": 14, "spatial_merge_size": 2}
 PIXTRAL = {"model_type": "pixtral", "hidden_size": 1024, "num_hidden_layers": 24, "patch_size": 14}
@@ -30,24 +33,27 @@ def reader(model_type, vision, **more):
     ],
 )
 def test_tokens_of_an_image_by_hand(model_type, vision, size, tokens):
-    assert reader(model_type, vision, spatial_merge_size=2).tokens(*size) == tokens
+    assert reader(model_type, vision, spatial_merge_size=2).item(*size).tokens == tokens
 
 
 def test_tokens_that_do_not_depend_on_the_size():
     text = {"hidden_size": 2560}
     own = reader("gemma3", SIGLIP, mm_tokens_per_image=256, text_config=text)
-    assert own.tokens(100, 100) == own.tokens(4000, 3000) == 256
+    assert own.item(100, 100).tokens == own.item(4000, 3000).tokens == 256
     # All 64 x 64 patches pass the embedding and 27 layers, and are pooled afterwards.
     weights = 27 * (4 * 1152**2 + 2 * 1152 * 4 * 1152) + 3 * 14**2 * 1152
     projector = 2 * 1152 * 2560 * 256
     flop = 2 * weights * 4096 + 4 * 27 * 1152 * 4096**2 + projector
-    assert own.encoder_flop(1, 1) == flop
+    assert own.item(1, 1).flop(own.encoder) == flop
 
 
 def test_what_is_not_known_is_none():
-    assert reader("brand_new", QWEN) is None
+    assert reader("brand_new", QWEN) == Unread(
+        "no rule is known for the tokens of model_type 'brand_new'"
+    )
     assert image_reader({"model_type": "qwen3_vl"}) is None
-    assert reader("gemma3", SIGLIP) is None  # nothing says how many
+    assert "lacks the number of tokens: mm_tokens_per_image" in reader("gemma3", SIGLIP).reason
+    assert "cross-attention" in reader("mllama", SIGLIP).reason
 
 
 @pytest.mark.parametrize("size", ["", "1024", "0x5", "axb", "1x2x3", "9999999x1"])
@@ -60,7 +66,7 @@ def test_images_lengthen_every_prompt():
     plain, _ = asked_load(None, LOAD, 0, model=VL)
     flags = LOAD | {"images_per_request": 3, "image_size": "640x480"}
     load, _ = asked_load(None, flags, 0, model=VL)
-    own = load_model(VL).images.tokens(640, 480)
+    own = load_model(VL).images.item(640, 480).tokens
     assert own == 20 * 15
     more = load.draw().prompt_tokens - plain.draw().prompt_tokens
     assert (more == 3 * own).all()
@@ -71,12 +77,13 @@ def test_images_need_a_model_that_is_known_to_read_them():
     flags = LOAD | {"images_per_request": 1}
     with pytest.raises(PinnError, match="without --model"):
         asked_load(None, flags, 0)
-    with pytest.raises(PinnError, match=r"unknown: add the tokens .* to --input-len"):
+    with pytest.raises(PinnError, match=r"unknown: .* no vision_config: count them in --input-len"):
         asked_load(None, flags, 0, model="Qwen/Qwen3-8B")
 
 
 def test_a_chunk_encodes_the_images_that_begin_in_it():
-    images = request_images(load_model(VL).images, VL, 3, "640x480", first_token=100)
+    asked = PredictionRequest(images_per_request=3, image_size="640x480")
+    images = request_media(load_model(VL).images, None, VL, asked, first_token=100)
     assert (images.tokens, images.prompt_tokens) == (300, 900)
     assert images.begun_in(0, 100) == 0
     assert images.begun_in(0, 101) == 1

@@ -29,7 +29,15 @@ from pinn.simulator.workloads.public_traces import read_json_load
 from pinn.simulator.workloads.workload import Workload
 from pinn.specs.catalog import load_model
 from pinn.specs.flags import FlagValue, check_flags, flag, flags_apart, flags_of
-from pinn.specs.images import RequestImages, parse_size, request_images
+from pinn.specs.images import parse_size
+from pinn.specs.request_media import (
+    MOST_AUDIO_S,
+    OPTIONS,
+    WORDS,
+    RequestMedia,
+    asked_kind,
+    request_media,
+)  # fmt: skip
 
 # Workloads from files (``load_workload``).
 
@@ -190,6 +198,17 @@ class LoadFlags:
         most=1000,
     )
     image_size: str = flag("1024x1024", "Size of each image.", unit="pixels")
+    audio_seconds: float = flag(
+        0.0,
+        "Length of each audio clip in each request. Its tokens count as prompt tokens.",
+        unit="s",
+        least=0,
+        most=MOST_AUDIO_S,
+        shown="no audio",
+    )
+    audios_per_request: int = flag(
+        1, "Number of audio clips in each request, with --audio-seconds.", least=1, most=1000
+    )
     turns: int | None = flag(
         None,
         "Number of turns of a conversation. Each turn waits for the previous answer, and its "
@@ -233,20 +252,21 @@ class LoadFlags:
     def __post_init__(self) -> None:
         check_flags(self)
         parse_size(self.image_size)
+        asked_kind(self)
 
     @property
     def given(self) -> dict[str, FlagValue]:
         """Flags that differ from their defaults."""
         return {f.name: v for f in fields(self) if (v := getattr(self, f.name)) != f.default}
 
-    def draw(self, rate_per_s: float | None, seed: int, image_tokens: int = 0) -> Workload:
+    def draw(self, rate_per_s: float | None, seed: int, media_tokens: int = 0) -> Workload:
         """Return the requests of the load.
 
         Args:
             rate_per_s: Mean rate of a Poisson process; None or infinite for all at once, with at
                 most ``concurrency`` in flight.
             seed: Seed of random numbers.
-            image_tokens: Number of tokens of each prompt's images.
+            media_tokens: Number of tokens of each prompt's images or audio.
 
         Raises:
             PinnError: If flags are missing or contradict each other.
@@ -272,9 +292,9 @@ class LoadFlags:
         columns = (
             self._conversations(shape, offset, rng)
             if shape
-            else self._alone(offset, rng, image_tokens)
+            else self._alone(offset, rng, media_tokens)
         )
-        found = Workload(self.titled(image_tokens), **columns, concurrency=self.concurrency)
+        found = Workload(self.titled(media_tokens), **columns, concurrency=self.concurrency)
         is_open = rate < math.inf and self.concurrency is None and count > 1
         found = rates.at_rate(found, rate) if is_open else found
         return with_hit_rate(found, self.prefix_hit_rate) if self.prefix_hit_rate else found
@@ -303,11 +323,11 @@ class LoadFlags:
         return with_hit_rate(sent, self.prefix_hit_rate) if self.prefix_hit_rate else sent
 
     def _alone(
-        self, offset: np.ndarray, rng: np.random.Generator, image_tokens: int
+        self, offset: np.ndarray, rng: np.random.Generator, media_tokens: int
     ) -> dict[str, Any]:
         """Return the workload columns of single requests."""
         count = len(offset)
-        prompt = self.prefix_len + image_tokens + self._lengths(self.input_len or 0, count, rng)
+        prompt = self.prefix_len + media_tokens + self._lengths(self.input_len or 0, count, rng)
         output = self._lengths(self.output_len or 0, count, rng)
         group = np.full(count, 0 if self.prefix_len else -1)
         shared = workload.share_prompts(group, np.full(count, self.prefix_len))
@@ -340,10 +360,10 @@ class LoadFlags:
                 f"{option} applies only to conversations: give --turns as well, or leave out "
                 f"{option}"
             )
-        if self.images_per_request:
+        if kind := asked_kind(self):
             fault = (
-                "--images-per-request cannot be used with --turns, because it is "
-                "unknown which turns have images"
+                f"{OPTIONS[kind][0]} cannot be used with --turns, because it is unknown which "
+                f"turns have {WORDS[kind]}"
             )
             raise PinnError(f"{fault}: add their tokens to --input-len")
         first = self.input_len or 0
@@ -359,11 +379,11 @@ class LoadFlags:
             tool_delay_s=self.tool_delay,
         )
 
-    def titled(self, image_tokens: int = 0) -> str:
+    def titled(self, media_tokens: int = 0) -> str:
         """Return a title such as ``8 turns of 1024 tokens in, 256 out``."""
         turns = f"{self.turns} turns of " if self.turns else ""
         tokens = (self.turn_len if self.turns else None) or self.input_len or 0
-        beside = 0 if self.turns else self.prefix_len + image_tokens
+        beside = 0 if self.turns else self.prefix_len + media_tokens
         return f"{turns}{beside + tokens} tokens in, {self.output_len} out"
 
     def _count(self, rate_per_s: float) -> int:
@@ -399,13 +419,13 @@ class Load:
         path: Path of the file; None for flags.
         flags: Flags of the load, in place of a file; some also apply to a file.
         seed: Seed of random numbers; None for the file's own seed, or 0.
-        images: Images of each prompt; None without images.
+        media: Images or audio clips of each prompt; None without any.
     """
 
     path: Path | None
     flags: LoadFlags
     seed: int | None = None
-    images: RequestImages | None = None
+    media: RequestMedia | None = None
 
     def draw(self, rate_per_s: float | None = None, seed: int | None = None) -> Workload:
         """Return the requests of the load.
@@ -422,17 +442,17 @@ class Load:
         if self.path is not None:
             sent = load_workload(self.path, seed, rate_per_s, self.flags.num_prompts)
             return self.flags.applied(sent, seed or 0)
-        return self.flags.draw(rate_per_s, seed or 0, self.image_tokens)
+        return self.flags.draw(rate_per_s, seed or 0, self.media_tokens)
 
     @property
-    def image_tokens(self) -> int:
-        """Number of tokens of each prompt's images."""
-        return 0 if self.images is None else self.images.prompt_tokens
+    def media_tokens(self) -> int:
+        """Number of tokens of each prompt's images or audio."""
+        return 0 if self.media is None else self.media.prompt_tokens
 
     @property
     def title(self) -> str:
         """Path of the file, or the flags as text."""
-        return self.flags.titled(self.image_tokens) if self.path is None else str(self.path)
+        return self.flags.titled(self.media_tokens) if self.path is None else str(self.path)
 
     @property
     def words(self) -> list[str]:
@@ -468,7 +488,7 @@ def asked_load(
         path: Path of a file; None for flags.
         flags: Flags of the load and other flags.
         seed: Seed of random numbers.
-        model: Name or path of the model, which determines the tokens of images.
+        model: Name or path of the model, which determines the tokens of images and audio.
         closed: Whether a closed loop is allowed, so that errors suggest it.
 
     Raises:
@@ -483,21 +503,22 @@ def asked_load(
         remedy = f"give {_LENGTHS} with {when} --duration 600, or --workload FILE"
         raise PinnError(f"the load is missing: {remedy}")
     own = LoadFlags(**given)
-    return Load(path, own, seed, _images(own, model)), rest
+    return Load(path, own, seed, _media(own, model)), rest
 
 
-def _images(flags: LoadFlags, model: str | Path | None) -> RequestImages | None:
-    """Return the images of each prompt; None without images.
+def _media(flags: LoadFlags, model: str | Path | None) -> RequestMedia | None:
+    """Return the images or audio clips of each prompt; None without any.
 
     Raises:
-        PinnError: If no model is named, or its image tokens are unknown.
+        PinnError: If no model is named, or its image or audio tokens are unknown.
     """
-    if not flags.images_per_request:
+    kind = asked_kind(flags)
+    if not kind:
         return None
     if model is None:
         raise PinnError(
-            "--images-per-request is given without --model, on which the tokens of an image "
+            f"{OPTIONS[kind][0]} is given without --model, on which the tokens of {WORDS[kind]} "
             "depend: give --model"
         )
-    found, count = load_model(model), flags.images_per_request
-    return request_images(found.images, found.name, count, flags.image_size, flags.prefix_len)
+    found = load_model(model)
+    return request_media(found.images, found.audio, found.name, flags, flags.prefix_len)

@@ -1,0 +1,151 @@
+"""Images or audio clips of every request."""
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from pinn.errors import PinnError
+from pinn.specs.audio import AudioReader
+from pinn.specs.images import ImageReader, parse_size
+from pinn.specs.media import MediaItem, Unread
+
+IMAGE, AUDIO = "image", "audio"
+#: Options of each kind, of which the first asks for it.
+OPTIONS = {
+    IMAGE: ("--images-per-request", "--image-size"),
+    AUDIO: ("--audio-seconds", "--audios-per-request"),
+}
+WORDS = {IMAGE: "images", AUDIO: "audio"}
+#: Longest audio clip, in seconds: a day.
+MOST_AUDIO_S = 86_400.0
+
+
+@runtime_checkable
+class MediaFlags(Protocol):
+    """Images and audio clips of each request, as the flags of commands name them."""
+
+    @property
+    def images_per_request(self) -> int:
+        """Return the number of images."""
+
+    @property
+    def image_size(self) -> str:
+        """Return the size of each image in pixels, such as ``1024x768``."""
+
+    @property
+    def audios_per_request(self) -> int:
+        """Return the number of audio clips, if there are any."""
+
+    @property
+    def audio_seconds(self) -> float:
+        """Return the length of each audio clip in seconds; 0 without audio."""
+
+
+@dataclass(frozen=True)
+class RequestMedia:
+    """Images of one size, or audio clips of one length, at consecutive places of every prompt.
+
+    Attributes:
+        kind: ``image`` or ``audio``.
+        count: Number of items.
+        size: Pixels of each image, such as ``1024x768``, or seconds of each clip.
+        item: Tokens and encoder work of each item.
+        first_token: Prompt tokens before the first item.
+    """
+
+    kind: str
+    count: int
+    size: str
+    item: MediaItem
+    first_token: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Return the prompt tokens of one item."""
+        return self.item.tokens
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Return the prompt tokens of all items."""
+        return self.count * self.tokens
+
+    @property
+    def title(self) -> str:
+        """Return the number of items and their size as text."""
+        if self.kind == IMAGE:
+            return f"{self.count} image{'s'[: self.count > 1]} of {self.size}"
+        return f"{self.count} audio clip{'s'[: self.count > 1]} of {self.size} s"
+
+    def begun_in(self, cached: int, new: int) -> int:
+        """Return the items whose first token is among ``new`` tokens after ``cached`` ones.
+
+        >>> images = RequestMedia(IMAGE, 3, "32x32", MediaItem(4, 4, 16, 16), first_token=2)
+        >>> [images.begun_in(0, 2), images.begun_in(0, 3), images.begun_in(3, 100)]
+        [0, 1, 2]
+        """
+        of = self.first_token, self.tokens, self.count
+        return items_begun(cached + new, *of) - items_begun(cached, *of)
+
+
+def media_options(images: object, audio: object) -> str:
+    """Return the options for a model's readers as text; empty if it has none."""
+    readers = {IMAGE: images, AUDIO: audio}
+    known = (ImageReader, AudioReader)
+    return " or ".join(OPTIONS[kind][0] for kind, r in readers.items() if isinstance(r, known))
+
+
+def items_begun(position: float, first_token: int, tokens: int, count: int) -> int:
+    """Return how many of ``count`` items begin before a position of the prompt."""
+    return int(min(max(-((first_token - position) // tokens), 0), count))
+
+
+def asked_kind(flags: MediaFlags) -> str:
+    """Return whether requests have images or audio; empty without either.
+
+    Raises:
+        PinnError: If both are given, or a number of audio clips without their length.
+    """
+    audio = flags.audio_seconds > 0
+    if flags.images_per_request and audio:
+        raise PinnError(
+            "--images-per-request and --audio-seconds cannot be used together: give one of them, "
+            "and count the tokens of the other in --input-len"
+        )
+    if flags.audios_per_request != 1 and not audio:
+        raise PinnError("--audios-per-request needs the length of each clip: give --audio-seconds")
+    return IMAGE if flags.images_per_request else AUDIO if audio else ""
+
+
+def request_media(
+    images: ImageReader | Unread | None,
+    audio: AudioReader | Unread | None,
+    name: str,
+    flags: MediaFlags,
+    first_token: int = 0,
+) -> RequestMedia | None:
+    """Return the images or audio clips of each prompt; None without any.
+
+    Args:
+        images: Reader of the model's images; None if it reads none.
+        audio: Reader of the model's audio.
+        name: Name of the model, for the error.
+        flags: Number and size of images, or of audio clips.
+        first_token: Prompt tokens before the first item.
+
+    Raises:
+        PinnError: If the tokens of the model's images or audio are unknown, or a size is wrong.
+    """
+    pixels, kind = parse_size(flags.image_size), asked_kind(flags)
+    if not kind:
+        return None
+    reader: ImageReader | AudioReader | Unread | None = images if kind == IMAGE else audio
+    if reader is None or isinstance(reader, Unread):
+        part = {IMAGE: "vision", AUDIO: "audio"}[kind]
+        reason = reader.reason if reader else f"its config.json has no {part}_config"
+        fault = f"{OPTIONS[kind][0]}: the tokens of {WORDS[kind]} of {name} are unknown: {reason}"
+        raise PinnError(f"{fault}: count them in --input-len")
+    if isinstance(reader, ImageReader):
+        item, size, count = reader.item(*pixels), flags.image_size, flags.images_per_request
+    else:
+        seconds, count = flags.audio_seconds, flags.audios_per_request
+        item, size = reader.item(seconds), f"{seconds:g}"
+    return RequestMedia(kind, count, size, item, first_token)

@@ -1,0 +1,166 @@
+"""Grids that image processors of transformers 5.24 cut or scale images to.
+
+Sizes are (width, height). Each function names its original.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+
+Pair = tuple[int, int]
+#: Longest edge of any image, in pixels (idefics3/image_processing_idefics3.py: MAX_IMAGE_SIZE).
+_LONGEST = 4096
+
+
+def between(width: int, height: int, edge: int, least: int, most: int) -> Pair:
+    """Return columns and rows of squares, with an area between two limits in pixels; 0 for none.
+
+    qwen2_vl/image_processing_qwen2_vl.py: smart_resize.
+    """
+    columns, rows = max(round(width / edge), 1), max(round(height / edge), 1)
+    if most and columns * rows * edge**2 > most:
+        scale = math.sqrt(width * height / most)
+        return tuple(max(math.floor(n / scale / edge), 1) for n in (width, height))  # type: ignore[return-value]
+    if least and columns * rows * edge**2 < least:
+        scale = math.sqrt(least / (width * height))
+        return tuple(math.ceil(n * scale / edge) for n in (width, height))  # type: ignore[return-value]
+    return columns, rows
+
+
+def filling(width: int, height: int, edge: int, most: int) -> Pair:
+    """Return columns and rows of squares that fill a number of them best at the aspect ratio.
+
+    gemma4/image_processing_gemma4.py: get_aspect_ratio_preserving_size.
+    """
+    scale = math.sqrt(most * edge**2 / (width * height))
+    columns, rows = (math.floor(scale * n / edge) for n in (width, height))
+    if rows == 0:
+        return min(width // height, most), 1
+    return (columns, rows) if columns else (1, min(height // width, most))
+
+
+def within(width: int, height: int, patch: int, merge: int, longest: int, most: int) -> Pair:
+    """Return columns and rows of merged patches of an image scaled to limits, then padded.
+
+    kimi_k25/image_processing_kimi_k25.py: navit_resize.
+
+    Args:
+        width: Width of the image, in pixels.
+        height: Height of the image, in pixels.
+        patch: Edge of a patch, in pixels.
+        merge: Edge of a token, in patches.
+        longest: Limit of each edge, in patches.
+        most: Limit of all patches.
+    """
+    patches = max(1, height // patch) * max(1, width // patch)
+    sides = [longest * patch / n for n in (width, height)]
+    scale = min(1.0, math.sqrt(most / patches), *sides)
+    scaled = (min(max(1, int(n * scale)), longest * patch) for n in (width, height))
+    return tuple(-(-n // (merge * patch)) for n in scaled)  # type: ignore[return-value]
+
+
+def canvas(width: int, height: int, tile: int, most: int) -> Pair:
+    """Return columns and rows of the tiles that enlarge an image least, or reduce it least.
+
+    llama4/image_processing_llama4.py: find_supported_resolutions, get_best_fit.
+    """
+    grids = [(c, r) for r in range(1, most + 1) for c in range(1, most // r + 1)]
+    scales = {(c, r): min(c * tile / width, r * tile / height) for c, r in grids}
+    larger = [scale for scale in scales.values() if scale >= 1]
+    chosen = min(larger) if larger else max(scales.values())
+    return min((grid for grid in grids if scales[grid] == chosen), key=math.prod)
+
+
+def closest_aspect(width: int, height: int, tile: int, least: int, most: int) -> Pair:
+    """Return columns and rows of tiles whose aspect ratio is closest to the image's.
+
+    Of equally close ones the larger is taken, up to twice the image's area
+    (got_ocr2/image_processing_got_ocr2.py: get_optimal_tiled_canvas).
+    """
+    grids = [(c, r) for c in range(1, most + 1) for r in range(1, most + 1)]
+    kept = sorted((g for g in grids if least <= math.prod(g) <= most), key=math.prod)
+    best, difference = (1, 1), math.inf
+    for columns, rows in kept:
+        own = abs(width / height - columns / rows)
+        fits = width * height > 0.5 * tile**2 * columns * rows
+        if own < difference or (own == difference and fits):
+            best, difference = (columns, rows), own
+    return best
+
+
+def best_resolution(width: int, height: int, sizes: Iterable[Pair]) -> Pair:
+    """Return the size (height, width) that keeps most of an image's pixels with least padding.
+
+    image_processing_utils.py: select_best_resolution.
+    """
+
+    def kept(size: Pair) -> tuple[int, int]:
+        scale = min(size[1] / width, size[0] / height)
+        used = min(int(width * scale) * int(height * scale), width * height)
+        return used, used - math.prod(size)
+
+    return max(sizes, key=kept)
+
+
+def unpadded(width: int, height: int, grid: Pair, edge: int, condensed: int) -> int:
+    """Return the tokens of a grid of tiles without its padding, and one more per row.
+
+    llava_next/processing_llava_next.py: _get_unpadded_features, and LLaVA-OneVision's.
+
+    Args:
+        width: Width of the image, in pixels.
+        height: Height of the image, in pixels.
+        grid: Columns and rows of tiles.
+        edge: Tokens along a tile's edge.
+        condensed: Tiles whose tokens are the most; 0 for any number.
+    """
+    columns, rows = grid[0] * edge, grid[1] * edge
+    if width / height > columns / rows:
+        rows -= (rows - int(round(height * (columns / width), 7))) // 2 * 2
+    else:
+        columns -= (columns - int(round(width * (rows / height), 7))) // 2 * 2
+    ratio = math.sqrt(columns * rows / (condensed * edge**2)) if condensed else 0.0
+    if ratio > 1.1:
+        columns, rows = int(columns // ratio), int(rows // ratio)
+    return rows * (columns + 1)
+
+
+def of_longest(width: int, height: int, tile: int, longest: int) -> Pair:
+    """Return columns and rows of tiles after the longest edge is scaled to a length.
+
+    idefics3/image_processing_idefics3.py: get_number_of_image_patches.
+    """
+    upright = height > width
+    short, long = sorted((width, height))
+    scaled = int(longest / (long / short))
+    scaled += scaled % 2
+    if longest > _LONGEST:
+        longest, scaled = _LONGEST, int(_LONGEST / (longest / scaled))
+    along, across = math.ceil(longest / tile), math.ceil(max(scaled, 1) / tile)
+    return (across, along) if upright else (along, across)
+
+
+def cropped(width: int, height: int, tile: int, most: int, patch: int) -> tuple[int, int, int]:
+    """Return columns and rows of tiles, and their tokens without padding and one more per row.
+
+    phi4_multimodal/image_processing_phi4_multimodal.py: dynamic_preprocess, _preprocess.
+    """
+    columns, rows = math.ceil(width / tile), math.ceil(height / tile)
+    if columns * rows > most:
+        columns, rows = closest_aspect(width, height, tile, 1, most)
+    scale = columns * tile / width, rows * tile / height
+    pads = [0, 0]
+    if scale[0] < scale[1]:
+        pads[1] = rows * tile - int(height * scale[0])
+    else:
+        pads[0] = columns * tile - int(width * scale[1])
+    kept = [
+        _halves(n, tile // patch, pad // patch)
+        for n, pad in zip((columns, rows), pads, strict=True)
+    ]
+    return columns, rows, kept[1] * (kept[0] + 1)
+
+
+def _halves(count: int, edge: int, padding: int) -> int:
+    """Return every second patch of a line of tiles, without those that are padding."""
+    positions: Sequence[int] = [i * edge + j for i in range(count) for j in range(0, edge, 2)]
+    return sum(position < count * edge - padding for position in positions)
