@@ -117,10 +117,11 @@ def _most_running(latency: LinearLatency, tokens: float) -> float:
 def _steady_rates(
     latency: LinearLatency, prompt: float, output: float
 ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
-    """Return requests in flight, request rates that sustain them, and prompts' time share.
+    """Return requests in flight, request rates that sustain them, and the load of prompts.
 
-    Counts and rates (requests per second) are totals over replicas. The time share is the share of
-    the steps' time that is due to prompts.
+    Counts and rates (requests per second) are totals over replicas. The load of prompts is the
+    share of the steps' time that is due to prompts or, if larger, the share of the token budget
+    that prompts need: at 1 every step is full of prompt tokens.
 
     Args:
         latency: Latency model of the deployment.
@@ -130,12 +131,19 @@ def _steady_rates(
     recipe = latency.deployment.recipe
     counts = np.geomspace(_LIGHTEST, _most_running(latency, prompt + output), _COUNTS)
     decodes = [Batch.decode(max(round(n), 1), round(prompt + output / 2)) for n in counts]
-    chunks = [max(min(round(prompt), recipe.token_budget - len(each)), 1) for each in decodes]
-    beside = [each + Batch.prefill(1, chunk) for each, chunk in zip(decodes, chunks, strict=True)]
+    room = np.maximum([recipe.token_budget - len(each) for each in decodes], 1)
     alone_s = latency.step_times(decodes)
-    prompt_s = (latency.step_times(beside) - alone_s) * prompt / np.array(chunks)
+    chunk, full = (
+        [each + Batch.prefill(1, int(n)) for each, n in zip(decodes, tokens, strict=True)]
+        for tokens in (np.minimum(round(prompt), room), room)
+    )
+    chunks = np.maximum(prompt / room, 1.0)
+    prompt_s = (latency.step_times(chunk) - alone_s) * chunks
     life_s, replicas = output * alone_s + counts * prompt_s, recipe.data_parallel_size
-    return counts * replicas, counts / life_s * replicas, counts * prompt_s / life_s
+    # A small token budget saturates before prompts dominate the time: all its steps are full.
+    full_s = latency.step_times(full) * prompt / room
+    rates = np.minimum(counts / life_s, 1 / full_s)
+    return counts * replicas, rates * replicas, rates * np.maximum(prompt_s, full_s)
 
 
 def _shared_prompts(
