@@ -193,7 +193,7 @@ def _collect(
     models: Sequence[object],
     early_stop: EarlyStop | None = None,
 ) -> list[Recorded]:
-    """Run to the end and collect records whenever a buffer is full or an early stop is checked."""
+    """Run engines to the end; at each full buffer collect records and check for an early stop."""
     taken: list[list[np.ndarray]] = [[] for _ in states]
     status, rows, idle, total = FULL, states[0].config.step_rows, 0, 0
     while status == FULL:

@@ -129,13 +129,13 @@ class Request:
     unverified: I8  # draft tokens in ``computed`` whose batch is in flight
     drafted_tokens: I8  # draft tokens that steps have verified
     accepted_tokens: I8  # draft tokens that were accepted
-    follower: I8  # request that is sent when this one ends, or -1
-    follows: I4  # whether it is sent when another request ends
-    warmup: I4  # whether it belongs to the warm-up
-    is_chunk: I8  # is_prefill_chunk: whether its last batch left some of its known tokens out
-    # State in a second KV tier, see ``pinn.simulator.offloading``.
-    arriving: I4  # tokens that are cached once its load has ended
-    first_seen: I8  # its first entry in ``tier_seen``, one for each of its blocks
+    follower: I8  # request that is sent when this request ends, or -1
+    follows: I4  # 1 if the request is sent when another request ends
+    warmup: I4  # 1 for a warm-up request
+    is_chunk: I8  # 1 if the last batch left known tokens out (vLLM's is_prefill_chunk)
+    # State in a second KV tier, described in ``pinn.simulator.offloading``.
+    arriving: I4  # tokens that are cached once the request's load has ended
+    first_seen: I8  # index of the first entry in ``tier_seen``, one entry per block
     tier_chunks: I4  # chunks that are stored or need no store
     tier_end: I4  # end of the chunks that the request has stored
     tier_blocks: I4  # number of blocks when the request was last scheduled
@@ -146,7 +146,7 @@ class Request:
     prefilling: I1  # 1 while the prompt is being computed or loaded
     tier_turn: I8  # number of the scheduler call in which the request was new
     tier_rank: I8
-    tier_near: I8  # chunk that it has ranked last
+    tier_near: I8  # chunk that the request has ranked last
     loaded_tokens: I8
     stored_tokens: I8
     load_wait_s: F8
