@@ -1,10 +1,13 @@
 """Routers in front of identical servers: their rules, and the scores of weighted rules.
 
-A Kubernetes Service sends each connection to a random server. Round robin and least requests are
-rules of nginx, Envoy and HAProxy. ``prefix-aware`` follows the inference scheduler of llm-d, whose
-endpoint picker selects the server with the highest sum of scores. The plugins
-``prefix-cache-scorer``, ``queue-scorer`` and ``kv-cache-utilization-scorer`` each score from 0 to
-1. Names, formulas and weights are those of its default configuration, from memory.
+A Kubernetes Service sends each connection to a server at random. Round robin and least requests are
+rules of nginx, Envoy and HAProxy. ``prefix-aware`` follows the inference scheduler of llm-d: its
+endpoint picker weights the scores of its plugins and takes the server with the highest sum.
+
+The configuration of scheduler v0.8.0 in PyPI's llm-d-planner 0.3.3 (``planner/configuration/
+templates/llmd/values.yaml.j2``) has ``prefix-cache-scorer`` with a weight and ``max-score-picker``.
+The scorers ``queue-scorer`` and ``kv-cache-utilization-scorer``, every formula, and the default
+weights are assumptions: no package with their source was found.
 """
 
 from pinn.common.documents import comma_separated
@@ -20,7 +23,8 @@ RANDOM, ROUND_ROBIN, LEAST_REQUESTS, PREFIX_AWARE = (
 ROUTERS = (RANDOM, ROUND_ROBIN, LEAST_REQUESTS, PREFIX_AWARE)
 
 PREFIX_CACHE, QUEUE, KV_USE = "prefix-cache", "queue", "kv-cache-utilization"
-#: Weight of each scorer, from memory: the default configuration of llm-d's endpoint picker.
+#: Scorer -> weight, an assumption. The configuration of llm-d-planner 0.3.3 has the prefix cache
+#: alone, whose weight then makes no difference.
 DEFAULT_WEIGHTS = {PREFIX_CACHE: 3.0, QUEUE: 2.0, KV_USE: 2.0}
 
 

@@ -126,7 +126,6 @@ class Config:
     n_guesses: I8  # maximum number of requests that an admission check considers
     n_tier: I8  # number of chunks, ARC's ghost entries and list ends
     n_tier_keys: I8
-    n_tier_heap: I8
     n_seen: I8
     n_nodes: I8  # maximum number of nodes of a radix tree
     n_leaves: I8  # capacity of the two heaps of evictable leaves
@@ -211,8 +210,6 @@ class Engine(NamedTuple):
     leaving: Annotated[Records[state.Event], state.Event, "n_requests"]
     tier: Annotated[Records[state.Chunk], state.Chunk, "n_replicas", "n_tier"]
     tier_holder: Annotated[Int[np.ndarray, "n_replicas n_tier_keys"], np.int32]
-    tier_heap: Annotated[Int[np.ndarray, "n_replicas n_tier_heap"], np.int32]
-    tier_aside: Annotated[Int[np.ndarray, "n_replicas n_tier_heap"], np.int32]
     tier_missing: Annotated[Int[np.ndarray, "n_replicas row"], np.int32]
     tier_seen: Annotated[Int[np.ndarray, " n_seen"], np.int8]
     nodes: Annotated[Records[state.Node], state.Node, "n_replicas", "n_nodes"]
@@ -356,7 +353,6 @@ def _size_tier(config: Any) -> None:
     config.n_nodes = nodes + _NODES_BESIDE if by_node else 1
     config.n_leaves = 2 * config.n_nodes
     config.n_tier_keys = config.n_distinct_keys if on else 1
-    config.n_tier_heap = config.tier_chunks + 1 if by_job else 1
     config.n_seen = max(config.n_seen, 1) if by_job else 1
     config.n_jobs = min(config.tier_chunks + config.slots + 1, _MOST_JOBS) if on else 1
     config.n_gone = config.n_requests if on else 1
@@ -395,7 +391,6 @@ def _make_tier(engine: Engine) -> None:
     ends = places < LISTS
     chunks["after"][:] = np.where(ends, places, np.where(places + 1 < len(places), places + 1, 0))
     chunks["before"][:] = np.where(ends, places, np.where(places > LISTS, places - 1, 0))
-    chunks["heap"][:] = -1
     if len(places) > LISTS:
         chunks["after"][:, 0], chunks["before"][:, 0] = LISTS, len(places) - 1
     chunks["references"][:, 0] = len(places) - LISTS

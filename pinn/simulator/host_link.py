@@ -208,7 +208,6 @@ def _end_job(engine: Engine, replica: int, number: int) -> None:
         engine.tier[replica, place].references -= 1
         if engine.tier[replica, place].references == 0:
             engine.replicas[replica].idle_chunks += 1
-            tiers.make_evictable(engine, replica, place)
     if request.status == LOADING:
         request.ready_s = 0.0
         request.load_wait_s += engine.replicas[replica].heard_s - request.loading_s
@@ -226,7 +225,6 @@ def complete(
         if place > 0 and chunk.owner == owner and chunk.references == NOT_READY:
             chunk.references = 0
             engine.replicas[replica].idle_chunks += 1
-            tiers.make_evictable(engine, replica, place)
 
 
 # Requests that end, and the release of their blocks.

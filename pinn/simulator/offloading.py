@@ -113,7 +113,6 @@ def _hold(engine: Engine, replica: int, request: Request, first: int, end: int) 
     for i in range(first, end):
         place = tiers.find_chunk(engine, replica, tiers.chunk_key(engine, request, i))
         if engine.tier[replica, place].references == 0:
-            tiers.make_unevictable(engine, replica, place)
             engine.replicas[replica].idle_chunks -= 1
         engine.tier[replica, place].references += 1
         _use(engine, replica, request, i, _REUSED)
@@ -302,7 +301,7 @@ def _reserve(
         i = engine.tier_missing[replica, m]
         place = tiers.store_chunk(engine, replica, tiers.chunk_key(engine, request, i), owner)
         if by_job:
-            engine.tier[replica, place].rank = tiers.request_rank(state, request, i)
+            tiers.rank_for(engine, replica, request, i, place)
             engine.tier_seen[request.first_seen + i] |= _INSERTED
     return found
 
@@ -331,10 +330,8 @@ def _use(engine: Engine, replica: int, request: Request, chunk: int, how: int) -
         return
     seen = engine.tier_seen[request.first_seen + chunk]
     if seen & _USED == 0:
-        rank = tiers.request_rank(engine.replicas[replica], request, chunk)
         place = tiers.find_chunk(engine, replica, tiers.chunk_key(engine, request, chunk))
-        if place > 0 and engine.tier[replica, place].rank < rank:
-            tiers.set_rank(engine, replica, place, rank)
+        tiers.rank_for(engine, replica, request, chunk, place)
     if how == _REUSED and seen & _INSERTED > 0:
         how = 0
     engine.tier_seen[request.first_seen + chunk] = seen | _USED | how
@@ -349,7 +346,7 @@ def _commit_uses(engine: Engine, replica: int, request: Request) -> None:
         if seen & _USED == 0 or place == 0:
             continue
         if not arc:
-            tiers.set_rank(engine, replica, place, tiers.next_rank(engine.replicas[replica]))
+            tiers.rank_last(engine, replica, place)
         elif seen & _REUSED > 0:
             tiers.move_last(engine, replica, place, FREQUENT)
         elif seen & _INSERTED > 0:

@@ -155,9 +155,9 @@ def _score(engine: Engine, copy: int, r: int, most: int, least: int) -> float:
 
     Under random routing all copies have equal scores.
 
-    The scores of llm-d are: ``queue-scorer``, 1 for the shortest queue and 0 for the longest;
-    ``kv-cache-utilization-scorer``, the free share of the KV cache; ``prefix-cache-scorer``, the
-    cached share of the prompt's blocks.
+    The scores of ``prefix-aware`` are those of ``pinn.engines.routers``: the queue's is 1 for the
+    shortest and 0 for the longest, the KV cache's its free share, and the prefix cache's the cached
+    share of the prompt's blocks.
     """
     config, seen = engine.config, engine.copies[copy]
     if config.router == IN_TURN:

@@ -194,7 +194,7 @@ def _collect(
     early_stop: EarlyStop | None = None,
 ) -> list[Recorded]:
     """Run engines to the end; at each full buffer collect records and check for an early stop."""
-    taken: list[list[list[np.ndarray]]] = [[] for _ in states]
+    taken: list[list[np.ndarray]] = [[] for _ in states]
     status, rows, idle, total = FULL, states[0].config.step_rows, 0, 0
     while status == FULL:
         if early_stop is not None:
@@ -216,8 +216,7 @@ def _collect(
             counters, names = state.counters, ("seconds", "count", "tokens")
             runs = (state.gaps[name][: counters.n_gaps] for name in names)
             moved = _taken(state.transfers, counters.n_transfers)
-            kept = (state.steps[: counters.n_steps], *runs, moved)
-            parts.append([column.copy() for column in kept])
+            _extend(parts, (state.steps[: counters.n_steps], *runs, moved))
             counters.n_steps = counters.n_gaps = counters.n_transfers = 0
         if status == FULL and early_stop is not None:
             now_s = float(states[0].groups["now_s"].max())
@@ -229,11 +228,21 @@ def _collect(
             f"the latency model returned {seconds} s for a step: step times must "
             "be positive and finite"
         )
-    records = []
-    for parts in taken:
-        table, *gaps, moved = (np.concatenate(column) for column in zip(*parts, strict=True))
-        records.append((StepRecords(table), GapRuns(*gaps), TransferRecords.of(moved)))
-    return records
+    return [
+        (StepRecords(table), GapRuns(*gaps), TransferRecords.of(moved))
+        for table, *gaps, moved in taken
+    ]
+
+
+def _extend(columns: list[np.ndarray], rows: Iterable[np.ndarray]) -> None:
+    """Append rows to the columns in place: joining parts in the end would need twice the memory."""
+    if not columns:
+        columns.extend(part.copy() for part in rows)
+        return
+    for column, part in zip(columns, rows, strict=True):
+        size = len(column)
+        column.resize((size + len(part), *part.shape[1:]), refcheck=False)
+        column[size:] = part
 
 
 def _taken(transfers: Records[Transfer], count: int) -> np.ndarray:

@@ -135,7 +135,7 @@ class Request:
     is_chunk: I8  # 1 if the last batch left known tokens out (vLLM's is_prefill_chunk)
     # State in a second KV tier, described in ``pinn.simulator.offloading``.
     arriving: I4  # tokens that are cached once the request's load has ended
-    first_seen: I8  # index of the first entry in ``tier_seen``; equal keys share entries
+    first_seen: I8  # index of the first entry in ``tier_seen``, one entry per block
     tier_chunks: I4  # chunks that are stored or need no store
     tier_end: I4  # end of the chunks that the request has stored
     tier_blocks: I4  # number of blocks when the request was last scheduled
@@ -146,6 +146,7 @@ class Request:
     prefilling: I1  # 1 while the prompt is being computed or loaded
     tier_turn: I8  # number of the scheduler call in which the request was new
     tier_rank: I8
+    tier_near: I8  # chunk that the request has ranked last
     loaded_tokens: I8
     stored_tokens: I8
     load_wait_s: F8
@@ -219,7 +220,6 @@ class Replica:
     steps_planned: I8  # number of planned batches with tokens
     steps_done: I8  # number of ended batches with tokens
     ranks: I8
-    heaped: I8  # entries of the heap of evictable chunks
     idle_chunks: I8  # number of evictable chunks
     stored_chunks: I8
     evicted_chunks: I8
@@ -297,7 +297,6 @@ class Chunk:
     before: I4
     key: I4  # key of the chunk's last block
     references: I4  # number of loads; -1 during the store; for a list's end, length of the list
-    heap: I4  # index in the heap of evictable chunks, or -1
     kept: I1  # list that contains the chunk
     spared: I1  # 1 if the chunk must not be evicted now
     owner: I8  # request or job that has stored the chunk

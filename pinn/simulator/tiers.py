@@ -43,12 +43,18 @@ def find_chunk(engine: Engine, replica: int, key: int) -> int:
 
 
 def link_last(engine: Engine, replica: int, place: int, kept: int) -> None:
-    """Append a chunk to the list ``kept``."""
-    chunk, end = engine.tier[replica, place], engine.tier[replica, kept]
-    chunk.kept, chunk.before, chunk.after = kept, end.before, kept
-    engine.tier[replica, end.before].after = place
-    end.before = place
-    end.references += 1
+    """Append a chunk to a list."""
+    engine.tier[replica, place].kept = kept
+    _link(engine, replica, place, engine.tier[replica, kept].before)
+
+
+def _link(engine: Engine, replica: int, place: int, before: int) -> None:
+    """Link a chunk into its list behind another chunk or the list's end."""
+    chunk, after = engine.tier[replica, place], engine.tier[replica, before].after
+    chunk.before, chunk.after = before, after
+    engine.tier[replica, before].after = place
+    engine.tier[replica, after].before = place
+    engine.tier[replica, chunk.kept].references += 1
 
 
 def unlink(engine: Engine, replica: int, place: int) -> None:
@@ -70,89 +76,57 @@ def length(engine: Engine, replica: int, kept: int) -> int:
     return int(engine.tier[replica, kept].references)
 
 
-# Ranks of chunks for ``LRUCachePolicy``: a heap of evictable chunks, lowest rank first.
+# Ranks of chunks for ``LRUCachePolicy``, whose list is in their order, lowest first. A heap of a
+# million chunks would miss the processor's caches at each of its levels.
 
 
-def set_rank(engine: Engine, replica: int, place: int, rank: int) -> None:
-    """Set the rank of a chunk, whether or not the chunk is evictable now."""
-    chunk = engine.tier[replica, place]
-    higher = rank > chunk.rank
-    chunk.rank = rank
-    if chunk.heap < 0:
+def rank_last(engine: Engine, replica: int, place: int) -> None:
+    """Rank a chunk above all others."""
+    engine.tier[replica, place].rank = _next_rank(engine.replicas[replica])
+    move_last(engine, replica, place, RECENT)
+
+
+def rank_for(engine: Engine, replica: int, request: Request, chunk: int, place: int) -> None:
+    """Rank a chunk by the request that uses it, unless a later request uses it, too.
+
+    Args:
+        engine: The engine.
+        replica: Its replica.
+        request: The request, which gets its rank at its first use of any chunk.
+        chunk: Number of the chunk in the request; later chunks rank lower.
+        place: Place of the chunk in the tier, or 0.
+    """
+    if request.tier_rank == 0:
+        request.tier_rank = _next_rank(engine.replicas[replica])
+    rank = int(request.tier_rank) + _PLACES - 1 - int(chunk)
+    if place == 0 or engine.config.tier_arc or engine.tier[replica, place].rank >= rank:
         return
-    if higher:
-        _sift_down(engine, replica, chunk.heap)
-    else:
-        _sift_up(engine, replica, chunk.heap)
+    engine.tier[replica, place].rank = rank
+    unlink(engine, replica, place)
+    _link(engine, replica, place, _lower(engine, replica, request, place, rank))
+    request.tier_near = place
 
 
-def make_evictable(engine: Engine, replica: int, place: int) -> None:
-    """Make a chunk evictable, as vLLM's ``mark_evictable`` does."""
-    state = engine.replicas[replica]
-    if engine.config.tier != BY_JOB or engine.config.tier_arc:
-        return
-    _put(engine, replica, state.heaped, place)
-    state.heaped += 1
-    _sift_up(engine, replica, state.heaped - 1)
+def _lower(engine: Engine, replica: int, request: Request, place: int, rank: int) -> int:
+    """Return the last chunk of a lower rank, or the list's end.
+
+    The search begins at the chunk that the request has ranked last, if no other has taken it.
+    """
+    near = int(request.tier_near)
+    if near == place or engine.tier[replica, near].rank // _PLACES != rank // _PLACES:
+        near = engine.tier[replica, RECENT].before
+    while near >= LISTS and engine.tier[replica, near].rank > rank:
+        near = engine.tier[replica, near].before
+    after = engine.tier[replica, near].after
+    while after >= LISTS and engine.tier[replica, after].rank < rank:
+        near, after = after, engine.tier[replica, after].after
+    return near
 
 
-def make_unevictable(engine: Engine, replica: int, place: int) -> None:
-    """Make a chunk non-evictable, as vLLM's ``mark_non_evictable`` does."""
-    state, chunk = engine.replicas[replica], engine.tier[replica, place]
-    hole = chunk.heap
-    if hole < 0:
-        return
-    chunk.heap = -1
-    state.heaped -= 1
-    last = engine.tier_heap[replica, state.heaped]
-    if last != place:
-        _put(engine, replica, hole, last)
-        _sift_up(engine, replica, hole)
-        _sift_down(engine, replica, engine.tier[replica, last].heap)
-
-
-def _put(engine: Engine, replica: int, i: int, place: int) -> None:
-    engine.tier_heap[replica, i] = place
-    engine.tier[replica, place].heap = i
-
-
-def _rank(engine: Engine, replica: int, i: int) -> int:
-    return int(engine.tier[replica, engine.tier_heap[replica, i]].rank)
-
-
-def _sift_up(engine: Engine, replica: int, i: int) -> None:
-    place = engine.tier_heap[replica, i]
-    rank = engine.tier[replica, place].rank
-    while i > 0 and rank < _rank(engine, replica, (i - 1) // 2):
-        _put(engine, replica, i, engine.tier_heap[replica, (i - 1) // 2])
-        i = (i - 1) // 2
-    _put(engine, replica, i, place)
-
-
-def _sift_down(engine: Engine, replica: int, i: int) -> None:
-    place, size = engine.tier_heap[replica, i], engine.replicas[replica].heaped
-    rank, child = engine.tier[replica, place].rank, 2 * i + 1
-    while child < size:
-        if child + 1 < size and _rank(engine, replica, child + 1) < _rank(engine, replica, child):
-            child += 1
-        if _rank(engine, replica, child) >= rank:
-            break
-        _put(engine, replica, i, engine.tier_heap[replica, child])
-        i, child = child, 2 * child + 1
-    _put(engine, replica, i, place)
-
-
-def next_rank(state: Replica) -> int:
-    """Return a rank above all ranks given so far."""
+def _next_rank(state: Replica) -> int:
+    """Return a rank above all others."""
     state.ranks += 1
     return int(state.ranks) * _PLACES
-
-
-def request_rank(state: Replica, request: Request, chunk: int) -> int:
-    """Return the rank of a chunk that a running request uses; later chunks rank lower."""
-    if request.tier_rank == 0:
-        request.tier_rank = next_rank(state)
-    return int(request.tier_rank) + _PLACES - 1 - int(chunk)
 
 
 # Uses, stores and evictions of chunks.
@@ -202,7 +176,7 @@ def store_chunk(engine: Engine, replica: int, key: int, owner: int) -> int:
     unlink(engine, replica, place)
     link_last(engine, replica, place, RECENT)
     chunk = engine.tier[replica, place]
-    chunk.key, chunk.references, chunk.owner, chunk.heap = key, NOT_READY, owner, -1
+    chunk.key, chunk.references, chunk.owner = key, NOT_READY, owner
     engine.tier_holder[replica, key] = place
     engine.replicas[replica].stored_chunks += 1
     return place
@@ -211,7 +185,6 @@ def store_chunk(engine: Engine, replica: int, key: int, owner: int) -> int:
 def evict_chunk(engine: Engine, replica: int, place: int) -> None:
     """Evict a chunk; under ARC it becomes a ghost entry of its list."""
     chunk, state = engine.tier[replica, place], engine.replicas[replica]
-    make_unevictable(engine, replica, place)
     state.evicted_chunks += 1
     if not engine.config.tier_arc:
         _forget(engine, replica, place)
@@ -229,7 +202,8 @@ def trim_ghosts(engine: Engine, replica: int) -> None:
 
 
 def _forget(engine: Engine, replica: int, place: int) -> None:
-    engine.tier_holder[replica, engine.tier[replica, place].key] = 0
+    chunk = engine.tier[replica, place]
+    engine.tier_holder[replica, chunk.key], chunk.rank = 0, 0
     move_last(engine, replica, place, UNUSED)
 
 
@@ -248,8 +222,6 @@ def chunk_to_evict(engine: Engine, replica: int) -> int:
     """Return the chunk that the policy evicts next, or 0 if none is evictable."""
     config, state = engine.config, engine.replicas[replica]
     if not config.tier_arc:
-        if config.tier == BY_JOB:
-            return _lowest(engine, replica)
         return first_evictable(engine, replica, RECENT)
     place = 0
     if length(engine, replica, RECENT) >= int(state.tier_target):
@@ -259,23 +231,6 @@ def chunk_to_evict(engine: Engine, replica: int) -> int:
     if place == 0 and config.tier == BY_JOB:
         place = first_evictable(engine, replica, RECENT)
     return place
-
-
-def _lowest(engine: Engine, replica: int) -> int:
-    """Return the evictable chunk of the lowest rank, except chunks that must not be evicted now."""
-    state = engine.replicas[replica]
-    aside, found = 0, 0
-    while found == 0 and state.heaped > 0:
-        place = engine.tier_heap[replica, 0]
-        if engine.tier[replica, place].spared:
-            make_unevictable(engine, replica, place)
-            engine.tier_aside[replica, aside] = place
-            aside += 1
-        else:
-            found = int(place)
-    for i in range(aside):
-        make_evictable(engine, replica, engine.tier_aside[replica, i])
-    return found
 
 
 compiled_inside(__name__)

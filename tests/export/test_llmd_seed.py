@@ -267,6 +267,7 @@ def test_learners_of_the_seed_alone_predict_recorded_traffic(scored, trace):
 
 
 def test_first_rows_with_the_seed_beat_those_alone(scored):
-    both, alone = (scored.loc[name].drop(LINEAR, level="learner") for name in ("both", "first rows"))
+    trees = scored.drop(LINEAR, level="learner")
+    both, alone = trees.loc["both"], trees.loc["first rows"]
     assert len(both) == 8
     assert (both < alone).all(), (both, alone)

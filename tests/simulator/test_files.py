@@ -198,6 +198,46 @@ def test_what_blis_sends_and_we_cannot_is_refused_by_its_key(tmp_path, place, va
         load_workload(write(tmp_path, yaml.safe_dump(values)))
 
 
+CURVED = "prompt_tokens: 8\noutput_tokens: 2\nrate_curve: day.csv\nprocess: constant\n"
+
+
+def test_a_curve_of_rates_is_stages(tmp_path):
+    (tmp_path / "day.csv").write_text("time_min,rate,host\n60,2,a\n61,0.5,a\n63,1,a\n")
+    (tmp_path / "load.yaml").write_text(CURVED)
+    (tmp_path / "plain.yaml").write_text(CURVED.replace("rate_curve: day.csv", (
+        "stages: [{rate: 2, duration: 60}, {rate: 0.5, duration: 120}, {rate: 1, duration: 120}]"
+    )))  # fmt: skip
+    found, plain = (load_workload(tmp_path / f"{name}.yaml") for name in ("load", "plain"))
+    assert np.bincount(found.stage).tolist() == [120, 60, 120]
+    assert found.stage_starts_s == plain.stage_starts_s == (0.0, 60.0, 180.0)
+    assert (found.offset_s == plain.offset_s).all()
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("time,rate\n0,1\n9,1\n", "columns are time, rate: it needs rate"),
+        ("time_s,rate\n0,1\n", "has 1 rows"),
+        ("time_s,rate\n0,1\n0,2\n", "must rise from row to row, got 0 after 0"),
+        ("time_s,rate\n0,1\n9,x\n", "line 3: got 'x'"),
+        ("time_s,rate\n0,1\n9,0\n", "stage 1: a load stage needs a positive rate"),
+        (None, "no curve of rates"),
+    ],
+)
+def test_what_no_curve_of_rates_can_be_is_refused(tmp_path, table, said):
+    (tmp_path / "load.yaml").write_text(CURVED)
+    if table is not None:
+        (tmp_path / "day.csv").write_text(table)
+    with pytest.raises(PinnError, match=said):
+        load_workload(tmp_path / "load.yaml")
+
+
+def test_stages_and_a_curve_of_rates_contradict_each_other(tmp_path):
+    (tmp_path / "load.yaml").write_text(CURVED + "stages: [{rate: 1, duration: 9}]\n")
+    with pytest.raises(PinnError, match="leave one out"):
+        load_workload(tmp_path / "load.yaml")
+
+
 def test_a_csv_trace_counts_from_its_first_request(tmp_path):
     load = load_workload(write(tmp_path, CSV, "trace.csv"))
     assert load.offset_s.tolist() == [0.0, 0.5, 1.0]

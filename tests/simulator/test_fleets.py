@@ -221,6 +221,28 @@ def test_requests_wait_at_the_router_while_no_server_is_open():
     assert (requests.arrival_s == np.asarray(workload.offset_s)).all()
 
 
+@pytest.mark.parametrize("down_s", [40.0, 1e9])
+def test_an_autoscaler_skips_decisions_that_change_nothing(down_s, monkeypatch):
+    decisions = []
+    decide = Scaling.decide
+
+    def watched(self, now_s, rate_per_s, present):
+        decisions.append(now_s)
+        return decide(self, now_s, rate_per_s, present)
+
+    monkeypatch.setattr(Scaling, "decide", watched)
+    rule = Autoscaler("rate", target=1e6, most=1, interval_s=0.5, window_s=1.0, down_after_s=2.0)
+    spec = FleetSpec(failures=(Failure(0.01, 0, down_s),), autoscaler=rule)
+    workload = some_load()
+    found = simulate_fleet([kind(1)], spec, workload)
+    fixed = simulate_fleet([kind(1)], replace(spec, autoscaler=None), workload)
+    assert (found.run.requests.finish_s == fixed.run.requests.finish_s).all()
+    assert found.run.requests.finish_s.max() > down_s
+    assert len(decisions) < 40
+    # The decisions after the restart look back at every decision of their windows.
+    assert down_s - 3.5 < min(t for t in decisions if t > 0.5 * down_s) < down_s
+
+
 def test_servers_that_fail_at_one_moment_serve_nothing_while_they_are_down():
     failures = (Failure(0.01, 0, 0.03), Failure(0.01, 1, 0.03))
     found = simulate_fleet([kind(2)], FleetSpec(failures=failures), some_load())

@@ -101,6 +101,11 @@ class Scaling:
         self.wanted.append((now_s, need))
         return need if need >= present else min(max(n for _, n in self.wanted), present)
 
+    @property
+    def settled(self) -> bool:
+        """Return whether all recent decisions were the same."""
+        return len({need for _, need in self.wanted}) == 1
+
     def _need(self, rate_per_s: float) -> float:
         rule = self.rule
         if rule.by == RATE:

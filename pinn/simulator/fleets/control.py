@@ -14,7 +14,11 @@ from jaxtyping import Shaped
 from pinn.errors import PinnError
 from pinn.simulator.engine import ARRAYS, Engine
 from pinn.simulator.fleets.autoscaler import Scaling
-from pinn.simulator.fleets.loop import compiled_advance_fleet, compiled_dispatch
+from pinn.simulator.fleets.loop import (
+    compiled_advance_fleet,
+    compiled_dispatch,
+    compiled_next_moment,
+)
 from pinn.simulator.fleets.spec import RESEND, FleetSpec
 from pinn.simulator.loop import BAD_STEP, DONE, FULL
 from pinn.simulator.state import (
@@ -205,7 +209,7 @@ class Control:
         scaling = self.scaling
         assert scaling is not None
         rule = scaling.rule
-        heapq.heappush(self.events, (now_s + rule.interval_s, _TICK, -1, -1))
+        before_it = [server.status for server in self.servers]
         self._sent.append((now_s, int(self.front.counters.all_sent)))
         while len(self._sent) > 2 and self._sent[1][0] <= now_s - rule.window_s:
             self._sent.pop(0)
@@ -224,6 +228,29 @@ class Control:
         spare = [i for i in reversed(present) if self.servers[i].status in (STARTING, READY)]
         for place in spare[: max(len(present) - wanted, 0)]:
             self._drain(self.servers[place], now_s)
+        changed = before_it != [server.status for server in self.servers]
+        settled = sent == before and not changed and scaling.settled
+        next_s = self._next_tick_s(now_s) if settled else now_s + rule.interval_s
+        if next_s < math.inf:
+            heapq.heappush(self.events, (next_s, _TICK, -1, -1))
+
+    def _next_tick_s(self, now_s: float) -> float:
+        """Return when an autoscaler decides next whose decisions are all alike until an event.
+
+        It skips decisions before the event, except those that the decisions after it look back at.
+        The time is infinite without any event to come.
+        """
+        assert self.scaling is not None
+        rule = self.scaling.rule
+        next_s, statuses = now_s + rule.interval_s, {server.status for server in self.servers}
+        if DRAINING in statuses or (self.front.counters.leaving and READY in statuses):
+            return next_s
+        event_s = float(compiled_next_moment(self.front, self.engines))
+        event_s = min(event_s, self.events[0][0] if self.events else math.inf)
+        if event_s == math.inf:
+            return math.inf
+        skipped = (event_s - max(rule.window_s, rule.down_after_s) - next_s) / rule.interval_s
+        return next_s + max(math.floor(skipped) - 1, 0) * rule.interval_s
 
     def _drain(self, server: ServerState, now_s: float) -> None:
         """Stop routing requests to a server, and stop the server once its requests have ended."""

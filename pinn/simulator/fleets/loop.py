@@ -72,6 +72,17 @@ def advance_fleet(
             return BAD_STEP
 
 
+def next_moment(front: Engine, engines: tuple[Engine, ...]) -> float:
+    """Return when a client sends or a server acts next; infinite if neither ever does."""
+    client.open_next_stage(front)
+    moment = client.next_send_s(front)
+    for k in range(len(engines)):
+        event, _, acts_s = next_event(engines[k])
+        if event != END:
+            moment = min(moment, acts_s)
+    return moment
+
+
 def dispatch(front: Engine, engines: tuple[Engine, ...], r: int, moment: float) -> bool:
     """Send a request to the server with the highest score, and return whether any server is open.
 
@@ -102,3 +113,4 @@ def dispatch(front: Engine, engines: tuple[Engine, ...], r: int, moment: float) 
 compiled_inside(__name__)
 
 compiled_advance_fleet, compiled_dispatch = compiled(advance_fleet), compiled(dispatch)
+compiled_next_moment = compiled(next_moment)

@@ -12,6 +12,7 @@ from pinn.common.documents import first_fault, read_yaml, written
 from pinn.errors import PinnError
 from pinn.simulator.workloads import arrivals, workload
 from pinn.simulator.workloads.conversations import ConversationShape, converse
+from pinn.simulator.workloads.rate_curve import read_rate_curve
 from pinn.simulator.workloads.workload import PromptGroups, closed_loop, open_loop, shared_prefix
 
 # Reading of YAML files into checked models; errors name file, place and remedy.
@@ -75,6 +76,7 @@ def check(model: type[Model], values: object, path: Path, remedy: str) -> Model:
 #   stages:                     # open loop ...
 #     - {rate: 8, duration: 600}
 #     - {rate: 20, duration: 600}
+#   rate_curve: day.csv         # in place of stages, see ``rate_curve.py``
 #   process: poisson            # or gamma, weibull (with cv), constant
 #   concurrency: 64             # ... or closed loop, with `requests`
 #   requests: 640
@@ -105,6 +107,7 @@ class _Spec(Strict):
     output_tokens: Whole
     length_range: tuple[Number, Number] = (1.0, 1.0)
     stages: list[_Stage] | None = None
+    rate_curve: str | None = None
     process: str = "poisson"
     cv: Number = 1.0
     concurrency: Whole | None = None
@@ -153,23 +156,17 @@ def read_plain_spec(
     sent: _Sent = {"timeout_s": spec.timeout_s, "seed": seed, "name": path.stem}
     lengths = spec.prompt_tokens, spec.output_tokens
     if spec.concurrency is not None:
-        if spec.requests is None or spec.stages is not None:
+        if spec.requests is None or spec.stages is not None or spec.rate_curve is not None:
             raise PinnError(
-                f"{path}: concurrency makes a closed loop, which needs requests and has no "
-                f"stages: give requests, and remove stages"
+                f"{path}: concurrency makes a closed loop, which needs requests and has no stages "
+                f"or rate_curve: give requests, and remove the others"
             )
         if spec.turns is not None:
             return _conversations(spec, None, sent)
         return closed_loop(
             spec.concurrency, spec.requests, *lengths, length_range=spec.length_range, **sent
         )
-    if spec.stages is None:
-        raise PinnError(
-            f"{path}: the load has neither stages nor concurrency: give stages (rate, duration), "
-            f"or concurrency and requests"
-        )
-    rates = [(stage.rate, stage.duration) for stage in spec.stages]
-    stages = arrivals.read_stages(rates, str(path), rate_per_s)
+    stages = _stages(spec, path, rate_per_s)
     gaps = arrivals.Gaps(spec.process, spec.cv)
     if spec.turns is not None:
         return _conversations(spec, stages, sent)
@@ -180,6 +177,22 @@ def read_plain_spec(
         )  # fmt: skip
         return shared_prefix(stages, prompts, spec.output_tokens, gaps=gaps, **sent)
     return open_loop(stages, *lengths, gaps=gaps, length_range=spec.length_range, **sent)
+
+
+def _stages(spec: _Spec, path: Path, rate_per_s: float | None) -> list[arrivals.Stage]:
+    """Return the stages of a file, or of the curve of rates that it names."""
+    if spec.stages is None and spec.rate_curve is None:
+        raise PinnError(
+            f"{path}: the load has neither stages nor concurrency: give stages (rate, duration), "
+            f"rate_curve (a CSV file), or concurrency and requests"
+        )
+    if spec.stages is not None and spec.rate_curve is not None:
+        raise PinnError(f"{path}: stages and rate_curve are both given: leave one out")
+    if spec.rate_curve is not None:
+        curve = path.parent / spec.rate_curve
+        return arrivals.read_stages(read_rate_curve(curve), str(curve), rate_per_s)
+    rates = [(stage.rate, stage.duration) for stage in spec.stages or ()]
+    return arrivals.read_stages(rates, str(path), rate_per_s)
 
 
 def _conversations(
