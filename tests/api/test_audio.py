@@ -3,8 +3,11 @@
 import json
 
 import pytest
+from pages import command_on
+from typer.testing import CliRunner
 
 import pinn
+from pinn.cli.main import app
 from pinn.errors import PinnError
 
 VOXTRAL = {
@@ -42,6 +45,14 @@ def test_steps_and_servers_have_the_same_encoder(model):
     assert heard["encoder"] == encoder
     later = heard["ttft_p50_ms"] - plain["ttft_p50_ms"]
     assert later == pytest.approx(1e3 * encoder["first_audio_s"], rel=1e-3)
+
+
+def test_a_command_simulates_requests_with_audio(model):
+    (_, *words), _ = command_on("images_and_audio.md", "pinn simulate")
+    typed = [model if "config.json" in word else word for word in words]
+    result = CliRunner().invoke(app, typed)
+    assert result.exit_code == 0, result.output
+    assert "375 tokens" in " ".join(result.output.split())
 
 
 def test_a_text_model_hears_nothing():

@@ -173,7 +173,7 @@ PROBLEMS = [
     ("predict_many", LLAMA | {"configurations": [{}] * 10_001}, 422,
      ["configurations", "10,001", "10,000", "several requests"]),
     ("simulate", LLAMA | LOAD | {"rate": -1}, 422, ["rate", "-1"]),
-    ("simulate", LLAMA | {"workload": 5}, 422, ["workload", "got 5", "give one"]),
+    ("simulate", LLAMA | {"workload": 5}, 422, ["workload", "got 5", "give a workload"]),
     ("simulate", LLAMA | LOAD | {"rate": 10, "num_prompts": 2_000_000}, 422,
      ["num-prompts", "2000000", "1e+06", "leave it out"]),
     ("simulate_fleet", LLAMA | LOAD | {"rate": 1, "fleet": [1]}, 422, ["fleet", "[1]", "such as"]),

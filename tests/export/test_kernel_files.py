@@ -265,10 +265,13 @@ def test_the_validator_refuses_as_documented(tmp_path, change, reason):
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("data_parallel_size=2 enable_expert_parallel=true", "no scope for data-parallel replicas"),
-        ("engine=sglang", "rules of vLLM, and the engine is sglang"),
+        (
+            "data_parallel_size=2 enable_expert_parallel=true",
+            "data_parallel_size is 2, but coefficient sets have no scope for replicas",
+        ),
+        ("engine=sglang", "models vLLM only, but the engine is sglang"),
         ("pipeline_parallel_size=2", "does not simulate pipeline parallelism"),
-        ("precision=fp8 gpu=A100", "fp8 at a rate that A100-SXM-80GB lacks"),
+        ("precision=fp8 gpu=A100", "a peak FLOP/s of fp8, but A100-SXM-80GB has none"),
     ],
 )
 def test_what_the_kernel_lacks_is_refused(tmp_path, line, reason):

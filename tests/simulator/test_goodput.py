@@ -128,7 +128,7 @@ def test_python_has_the_same_arguments(coefficients):
     assert [run.figures["injected_requests"] for run in found.runs] == [20, 20]
     assert "ttft_p99.9_ms" in found.runs[0].figures
     assert found.highest_rate_per_s == 8.5
-    with pytest.raises(PinnError, match=r"\(2 rates\): give one, or pinn\.sweep"):
+    with pytest.raises(PinnError, match=r"\(2 rates\): give one rate, or pinn\.sweep"):
         pinn.simulate(rate=[1, 2], **given)
 
 

@@ -96,7 +96,11 @@ def test_a_rate_lasts_as_long_as_it_is_told_and_may_be_capped():
         ({"input_len": 9}, 1.0, "--output-len is missing"),
         ({"output_len": 9}, 1.0, "--input-len is missing"),
         ({"input_len": 9, "output_len": 9}, None, "the load has no arrival times"),
-        ({"input_len": 9, "output_len": 9, "concurrency": 2, "duration": 5}, None, "needs --rate"),
+        (
+            {"input_len": 9, "output_len": 9, "concurrency": 2, "duration": 5},
+            None,
+            "--duration is given without --rate",
+        ),
         ({"input_len": 9, "output_len": 9, "concurrency": 2}, 0.0, "--rate must be positive"),
         ({"input_len": 9, "output_len": 9, "num_prompts": 2, "duration": 5}, 1.0, "one of them"),
         ({"input_len": 9, "output_len": 9, "duration": 1e6}, 1e6, "at most 1,000,000"),
