@@ -55,6 +55,8 @@ def declared_flags(specifications: Sequence[type], *requests: type) -> dict[str,
     for name, shown in [each for r in requests for each in getattr(r, "SEVERAL", {}).items()]:
         several = f"{found[name].help} Several are separated by commas."
         found[name] = replace(found[name], help=several, default=None, shown=shown, several=True)
+    for name, own in [each for r in requests for each in getattr(r, "RESTATED", {}).items()]:
+        found[name] = replace(found[name], **own)
     return found
 
 
@@ -89,7 +91,7 @@ def with_arguments(
         parameters = [*own, *asked, *options]
         function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         lines = [f"    {p.name}: {_OPTION.sub(_in_python, helps[p.name])}" for p in asked]
-        lines += [f"    {name}: {flag.summary}" for name, flag in flags.items()]
+        lines += [f"    {name}: {flag.summary}" for name, flag in flags.items() if not flag.hidden]
         listed = "\n".join(["Keyword Args:", *lines])
         function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\n{listed}\n"
         return function

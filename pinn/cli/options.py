@@ -240,6 +240,7 @@ def _flag_option(flag: Flag, panel: str) -> inspect.Parameter:
         *(f" /{name}" for name in backwards),
         *flag.shorts,
         help=flag.summary,
+        hidden=flag.hidden,
         metavar=None if switch else f"<{wanted}{',...' * flag.several}>",
         rich_help_panel=panel,
         show_default=False,

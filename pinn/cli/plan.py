@@ -38,29 +38,35 @@ def plan(
     balancer.
 
     Columns:
-      GPUs          replicas x tensor x pipeline x data-parallel size
+      GPUs          of all replicas: replicas x tensor x pipeline x data-parallel size
       cost/hour     GPUs x price
-      cost of 10^6  cost of a million prompt tokens (in), and of a million output
-                    tokens (out), each with the whole cost; only with prices
+      cost of 10^6  whole cost per million prompt tokens (in), and whole cost per
+        tokens      million output tokens (out); the two are not added; only with
+                    prices
       start         the row's servers: replicas x GPU, parallel sizes (TP, PP, DP,
-                    EP), weight format, engine, and the most tokens and requests
-                    of a step; options that were given are not repeated
+                    EP), weight format (attention/experts, if they differ),
+                    engine, and the most tokens and requests of a step; options
+                    that were given are not repeated
       max req/s     maximum rate at which all replicas together meet the SLO, in
-                    requests/s, with its 90 % prediction interval below
+                    requests/s, with its 90 % prediction interval below. '>='
+                    stands before a rate that is met, if time ran out before
+                    higher ones were tried
       limits        a column for each limit: its value over the requests of all
                     replicas, and whether it is met. For limits on each request:
                     the share of the requests that meet them. TPOT is (last
                     token - first token) / (tokens - 1)
-      P(SLO met)    probability in % that all replicas meet the SLO, over 20
-                    equally likely errors of the prediction; safe: they meet it
-                    at the pessimistic end of the interval, too. '-' for a load
+      P(SLO met)    probability in % that all replicas meet the SLO at --rate: the
+                    share of 20 equally likely errors of the prediction at which
+                    they do, so in steps of 5 %; '>97 %' at all 20. safe: they
+                    meet it at the pessimistic end of the interval, too. '-' if
+                    time was over, for calibrated coefficients, and for a load
                     shorter than 10 times its mean E2E latency
       coefficients  network, or the coefficient file of the row
       best on       (several GPUs) the best row on each GPU, in place of start
 
-    Rows are sorted by cost per hour (or GPUs); without --rate, by cost (or GPUs) per request/s, and
-    the limits are then those of one replica at its maximum rate. The files of --out have more: cost
-    per million tokens, bottleneck, utilization, further percentiles, and rejected candidates with
+    Rows are sorted by cost per hour (or GPUs), then by P(SLO met); without --rate, by cost (or
+    GPUs) per request/s, and the limits are then those of one replica at its maximum rate. The files
+    of --out have more: bottleneck, utilization, further percentiles, and rejected candidates with
     the reason.
 
     Examples:

@@ -33,6 +33,15 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{rounded:,.{max(decimals, 0)}f}"
 
 
+def amount(count: int, one: str, more: str = "") -> str:
+    """Return a number of things with their noun, by default with an s for several.
+
+    >>> amount(1, "row"), amount(2500, "row"), amount(2, "row has", "rows have")
+    ('1 row', '2,500 rows', '2 rows have')
+    """
+    return f"{count:,} {one if count == 1 else more or f'{one}s'}"
+
+
 def fixed(value: float) -> str:
     """Return a number for a table column: all whole digits, and at most two decimals.
 

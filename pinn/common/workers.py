@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager, nullcontext
@@ -21,6 +23,8 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 BACKENDS = ("processes", "ray")
+#: Seconds within which a second SIGTERM is the first one, sent to the process's group too.
+_SAME_SIGNAL_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -192,7 +196,9 @@ def on_signals(handler: Callable[[int, FrameType | None], object]) -> Iterator[N
 def interrupted_once(said: str) -> Iterator[list[int]]:
     """Make a first SIGINT or SIGTERM raise ``KeyboardInterrupt``, and a second end the process.
 
-    Only the main thread may handle signals. In other threads the handlers do not change.
+    Only the main thread may handle signals. In other threads the handlers do not change. The
+    command ``timeout`` sends its signal to the process and then to the process's group: a SIGTERM
+    right after another one counts as the same signal.
 
     Args:
         said: Sentence that the first signal prints on stderr.
@@ -201,11 +207,16 @@ def interrupted_once(said: str) -> Iterator[list[int]]:
         List of the signals received so far.
     """
     came: list[int] = []
+    last_s = -math.inf
     if threading.current_thread() is not threading.main_thread():
         yield came
         return
 
     def stop(number: int, _frame: FrameType | None) -> None:
+        nonlocal last_s
+        before_s, last_s = last_s, time.monotonic()
+        if came[-1:] == [number] == [signal.SIGTERM] and last_s - before_s < _SAME_SIGNAL_S:
+            return
         came.append(number)
         if len(came) > 1:
             raise SystemExit(128 + number)
@@ -238,9 +249,11 @@ def end_pool(pool: ProcessPoolExecutor) -> None:
 def _end_with_parent() -> None:
     """Make a pool's process end when its parent process ends, for whatever reason.
 
-    A terminal sends its interrupt to both processes, and the parent decides how to react.
+    A terminal sends its interrupt to the whole process group, and the command ``timeout`` its
+    signal. The parent decides how to react, so the process gets a group of its own.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.setpgid(0, 0)
     parent = multiprocessing.parent_process()
     assert parent is not None, "a process of a pool"
 

@@ -7,18 +7,20 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 from jaxtyping import Int
 
-from pinn.common.numbers import number
+from pinn.common.numbers import amount, number
 from pinn.engines.assumptions import assumption_lines
 from pinn.memory.start_up import StartUp
+from pinn.memory.weights import gpu_weight_bytes
 from pinn.planning import commands, fleet, rate_search
 from pinn.planning.bottleneck import KV_MEMORY, bottleneck, gpu_time_shares
 from pinn.planning.candidate import NETWORK, Candidate
-from pinn.planning.plan import Choice, HighestRate, Point, RejectedCandidate
+from pinn.planning.plan import NOT_EVALUATED, Choice, HighestRate, Point, RejectedCandidate
 from pinn.planning.pools import PoolsCandidate
 from pinn.planning.problem import PlanningProblem
 from pinn.planning.time_budget import UNLIMITED, TimeBudget
 from pinn.planning.trials import Trials
 from pinn.simulator.run import Run
+from pinn.units import GIB
 
 #: Rates of a row's simulations at rising load, relative to the maximum rate within the SLO.
 _LADDER = (0.25, 0.5, 0.7, 0.85, 1.0, 1.1)
@@ -63,15 +65,21 @@ class SizingResult:
         nearest: Candidate that exceeds the GPU limit least, if no fleet meets the SLO.
         rejected: All candidates except the best.
         simulations: Number of simulations.
+        is_partial: Whether time ran out before all candidates were compared.
     """
 
     best: SizedFleet | None
     nearest: Infeasible | None
     rejected: Sequence[RejectedCandidate]
     simulations: int
+    is_partial: bool = False
 
 
-def size_fleet(kept: Sequence[tuple[Candidate, float]], problem: PlanningProblem) -> SizingResult:
+def size_fleet(
+    kept: Sequence[tuple[Candidate, float]],
+    problem: PlanningProblem,
+    budget: TimeBudget = UNLIMITED,
+) -> SizingResult:
     """Size a fleet of the candidate with the highest maximum rate per replica.
 
     Other candidates that may need fewer replicas are sized as well: the candidate with the highest
@@ -81,18 +89,22 @@ def size_fleet(kept: Sequence[tuple[Candidate, float]], problem: PlanningProblem
         kept: Candidates that differ only in limits of the scheduler, each with its screened maximum
             rate per replica in requests/s.
         problem: Load and SLO.
+        budget: Time after which other candidates are not compared once one has a fleet, and its
+            highest rate is that of one bisection.
     """
     tried = [Trials(candidate, problem.replica_load(), problem.slo) for candidate, _ in kept]
     guesses = [guess for _, guess in kept]
-    first, rate = _fastest(tried, guesses)
+    first, rate = _fastest(tried, guesses, budget)
     best: SizedFleet | None = None
     infeasible: dict[str, Infeasible] = {}
     for i in [first, *(i for i in range(len(tried)) if i != first)]:
-        if best is not None:
-            if not fleet.may_do_with_fewer(best.size.replicas, tried[i], problem):
-                continue
+        if best is not None and (
+            budget.is_over or not fleet.may_do_with_fewer(best.size.replicas, tried[i], problem)
+        ):
+            continue
+        if i != first:
             rate = _highest(tried[i], guesses[i])
-        rate = _settled(tried[i], rate)
+        rate = rate if budget.is_over else _settled(tried[i], rate)
         found = _sized(tried[i], rate, problem)
         if isinstance(found, Infeasible):
             infeasible[found.label] = found
@@ -101,18 +113,25 @@ def size_fleet(kept: Sequence[tuple[Candidate, float]], problem: PlanningProblem
     nearest = None if best else min(infeasible.values(), key=lambda each: each.gpus)
     reasons = {label: each.reason for label, each in infeasible.items()}
     no_fewer = "" if best is None else _no_fewer(kept[best.place][0].label, best, problem)
+    is_partial = budget.is_over
+    no_fewer = f"{NOT_EVALUATED}: time was over" if is_partial else no_fewer
     rejected = [
         candidate.rejected(reasons.get(candidate.label, no_fewer))
         for i, (candidate, _) in enumerate(kept)
         if best is None or i != best.place
     ]
-    return SizingResult(best, nearest, rejected, sum(t.tally.simulations for t in tried))
+    simulations = sum(t.tally.simulations for t in tried)
+    return SizingResult(best, nearest, rejected, simulations, is_partial)
 
 
-def _fastest(tried: Sequence[Trials], guesses: Sequence[float]) -> tuple[int, HighestRate]:
+def _fastest(
+    tried: Sequence[Trials], guesses: Sequence[float], budget: TimeBudget
+) -> tuple[int, HighestRate]:
     """Return the index and maximum rate of the fastest replica; the first if none has a rate."""
     best, rate = 0, HighestRate(0.0, None)
     for i, (trials, guess) in enumerate(zip(tried, guesses, strict=True)):
+        if rate.per_s > 0 and budget.is_over:
+            break
         if rate.per_s > 0 and trials.excess(rate.per_s * (1 + rate_search.WIDTH)) > 1:
             continue
         found = _highest(trials, max(guess, rate.per_s))
@@ -166,7 +185,8 @@ def _no_fewer(label: str, best: SizedFleet, problem: PlanningProblem) -> str:
             f"dominated by {label}: its maximum rate within the SLO is not above "
             f"{number(best.rate.per_s)} requests/s"
         )
-    return f"dominated by {label}, of which {best.size.replicas} replicas suffice"
+    suffice = amount(best.size.replicas, "replica suffices", "replicas suffice")
+    return f"dominated by {label}, of which {suffice}"
 
 
 @dataclass(frozen=True)
@@ -181,6 +201,11 @@ class Row:
     choice: Choice
     simulations: int
 
+    @property
+    def is_partial(self) -> bool:
+        """Return whether time ran out before its certainty was estimated."""
+        return self.choice.is_partial
+
 
 def examine(
     candidate: Candidate,
@@ -194,7 +219,8 @@ def examine(
         candidate: Candidate that is replicated.
         sized: Fleet of its replicas.
         problem: Load and SLO.
-        budget: Time budget; when it is used up, certainty is not estimated and the row is partial.
+        budget: Time budget; when it is used up, certainty is not estimated any further and the row
+            is partial.
     """
     rate, size = sized.rate, sized.size
     trials = Trials(candidate, problem.replica_load(), problem.slo)
@@ -202,11 +228,9 @@ def examine(
     apart = candidate if isinstance(candidate, PoolsCandidate) else None
     share = rate.per_s if asked is None else asked / size.replicas
     run = trials.run(share) if asked is not None else trials.run_of(problem.load.draw(share))
+    certainty = _certainty(sized, trials, run, problem, budget)
     ladder, beyond = _ladder(trials, rate.per_s)
     limited_by = bottleneck(candidate, beyond, problem.slo)
-    certainty = (
-        _unknown(sized, asked) if budget.is_over else _certainty(sized, trials, run, problem)
-    )
     together = certainty.together
     gpus = size.replicas * candidate.gpus
     per_s = size.replicas * share
@@ -236,6 +260,8 @@ def examine(
         ladder=ladder,
         step_time=gpu_time_shares(candidate, run),
         fleets=[*fleet.by_chance(size, trials, problem), *size.fleets],
+        weights_gib=candidate.gpus * gpu_weight_bytes(deployment) / GIB,
+        with_headroom=fleet.with_headroom(size, trials, problem),
         serve_command=commands.serve_command(candidate),
         simulate_command=commands.simulate_command(
             candidate, problem.load.words, share if asked is None else asked, size.replicas, router
@@ -267,7 +293,7 @@ class _Certainty:
         seeds_per_s: Maximum rates of one replica with several seeds of the load, in requests/s.
         chance: Probability of meeting the SLO.
         safe: Whether the SLO is met at the lower bound.
-        is_unknown: Whether time ran out before any of these were estimated.
+        is_unknown: Whether time ran out before all of these were estimated.
     """
 
     together: HighestRate
@@ -277,35 +303,46 @@ class _Certainty:
     is_unknown: bool = False
 
 
-def _unknown(sized: SizedFleet, asked_per_s: float | None) -> _Certainty:
-    """Return the certainty without further simulations: only that the SLO is met at the rate."""
-    one = sized.rate
-    many = asked_per_s is not None and sized.size.replicas > 1
-    together = HighestRate(asked_per_s, None) if many and asked_per_s else one
-    return _Certainty(together, [one.per_s], is_unknown=True)
+def _lower_bound(sized: SizedFleet, sized_per_s: float | None) -> HighestRate:
+    """Return a lower bound of the fleet's maximum rate: the rate for which it was sized."""
+    many = sized_per_s is not None and sized.size.replicas > 1
+    return HighestRate(sized_per_s, None) if many and sized_per_s else sized.rate
 
 
-def _certainty(sized: SizedFleet, trials: Trials, run: Run, problem: PlanningProblem) -> _Certainty:
-    """Return the certainty of a row from further simulations.
+def _certainty(
+    sized: SizedFleet, trials: Trials, run: Run, problem: PlanningProblem, budget: TimeBudget
+) -> _Certainty:
+    """Return the certainty of a row from further simulations; the probability comes first.
 
     Args:
         sized: Fleet of replicas.
         trials: Simulations of one replica.
         run: Run of one replica at its share of the requested rate.
         problem: Load, rate and SLO.
+        budget: Time after which the rest is left out.
     """
+    unknown = _Certainty(
+        _lower_bound(sized, problem.sized_rate_per_s), [sized.rate.per_s], is_unknown=True
+    )
+    if budget.is_over:
+        return unknown
     interval = None
     if trials.candidate.source == NETWORK:
         servers = (latency.deployment for _, latency in trials.candidate.parts(run))
         interval = fleet.prediction_interval(problem.checkpoint, *servers)
-    together = fleet.fleet_rate(sized.size, trials, sized.rate, interval, problem)
-    chance, safe = None, None
+    chance, safe, holds = None, None, False
     # There is no verdict without a rate or an interval, or if the load ends before servers are
     # full.
     if interval is not None and problem.rate_per_s is not None and not sized.size.is_burst:
         chance, holds = fleet.chance_to_hold(sized.size, trials, interval, problem)
+    if budget.is_over:
+        return replace(unknown, chance=chance)
+    together = fleet.fleet_rate(sized.size, trials, sized.rate, interval, problem)
+    if chance is not None and problem.rate_per_s is not None:
         bad_end = together.interval_per_s[0] if together.interval_per_s else 0.0
         safe = holds and bad_end >= problem.rate_per_s
+    if budget.is_over:
+        return replace(unknown, together=together, chance=chance, safe=safe)
     seeds = [sized.rate.per_s, *_other_draws(trials, sized.rate, problem)]
     return _Certainty(together, seeds, chance, safe)
 

@@ -10,7 +10,7 @@ from pinn.engines.deployment import Deployment
 from pinn.engines.routers import LEAST_REQUESTS, RANDOM
 from pinn.errors import PinnError
 from pinn.planning.candidate import Candidate
-from pinn.planning.plan import Fleet, HighestRate
+from pinn.planning.plan import Fleet, HighestRate, Point
 from pinn.planning.problem import PlanningProblem
 from pinn.planning.rate_search import highest_rate
 from pinn.planning.trials import ErrorScenario, Trials
@@ -96,19 +96,19 @@ def fewest_replicas(
     The rate includes the headroom. The first guess follows from the maximum rate of one replica. If
     not even a few more replicas meet the SLO, None is returned. A load that ends before servers
     fill proves nothing for a smaller fleet. Without headroom, the fleet must also meet the SLO with
-    other seeds of the load.
+    other seeds of the load. With headroom, the fleet's maximum rate is not below the rate with
+    headroom.
     """
-    asked = problem.rate_per_s
+    asked, least = problem.sized_rate_per_s, problem.least_replicas
     if asked is None:
         return FleetSize(1)
-    asked *= 1 + problem.headroom
-    enough = first = max(math.ceil(asked / rate_per_s - 1e-9), 1)
+    enough = first = max(math.ceil(asked / rate_per_s - 1e-9), least)
     while not (fleets := _holding_fleets(trials, problem, enough)):
         enough += 1
         if enough > _most_replicas(first):
             return None
     found = FleetSize(enough, fleets)
-    too_few = max(math.ceil(asked / rate_per_s / BALANCED_GAIN), 1) - 1
+    too_few = max(math.ceil(asked / rate_per_s / BALANCED_GAIN), least) - 1
     while found.replicas - too_few > 1 and not found.is_burst:
         middle = (found.replicas + too_few) // 2
         fleets = _holding_fleets(trials, problem, middle)
@@ -116,11 +116,40 @@ def fewest_replicas(
             found = FleetSize(middle, fleets)
         else:
             too_few = middle
-    return found if problem.headroom else _with_other_seeds(found, trials, problem)
+    if problem.headroom:
+        return _with_rate(found, trials, rate_per_s, problem)
+    return _with_other_seeds(found, trials, problem)
 
 
 def _most_replicas(guess: int) -> float:
     return guess + max(_MORE_REPLICAS, _MORE_SHARE * guess)
+
+
+def _with_rate(
+    found: FleetSize, trials: Trials, rate_per_s: float, problem: PlanningProblem
+) -> FleetSize:
+    """Return a fleet with as many more replicas as its highest rate needs to reach the asked one.
+
+    The requests of a search for the highest rate differ from those of the asked rate. Where a few
+    replicas more do not help, the fleet stays as it is.
+
+    Args:
+        found: Fleet that meets the SLO at the asked rate, with headroom.
+        trials: Simulations of one replica.
+        rate_per_s: Highest rate of one replica.
+        problem: Load, rate and SLO.
+    """
+    size, asked = found, problem.sized_rate_per_s or 0.0
+    while size.replicas <= _most_replicas(found.replicas):
+        n = size.replicas
+        if size.fleets and (
+            rate_per_s >= asked
+            if n == 1
+            else trials.excess(asked, n, router_of(trials.candidate, n)) <= 1
+        ):
+            return size
+        size = FleetSize(n + 1, _holding_fleets(trials, problem, n + 1))
+    return found
 
 
 def _with_other_seeds(found: FleetSize, trials: Trials, problem: PlanningProblem) -> FleetSize:
@@ -145,7 +174,7 @@ def may_do_with_fewer(replicas: int, trials: Trials, problem: PlanningProblem) -
 
     This is the case if ``replicas`` - 1 of these replicas sustain the rate.
     """
-    if problem.rate_per_s is None or replicas == 1:
+    if problem.rate_per_s is None or replicas <= problem.least_replicas:
         return False
     router = router_of(trials.candidate, replicas - 1)
     return trials.fleet_excess(problem.sized_for, replicas - 1, router) <= 1
@@ -170,7 +199,7 @@ def fleet_rate(
         interval: Interval of the prediction; None without an interval.
         problem: Load, rate and SLO.
     """
-    asked, replicas = problem.rate_per_s, size.replicas
+    asked, replicas = problem.sized_rate_per_s, size.replicas
     together, guess = one, replicas * one.per_s
     if replicas > 1:
         together = _highest_of_all(size, trials, guess, asked)
@@ -240,6 +269,16 @@ def by_chance(size: FleetSize, trials: Trials, problem: PlanningProblem) -> list
     if run is None:
         return []
     return [Fleet(RANDOM, trials.point(run, asked, size.replicas))]
+
+
+def with_headroom(size: FleetSize, trials: Trials, problem: PlanningProblem) -> Point | None:
+    """Return the metrics of the fleet at the asked rate and headroom; None without headroom."""
+    sized = problem.sized_rate_per_s
+    if not problem.headroom or sized is None:
+        return None
+    router = router_of(trials.candidate, size.replicas)
+    run = trials.fleet(problem.sized_for, size.replicas, router, may_end=False)
+    return None if run is None else trials.point(run, sized, size.replicas)
 
 
 def _holding_fleets(trials: Trials, problem: PlanningProblem, n: int) -> list[Fleet]:

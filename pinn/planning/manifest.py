@@ -1,18 +1,21 @@
-"""Recommended row of a plan as Kubernetes objects.
+"""Recommended row of a plan as Kubernetes objects, with the volume that keeps the model's files.
 
 A replica within one machine is a pod of a ``Deployment``. A replica across machines is a group of a
 ``LeaderWorkerSet`` (sigs.k8s.io/lws), which gives its pods ``LWS_LEADER_ADDRESS`` and
 ``LWS_WORKER_INDEX``. Every server has a ``Service``.
 """
 
+import math
 import re
 import shlex
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 import yaml
 
 from pinn.engines.recipe import served_release
+from pinn.engines.routers import RANDOM
 from pinn.errors import PinnError
 from pinn.planning.plan import Choice, Plan
 from pinn.specs.gpu import gpu_aliases, load_gpu
@@ -39,6 +42,9 @@ _RENDEZVOUS_PORT = 20000
 #: may take half an hour.
 _PROBE_S, _START_PROBES, _READY_PROBES, _LIVE_PROBES = 10, 180, 3, 6
 _NAME_LENGTH = 40
+#: Size of the volume of the model's files, relative to its weights: Hugging Face's cache may keep
+#: files of other formats too.
+_FILES_SHARE = 1.5
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,7 @@ class _Server:
         gpus: Number of GPUs per server.
         machines: Number of machines per server.
         count: Number of servers.
+        claim: Name of the volume claim of the model's files.
     """
 
     name: str
@@ -64,6 +71,12 @@ class _Server:
     gpus: int
     machines: int
     count: int
+    claim: str
+
+    @property
+    def pods(self) -> int:
+        """Return the number of pods of all servers."""
+        return self.count * self.machines
 
 
 def manifest(plan: Plan) -> str:
@@ -73,7 +86,9 @@ def manifest(plan: Plan) -> str:
         PinnError: If the engine has no command for a replica across machines.
     """
     choice = plan.choices[0]
-    objects = [each for server in _servers(plan, choice) for each in _objects(server)]
+    servers = _servers(plan, choice)
+    objects = [each for server in servers for each in _objects(server)]
+    objects.append(_files(servers, choice))
     notes = "".join(f"# {line}\n" for line in _notes(plan, choice))
     return notes + yaml.dump_all(objects, Dumper=_Plain, sort_keys=False, width=100)
 
@@ -93,18 +108,32 @@ def _notes(plan: Plan, choice: Choice) -> list[str]:
     asked = "as many requests as meet the SLO" if rate is None else f"{rate:g} requests/s"
     lines = [
         f"{plan.ask.model}: {asked}; {'; '.join(plan.ask.limits)}",
-        f"{choice.replicas} x {choice.label}",
+        f"{choice.replicas} x {choice.label}{_cost_and_chance(choice)}",
+        *choice.assumptions,
         "Secret hf-token (key token) gives access to gated models; it is optional.",
+        "The claim keeps downloaded models. Its storage class has to offer its access mode; "
+        "ReadWriteMany is shared by pods on several nodes.",
     ]
     if choice.replicas > 1 or choice.pools:
         lines.append(
             f"The plan assumes {choice.router or 'round-robin'} routing. A "
             "Service balances connections, not requests: put a gateway with that "
-            "routing in front."
+            "routing in front, such as llm-d or the router of vLLM's production stack."
         )
+    by_chance = [each.point for each in choice.fleets[:-1] if each.routing == RANDOM]
+    lines += [
+        f"Behind random routing, as of a Service, the SLO is {'met too' if p.holds else 'missed'}."
+        for p in by_chance
+    ]
     if choice.pools:
         lines.append("Put a proxy that pairs prefill and decode servers in front of both Services.")
     return lines
+
+
+def _cost_and_chance(choice: Choice) -> str:
+    cost = "" if choice.cost_per_hour is None else f", {choice.cost_per_hour:,.2f} per hour"
+    chance = choice.chance
+    return cost if chance is None else f"{cost}, P(SLO met) {100 * min(chance, 0.97):.0f} %"
 
 
 def _servers(plan: Plan, choice: Choice) -> list[_Server]:
@@ -116,7 +145,8 @@ def _servers(plan: Plan, choice: Choice) -> list[_Server]:
 
     def server(name: str, line: str, count: int, gpus: int) -> _Server:
         words, machines = _words(choice.engine, line), -(-gpus // per_machine)
-        return _Server(name, words, choice.engine, image, choice.gpu, gpus, machines, count)
+        kind = choice.engine, image, choice.gpu
+        return _Server(name, words, *kind, gpus, machines, count, claim=f"{base}-models")
 
     if choice.pool_sizes is None:
         return [server(base, choice.serve_command, choice.replicas, choice.gpus_per_replica)]
@@ -147,9 +177,12 @@ def _objects(server: _Server) -> list[_Object]:
         deployment = _described("apps/v1", "Deployment", server.name, {
             "replicas": server.count,
             "selector": {"matchLabels": labels},
+            # A new pod starts on the GPUs of an old one: there may be none to spare.
+            "strategy": {"type": "RollingUpdate",
+                         "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
             "template": _pod(server, server.command, labels),
         })  # fmt: skip
-        return [deployment, _service(server, labels)]
+        return [deployment, _service(server, labels), *_budgets(server, labels)]
     leader: _Object = {"app": server.name, "role": "leader"}
     group = _described("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", server.name, {
         "replicas": server.count,
@@ -163,6 +196,24 @@ def _objects(server: _Server) -> list[_Object]:
         },
     })  # fmt: skip
     return [group, _service(server, leader)]
+
+
+def _budgets(server: _Server, labels: _Object) -> list[_Object]:
+    """Return the limit on pods that may be evicted at once, where there are several."""
+    if server.count == 1:
+        return []
+    spec: _Object = {"maxUnavailable": 1, "selector": {"matchLabels": labels}}
+    return [_described("policy/v1", "PodDisruptionBudget", server.name, spec)]
+
+
+def _files(servers: Sequence[_Server], choice: Choice) -> _Object:
+    """Return the claim of a volume that keeps the model's files for all pods."""
+    several = sum(server.pods for server in servers) > 1
+    size = math.ceil(_FILES_SHARE * choice.weights_gib)
+    return _described("v1", "PersistentVolumeClaim", servers[0].claim, {
+        "accessModes": ["ReadWriteMany" if several else "ReadWriteOnce"],
+        "resources": {"requests": {"storage": f"{size}Gi"}},
+    })  # fmt: skip
 
 
 def _ranked(server: _Server, *, is_leader: bool) -> list[str]:
@@ -221,9 +272,15 @@ def _pod(server: _Server, command: list[str], labels: _Object, *, serves: bool =
         "containers": [container],
         "volumes": [
             {"name": "shm", "emptyDir": {"medium": "Memory"}},
-            {"name": "models", "emptyDir": {}},
+            {"name": "models", "persistentVolumeClaim": {"claimName": server.claim}},
         ],
+        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
     }
+    if server.count > 1 and server.machines == 1:
+        pod["topologySpreadConstraints"] = [
+            {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname",
+             "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {"matchLabels": labels}}
+        ]  # fmt: skip
     if product := _product(server.gpu):
         pod["nodeSelector"] = {"nvidia.com/gpu.product": product}
     return {"metadata": {"labels": labels}, "spec": pod}

@@ -14,8 +14,10 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
 from pinn.common import files, pages
+from pinn.common.numbers import amount
 from pinn.common.plots import log_scale, new_figure, png, short, svg
 from pinn.planning.plan import POOLS_UNSURE, Choice, Plan, Point, has_gaps
+from pinn.planning.search_extent import unfinished
 from pinn.simulator.slo import parse_slo, written_s
 
 #: Maximum number of rows that are plotted, best first.
@@ -56,8 +58,8 @@ def frontier_figure(plan: Plan) -> Figure:
         for best in (False, True):
             at = [p for p in plan.frontier if p.gpu == gpu and p.best == best]
             ax.plot([p.user_tokens_per_s for p in at], [p.output_tokens_per_gpu_s for p in at],
-                    marker, color=colour, linestyle="", markersize=8 if best else 4.5,
-                    alpha=1.0 if best else 0.45, label=short(gpu) if best else None,
+                    marker, color=colour, linestyle="", markersize=8 if best else 5.5,
+                    alpha=1.0 if best else 0.75, label=short(gpu) if best else None,
                     markeredgecolor="white", markeredgewidth=0.5)  # fmt: skip
     steps = sorted((p for p in plan.frontier if p.best), key=lambda p: p.user_tokens_per_s)
     ax.step([p.user_tokens_per_s for p in steps], [p.output_tokens_per_gpu_s for p in steps],
@@ -105,9 +107,9 @@ def percentile_figure(plan: Plan) -> Figure:
                                 fontsize=7.5, color="#a3480f", path_effects=_OUTLINE)  # fmt: skip
             if column == 0:
                 ax.set_ylabel(f"{metric.upper()}, ms")
-        title = f"{column + 1}: {short(choice.gpu)} x {choice.gpus_per_replica}"
+        title = f"{column + 1}: {short(choice.gpu)}, {amount(choice.gpus_per_replica, 'GPU')}"
         axes[0, column].set_title(title, fontsize=10, fontweight="bold", loc="left")
-        axes[-1, column].set_xlabel("requests/s, one replica")
+        axes[-1, column].set_xlabel("requests/s of one replica")
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False,
                   fontsize=9)  # fmt: skip
@@ -193,6 +195,8 @@ def write_page(plan: Plan, folder: Path) -> Path:
         best=[point for point in plan.frontier if point.best],
         has_gaps=has_gaps(plan.choices),
         pools_unsure=POOLS_UNSURE,
+        unfinished=unfinished(plan) if plan.choices else [],
+        excluded="Rejected and untried candidates" if plan.untried else "Rejected candidates",
         short=short,
         time=_time,
     )

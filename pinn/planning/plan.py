@@ -8,7 +8,7 @@ the keys of ``plan.json``.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pinn.common.numbers import number
 from pinn.engines.routers import LEAST_REQUESTS, PREFIX_AWARE, RANDOM, ROUND_ROBIN
@@ -39,9 +39,11 @@ class PlanRequest:
             file of --candidates lists.
         coefficients: Coefficient file of 'pinn calibrate' or 'pinn coefficients --json', used
             instead of the network for its own configuration. Repeatable.
-        top: Number of rows of the table.
-        time_budget: Time limit of the search, in seconds; inf for none. At the limit the best rows
-            so far are printed, and the same command continues from there.
+        top: Minimum number of hardware configurations to evaluate. Each is a row of plan.html and
+            plan.csv; a terminal shows three rows, or the best one on each of several GPUs.
+        time_budget: Time of the search in seconds, after which it only completes a row for each
+            GPU; inf for no limit. The best rows so far are printed, and the same command continues
+            from there.
         cache: Folder that keeps results for a command that continues. [default: the environment
             variable PINN_CACHE, else the user's cache folder]
         seed: Seed of random arrival times and lengths. [default: the file's, else 0]
@@ -53,6 +55,18 @@ class PlanRequest:
         "quantization": "the checkpoint's",
         "tensor_parallel_size": "those of --candidates",
     }
+    #: Flags that mean something else to a plan, or nothing -> what differs in their declaration.
+    RESTATED: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "replicas": {"help": "Minimum number of replicas of every row, such as 2 to survive the "
+                     "loss of one."},
+        "router": {"help": "Rule by which a router sends requests to the replicas. Each engine "
+                   "then spreads its requests over its data-parallel ranks.",
+                   "shown": LEAST_REQUESTS},
+        "num_prompts": {"shown": "rate x duration"},
+        "duration": {"shown": "600, without --num-prompts"},
+        "concurrency": {"hidden": True},
+        "disaggregation_mode": {"hidden": True},
+    }  # fmt: skip
 
     slo: str
     workload: Path | None = None
@@ -132,6 +146,7 @@ class PlanSummary:
         purchases: GPU that is owned -> formula of its price per hour from its purchase price.
         notices: Notices on the engine's releases.
         gpus_per_machine: Number of GPUs per machine.
+        least_replicas: Minimum number of replicas that was asked.
     """
 
     model: str
@@ -150,6 +165,12 @@ class PlanSummary:
     notices: Sequence[str] = ()
     headroom: float = 0.0
     gpus_per_machine: int = 8
+    least_replicas: int = 1
+
+    @property
+    def sized_rate_per_s(self) -> float | None:
+        """Return the rate that every fleet has to serve: the asked one with the headroom."""
+        return None if self.rate_per_s is None else self.rate_per_s * (1 + self.headroom)
 
 
 @dataclass(frozen=True)
@@ -282,8 +303,11 @@ class Choice:
         fails_first: Limit that fails first at a higher rate, as a sentence.
         assumptions: Releases on whose measurements step times are based, and the assumed acceptance
             of draft tokens.
-        is_partial: Whether time ran out before other seeds, the maximum rate of all replicas, its
-            interval and the probability were computed.
+        is_partial: Whether time ran out before the probability, the maximum rate of all replicas,
+            its interval, or the rates of other seeds were computed, in that order.
+        weights_gib: Weights of all GPUs of a replica, GiB.
+        with_headroom: Metrics of all replicas at the requested rate with headroom; None without
+            headroom.
     """
 
     label: str
@@ -316,6 +340,13 @@ class Choice:
     fails_first: str = ""
     assumptions: Sequence[str] = ()
     is_partial: bool = False
+    weights_gib: float = 0.0
+    with_headroom: Point | None = None
+
+    @property
+    def is_lower_bound(self) -> bool:
+        """Return whether time ran out before rates above ``fleet_rate`` were tried."""
+        return self.is_partial and self.replicas > 1 and self.fleet_rate.fails_per_s is None
 
     @property
     def router(self) -> str:
@@ -324,8 +355,11 @@ class Choice:
 
     @property
     def beside_one_by_one(self) -> str:
-        """Sentence that compares the fleet's rate with the sum of its replicas' rates."""
-        if not self.router:
+        """Sentence that compares the fleet's rate with the sum of its replicas' rates.
+
+        The text is empty for one replica, and if the fleet's rate was not searched in time.
+        """
+        if not self.router or self.is_lower_bound:
             return ""
         alone = self.replicas * self.highest_rate.per_s
         gain = self.fleet_rate.per_s / alone - 1
@@ -336,6 +370,14 @@ class Choice:
             return f"{beside} separately"
         reason = (_MORE if gain > 0 else _LESS)[self.router]
         return f"{beside} separately: {'more' if gain > 0 else 'less'}, because {reason}"
+
+    @property
+    def missed_first(self) -> str:
+        """Return which limit is missed first at higher rates, and the bottleneck there."""
+        if not self.fails_first:
+            return ""
+        limit = self.fails_first.replace(": ", " with ")
+        return f"Missed first at higher rates: {limit} (bottleneck: {self.limited_by})"
 
     @property
     def seen(self) -> Point:
@@ -419,6 +461,8 @@ class Plan:
         untried: Number of candidates among ``left_out`` that were not tried in time.
         stopped: Reason why candidates were not tried: ``time budget`` or ``interrupt``; empty if
             all were tried.
+        left_s: Estimated time to try the remaining candidates, s; None where none are left, or
+            without an estimate.
         schema: Version of the layout of plan.json.
     """
 
@@ -432,4 +476,5 @@ class Plan:
     seconds: float
     untried: int = 0
     stopped: str = ""
+    left_s: float | None = None
     schema: str = SCHEMA

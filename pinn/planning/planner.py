@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import cast
 
 from pinn.common.documents import comma_separated
 from pinn.common.files import find_checkpoint
@@ -20,7 +21,7 @@ from pinn.planning.candidates import (
 from pinn.planning.plan import Plan, PlanRequest, RejectedCandidate
 from pinn.planning.pools import find_pools
 from pinn.planning.prices import Price
-from pinn.planning.problem import PlanningProblem, check_headroom, draw_load
+from pinn.planning.problem import PlanningProblem, check_sizes, draw_load
 from pinn.planning.search import Search, by_hardware
 from pinn.planning.search_result import make_plan
 from pinn.planning.time_budget import TimeBudget
@@ -65,11 +66,14 @@ def plan_load(
     rate, slo = request.rate, parse_slo(request.slo)
     load, draws = draw_load(load, rate)
     slo.check(draws[0].output_tokens)
-    check_headroom(request)
+    # Replicas are sized here; a candidate is one replica.
+    least = cast(int, flags.get("replicas", 1))
+    flags = {name: value for name, value in flags.items() if name != "replicas"}
+    check_sizes(request, least)
     space = _search_space(request, flags, load.media)
     gpus = [load_gpu(name).name for name in space.gpus if name]
     problem = PlanningProblem(
-        draws, rate, slo, checkpoint, prices, request.max_gpus, load, request.headroom, gpus
+        draws, rate, slo, checkpoint, prices, request.max_gpus, load, request.headroom, gpus, least
     )
     rows = _configurations(request, space, "engine" in flags)
     # Processes start while predictions are computed, since both take about as long.

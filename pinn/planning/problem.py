@@ -105,6 +105,7 @@ class PlanningProblem:
         load: Source of the requests.
         headroom: Share by which the load may exceed ``rate_per_s``.
         gpus: Names of the requested GPUs; empty for the GPUs of the candidates.
+        least_replicas: Minimum number of replicas of a fleet.
     """
 
     draws: Sequence[Workload]
@@ -116,13 +117,19 @@ class PlanningProblem:
     load: Load
     headroom: float = 0.0
     gpus: Sequence[str] = ()
+    least_replicas: int = 1
+
+    @property
+    def sized_rate_per_s(self) -> float | None:
+        """Return the rate that a fleet has to serve: the asked one with the headroom."""
+        return None if self.rate_per_s is None else self.rate_per_s * (1 + self.headroom)
 
     @cached_property
     def sized_for(self) -> Workload:
         """Load that a fleet has to serve: the requested load increased by the headroom."""
-        if not self.headroom or self.rate_per_s is None:
+        if not self.headroom or self.sized_rate_per_s is None:
             return self.workload
-        return self.load.draw(self.rate_per_s * (1 + self.headroom))
+        return self.load.draw(self.sized_rate_per_s)
 
     @property
     def workload(self) -> Workload:
@@ -165,17 +172,19 @@ class PlanningProblem:
             purchases={gpu: price.origin for gpu, price in self.prices.items() if price.origin},
             notices=list(dict.fromkeys(filter(None, notices))),
             headroom=self.headroom,
+            least_replicas=self.least_replicas,
         )
 
 
-def check_headroom(request: PlanRequest) -> None:
-    """Check that a headroom is given only with a rate.
+def check_sizes(request: PlanRequest, least_replicas: int) -> None:
+    """Check that headroom and a minimum number of replicas are given only with a rate.
 
     Raises:
         PinnError: If a headroom is given without a rate.
     """
-    if request.headroom and request.rate is None:
-        raise PinnError("--headroom needs --rate: give --rate, or leave out --headroom")
+    given = ["--headroom"] * (request.headroom > 0) + ["--replicas"] * (least_replicas > 1)
+    if given and request.rate is None:
+        raise PinnError(f"{given[0]} needs --rate: give --rate, or leave out {given[0]}")
 
 
 def draw_load(load: Load, rate_per_s: float | None) -> tuple[Load, list[Workload]]:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from pinn.common.numbers import number
-from pinn.planning.candidate import Candidate
+from pinn.planning.candidate import NETWORK, Candidate
 from pinn.planning.evaluation import SizedFleet
 from pinn.planning.plan import Choice
 from pinn.planning.pools import PoolsCandidate
@@ -78,7 +78,8 @@ def _expense(
         return unpriced, math.inf
     if asked is None:
         return unpriced, each / rate_per_s
-    return unpriced, each * (-(-asked // rate_per_s) if whole else max(asked / rate_per_s, 1.0))
+    needed = -(-asked // rate_per_s) if whole else asked / rate_per_s
+    return unpriced, each * max(needed, float(problem.least_replicas))
 
 
 def promising(
@@ -120,22 +121,24 @@ def costs_more(candidate: Candidate, rate_per_s: float, problem: PlanningProblem
 
 
 def rank(choice: Choice, asked_per_s: float | None) -> tuple[float, ...]:
-    """Return a sort key of a row: by expense, then by spare capacity.
+    """Return a sort key of a row: by expense, then by probability, then by spare capacity.
 
     Rows that meet the SLO come first. Rows without a price follow rows with a price, by number of
-    GPUs.
+    GPUs. A calibrated row, which has no probability, precedes others of the same expense. A row
+    whose probability was not computed in time follows.
     """
     per_s = choice.highest_rate.per_s
     used = choice.utilization
     if used is None and asked_per_s is not None:  # time ran out before the maximum rate was found
         used = asked_per_s / (choice.replicas * per_s)
-    return _key(choice.cost_per_hour, choice.gpus, per_s, used)
+    chance = 1.0 if choice.coefficients != NETWORK else choice.chance or 0.0
+    return _key(choice.cost_per_hour, choice.gpus, per_s, used, chance)
 
 
 def fleet_rank(
     candidate: Candidate, sized: SizedFleet, problem: PlanningProblem
 ) -> tuple[float, ...]:
-    """Return a sort key of a fleet, equal to :func:`rank` of the fleet's row."""
+    """Return a sort key of a fleet, as :func:`rank` of its row before the probability is known."""
     replicas, asked = sized.size.replicas, problem.rate_per_s
     gpus = replicas * candidate.gpus
     cost = problem.price_per_hour(candidate.deployment.gpu.name, gpus)
@@ -143,8 +146,10 @@ def fleet_rank(
     return _key(cost, gpus, sized.rate.per_s, used)
 
 
-def _key(cost: float | None, gpus: int, rate_per_s: float, used: float | None) -> tuple[float, ...]:
+def _key(
+    cost: float | None, gpus: int, rate_per_s: float, used: float | None, chance: float = 0.0
+) -> tuple[float, ...]:
     expense = gpus if cost is None else cost
     if used is None:
         return (cost is None, expense / rate_per_s, -rate_per_s)
-    return (cost is None, expense, used)
+    return (cost is None, expense, -chance, used)

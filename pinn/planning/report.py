@@ -16,15 +16,14 @@ from pinn.errors import PinnError
 from pinn.planning.candidate import NETWORK
 from pinn.planning.manifest import manifest
 from pinn.planning.plan import (
-    INTERRUPT,
-    NOT_EVALUATED,
-    NOT_TRIED,
     POOLS_UNSURE,
     Choice,
     Fleet,
     HighestRate,
     Plan,
+    Point,
 )
+from pinn.planning.search_extent import counts, unfinished
 from pinn.simulator.slo import LimitOutcome, parse_slo
 
 #: Maximum number of rows in a terminal if one GPU type was requested; the files have all rows.
@@ -37,14 +36,21 @@ def print_plan(plan: Plan, out: Path | None) -> None:
     asked = (
         f"{exact(ask.rate_per_s)} requests/s" if ask.rate_per_s else "maximum rate within the SLO"
     )
-    asked += f" and {100 * ask.headroom:g} % more" if ask.headroom else ""
+    asked += f" (with headroom: {ask.sized_rate_per_s:g})" if ask.headroom else ""
+    asked += f" on at least {ask.least_replicas} replicas" if ask.least_replicas > 1 else ""
     say(
         f"{ask.model}, {ask.workload}: {asked}, {ask.prompt_tokens:,.0f} prompt and "
         f"{ask.output_tokens:,.0f} output tokens; {'; '.join(ask.limits)}"
     )
     page().print(_table(plan))
+    for line in unfinished(plan):
+        say(line)
     first = plan.choices[0]
-    print("Recommended:", *map(as_typed, first.serve_command.split("\n")), sep="\n")
+    print(
+        "Recommended so far:" if plan.untried else "Recommended:",
+        *map(as_typed, first.serve_command.split("\n")),
+        sep="\n",
+    )
     print("Reproduce with:", *map(as_typed, first.simulate_command.split("\n")), sep="\n")
     for line in _notes(plan, out):
         say(line)
@@ -85,8 +91,10 @@ def _columns(plan: Plan) -> dict[Column, Callable[[Choice], str]]:
         columns[Column("cost\n/hour", folds=False)] = lambda c: _price(c.cost_per_hour)
     columns[Column(start, True, least=20)] = _start
     if has_prices:
-        columns[Column("cost of\n10^6 in,\nout", folds=False)] = _token_costs
-    columns[Column("max req/s", folds=False)] = _rate
+        columns[Column("cost of\n10^6\ntokens", folds=False)] = _token_costs
+    level = next((c.fleet_rate.level for c in plan.choices if c.fleet_rate.level), None)
+    interval = f"\n({100 * level:.0f} %)" if level else ""
+    columns[Column(f"max req/s{interval}", folds=False)] = _rate
     for i, outcome in enumerate(plan.choices[0].seen.limits):
         columns[Column(_heading(outcome), folds=False)] = partial(_limit_cell, i)
     if plan.ask.rate_per_s is not None:
@@ -106,8 +114,8 @@ def _price(cost: float | None) -> str:
 
 def _token_costs(choice: Choice) -> str:
     """Return a cell with the cost of a million prompt tokens, and below it of output tokens."""
-    costs = (choice.cost_per_million_prompt_tokens, choice.cost_per_million_output_tokens)
-    return "\n".join(map(number, costs))
+    prompt, output = choice.cost_per_million_prompt_tokens, choice.cost_per_million_output_tokens
+    return "-" if prompt is None else f"{number(prompt)} in\n{number(output)} out"
 
 
 def _heading(outcome: LimitOutcome) -> str:
@@ -124,7 +132,7 @@ def _limit_cell(place: int, choice: Choice) -> str:
 def _rate(choice: Choice) -> str:
     """Return a cell with the maximum rate of the fleet, and below it the interval."""
     rate = choice.fleet_rate
-    if choice.is_partial:
+    if choice.is_lower_bound:
         return f">= {number(rate.per_s)}"
     if rate.interval_per_s is None:
         return number(rate.per_s)
@@ -143,10 +151,8 @@ def _chance(choice: Choice) -> str:
 def _notes(plan: Plan, out: Path | None) -> list[str]:
     first = plan.choices[0]
     lines = _how_sure(first)
-    if first.fails_first:
-        lines.append(
-            f"Missed first at higher rates: {first.fails_first} (bottleneck: {first.limited_by})."
-        )
+    lines += [f"{first.missed_first}."] * bool(first.missed_first)
+    lines += _with_headroom(plan)
     lines += _memory_limit(first)
     lines += _fleets(plan)
     lines += filter(None, [first.seen.burst_warning])
@@ -155,22 +161,11 @@ def _notes(plan: Plan, out: Path | None) -> list[str]:
     lines += [f"{gpu} per hour: {origin}." for gpu, origin in plan.ask.purchases.items()]
     if any(choice.pools for choice in plan.choices):
         lines.append(f"Disaggregated prefill/decode: {POOLS_UNSURE}.")
-    lines += [*_counts(plan), *_unfinished(plan)]
+    lines += counts(plan, len(_shown(plan)))
     if out is not None:
         names = ("plan.html", "plan.json", "plan.csv", "manifest.yaml")
         lines.append(f"Written: {', '.join(str(out / n) for n in names if (out / n).exists())}")
     return lines
-
-
-def _counts(plan: Plan) -> list[str]:
-    """Return lines with the numbers of rows, candidates and simulations."""
-    tried = [each for each in plan.left_out if not each.reason.startswith(NOT_TRIED)]
-    misfits, more = sum(not each.simulated for each in tried), len(plan.choices) - len(_shown(plan))
-    beside = f"{more} further rows are in plan.html, plan.json and plan.csv of --out."
-    return [beside] * (more > 0) + [
-        f"Search: {plan.candidates:,} candidates, {plan.simulations:,} "
-        f"simulations, {plan.seconds:.0f} s; {len(tried):,} rejected ({misfits:,} unsimulated)."
-    ]
 
 
 #: Router -> description of the routing.
@@ -183,24 +178,17 @@ _ROUTED = {
 _MEET = "requests within limits"
 
 
-def _unfinished(plan: Plan) -> list[str]:
-    """Return sentences on what a search that ended early did not try, and how to continue it."""
-    if not plan.stopped:
+def _with_headroom(plan: Plan) -> list[str]:
+    """Return a sentence on the first choice at the rate with headroom."""
+    first, ask = plan.choices[0], plan.ask
+    if first.with_headroom is None:
         return []
-    why = (
-        "Interrupted"
-        if plan.stopped == INTERRUPT
-        else "The time budget was used up (--time-budget)"
-    )
-    left = sum(each.reason.startswith(NOT_EVALUATED) for each in plan.left_out)
-    partial = sum(choice.is_partial for choice in plan.choices)
-    untried = f"{plan.untried:,} of {plan.candidates:,} candidates were not tried"
-    parts = [untried] * (plan.untried > 0)
-    parts += [f"fleets that were sized but not evaluated: {left}"] * (left > 0)
-    parts += [f"{partial} of {len(plan.choices)} rows have no interval and no probability"] * (
-        partial > 0
-    )
-    return [f"{why}: {', '.join(parts)}; the same command continues from here."]
+    on_each = parse_slo(ask.slo).goodput is not None
+    return [
+        f"With headroom, at {ask.sized_rate_per_s:g} requests/s: "
+        f"{_values(first.with_headroom, on_each)}; the table's limits and P(SLO met) are for "
+        f"{exact(ask.rate_per_s)}."
+    ]
 
 
 def _fleets(plan: Plan) -> list[str]:
@@ -224,7 +212,11 @@ def _fleet(fleet: Fleet, on_each: bool) -> str:
 
     ``on_each`` says whether some limits apply to each request.
     """
-    point = fleet.point
+    return f"{_ROUTED.get(fleet.routing, 'One replica')}: {_values(fleet.point, on_each)}."
+
+
+def _values(point: Point, on_each: bool) -> str:
+    """Return the value of each limit in a run; ``on_each``: some are on each request."""
     parts = [
         (f"{each.what} {each.value}" if each.share is None else f"{each.value} of {_MEET}")
         + ("" if each.met else " (MISSED)")
@@ -234,26 +226,23 @@ def _fleet(fleet: Fleet, on_each: bool) -> str:
         parts.append(f"{100 * point.met_share:.1f} % of all requests are served")
     if not point.holds and all(each.met for each in point.limits):
         parts.append("it falls behind")
-    return f"{_ROUTED.get(fleet.routing, 'One replica')}: {', '.join(parts)}."
+    return ", ".join(parts)
 
 
 def _how_sure(choice: Choice) -> list[str]:
     """Return sentences on the maximum rates of one replica and of all together, with intervals."""
     one, all_of_them = choice.highest_rate, choice.fleet_rate
     alone = f"One replica meets the SLO up to {number(one.per_s)} requests/s{_search_bar(one)}"
-    if choice.is_partial:
-        unsure = "the interval of the rate and P(SLO met) were not computed in time"
-        if choice.replicas == 1:
-            return [f"{alone}; {unsure}."]
-        most = (
-            f"{choice.replicas} replicas together meet it up to "
-            f"{number(all_of_them.per_s)} requests/s or more"
-        )
-        return [f"{alone}.", f"{most}; {unsure}."]
+    late = "" if choice.chance is not None else " and P(SLO met)"
+    unsure = f"; the interval of the rate{late} {'were' if late else 'was'} not computed in time"
+    is_late = choice.is_partial and all_of_them.interval_per_s is None
+    bar = unsure if is_late else _interval_bar(all_of_them)
     if choice.replicas == 1:
-        return [alone + _interval_bar(all_of_them) + "."]
+        return [f"{alone}{bar}."]
     together = f"{choice.replicas} replicas with --router {choice.router} meet it up to "
-    together += number(all_of_them.per_s) + _search_bar(all_of_them) + _interval_bar(all_of_them)
+    if choice.is_lower_bound:
+        return [f"{alone}.", f"{together}{number(all_of_them.per_s)} requests/s or more{bar}."]
+    together += number(all_of_them.per_s) + _search_bar(all_of_them) + bar
     return [f"{alone}.", f"{together}; {choice.beside_one_by_one}."]
 
 

@@ -353,4 +353,7 @@ def _same(candidate: Candidate, unfilled: Sequence[Candidate]) -> str | None:
 def _too_low(rate: float, best: float) -> str:
     if rate == 0 and best == 0:
         return "meets the SLO at no rate"
-    return f"maximum rate below {number(best)} requests/s, which other scheduler settings reach"
+    return (
+        f"screened maximum rate below {number(best)} requests/s, which other scheduler settings "
+        "reach on as few requests"
+    )

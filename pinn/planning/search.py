@@ -1,9 +1,9 @@
 """Search for a plan within a time budget, which continues from the results of earlier searches.
 
 Hardware is screened in the order of guessed rates, which need no simulation. Fleets of the best
-hardware are sized, then further hardware is screened while time remains. Finally the rows with
-their certainty are computed, the cheapest on each GPU first. Every requested GPU is screened and
-sized, and gets a row, whatever the time budget.
+hardware are sized, and the row of the cheapest fleet is computed with its probability. Then further
+hardware is screened while time remains. Finally the other rows are computed, the cheapest on each
+GPU first. Every requested GPU is screened and sized, and gets a row, whatever the time budget.
 """
 
 import logging
@@ -72,6 +72,7 @@ class Search:
         sized: Index of a hardware -> result of sizing its fleets.
         rows: Index of a hardware -> row of the plan.
         is_interrupted: Whether an interrupt ended the search.
+        newly_screened: Number of hardware that was screened without a cached result.
     """
 
     problem: PlanningProblem
@@ -83,6 +84,7 @@ class Search:
     sized: dict[int, SizingResult] = field(default_factory=dict)
     rows: dict[int, Row] = field(default_factory=dict)
     is_interrupted: bool = False
+    newly_screened: int = 0
 
     def __post_init__(self) -> None:
         self._digest = _digest(self.problem)
@@ -171,8 +173,12 @@ class Search:
         while True:
             self._screen(first, [i for i in rest if i not in self.screened], budget)
             must, may = ranking.promising(self.fastest, self.problem, top)
-            self._size(must, may, budget)
+            self._size(must, [], budget)
+            if not self.rows:  # the recommended row comes before the search goes on
+                self._make_rows(self.workers.count)
+            self._size([], may, budget)
             first = []
+            _LOG.info("%s", self._status())
             if rounds.is_over and not self.fleets:  # no row needs the remaining time
                 budget = rounds = self.budget
             if rounds.is_over or not self.untried:
@@ -193,11 +199,15 @@ class Search:
         for i, result in self._results(size_group, SizingResult, tasks):
             self.sized[i] = result
 
-    def _make_rows(self) -> None:
-        """Compute rows; the cheapest fleet of every GPU gets its row first and in any case."""
+    def _make_rows(self, most: int | None = None) -> None:
+        """Compute rows; the cheapest fleet of every GPU gets its row first and in any case.
+
+        Args:
+            most: Most rows to make; None for all.
+        """
         fleets = self.fleets
         must, may = ranking.firsts({i: candidate for i, (candidate, _) in fleets.items()})
-        waiting = [i for i in (*must, *may) if i not in self.rows]
+        waiting = [i for i in (*must, *may)[:most] if i not in self.rows]
         tasks = {i: Task(fleets[i], self.budget, i in must) for i in waiting}
         for i, row in self._results(make_row, Row, tasks):
             self.rows[i] = row
@@ -219,7 +229,7 @@ class Search:
     ) -> Iterator[tuple[int, _Result]]:
         """Yield the results of a step for each hardware, results of earlier searches first.
 
-        Partial rows are not kept for later searches. Hardware that got no time has no result.
+        Partial results are not kept for later searches. Hardware that got no time has no result.
         """
         keys = {i: store.call_key(step, (self._digest, task.given)) for i, task in tasks.items()}
         waiting = []
@@ -234,6 +244,7 @@ class Search:
             if result is None:
                 continue
             i = waiting[place]
-            if not (isinstance(result, Row) and result.choice.is_partial):
+            self.newly_screened += isinstance(result, ScreeningResult)
+            if not (isinstance(result, SizingResult | Row) and result.is_partial):
                 store.keep_value(keys[i], result, self.cache)
             yield i, result

@@ -50,7 +50,18 @@ def make_plan(search: Search, misfits: Sequence[RejectedCandidate] = (), *, top:
         seconds=time.monotonic() - begin,
         untried=len(untried),
         stopped=_stopped(search),
+        left_s=_left_s(search, time.monotonic() - begin),
     )
+
+
+def _left_s(search: Search, seconds: float) -> float | None:
+    """Return the time that the rest of a search takes at the pace of its first part.
+
+    It is None where nothing is left, or if this search screened nothing itself.
+    """
+    if not search.untried or not search.newly_screened:
+        return None
+    return seconds * len(search.untried) / search.newly_screened
 
 
 def _stopped(search: Search) -> str:
@@ -143,7 +154,10 @@ def _without(search: Search, gpu: str, misfits: Sequence[RejectedCandidate]) -> 
 
 
 def _frontier(search: Search) -> list[FrontierPoint]:
-    """Return frontier points of every hardware, with its best limits of the scheduler."""
+    """Return frontier points of every hardware, with its best limits of the scheduler.
+
+    Choices at the planned rate are points too: pictures mark them.
+    """
     series = {each.label: (i, each) for i, (each, _) in search.fastest.items()}
     points = [
         (speed, p.output_tokens_per_gpu_s, p.rate_per_s, each)
@@ -151,6 +165,11 @@ def _frontier(search: Search) -> list[FrontierPoint]:
         for p in search.screened[i].points
         if (speed := p.user_tokens_per_s)
     ]
+    for i, row in search.rows.items():
+        p = row.choice.at_rate
+        candidate = next(c for c in search.groups[i] if c.label == row.choice.label)
+        if p.user_tokens_per_s:
+            points.append((p.user_tokens_per_s, p.output_tokens_per_gpu_s, p.rate_per_s, candidate))
     points.sort(key=lambda each: (-each[0], -each[1]))
     frontier, most = [], 0.0
     for speed, dense, rate, c in points:

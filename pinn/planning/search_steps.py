@@ -44,7 +44,7 @@ def size_group(
     problem: PlanningProblem, task: Task[Sequence[tuple[Candidate, float]]]
 ) -> SizingResult | None:
     """Size fleets of candidates with their screened rates; return None if the time is used up."""
-    return None if task.is_too_late else size_fleet(task.given, problem)
+    return None if task.is_too_late else size_fleet(task.given, problem, task.budget)
 
 
 def make_row(problem: PlanningProblem, task: Task[tuple[Candidate, SizedFleet]]) -> Row | None:

@@ -119,7 +119,7 @@ def _token_rate(run: Run, found: Mapping[str, float]) -> str:
 
 def _engine_facts(found: Mapping[str, float]) -> dict[str, str]:
     rows = {
-        "queue": f"{found['waiting_mean']:.2f} requests waiting on average, "
+        "queue": f"{found['waiting_mean']:.2f} requests left waiting per step, "
         f"{found['waiting_max']:,} at most; {found['running_max']:,} running at most",
         "preemptions": f"{found['preemption_count']:,} "
         f"({found['recomputed_tokens']:,} tokens recomputed)",

@@ -35,6 +35,7 @@ _CLAUSE = re.compile(
 _PAIRS = re.compile(
     rf"([:=]\s*{_NUMBER}(?:e-?\d+)?(?:\s*(?!mean\b)[a-zµ]+)?)\s+(?=[a-z0-9.\s]+[:=])"
 )
+_JOINED = re.compile(r",|\sand\s")
 _OTHER_NAMES = {"e2el": "e2e"}
 _SHARE = re.compile(rf"\s+for\s+(?P<share>{_NUMBER})\s*%\s*$")
 
@@ -303,6 +304,8 @@ def parse_slo(text: str, *, shareless: bool = False) -> Slo:
 
     >>> parse_slo("ttft<=1s, tpot<=40ms for 95 %; p99 e2e<=30s").sentences
     ['p99 E2E <= 30 s', '95 % of the requests: TTFT <= 1 s and TPOT <= 40 ms']
+    >>> parse_slo("TTFT < 1 s and TPOT < 40 ms for 95%").sentences
+    ['95 % of the requests: TTFT <= 1 s and TPOT <= 40 ms']
     """
     statistics: list[StatisticLimit] = []
     each: dict[str, float] = {}
@@ -310,7 +313,7 @@ def parse_slo(text: str, *, shareless: bool = False) -> Slo:
     for group in filter(None, (part.strip() for part in text.split(";"))):
         ending = _SHARE.search(group)
         clauses = group[: ending.start()] if ending else group
-        alone = [_clause(clause, text) for clause in _PAIRS.sub(r"\1,", clauses.lower()).split(",")]
+        alone = [_clause(each, text) for each in _JOINED.split(_PAIRS.sub(r"\1,", clauses.lower()))]
         statistics += [limit for limit in alone if limit.name]
         on_each = {limit.metric: limit.seconds for limit in alone if not limit.name}
         if bool(on_each) != bool(ending) and not (shareless and on_each):

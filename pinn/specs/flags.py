@@ -46,6 +46,7 @@ class Flag:
         decides_cost: Whether coefficients depend on the flag; other flags change step features or
             the schedule.
         several: Whether a command accepts a list of values and tries each of them.
+        hidden: Whether a command's help omits the flag.
         name: Name of the field; :func:`flags_of` fills in ``name``, ``kind`` and ``optional``.
         kind: Type of the value: ``int``, ``float``, ``bool`` or ``str``.
         optional: Whether the value may be None.
@@ -65,6 +66,7 @@ class Flag:
     remedy: str = ""
     decides_cost: bool = False
     several: bool = False
+    hidden: bool = False
     name: str = ""
     kind: str = "str"
     optional: bool = False

@@ -250,6 +250,9 @@ def load_gpu(name_or_path: str | Path) -> GpuSpec:
     gpu = find_gpu(text)
     if gpu is None:
         refuse_other_vendor(text)
+        several = text.split(",")
+        if len(several) > 1 and all(find_gpu(each.strip()) for each in several):
+            raise PinnError(f"--gpu takes one GPU here, got {text!r}: give one of them")
         *others, last = _nearest_gpus(text)
         raise PinnError(
             f"unknown GPU {text!r}: did you mean {', '.join(others)} or {last}? 'pinn gpus' lists "

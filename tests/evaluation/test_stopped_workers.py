@@ -14,6 +14,7 @@ import pytest
 import worker_tasks
 from worker_tasks import PATIENCE_S
 
+from pinn.common import workers
 from pinn.common.workers import Workers, interrupted_once
 
 _CODE = """
@@ -124,6 +125,27 @@ def test_a_first_signal_interrupts_and_a_second_ends(capfd):
             signal.raise_signal(signal.SIGINT)
     assert ended.value.code == 128 + signal.SIGINT
     assert capfd.readouterr().err == "stopping: the best so far follows\n"
+
+
+def test_a_sigterm_to_the_process_and_at_once_to_its_group_is_one(monkeypatch):
+    """``timeout`` of coreutils sends both."""
+    now = iter([0.0, 0.01, 5.0])
+    monkeypatch.setattr(workers.time, "monotonic", lambda: next(now))
+    with interrupted_once("the best so far follows") as came:
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        assert came == [signal.SIGTERM]
+        with pytest.raises(SystemExit):
+            signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are looked up in /proc")
+def test_a_signal_to_the_group_leaves_workers_to_their_parent(tmp_path):
+    process, found = started(tmp_path)
+    assert all(os.getpgid(each) == each for each in found)
+    process.kill()
+    process.communicate(timeout=PATIENCE_S)
 
 
 def test_an_interrupt_that_nothing_handles_ends_with_its_status():

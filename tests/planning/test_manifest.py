@@ -7,11 +7,12 @@ import shlex
 
 import pytest
 import yaml
-from finished_plans import choice
+from finished_plans import choice, point
 from finished_plans import plan as finished_plan
 
 from pinn.errors import PinnError
 from pinn.planning.manifest import manifest
+from pinn.planning.plan import Fleet
 
 VLLM = "vllm serve an-organisation/A_Model.1 --tensor-parallel-size 4 --max-num-seqs 256"
 POOL = '{} --kv-transfer-config \'{{"kv_connector":"NixlConnector"}}\'  # {} of them, {}'
@@ -21,7 +22,7 @@ def plan_of(command=VLLM, gpus_each=4, replicas=3, model="an-organisation/A_Mode
     """Return a plan with one choice."""
     whole = finished_plan()
     first = choice("H100-SXM", gpus_each, replicas, 4.4, 2.5)
-    first = dataclasses.replace(first, serve_command=command, **more)
+    first = dataclasses.replace(first, serve_command=command, weights_gib=60.0, **more)
     return dataclasses.replace(
         whole, choices=[first], ask=dataclasses.replace(whole.ask, model=model)
     )
@@ -56,7 +57,7 @@ def container(pod):
 
 def test_a_replica_on_one_machine_is_a_pod_of_a_deployment():
     plan = plan_of(f"{VLLM}  # with a checkpoint in fp8")
-    deployment, service = objects(plan)
+    deployment, service, budget, claim = objects(plan)
     assert (deployment["kind"], service["kind"]) == ("Deployment", "Service")
     assert deployment["metadata"]["name"] == service["metadata"]["name"] == "a-model-1"
     assert deployment["spec"]["replicas"] == 3
@@ -74,14 +75,40 @@ def test_a_replica_on_one_machine_is_a_pod_of_a_deployment():
     (port,) = service["spec"]["ports"]
     assert port["targetPort"] == "http"
     assert "&id" not in manifest(plan)
+    assert deployment["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+    (spread,) = pod["spec"]["topologySpreadConstraints"]
+    assert spread["labelSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    assert budget["spec"]["maxUnavailable"] == 1
+    (models,) = (each for each in pod["spec"]["volumes"] if each["name"] == "models")
+    assert models["persistentVolumeClaim"] == {"claimName": claim["metadata"]["name"]}
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    assert claim["spec"]["resources"]["requests"]["storage"] == "90Gi"  # 1.5 x 60 GiB
+    assert "# 3 x H100-SXM TP 4 bf16 <8192 tokens>, 30.00 per hour, P(SLO met) 97 %" in manifest(
+        plan
+    )
     routing = plan.choices[0].router
     assert routing
     assert f"# The plan assumes {routing} routing." in manifest(plan)
 
 
+def test_one_pod_has_a_volume_of_its_own_and_no_budget():
+    deployment, _, claim = objects(plan_of(replicas=1))
+    assert claim["spec"]["accessModes"] == ["ReadWriteOnce"]
+    assert "topologySpreadConstraints" not in deployment["spec"]["template"]["spec"]
+
+
+@pytest.mark.parametrize(("holds", "said"), [(True, "is met too"), (False, "is missed")])
+def test_what_a_service_alone_would_do_is_said(holds, said):
+    whole = plan_of()
+    fleets = [Fleet("random", point(12.0, 12, holds)), *whole.choices[0].fleets]
+    first = dataclasses.replace(whole.choices[0], fleets=fleets)
+    text = manifest(dataclasses.replace(whole, choices=[first]))
+    assert f"# Behind random routing, as of a Service, the SLO {said}." in text
+
+
 def test_sglang_listens_for_the_service():
     command = "python -m sglang.launch_server --model-path a/b --tp-size 4"
-    deployment, _ = objects(plan_of(command, engine="sglang"))
+    deployment, *_ = objects(plan_of(command, engine="sglang"))
     server = container(deployment["spec"]["template"])
     assert server["command"] == [*shlex.split(command), "--host", "0.0.0.0"]
     assert server["image"].startswith("lmsysorg/sglang:v0.5.")
@@ -90,7 +117,7 @@ def test_sglang_listens_for_the_service():
 
 def test_tensorrt_llm_gets_its_options_from_a_pipe():
     command = "trtllm-serve a/b --tp_size 4 --extra_llm_api_options <(echo '{\"a\":1}')  # note"
-    deployment, _ = objects(plan_of(command, engine="trtllm"))
+    deployment, *_ = objects(plan_of(command, engine="trtllm"))
     shell, flag, line = container(deployment["spec"]["template"])["command"]
     assert (shell, flag) == ("bash", "-c")
     assert line == f"exec {command.partition('  #')[0]} --host 0.0.0.0"
@@ -109,7 +136,7 @@ def test_tensorrt_llm_gets_its_options_from_a_pipe():
     ],
 )
 def test_a_replica_across_machines_is_a_group(engine, command, leads, follows):
-    group, service = objects(plan_of(command, gpus_each=16, replicas=2, engine=engine))
+    group, service, *_ = objects(plan_of(command, gpus_each=16, replicas=2, engine=engine))
     assert group["apiVersion"] == "leaderworkerset.x-k8s.io/v1"
     assert group["spec"]["replicas"] == 2
     template = group["spec"]["leaderWorkerTemplate"]
@@ -144,5 +171,5 @@ def test_pools_are_servers_of_either_role():
 
 
 def test_the_users_own_datasheet_has_no_label():
-    deployment, _ = objects(plan_of(gpu="my-card"))
+    deployment, *_ = objects(plan_of(gpu="my-card"))
     assert "nodeSelector" not in deployment["spec"]["template"]["spec"]

@@ -11,10 +11,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from browser import CHROMIUM, Tab, browse
-from finished_plans import plan
+from finished_plans import choice as made_up
+from finished_plans import plan, point
 from PIL import Image
 
 from pinn.planning.page import write_page
+from pinn.planning.plan import TIME_BUDGET, HighestRate
 from pinn.planning.report import print_plan
 
 #: Script in the page: errors, what it shows, and the results of sorting by cost and by name.
@@ -132,6 +134,52 @@ def test_a_fleet_s_rate_stands_beside_its_replicas_and_why_they_differ(
         assert ("because" in words) == (share != 1.0)
 
 
+def test_a_fleet_whose_rate_was_not_searched_is_not_compared_with_its_replicas(tmp_path, capsys):
+    made = plan()
+    first = replace(made.choices[0], fleet_rate=HighestRate(12.0, None), chance=0.8, safe=None,
+                    utilization=None, is_partial=True)  # fmt: skip
+    shown = replace(made, choices=[first, *made.choices[1:]], stopped=TIME_BUDGET, untried=80,
+                    candidates=85, left_s=300.0)  # fmt: skip
+    print_plan(shown, None)
+    page = write_page(shown, tmp_path).read_text(encoding="utf-8")
+    printed = " ".join(capsys.readouterr().out.split())
+    page = html.unescape(page.replace("\xa0", " "))
+    assert "compared with 3 x 4.40" not in page + printed
+    assert ">= 12.0" in printed
+    assert (
+        "3 replicas with --router least-requests meet it up to 12.0 requests/s or more" in printed
+    )
+    assert "the interval of the rate was not computed in time" in printed
+    said = "80 of 85 candidates were not tried, 1 row is incomplete; the same command continues"
+    for text in (page, printed):
+        assert said in text
+        assert "about 5.0 min more are needed for all candidates" in text
+    # The warning stands beside the recommendation, and the recommendation says so itself.
+    assert re.search(r"all candidates\. Recommended so far: vllm serve", printed)
+    assert page.index(said) < page.index("<dl>")
+    assert "Best so far: rent 12 ×" in page
+
+
+def test_one_replica_has_one_row_at_the_planned_rate_and_one_with_headroom(tmp_path, capsys):
+    made = plan()
+    one = made_up("H100-SXM", 1, 1, 17.9, 2.5)
+    one = replace(one, with_headroom=point(18.0, 1), highest_rate=HighestRate(17.9, 18.0, [17.9]))
+    ask = replace(made.ask, headroom=0.5)
+    shown = replace(made, ask=ask, choices=[one], by_gpu=[])
+    print_plan(shown, None)
+    printed = " ".join(capsys.readouterr().out.split())
+    page = write_page(shown, tmp_path).read_text(encoding="utf-8")
+    assert "12 requests/s (with headroom: 18)" in printed
+    assert "With headroom, at 18 requests/s: p99 E2E 15 s, 99.0 % of requests" in printed
+    rows = re.findall(r'<tr><th scope="row" class="text">([^<]+)</th><td>([\d.]+)</td>', page)
+    assert rows[:2] == [
+        ("all replicas, with headroom", "18.0"),
+        ("one replica, planned rate", "12.0"),
+    ]
+    assert "over 1 seeds" not in page
+    assert "bottleneck: decode bandwidth" in page
+
+
 def test_pictures_lie_beside_it_and_are_not_empty(folder):
     pictures = sorted(folder.glob("*.png"))
     assert [path.stem for path in pictures] == ["frontier", "percentiles", "step-time"]
@@ -160,7 +208,7 @@ def test_what_was_not_asked_is_not_shown(given, tmp_path):
     shown = re.findall(r'<button type="button">([^<]+)</button>', text)
     has_choices = given.get("has_choices", True)
     assert ("Cost/h" in shown) == (given.get("has_prices", True) and has_choices)
-    assert ("P(SLO)" in shown) == (given.get("rate_per_s", 12) is not None and has_choices)
+    assert ("P(SLO met)" in shown) == (given.get("rate_per_s", 12) is not None and has_choices)
     assert "None" not in re.sub(r"<[^>]*>|None of 84 candidates", "", text)
     assert ("None of 84 candidates meets the SLO" in text) == (not has_choices)
 
@@ -223,7 +271,7 @@ def test_every_figure_of_a_choice_is_in_the_window(width, tmp_path):
         names, region, whole = tab.value(SEEN)
     finally:
         tab.close()
-    assert names == ["GPUs", "Replicas", "Cost/h", "Per million", "Max req/s", "Used", "P(SLO)",
-                     "p99 E2E", "95 %", "Limited by"]  # fmt: skip
+    assert names == ["GPUs", "Replicas", "Cost/h", "Per million", "Max req/s", "Used",
+                     "P(SLO met)", "p99 E2E", "95 %", "Limited by"]  # fmt: skip
     assert region <= 0
     assert whole <= 0

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from pinn.cli import plan as plan_command
 from pinn.cli import simulate as simulate_command
+from pinn.cli.main import app as main_app
 from pinn.common.files import find_checkpoint
 from pinn.common.numbers import number
 from pinn.engines.configurations import make_deployment
@@ -256,3 +257,46 @@ def test_a_load_without_end_is_refused(folder):
     load.write_text("{prompt_tokens: 9, output_tokens: 9, stages: [{rate: 2, duration: .inf}]}")
     error = planned(folder, "--workload", str(load), "--gpu", "H100", "--slo", SLO).exception
     assert "lasts between 0 and 3.2e+08 s, got inf s" in str(error)
+
+
+def test_replicas_are_the_least_number_and_are_paid_for(folder):
+    """One H100 serves 30 requests/s: the second replica is asked."""
+    question = ["--gpu", "H100", "--rate", "30", "--slo", SLO, "--price", "H100=2"]
+    rows = {}
+    for least in ("1", "2"):
+        out = folder / f"least{least}"
+        found = planned(folder, *question, "--replicas", least, "--out", str(out))
+        assert found.exit_code == 0, found.output
+        rows[least] = read_plan(out / "plan.json").choices
+        said = "on at least 2 replicas" in " ".join(found.stdout.split())
+        assert said == (least == "2")
+    one, two = rows["1"][0], rows["2"][0]
+    assert (one.replicas, one.cost_per_hour) == (1, 2.0)
+    assert (two.replicas, two.cost_per_hour) == (2, 4.0)
+    assert two.highest_rate == one.highest_rate  # of one replica, in both
+    assert two.fleet_rate.per_s > 1.7 * one.fleet_rate.per_s
+    assert "--replicas 2" in two.simulate_command
+    assert "--replicas" not in one.simulate_command
+
+
+def test_a_plan_with_headroom_meets_the_slo_at_that_rate(folder):
+    out = folder / "headroom"
+    question = ["--gpu", "H100", "--rate", "60", "--slo", SLO, "--headroom", "0.5"]
+    found = planned(folder, *question, "--out", str(out))
+    assert found.exit_code == 0, found.output
+    for choice in read_plan(out / "plan.json").choices:
+        assert choice.fleet_rate.per_s >= 90
+        assert choice.with_headroom.rate_per_s == 90
+        assert choice.with_headroom.holds
+        assert choice.seen.rate_per_s == 60
+    printed = " ".join(found.stdout.split())
+    assert "60 requests/s (with headroom: 90)" in printed
+    assert "With headroom, at 90 requests/s: " in printed
+
+
+def test_flags_that_a_plan_cannot_use_are_not_in_its_help():
+    shown = " ".join(CliRunner().invoke(main_app, ["plan", "--help"]).stdout.split())
+    for name in ("--concurrency", "--disaggregation-mode"):
+        assert not re.search(rf"{name} <", shown)
+    assert "default: least-requests" in shown
+    assert "Minimum number of replicas" in shown

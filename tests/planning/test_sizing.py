@@ -18,6 +18,7 @@ from pinn.planning.fleet import (
     chance_to_hold,
     fewest_replicas,
     fleet_rate,
+    may_do_with_fewer,
 )
 from pinn.planning.plan import HighestRate, Point
 from pinn.planning.trials import ErrorScenario
@@ -74,10 +75,10 @@ class MadeUp:
         return sum(error <= self.margin(replicas) for error in LAW.errors) / len(LAW.errors)
 
 
-def problem(rate_per_s=10.0, headroom=0.0):
+def problem(rate_per_s=10.0, headroom=0.0, least_replicas=1):
     return SimpleNamespace(
         rate_per_s=rate_per_s, workload=LOAD, sized_for=LOAD, headroom=headroom, max_gpus=None,
-        draws=[LOAD],
+        draws=[LOAD], least_replicas=least_replicas, sized_rate_per_s=rate_per_s * (1 + headroom),
     )  # fmt: skip
 
 
@@ -104,8 +105,31 @@ def test_headroom_takes_the_replicas_of_the_higher_rate():
     asked = problem()
     trials = AtRates(5, 1.0)
     assert fewest_replicas(trials, 2.0, asked).replicas == 5
-    asked.headroom, asked.sized_for = 0.4, None
+    asked = problem(headroom=0.4)
+    asked.sized_for = None
     assert fewest_replicas(trials, 2.0, asked).replicas == 7
+
+
+@pytest.mark.parametrize(("one_per_s", "replicas"), [(20.0, 1), (17.9, 2)])
+def test_a_fleet_with_headroom_reaches_its_rate_in_the_search_for_the_highest(one_per_s, replicas):
+    """The requests of the asked rate alone would do with one replica of 17.9 requests/s."""
+
+    @dataclass
+    class Searched(MadeUp):
+        def excess(self, rate, replicas=1, router=""):  # noqa: ARG002
+            return rate / (one_per_s * replicas)
+
+    asked = problem(12.0, headroom=0.5)
+    assert fewest_replicas(Searched(1, 1.0), one_per_s, asked).replicas == replicas
+    assert fewest_replicas(Searched(1, 1.0), one_per_s, problem(18.0)).replicas == 1
+
+
+def test_no_fleet_has_fewer_replicas_than_asked():
+    for least, replicas in ((1, 3), (2, 3), (5, 5)):
+        asked = problem(least_replicas=least)
+        assert fewest_replicas(MadeUp(3, 1.0), 4.0, asked).replicas == replicas
+        assert not may_do_with_fewer(least, MadeUp(1, 1.0), asked)
+    assert may_do_with_fewer(6, MadeUp(3, 1.0), problem(least_replicas=5))
 
 
 def test_a_fleet_at_the_edge_has_replicas_for_other_seeds_of_the_load():
@@ -121,7 +145,8 @@ def test_a_fleet_at_the_edge_has_replicas_for_other_seeds_of_the_load():
     for draws, replicas in ((["second"], 5), (["second", "third"], 6), (["fourth"], 5)):
         asked.draws = [LOAD, *draws]
         assert fewest_replicas(trials, 2.0, asked).replicas == replicas
-    asked.draws, asked.headroom = [LOAD, "third"], 0.1  # headroom is what other seeds take
+    asked = problem(headroom=0.1)  # headroom is what other seeds take
+    asked.draws = [LOAD, "third"]
     assert fewest_replicas(trials, 2.0, asked).replicas == 5
 
 

@@ -1,0 +1,49 @@
+"""Sentences on the extent of a search: which candidates were tried, rejected and left."""
+
+from pinn.common.numbers import amount
+from pinn.planning.plan import INTERRUPT, NOT_EVALUATED, NOT_TRIED, Plan
+
+
+def counts(plan: Plan, shown: int) -> list[str]:
+    """Return lines with the numbers of choices, candidates and simulations.
+
+    Args:
+        plan: Plan of the search.
+        shown: Number of choices that a terminal shows.
+    """
+    more = len(plan.choices) - shown
+    beside = amount(more, "further row is", "further rows are")
+    lines = [f"{beside} in plan.html, plan.json and plan.csv of --out."] * (more > 0)
+    ended = [each.reason.startswith((NOT_TRIED, NOT_EVALUATED)) for each in plan.left_out]
+    rejected = [each for each, late in zip(plan.left_out, ended, strict=True) if not late]
+    simulated = sum(each.simulated for each in rejected)
+    late = sum(ended) - plan.untried
+    parts = [amount(len(plan.choices), "row")]
+    parts += [f"{simulated:,} rejected after simulations"] * (simulated > 0)
+    parts += [f"{len(rejected) - simulated:,} rejected before"] * (simulated < len(rejected))
+    parts += [f"{late:,} not evaluated in time"] * (late > 0)
+    parts += [f"{plan.untried:,} not tried"] * (plan.untried > 0)
+    found = f"{amount(plan.candidates, 'candidate')}: {', '.join(parts)}"
+    return [*lines, f"Search: {found}; {plan.simulations:,} simulations, {plan.seconds:.0f} s."]
+
+
+def unfinished(plan: Plan) -> list[str]:
+    """Return sentences on what an ended search did not try, and how it goes on."""
+    if not plan.stopped:
+        return []
+    why = (
+        "Interrupted"
+        if plan.stopped == INTERRUPT
+        else "The time budget was used up (--time-budget)"
+    )
+    late = sum(each.reason.startswith(NOT_EVALUATED) for each in plan.left_out)
+    partial = sum(choice.is_partial for choice in plan.choices)
+    many = amount(plan.candidates, "candidate")
+    untried = f"{plan.untried:,} of {many} {'was' if plan.untried == 1 else 'were'} not tried"
+    parts = [untried] * (plan.untried > 0)
+    parts += [f"{late:,} not evaluated"] * (late > 0)
+    parts += [amount(partial, "row is incomplete", "rows are incomplete")] * (partial > 0)
+    more = "the same command continues from here"
+    if plan.left_s is not None and plan.stopped != INTERRUPT:
+        more += f"; about {plan.left_s / 60:,.1f} min more are needed for all candidates"
+    return [f"{why}: {', '.join(parts)}; {more}."]
