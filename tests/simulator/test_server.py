@@ -84,7 +84,7 @@ def test_an_engine_in_the_servers_process_waits_for_it():
 
 def test_one_process_holds_one_server():
     assert EngineSpec(v1_multiprocessing=False, api_server_count=1).api_server_count == 1
-    with pytest.raises(PinnError, match="2 API servers need an engine in a process of its own"):
+    with pytest.raises(PinnError, match="2 API servers need an engine in a separate process"):
         EngineSpec(v1_multiprocessing=False, api_server_count=2)
     with pytest.raises(PinnError, match="--api-server-count must be a positive whole number"):
         EngineSpec(api_server_count=0)

@@ -109,7 +109,7 @@ def test_an_engine_in_the_servers_process_is_slower(burst):
     ("flags", "message"),
     [
         (("--api-server-count", "0"), "--api-server-count must be a positive whole number, got 0"),
-        (("--api-server-count", "2", "--no-v1-multiprocessing"), "a process of its own"),
+        (("--api-server-count", "2", "--no-v1-multiprocessing"), "a separate process"),
     ],
 )
 def test_front_ends_that_there_are_not_are_refused(burst, flags, message):
