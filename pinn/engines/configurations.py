@@ -151,8 +151,8 @@ def _model(name: str, precision: str | None) -> ModelSpec:
         remedy = "count the tokens of images and audio as prompt tokens"
         if options := media_options(model.images, model.audio):
             remedy = (
-                f"coefficients, breakdown, simulate and plan include it with {options}; exported "
-                "files cannot"
+                "'pinn coefficients', 'breakdown', 'simulate' and 'plan' include such input with "
+                f"{options}; exported files cannot"
             )
         warnings.warn(
             f"{name}: times are those of the text model, without its {model.left_out}; {remedy}",
@@ -209,7 +209,7 @@ def expand_grid(axes: Configuration, where: str = "") -> list[Values]:
     }  # fmt: skip
     empty = [key for key, values in listed.items() if not values]
     if empty:
-        raise PinnError(f"{where}no values for {', '.join(empty)}: give at least one for each")
+        raise PinnError(f"{where}no values for {', '.join(empty)}: give at least one per key")
     check_configurations(math.prod(map(len, listed.values())), where)
     combined = (zip(listed, each, strict=True) for each in itertools.product(*listed.values()))
     return [canonical(dict(named), where) for named in combined]
@@ -275,7 +275,7 @@ def make_deployments(
     if not kept:
         why = f", first reason: {reasons[0]}" if reasons else ""
         raise PinnError(
-            f"all {len(reasons)} configurations were skipped{why}: give at least one valid one"
+            f"all {len(reasons)} configurations were skipped{why}: give a valid configuration"
         )
     return kept, deployments, reasons
 
@@ -348,7 +348,7 @@ def _named(tree: Configuration, where: str) -> Configuration:
 
 _WORKERS = re.compile(r"(\d+)x")
 _SHORTS = {short.lstrip("-"): name for name, flag in FLAGS.items() for short in flag.shorts}
-_LAYOUT = "write the number of servers and flags of each, such as '2x tp=4 ep'"
+_LAYOUT = "write the number of servers and the flags of each server, such as '2x tp=4 ep'"
 
 
 def parse_pool(text: str, option: str) -> tuple[int, Values]:
@@ -385,7 +385,7 @@ def parse_pool(text: str, option: str) -> tuple[int, Values]:
         if name == "model":
             raise PinnError(
                 f"{option} {text!r}: prefill and decode workers cannot have different models: "
-                "give it with --model"
+                "give the model with --model"
             )
         if name in flags:
             raise PinnError(f"{option} {text!r}: {word!r} is given twice: omit one of them")

@@ -101,11 +101,10 @@ def _attention_group(target: ModelSpec) -> LayerGroup:
     """Return the last group of layers that have attention over keys and a feed-forward part."""
     usual = [g for g in target.layer_groups if isinstance(g.attention, Attention) and g.ffn]
     if not usual:
-        fault = (
-            "no layer with attention and a feed-forward network from which the "
-            "draft model's layer could be derived"
+        raise PinnError(
+            f"{target.name} has no layer with attention and a feed-forward network from which the "
+            "draft model's layer could be derived: give a draft model, or draft by n-grams"
         )
-        raise PinnError(f"{target.name} has {fault}: give a draft model, or draft by n-grams")
     return usual[-1]
 
 
@@ -128,7 +127,7 @@ def eagle_layer(target: ModelSpec) -> ModelSpec:
 
 # Effects of recurrent states on a configuration: larger blocks in vLLM, and no prefix caching.
 #
-# vLLM keeps states in the same pool of blocks as keys and values. It enlarges a block until a
+# vLLM keeps states in the same pool of blocks as keys and values. vLLM enlarges a block until a
 # layer's keys and values take as much memory as a layer's state. A request has one block per group
 # of recurrent layers. A state belongs to one exact prefix, so engines find shared prefixes only
 # where a state was kept. From 0.28 on, vLLM keeps states at the ends of blocks, which is not
@@ -137,7 +136,8 @@ def eagle_layer(target: ModelSpec) -> ModelSpec:
 #: Number of tokens of which attention kernels require blocks to be a multiple: 16 for
 #: FlashAttention. For MLA kernels the number is ``latent_state_block`` in the table of defaults.
 KERNEL_TOKENS = 16
-#: Tokens between checkpoints of states within a prompt, by mixer type; blocks are a multiple of it
+#: Tokens between checkpoints of states within a prompt, by mixer type; block sizes are multiples
+#: of this number
 #: (vllm 0.33.0 v1/attention/backends/gdn_attn.py: FLASHINFER_GDN_CHECKPOINT_ALIGNMENT).
 _CHECKPOINT_TOKENS = {"gated_delta": 64}
 #: Tokens per block of DeepSeek-V4's keys in vLLM, for any ``--block-size``
@@ -201,7 +201,7 @@ def _with_compressed_keys(recipe: EffectiveRecipe, d: Deployment) -> EffectiveRe
 
 
 def _with_whole_prompts(recipe: EffectiveRecipe, d: Deployment) -> EffectiveRecipe:
-    """Return the configuration; bidirectional models have no chunked prefill or prefix caching.
+    """Return the configuration, without chunks and prefix caching for bidirectional models.
 
     Tokens of these models attend to later ones, so no part of a prompt can be computed separately.
     Source: vllm 0.33.0 config/model.py: is_chunked_prefill_supported, is_prefix_caching_supported.
@@ -245,7 +245,7 @@ def cached_attention(model: ModelSpec) -> Iterator[Attention]:
 
 
 def keeps_state_ends(d: Deployment) -> bool:
-    """Return whether the engine keeps states at the ends of blocks for prefixes, in two blocks.
+    """Return whether the engine keeps states at block ends for prefix caching, in two blocks.
 
     From 0.28 on, vLLM's ``mamba_cache_mode`` is "align" unless prefix caching is off
     (models/config.py: MambaModelConfig; v1/kv_cache_interface.py:
@@ -314,9 +314,10 @@ class Deployment:
         asked = self.serving.enable_expert_parallel or self.recipe.expert_parallel_size > 1
         if asked and self.model.moe is None:
             # Source: vllm/config/model.py: _verify_with_expert_parallelism.
-            fault = f"needs a model with experts, but {self.model.name} has none"
-            remedy = "omit it; vLLM refuses it, too"
-            raise PinnError(f"--enable-expert-parallel {fault}: {remedy}")
+            raise PinnError(
+                "--enable-expert-parallel needs a model with experts, but "
+                f"{self.model.name} has none: omit the flag, which vLLM refuses, too"
+            )
         replicas, most = self.serving.data_parallel_size, documents.MOST_REPLICAS
         remedy = "predict a single replica with its share of the load"
         documents.check_size(replicas, most, "--data-parallel-size", remedy)
@@ -336,8 +337,10 @@ class Deployment:
         fewest = min((g.attention.heads for g in self.model.layer_groups if g.attention), default=0)
         tp = self.recipe.tensor_parallel_size
         if 0 < fewest < tp:
-            fault = f"exceed the {fewest} attention heads of {self.model.name}; no head is split"
-            raise PinnError(f"{tp} GPUs for tensor parallelism {fault}: use fewer GPUs")
+            raise PinnError(
+                f"{tp} GPUs for tensor parallelism exceed the {fewest} attention heads of "
+                f"{self.model.name}; no head is split: use fewer GPUs"
+            )
         found = None if self.force else refusal_of(self)
         if found is not None:
             raise RefusedError(found.text)

@@ -1,4 +1,4 @@
-"""How the GPUs of a replica share an encoder of images or audio."""
+"""Division of an encoder of images or audio among the GPUs of a replica."""
 
 from typing import NamedTuple
 
@@ -9,11 +9,11 @@ from pinn.specs.serving import DATA
 
 
 class EncoderRanks(NamedTuple):
-    """GPUs that share an encoder.
+    """Numbers of GPUs that share an encoder.
 
     Attributes:
-        layers: GPUs that divide each matrix.
-        items: GPUs that images are spread over, each with a whole encoder.
+        layers: Number of GPUs among which each matrix is divided.
+        items: Number of GPUs over which images are spread; each GPU has a whole encoder.
     """
 
     layers: int
@@ -21,7 +21,7 @@ class EncoderRanks(NamedTuple):
 
     @property
     def description(self) -> str:
-        """Return how the work is shared, as text."""
+        """Return as text how GPUs share the encoder's work; empty for a single GPU."""
         if self.items > 1:
             return f"images are spread over {self.items} GPUs"
         return f"matrices are divided among {self.layers} GPUs" if self.layers > 1 else ""
@@ -30,8 +30,9 @@ class EncoderRanks(NamedTuple):
 def encoder_ranks(deployment: Deployment, encoder: EncoderSpec) -> EncoderRanks:
     """Return how the GPUs of a replica share an encoder.
 
-    vLLM 0.33.0 config/model.py: models without support for ``--mm-encoder-tp-mode data`` divide
-    matrices all the same; model_executor/models/vision.py: is_vit_use_data_parallel.
+    In models without support for ``--mm-encoder-tp-mode data``, matrices are divided in any mode.
+    Sources: vLLM 0.33.0 config/model.py; model_executor/models/vision.py:
+    is_vit_use_data_parallel.
     """
     ranks = deployment.recipe.tensor_parallel_size
     if encoder.replicated:
@@ -42,14 +43,14 @@ def encoder_ranks(deployment: Deployment, encoder: EncoderSpec) -> EncoderRanks:
 
 
 def ignores_data_mode(deployment: Deployment, encoder: EncoderSpec) -> bool:
-    """Return whether data parallelism of the encoder is asked for, but the engine has none."""
+    """Return whether a flag requests data parallelism of an encoder that does not support it."""
     asked = deployment.serving.mm_encoder_tp_mode == DATA
     is_shared = deployment.recipe.tensor_parallel_size > 1
     return asked and is_shared and encoder_ranks(deployment, encoder).items == 1
 
 
 def _is_spread(deployment: Deployment, is_indivisible: bool) -> bool:
-    """Return whether every GPU takes whole images.
+    """Return whether images are spread over GPUs that each have a whole encoder.
 
     Args:
         deployment: Model, GPU and engine configuration.

@@ -35,8 +35,8 @@ class EngineSpec:
 
     Some fields have no flag in vLLM:
 
-    - ``activation_reserve_bytes``: vLLM measures it at start. It replaces the estimate of
-      ``pinn.memory``.
+    - ``activation_reserve_bytes``: vLLM measures these bytes at start. A given value replaces
+      the estimate of ``pinn.memory``.
     - ``replicas``: separate servers. Like data-parallel ranks, they share a load balancer.
     - ``data_parallel_routing``: ``round_robin`` means an external load balancer.
     - ``router`` and its settings: see ``pinn.engines.routers``.
@@ -205,13 +205,15 @@ class EngineSpec:
     def __post_init__(self) -> None:
         check_flags(self)
         if not self.v1_multiprocessing and (self.api_server_count or 1) > 1:
-            fault = f"{self.api_server_count} API servers need an engine in a separate process"
-            raise PinnError(f"{fault}: leave --no-v1-multiprocessing or --api-server-count out")
+            raise PinnError(
+                f"{self.api_server_count} API servers need an engine in a separate process: omit "
+                "--no-v1-multiprocessing or --api-server-count"
+            )
 
         if self.router_weights and self.router != PREFIX_AWARE:
             raise PinnError(
                 f"--router-weights needs --router {PREFIX_AWARE}, got --router "
-                f"{self.router}: leave one out"
+                f"{self.router}: omit one of the two flags"
             )
         read_weights(self.router_weights)
 

@@ -51,7 +51,7 @@ def named_kernels(name: str) -> str:
     found = kernel_names().get(name.lower())
     if found is None:
         known = ", ".join(sorted(kernel_names()))
-        remedy = "give one of these, or omit --moe-backend"
+        remedy = "give a known name, or omit --moe-backend"
         raise PinnError(f"--moe-backend {name!r} is unknown: known are {known}: {remedy}")
     return found
 

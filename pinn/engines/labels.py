@@ -25,6 +25,6 @@ def format_label(deployment: Deployment) -> str:
 
 
 def step_limits(deployment: Deployment) -> str:
-    """Return the most tokens and requests of a step as text."""
+    """Return the maximum tokens and requests of a step as text."""
     recipe = deployment.recipe
     return f"up to {recipe.token_budget:,} tokens and {recipe.max_requests:,} requests per step"

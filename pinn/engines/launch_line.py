@@ -171,8 +171,10 @@ def _pairs(engine: str, arguments: list[str], only_known: bool) -> Iterator[tupl
         word = rest.pop(0)
         if not word.startswith("-") or word == "-":
             if positional:
-                fault = f"belongs to no flag, and the model is already {positional!r:.60}"
-                raise PinnError(f"--serve: {word!r:.60} {fault}")
+                raise PinnError(
+                    f"--serve: {word!r:.60} belongs to no flag, and the command already has the "
+                    f"model {positional!r:.60}: remove one of the two"
+                )
             positional = word
             yield "model", word
             continue

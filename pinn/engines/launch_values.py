@@ -17,7 +17,8 @@ from pinn.specs.serving import DATA, DEEPEP, KV_CACHE_DTYPES, SGLANG, TRTLLM, VL
 
 # Words of a launch command: its variables, the engine, its release and its arguments.
 
-#: Words that start each engine. A positional model may follow all but the second and the third.
+#: Words that start each engine. The model may be a positional argument except after the second and
+#: the third sequence of words.
 _PROGRAMS = [(r["engine"], tuple(r["words"].split())) for r in engine_rows("launch_programs.csv")]
 _IMAGE = re.compile(
     r"(?:.*/)?(?P<name>vllm-openai|sglang|tensorrt-llm/release)(?::(?P<tag>[\w.-]+))?(?:@sha256:\w+)?"
@@ -213,7 +214,9 @@ def _quantization(value: Any, _: str = "") -> Read:
     if form == "none":
         return NOTHING
     if form not in SCHEMES and form not in quantization_words("flag_methods"):
-        return Read(assumed=f"kernels for {value} are unknown: config.json's kernels are used")
+        return Read(
+            assumed=f"kernels for {value} are unknown: kernels for config.json's format are used"
+        )
     return Read({"precision": form})
 
 
@@ -235,7 +238,7 @@ def _largest_graph(value: object, _: str = "") -> Read:
 
 
 def _chunk(value: Any, _: str = "") -> Read:
-    if int(value) <= 0:  # sglang 0.5.9 server_args.py: -1 disables it
+    if int(value) <= 0:  # sglang 0.5.9 server_args.py: -1 disables chunks
         return Read({"enable_chunked_prefill": False})
     return Read({"max_num_batched_tokens": int(value)})
 
@@ -276,8 +279,8 @@ def _optimization(value: object, version: str) -> Read:
     """Return the effect of vLLM's optimization level on CUDA graphs.
 
     Since 0.12, level 0 runs without graphs and level 1 with piecewise graphs; levels 2 and 3 are
-    the default (``vllm 0.15.1 vllm/config/vllm.py: OPTIMIZATION_LEVEL_00``). Before 0.12, it was
-    the level of compilation.
+    the default (``vllm 0.15.1 vllm/config/vllm.py: OPTIMIZATION_LEVEL_00``). Before 0.12, the
+    level meant the level of compilation.
     """
     level = str(value).removeprefix("O")
     if version and release(version) < (0, 12):
@@ -340,7 +343,7 @@ def _spread(_value: object, _: str = "") -> Read:
 
 
 def _connector(value: Any, _: str) -> Read:
-    """Return the effect of a KV connector; only those with a tier in host memory are modelled."""
+    """Return the effect of a KV connector; only a tier in host memory is modelled."""
     where = "--kv-transfer-config"
     given = value if isinstance(value, dict) else documents.parse_json(value, where)
     connector = given.get("kv_connector")

@@ -284,8 +284,9 @@ def _follows(before: str, after: str) -> bool:
 # Differences between the schedulers of vLLM's releases, with their sources.
 
 #: Batches that may include a request's decodes under pipeline parallelism with asynchronous
-#: scheduling. ``ONE_BATCH``: only one batch in flight. ``ANY_BATCH``: all of them. ``STAGGERED``:
-#: one in as many steps as there are stages, with one more batch in flight.
+#: scheduling. ``ONE_BATCH``: only one of the batches in flight. ``ANY_BATCH``: all batches in
+#: flight. ``STAGGERED``: one batch in as many steps as there are stages, with one more batch in
+#: flight than stages.
 ONE_BATCH, ANY_BATCH, STAGGERED = "one_batch", "any_batch", "staggered"
 
 
@@ -312,7 +313,7 @@ class SchedulerRules:
         packs_sparse_keys: Whether the packed fp8 format of sparse attention's keys is used on every
             GPU.
         pads_eager_ranks: Whether data-parallel ranks are padded to the largest rank also in steps
-            without a CUDA graph. They never are if graphs are disabled.
+            without a CUDA graph. Ranks are never padded if graphs are disabled.
         paces_alone: Whether ``--prefill-schedule-interval`` also applies without data-parallel
             ranks in lockstep.
     """
@@ -336,7 +337,7 @@ def vllm_rules(release: Release) -> tuple[SchedulerRules, str]:
     """Return the scheduler rules of a vLLM release, and their sources as text.
 
     Each change is a row of ``data/engines/scheduler_rules.csv`` with the first release that has it.
-    It applies to every patch of that release.
+    The change applies to every patch of that release.
     """
     rules = SchedulerRules()
     sources = ["vllm 0.15.1 vllm/v1/core/sched/scheduler.py: Scheduler.schedule"]

@@ -56,8 +56,8 @@ def _release(serving: ServingSpec) -> recipe.Release:
 def why_not_overlapped(serving: ServingSpec, method: str) -> Origin | None:
     """Return why an engine does not schedule a step while the previous step runs, or None.
 
-    The reason is None if it does: in SGLang's second version of speculation from 0.5.11 on, and for
-    n-grams from 0.5.14 on.
+    The result is None if the engine overlaps steps, as in SGLang's second version of speculation
+    from 0.5.11 on, and for n-grams from 0.5.14 on.
     """
     if serving.engine == TRTLLM and method in (speculation.NGRAM, speculation.DRAFT_MODEL):
         reason = "no overlap scheduler with n-grams or a draft model (from memory)"
@@ -134,8 +134,8 @@ def _settle_what_flags_say(found: RecipeFields) -> None:
     found.take("moe_kernels", "moe_backend", kernel_choice.known_kernels)
 
 
-#: Settings without a flag: memory that a release subtracts from its share, and how it counts
-#: tokens.
+#: Settings without a flag: memory that a release subtracts from its memory share, and the way in
+#: which the release counts the tokens of the KV cache.
 _OF_MEMORY = ("sampler_bytes", "counted_graphs", "counts_longest_requests", "padded_width")
 
 
@@ -159,9 +159,11 @@ def _settle_parallelism(found: RecipeFields) -> None:
         spread = serving.ep_size or 1
         origin = found.look_up("ep_size")[1] if serving.ep_size else origin
     if ranks % spread:
-        fault = f"{spread} does not divide the {ranks} GPUs of a replica"
         name = recipe.FLAGS["ep_size"].spelled_for(serving.engine)
-        raise PinnError(f"{name} {fault}: use a divisor of {ranks}")
+        raise PinnError(
+            f"{name} {spread} does not divide the {ranks} GPUs of a replica: use a divisor of "
+            f"{ranks}"
+        )
     found.put("expert_parallel_size", spread, origin.text, origin.kind)
     found.put("expert_tensor_parallel_size", ranks // spread, origin.text, origin.kind)
 
@@ -179,17 +181,20 @@ def _settle_attention_ranks(found: RecipeFields) -> None:
         if replicas not in (1, gpus):
             remedy = f"leave the data-parallel size {replicas} out"
             raise PinnError(
-                f"enable_attention_dp runs the attention data parallel on all {gpus} GPUs: {remedy}"
+                f"enable_attention_dp makes each of the {gpus} GPUs an attention replica: {remedy}"
             )
         replicas = gpus
     if replicas > 1 and not serving.enable_dp_attention:
-        fault = f"a data-parallel size of {replicas} without attention data parallelism makes"
-        servers = f"{serving.engine} start {replicas} independent servers"
-        remedy = f"predict one of them at 1/{replicas} of the load, or add --enable-dp-attention"
-        raise PinnError(f"{fault} {servers}: {remedy}")
+        raise PinnError(
+            f"a data-parallel size of {replicas} without attention data parallelism makes "
+            f"{serving.engine} start {replicas} independent servers: predict one of the servers at "
+            f"1/{replicas} of the load, or add --enable-dp-attention"
+        )
     if gpus % replicas:
-        fault = f"{replicas} attention replicas do not divide {gpus} GPUs"
-        raise PinnError(f"{fault}: use a divisor of {gpus}")
+        raise PinnError(
+            f"{gpus} GPUs cannot be divided into {replicas} attention replicas: use a divisor of "
+            f"{gpus}"
+        )
     origin = found.look_up("tensor_parallel_size")[1]
     if serving.enable_dp_attention:
         origin = found.look_up("enable_dp_attention")[1]
@@ -239,7 +244,7 @@ def _settle_fused_bytes(found: RecipeFields) -> None:
 
 
 def _settle_speculation(found: RecipeFields) -> None:
-    """Set the drafting method, and the settings that the engine disables or lowers with it."""
+    """Set the drafting method, and the settings that drafting disables or lowers."""
     drafts, origin = asked_speculation(found.serving, found.model_type)
     found.put("speculation", drafts, origin.text, origin.kind)
     if drafts is None:

@@ -24,7 +24,7 @@ _FP8 = frozenset({"fp8", "fp8_static", "fp8_block", "nvfp4"})
 
 
 def requests_per_step(d: Deployment) -> Refusal | None:
-    """Return a refusal if a step has fewer tokens than requests; a default limit is lowered."""
+    """Return a refusal if the token budget is below the request limit, unless that is a default."""
     asked, tokens = d.serving.max_num_seqs, d.recipe.token_budget
     refused = asked is not None and asked > tokens and runs(d, VLLM)
     return refusal(d, "requests_per_step", asked=asked, tokens=tokens) if refused else None
@@ -45,7 +45,10 @@ def prompt_interval(d: Deployment) -> Refusal | None:
 
 
 def longest_context(d: Deployment) -> Refusal | None:
-    """Return a refusal if the context exceeds the model's maximum, unless a variable allows it."""
+    """Return a refusal if the context exceeds the model's maximum.
+
+    The remedy names the environment variable that allows longer contexts.
+    """
     variables = {
         VLLM: "VLLM_ALLOW_LONG_MAX_MODEL_LEN",
         SGLANG: "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN",
@@ -116,7 +119,7 @@ def absences() -> dict[tuple[str, str, str], dict[str, str]]:
 
     The part is ``model`` or ``mtp``. A row has the ``architecture``; ``absent``, the last release
     without it; and ``since``, the first release with it, empty if there is none.
-    ``scripts/read_architectures.py`` reads these from the engines' source.
+    ``scripts/read_architectures.py`` reads the table from the engines' source.
     """
     rows = engine_rows("architectures.csv")
     return {(row["engine"], row["part"], row["model_type"]): row for row in rows}
@@ -172,7 +175,7 @@ def drafts_beside_replicas(d: Deployment) -> Refusal | None:
     return refusal(d, "drafts_beside_replicas", algorithm=algorithm) if refused else None
 
 
-# All compatibility checks. Each has the release and the file of its source.
+# All compatibility checks. Each check states the release and the file of its source.
 
 #: Checks of a whole deployment; the first refusal is reported.
 RULES: tuple[Callable[[Deployment], Refusal | None], ...] = (

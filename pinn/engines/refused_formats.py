@@ -161,8 +161,8 @@ def beyond_a_machine(d: Deployment) -> str:
     if gpus <= MACHINE_GPUS:
         return ""
     return (
-        f"{gpus} GPUs for {what} are more than one machine has of {d.gpu.name}: "
-        "communication is timed as if within one machine"
+        f"{what} spans {gpus} GPUs, more than a machine of {d.gpu.name} has: communication is "
+        "timed as if within one machine"
     )
 
 

@@ -2,7 +2,7 @@
 
 A Kubernetes Service sends each connection to a server at random. Round robin and least requests are
 rules of nginx, Envoy and HAProxy. ``prefix-aware`` follows the inference scheduler of llm-d: its
-endpoint picker weights the scores of its plugins and takes the server with the highest sum.
+endpoint picker selects the server with the highest weighted sum of its plugins' scores.
 
 The configuration of scheduler v0.8.0 in PyPI's llm-d-planner 0.3.3 (``planner/configuration/
 templates/llmd/values.yaml.j2``) has ``prefix-cache-scorer`` with a weight and ``max-score-picker``.

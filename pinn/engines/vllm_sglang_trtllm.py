@@ -42,8 +42,9 @@ SGLANG_DRAFT_SIZES = ((1, 8, 1), (10, 32, 2), (40, 64, 4), (72, 256, 8), (272, N
 def sglang_sizes(most: int, drafts: bool = False, release: Release = (0, 5, 23)) -> tuple[int, ...]:
     """Return SGLang's captured numbers of decodes, which are denser if drafts are verified.
 
-    From 0.5.10 on, the limit itself is one of them. Source: 0.5.3.post1 to 0.5.13 ``server_args.py:
-    _generate_cuda_graph_batch_sizes``, later ``generate_decode_cuda_graph_batch_sizes``.
+    From 0.5.10 on, the limit itself is captured, too. Source: 0.5.3.post1 to 0.5.13
+    ``server_args.py: _generate_cuda_graph_batch_sizes``, later
+    ``generate_decode_cuda_graph_batch_sizes``.
 
     >>> sglang_sizes(30)
     (1, 2, 4, 8, 12, 16, 24, 30)
@@ -252,7 +253,7 @@ def settle_sglang(found: RecipeFields) -> None:
     found.take("poll_interval", "scheduler_recv_interval")
     if values["poll_interval"] > 1 and serving.enable_dp_attention:
         flags = "--scheduler-recv-interval with --enable-dp-attention"
-        raise PinnError(f"sglang refuses {flags}: omit one of them")
+        raise PinnError(f"sglang refuses {flags}: omit one of the two flags")
     if serving.enable_prefill_delayer and replicas > 1:
         found.take("prompt_wait_steps", "prefill_delayer_max_delay_passes")
     exchanges = {"none": recipe.GATHER, DEEPEP: recipe.ALL_TO_ALL}
@@ -288,7 +289,7 @@ def _settle_caches(found: RecipeFields) -> None:
 def _decode_sizes(found: RecipeFields, limit: int, number: Release) -> tuple[int, ...]:
     """Return the numbers of decodes with captured graphs, up to the maximum number of requests.
 
-    Under attention data parallelism they are multiples of the number of GPUs that share an
+    Under attention data parallelism, sizes are multiples of the number of GPUs that share an
     attention layer (``get_batch_sizes_to_capture``, ``require_gathered_buffer``).
     """
     serving, most = found.serving, int(found.values["max_requests"])
@@ -312,7 +313,7 @@ def _prompt_default(found: RecipeFields) -> tuple[int, Origin]:
 
 
 def _prompt_graphs(found: RecipeFields, number: Release) -> tuple[int, int]:
-    """Return the prompt tokens that reserve graph memory, and those of the largest graph.
+    """Return the prompt tokens for which graph memory is reserved, and the largest graph's tokens.
 
     Graphs with prompts are off with drafts until 0.5.10, and with attention data parallelism or
     all-to-all of experts until 0.5.16 (``_handle_piecewise_cuda_graph``,

@@ -25,7 +25,7 @@ def score_file(
 
     Args:
         file: Coefficient file of a deployment.
-        observations: Folder of canonical tables of the same deployment.
+        observations: Folder with tables of measured steps or loads of the same deployment.
         engine: Engine settings under which the loads are scheduled.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Comparison of median errors: methods of one evaluation, and two evaluations of the same splits.
+"""Comparison of median errors: of the methods of one evaluation, or of two evaluations.
 
 A bootstrap over measured deployments separates ties from differences. Rows of one deployment differ
 only in load and have similar errors, so deployments are resampled, not rows. Resampling adds no

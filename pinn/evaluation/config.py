@@ -103,8 +103,8 @@ class ReportSettings:
     """Settings of the evaluation suite's page.
 
     Attributes:
-        checkpoint: Checkpoint whose folds and intervals are shown; None for the checkpoint that
-            commands use by default.
+        checkpoint: Checkpoint whose intervals and cross-validation results are shown; None for the
+            checkpoint that commands use by default.
         images: Folder for copies of the page's pictures that the README shows.
     """
 
@@ -179,7 +179,7 @@ class ExperimentConfig:
         self.trainer.check()
 
 
-#: (group, name) of a choice -> class whose defaults are its values.
+#: (configuration group, name) of a choice -> class whose defaults are the choice's values.
 CHOICES: dict[tuple[str, str], type] = {
     ("network", "tiny"): NetworkSettings,
     ("fit", "serving"): ServingFitSettings,

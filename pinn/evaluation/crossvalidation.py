@@ -1,4 +1,4 @@
-"""Predictions of held-out data, fold by fold."""
+"""Predictions of held-out data, one cross-validation fold at a time."""
 
 import hashlib
 import time
@@ -184,9 +184,9 @@ def held_out_errors(
     observations: pd.DataFrame,
     surrogates: Callable[[Exclusion], KernelSurrogates],
 ) -> pd.DataFrame:
-    """Return errors of an experiment's held-out rows, with features of their intervals' widths.
+    """Return errors of an experiment's held-out rows, with columns that interval widths depend on.
 
-    These features are a row's distances from the kernels in its fold's training data.
+    These columns include a row's distance from the kernels in its fold's training data.
 
     Args:
         folder: Folder of a leave-one-out experiment with ``predictions.csv`` (or ``.parquet``);
@@ -212,7 +212,7 @@ def described_errors(
     surrogates: Callable[[Exclusion], KernelSurrogates],
     root: Path | None = None,
 ) -> pd.DataFrame:
-    """Return errors of held-out rows among predictions, with features of their intervals' widths.
+    """Return errors of predicted held-out rows, with columns that interval widths depend on.
 
     Args:
         predictions: Predictions as ``pinn.evaluation.crossvalidation.read_cells`` returns them.

@@ -1,9 +1,9 @@
 """Throughput lost when deployments are chosen by predictions instead of measurements.
 
-A decision is made for each model, GPU and pair of prompt and output lengths. It chooses among the
-measured deployments, each with its number of clients. The best choice has the highest throughput
-per GPU among those whose TPOT is within a limit. A method picks by its predictions. The loss is
-computed from the pick's measurement.
+A decision is made for each model, GPU and pair of prompt and output lengths. A decision is a choice
+among the measured deployments, each with its number of clients. The best choice has the highest
+throughput per GPU among deployments whose TPOT is within a limit. A method picks by its
+predictions. The loss is computed from the pick's measurement.
 """
 
 from pathlib import Path
@@ -66,7 +66,7 @@ def decide(predictions: pd.DataFrame, observations: pd.DataFrame) -> pd.DataFram
 
     Returns:
         Table with ``COLUMNS``, one row per decision. The loss is 1 - (measured throughput of the
-        pick) / (best measured throughput within the limit), at least 0. It is 1 if the pick
+        pick) / (best measured throughput within the limit), at least 0. The loss is 1 if the pick
         exceeds the limit by more than ``SLACK``, or if nothing is picked (``picked`` is None).
     """
     held_out = predictions["split"].str.startswith(("leave-one-model-out", "leave-one-gpu-"))

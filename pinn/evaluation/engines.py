@@ -2,7 +2,7 @@
 
 Each row is predicted by the network that was trained without deployments of the row's model. Models
 without training data are predicted by the checkpoint itself. Kernels of equal shapes may then be in
-its training data.
+the checkpoint's training data.
 """
 
 import warnings
@@ -52,7 +52,7 @@ class HeldOut(Protocol):
     """Predictor of deployments whose model was held out of its training."""
 
     def latencies(self, deployments: Sequence[Deployment]) -> list[LinearLatency]:
-        """Return coefficients of each deployment by a network that holds out its model."""
+        """Return each deployment's coefficients by a network that holds out the model."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Networks:
     left_out: Mapping[str, NetworkWeights]
 
     def without(self, model: ModelSpec) -> NetworkWeights:
-        """Return the network that holds out a model, or the released one for models of no fold."""
+        """Return the network that holds out a model, else the released network."""
         if model.name in self.left_out:
             return self.left_out[model.name]
         near = (name for name in self.left_out if is_near_copy(model, load_model(name)))

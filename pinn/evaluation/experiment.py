@@ -1,8 +1,9 @@
 """Experiment from configuration to results folder, as run by ``train.py``.
 
-Training uses measured kernels, measured deployments and, if given, serving runs. Each fold holds
-models or GPUs out of all three. The checkpoint is trained on all data. The printed errors of the
-folds are therefore an estimate of the checkpoint's errors on unseen models and GPUs.
+Training uses measured kernels, measured deployments and, if given, serving runs. Each fold of the
+cross-validation holds models or GPUs out of all three. The checkpoint is trained on all data. The
+printed errors of the folds are therefore an estimate of the checkpoint's errors on unseen models
+and GPUs.
 """
 
 import sys

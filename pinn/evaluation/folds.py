@@ -1,4 +1,4 @@
-"""Checkpoints of folds, intervals calibrated to their errors, and files to publish."""
+"""Networks of cross-validation folds, intervals calibrated to held-out errors, and publishing."""
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ from pinn.training.serving_rows import ServingRows
 
 # Publishing a trained checkpoint and its tables in the folder that commands read by default.
 
-#: Tables of errors of a checkpoint's own folds, stored beside the checkpoint.
+#: Tables of a checkpoint's cross-validation errors, stored beside the checkpoint.
 TABLES = ("results.csv", "serving_runs.csv", "predictions.csv")
 
 #: Folder of networks that hold out models, each file named by its exclusion.
@@ -44,7 +44,7 @@ LEFT_OUT_FOLDER = "left_out"
 
 
 def publish(path: Path, folder: Path) -> Path:
-    """Copy a checkpoint, its intervals, the tables of its folds and the folds' networks.
+    """Copy a checkpoint, its intervals, and the tables and networks of its cross-validation.
 
     Args:
         path: ``checkpoint.safetensors`` of an experiment.
@@ -75,14 +75,14 @@ def publish(path: Path, folder: Path) -> Path:
     return target
 
 
-# Folds of an experiment's splits, and their trained networks.
+# Cross-validation folds of an experiment's splits, and their trained networks.
 
 #: Split method whose networks are stored beside a checkpoint.
 KEPT = "leave-one-model-out"
 
 
 def split_folds(splits: Mapping[str, list[Split]], measured: Measured) -> list[Fold]:
-    """Return the folds of splits of measured deployments, without duplicates."""
+    """Return the cross-validation folds of splits of measured deployments, without duplicates."""
     folds = (fold for _, fold, _ in _folds(splits, measured))
     return list({(fold.rows.row_id, fold.exclude.slug()): fold for fold in folds}.values())
 
@@ -116,7 +116,7 @@ def _kinds_of(wanted: str, rows: pd.DataFrame) -> tuple[list[str], str]:
 def fold_networks(
     config: ExperimentConfig, measured: Measured, splits: Mapping[str, list[Split]]
 ) -> list[FoldNetwork]:
-    """Return the network of every fold, saved below the experiment's folder.
+    """Return the network of every cross-validation fold, saved below the experiment's folder.
 
     Networks that hold out a model are also saved to the folder that is published.
     """
@@ -147,7 +147,7 @@ def _folds(
             yield kind, fold_of(train, measured.runs, exclude), test
 
 
-# Predictions of a published checkpoint's folds, serving runs included.
+# Cross-validation predictions of a published checkpoint, serving runs included.
 
 #: Metric of a simulation -> metric of the evaluation suite.
 _METRICS = {
@@ -161,7 +161,7 @@ _ROUNDING = 1e-6
 def shipped_predictions(
     checkpoint: Path, splits: Sequence[str], made: pd.DataFrame, observations: pd.DataFrame
 ) -> pd.DataFrame:
-    """Return the checkpoint's own fold predictions for missing pairs of split and method.
+    """Return the checkpoint's cross-validation predictions that are not in ``made``.
 
     The fit behind each prediction held out its row's model, or its GPU and that GPU's kernels.
 
@@ -194,10 +194,10 @@ def shipped_predictions(
 
 
 def shipped_runs(checkpoint: Path) -> pd.DataFrame:
-    """Return predictions of serving runs by the checkpoint's folds that held out their models.
+    """Return predictions of serving runs by networks of folds that held out the runs' models.
 
-    The table has one row per whole run, in the schema of the other splits. The runs of a model are
-    one group.
+    The table has one row per whole run, with the columns of all other splits. The runs of a model
+    are one group.
 
     Args:
         checkpoint: Checkpoint beside which ``publish`` wrote the predictions of runs.
@@ -234,7 +234,8 @@ def _published(name: str, checkpoint: Path) -> pd.DataFrame:
     table = pd.read_csv(path, dtype={"stage": str})
     if set(table[CHECKPOINT_COLUMN]) != {files.file_sha256(checkpoint)}:
         raise PinnError(
-            f"{path} belongs to another checkpoint than {checkpoint}: publish the two together"
+            f"{path} belongs to another checkpoint than {checkpoint}: publish the table and its "
+            "checkpoint together"
         )
     if "method" in table:
         current = old_names.current_texts(table["method"], old_names.METHODS, str(path))
@@ -254,7 +255,7 @@ FIGURES = {"tpot": "itl_mean_s", "ttft": "ttft_mean_s", "e2e": "e2e_mean_s"}
 def run_error_rows(
     runs: Sequence[MeasuredRun], latencies: Sequence[LinearLatency], kernels: KernelSurrogates
 ) -> pd.DataFrame:
-    """Return errors of one fold's serving runs, with gains and features of intervals' widths.
+    """Return errors of one fold's serving runs, with columns that interval widths depend on.
 
     Each run is simulated three times.
 
@@ -300,13 +301,13 @@ def _row(run: MeasuredRun, latency: LinearLatency) -> dict[str, object]:
     }
 
 
-# Intervals of a checkpoint, calibrated to errors of the folds of the same training.
+# Intervals of a checkpoint, calibrated to cross-validation errors of the same training.
 
 
 def calibrate_folds(
     config: ExperimentConfig, measured: Measured, splits: Mapping[str, list[Split]], path: Path
 ) -> None:
-    """Calibrate a checkpoint's intervals to the held-out errors of its experiment's folds.
+    """Calibrate a checkpoint's intervals to its experiment's cross-validation errors.
 
     The intervals and the networks of the folds are written to the checkpoint's folder.
 

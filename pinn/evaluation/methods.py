@@ -30,8 +30,8 @@ class Method:
     Attributes:
         name: Name of the method in every table.
         learn: Function of training rows, an exclusion and a folder for logs that returns a
-            predictor. It uses no kernels of the exclusion. Worker processes unpickle it, so it must
-            be a module-level function or a partial of one.
+            predictor. The function uses no kernels of the exclusion. Worker processes unpickle the
+            function, so it must be a module-level function or a partial of one.
         logs: Folder of training logs, shared by methods of one fit; ``none`` for methods without
             logs.
         recipe: Digest or text of the settings that the method's cached predictions depend on.
@@ -79,11 +79,11 @@ def without_kernels(config: ExperimentConfig) -> list[Method]:
 
 @dataclass(frozen=True)
 class KernelFits:
-    """Folds trained on kernels; a fold's teacher and network are from one training.
+    """Cross-validation folds trained on kernels; each training yields a teacher and a network.
 
     Attributes:
         learner: Learner with its settings.
-        runs: Serving runs; each fold is trained on those that it does not hold out.
+        runs: Serving runs; each fold is trained on the runs that it does not hold out.
         root: Folder of cached folds.
     """
 
@@ -107,7 +107,7 @@ class KernelFits:
         return from_kernels
 
     def _learn(self, train: ServingRows, exclude: Exclusion) -> Learned:
-        """Train on a fold, or read the cached result."""
+        """Train on a cross-validation fold, or read the cached result."""
         return learn_fold(self.learner, fold_of(train, self.runs, exclude), self.root)
 
 
@@ -141,7 +141,7 @@ def serving_learner(config: ExperimentConfig) -> ServingLearner:
 
 
 def kernel_fits(config: ExperimentConfig, runs: tuple[MeasuredRun, ...]) -> KernelFits:
-    """Return the folds of a configuration; experiments with equal settings share their cache."""
+    """Return a configuration's folds, whose cache is shared by experiments with equal settings."""
     kernels, trainer = config.kernels, partial(make_trainer, config.trainer)
     learner = KernelLearner(
         kernels.settings, config.network, kernels.distillation, config.run_fit, trainer, config.seed

@@ -43,7 +43,7 @@ from pinn.evaluation.tables import frame_grid
 
 #: Metric -> weight in a configuration's score.
 WEIGHTS = {"tpot": 2 / 3, "ttft": 1 / 3}
-#: Maximum error of a row, as a log; larger errors are set to it.
+#: Maximum error of a row, as a logarithm; larger errors are set to this maximum.
 LARGEST_ERROR = np.log(3)
 #: Number of bootstrap resamples, enough for the smallest level of Holm's method.
 DRAWS = 10_000
@@ -53,8 +53,8 @@ SURE = 0.9
 #: significance level.
 WORSE, LEVEL = 1.0, 0.05
 #: Minimum number of configurations for which a group's bootstrap uses only its own deviations.
-#: Smaller groups use those of all groups of their source, or of all groups if the source has few,
-#: too.
+#: Smaller groups use the deviations of all groups of their source, or of all groups if the source
+#: has few configurations, too.
 LEAST = 4
 #: Source -> other source with similar measurements, for pooled deviations.
 _ALIKE = {"held-out serving runs": "serving runs"}
@@ -143,9 +143,9 @@ def training_noise(lines: pd.DataFrame) -> pd.Series:
         lines: Lines of the ledger, one for each training.
 
     Returns:
-        Standard deviation by group, in the score's percent. Few trainings can agree by chance, so
-        it is at least the median over the groups of its source. Groups that a line lacks are
-        omitted.
+        Standard deviation by group, in the score's percent. Few trainings can agree by chance, so a
+        deviation is at least the median over the groups of the same source. Groups that a line
+        lacks are omitted.
     """
     own = lines.drop(columns=list(LEDGER)).dropna(axis=1).std()
     return own.clip(lower=own.groupby(_sources(own.index)).transform("median"))
@@ -248,7 +248,7 @@ def compare_panels(
 
 
 def uncompared_groups(a: pd.DataFrame, b: pd.DataFrame) -> list[str]:
-    """Return groups of which the panels share no configuration; ``compare_panels`` omits them."""
+    """Return groups without a configuration in both panels; ``compare_panels`` omits them."""
     pairs = [{*zip(one["group"], one["configuration"], strict=True)} for one in (a, b)]
     compared = {group for group, _ in set.intersection(*pairs)}
     return sorted({group for group, _ in set.union(*pairs)} - compared)
@@ -259,7 +259,7 @@ def _verdict(table: pd.DataFrame) -> str:
     verdict = BETTER if panel <= 1 - SURE else NOT_BETTER
     is_worse = _rejected(1 - groups["worse"].to_numpy()) & (groups["difference"] > WORSE)
     if worse := groups.loc[is_worse, "group"].tolist():
-        return f"{verdict.partition(',')[0]}; worse by more than the noise: {', '.join(worse)}"
+        return f"{verdict.partition(',')[0]}; groups worse by more than noise: {', '.join(worse)}"
     return verdict
 
 

@@ -35,11 +35,12 @@ EVERY = 3
 #: Minimum ratio to the TTFT at the lowest load at which TTFT is mostly queue time, which magnifies
 #: errors of the step time.
 SATURATED = 3.0
-#: GPU of the whole steps and their maximum captured batch size in tokens, which their table lacks.
+#: GPU on which whole engine steps were measured, and maximum captured batch size in tokens. The
+#: table of the steps has neither.
 STEPS_GPU, STEPS_GRAPH_TOKENS = "B300-SXM", 512
 
-#: GPU of the serving runs in the training data, which their table of scores lacks. None of their
-#: flags makes an interval wider.
+#: GPU on which the serving runs in the training data were measured, which the table of their scores
+#: does not name. None of the runs' flags makes an interval wider.
 RUNS_GPU = "H100-SXM"
 
 ROW_COLUMNS = ("group", "configuration", "metric", "deployment", "measured_s", "predicted_s")
@@ -81,7 +82,7 @@ def panel_rows(
 def held_out_rows(
     of: HeldOut, held_out_runs: Sequence[Path], steps: Path | None, public: Sequence[Path]
 ) -> pd.DataFrame:
-    """Return the rows of :func:`panel_rows`, except those of serving runs trained on."""
+    """Return the rows of :func:`panel_rows`, except rows of training serving runs."""
     runs = {HELD_OUT_RUNS: [run for path in held_out_runs for run in read_measured_runs(path)[0]]}
     for one in read_public_runs(public)[0]:
         runs.setdefault(one.set_name, []).append(one.run)
@@ -138,7 +139,7 @@ def _deployments(of: HeldOut) -> pd.DataFrame:
 
 
 def is_saturated(rows: pd.DataFrame, series: Sequence[str], seconds: str) -> pd.Series:
-    """Return whether times are at least ``SATURATED`` times those at their series' lowest load.
+    """Return whether times are at least ``SATURATED`` x the time at the lowest load of the series.
 
     Args:
         rows: Measurements in order of load.
@@ -149,7 +150,7 @@ def is_saturated(rows: pd.DataFrame, series: Sequence[str], seconds: str) -> pd.
 
 
 def _runs(checkpoint: Path) -> pd.DataFrame:
-    """Read predictions of runs by the folds that held them out, from the checkpoint's table."""
+    """Read the checkpoint's table of serving runs, predicted by folds that held them out."""
     kept = checkpoint.with_suffix(".serving_runs.csv")
     path = kept if kept.is_file() else checkpoint.with_name("serving_runs.csv")
     if not path.is_file():

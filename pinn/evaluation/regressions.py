@@ -1,4 +1,4 @@
-"""Regressions without the surrogate's structure, tuned on inner folds that hold out models."""
+"""Regressions without the surrogate's structure, tuned by an inner cross-validation."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class _Regression:
     Attributes:
         kind: ``ridge``, ``lasso``, ``trees`` or ``mlp``.
         inputs: Function of rows that returns the inputs for TPOT and for TTFT.
-        settings: Settings that inner folds choose from.
+        settings: Settings from which the inner cross-validation chooses.
         seed: Seed of random choices.
     """
 
@@ -112,12 +112,12 @@ class _Regression:
     seed: int
 
     def learn(self, train: ServingRows, *_: object) -> Predictor:
-        """Choose the setting with the lowest error on inner folds, then fit it on all rows."""
+        """Choose the setting with the lowest inner cross-validation error, fit it to all rows."""
         best = min(self.settings, key=lambda setting: self._inner_error(train, setting))
         return self._fit(train, best)
 
     def _inner_error(self, rows: ServingRows, setting: Setting) -> float:
-        """Return the median APE of TPOT, averaged over the held-out groups of inner folds."""
+        """Return the median APE of TPOT, averaged over held-out groups of rows."""
         errors = []
         for keep in inner_groups(rows):
             held_out = rows.take(~keep)
@@ -191,7 +191,7 @@ def inner_groups(rows: ServingRows) -> Iterator[Bool[np.ndarray, " n"]]:
     groups = models if len(set(models)) > 1 else gpus
     names = sorted(set(groups), key=lambda name: (-int((groups == name).sum()), name))
     if len(names) < 2:
-        raise PinnError(f"inner folds need two models or two GPUs, got only {names[0]}")
+        raise PinnError(f"inner cross-validation needs two models or two GPUs, got only {names[0]}")
     folds = min(_FOLDS, len(names))
     for fold in range(folds):
         yield ~np.isin(groups, names[fold::folds])

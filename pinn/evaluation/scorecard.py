@@ -1,4 +1,4 @@
-"""Published scorecard: errors on all evaluation data, with the previous checkpoint's and peers'."""
+"""Published scorecard: errors of a checkpoint, of the previous one, and of other estimators."""
 
 from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ from pinn.evaluation.panel import group_scores, read_panel, sum_up
 from pinn.evaluation.panel_rows import panel_deployments
 from pinn.training.data.released import PEERS, released_predictions
 
-#: Suffixes of the files beside a checkpoint with its own scorecard, and with the previous one's.
+#: Suffixes of two files beside a checkpoint: its scorecard, and the previous checkpoint's.
 PANEL, BEFORE = ".panel.csv", ".before.panel.csv"
 
 _TITLES = {"aiconfigurator": "AIConfigurator", "aisimulate": "AISimulate"}

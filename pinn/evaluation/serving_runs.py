@@ -182,7 +182,7 @@ def left_out_models(rows: ServingRows, runs: Sequence[MeasuredRun]) -> list[Mode
 def run_folds(
     rows: ServingRows, runs: Sequence[MeasuredRun]
 ) -> list[tuple[Fold, list[MeasuredRun]]]:
-    """Return a fold for each held-out model, with the runs that it is tested on."""
+    """Return a cross-validation fold for each held-out model, with the runs to test it on."""
     return [
         (
             fold_of(without_model(rows, model), runs, Exclusion(models=(model,))),

@@ -101,7 +101,7 @@ def compare(a: Path, b: Path, method: str = "network") -> Comparison:
     try:
         errors = compare_errors(*sides)
     except PinnError as error:
-        lacking = f"coefficient files such as {files[0]} have none" if files else ""
+        lacking = f"a coefficient file such as {files[0]} has no errors" if files else ""
         no_errors = lacking or str(error)
     found = Comparison(a, b, errors, *_steps_and_coefficients(*sides), no_errors)
     if not found.tables():

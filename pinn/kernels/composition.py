@@ -69,7 +69,7 @@ class Kernels:
     Attributes:
         calls: Function of a deployment and its batches that yields the calls of its steps.
         seconds: Function of surrogates, GPUs, formats and sizes that returns seconds per call.
-        sizes: Names of the first sizes of a call; empty for kernels without measurements.
+        sizes: Names of a call's leading sizes, as in the tables; empty for unmeasured kernels.
         operator: Name of the operator that was fitted to measured kernels; empty for none.
     """
 
@@ -88,10 +88,11 @@ def call_by_call(seconds: Callable[..., Seconds], gpu: Coded, form: Coded, *size
 # Quantization of an fp8 multiplication's inputs in each step, which the measured times include.
 
 #: Launch time and share of the peak bandwidth of vLLM's dynamic_per_token_scaled_fp8_quant, from
-#: aiconfigurator's tables of vLLM 0.24.0, whose fp8 products include it. It takes 2.0 to 3.8 us up
-#: to 64 rows on H100, H200, B200 and L40S. For 8,192 rows of 8,192 elements, with 3 bytes per
-#: element (read 2, write 1), it reaches 46 to 84 % of the peak bandwidth (H100 84, L40S 77, H200
-#: 67, B200 46). With one formula for all GPUs, the median APE on a GPU's table is 10 to 50 %.
+#: aiconfigurator's tables of vLLM 0.24.0, whose fp8 products include this kernel. The kernel takes
+#: 2.0 to 3.8 us up to 64 rows on H100, H200, B200 and L40S. For 8,192 rows of 8,192 elements, with
+#: 3 bytes per element (read 2, write 1), the kernel reaches 46 to 84 % of the peak bandwidth (H100
+#: 84, L40S 77, H200 67, B200 46). With one formula for all GPUs, the median APE on a GPU's table is
+#: 10 to 50 %.
 LAUNCH_SECONDS = 2.6e-6
 BANDWIDTH_SHARE = 0.7
 _ELEMENT_BYTES = 3.0
@@ -127,8 +128,8 @@ def without_quantization(
 # steps, but the bytes that its kernels read and write are known.
 
 #: Seconds per layer to select experts and sort tokens, for measured kernels that begin after this
-#: selection. vLLM's "monolithic" kernels (mxfp4 on Hopper and Blackwell) include it. Two small
-#: kernels of about 2 us each are assumed.
+#: selection. vLLM's "monolithic" kernels (mxfp4 on Hopper and Blackwell) include the selection.
+#: Two small kernels of about 2 us each are assumed.
 ROUTING_SECONDS = 4e-6
 MONOLITHIC = ("mxfp4", "mxfp4_mxfp8")
 #: Seconds of statistics, scaling and casts in fp32 around the all-reduce of a full-width q/k norm:
@@ -392,8 +393,9 @@ def _prompting(costs: StepCosts, sums: BatchSums) -> Seconds:
     return prefill_attention(costs, sums) + costs.prefill_token_s * sums.prefill_tokens
 
 
-#: KDA's decode includes the convolution. Its prompts run the gated delta net's kernel three times,
-#: which was measured with 0.4 ms of host work in between.
+#: KDA's decode kernel includes the convolution. For prompts, KDA runs the gated delta net's
+#: convolution three times. The measurement of the three runs is not used, as it includes 0.4 ms of
+#: host work between the runs.
 DECODES = Phase(
     lambda batches: (batches.decode_requests, 1.0, batches.decode_context),
     {
@@ -417,7 +419,8 @@ PROMPTS = Phase(
     _prompting,
 )
 #: Operators of an indexer, and of attention to the selected keys. The tables have several orders of
-#: scores. Real scores are neither equal nor sorted; selection from ascending scores takes longest.
+#: scores. Real scores are neither equal nor sorted. Ascending scores (best last), from which the
+#: selection takes longest, are assumed.
 _CHOOSING = ("indexer scores", "indexer choice, best last")
 _CHOSEN = "sparse attention"
 #: Minimum number of heads, to which the kernel pads (vLLM's flashmla_sparse.py: prefill_padding).
@@ -493,7 +496,7 @@ def mixer_kernels(phase: Phase) -> tuple[Kernels, ...]:
 def _fitted_seconds(
     names: Sequence[str], kernels: KernelSurrogates, gpu: Coded, operator: Coded, *sizes: Column
 ) -> Times:
-    """Return the seconds of mixers' calls: from the fits of ``names``, or else the last size."""
+    """Return the seconds of mixers' calls: fitted, or else the roofline time (the last size)."""
 
     def seconds(chip: GpuSpec, name: str, *call: Column) -> Seconds:
         *known, datasheet = call

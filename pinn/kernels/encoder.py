@@ -32,8 +32,8 @@ class EncodedItems:
     """Images of one size, or audio clips of one length, that an encoder processes at once.
 
     Attributes:
-        sequences: Sequences whose positions attend to each other.
-        item: One of the items; it may have several sequences.
+        sequences: Number of sequences; the positions of a sequence attend to each other.
+        item: Tokens and encoder work of one image or clip, which may have several sequences.
     """
 
     sequences: float
@@ -41,18 +41,18 @@ class EncodedItems:
 
     @classmethod
     def of(cls, count: int, item: MediaItem, ranks: EncoderRanks) -> "EncodedItems":
-        """Return what one GPU encodes of a number of items."""
+        """Return the part of ``count`` images or audio clips that one GPU encodes."""
         sequences = count * item.patches / item.sequence
         return cls(-(-sequences // ranks.items) if ranks.items > 1 else sequences, item)
 
     @property
     def patches(self) -> int:
-        """Return the positions that pass the layers."""
+        """Return the number of positions that pass the encoder's layers."""
         return round(self.sequences * self.item.sequence)
 
     @property
     def rows(self) -> int:
-        """Return the rows of the projector."""
+        """Return the number of rows that the projector multiplies."""
         return round(self.item.rows * self.sequences * self.item.sequence / self.item.patches)
 
 
@@ -108,7 +108,7 @@ def kernel_seconds(
         encoder: Sizes of the encoder.
         gpu: GPU that runs the encoder.
         ranks: GPUs that share the encoder.
-        items: What one GPU encodes in the step.
+        items: Images or audio clips that one GPU encodes in the step.
     """
     steps = layer_steps(encoder, gpu, ranks.layers, items)
     total = sum(float(compose(kernels, *step).sum()) for step in steps)
@@ -126,7 +126,7 @@ def kernel_seconds(
             message = items.rows * outputs * ACTIVATION_BYTES
             total += copies * float(kernels.all_reduce.seconds(gpu, ranks.layers, message))
     if ranks.items > 1:
-        # A ring all-gather moves half the bytes of an all-reduce.
+        # A ring all-gather moves half as many bytes as a ring all-reduce.
         gathered = ranks.items * items.rows * encoder.projector[-1].outputs * ACTIVATION_BYTES
         total += float(kernels.all_reduce.seconds(gpu, ranks.items, gathered / 2))
     return total

@@ -1,4 +1,4 @@
-"""Exclusion of held-out models' kernels, and of near copies, from a fold's training data."""
+"""Exclusion of held-out models' kernels, and of near copies, from training data."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -53,7 +53,8 @@ def _dense_width(model: ModelSpec) -> int:
 TENSOR_PARALLEL_SIZES = (1, 2, 4, 8)
 #: Relative tolerance of both widths of a multiplication, an assumption like ``TOLERANCE``.
 GEMM_TOLERANCE = 0.03
-#: Relative tolerance of both widths of experts if number and top-k are equal (an assumption).
+#: Relative tolerance of both widths of experts, for layers with an equal number of experts and an
+#: equal top-k (an assumption).
 WIDTH_TOLERANCE = 0.25
 #: Columns that define the shape of a recurrent mixer.
 STATE_WIDTHS = ("num_k_heads", "head_k_dim", "num_v_heads", "head_v_dim")

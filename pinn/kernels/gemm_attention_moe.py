@@ -14,7 +14,7 @@ from pinn.specs.precision import precision
 
 # Matrix multiplications.
 
-# Narrower matrices are dominated by launch times, so their times do not increase with size.
+# Matrices narrower than 64 are dominated by launch times, so their times do not increase with size.
 # Quarters of an octave include the usual widths (1280, 1792, 3584, 14336, ...).
 _WIDTHS = np.unique(
     np.concatenate([octaves(64, 1024, 2), octaves(1024, 32768, 4), octaves(32768, 262144, 2)])

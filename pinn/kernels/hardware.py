@@ -71,9 +71,9 @@ class Hardware:
         """Return the network's inputs that distinguish GPUs: generation, log SMs, and a tag.
 
         Nine GPUs are too few to learn how efficiency depends on bandwidth, ridge and cache. These
-        three numbers are therefore only a tag of known GPUs. Operators can blank it for other GPUs,
-        which are then treated like their generation. Training blanks the tag of some rows to
-        prepare for this.
+        three numbers are therefore only a tag of known GPUs. Operators can blank the tag of
+        other GPUs, which are then treated like their generation. To prepare for this, training
+        blanks the tag of some rows.
         """
         tag = [
             np.log(self.bandwidth / 3e12),

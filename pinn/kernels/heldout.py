@@ -1,4 +1,4 @@
-"""Surrogates fitted without a fold's held-out kernels, and their errors on these kernels."""
+"""Surrogates fitted without held-out kernels, and their errors on these kernels."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -62,24 +62,25 @@ def fit_surrogates(
 
 #: Name of a held-out part that consists of shapes instead of a GPU.
 SHAPES = "shapes"
-#: GPUs whose held-out errors are reported, because there are serving data of them.
+#: GPUs whose held-out errors are reported, because serving data of these GPUs exist.
 REPORTED_GPUS = ("H100-SXM", "H200-SXM", "B200-SXM", "A100-SXM-80GB", "L40S")
 _COLUMNS = ["operator", "gpu", "precision", "rows", "median", "mean", "p90", "bias"]
 #: Columns of the table of all held-out errors.
 TABLE_COLUMNS = ("left_out", *_COLUMNS)
-#: Maximum number of rows, sampled at random, that are compared per operator and fold. The standard
-#: error of a median of 5 % is then about 0.03 points.
+#: Maximum number of rows, sampled at random, that are compared per operator and cross-validation
+#: fold. The standard error of a median of 5 % is then about 0.03 points.
 _ROWS_COMPARED = 60_000
-#: Number of folds; each holds out a fifth of the shapes.
+#: Number of cross-validation folds; each fold holds out a fifth of the shapes.
 FOLDS = 5
-#: Number of folds that are evaluated: all for experts, which have few shapes and fast fits.
+#: Number of cross-validation folds that are evaluated, by operator. All are evaluated for experts,
+#: which have few shapes and fast fits.
 FITS = {"gemm": 1, "decode_attention": 1, "prefill_attention": 1, "moe": FOLDS}
 #: Maximum ranks and tokens of expert layers whose errors count; larger ones are seldom served.
 SERVED_RANKS, SERVED_TOKENS = 8, 2048
 
 
 def fold_of_rows(rows: pd.DataFrame, group: Sequence[str]) -> Int[np.ndarray, " rows"]:
-    """Return the fold of every row, 0 to ``FOLDS - 1``; rows of one shape share a fold."""
+    """Return every row's cross-validation fold, from 0; rows of one shape share a fold."""
     number = rows.groupby(list(group)).ngroup().to_numpy()
     return (np.random.default_rng(0).permutation(number.max() + 1) % FOLDS)[number]
 

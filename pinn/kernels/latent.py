@@ -125,9 +125,9 @@ class LatentPrefill:
     Attributes:
         weights: Weights in the order of ``UNMEASURED_PREFILL``, by key ``(chip,)``. Chip ``*``
             pools all GPUs. The weight of moving operands is the same for all GPUs: the minimum of
-            all tables. Fitted weights are 1 to 7. They are larger for tables whose modules pass
-            over the hidden state more often: rotations and norms ran unfused there, which is not
-            part of attention.
+            all tables. Fitted weights are 1 to 7. Weights are larger for tables whose modules
+            pass over the hidden state more often: rotations and norms ran unfused there, which is
+            not part of attention.
     """
 
     weights: dict[tuple[str], Float[np.ndarray, " terms"]] = field(default_factory=dict)

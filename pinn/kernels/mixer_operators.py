@@ -60,7 +60,7 @@ def recurrence(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def convolution(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return the terms of a convolution: channels in and out, tails of requests, thread blocks."""
+    """Return the terms of a convolution: inputs and outputs, requests' last inputs, blocks."""
     channels = 2 * c["num_k_heads"] * c["head_k_dim"] + c["num_v_heads"] * c["head_v_dim"]
     moved = 2 * ACTIVATION_BYTES * c["batch_size"] * c["seq_len"] * channels
     tails = c["batch_size"] * channels * 3 * 2 * ACTIVATION_BYTES
@@ -100,7 +100,7 @@ def scan(c: Columns, gpu: Columns) -> list[Seconds]:
 def state_update(c: Columns, gpu: Columns) -> list[Seconds]:
     """Return the terms of a decode's state update: bytes of the states, and 4 bytes per element.
 
-    Both are needed because vLLM's kernel is hardly faster with states of two bytes.
+    Both terms are needed, because vLLM's kernel is hardly faster with states of two bytes.
     """
     elements = c["batch_size"] * c["num_v_heads"] * c["head_k_dim"] * c["head_v_dim"]
     return [elements * 2 * c["state"] / gpu["bandwidth"], elements * 8.0 / gpu["bandwidth"]]
@@ -294,7 +294,7 @@ class MixerOperator:
 
 
 def _projections(ratio: int, rows: pd.DataFrame, gpu: GpuSpec, products: Products) -> Seconds:
-    """Return the seconds of the measured mixer's multiplications, per row with its heads."""
+    """Return the seconds of the multiplications in the measured mixer, for each row's heads."""
     model, tokens = load_model(_FLASH), (rows["batch_size"] * rows["isl"]).to_numpy(np.float64)
     mixers = (group.attention for group in model.layer_groups)
     mixer = next(m for m in mixers if isinstance(m, CompressedAttentionSpec) and m.ratio == ratio)
@@ -347,7 +347,7 @@ def timed_operators() -> dict[str, MixerOperator]:
     return found
 
 
-#: Names in other tables of the sizes of Mamba-2 and DeepSeek-V4.
+#: Name of a size here, by its name in the tables of Mamba-2 and of DeepSeek-V4.
 _NAMES = {
     "n_groups": "num_k_heads", "d_state": "head_k_dim", "nheads": "num_v_heads",
     "head_dim": "head_v_dim", "num_heads": "heads", "num_tokens": "batch_size",

@@ -256,7 +256,7 @@ class Operator(ABC):
         name: Key in checkpoints and tables.
         axes: Sizes along which the time must not fall, in the order of ``nodes``.
         nodes: Lattice positions per axis.
-        shape: Names of the other sizes.
+        shape: Names of all sizes other than ``axes``.
         format_column: Column of the number format in the measured rows.
         group: Columns that define a shape; held-out errors hold out whole shapes.
         plan: Training settings of the correction network.

@@ -21,7 +21,7 @@ from pinn.kernels.hardware import Gpus
 from pinn.kernels.operator import KernelCorrection, Operator, TrainingPlan
 from pinn.kernels.surrogate import OperatorSurrogate, RooflineFit
 
-# Measured kernels, and the distance of a prediction from the nearest of them.
+# Measured kernels, and the distance of a predicted kernel from the nearest measured kernel.
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class MeasuredShapes:
         """Return the measured kernel that is nearest to given sizes.
 
         The search is limited to tables of the same GPU and format, if there are any. Otherwise it
-        is limited to the same format, then to the same GPU, then to nothing.
+        is limited to tables of the same format, else of the same GPU; else all tables are searched.
         """
         columns = self._preferred(gpu, precision)
         usable = np.flatnonzero(self.timed[:, columns].any(axis=1))
@@ -106,7 +106,7 @@ class MeasuredShapes:
         return Nearest(shape, *self.tables[table], float(max(apart[best], beyond[best])))
 
     def _preferred(self, gpu: str, precision: str) -> list[int]:
-        """Return indices of tables of the same GPU and format, else format, else GPU, else all."""
+        """Return indices of tables of this GPU and format, else format, else GPU, else all."""
         alike = [2 * (form == precision) + (chip == gpu) for chip, form in self.tables]
         return [i for i, each in enumerate(alike) if each == max(alike)]
 

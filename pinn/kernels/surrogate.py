@@ -217,7 +217,7 @@ class OperatorSurrogate:
     def seconds_as_measured(self, rows: pd.DataFrame, gpus: Gpus) -> Rows:
         """Return the predicted seconds of measured rows, to be compared with held-out data.
 
-        The conditions of some measurements differ from those that predictions assume (balanced
+        Some measurements were made under other conditions than predictions assume (balanced
         routing). For such rows, the network is evaluated directly under the conditions of the
         measurement.
         """
@@ -335,7 +335,7 @@ _UNTIMED_EXPERT_SECONDS = 1e-7
 def _terms(hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows terms"]:
     """Return the terms of non-default expert kernels in seconds.
 
-    They are at the GPU's memory bandwidth and peak FLOP/s, in this order:
+    The terms are times at the GPU's memory bandwidth and peak FLOP/s, in this order:
 
     - a launch of 10 us
     - 0.1 us per expert of a rank, hit or not, for its entry in a grouped multiplication

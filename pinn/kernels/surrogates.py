@@ -192,7 +192,7 @@ class KernelSurrogates:
         return found.hexdigest()
 
     def save(self, folder: Path) -> None:
-        """Write ``kernels.safetensors``, and ``kernels.json`` with the hash of the former."""
+        """Write ``kernels.safetensors``, and ``kernels.json`` with its hash."""
         stored.write(Path(folder), *self._parts())
 
     @staticmethod

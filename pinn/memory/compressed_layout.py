@@ -13,7 +13,7 @@ from pinn.engines.deployment import COMPRESSED_BLOCK
 from pinn.specs.mixers import INDEXED_RATIO
 from pinn.specs.model import CompressedAttentionSpec, ModelSpec
 
-#: Tokens per block of a window, and tokens per block of unfinished sums by tokens per key.
+#: Tokens per block of a window; and tokens per block of unfinished sums, by compression ratio.
 _WINDOW_BLOCK, _SUM_BLOCKS = 64, {INDEXED_RATIO: 4, 128: 8}
 _ALIGNMENT, _FP32 = 576, 4
 

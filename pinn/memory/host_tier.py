@@ -175,9 +175,9 @@ def _block_s(
 ) -> float:
     """Return the seconds to transfer a block: its bytes over the link, and each copy's overhead.
 
-    A block has one page per layer (v1/kv_offload/cpu/gpu_worker.py). Before that, it has one page
-    of keys and one of values (worker/cpu_gpu.py, split_k_and_v). In 0.15 to 0.22 all layers of a
-    block are contiguous (OffloadingConnector.prefer_cross_layer_blocks).
+    From 0.31 on, a block has one page per layer (v1/kv_offload/cpu/gpu_worker.py). In 0.15 to 0.22
+    all layers of a block are contiguous (OffloadingConnector.prefer_cross_layer_blocks). Before
+    0.15, each layer has a page of keys and one of values (worker/cpu_gpu.py, split_k_and_v).
     """
     layers = sum(group.count for group in deployment.model.layer_groups)
     pages = -(-layers // deployment.recipe.pipeline_parallel_size)
@@ -361,7 +361,7 @@ def _chunk_blocks(extra: Mapping[str, Any], block_tokens: int) -> int:
     if "blocks_per_chunk" in extra:
         if "block_size" in extra:
             raise PinnError(
-                "kv_connector_extra_config has both block_size and blocks_per_chunk: give one"
+                "kv_connector_extra_config has both block_size and blocks_per_chunk: omit one"
             )
         blocks = int(extra["blocks_per_chunk"])
     else:
@@ -371,6 +371,6 @@ def _chunk_blocks(extra: Mapping[str, Any], block_tokens: int) -> int:
         raise PinnError(
             f"kv_connector_extra_config: block_size {extra.get('block_size')} is "
             f"not a multiple of the GPU's KV block of {block_tokens} tokens: give "
-            "another"
+            "another block_size"
         )
     return blocks

@@ -24,7 +24,7 @@ from pinn.units import GIB
 #: of the totals that 15 GPU models report, except A100-80GB (0.27 GiB).
 KEPT_BYTES, KEPT_SHARE = 0.45 * GIB, 0.0016
 #: CUDA modules and workspaces, and buffers of NCCL and custom all-reduces, which exist only with
-#: several GPUs. They are "non-torch" memory of vLLM 0.11.0 on one H100 (0.13 to 0.14 GiB), on two
+#: several GPUs. Both are "non-torch" memory of vLLM 0.11.0 on one H100 (0.13 to 0.14 GiB), on two
 #: (0.54 to 0.55 GiB), and on L40S without NVLink (0.21 GiB).
 CONTEXT_BYTES = 0.13 * GIB
 COMMUNICATION_BYTES = 0.41 * GIB

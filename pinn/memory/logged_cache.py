@@ -53,7 +53,9 @@ def _check(engine: EngineSpec, deployment: Deployment, log: StartupLog) -> None:
     for name in ("num_gpu_blocks_override", "kv_cache_memory_bytes"):
         if getattr(engine, name) is not None:
             option = name.replace("_", "-")
-            raise PinnError(f"--{option} and a log both set the size of the KV cache: omit one")
+            raise PinnError(
+                f"--{option} and a log both set the size of the KV cache: omit one of the two"
+            )
     if log.failure is not None:
         raise PinnError(
             f"the log is of a failed start ({log.failure.message}): give the log "

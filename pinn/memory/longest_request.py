@@ -49,7 +49,7 @@ def counted_blocks(deployment: Deployment, layout: KvLayout, tokens: int) -> int
 
 
 def logged_groups(deployment: Deployment, layout: KvLayout) -> tuple[int, int]:
-    """Return the groups of layers and tokens per block that releases up to 0.20.0 count with."""
+    """Return the number of layer groups and the tokens per block as releases up to 0.20.0 count."""
     packed = _compressed(deployment)
     if packed is not None:
         return packed.groups, _SMALLEST

@@ -92,10 +92,10 @@ class StartUp:
     def to_json(self) -> JsonObject:
         """Return the object under the key ``memory`` of JSON output.
 
-        Its keys are:
+        The keys of the object are:
 
         - ``starts``: the verdict. ``remedies``: flags that make the engine start. ``reason``: why
-          not.
+          the engine does not start.
         - ``fits``: whether the engine starts with the predicted memory.
         - ``kv_tokens``: tokens of the KV cache, with the bounds ``kv_tokens_ends``.
         - ``longest_requests``: number of requests of max_model_len that fit at once.
@@ -166,7 +166,7 @@ def check_starts(deployment: Deployment, engine: EngineSpec) -> None:
     found = StartUp(deployment, engine)
     if not found.fit.is_certain:
         says = str(found).removeprefix("memory: ")
-        raise PinnError(f"{says}. With --force it is simulated as if it started")
+        raise PinnError(f"{says}. With --force, the server is simulated as if it started")
 
 
 def _remedies(deployment: Deployment, engine: EngineSpec) -> Iterator[str]:

@@ -90,8 +90,8 @@ class StartupLog:
 
 
 _FIELDS = {f.name for f in fields(StartupLog)}
-#: Names of values of which the first counts, because flags are repeated; then those of which the
-#: minimum counts. Of all others the maximum counts.
+#: Names of values whose first occurrence counts, because flags are repeated; then names of values
+#: whose minimum counts. For all other values the maximum counts.
 _FIRST = {"release", "memory_share", "tensor_parallel_size", "max_model_len"}
 _FREE = {"free_before_load", "free_after_load"}
 _LEAST = {*_FREE, "kv_cache", "kv_cache_exact", "kv_tokens", "blocks", "max_concurrency"}

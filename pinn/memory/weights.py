@@ -29,7 +29,7 @@ def gpu_weight_bytes(deployment: Deployment) -> float:
 
 
 def _encoder_parameters(deployment: Deployment) -> float:
-    """Return the parameters of encoders on one GPU."""
+    """Return the number of weights of encoders of images and audio on one GPU."""
     model, whole = deployment.model, 0
     for reader in (model.images, model.audio):
         if isinstance(reader, ImageReader | AudioReader):

@@ -203,7 +203,7 @@ def fact_row(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> tuple[float, ...]:
 
 @lru_cache(maxsize=16384)
 def model_facts(model: ModelSpec, tp: int) -> dict[str, float]:
-    """Return the numbers of a model's layers on one of ``tp`` GPUs, which fit any GPU model."""
+    """Return the numbers of a model's layers on one of ``tp`` GPUs of any GPU model."""
     dense = dense_work(model, tp)
     found = layer_work.attention_facts(model, tp) | {
         "moe_layers": float(model.moe_layers),
@@ -315,7 +315,7 @@ _MASS = _SORT + _SOFTMAX + (4 + 4) + _MASK + (4 + 4) + (4 + 8 + 4)
 _RATIO = _SOFTMAX + 4 + _MASK
 #: Bytes per logit of ``apply_penalties``: int64 counts of the prompt and of the output are cleared
 #: and compared. The repetition kernel reads both masks and few logits. Presence and frequency
-#: penalties are computed with it even if they are not requested.
+#: penalties are computed together with the repetition penalty, even if not requested.
 _PENALTIES = 2 * (8 + 8 + 1) + (1 + 1) + (8 + 4 + 4 + 4 + 4) + (1 + 4 + 4 + 4 + 4)
 
 

@@ -54,11 +54,12 @@ def weights_s(w: CostFacts) -> Values:
 #: The same value is assumed for other recurrent mixers.
 STATE_LAUNCHES = 2.5
 
-#: Launch time of modules that are not compiled, relative to compiled ones. It is the median of
-#: three measurements that are dominated by launching, in units of 0.25 ms per ``launched_layers``:
-#: a prompt of DeepSeek-R1 on 8 H200 (SGLang 0.5.12, 116 ms at any length, ratio 2.3), steps of
-#: gpt-oss-120b with up to 256 prompt tokens on B200 (TensorRT-LLM, 34 ms, ratio 2.1), and decodes
-#: of Qwen3-14B on A100 with --enforce-eager (vLLM 0.9.1, 20.6 ms, ratio 2.1).
+#: Launch time of modules that are not compiled, relative to compiled ones. The value is the median
+#: of three measurements that are dominated by launching, in units of 0.25 ms per
+#: ``launched_layers``: a prompt of DeepSeek-R1 on 8 H200 (SGLang 0.5.12, 116 ms at any length,
+#: ratio 2.3), steps of gpt-oss-120b with up to 256 prompt tokens on B200 (TensorRT-LLM, 34 ms,
+#: ratio 2.1), and decodes of Qwen3-14B on A100 with --enforce-eager (vLLM 0.9.1, 20.6 ms, ratio
+#: 2.1).
 UNCOMPILED = 2.1
 
 
@@ -77,7 +78,7 @@ def launched_layers(w: CostFacts) -> Values:
 
 
 def activation_token_s(w: CostFacts) -> Values:
-    """Return the seconds per token in which the kernels between multiplications move its data."""
+    """Return the seconds in which kernels between multiplications move one token's data."""
     return w.small_kernel_elements * ACTIVATION_BYTES / w.memory_bytes_per_s
 
 
@@ -138,7 +139,7 @@ def exchange_token_s(w: CostFacts) -> Values:
 def offload_s(w: CostFacts) -> Values:
     """Return the seconds to read the offloaded weights over PCIe.
 
-    Weights are offloaded until vLLM's flag or the model is used up. The flag counts GiB per GPU
+    Weights are offloaded up to the limit of vLLM's flag. The limit counts GiB per GPU
     (vllm/config/cache.py: cpu_offload_gb), and each GPU of a pipeline only has the weights of its
     stage.
     """
@@ -181,7 +182,7 @@ class StepCosts:
         expert_share: Probability that a token uses a given expert: top-k / experts.
         expert_read_s: Reading one expert in every MoE layer.
         expert_token_s: Arithmetic per token with this GPU's share of the token's top-k experts.
-        expert_activation_token_s: Gathering and scattering a token's states for that share.
+        expert_activation_token_s: Gathering and scattering a token's states for this GPU's share.
         expert_replicas: Number of data-parallel replicas whose tokens share the experts.
         kv_read_s: Reading one cached token in layers without a limit on keys, or in indexers.
         windowed_kv_read_s: Reading one cached token in layers with a limited number of keys; a

@@ -175,7 +175,8 @@ OUTPUT_PASSES = 2.0
 GATED_PASSES = 1.5
 #: Passes saved by static scales: the kernel before a multiplication writes its input in fp8.
 STATIC_SAVES = 0.5
-#: Matrices whose output is added to the residual stream, which norms count, or selects experts.
+#: Matrices whose output is not counted here. Norms count the outputs that are added to the residual
+#: stream; the router's output only selects experts.
 _COUNTED = ("o_proj", "out_proj", "down_proj", "router")
 
 

@@ -15,10 +15,10 @@ Values = Float[np.ndarray, "..."]
 def floor_seconds(costs: StepCosts, sums: BatchSums, shared: BatchSums | None = None) -> Values:
     """Return the roofline lower bound in seconds: max(FLOP / peak, bytes / bandwidth).
 
-    Only bytes that any engine has to read are counted. Of the routed experts these are the ones
-    that one token needs, since all tokens may use the same ones. Of the KV cache they are the keys
-    and values in memory before the step. Offloaded weights always cross PCIe. An empty batch takes
-    no time.
+    Only bytes that any engine has to read are counted. For routed experts, these are the
+    weights that one token needs, since all tokens may use the same experts. For the KV cache, these
+    are the keys and values in memory before the step. Offloaded weights always cross PCIe. An empty
+    batch takes no time.
 
     Args:
         costs: Costs of the deployments, broadcast against ``sums``.
@@ -68,7 +68,7 @@ def hit_expert_read_s(costs: StepCosts, tokens: Values) -> Values:
     of experts in use is N (1 - (1 - k/N)^T).
     """
     missed = (1 - costs.expert_share) ** expert_tokens(costs, tokens)
-    # Compiled code skips the slow power for models without experts.
+    # Compiled code skips the slow power function for models without experts.
     return np.where(costs.experts > 0, costs.experts * (1 - missed) * costs.expert_read_s, 0.0)
 
 

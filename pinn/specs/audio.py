@@ -1,4 +1,4 @@
-"""Audio of a prompt: number of tokens of a clip, and what its encoder sees of it."""
+"""Audio clips in prompts: the tokens of a clip, and the work of its encoder."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,11 +15,11 @@ SAMPLES_PER_S, HOP = 16_000, 160
 
 
 class Step(NamedTuple):
-    """A stage that keeps one of several positions.
+    """A stage that merges several positions of a sequence into one.
 
     Attributes:
-        rounding: ``up`` or ``down``.
-        divisor: Positions that become one.
+        rounding: Rounding of the number of merged positions: ``up`` or ``down``.
+        divisor: Number of positions that become one.
     """
 
     rounding: str
@@ -27,7 +27,7 @@ class Step(NamedTuple):
 
 
 def passed(positions: int, steps: tuple[Step, ...]) -> int:
-    """Return the positions after stages of convolution, pooling or stacking."""
+    """Return the number of positions after stages of convolution, pooling or stacking."""
     for rounding, divisor in steps:
         positions = -(-positions // divisor) if rounding == "up" else positions // divisor
     return positions
@@ -41,14 +41,14 @@ class AudioReader:
         encoder: Encoder of the spectrogram.
         before: Stages between spectrogram frames and the encoder's layers.
         after: Stages between the layers and the prompt's tokens.
-        first: Samples of the first frame.
-        chunk: Frames that convolutions take at once; 0 for all.
-        attends: Frames whose positions attend to each other; 0 for those of a chunk.
-        padded: Whether the last chunk is encoded at full length.
-        filled: Whether the padding counts as tokens.
-        cut_s: Seconds beyond which audio is dropped; 0 for none.
-        fixed_tokens: Tokens of every clip; 0 if they depend on its length.
-        most_tokens: Most tokens of a clip; 0 for any number.
+        first: Number of samples in the first frame.
+        chunk: Number of frames that the convolutions process at once; 0 for all frames.
+        attends: Number of frames whose positions attend to each other; 0 for all of a chunk.
+        padded: Whether the last chunk is padded to full length before it is encoded.
+        filled: Whether the padding becomes tokens of the prompt.
+        cut_s: Length in seconds beyond which audio is dropped; 0 for no limit.
+        fixed_tokens: Tokens of every clip; 0 if the number depends on the clip's length.
+        most_tokens: Maximum tokens of a clip; 0 for no limit.
     """
 
     encoder: EncoderSpec
@@ -64,7 +64,7 @@ class AudioReader:
     most_tokens: int = 0
 
     def item(self, seconds: float) -> MediaItem:
-        """Return the tokens and the encoder's work of a clip."""
+        """Return the tokens and the encoder's work of a clip with a length in seconds."""
         samples = round(SAMPLES_PER_S * (min(seconds, self.cut_s) if self.cut_s else seconds))
         frames = max((samples - self.first) // HOP + 1, 1)
         own = self._chunks(frames)
@@ -80,13 +80,13 @@ class AudioReader:
         return MediaItem(max(self.fixed_tokens or tokens, 1), rows, patches, min(near, patches))
 
     def _chunks(self, frames: int) -> list[int]:
-        """Return the frames of each chunk."""
+        """Return the number of frames in each chunk of a clip."""
         whole, rest = divmod(frames, self.chunk or frames)
         return [self.chunk or frames] * whole + [rest] * bool(rest)
 
 
 def audio_reader(config: Mapping[str, object]) -> AudioReader | Unread | None:
-    """Return the rule by which a model turns audio into tokens; None if it reads none.
+    """Return the rule by which a model turns audio into tokens; None without audio input.
 
     Args:
         config: Content of a config.json.

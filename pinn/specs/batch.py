@@ -106,8 +106,8 @@ def parse_batch(text: str) -> Batch:
     """Parse the text of a batch, such as ``1 prefill 512 @ 0 + 64 decode @ 1k``.
 
     Raises:
-        PinnError: If a part is not ``N decode @ CONTEXT`` or ``N prefill TOKENS @ CACHED``, a
-            number exceeds its limit, or there is no request.
+        PinnError: If a part is not ``N decode @ CONTEXT`` or ``N prefill TOKENS @ CACHED``, if
+            there are too many parts, requests or tokens, or if there is no request.
 
     >>> parse_batch("1 prefill 512 @ 0 + 2 decode @ 600").counts
     (1, 2)

@@ -31,7 +31,7 @@ def load_model(
         source: A parsed config.json; the path of a config.json or of its folder; or a name. Names
             are case-insensitive. They are looked up in the catalog (``org/name``, a unique bare
             ``name`` or an alias), then in the local Hugging Face cache, then on the hub. A name
-            that none of them has is interpreted word by word, with a warning (``find_variant``).
+            without any match is interpreted word by word, with a warning (``find_variant``).
         published_as: Name whose published sampling settings apply if the folder of a path has no
             generation_config.json.
         fallback_precision: Format to assume, with a warning, if the quantization is unknown.
@@ -74,8 +74,8 @@ def _load_name(name: str, fallback_precision: str | None) -> ModelSpec:
     if known is not None:
         full_name, path = known
         if fallback_precision is not None and _is_supported(full_name, path):
-            # Only results without a fallback format are cached: tables look one model up in many
-            # formats.
+            # A supported model does not need the fallback. Without it, one cache entry serves
+            # all formats in which a table looks up the model.
             return _load_name(name, None)
         beside, sampling = (_quantization_beside(path), None), _sampling(None, name)
         return _load_file(path, full_name, beside, sampling, fallback_precision)
@@ -86,7 +86,7 @@ def _load_name(name: str, fallback_precision: str | None) -> ModelSpec:
         variant = find_variant(name)
         if variant is not None:
             return _load_variant(name, variant)
-        where = f"'pinn models' and the local cache do not have the name, and {error}"
+        where = f"the name is not in 'pinn models' or the local Hugging Face cache, and {error}"
         remedy = model_names.suggestion(name)
         raise PinnError(f"unknown model {name!r}: {where}; {remedy}") from error
     sampling = _sampling(model_names.cached_file(name, model_names.GENERATION_FILE), name)
@@ -115,14 +115,14 @@ def _load_file(
     sampling: Sampling | None,
     fallback: str | None,
 ) -> ModelSpec:
-    """Read a config.json, and its quantization and processor settings in files beside it."""
+    """Return a config.json's model, with quantization and processor settings in files beside it."""
     quant, processor = (None if each is None else documents.read_json(each) for each in beside)
     settings = ReadSettings(name, quant, sampling, fallback, processor)
     return _read(documents.read_json(path), str(path), settings)
 
 
 def _read(config: Mapping[str, object], source: str, settings: ReadSettings) -> ModelSpec:
-    """Return the model of a config.json, from its keys or from transformers' modules for it."""
+    """Return the model of a config.json, from its keys or from the modules of transformers."""
     try:
         return model_from_config(config, source=source, **settings._asdict())
     except UnknownLayersError as refusal:
@@ -132,7 +132,7 @@ def _read(config: Mapping[str, object], source: str, settings: ReadSettings) -> 
 
 
 def _sampling(file: Path | None, name: str | None) -> Sampling | None:
-    """Return the sampling settings of a generation_config.json, or else those published for a name.
+    """Return the sampling settings of a generation_config.json, or else published ones.
 
     Raises:
         PinnError: If the file is not a JSON object.

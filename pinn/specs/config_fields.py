@@ -25,7 +25,7 @@ def models_file(name: str) -> dict[str, Any]:
 
 
 def inverted(groups: Mapping[str, Any]) -> dict[Any, str]:
-    """Return the key of each list entry, for a table whose values are lists."""
+    """Return list entry -> key, for a table of key -> list of entries."""
     lists = ((key, names) for key, names in groups.items() if isinstance(names, list))
     return {name: key for key, names in lists for name in names}
 
@@ -149,7 +149,7 @@ class ConfigFields:
         names, value = keys(*sizes), self.get(*sizes)
         if isinstance(value, list) and value:
             if any(each != value[0] for each in value):
-                error = self.misfit(" or ".join(names), "be the same in all places", value)
+                error = self.misfit(" or ".join(names), "have equal values in all layers", value)
                 raise UnknownLayersError(error)
             value = value[0]
         if value is None:
@@ -180,7 +180,7 @@ class ConfigFields:
             if isinstance(value, bool):
                 return value
             if value is not None:
-                raise self.misfit(key, "be true or false, without quotes", value)
+                raise self.misfit(key, "be the JSON value true or false, without quotes", value)
         return None
 
     def of_layer(self, layer: int, kind: str, part: str) -> Mapping[str, object]:
@@ -269,15 +269,16 @@ def read_fields(config: Mapping[str, object], source: str) -> ConfigFields:
     """
     if not isinstance(config, Mapping):
         raise PinnError(f"{source}: a config.json must be a JSON object, got {config!r:.60}")
-    thinker = config.get("thinker_config")  # Qwen-Omni's part that reads the prompt
+    thinker = config.get("thinker_config")  # the part of Qwen-Omni that processes prompts
     outer = thinker if isinstance(thinker, Mapping) else config
     nested = [outer.get("text_config"), outer.get("llm_config")]
     text = next((value for value in nested if value is not None), config)
-    elsewhere = config.get("text_model_id")  # Ultravox
+    elsewhere = config.get("text_model_id")  # Ultravox names another repository
     if text is config and elsewhere:
-        remedy = "put that model's config.json under text_config, and the encoder's under"
-        fault = f"the sizes of its text model are in the config.json of {written(elsewhere)}"
-        raise PinnError(f"{source}: {fault}: {remedy} audio_config")
+        raise PinnError(
+            f"{source}: the sizes of the text model are in the config.json of {written(elsewhere)}"
+            ": put the content of that file under text_config, and the encoder's under audio_config"
+        )
     if not isinstance(text, Mapping):
         raise PinnError(f"{source}: text_config must be a JSON object, got {text!r:.60}")
     model_type, known = (

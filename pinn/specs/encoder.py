@@ -22,7 +22,7 @@ _HEADS = (
 )  # fmt: skip
 _CHANNELS = ("in_channels", "in_chans", "num_channels")
 _POSITIONS = ("num_position_embeddings", "position_embedding_size")
-#: Keys of the patches along a token's edge, or of its inverse.
+#: Keys of the number of patches along a token's edge, then keys of the inverse of this number.
 _MERGE = ("spatial_merge_size", "scale_factor", "pooling_kernel_size")
 _SHUFFLED = ("pixel_shuffle_ratio", "downsample_ratio")
 #: Default ratio of a feed-forward layer's inner width to the stream's width (Qwen2-VL's mlp_ratio).
@@ -51,12 +51,12 @@ class ProjectorMatrix(NamedTuple):
 
 
 class Product(NamedTuple):
-    """A matrix beside the attention, the feed-forward layers and the projector.
+    """A matrix outside attention, feed-forward layers and projector, such as a convolution's.
 
     Attributes:
-        rows: Rows that it multiplies, per position of the layers.
-        inputs: Rows of the matrix.
-        outputs: Columns of the matrix.
+        rows: Number of rows that the matrix multiplies, per position of the layers.
+        inputs: Input width, the rows of the matrix.
+        outputs: Output width, the columns of the matrix.
         copies: Number of such matrices.
     """
 
@@ -80,11 +80,11 @@ class EncoderSpec:
         window_patches: Positions per attention window in all other layers.
         patch_values: Values of one patch, the input width of the patch embedding; 0 for audio.
         positions: Rows of the position embedding table.
-        projector: Matrices after the layers; a row of their input is a token.
+        projector: Matrices after the layers; each row of their input becomes one token.
         products: Convolutions before the layers and in them, as matrices.
         attention_width: Width of queries, keys and values.
         other_weights: Weights that take memory, but no noticeable time.
-        replicated: Whether every GPU of a tensor parallel group runs the whole encoder.
+        replicated: Whether every GPU of a tensor-parallel group runs the whole encoder.
     """
 
     width: int
@@ -116,7 +116,7 @@ class EncoderSpec:
 
     @property
     def product_weights(self) -> int:
-        """Return the number of weights in convolutions."""
+        """Return the number of weights in ``products``, such as convolutions."""
         return sum(each.copies * each.inputs * each.outputs for each in self.products)
 
     @property
@@ -128,7 +128,7 @@ class EncoderSpec:
 
 
 def encoder_parameters(config: Mapping[str, object]) -> int:
-    """Return the parameters of a model's encoders and projectors; 0 without encoders.
+    """Return the number of weights of a model's encoders and projectors; 0 without encoders.
 
     Args:
         config: Content of a config.json.
@@ -138,7 +138,7 @@ def encoder_parameters(config: Mapping[str, object]) -> int:
 
 
 def read_encoder(config: Mapping[str, object], part: str = VISION) -> EncoderSpec | None:
-    """Return an encoder of a config.json; None if it has none, or none whose sizes are known.
+    """Return an encoder of a config.json; None if it is absent or its sizes are unknown.
 
     Args:
         config: Content of a config.json.
@@ -150,7 +150,7 @@ def read_encoder(config: Mapping[str, object], part: str = VISION) -> EncoderSpe
         return None
     sizes = sizes_of(config, own)
     depth = sizes["layers"]
-    full = own.get("fullatt_block_indexes")  # other layers of Qwen2.5-VL attend within windows
+    full = own.get("fullatt_block_indexes")  # Qwen2.5-VL: all other layers have windows
     patch = first_size(own, "patch_size")
     frames = first_size(own, "temporal_patch_size") or 1
     deep = own.get("deepstack_visual_indexes")
@@ -180,13 +180,13 @@ def read_encoder(config: Mapping[str, object], part: str = VISION) -> EncoderSpe
 
 
 def thinker(config: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the part of a config.json that reads the prompt: Qwen-Omni's thinker, or all of it."""
+    """Return Qwen-Omni's thinker, the part that processes prompts; else the whole config.json."""
     found = config.get("thinker_config")
     return found if isinstance(found, Mapping) else config
 
 
 def encoder_config(config: Mapping[str, object], part: str) -> Mapping[str, Any] | None:
-    """Return an encoder's own config, or the sizes that the engine's code fixes; None without."""
+    """Return an encoder's config, or sizes from the engine's code; None without an encoder."""
     family = family_of(config, part)
     for path in (f"{part}_config", family.get("config", "")):
         found = at(config, path)
@@ -196,14 +196,14 @@ def encoder_config(config: Mapping[str, object], part: str) -> Mapping[str, Any]
 
 
 def family_of(config: Mapping[str, object], part: str) -> dict[str, Any]:
-    """Return the table's entry for a model type and an encoder type; an empty one if unknown.
+    """Return the encoder table's entry for a model type and an encoder type; empty if unknown.
 
     An unlisted model has no entry, even if it names a known encoder: it may have modified the
     encoder (MiniMax-M3 has no position embedding).
 
     Args:
         config: Content of a config.json.
-        part: List of ``data/models/encoders.json``.
+        part: List in ``data/models/encoders.json``: ``vision`` or ``audio``.
     """
     families: list[dict[str, Any]] = models_file("encoders.json")[part]
     kinds = (config.get("model_type"), at(config, f"{part}_config.model_type"))
@@ -237,12 +237,12 @@ def size_of(text: str | int, sizes: Mapping[str, int]) -> int:
 
 
 def sizes_of(config: Mapping[str, object], own: Mapping[str, object]) -> dict[str, int]:
-    """Return the sizes of an encoder's matrices by name, beside the whole numbers of its config."""
+    """Return an encoder's sizes by name: computed ones, and the whole numbers of its config."""
     nested = next((config[k] for k in ("text_config", "llm_config") if config.get(k)), config)
     text = first_size(nested if isinstance(nested, Mapping) else config, "hidden_size", "d_model")
     width = first_size(own, *_WIDTH)
     whole = {k: v for each in (config, own) for k, v in each.items() if type(v) is int}
-    projected = first_size(config, "hidden_size")  # Ultravox's own width between two matrices
+    projected = first_size(config, "hidden_size")  # Ultravox: width between two matrices
     halved = 2 if config.get("projector_act", "swiglu") == "swiglu" else 1
     return whole | {
         "width": width,

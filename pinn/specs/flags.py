@@ -177,12 +177,12 @@ class Flag:
         remedy = self.remedy
         if not remedy and self.default_text:
             remedy = f"leave it out for the default, {self.default_text}"
-        remedy = remedy or "give one, or leave it out"
+        remedy = remedy or "give a value, or omit the flag"
         got = written(value) if isinstance(value, int) and abs(value) > MOST_FLAG else repr(value)
         return PinnError(f"{name or self.option} must {rule}, got {got}: {remedy}")
 
 
-#: Flag of every engine that skips the compatibility checks.
+#: Flag, valid for every engine, that skips the compatibility checks.
 FORCE = Flag(
     "Predict a configuration even if the engine would refuse it.", False, name="force", kind="bool"
 )

@@ -115,8 +115,9 @@ def network_bytes_per_s(gpu: GpuSpec) -> float:
 
 # Datasheets of GPUs in the file formats of other tools.
 
-#: Unit of each field of the formats, in order of precedence. Names with ``mem`` and ``compute`` are
-#: from plain hardware tables, ``Bw`` and ``TFlops`` names from BLIS's hardware_config.json.
+#: Unit of each field in other tools' formats, in order of precedence. Names with ``mem`` and
+#: ``compute`` are from plain hardware tables, ``Bw`` and ``TFlops`` names from BLIS's
+#: hardware_config.json.
 _BANDWIDTH = {"memory_bandwidth_gb_s": GIGA, "BwPeakTBs": TERA, "BwEffTBs": TERA}
 _COMPUTE = {"compute_tflops_fp16": TERA, "TFlopsPeak": TERA, "TFlopsEff": TERA}
 _FP8 = {"compute_tflops_fp8": TERA, "TFlopsFP8": TERA}
@@ -183,7 +184,7 @@ def _number(
             value = values[key]
             if not is_finite(value) or not 0 < value * unit <= MOST_DATASHEET:
                 where = f"{source}: GPU {name}: {key}"
-                raise misfit(where, "be a positive number of that unit", value)
+                raise misfit(where, "be a positive number in the unit of its key", value)
             return value * unit
     return None
 
@@ -193,8 +194,8 @@ def _peaks(name: str, values: Mapping[str, object], source: str) -> dict[str, fl
     fp8 = _number(name, values, _FP8, source) if any(values.get(key) for key in _FP8) else None
     if bf16 and fp8 and fp8 > _SPARSE_RATIO * bf16:
         said = (
-            f"the FP8 rate is {fp8 / bf16:.1f} times the 16-bit one, which is the "
-            "rate with sparsity"
+            f"the FP8 rate is {fp8 / bf16:.1f} times the 16-bit rate, so it is probably "
+            "the rate with sparsity"
         )
         warnings.warn(f"{source}: GPU {name}: {said}: using half of it", stacklevel=3)
         fp8 /= 2
@@ -342,7 +343,7 @@ def _read_own(values: Mapping[str, Any], path: Path) -> GpuSpec:
     peaks = values["peak_flop_per_s"]
     numbers = {name: values[name] for name in _NUMBERS}
     if not isinstance(peaks, Mapping):
-        raise PinnError(f"{path}: peak_flop_per_s must map math kinds to FLOP/s, got {peaks!r}")
+        raise PinnError(f"{path}: peak_flop_per_s must map bf16, fp8 ... to FLOP/s, got {peaks!r}")
     for name, value in {**numbers, **peaks}.items():
         if not is_finite(value):
             raise misfit(f"{path}: {name}", "be a number in SI units", value)

@@ -25,9 +25,10 @@ from pinn.specs.quantization import Quantization, read_quantization
 
 
 def _beside_layers(fields: ConfigFields, hidden: int, layers: int) -> dict[str, Any]:
-    """Return the tables, projections and rereads of earlier layers that every token needs.
+    """Return the parts outside the layers that every token needs, as fields of ``ModelSpec``.
 
-    The result has fields of ``ModelSpec``, by name. Every GPU computes these narrow matrices whole.
+    The parts are lookup tables, projections, and reads of earlier layers' outputs. Tensor
+    parallelism does not divide these narrow matrices.
 
     - Gemma's per-layer embeddings: a token reads one row per layer. Gemma-3n also has LAuReL's
       low-rank pair and AltUp's streams (transformers' modeling_gemma3n.py, modeling_gemma4.py).
@@ -183,8 +184,9 @@ def layer_plan(fields: ConfigFields, layers: int) -> list[str]:
     for each in words[:layers]:
         is_text = isinstance(each, str | int) and not isinstance(each, bool)
         if not is_text or each not in kinds:
-            fault = f"layers of type {written(each)} are unknown: expected"
-            raise UnknownLayersError(fields.error(f"{fault} {', '.join(map(str, kinds))}"))
+            known = ", ".join(map(str, kinds))
+            fault = f"unknown layer type {written(each)}, expected one of {known}"
+            raise UnknownLayersError(fields.error(fault))
     return [kinds[each] for each in words[:layers]]
 
 
@@ -371,7 +373,7 @@ def _precisions(
 ) -> tuple[model.WeightPrecisions, Precision]:
     if quantization is None:
         return model.WeightPrecisions(base, base, base, base, base), base
-    where = "layers x expressions of the quantization config"
+    where = "number of layers x expressions in the quantization config"
     matches = len(parts) * quantization.expressions
     check_size(matches, documents.MOST_MATCHES, where, "write fewer expressions")
     modules = module_names(parts, hidden).items()
@@ -387,7 +389,7 @@ _EXPERTS = {"NVFP4": "nvfp4", "fp4": "mxfp4_mxfp8", "fp8": "fp8_block"}
 
 
 def _compressed_formats(fields: ConfigFields, of: model.WeightPrecisions) -> model.WeightPrecisions:
-    """Return DeepSeek-V4's formats, in which experts have a separate one (DeepseekV4FP8Config)."""
+    """Return DeepSeek-V4's formats; experts have a separate one (DeepseekV4FP8Config)."""
     packed = (fields.get("quantization_config") or {}).get("moe_quant_algo")
     default = "fp4" if fields.model_type == "deepseek_v4" else "fp8"
     asked = str(packed or fields.get("expert_dtype") or default)

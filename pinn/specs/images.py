@@ -15,17 +15,17 @@ SCALED, PADDED, CANVAS, ASPECT = "scaled", "padded", "canvas", "aspect"
 
 
 class ImageSizes(NamedTuple):
-    """Sizes that a processor cuts an image by.
+    """Sizes by which a processor scales and cuts an image.
 
     Attributes:
         patch: Edge of a patch, in pixels.
         merge: Edge of a token, in patches.
         tile: Edge of the image that the encoder takes at once, in pixels; 0 for any size.
-        least: Fewest pixels (``grid``) or tiles.
-        most: Most pixels (``grid``), patches (``padded``), tokens or tiles.
-        longest: Limit of the longest edge, in pixels, or in patches (``padded``).
+        least: Minimum number of pixels (``grid``) or tiles.
+        most: Maximum number of pixels (``grid``), patches (``padded``), tokens or tiles.
+        longest: Maximum length of the longest edge, in pixels, or in patches (``padded``).
         sizes: Sizes (height, width) that images are fitted to, in pixels.
-        condensed: Tiles whose tokens an image may have at most (LLaVA-OneVision); 0 for any.
+        condensed: Maximum tokens of an image, in tiles (LLaVA-OneVision); 0 for no limit.
     """
 
     patch: int
@@ -48,34 +48,35 @@ class ImageSizes(NamedTuple):
         return self.tile // self.patch // self.merge
 
     def whole(self, columns: int, rows: int, tokens: int) -> MediaItem:
-        """Return an image that is encoded whole.
+        """Return the tokens and encoder work of an image that is encoded as a whole.
 
         Args:
-            columns: Merged patches of a row.
-            rows: Merged patches of a column.
-            tokens: Prompt tokens.
+            columns: Number of merged patches per row.
+            rows: Number of merged patches per column.
+            tokens: Number of prompt tokens.
         """
         merged = columns * rows
         patches = merged * self.merge**2
         return MediaItem(tokens, merged, patches, patches)
 
     def tiled(self, count: int, tokens: int) -> MediaItem:
-        """Return an image of tiles, whose patches attend to each other within a tile."""
+        """Return an image cut into tiles; patches attend to each other only within a tile."""
         patches = (self.tile // self.patch) ** 2
         return MediaItem(tokens, count * self.tile_edge**2, count * patches, patches)
 
 
 def _grid(of: ImageSizes, width: int, height: int) -> MediaItem:
-    """Return an image of one token per merged patch, at its own size.
+    """Return an image at its own size, with one token per merged patch.
 
-    qwen2_vl/image_processing_qwen2_vl.py: smart_resize; glm4v's is equal for one frame.
+    Source: qwen2_vl/image_processing_qwen2_vl.py: smart_resize; glm4v's function is equal for one
+    frame.
     """
     columns, rows = tiles.between(width, height, of.edge, of.least, of.most)
     return of.whole(columns, rows, columns * rows)
 
 
 def _rows(of: ImageSizes, width: int, height: int) -> MediaItem:
-    """Return an image as ``grid`` does, with one more token per row and longer images scaled down.
+    """Return an image with a token per merged patch and one per row; long edges are scaled down.
 
     pixtral/processing_pixtral.py: _get_num_multimodal_tokens.
     """
@@ -94,7 +95,7 @@ def _fixed(of: ImageSizes, _width: int, _height: int) -> MediaItem:
 
 
 def _scaled(of: ImageSizes, width: int, height: int) -> MediaItem:
-    """Return an image scaled to as many tokens as fit.
+    """Return an image scaled to the largest grid within the maximum number of tokens.
 
     gemma4/image_processing_gemma4.py: get_aspect_ratio_preserving_size.
     """
@@ -103,7 +104,7 @@ def _scaled(of: ImageSizes, width: int, height: int) -> MediaItem:
 
 
 def _padded(of: ImageSizes, width: int, height: int) -> MediaItem:
-    """Return an image that is scaled down to limits, then padded.
+    """Return an image that is scaled down to the limits of its size, then padded.
 
     kimi_k25/image_processing_kimi_k25.py: navit_resize; vLLM kimi_vl.py: get_num_image_tokens.
     """
@@ -112,7 +113,7 @@ def _padded(of: ImageSizes, width: int, height: int) -> MediaItem:
 
 
 def _canvas(of: ImageSizes, width: int, height: int) -> MediaItem:
-    """Return the tiles of the canvas that scales an image least, with separators, and all of it.
+    """Return the tiles of the canvas that scales an image least, separators, and a thumbnail.
 
     llama4/processing_llama4.py: _prompt_split_image.
     """
@@ -122,7 +123,7 @@ def _canvas(of: ImageSizes, width: int, height: int) -> MediaItem:
 
 
 def _aspect(of: ImageSizes, width: int, height: int) -> MediaItem:
-    """Return the tiles of the closest aspect ratio, and the whole image.
+    """Return the tiles of the closest aspect ratio, and a thumbnail of the image.
 
     got_ocr2/image_processing_got_ocr2.py: get_number_of_image_patches;
     internvl/processing_internvl.py: _get_num_multimodal_tokens.
@@ -133,7 +134,7 @@ def _aspect(of: ImageSizes, width: int, height: int) -> MediaItem:
 
 
 def _anyres(of: ImageSizes, width: int, height: int) -> MediaItem:
-    """Return tiles of the best given size without padding, a token per row, and the whole image.
+    """Return tiles of the best given size without padding, a token per row, and a thumbnail.
 
     llava_next/processing_llava_next.py, llava_onevision/processing_llava_onevision.py:
     _get_number_of_features.
@@ -145,7 +146,7 @@ def _anyres(of: ImageSizes, width: int, height: int) -> MediaItem:
 
 
 def _split(of: ImageSizes, width: int, height: int) -> MediaItem:
-    """Return tiles with two tokens each, a token per row, and the whole image with three.
+    """Return tiles with two separators each, a token per row, and a thumbnail with three.
 
     idefics3/processing_idefics3.py: _get_num_multimodal_tokens.
     """
@@ -157,7 +158,7 @@ def _split(of: ImageSizes, width: int, height: int) -> MediaItem:
 
 
 def _crops(of: ImageSizes, width: int, height: int) -> MediaItem:
-    """Return tiles of an image at its size without padding, a token per row, and all of it.
+    """Return tiles of an image at its own size without padding, tokens per row, and a thumbnail.
 
     phi4_multimodal/image_processing_phi4_multimodal.py: _preprocess.
     """
@@ -177,9 +178,9 @@ class ImageReader:
     """Rule by which a model's processor turns an image into tokens.
 
     Attributes:
-        rule: Key of the rules of this module.
-        sizes: Sizes that the rule cuts an image by.
-        encoder: Vision encoder of the patches.
+        rule: Name of a rule, such as ``grid``.
+        sizes: Sizes by which the rule scales and cuts an image.
+        encoder: Vision encoder that computes the patches.
     """
 
     rule: str
@@ -194,7 +195,7 @@ class ImageReader:
 def image_reader(
     config: Mapping[str, object], processor: Mapping[str, object] | None = None
 ) -> ImageReader | Unread | None:
-    """Return the rule by which a model turns an image into tokens; None if it reads none.
+    """Return the rule by which a model turns an image into tokens; None without image input.
 
     Args:
         config: Content of a config.json.
@@ -242,7 +243,7 @@ def _reader(
         # The encoder computes all patches and then pools them into tokens.
         merge = max(round(tile / patch / limits["most"] ** 0.5), 1)
     if rule == CROPS:
-        merge = 2  # img_processor's average pool
+        merge = 2  # edge of img_processor's average pool
     given: Any = next((p[_PINPOINTS] for p in places if p.get(_PINPOINTS)), None)
     if rule == ANYRES and not isinstance(given, list):
         return Unread(f"config.json lacks {_PINPOINTS}, the sizes that images are fitted to")
@@ -256,7 +257,7 @@ def _reader(
 
 
 def _limit(keys: list[str | int], places: tuple[Mapping[str, object], ...]) -> int:
-    """Return the first whole number under the keys, place by place, or else a number among them."""
+    """Return the first whole number under the keys in the places, else a number among the keys."""
     for place in places:
         for key in keys:
             value = encoder.at(place, key) if isinstance(key, str) else None

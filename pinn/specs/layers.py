@@ -98,7 +98,7 @@ def _compressed(fields: ConfigFields, layers: int) -> list[model.CompressedAtten
 def is_latent(fields: ConfigFields) -> bool:
     """Return whether vLLM runs latent attention (MLA).
 
-    A config may have its keys with null values.
+    A config without MLA may have MLA's keys with null values.
     """
     is_known = fields.is_type("latent") or not fields.is_listed
     return is_known and fields.get("kv_lora_rank") is not None
@@ -250,7 +250,7 @@ def moe_spec(fields: ConfigFields) -> MoeFfnSpec | None:
         top_k = max(round(top_k * experts / (experts + idle)), 1)
     if top_k > experts:
         raise fields.error(f"{top_k} experts per token are more than the {experts} experts")
-    # two widths: of the experts for text, and of the experts for images
+    # The file lists two widths: first of the experts for text, then of the experts for images.
     if fields.is_type("image_experts"):
         fields = fields.having(
             {"moe_intermediate_size": fields.listed("moe_intermediate_size")[:1]}
@@ -279,9 +279,9 @@ def _shared_width(fields: ConfigFields, expert_width: int) -> int:
 def _dense_width(fields: ConfigFields) -> int:
     """Return the inner width of a dense feed-forward layer.
 
-    In Nemotron's searched models and in LFM2 it is two thirds of the stated width, rounded up
-    (nemotron_nas.py: _ffn_mult_to_intermediate_size; modeling_lfm2.py: Lfm2MLP). RecurrentGemma
-    states the width of gate and up matrix together.
+    In Nemotron models from architecture search and in LFM2, the inner width is two thirds of the
+    stated width, rounded up (nemotron_nas.py: _ffn_mult_to_intermediate_size; modeling_lfm2.py:
+    Lfm2MLP). RecurrentGemma states the width of gate and up matrix together.
     """
     hidden, multiple, times = fields.integer("hidden_size"), 256, fields.get("ffn_mult")
     thirds = 2 * hidden / 3

@@ -1,4 +1,4 @@
-"""An image or an audio clip of a prompt: its tokens, and what its encoder computes."""
+"""An image or an audio clip of a prompt: its tokens, and the work of its encoder."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -7,13 +7,13 @@ from pinn.specs.encoder import EncoderSpec
 
 
 class MediaItem(NamedTuple):
-    """An image or an audio clip, as the engine computes it.
+    """Tokens and encoder work of an image or an audio clip.
 
     Attributes:
-        tokens: Prompt tokens, with separators.
-        rows: Rows that the projector multiplies.
-        patches: Positions that pass the encoder's layers.
-        sequence: Positions that attend to each other in layers of full attention.
+        tokens: Number of prompt tokens, including separators.
+        rows: Number of rows that the projector multiplies.
+        patches: Number of positions that pass the encoder's layers.
+        sequence: Number of positions that attend to each other in layers with full attention.
     """
 
     tokens: int
@@ -22,7 +22,7 @@ class MediaItem(NamedTuple):
     sequence: int
 
     def flop(self, encoder: EncoderSpec) -> float:
-        """Return the operations of encoding the item: matrix products and attention."""
+        """Return the FLOP of encoding the item: matrix products and attention."""
         weights = encoder.layer_weights + encoder.patch_values * encoder.width
         weights += sum(p.rows * p.copies * p.inputs * p.outputs for p in encoder.products)
         windowed = encoder.layers - encoder.full_layers

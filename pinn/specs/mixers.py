@@ -190,7 +190,7 @@ class LinearMixerSpec:
         return state * self.state_bytes_per_element + tail * ACTIVATION_BYTES
 
     def token_flop(self) -> float:
-        """Return the FLOP per head and token of a chunked scan, in FLOP at the tensor-core rate.
+        """Return the FLOP per head and token of a chunked scan, converted to the tensor-core rate.
 
         With keys of width k, values of width v and chunks of c tokens:
 
@@ -244,7 +244,7 @@ class IndexerSpec:
     """Indexer of sparse attention, which scores all keys and selects the top-k keys.
 
     Sources: DeepSeek-V3.2-Exp report, section 2.1; vLLM's deepseek_v2.py: Indexer. Tensor
-    parallelism replicates it on every GPU.
+    parallelism replicates the indexer on every GPU.
 
     Attributes:
         top_k: Number of keys that a query attends to.
@@ -303,7 +303,7 @@ class CrossAttentionSpec:
     """Attention of text tokens to an image's tokens (Llama-3.2-Vision).
 
     Engines skip the whole layer for text prompts (transformers' modeling_mllama.py). Predictions
-    therefore count memory of its weights, but no time.
+    therefore count the memory of the layer's weights, but no time.
     """
 
     heads: int

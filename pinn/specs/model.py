@@ -264,7 +264,7 @@ class CompressedAttentionSpec(LatentAttentionSpec):
 
     @property
     def key_shares(self) -> tuple[float, float]:
-        """Return the keys seen per token within a query's reach, and per token at any distance."""
+        """Return visible keys per context token: within a query's reach, and at any distance."""
         picked = self.cached_share * bool(self.indexer.heads)
         return self.window_tokens / (self.reach_tokens or 1) + picked, self.cached_share - picked
 
@@ -306,9 +306,9 @@ class CompressedAttentionSpec(LatentAttentionSpec):
 
 @dataclass(frozen=True)
 class DenseFfnSpec:
-    """A dense feed-forward layer of an inner width.
+    """A dense feed-forward layer, described by its inner width.
 
-    A gated layer has three matrices, others two.
+    A gated layer has three matrices, any other layer two.
     """
 
     width: int
@@ -410,8 +410,8 @@ class ModelSpec:
 
     Attributes:
         name: Name under which the model was loaded, used in output only.
-        model_type: ``model_type`` of the config. It also decides which layers quantized releases of
-            this family leave in 16 bits.
+        model_type: ``model_type`` of the config. The type also decides which layers quantized
+            releases of this family leave in 16 bits.
         hidden_size: Width of the residual stream.
         vocab_size: Rows of the embedding and of the output head.
         layer_groups: Layers by shape.

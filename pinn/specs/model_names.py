@@ -49,7 +49,7 @@ def _package_files() -> list[Path]:
 
 @cache
 def aliases() -> dict[str, str]:
-    """Return the full name of each alias's catalog model, which has equal shapes and formats."""
+    """Return, for each alias, the full name of the catalog model with equal shapes and formats."""
     return dict(sorted(inverted(models_file("aliases.json")).items()))
 
 

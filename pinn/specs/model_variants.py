@@ -69,7 +69,7 @@ def format_of(text: str) -> str | None:
 
 
 def fallback_of(text: str) -> str | None:
-    """Return a label's format, as fallback for an unknown checkpoint; None for other texts."""
+    """Return the format of a precision label, for unknown checkpoints; None for other texts."""
     methods = quantization_words("flag_methods")
     return SCHEMES.get(label_of(methods.get(text) or text))
 
@@ -97,9 +97,9 @@ def with_precision(model: ModelSpec, scheme: str, *, kv_cache: str | None = None
 
     A checkpoint whose native format matches the label stays unchanged: MiniMax-M2.5, DeepSeek-V3
     and NVIDIA's Llama-3.1-70B-FP8 under ``fp8``, Kimi-K2.5 under ``int4``. gpt-oss changes only
-    under ``bf16`` and ``fp16``, and under ``mxfp4_mxfp8``, which means 8-bit activations. For all
-    others the table at the top of this section applies, by ``model_type``. The output head and the
-    router keep the model's own 16-bit format.
+    under ``bf16`` and ``fp16``, and under ``mxfp4_mxfp8``, which means 8-bit activations. The
+    table at the top of this section applies to all other models, by ``model_type``. The output head
+    and the router keep the model's own 16-bit format.
 
     Args:
         model: Model with the formats of its checkpoint.
@@ -263,7 +263,7 @@ def find_variant(name: str) -> Variant | None:
 
 
 def _formats(model: ModelSpec) -> str:
-    """Return the formats of attention, of the other large weights and of the KV cache as text."""
+    """Return the formats of attention, of feed-forward weights and of the KV cache as text."""
     formats, cache = model.precisions, model.kv_cache_precision.name
     part = "experts" if model.moe else "feed-forward"
     form = formats.experts if model.moe else formats.dense_ffn

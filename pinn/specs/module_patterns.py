@@ -160,9 +160,10 @@ class ModulePatterns:
 def _compiled(pattern: str, source: str) -> re.Pattern[str]:
     """Return a compiled pattern. Nested or many repeats, which are slow to match, are refused."""
     if len(_REPEATS.findall(pattern)) > _MOST_REPEATS or _NESTED_REPEATS.search(pattern):
-        fault = f"repeats more than {_MOST_REPEATS} parts, or repeats a repeated part"
-        remedy = "simplify it"
-        raise PinnError(f"{source}: the expression {pattern!r:.80} {fault}: {remedy}")
+        raise PinnError(
+            f"{source}: the expression {pattern!r:.80} repeats more than {_MOST_REPEATS} parts, or "
+            "repeats a repeated part: simplify the expression"
+        )
     try:
         return re.compile(pattern.removeprefix("re:"))
     except (re.error, OverflowError, RecursionError) as error:

@@ -11,8 +11,8 @@ from pinn.specs.precision import Precision, precision
 from pinn.specs.quantization_block import Block, quantization_words
 from pinn.specs.quantization_formats import named_formats
 
-# In every method, vLLM keeps the router in the model's own format. The output head is kept, too,
-# unless GPTQ's ``lm_head`` flag or a group names it.
+# In every method, vLLM keeps the router in the model's own format. The output head keeps this
+# format unless GPTQ's ``lm_head`` flag or a group names the output head.
 
 #: Formats, each with the patterns of its matrices; None is the model's own format.
 Groups = tuple[tuple[ModulePatterns, Precision | None], ...]
@@ -44,7 +44,7 @@ class Quantization:
         return sum(targets.expressions for targets, _ in self.groups)
 
     def of_kind(self, kind: str, modules: list[Matrix], base: Precision) -> Precision:
-        """Return the format of most bytes of a weight type, which is assumed for all of them.
+        """Return the format of most bytes of a weight type, which is assumed for all its bytes.
 
         Some checkpoints leave single layers in 16 bits (the first, dense ones), or all of latent
         attention but its output (DeepSeek-V3.1-NVFP4). A warning reports larger deviations.
@@ -61,7 +61,7 @@ class Quantization:
         if sum(others.values()) > _REPORTED_SHARE:
             split = ", ".join(f"{share:.0%} in {name}" for name, share in others.items())
             where, share = f"{self.source}: {kind.replace('_', ' ')}", held[most] / total
-            rule = f"all of them are treated as {most.name}"
+            rule = f"all weights of this type are treated as {most.name}"
             told = f"{where}: {share:.0%} of the bytes are in {most.name}, {split}: {rule}"
             warnings.warn(told, stacklevel=2)
         return most

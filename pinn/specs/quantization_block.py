@@ -37,7 +37,7 @@ class Block:
 
         Raises:
             PinnError: Always; the message states the key, its known values and the flag that
-                replaces them.
+                overrides the file.
         """
         listed = ", ".join(map(str, known)) if isinstance(known, list | tuple | dict) else known
         where = f" of {self.method}" if self.method and key != "quant_method" else ""
@@ -77,8 +77,8 @@ class Block:
         if not isinstance(found, Mapping) or any(
             not isinstance(each, Mapping) for each in found.values()
         ):
-            rule = "must map names to JSON objects"
-            raise PinnError(f"{self.source}: {key} {rule}, got {found!r:.60}")
+            fault = f"{key} must map names to JSON objects, got {found!r:.60}"
+            raise PinnError(f"{self.source}: {fault}")
         return dict(found)
 
     def texts(self, key: str) -> list[str]:

@@ -41,8 +41,10 @@ def _fp8(block: Block) -> Named:
     size = block.values.get("weight_block_size")
     sizes = size if isinstance(size, list) and len(size) == 2 else [0]
     if size is not None and any(type(each) is not int or each < 1 for each in sizes):
-        rule = "must be two positive whole numbers such as [128, 128]"
-        raise PinnError(f"{block.source}: weight_block_size {rule}, got {size!r:.60}")
+        raise PinnError(
+            f"{block.source}: weight_block_size must be two positive whole numbers such as "
+            f"[128, 128], got {size!r:.60}"
+        )
     if size is not None:
         return [(_ALL, "mxfp8" if size == [1, 32] else "fp8_block")]
     return [(_ALL, "fp8_static" if block.values.get("activation_scheme") == "static" else "fp8")]
@@ -116,14 +118,16 @@ def _modelopt(block: Block) -> Named:
     by_algorithm: dict[str, list[str]] = {}
     layers = block.objects("quantized_layers")
     if not layers:
-        block.unknown("quantized_layers", None, "an object of quant_algo by matrix")
+        block.unknown("quantized_layers", None, "an object with the quant_algo of each matrix")
     for name, own in layers.items():
         by_algorithm.setdefault(str(own.get("quant_algo") or "").upper(), []).append(name)
     numbers = {match[1] for name in layers if (match := _LAYER.match(name))}
     if len(numbers) == 1:
-        only = f"has layer {min(numbers)} only"
-        rule = "the formats of this layer are used for all layers"
-        warnings.warn(f"{block.source}: quantized_layers {only}, {rule}", stacklevel=2)
+        warnings.warn(
+            f"{block.source}: quantized_layers has only layer {min(numbers)}, whose formats are "
+            "used for all layers",
+            stacklevel=2,
+        )
         by_algorithm = {
             a: [_LAYER.sub("", name).rpartition(".")[0] or name for name in names]
             for a, names in by_algorithm.items()
@@ -182,7 +186,7 @@ def _kind(tensor: Mapping[str, Any], strategy: str) -> str:
 
 
 def _inputs(tensor: object) -> str:
-    """Return the name of an activation format; static scales (in the checkpoint) are default."""
+    """Return the name of an activation format; scales are static (in the file) by default."""
     if not tensor:
         return "16-bit"
     if not isinstance(tensor, Mapping):
@@ -217,7 +221,7 @@ def _quark_format(block: Block, key: str, config: Mapping[str, Any]) -> str:
 
 
 def _quark_tensor(config: object) -> dict[str, Any] | None:
-    """Return a Quark tensor in compressed-tensors' words; of several scales, use the elements'."""
+    """Return a Quark tensor in compressed-tensors' words; of several parts, the elements' part."""
     listed = config if isinstance(config, list) else [config]
     known = quantization_words("quark_dtypes")
     found = []

@@ -9,19 +9,19 @@ from pinn.specs.images import ImageReader, parse_size
 from pinn.specs.media import MediaItem, Unread
 
 IMAGE, AUDIO = "image", "audio"
-#: Options of each kind, of which the first asks for it.
+#: Options by type of input; the first option of a type is the one that requests it.
 OPTIONS = {
     IMAGE: ("--images-per-request", "--image-size"),
     AUDIO: ("--audio-seconds", "--audios-per-request"),
 }
 WORDS = {IMAGE: "images", AUDIO: "audio"}
-#: Longest audio clip, in seconds: a day.
+#: Maximum length of an audio clip: a day, in seconds.
 MOST_AUDIO_S = 86_400.0
 
 
 @runtime_checkable
 class MediaFlags(Protocol):
-    """Images and audio clips of each request, as the flags of commands name them."""
+    """Flags of commands that specify the images or audio clips of each request."""
 
     @property
     def images_per_request(self) -> int:
@@ -33,7 +33,7 @@ class MediaFlags(Protocol):
 
     @property
     def audios_per_request(self) -> int:
-        """Return the number of audio clips, if there are any."""
+        """Return the number of audio clips per request, if there are any."""
 
     @property
     def audio_seconds(self) -> float:
@@ -46,7 +46,7 @@ class RequestMedia:
 
     Attributes:
         kind: ``image`` or ``audio``.
-        count: Number of items.
+        count: Number of images or clips.
         size: Pixels of each image, such as ``1024x768``, or seconds of each clip.
         item: Tokens and encoder work of each item.
         first_token: Prompt tokens before the first item.
@@ -76,7 +76,7 @@ class RequestMedia:
         return f"{self.count} audio clip{'s'[: self.count > 1]} of {self.size} s"
 
     def begun_in(self, cached: int, new: int) -> int:
-        """Return the items whose first token is among ``new`` tokens after ``cached`` ones.
+        """Return the number of items that begin within ``new`` tokens after ``cached`` tokens.
 
         >>> images = RequestMedia(IMAGE, 3, "32x32", MediaItem(4, 4, 16, 16), first_token=2)
         >>> [images.begun_in(0, 2), images.begun_in(0, 3), images.begun_in(3, 100)]
@@ -87,7 +87,7 @@ class RequestMedia:
 
 
 def media_options(images: object, audio: object) -> str:
-    """Return the options for a model's readers as text; empty if it has none."""
+    """Return the options for a model's image and audio input as text; empty without such input."""
     readers = {IMAGE: images, AUDIO: audio}
     known = (ImageReader, AudioReader)
     return " or ".join(OPTIONS[kind][0] for kind, r in readers.items() if isinstance(r, known))
@@ -102,7 +102,7 @@ def asked_kind(flags: MediaFlags) -> str:
     """Return whether requests have images or audio; empty without either.
 
     Raises:
-        PinnError: If both are given, or a number of audio clips without their length.
+        PinnError: If images and audio are both given, or audio clips without their length.
     """
     audio = flags.audio_seconds > 0
     if flags.images_per_request and audio:
@@ -125,8 +125,8 @@ def request_media(
     """Return the images or audio clips of each prompt; None without any.
 
     Args:
-        images: Reader of the model's images; None if it reads none.
-        audio: Reader of the model's audio.
+        images: Rule by which an image becomes tokens; None without image input.
+        audio: Rule by which an audio clip becomes tokens; None without audio input.
         name: Name of the model, for the error.
         flags: Number and size of images, or of audio clips.
         first_token: Prompt tokens before the first item.

@@ -20,7 +20,8 @@ CUDAGRAPH_MODES = FULL_AND_PIECEWISE, FULL_DECODE_ONLY, FULL, PIECEWISE, NO_GRAP
     "FULL_AND_PIECEWISE", "FULL_DECODE_ONLY", "FULL", "PIECEWISE", "NONE",
 )  # fmt: skip
 RUNNERS = ("auto", GENERATE, POOLING)
-#: How tensor parallel GPUs share an encoder of images: matrices, or whole images.
+#: Ways in which tensor-parallel GPUs share an encoder of images: each GPU has a part of every
+#: matrix, or encodes whole images.
 ENCODER_MODES = WEIGHTS, DATA = ("weights", "data")
 KV_CACHE_DTYPES = ("auto", "bf16", "fp16", "fp8", "fp8_e4m3", "fp8_e5m2")
 
@@ -39,8 +40,8 @@ class ServingSpec:
     of None is the model's own maximum. An empty ``engine_version`` is the release in that table.
     With ``generation_config`` ``auto``, sampling follows the model's generation_config.json; with
     ``vllm``, vLLM's own defaults. ``override_generation_config`` is a JSON object that takes
-    precedence over both. It also contains the settings that clients send, such as ``{"temperature":
-    0}`` for greedy sampling.
+    precedence over both. The object also contains settings that clients send, such as
+    ``{"temperature": 0}`` for greedy sampling.
     """
 
     tensor_parallel_size: int = flag(1, least=1, shorts=("-tp",), decides_cost=True)
@@ -104,5 +105,5 @@ class ServingSpec:
         for each in flags_of(ServingSpec):
             foreign = each.engines and self.engine not in each.engines
             if foreign and getattr(self, each.name) != each.default:
-                remedy = "omit it, or give the --engine that has it"
+                remedy = "omit the flag, or give an --engine that has the flag"
                 raise PinnError(f"{self.engine} has no {each.option}: {remedy}")

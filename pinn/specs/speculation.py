@@ -1,6 +1,6 @@
 """Speculative decoding: draft tokens, verified tokens and their acceptance in a step.
 
-Engines have different flags for it, all of which are converted to :class:`Speculation`.
+Engines have different flags for speculation, which are all converted to :class:`Speculation`.
 """
 
 from __future__ import annotations
@@ -150,9 +150,10 @@ def with_acceptance(asked: Speculation, text: str) -> Speculation:
     if len(given) == 1:
         given *= asked.positions
     if len(given) < asked.positions:
-        fault = f"has rates for {len(given)} positions, but {asked.positions} tokens are drafted"
-        remedy = "give one rate for each, or one for all"
-        raise PinnError(f"--speculative-acceptance {text!r} {fault}: {remedy}")
+        raise PinnError(
+            f"--speculative-acceptance {text!r} has rates for {len(given)} positions, but "
+            f"{asked.positions} tokens are drafted: give one rate per token, or a single rate"
+        )
     return replace(asked, acceptance=given[: asked.positions])
 
 
@@ -171,9 +172,11 @@ def read_acceptance(text: str) -> tuple[float, ...]:
     except ValueError:
         rates = (-1.0,)
     if len(rates) > MOST_TOKENS or not all(0 <= rate <= 1 for rate in rates):
-        rule = "be a rate from 0 to 1, or one for each position with commas between them"
-        fault = f"--speculative-acceptance must {rule}, got {text!r:.80}"
-        raise PinnError(f"{fault}: correct it, or omit it to use the measured rate")
+        raise PinnError(
+            "--speculative-acceptance must be a rate from 0 to 1, or a comma-separated rate for "
+            f"each position, got {text!r:.80}: correct the flag, or omit the flag to use the "
+            "measured rate"
+        )
     return rates
 
 
@@ -214,8 +217,8 @@ def asked_of_trtllm(config: str) -> Speculation:
 #: Values of ``--speculative-num-steps``, ``-eagle-topk`` and ``-num-draft-tokens`` that SGLang
 #: chooses (0.5.23 arg_groups/speculative_hook.py: ``_auto_choose_speculative_params``, before
 #: 0.5.13 ``server_args.py: auto_choose_speculative_params``). Llama has a tree. Until 0.5.7, all
-#: types but ``_CHAINED_AT_FIRST`` have one (and GLM-4 from 0.5.6 on has none). Separate draft
-#: models draft a chain.
+#: other types have a tree, too, except ``_CHAINED_AT_FIRST`` and, from 0.5.6 on, GLM-4. Separate
+#: draft models draft a chain.
 _SGLANG_TREE, _SGLANG_CHAIN = (5, 4, 8), (3, 1, 4)
 _CHAINED_AT_FIRST = {"deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "gpt_oss"}
 #: Number of draft tokens of n-gram speculation (``_handle_ngram``; before 0.5.10
@@ -254,8 +257,10 @@ def asked_of_sglang(serving: ServingSpec, model_type: str, release: tuple[int, .
     branches, draft_tokens = branches or 1, draft_tokens or steps + 1
     most = 1 + sum(branches ** min(i + 1, 2) for i in range(steps))
     if not 2 <= draft_tokens <= most:
-        fault = f"{draft_tokens} does not fit a tree of {steps} steps and {branches} branches"
-        raise PinnError(f"--speculative-num-draft-tokens {fault}: use 2 to {most}")
+        raise PinnError(
+            f"--speculative-num-draft-tokens {draft_tokens} does not fit a tree of {steps} steps "
+            f"and {branches} branches: use 2 to {most}"
+        )
     if draft_tokens > MOST_TOKENS:
         raise PinnError(f"--speculative-num-draft-tokens must be at most {MOST_TOKENS}")
     own = "" if method == MTP else draft
@@ -269,7 +274,7 @@ def _not_modelled(what: str, got: str, known: str) -> PinnError:
 def _chain(method: str, tokens: int, draft: str = "") -> Speculation:
     """Return a chain of drafts: one pass per token, or none for methods that look text up."""
     if not 1 <= tokens <= MOST_TOKENS:
-        raise PinnError(f"the speculative tokens must number 1 to {MOST_TOKENS}, got {tokens}")
+        raise PinnError(f"the number of draft tokens must be 1 to {MOST_TOKENS}, got {tokens}")
     return Speculation(method, tokens, 0 if method == NGRAM else tokens, 1, (), draft)
 
 

@@ -1,6 +1,6 @@
-"""Grids that image processors of transformers 5.24 cut or scale images to.
+"""Grids of tiles or patches into which image processors of transformers 5.24 cut images.
 
-Sizes are (width, height). Each function names its original.
+Sizes are (width, height). Each function names the function of transformers that it follows.
 """
 
 import math
@@ -12,7 +12,7 @@ _LONGEST = 4096
 
 
 def between(width: int, height: int, edge: int, least: int, most: int) -> Pair:
-    """Return columns and rows of squares, with an area between two limits in pixels; 0 for none.
+    """Return columns and rows of squares whose area is within limits in pixels (0 for no limit).
 
     qwen2_vl/image_processing_qwen2_vl.py: smart_resize.
     """
@@ -27,7 +27,7 @@ def between(width: int, height: int, edge: int, least: int, most: int) -> Pair:
 
 
 def filling(width: int, height: int, edge: int, most: int) -> Pair:
-    """Return columns and rows of squares that fill a number of them best at the aspect ratio.
+    """Return columns and rows of at most ``most`` squares, at the image's aspect ratio.
 
     gemma4/image_processing_gemma4.py: get_aspect_ratio_preserving_size.
     """
@@ -48,8 +48,8 @@ def within(width: int, height: int, patch: int, merge: int, longest: int, most: 
         height: Height of the image, in pixels.
         patch: Edge of a patch, in pixels.
         merge: Edge of a token, in patches.
-        longest: Limit of each edge, in patches.
-        most: Limit of all patches.
+        longest: Maximum length of each edge, in patches.
+        most: Maximum number of patches.
     """
     patches = max(1, height // patch) * max(1, width // patch)
     sides = [longest * patch / n for n in (width, height)]
@@ -59,7 +59,7 @@ def within(width: int, height: int, patch: int, merge: int, longest: int, most: 
 
 
 def canvas(width: int, height: int, tile: int, most: int) -> Pair:
-    """Return columns and rows of the tiles that enlarge an image least, or reduce it least.
+    """Return columns and rows of the tiles that enlarge an image least, else reduce it least.
 
     llama4/image_processing_llama4.py: find_supported_resolutions, get_best_fit.
     """
@@ -73,7 +73,7 @@ def canvas(width: int, height: int, tile: int, most: int) -> Pair:
 def closest_aspect(width: int, height: int, tile: int, least: int, most: int) -> Pair:
     """Return columns and rows of tiles whose aspect ratio is closest to the image's.
 
-    Of equally close ones the larger is taken, up to twice the image's area
+    Of equally close grids, the largest one of up to twice the image's area is used
     (got_ocr2/image_processing_got_ocr2.py: get_optimal_tiled_canvas).
     """
     grids = [(c, r) for c in range(1, most + 1) for r in range(1, most + 1)]
@@ -102,7 +102,7 @@ def best_resolution(width: int, height: int, sizes: Iterable[Pair]) -> Pair:
 
 
 def unpadded(width: int, height: int, grid: Pair, edge: int, condensed: int) -> int:
-    """Return the tokens of a grid of tiles without its padding, and one more per row.
+    """Return the number of tokens of a grid of tiles without padding, plus one per row.
 
     llava_next/processing_llava_next.py: _get_unpadded_features, and LLaVA-OneVision's.
 
@@ -111,7 +111,7 @@ def unpadded(width: int, height: int, grid: Pair, edge: int, condensed: int) -> 
         height: Height of the image, in pixels.
         grid: Columns and rows of tiles.
         edge: Tokens along a tile's edge.
-        condensed: Tiles whose tokens are the most; 0 for any number.
+        condensed: Maximum tokens, in tiles; 0 for no limit.
     """
     columns, rows = grid[0] * edge, grid[1] * edge
     if width / height > columns / rows:
@@ -125,7 +125,7 @@ def unpadded(width: int, height: int, grid: Pair, edge: int, condensed: int) -> 
 
 
 def of_longest(width: int, height: int, tile: int, longest: int) -> Pair:
-    """Return columns and rows of tiles after the longest edge is scaled to a length.
+    """Return columns and rows of tiles of an image whose longest edge is scaled to ``longest``.
 
     idefics3/image_processing_idefics3.py: get_number_of_image_patches.
     """
@@ -140,7 +140,7 @@ def of_longest(width: int, height: int, tile: int, longest: int) -> Pair:
 
 
 def cropped(width: int, height: int, tile: int, most: int, patch: int) -> tuple[int, int, int]:
-    """Return columns and rows of tiles, and their tokens without padding and one more per row.
+    """Return columns and rows of tiles, and their tokens without padding, plus one per row.
 
     phi4_multimodal/image_processing_phi4_multimodal.py: dynamic_preprocess, _preprocess.
     """
@@ -161,6 +161,6 @@ def cropped(width: int, height: int, tile: int, most: int, patch: int) -> tuple[
 
 
 def _halves(count: int, edge: int, padding: int) -> int:
-    """Return every second patch of a line of tiles, without those that are padding."""
+    """Return the number of every second patch in a line of tiles, without padding."""
     positions: Sequence[int] = [i * edge + j for i in range(count) for j in range(0, edge, 2)]
     return sum(position < count * edge - padding for position in positions)

@@ -36,8 +36,8 @@ INPUT_SCALE = ("mean", "scale", "low", "high", "rate_low", "rate_high")
 class NetworkSettings:
     """Size and bounds of the network.
 
-    With half of the parameters, the TPOT error on held-out deployments is 0.1 points higher. With
-    half of beta's bound it is, too (LOG.md).
+    With half of the parameters, the TPOT error on held-out deployments is 0.1 percentage points
+    higher; with half of beta's bound, the error rises equally (LOG.md).
 
     Attributes:
         hidden: Number of units per hidden layer.

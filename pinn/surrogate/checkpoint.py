@@ -109,7 +109,9 @@ def _anchors(tensors: dict[str, np.ndarray], header: dict[str, Any]) -> np.ndarr
             raise ValueError(f"{name} has a number that is not finite")
     anchors, width = tensors.pop("anchors"), len(DESCRIPTORS) + len(RATES)
     if anchors.shape != (len(header["anchor_names"]), width):
-        raise ValueError(f"anchors have shape {list(anchors.shape)}, expected one row per name")
+        raise ValueError(
+            f"the array 'anchors' has shape {list(anchors.shape)}, expected one row per name"
+        )
     if not isinstance(header["metadata"], dict):
         raise ValueError("the checkpoint's metadata is not a JSON object")
     return anchors

@@ -31,7 +31,7 @@ SCHEMA = "pinn coefficients 1"
 
 _FACTS = ("model", "gpu", "precisions", "serving", "named")
 
-#: Keys of ``named``, the names that the user gave; with them a file specifies its deployment again.
+#: Keys of ``named``, the names that the user gave, from which the deployment can be made again.
 NAMED = ("model", "gpu", "precision", "force")
 
 #: Flags that coefficients depend on. All other flags change step features or the schedule.
@@ -116,8 +116,8 @@ class CoefficientSet:
         if differences:
             raise PinnError(
                 f"{where} has coefficients of another deployment "
-                f"({'; '.join(differences)}): give that deployment, or write the "
-                "file again for this one"
+                f"({'; '.join(differences)}): give the file's deployment, or write "
+                "the file again for the given one"
             )
 
 
@@ -184,7 +184,7 @@ def read_coefficient_set(path: Path) -> CoefficientSet:
     """
     if path.suffix == ".safetensors":
         raise PinnError(
-            f"{path} is a checkpoint: write its coefficients of your server to a file with "
+            f"{path} is a checkpoint: write the coefficients of your server to a file with "
             "'pinn coefficients --json', and give that file"
         )
     tree = read_json(path)
@@ -218,7 +218,7 @@ def _check_facts(tree: dict[str, Any], path: Path) -> None:
     sources = (tree.get("calibration") or {}).get("sources", [])
     listed = isinstance(sources, list) and all(isinstance(s, dict) for s in sources)
     if not listed or not all(isinstance(s.get("path"), str) for s in sources):
-        raise misfit(f"{path}: calibration.sources", "give the path of the file", sources)
+        raise misfit(f"{path}: calibration.sources", "be a list of objects with a path", sources)
 
 
 def covariance_entry(covariance: Float[np.ndarray, "n n"]) -> dict[str, object]:
@@ -239,11 +239,11 @@ def _covariance(entry: Any, path: Path) -> Float[np.ndarray, "coefficients coeff
         found[np.ix_(places, places)] = rows
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise PinnError(
-            f"{path}: its covariance cannot be read ({error}): write the file again with "
+            f"{path}: the covariance cannot be read ({error}): write the file again with "
             "'pinn calibrate'"
         ) from error
     if not (np.isfinite(found).all() and (np.diag(found) >= 0).all()):
-        raise PinnError(f"{path}: its covariance must be finite, with no variance below 0")
+        raise PinnError(f"{path}: the covariance must be finite, with no variance below 0")
     return found
 
 
@@ -253,7 +253,8 @@ def _checked_entries(tree: object, part: str, path: Path) -> dict[str, dict[str,
         raise PinnError(f"{path}: expected {part} as a mapping from feature names to values")
     registry = REGISTRIES[part]
     entries = {k: e if isinstance(e, dict) else {"value": e} for k, e in given.items()}
-    # Unknown coefficients of 0 are skipped, because earlier versions wrote more of them.
+    # Unknown coefficients of 0 are skipped, because earlier versions wrote coefficients that no
+    # longer exist.
     known = {k: e for k, e in entries.items() if k in registry or e.get("value") != 0}
     odd = sorted(set(known) ^ set(registry))
     if odd:

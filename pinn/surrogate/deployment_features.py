@@ -59,7 +59,7 @@ class SpeculativeCosts:
     later: StepCosts
 
     def drafting(self, sums: BatchSums) -> list[tuple[int, StepCosts, BatchSums]]:
-        """Return number, costs and sums of each type of draft pass; empty without a draft model."""
+        """Return each type of draft pass: number, costs and sums; empty without a draft model."""
         if self.passes == 0:
             return []
         first = drafted_sums(sums, self.tokens, "prefill_tokens")

@@ -2,10 +2,10 @@
 
 vLLM encodes an item in the step that computes the item's first token, before the layers of the
 language model, so that all requests in the batch wait (0.33.0 v1/core/sched/scheduler.py:
-_try_schedule_encoder_inputs; v1/worker/gpu_model_runner.py: _execute_mm_encoder). SGLang encodes it
-in the step of the prompt (0.5.23 managers/mm_utils.py: general_mm_embed_routine). There are no
-measurements of this time. It is the sum of kernel times, with the priors of small kernels and
-launches.
+_try_schedule_encoder_inputs; v1/worker/gpu_model_runner.py: _execute_mm_encoder). SGLang encodes an
+image in the step of the prompt (0.5.23 managers/mm_utils.py: general_mm_embed_routine). This
+time was not measured. It is predicted as the sum of kernel times, with the priors of small kernels
+and launches.
 """
 
 import math
@@ -39,8 +39,8 @@ from pinn.surrogate.step_features import STEP_FEATURES, step_features
 #: Log half-width of the 90 % interval of an encoder's time: 1.645 times the spread of prefill
 #: attention (0.4), the widest prior of a similar kernel (``data/features/step_features.csv``).
 HALF_WIDTH = 1.645 * 0.4
-#: Items of a step, per group that is encoded at once, from which the time of a further group is
-#: computed.
+#: Number of groups in a step from which the time of each further group is computed; a group is
+#: encoded at once.
 _MANY = 8
 #: Overheads that encoders lack (scheduling), or that are added separately from kernels (launches).
 _APART = ("step", "request", "launched_layer")
@@ -53,9 +53,9 @@ class EncoderTime:
     Attributes:
         media: Images or audio clips of each request.
         first_s: Seconds of the first item in a step.
-        further_s: Seconds of each further group of items; at most ``first_s``.
+        further_s: Seconds of each further group of ``together`` items; at most ``first_s``.
         floor_s: Roofline lower bound of one item, in seconds.
-        together: Items of a group, which GPUs encode side by side.
+        together: Number of items in a group, which several GPUs encode at the same time.
     """
 
     media: RequestMedia
@@ -108,7 +108,7 @@ class EncoderTime:
 
     @property
     def sentence(self) -> str:
-        """Return a sentence on the time that an encoder adds, which says that it is unmeasured."""
+        """Return a sentence on the time that an encoder adds, which was not measured."""
         low, high = (1000 * self.first_s * end for end in self.ends)
         one = {IMAGE: "image", AUDIO: "clip"}[self.media.kind]
         a = {IMAGE: "an", AUDIO: "a"}[self.media.kind]
@@ -131,7 +131,7 @@ def asked_encoder(
         checkpoint: Network whose folder has the kernel surrogates; None for the default.
 
     Raises:
-        PinnError: If the model's images or audio or their encoder are not known.
+        PinnError: If the tokens of the model's images or audio, or their encoder, are unknown.
     """
     model = deployment.model
     media = request_media(model.images, model.audio, model.name, flags)
@@ -139,7 +139,7 @@ def asked_encoder(
 
 
 def media_notice(media: RequestMedia) -> str:
-    """Return a clause on a request's images or audio, which says that their time is unmeasured."""
+    """Return a clause on a request's images or audio, whose time was not measured."""
     as_is = " if the preprocessor does not resize them" if media.kind == IMAGE else ""
     encoder = {IMAGE: "vision", AUDIO: "audio"}[media.kind]
     return (
@@ -197,7 +197,7 @@ def encoder_time(
 def _seconds(
     kernels: Path, encoder: EncoderSpec, gpu: GpuSpec, ranks: EncoderRanks, item: MediaItem
 ) -> list[float]:
-    """Return the seconds of the first item of a step, and of each further group of them."""
+    """Return the seconds of the first item of a step, and of each further group of items."""
     # Imported late, because it loads torch.
     from pinn.kernels.encoder import EncodedItems, kernel_seconds, layer_steps
     from pinn.kernels.surrogates import KernelSurrogates
@@ -223,7 +223,7 @@ def _seconds(
 
 
 def together(ranks: EncoderRanks, item: MediaItem) -> int:
-    """Return the items that GPUs encode side by side; 1 where they share tiles of each image."""
+    """Return the number of items encoded at the same time; 1 if GPUs share an image's tiles."""
     return ranks.items if item.patches == item.sequence else 1
 
 

@@ -30,8 +30,8 @@ class Evidence:
             or ``alpha.NAME``.
         step_ends: Ends of the interval of each batch's step time, relative to the predicted time;
             empty without intervals.
-        far: For each batch, marks of kernels that are farther from measured kernels than all
-            held-out ones.
+        far: For each batch, marks of kernels that are farther from measured kernels than the
+            kernels of all held-out data.
         reference: Batch that the intervals of ``usual`` are for.
         missing: Why a network has no intervals; empty if it has intervals.
     """
@@ -67,7 +67,7 @@ class Evidence:
         return f"{100 * self.level:.0f} % intervals below saturation ({self.reference}): {named}."
 
 
-#: Function that returns the evidence for the step times of batches, given as text.
+#: Function of batches, given as text, that returns the evidence for the batches' step times.
 FindEvidence = Callable[[Sequence[str]], Evidence]
 
 

@@ -88,9 +88,9 @@ class Prediction:
         deployment: Model, GPU and engine configuration.
         coefficients: Coefficients of the deployment, from the network or from a file.
         memory: Whether the deployment starts on its GPUs, and what their memory contains.
-        find_evidence: Function that returns the evidence for step times of batches.
-        batches: Batches whose step times tables and JSON show, as text.
-        encoder: Time that images of the prompts add to steps; None without images.
+        find_evidence: Function of batches that returns the evidence for their step times.
+        batches: Batches, as text, whose step times are shown in tables and in JSON.
+        encoder: Time that images or audio in prompts add to steps; None without either.
     """
 
     deployment: Deployment
@@ -101,7 +101,7 @@ class Prediction:
     encoder: EncoderTime | None = None
 
     def at(self, *batches: str) -> Prediction:
-        """Return the same prediction with other batches in its tables and JSON."""
+        """Return a copy of the prediction with other batches in its tables and JSON."""
         return replace(self, batches=batches)
 
     @property
@@ -196,7 +196,7 @@ class Prediction:
         return found + [self.encoder.floor_s * self.encoder.begun_in(each) for each in batches]
 
     def _ends(self, seconds: float, encoder: float, ends: Ends) -> tuple[float, float]:
-        """Return a step's interval in seconds: of its layers plus of the vision encoder."""
+        """Return a step's interval in seconds: the layers' interval plus the vision encoder's."""
         of_encoder = (1.0, 1.0) if self.encoder is None else self.encoder.ends
         low, high = (seconds * a + encoder * b for a, b in zip(ends, of_encoder, strict=True))
         return low, high

@@ -29,7 +29,7 @@ _MORE = (
 _SPECULATIVE = (
     "Steps include drafting and verification, which were never measured: 90 % "
     "intervals are those of steps without them, and times per token assume the "
-    "acceptance above."
+    "stated acceptance rate."
 )
 #: Maximum number of CUDA graph sizes that are listed before the last one.
 _LISTED = 4

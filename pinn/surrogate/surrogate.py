@@ -68,7 +68,7 @@ class Surrogate:
         return predict_coefficients(self.checkpoint.network, deployments)
 
     def taught_alphas(self) -> Bool[np.ndarray, " alpha"]:
-        """Return whether each alpha was fitted to data; all others are their priors.
+        """Return whether each alpha was fitted to data; false for an alpha that is a prior.
 
         An alpha whose base is exactly 0 never had a gradient.
         """

@@ -1,10 +1,10 @@
 """Breakdown of a step's time by part, with the measurements behind it.
 
 The network's breakdown multiplies each coefficient (beta) by its feature. The kernels' breakdown
-sums measured kernel times and overheads. They attribute launches of CUDA graphs differently: a
-measured kernel's time includes its launch, while the network charges launches per layer. The host
-launches kernels outside of graphs while the GPU works. Launch time that exceeds the GPU's work is a
-separate part.
+sums measured kernel times and overheads. The two breakdowns attribute launches of CUDA graphs
+differently: a measured kernel's time includes its launch, while the network charges launches per
+layer. The host launches kernels outside of graphs while the GPU works. Launch time that exceeds the
+GPU's work is a separate part.
 """
 
 from collections.abc import Mapping

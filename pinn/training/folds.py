@@ -33,7 +33,7 @@ from pinn.training.teacher import Teacher
 
 @dataclass(frozen=True)
 class Fold:
-    """Training data of one fold.
+    """Training data of one cross-validation fold.
 
     Attributes:
         rows: Measured deployments to train on.
@@ -73,7 +73,7 @@ def without_model(rows: ServingRows, model: ModelSpec) -> ServingRows:
 
 
 def learn_fold(learner: KernelLearner, fold: Fold, root: Path) -> Learned:
-    """Train on a fold, or read the cached result.
+    """Train on a cross-validation fold, or read the cached result.
 
     Args:
         learner: Learner with its settings.
@@ -92,7 +92,7 @@ def learn_fold(learner: KernelLearner, fold: Fold, root: Path) -> Learned:
 
 
 CHECKPOINT = "checkpoint.safetensors"
-#: Seconds until a running fold first reports its progress.
+#: Seconds until the training of a fold first reports its progress.
 _FIRST_S = 30.0
 
 
@@ -108,7 +108,7 @@ def _learn(
 
 
 def learn_all(learner: KernelLearner, folds: Sequence[Fold], root: Path, workers: Workers) -> None:
-    """Train folds in parallel, and cache the result of each.
+    """Train cross-validation folds in parallel, and cache the result of each.
 
     Args:
         learner: Learner with its settings.

@@ -1,4 +1,4 @@
-"""Kernel surrogates, and the step times summed from them that a network is trained on."""
+"""Kernel surrogates, and step times summed from kernels, on which a network is trained."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -46,8 +46,8 @@ class KernelSettings:
 def fitted_surrogates(settings: KernelSettings, exclude: Exclusion) -> KernelSurrogates:
     """Return surrogates fitted without the excluded kernels: released, cached or fitted now.
 
-    The metadata of released surrogates names the code version that fitted them. They are used
-    with other code versions, too.
+    The metadata of released surrogates names the code version that fitted them. Other code
+    versions use these surrogates, too.
     """
     if settings.released is not None:
         folder = Path(settings.released) / exclude.slug()

@@ -36,7 +36,7 @@ def run_parts(
 ) -> Float[np.ndarray, "runs operators features"]:
     """Return betas of each operator for each run's deployment, ``[runs, operators, features]``.
 
-    Equal deployments are projected once.
+    The betas of equal deployments are fitted once.
     """
     deployments = list(dict.fromkeys(run.deployment for run in runs))
     if not deployments:

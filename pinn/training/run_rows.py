@@ -42,8 +42,8 @@ class RunRows:
         request_features: Mean request features of the metric, ``[n, request_features]``.
         simulated: Simulated metric, seconds.
         measured_s: Measured metric, seconds.
-        gain: Change of the metric per change of the time of its own steps. It may exceed 1, since
-            slower steps also cause larger batches and longer queues.
+        gain: Change of the metric per change of the time of its own steps. The gain may exceed 1,
+            since slower steps also cause larger batches and longer queues.
         weight: Weight of each row in the fit.
     """
 

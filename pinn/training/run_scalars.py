@@ -1,7 +1,7 @@
 """Calibration factors and alpha, fitted to measured deployments and serving runs.
 
 The shared factors (``pinn.training.teacher``) are fitted to measured deployments and serving runs
-together. Alpha is shared, too, and part of that fit. A model with serving runs may have
+together. Alpha is shared, too, and part of this fit. A model with serving runs may have
 per-model effects: one factor for each operator, and one for all overheads together. So an engine
 path that only one model uses does not distort the shared factors. Unseen models use the shared
 factors alone.
@@ -43,7 +43,8 @@ _EFFECTS = np.eye(_DIRECT, _OWN)
 _EFFECTS[_OPERATORS:_SHARED, -1] = 1.0
 _EFFECTS[_SHARED:] = 0.0
 
-#: Maximum distance of a coefficient from its prior, in spreads; beyond it exponentials overflow.
+#: Maximum distance of a coefficient from its prior, in prior spreads; beyond this distance,
+#: exponentials overflow.
 FARTHEST_SPREADS = 6.0
 
 #: Maximum number of Gauss-Newton steps per fit, a numerical limit.
@@ -51,7 +52,7 @@ _STEPS = 200
 #: Number of rounds after which only half of each change is applied. Near saturation the batches
 #: react so strongly that full changes would oscillate around the solution.
 _WHOLE_ROUNDS = 3
-#: Median error above which a change that increases the error is halved. That far from the solution,
+#: Median error above which a change that increases the error is halved. Far from the solution,
 #: metrics are not linear and the fit may end in another minimum.
 _TOO_FAR = 0.25
 

@@ -64,7 +64,7 @@ def is_least_ttft(steps: Seconds, beside: Seconds) -> Seconds:
     return steps + beside < LEAST_STEPS_SHARE * steps
 
 
-#: Name -> values; the first axis is rows, runs or deployments.
+#: Tensors of a training batch by name; the first axis is rows, runs or deployments.
 TensorBatch = dict[str, Shaped[Tensor, "..."]]
 
 

@@ -62,7 +62,7 @@ def synthetic_deployments(
 
 
 def _like(draw: np.random.Generator, gpu: GpuSpec) -> GpuSpec:
-    """Return a variant of a GPU with other memory, arithmetic and link rates, to diversify them."""
+    """Return a variant of a GPU with other memory, arithmetic and link rates."""
     memory, compute, link = np.exp(draw.uniform(-OTHER_RATES, OTHER_RATES, 3)).tolist()
     return replace(
         gpu,
@@ -76,7 +76,7 @@ def _like(draw: np.random.Generator, gpu: GpuSpec) -> GpuSpec:
 def _place(
     draw: np.random.Generator, model: ModelSpec, gpus: Sequence[GpuSpec]
 ) -> Deployment | None:
-    """Place the model on the first GPU, in random order, that has memory and kernels for it."""
+    """Place the model on the first GPU, in random order, with memory and kernels for it."""
     placed = (_split(draw, model, gpus[int(i)]) for i in draw.permutation(len(gpus)))
     return next(filter(None, placed), None)
 
@@ -115,7 +115,7 @@ def started(model: ModelSpec, gpu: GpuSpec, serving: ServingSpec) -> Deployment 
     return None
 
 
-#: Caches of flags and of their replacements: few distinct ones occur, and checking them is slow.
+#: Caches of checked flags and of their variants: few distinct flags occur, and checks are slow.
 _flags, _other = cache(ServingSpec), cache(replace)
 
 

@@ -1,4 +1,4 @@
-"""Teacher: calibration factors, and the fit of step times summed from kernels by step features."""
+"""Teacher of the network: step times from kernels and calibration factors, fitted by features."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -37,8 +37,8 @@ OVERHEADS: dict[str, Overhead] = {
 }
 
 #: Prior spread (log standard deviation) of kernel multipliers. Kernels were measured on one engine,
-#: so multipliers are near 1. This spread and those of overheads were chosen by holding out one
-#: model among the training models of every outer fold (LOG.md).
+#: so multipliers are near 1. This spread and the spreads of overheads were chosen by holding out
+#: one model among the training models of every outer fold (LOG.md).
 MULTIPLIER_SPREAD = 0.05
 #: Prior spread of the sampling multiplier, an assumption: sampling was timed only on one GPU, with
 #: PyTorch and without an engine.
@@ -116,8 +116,8 @@ def prior_scalars() -> Scalars:
 #
 # The time of a whole step does not show which feature caused it. In a long prompt of a
 # mixture-of-experts model, moving activations for experts and attention that grows with tokens look
-# alike. A network that confused the two had errors of 60 % on models in which one of them dominates
-# (LOG.md).
+# alike. A network that confused these two parts had errors of 60 % on models in which one part
+# dominates (LOG.md).
 
 
 def _joined() -> list[set[str]]:
@@ -175,8 +175,9 @@ EXPLAINED_BY: dict[str, tuple[str, ...]] = {
     for operator in COMPOSED_PARTS
 }
 
-#: Weight of the whole step's error relative to those of its parts, so that errors of parts
-#: compensate. It reduced the step-time error on batches outside the fit from 1.8 to 1.4 % (LOG.md).
+#: Weight of the whole step's error relative to the errors of its parts, so that errors of parts
+#: cancel in the sum. This weight reduced the step-time error on batches outside the fit from 1.8 to
+#: 1.4 % (LOG.md).
 WHOLE_WEIGHT = 2.0
 
 _NAMES = list(STEP_FEATURES)

@@ -51,7 +51,7 @@ def test_missing_or_too_large_top_k_is_an_error(parse):
 
 
 def test_layers_with_different_numbers_of_experts_are_refused(parse):
-    with pytest.raises(PinnError, match="must be the same in all places"):
+    with pytest.raises(PinnError, match="must have equal values in all layers"):
         parse(**{**MOE, "num_experts": [8, 16]})
 
 

@@ -190,7 +190,7 @@ def test_a_shared_layer_of_zamba_is_stored_once(parse):
 
 
 def test_several_shapes_of_experts_are_refused(parse):
-    with pytest.raises(PinnError, match="be the same in all places"):
+    with pytest.raises(PinnError, match="have equal values in all layers"):
         parse(num_experts=8, num_experts_per_tok=2, moe_intermediate_size=[256, 512])
 
 

@@ -25,7 +25,7 @@ _UNSEEN = {
 _COVERED = {split: f"unseen {what}" for split, what in _UNSEEN.items()}
 _COVERED |= {folds.RUN_ERRORS_SPLIT: "serving runs of unseen models"}
 
-#: Methods that do not count as peers: those of this package, and those trained on the rows that
+#: Methods that do not count as peers: methods of this package, and methods trained on the rows that
 #: they predict.
 _NO_PEERS = ("network", "teacher", "global vector", "blackbox, per configuration")
 
@@ -78,7 +78,7 @@ def _covered(tables: Tables) -> str:
 
 
 def _shipped(tables: Tables) -> dict[str, str]:
-    """Return splits predicted by a checkpoint's own folds, and the checkpoint's SHA-256."""
+    """Return split -> SHA-256 of the checkpoint whose cross-validation predictions are shown."""
     mark = metrics.CHECKPOINT_COLUMN
     kept = tables.predictions.reindex(columns=["split", "method", mark]).dropna(subset=mark)
     methods = kept.groupby("split", sort=False)["method"].unique().map(", ".join)

@@ -66,7 +66,8 @@ GEMM_LAYOUT = table.layout("gemm", "gemm_perf", _gemm_rules)
 
 SHAPE = ["precision", "hidden", "width", "experts", "top_k"]
 NUMBERS = ["tokens", *SHAPE[1:], "tensor_parallel", "expert_parallel", "matrices"]
-#: (hidden, width) of experts without a gate: Nemotron 3's squared ReLU. All others have a gate.
+#: (hidden, width) of experts without a gate: Nemotron 3's squared ReLU. All other experts have
+#: a gate.
 UNGATED = {(2688, 1856), (2048, 5120), (1024, 2688), (4096, 2688)}
 #: Share of rows below the lower bound from which on a shape is assumed not to use the experts that
 #: its row states.
@@ -86,7 +87,7 @@ def _moe_work(r: pd.DataFrame) -> Work:
 
 
 def _below_bound(r: pd.DataFrame, gpu: GpuSpec) -> np.ndarray:
-    """Return the rows that are faster than reading balanced routing's experts, or computing."""
+    """Return rows faster than computing, or than reading the experts that balanced routing hits."""
     return table.below_floor(r, _moe_work(r), gpu, table.flop_rate(gpu, r["precision"]))
 
 

@@ -33,7 +33,7 @@ SYSTEMS = (
     "rtx_pro_6000_server",
 )  # fmt: skip
 VLLM = "0.24.0"
-#: Newest release of each back end whose tables are complete. Later releases of vLLM have only new
+#: Newest release with complete tables, by back end. Later releases of vLLM have only new
 #: kernels, or only one system. A folder of newer tables is read in addition, and its rows take
 #: precedence.
 LAST = {"vllm": VLLM, "nccl": "2.29.2"}
@@ -92,8 +92,7 @@ def _of_row(row: Mapping[str, str]) -> Iterator[TableSource]:
 
 # Reading one table of measured kernels: its place, the columns it needs, the rows refused.
 
-#: Rows of one table that are kept, with its report; then rows of several tables, with their
-#: reports.
+#: Kept rows of one table with the table's report; then kept rows and reports of several tables.
 ReadTable = tuple[pd.DataFrame, ReadReport]
 Read = tuple[pd.DataFrame, list[ReadReport]]
 #: Function that transforms rows.

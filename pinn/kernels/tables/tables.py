@@ -33,7 +33,7 @@ def _all_reduce_rules(gpu: GpuSpec, _: table.TableSource) -> table.Rules:
         f"an outlier: over {table.SPIKE} x as long as with fewer and with more bytes": lambda r: (
             table.spikes(r, ("gpus",), "bytes")
         ),
-        "ranks share a path: under half of the bandwidth that another number of them has; "
+        "ranks share a path: under half of the bandwidth of another number of ranks; "
         "true of that machine, not of the GPU": _shared_path,
     }
 
@@ -47,7 +47,7 @@ def _fused_rules(gpu: GpuSpec, _: table.TableSource) -> table.Rules:
 
 
 def _shared_path(r: pd.DataFrame) -> np.ndarray:
-    """Return the rows of those numbers of ranks whose largest message has a far lower bandwidth.
+    """Return the rows of every number of ranks whose largest message has a far lower bandwidth.
 
     Bandwidth is per link of a ring: 2 (n - 1) / n of the message, divided by the time.
     """
@@ -85,9 +85,10 @@ FUSED_LAYOUT = replace(
     helpers=("dtype",),
 )
 #: Table of NCCL's all-gather and reduce-scatter inside one node: the sum of their seconds for the
-#: ``bytes`` of all ranks' tokens. The report counts a pair twice. vLLM's default back end sends
-#: tokens to the experts with the all-gather, and results back with the reduce-scatter
-#: (vllm/distributed/device_communicators/all2all.py: AgRsAll2AllManager).
+#: ``bytes`` of all ranks' tokens. The report counts both rows of such a sum. vLLM's default
+#: back end sends tokens to the experts with the all-gather, and results back with the
+#: reduce-scatter (vllm/distributed/device_communicators/all2all.py:
+#: AgRsAll2AllManager).
 EXCHANGE_LAYOUT = table.layout(
     "comm",
     "nccl_perf",

@@ -61,7 +61,7 @@ def read_attention(
         UnrecognizedError: If its weights do not fit any attention that has a cost model.
     """
     if getattr(module, "is_cross_attention", False) or "Cross" in type(module).__name__:
-        raise UnrecognizedError("attention to tokens other than the text, which is not supported")
+        raise UnrecognizedError("cross-attention, to tokens outside the text, is not supported")
     if getattr(module, "is_causal", True) is False:
         raise UnrecognizedError("attention in both directions")
     shapes = _by_role(module)
@@ -69,9 +69,9 @@ def read_attention(
     for path in vectors(module):
         owner, _, name = path.rpartition(".")
         if owner not in norms and not name.endswith(_VECTORS):
-            raise UnrecognizedError(f"{path}, a vector that no supported attention has")
+            raise UnrecognizedError(f"no supported attention has the vector {path}")
     if rest(module):
-        raise UnrecognizedError(f"{rest(module)[0]}, a weight that no supported attention has")
+        raise UnrecognizedError(f"no supported attention has the weight {rest(module)[0]}")
     if "kv_a" in shapes:
         return _latent(module, shapes, window)
     return _grouped(module, shapes, fields, window)
@@ -108,7 +108,7 @@ def _grouped(
         or any(side.outputs * width != queries for side in sides)
     ):
         text = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
-        raise UnrecognizedError(f"heads of width {width} do not fit its projections {text}")
+        raise UnrecognizedError(f"heads of width {width} do not fit the projections {text}")
     norm = next((n for p, n in vectors(module).items() if re.search(r"\bq_?(layer)?norm\.", p)), 0)
     heads, kv_heads, is_wide = queries // width, int(keys) // width, norm == queries > width
     shares = "qkv" not in shapes and "k" not in shapes
@@ -116,7 +116,7 @@ def _grouped(
 
 
 def _asked(module: nn.Module, shapes: Mapping[str, Shape], width: int) -> tuple[int, float]:
-    """Return the rows of the query and of the key projection; 0 if values and keys differ."""
+    """Return the output widths of query and key projection; 0 for keys unlike the values."""
     if "qkv" in shapes:
         queries = shapes["o"].inputs
         return queries, (shapes["qkv"].outputs - queries) / 2
@@ -184,6 +184,6 @@ def _checked(module: nn.Module, spec: LinearMixerSpec, hidden: int) -> LinearMix
     expected = sum(prod(projection.shape()) for projection in spec.projections(hidden))
     found = sum(prod(shape) for shape in matrices(module).values())
     if found != expected:
-        text = f"its projections have {found:,} weights, expected {expected:,} for {spec.kind}"
+        text = f"the projections have {found:,} weights, expected {expected:,} for {spec.kind}"
         raise UnrecognizedError(text)
     return spec

@@ -75,7 +75,7 @@ def build_text_model(fields: ConfigFields) -> BuiltModel:
         calls = _calls(module)
     except Exception as error:  # a model's code may raise any error
         reason = f"{type(error).__name__}: {error}".split("\n")[0]
-        fault = f"transformers {version} cannot build and run it without weights"
+        fault = f"transformers {version} cannot build and run the model without weights"
         raise PinnError(f"{fields.source}: {fault} ({reason:.200})") from error
     finally:
         transformers.logging.set_verbosity(verbosity)

@@ -65,7 +65,9 @@ def _read(config: Mapping[str, Any], source: str, settings: ReadSettings) -> mod
     given = read_fields(config, source)
     other = models_file("types.json")["unlike_modules"].get(given.model_type)
     if other is not None:
-        raise PinnError(f"{source}: engines and transformers compute it differently: {other}")
+        raise PinnError(
+            f"{source}: engines and transformers compute the model differently: {other}"
+        )
     built = build_text_model(given)
     reader = ModuleReader(built, longest_context(built.fields))
     parts, stem = reader.read()
@@ -152,7 +154,7 @@ class ModuleReader:
     def _layer(
         self, index: int, path: str, layer: nn.Module, window: int | None
     ) -> list[model.LayerPart]:
-        """Return a layer's parts, one per mixer; the last mixer's part has the network, if any."""
+        """Return a layer's parts, one per mixer; the last one has the feed-forward part, if any."""
         kinds = self._fields.listed("layer_types")
         found = _LayerFindings(str(kinds[index]) if index < len(kinds) else None, [], [], [])
         self._walk(path, layer, window, found)

@@ -148,7 +148,7 @@ def experts_of(module: nn.Module, hidden: int) -> Experts | None:
     """Return the experts in a module's own tensors or children; None for other modules.
 
     Experts are stored as tensors of three dimensions, as lists of equal networks, or (DBRX) as
-    matrices with all experts one below the other.
+    matrices in which the rows of all experts follow each other.
     """
     own = [*module.parameters(recurse=False)]
     own += [p for _, child in children(module) for p in child.parameters(recurse=False)]

@@ -16,17 +16,17 @@ from pinn.surrogate.uncertainty.held_out import shape_of
 
 # Change of coefficients when a group's own kernels and rows are added to the training data.
 #
-# The networks of the folds are an ensemble; each was trained without one model or GPU (a
-# delete-group jackknife). For a held-out deployment, the network of its fold predicts the
-# coefficients of an unseen deployment, and the network trained on everything those of a known
-# deployment. A single coefficient cannot be measured, so its interval is calibrated on this
-# difference. The difference includes the effect of held-out kernels and rows, but not the effect of
-# anything that the features omit.
+# The networks of the cross-validation folds are an ensemble; each was trained without one model or
+# GPU (a delete-group jackknife). For a held-out deployment, the network of its fold predicts the
+# coefficients of an unseen deployment. The network trained on everything predicts the coefficients
+# of a known deployment. A single coefficient cannot be measured, so its interval is calibrated on
+# this difference. The difference includes the effect of held-out kernels and rows, but not the
+# effect of anything that the features omit.
 
 
 @dataclass(frozen=True)
 class FoldNetwork:
-    """Network of a fold, with the deployments that the fold holds out.
+    """Network of a cross-validation fold, with the deployments that the fold holds out.
 
     Attributes:
         split: Name of the split, such as ``leave-one-model-out``.
@@ -44,7 +44,7 @@ def coefficient_changes(checkpoint: Path, folds: Sequence[FoldNetwork]) -> pd.Da
 
     Args:
         checkpoint: Checkpoint of the network trained on everything.
-        folds: Networks of folds, trained with the same settings.
+        folds: Networks of cross-validation folds, trained with the checkpoint's settings.
 
     Returns:
         Table with columns ``split``, ``model``, ``shape``, ``gpu`` and ``NAMES``, one row per split
@@ -57,7 +57,9 @@ def coefficient_changes(checkpoint: Path, folds: Sequence[FoldNetwork]) -> pd.Da
     parts = []
     for fold in folds:
         if not fold.checkpoint.is_file():
-            raise PinnError(f"no weights of the fold at {fold.checkpoint}: run the experiment")
+            raise PinnError(
+                f"no weights of the cross-validation fold at {fold.checkpoint}: run the experiment"
+            )
         networks = load_checkpoint(fold.checkpoint).network, network
         before, after = (predict_coefficients(each, fold.left_out).values for each in networks)
         both = (before > 0) & (after > 0)

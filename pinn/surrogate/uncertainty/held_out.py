@@ -56,7 +56,7 @@ def kernel_distance(
 def _gpu_gap(use: KernelUse, gpu: GpuSpec) -> float:
     """Return the maximum log ratio, of bandwidth or FLOP/s, to the nearest kernel's GPU.
 
-    It is 0 if the nearest kernel is pooled over several GPUs.
+    The result is 0 if the nearest kernel is pooled over several GPUs.
     """
     if use.nearest is None or use.nearest.gpu == gpu.name:
         return 0.0
@@ -91,7 +91,7 @@ def situation(
 
 
 def described_steps(kernels: KernelSurrogates, steps: Sequence[Step]) -> pd.DataFrame:
-    """Describe steps if these kernels are the training data, in about 30 ms per step.
+    """Return descriptions of steps, with the given kernels as training data (30 ms per step).
 
     Returns:
         Table with one row per step, columns ``DESCRIPTION``.

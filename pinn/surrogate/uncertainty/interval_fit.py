@@ -125,8 +125,8 @@ def nested_intervals(errors: pd.DataFrame, level: float = LEVEL) -> pd.DataFrame
     """Return half-widths for each held-out row, calibrated without its model or its GPU.
 
     A part that is held out of training is also held out of the calibration, in every split and for
-    every choice made in it. For a held-out model, the part is all rows of models of its shape, on
-    any GPU. For a held-out GPU, it is all rows of this GPU.
+    every choice made in the calibration. For a held-out model, the part is all rows of models of
+    its shape, on any GPU. For a held-out GPU, it is all rows of this GPU.
 
     Args:
         errors: Errors of one or more experiments, with the columns

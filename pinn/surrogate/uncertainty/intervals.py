@@ -147,7 +147,8 @@ def read_calibration(checkpoint: Path) -> StatedIntervals:
     """Return the intervals of a checkpoint.
 
     Raises:
-        PinnError: If its folder has no intervals, or they belong to another checkpoint or layout.
+        PinnError: If the checkpoint's folder has no intervals, or if the intervals belong to
+            another checkpoint or layout.
     """
     path = calibration_path(checkpoint)
     if not path.is_file():

@@ -107,7 +107,7 @@ def _distance_words(
 
 
 def _far(stated: StatedIntervals, distance: float) -> list[str]:
-    """Return a mark if a batch's kernels are farther from measured ones than any held out."""
+    """Return a mark if a batch is farther from measured kernels than all held-out data."""
     farthest = max(kind.farthest for kind in stated.kinds)
     if distance <= farthest:
         return []
@@ -180,13 +180,14 @@ def _shown(situation: Situation, calibration: StatedIntervals) -> str:
 
 def _stretch_words(situation: Situation, farthest: float, beyond: bool) -> str:
     stretch = math.exp(situation.distance.total)
-    text = f"ernel sizes and GPU are within {stretch:.2f}x of measured ones (weighted by time)"
     if not beyond:
-        return f"K{text}."
+        return (
+            f"Kernel sizes and GPU are within {stretch:.2f}x of measured ones (weighted by time)."
+        )
     return (
-        f"Outside the evaluated range: k{text}, those of held-out data within "
-        f"{math.exp(farthest):.2f}x: "
-        "expect larger errors."
+        f"Outside the evaluated range: kernel sizes and GPU are within {stretch:.2f}x of measured "
+        f"ones (weighted by time), those of held-out data within {math.exp(farthest):.2f}x: expect "
+        "larger errors."
     )
 
 

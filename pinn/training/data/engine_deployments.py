@@ -20,7 +20,7 @@ from pinn.training.data import silicon
 # from ``decode_engines`` of :mod:`pinn.measurements.deployments.silicon` and whose flags are from
 # :mod:`pinn.measurements.deployments.launch_facts`. None depends on a model's predictions. The file
 # does not mark multi-token prediction (MTP), but launch scripts do. If scripts with and without MTP
-# fit a row, rows of the same point without it (twins) decide.
+# fit a row, rows of the same load without MTP (twins) decide.
 
 _ROW = ["engine", "model", "gpu", "precision"]
 _LENGTHS = ["prompt_tokens", "output_tokens"]
@@ -71,8 +71,8 @@ def development_image(rows: pd.DataFrame) -> pd.Series:
     return rows["engine_version"].str.contains("nightly-dev|glm5-hopper")
 
 
-#: Rule that marks copies, with the same columns as for vLLM's rows except the layout, which dumps
-#: store differently.
+#: Rule that marks copies. Unlike the rule for vLLM's rows, it does not compare the layout, which
+#: dumps store differently.
 copy_of_a_row = partial(silicon.copy_across_dumps, key=(*_ROW, *_LENGTHS))
 
 
@@ -81,7 +81,7 @@ def other_attention(rows: pd.DataFrame) -> pd.Series:
     return rows["model"].isin(OTHER_ATTENTION)
 
 
-#: Filters of the benchmark as a whole; those by engine follow below. All are applied in order.
+#: Filters of the whole benchmark; filters of single engines follow. All are applied in order.
 _OF_THE_BENCHMARK: sample.Filters = {
     "file of another campaign (harrli)": silicon.from_other_campaign,
     "GB200 over several nodes, labelled aggregated": several_nodes,
@@ -109,9 +109,9 @@ MTP_FILTERS = {**_OF_THE_BENCHMARK, "no sign of multi-token prediction": shows_n
 def not_of_checked_campaign(rows: pd.DataFrame) -> pd.Series:
     """Mark rows to drop: the public benchmark's, and unreliable ones of the second campaign.
 
-    Only the second campaign's SGLang rows and its rows of TensorRT-LLM 1.0.0rc3 are kept. Its rows
-    of TensorRT-LLM 1.2 and 1.3 state loads that they did not run. Some state no concurrency, others
-    more requests than batch size times replicas.
+    Only the second campaign's SGLang rows and its rows of TensorRT-LLM 1.0.0rc3 are kept. The
+    campaign's rows of TensorRT-LLM 1.2 and 1.3 state loads that they did not run. Some state no
+    concurrency, others more requests than batch size times replicas.
     """
     checked = (rows["engine"] == SGLANG) | (rows["engine_version"] == "1.0.0rc3")
     return ~(silicon.from_other_campaign(rows) & checked)

@@ -28,7 +28,7 @@ def released_predictions(peer: str = "aiconfigurator") -> pd.DataFrame:
     The estimators sum a step from measured kernels, including kernels of the predicted model. Their
     task is therefore easier than pinn's for a model that pinn was not trained on.
     ``scripts/predict_aiconfigurator.py`` and ``scripts/predict_aisimulate.py`` recreate the files.
-    The second one predicts only vLLM's rows.
+    AISimulate predicts only vLLM's rows.
 
     Args:
         peer: Name of the estimator, one of ``PEERS``.

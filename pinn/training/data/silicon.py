@@ -1,8 +1,8 @@
 """Filters of the public benchmark's measured deployments before training.
 
 The filters are applied in a fixed order. Each filter is a function of the decoded rows of
-:mod:`pinn.measurements.deployments.silicon` that returns a mask, true for each row to drop. It is
-given only the rows that all earlier filters kept.
+:mod:`pinn.measurements.deployments.silicon` that returns a mask, true for each row to drop. A
+filter is given only the rows that all earlier filters kept.
 """
 
 from collections.abc import Sequence
@@ -54,8 +54,8 @@ def copy_across_dumps(rows: pd.DataFrame, key: Sequence[str] = _POINT) -> pd.Ser
     """Mark copies of one measurement in several dumps, which would count it twice.
 
     A copy has the same model, GPU, precision, lengths, tensor-parallel size and concurrency, and
-    the same TPOT to 0.01 ms. If the dated database dump has a copy, that one is kept, because it
-    names the configuration and the run. Otherwise the first row of the file is kept.
+    the same TPOT to 0.01 ms. If the dated database dump has a copy, this copy is kept, because
+    it names the configuration and the run. Otherwise the first row of the file is kept.
 
     Args:
         rows: Decoded rows.

@@ -58,7 +58,7 @@ def leave_one_out(column: str, rows: pd.DataFrame) -> list[Split]:
     names = sorted(values.unique())
     if len(names) < 2:
         raise PinnError(
-            f"cannot hold one {column} out: the rows have {len(names)} of them, expected 2 or more"
+            f"cannot hold out one {column}: got {len(names)} in the rows, expected 2 or more"
         )
     return [_split(rows, f"{column}={n}", values != n, values == n, (n,)) for n in names]
 
@@ -74,7 +74,7 @@ def hopper_to_blackwell(rows: pd.DataFrame) -> list[Split]:
     return [_one_way(rows, "Hopper to Blackwell", hopper, blackwell, "gpu")]
 
 
-#: Eight-bit formats to train on and four-bit formats to test on, for the split below.
+#: Eight-bit formats to train on, and four-bit formats to test on, in ``eight_to_four_bits``.
 EIGHT_BITS = ("fp8", "fp8_static", "fp8_block", "int8")
 FOUR_BITS = ("nvfp4", "mxfp4", "mxfp4_mxfp8", "int4")
 
