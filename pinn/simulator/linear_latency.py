@@ -51,7 +51,8 @@ class LinearLatency:
     def compile(self, apart: bool, shares: bool = False) -> np.record:
         """Return the coefficients and costs as a record for compiled code.
 
-        The record's field names select the compiled code, so that simple steps skip the rest.
+        The record's field names select the compiled code, so that it has no code for absent
+        features.
 
         Args:
             apart: Whether prompts and decodes never share a step.

@@ -216,7 +216,8 @@ class Simulation(Served):
         if found.slow_end_unserved > 1 - served:
             share = f"{100 * found.slow_end_unserved:.0f} %"
             lines.append(
-                f"At the slow end of the interval, {share} of the requests are not served in time."
+                f"With step times at the slow end of their interval, {share} of the requests are not "
+                "served in time."
             )
         return [*lines, str(found.distance["sentence"])]
 
