@@ -246,13 +246,13 @@ def _how_sure(choice: Choice) -> list[str]:
         if choice.replicas == 1:
             return [f"{alone}; {unsure}."]
         most = (
-            f"{choice.replicas} replicas together meet it up to "
+            f"{choice.replicas} replicas together meet the SLO up to "
             f"{number(all_of_them.per_s)} requests/s or more"
         )
         return [f"{alone}.", f"{most}; {unsure}."]
     if choice.replicas == 1:
         return [alone + _interval_bar(all_of_them) + "."]
-    together = f"{choice.replicas} replicas with --router {choice.router} meet it up to "
+    together = f"{choice.replicas} replicas with --router {choice.router} meet the SLO up to "
     together += number(all_of_them.per_s) + _search_bar(all_of_them) + _interval_bar(all_of_them)
     return [f"{alone}.", f"{together}; {choice.beside_one_by_one}."]
 
@@ -311,7 +311,7 @@ def choice_rows(plan: Plan) -> list[dict[str, object]]:
     ]
 
 
-#: Columns for fields of a row: first columns, before its flags, and last columns.
+#: Columns of plan.csv for fields of a row: columns before the flags, and columns after them.
 _FIRST_COLUMNS = ("gpus", "cost_per_hour", "cost_per_million_prompt_tokens",
                   "cost_per_million_output_tokens", "replicas", "engine", "gpu",
                   "gpus_per_replica")  # fmt: skip

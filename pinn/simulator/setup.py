@@ -331,7 +331,7 @@ def _router_settings(spec: EngineSpec) -> dict[str, float]:
 
 
 def prompt_interval(deployment: Deployment) -> int:
-    """Return the steps from one prefill to the next; before 0.33 only lockstep ranks delay prefills."""
+    """Return the steps from one prefill to the next; before 0.33, 1 for ranks not in lockstep."""
     paced = deployment.recipe.scheduler.paces_alone or shares_experts(deployment)
     return deployment.serving.prefill_schedule_interval if paced else 1
 

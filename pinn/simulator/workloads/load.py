@@ -407,7 +407,7 @@ class LoadFlags:
     def _lengths(self, mean: int, count: int, rng: np.random.Generator) -> np.ndarray:
         if mean == 0:
             return np.zeros(count, np.int64)
-        check_size(2 * mean, MOST_REQUEST_TOKENS, "twice the mean tokens of a request", "shorten the request")
+        check_size(2 * mean, MOST_REQUEST_TOKENS, "twice a request's tokens", "lower the length")
         low = max(math.floor(mean * (1 - self.range_ratio)), 1)
         return rng.integers(low, math.ceil(mean * (1 + self.range_ratio)) + 1, count)
 
