@@ -248,6 +248,8 @@ def speculative_seconds(
 
 # Encoder time in compiled code, as defined in ``pinn.surrogate.encoder_time``.
 
+#: Functions unwrapped from runtime type checks, because compiled code cannot run the checks.
+_items_begun = inner(unwrap(items_begun))
 _step_seconds = inner(unwrap(step_encoder_seconds))
 
 

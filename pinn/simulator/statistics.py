@@ -275,10 +275,15 @@ def left_behind(run: Run) -> str | None:
         return None
     of_stage = f" of stage {worst}" if run.workload.stages > 1 else ""
     most = run.workload.concurrency
-    fault = f"overloaded: {left:,} of {sent:,} requests{of_stage} still waited when the last one"
-    if most is None:
-        return f"{fault} arrived, so latencies grow with the length of the load"
-    return f"{fault} was due, with at most {most:,} in flight"
+    if most is not None:
+        return (
+            f"overloaded: {left:,} of {sent:,} requests{of_stage} still waited when the last one "
+            f"was due, with at most {most:,} in flight"
+        )
+    return (
+        f"overloaded: {left:,} of {sent:,} requests{of_stage} still waited when the last one "
+        "arrived, so latencies grow with the length of the load"
+    )
 
 
 def _waiting(run: Run, stage: int) -> tuple[int, int]:

@@ -244,8 +244,8 @@ class LoadFlags:
     )
     prefix_hit_rate: float | None = flag(
         None,
-        "Share of prompt tokens that hit the prefix cache, 0 to 1. For loads that do not say "
-        "which prompts begin alike.",
+        "Share of prompt tokens that hit the prefix cache, 0 to 1. For loads that do not "
+        "state which prompts share prefixes.",
         least=0,
         most=0.999,
     )
