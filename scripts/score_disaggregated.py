@@ -69,7 +69,7 @@ _LAYOUT = ("tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size", "num_wo
 
 
 def without_workers(rows: pd.DataFrame) -> pd.Series:
-    """Return a mask of rows that do not state each pool's servers, so batch sizes are unknown."""
+    """Return a mask of rows without servers per pool, so that batch sizes are unknown."""
     return rows[[f"{pool}_num_workers" for pool in POOLS]].isna().any(axis=1)
 
 

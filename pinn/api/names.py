@@ -67,7 +67,7 @@ def models(contains: str = "", **given: object) -> KnownModels:
     asked, _ = read_request(NamesRequest, given, contains=contains)
     names = [name for name in catalog.list_models() if asked.contains.lower() in name.lower()]
     if not names:
-        raise _nothing("models", contains, "give the path of a config.json for any other")
+        raise _nothing("models", contains, "give the path of a config.json for any other model")
     return KnownModels(tuple(names))
 
 
@@ -141,7 +141,7 @@ def gpus(contains: str = "", **given: object) -> KnownGpus:
         raise _nothing(
             "gpus",
             contains,
-            "give the path of a datasheet's JSON file for any other",
+            "give the path of a datasheet's JSON file for any other GPU",
         )
     return KnownGpus(tuple(map(load_gpu, names)), measured_gpus(find_checkpoint(None)))
 

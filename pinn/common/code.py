@@ -80,7 +80,7 @@ def _digest(roots: frozenset[str]) -> str:
 
 
 def _closure(roots: frozenset[str]) -> dict[str, str]:
-    """Return module -> source text of the roots and of all modules of this package behind them."""
+    """Return module -> source text, for ``roots`` and all package modules that these import."""
     found: dict[str, str] = {}
     todo = list(roots)
     while todo:

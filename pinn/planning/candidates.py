@@ -44,8 +44,8 @@ class SearchSpace:
         engine: Engine settings of all simulations.
         most_gpus: Maximum number of GPUs of one replica; None for no limit.
         engines: Engines to choose from.
-        sizes: Tensor-parallel sizes that replace the grid's; None to use the shared size, or the
-            grid's sizes.
+        sizes: Tensor-parallel sizes in place of the grid's sizes; None to use the shared size, or
+            the grid's sizes.
         media: Images or audio clips of each request; None without any.
     """
 
@@ -247,7 +247,7 @@ def _deployed(given: Values) -> tuple[Deployment, RefusedError | None]:
 
 
 def _context(longest: int, most: int) -> int:
-    """Return a context length for the longest request; the KV cache may not fit the model's own."""
+    """Return a context length for the longest request; KV memory may not suffice for more."""
     grains = -(-longest // _LENGTH_GRAIN_TOKENS)
     return max(min(grains * _LENGTH_GRAIN_TOKENS, most), longest)
 

@@ -83,7 +83,7 @@ def hear_of_step(engine: Engine, now: float) -> None:
 
 
 def stream(server: Server, now: float, token_s: float) -> None:
-    """Stream one token of a step that ended at ``now``; the server is busy until then."""
+    """Stream one token of a step that ended at ``now``, which keeps the API server busy."""
     _begin(server, now)
     server.work[2] += 1
     server.free_s = max(server.free_s, now) + token_s
@@ -238,7 +238,7 @@ def _next_start_s(engine: Engine) -> float:
 
 
 def push_ending(engine: Engine, r: int, moment: float) -> None:
-    """Record when a client will see a request end, or a decode server will receive it."""
+    """Record when a client sees a request end, or when a decode server receives the request."""
     counters = engine.counters
     blocks.push_heap(engine.endings, counters.endings, moment, r)
     counters.endings += 1

@@ -116,7 +116,7 @@ def step_values(c: np.record, sums: Float[np.ndarray, " sums"]) -> StepValues:
 
 @inner
 def _read_contexts(sums: np.ndarray) -> tuple[float, float]:
-    """Return decodes' context tokens outside the GPU's cache, in all and in windowed layers."""
+    """Return the context tokens that decodes read from memory, in all and in windowed layers."""
     context, near = sums[3], sums[6]
     if sums[REREAD] > 0:
         context -= sums[REREAD]

@@ -342,8 +342,8 @@ def _start(
 def _match(engine: Engine, replica: int, r: int) -> tuple[int, int, int]:
     """Find the longest cached prefix of a request's prompt.
 
-    Return the number of cached blocks, of their tokens that no other request uses, and of tokens in
-    host memory.
+    Return the numbers of cached blocks, of their tokens that no other request uses, and of tokens
+    in host memory.
     """
     config, request = engine.config, engine.requests[r]
     if config.tier == BY_NODE:

@@ -53,7 +53,7 @@ def block_keys(
     check_size(
         float(sizes.sum()) * np.dtype(np.int32).itemsize,
         MOST_ENGINE_BYTES,
-        "block hashes of all prompts in bytes",
+        "size of the block hashes of all prompts in bytes",
         "send fewer or shorter requests, or turn prefix caching off",
     )
     first = (np.cumsum(sizes) - sizes)[place]
@@ -376,7 +376,7 @@ def _scheduled_len(deployment: Deployment, workload: Workload) -> int:
 
 
 def _most_reread(deployment: Deployment) -> float:
-    """Return the maximum share of decodes' KV reads that can be saved before arithmetic limits."""
+    """Return the maximum share of decodes' KV reads to save before arithmetic is the bottleneck."""
     costs, drafts = model_costs([deployment]), deployment.recipe.speculation
     read = costs.kv_read_s[0] + costs.windowed_kv_read_s[0]
     queries = 1 + drafts.tokens if drafts else 1

@@ -144,7 +144,7 @@ def finished_run(
 
 
 def _as_asked(workload: Workload, records: RequestRecords) -> RequestRecords:
-    """Set outputs of requests without output to 0; their result counts as first token."""
+    """Set output tokens of requests without output to 0; their result counts as first token."""
     alone = workload.output_tokens == 0
     if not alone.any():
         return records

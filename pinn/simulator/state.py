@@ -132,7 +132,7 @@ class Request:
     follower: I8  # request that is sent when this request ends, or -1
     follows: I4  # 1 if the request is sent when another request ends
     warmup: I4  # 1 for a warm-up request
-    is_chunk: I8  # 1 if the last batch lacked known tokens (vLLM's is_prefill_chunk)
+    is_chunk: I8  # 1 if known tokens remain after the last batch (vLLM's is_prefill_chunk)
     # State in a second KV tier, described in ``pinn.simulator.offloading``.
     arriving: I4  # tokens that are cached once the request's load has ended
     first_seen: I8  # index of the first entry in ``tier_seen``, one entry per block
@@ -193,7 +193,7 @@ class Replica:
     prompts_wait: I8  # 1 if the batch under construction may start no prompts
     # 1 if the batch delays prompts while other requests decode, see ``pinn.simulator.lockstep``
     paced: I8
-    has_chunks: I8  # 1 if the batch has prompt tokens other than last ones
+    has_chunks: I8  # 1 if the batch computes prompt tokens before the last one
     unserved: I8  # 1 if the last scheduler call with room for prompts left prompts waiting
     since_prompts: I8  # batches since the last batch with prompt chunks
     padding: I8  # padding rows up to the CUDA graph's size

@@ -298,7 +298,8 @@ def _waiting(run: Run, stage: int) -> tuple[int, int]:
 
 
 def _due_s(run: Run) -> Float[np.ndarray, " requests"]:
-    """Return when each request is due, ignoring concurrency limits; later turns, when sent."""
+    """Return each request's due time without concurrency limits; of later turns, the sending
+    time."""
     work, sent_s = run.workload, run.requests.arrival_s
     if work.concurrency is None:
         return sent_s

@@ -280,7 +280,7 @@ def _sets_fusion(node: ast.stmt) -> bool:
 
 
 def _branches(node: ast.AST, above: tuple[ast.If, ...] = ()) -> list[tuple[ast.If, ...]]:
-    """Return every branch of a function with its enclosing ones; an ``elif`` is not enclosed."""
+    """Return every branch with the branches around it; an ``elif`` is not inside its ``if``."""
     found: list[tuple[ast.If, ...]] = []
     for each in ast.iter_child_nodes(node):
         if isinstance(each, ast.If):

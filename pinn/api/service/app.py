@@ -28,7 +28,7 @@ MOST_BODY_BYTES = 8 * 2**20
 WARNINGS = "Pinn-Warnings"
 #: Internal status of an answer whose client disconnected.
 GONE = 499
-#: Seconds after which a client should retry if no worker process is free, by type of request.
+#: Type of request -> seconds after which a client should retry if no worker process is free.
 _RETRY_S = {"predictions": 1, "simulations": 10}
 
 

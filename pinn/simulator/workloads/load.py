@@ -123,7 +123,7 @@ def _recorded(
 
 
 def _beside(header: Path, time_unit: str) -> Path:
-    """Return a TraceV2 header's CSV file: with the header's name, or alone in the folder."""
+    """Return a TraceV2 header's CSV file: with the same name, or else the folder's only one."""
     if time_unit.lower() not in ("us", "microsecond", "microseconds"):
         raise PinnError(f"{header}: time_unit must be microseconds, got {time_unit!r}")
     same = header.with_suffix(".csv")

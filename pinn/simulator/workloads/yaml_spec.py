@@ -72,7 +72,7 @@ def check(model: type[Model], values: object, path: Path, remedy: str) -> Model:
 #
 #   prompt_tokens: 1024
 #   output_tokens: 256
-#   length_range: [0.8, 1.0]    # lengths uniform between these shares; default [1, 1]
+#   length_range: [0.8, 1.0]    # lengths uniform between these multiples; default [1, 1]
 #   stages:                     # open loop ...
 #     - {rate: 8, duration: 600}
 #     - {rate: 20, duration: 600}
