@@ -37,8 +37,7 @@ def main(
     engine: Annotated[str, typer.Option(help="vllm or sglang; both by default")] = "",
     wheels: Annotated[Path | None, typer.Option(help="folder of wheels, or unpacked ones")] = None,
 ) -> None:
-    """Write data/engines from the defaults in engines' releases, or print one release's
-    defaults."""
+    """Write data/engines from engines' releases, or print the defaults of one release."""
     if engine not in ("", *ENGINES) or (versions and not engine):
         raise PinnError(f"--engine says whose release it is: one of {', '.join(ENGINES)}")
     for name in [engine] if engine else ENGINES:

@@ -298,8 +298,7 @@ def _waiting(run: Run, stage: int) -> tuple[int, int]:
 
 
 def _due_s(run: Run) -> Float[np.ndarray, " requests"]:
-    """Return each request's due time without concurrency limits; of later turns, the sending
-    time."""
+    """Return each request's due time without concurrency limits; sending time of later turns."""
     work, sent_s = run.workload, run.requests.arrival_s
     if work.concurrency is None:
         return sent_s
