@@ -1,4 +1,4 @@
-"""Compare plans of small random questions with brute force over a fine ladder of rates.
+"""Compare plans for small random problems with brute force over a fine grid of rates.
 
 python scripts/check_plan.py [--cases 30] [--first 0]
 
@@ -50,7 +50,7 @@ GPUS = ("H100", "H200", "L40S", "A100-SXM-80GB")
 
 
 def question(seed: int) -> tuple[PlanningProblem, list[Candidate]]:
-    """Return a random question for a plan, with a handful of candidates."""
+    """Return a random planning problem, with a handful of candidates."""
     rng = np.random.default_rng(seed)
     prompt, output = int(rng.choice([128, 512, 2048])), int(rng.choice([32, 128]))
     stages = [Stage(1.0, float(rng.integers(200, 400)))]

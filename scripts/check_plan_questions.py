@@ -1,4 +1,4 @@
-"""Compare plans of ten questions in the default time with plans in ten times as much.
+"""Compare plans for ten questions, searched in the default time, with searches ten times as long.
 
 python scripts/check_plan_questions.py [--only 1,7] [--cpu-seconds 110] [--times 10] [--seeds 3]
 

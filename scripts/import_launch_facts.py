@@ -4,8 +4,8 @@ python scripts/import_launch_facts.py SOURCE
 
 SOURCE is a CSV (also .csv.gz) with one line per configuration, point and interval of equal flags,
 made from the history of SemiAnalysisAI/InferenceX. Columns that affect a step, the schedule or the
-client's load are kept, with their source. Rows that are equal in these are merged into one with a
-list of points. ``pinn.measurements.deployments.launch_facts`` reads the result.
+client's load are kept, with their source. Rows that are equal in these columns are merged into one
+with a list of points. ``pinn.measurements.deployments.launch_facts`` reads the result.
 """
 
 import re
@@ -160,7 +160,7 @@ def _prompts(text: str) -> str:
 
 
 def _balance(text: str) -> str:
-    """Return ``timeout_iters`` of attention data parallelism; ``default`` if it is not passed."""
+    """Return ``timeout_iters`` of attention data parallelism; ``default`` if not passed."""
     if "enable_balance=True" not in text:
         return ""
     return _said(r"\btimeout_iters=(\d+)", text) or "default"

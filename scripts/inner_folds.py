@@ -1,16 +1,16 @@
-"""Score the fit of calibration factors by inner folds, with a second model held out.
+"""Score the fit of calibration factors by inner cross-validation folds with two held-out models.
 
     python scripts/inner_folds.py gpt-oss [--second Kimi] [run_fit.operator_spread=0.2 ...]
     python scripts/inner_folds.py gpt-oss kernels=newer
 
 Assumptions (a rule of the physics, a prior, flags of a launch script) are chosen by these scores,
-so that no held-out model of the results affects its own fold. The first model is held out of
-everything: kernels, measured deployments and serving runs. Each other model in turn is held out of
-the fit of calibration factors and alpha. Its deployments, serving runs (``PINN_SERVING_RUNS``) and
-whole steps (``PINN_WHOLE_STEPS``) are then predicted by step times that are summed from fitted
-kernels, without a network. The second model's own kernels are not held out, so the errors are too
-low and serve only to compare assumptions. They are aggregated like the scorecard. The script runs
-for about five minutes.
+so that no model that is held out in published results affects its own predictions. The first model
+is held out of everything: kernels, measured deployments and serving runs. Each other model in turn
+is held out of the fit of calibration factors and alpha. Its deployments, serving runs
+(``PINN_SERVING_RUNS``) and whole steps (``PINN_WHOLE_STEPS``) are then predicted by step times that
+are summed from fitted kernels, without a network. The second model's own kernels are not held out,
+so the errors are too low and serve only to compare assumptions. The errors are aggregated as in the
+scorecard. The script runs for about five minutes.
 """
 
 import os
@@ -68,7 +68,7 @@ class Measurements:
 def main(
     first: str, overrides: Annotated[list[str] | None, typer.Argument()] = None, second: str = ""
 ) -> None:
-    """Print the score of each second model and of all, with settings in train.py's notation."""
+    """Print scores of each second model and of all; ``overrides`` are settings as for train.py."""
     config = typed(compose_config(overrides or []))
     measured = read_measured(config)
     path = os.environ.get("PINN_WHOLE_STEPS")

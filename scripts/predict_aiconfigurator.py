@@ -77,7 +77,7 @@ def is_installed(package: str = PACKAGE, version: str = VERSION) -> bool:
 
 
 def need_peer(package: str, version: str) -> None:
-    """Check that the package of a peer is installed.
+    """Check that the package of another estimator is installed.
 
     Raises:
         PinnError: If the package is missing or has another version.

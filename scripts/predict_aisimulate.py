@@ -28,7 +28,7 @@ from pinn.units import MILLISECOND
 
 PACKAGE, VERSION = "aisimulate", "0.13.0.dev202610270000000085"
 #: Number of tokens per hash of a trace, the package's default; prompts with equal hashes share
-#: them.
+#: these tokens.
 TRACE_BLOCK = 512
 #: Default of ``max_num_seqs``, vLLM's own default on these GPUs (data/engines/defaults.csv).
 SEATS = 1024

@@ -1,8 +1,8 @@
 """Read engines' defaults from their releases and write ``data/engines``.
 
-python scripts/read_engines.py # all releases; writes the tables python scripts/read_engines.py
---wheels DIR # with local wheels python scripts/read_engines.py 0.34.0 --engine vllm # shows one
-release; writes nothing
+    python scripts/read_engines.py                       # read all releases, write the tables
+    python scripts/read_engines.py --wheels DIR          # the same, from local wheels
+    python scripts/read_engines.py 0.34.0 --engine vllm  # print one release, write nothing
 
 An engine's module in ``scripts/engine_reading`` has the releases (``RELEASES``), their pip
 requirement (``requirement``) and the readers (``READERS``, and ``KERNEL_READERS`` for the kernels
@@ -37,7 +37,7 @@ def main(
     engine: Annotated[str, typer.Option(help="vllm or sglang; both by default")] = "",
     wheels: Annotated[Path | None, typer.Option(help="folder of wheels, or unpacked ones")] = None,
 ) -> None:
-    """Read engines' defaults off their releases and write data/engines, or show one's."""
+    """Write data/engines from engines' releases, or print the defaults of one release."""
     if engine not in ("", *ENGINES) or (versions and not engine):
         raise PinnError(f"--engine says whose release it is: one of {', '.join(ENGINES)}")
     for name in [engine] if engine else ENGINES:

@@ -3,7 +3,7 @@
     python scripts/score_composed.py composed.csv [run_fit.rounds=3 ...]
     python scripts/score_composed.py new.csv --against composed.csv --alone "fresh prompts: ..."
 
-Mechanisms of a step are chosen by this script, before a network is trained on them. Each measured
+Use this script to choose mechanisms of a step before a network is trained on them. Each measured
 model is held out as in the folds of a training: its kernels, deployments and serving runs. Data
 that is never fitted is predicted by the fit to everything. Serving runs that are used for training
 are not scored here. Environment variables name the data: ``PINN_SERVING_RUNS``,
@@ -95,7 +95,7 @@ def main(
     if against is None:
         print(panel.panel_grid(panel.group_scores(found)).markdown())
         return
-    noise = pd.Series(0.0, found["group"].unique())  # without a network, no random initialization
+    noise = pd.Series(0.0, found["group"].unique())  # no network, so no noise
     table, verdict = panel.compare_panels(panel.read_panel(against), found, noise, alone)
     print(f"{panel.panel_grid(table).markdown()}\n\nB is {verdict}.")
 

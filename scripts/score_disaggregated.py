@@ -69,7 +69,7 @@ _LAYOUT = ("tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size", "num_wo
 
 
 def without_workers(rows: pd.DataFrame) -> pd.Series:
-    """Return a mask of rows without the number of servers of each pool: unknown batch sizes."""
+    """Return a mask of rows without servers per pool, so that batch sizes are unknown."""
     return rows[[f"{pool}_num_workers" for pool in POOLS]].isna().any(axis=1)
 
 
@@ -107,7 +107,7 @@ def read_disaggregated() -> tuple[pd.DataFrame, ReadReport]:
         counts of rows read and refused.
 
     Raises:
-        PinnError: If :func:`pinn.training.data.silicon.read_silicon` raises it.
+        PinnError: If the measurements cannot be read.
     """
     path, version = sample.sample_file(None)
     raw = sample.read_csv(path)
@@ -173,7 +173,7 @@ def _server(row: pd.Series, pool: str) -> Deployment:
 
 
 def _spreads_experts(row: pd.Series, pool: str) -> bool:
-    """Return whether each expert is whole on a GPU: as stated, or if slices would cut blocks.
+    """Return whether each expert is whole on a GPU: if stated, or if slices would cut blocks.
 
     SGLang's rows with attention data parallelism over 32 GPUs are stored as 32 shares of each
     expert, whose widths of 2048 leave half a block to each.

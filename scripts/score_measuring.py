@@ -1,9 +1,9 @@
 """Score the design of ``pinn measure`` on simulated engines: python scripts/score_measuring.py.
 
-The coefficients of each engine are drawn from the prior of its deployment. Its steps are measured
-in simulated time, with batches in the order of the design, along a grid, and at random. After
-three, five and ten minutes the coefficients are fitted, and the target loads are predicted. The
-last line is one JSON document.
+The coefficients of each engine are drawn from the prior of its deployment. The engine's steps are
+measured in simulated time, with batches in the order of the design, along a grid, and at random.
+After three, five and ten minutes the coefficients are fitted, and the target loads are predicted.
+The last line is one JSON document.
 """
 
 import json

@@ -214,7 +214,7 @@ def chunked(sequences: int, tokens: int, chunk: int) -> tuple[Tensor, Tensor, Te
 
 
 def _cut(sequences: int, tokens: int, size: int) -> tuple[Tensor, Tensor]:
-    """Return the sequence of each part of ``size`` tokens, and the part's number in it."""
+    """Return the sequence of each ``size``-token part, and the part's index in the sequence."""
     each = -(-tokens // size)
     numbers = torch.arange(each).repeat(sequences)
     return torch.arange(sequences).repeat_interleave(each), numbers

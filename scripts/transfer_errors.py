@@ -1,4 +1,4 @@
-"""Print errors of the network against the steps on which it is trained, and of betas alone.
+"""Print the network's errors against the step times of its training, and errors of betas alone.
 
     python scripts/transfer_errors.py --synthetic 400
     python scripts/transfer_errors.py --catalog

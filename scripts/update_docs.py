@@ -87,7 +87,7 @@ def table(text: int, rows: Iterable[Iterable[str]], *headings: str) -> str:
 
 
 def held_out() -> str:
-    """Return a table with one row per type of held-out data: this project, and peers."""
+    """Return a table of errors of this and other estimators, one row per type of held-out data."""
     results = pd.read_csv(CHECKPOINTS / "pinn.results.csv").query("held_out == 'all'")
     found = results.set_index(["split", "metric", "method"]).sort_index()
     shown = []

@@ -35,7 +35,7 @@ FORMAT = Flag(
     name="quantization",
 )
 _SERVE = Flag(
-    "Launch command with model and flags; options given beside it override its flags.", name="serve"
+    "Launch command with model and flags; other options override its flags.", name="serve"
 )
 #: Pattern of an option's name in the help of a command.
 _OPTION = re.compile(r"--([a-z][a-z-]*)")
@@ -53,7 +53,7 @@ def declared_flags(specifications: Sequence[type], *requests: type) -> dict[str,
     listed += [flag for each in specifications for flag in flags_of(each)]
     found = {flag.name: flag for flag in listed}
     for name, shown in [each for r in requests for each in getattr(r, "SEVERAL", {}).items()]:
-        several = f"{found[name].help} Several are separated by commas."
+        several = f"{found[name].help} Separate several values by commas."
         found[name] = replace(found[name], help=several, default=None, shown=shown, several=True)
     for name, own in [each for r in requests for each in getattr(r, "RESTATED", {}).items()]:
         found[name] = replace(found[name], **own)
@@ -270,8 +270,7 @@ def launched(
         Configuration, and lines that report which parts of the command were used.
 
     Raises:
-        PinnError: If :func:`read_launch` raises it, or if the command starts another engine than
-            the given one.
+        PinnError: If the command cannot be read, or starts another engine than the given one.
     """
     release = str(given.get("engine_version") or "")
     asked = several_values(given.get("engine") or "")

@@ -56,7 +56,7 @@ def breakdown(
 def _teacher(
     folder: Path | None, checkpoint: Path, metadata: Mapping[str, Any]
 ) -> tuple[Teacher | None, dict[str, str]]:
-    """Return kernels and calibration factors of composed steps, with a sentence on their source.
+    """Return the fits to measured kernels with calibration factors, and sentences on their source.
 
     Return None and the reason if the fits to measured kernels are missing.
     """
@@ -66,8 +66,8 @@ def _teacher(
     found = find_kernels(folder, checkpoint)
     if found is None:
         missing = (
-            "missing, so no step can be composed of measured kernels: fit the kernels with "
-            "'python train.py kernels=on', and give their folder with --kernels"
+            "the fits to measured kernels are missing, so no step time can be summed from them: "
+            "run 'python train.py kernels=on', and give the folder of fits with --kernels"
         )
         return None, {"kernels": missing}
     surrogates = KernelSurrogates.load(found)
@@ -77,7 +77,7 @@ def _teacher(
     scalars = saved_scalars(saved) if saved else prior_scalars()
     return Teacher(surrogates, scalars), {
         "kernels": f"{_shown(found)}{without}",
-        "overheads": "those of the checkpoint"
+        "overheads": "stored in the checkpoint"
         if saved
         else "assumed, because the checkpoint was trained without measured kernels",
     }

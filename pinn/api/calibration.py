@@ -95,8 +95,8 @@ def _fit_traces(
     engine, server = flags_apart(EngineSpec, flags)
     if server or asked.model or asked.gpu:
         raise PinnError(
-            "--observations cannot be combined with flags of the server, since its folder has "
-            "them: give the flags to 'pinn ingest'"
+            "--observations cannot be combined with flags of the server, which the folder "
+            "states: give the flags to 'pinn ingest'"
         )
     traces = read_trace_tables(folder)
     deployment = traces.deployment()

@@ -81,7 +81,7 @@ def evaluate_decisions(path: str | Path | None = None, **given: object) -> Score
     """Score deployments that predictions choose, as ``pinn evaluate decisions`` does.
 
     Args:
-        path: predictions.csv of an experiment. [default: that of the checkpoint]
+        path: predictions.csv of an experiment. [default: the file of the checkpoint]
         **given: No further arguments.
 
     Raises:
@@ -199,7 +199,7 @@ def evaluate_panel(**given: object) -> ScoreTable:
     other = (
         None
         if asked.against is None
-        else scoring.read_panel(asked.against, "write it with 'pinn evaluate panel --out'")
+        else scoring.read_panel(asked.against, "write a scorecard with 'pinn evaluate panel --out'")
     )
     if asked.widths:
         read_calibration(path)  # fails before anything is simulated

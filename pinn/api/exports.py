@@ -82,7 +82,7 @@ def export_blis(
 
     Raises:
         PinnError: If a name or flag is unknown, a configuration is contradictory, or BLIS cannot
-            express it.
+            express a configuration.
     """
     from pinn.export.blis_files import WORST_ERROR, write_folders
     from pinn.export.kernel_documents import ENGINE_VERSION
@@ -116,8 +116,8 @@ def export_llm_d(
         **given: Keyword arguments listed below.
 
     Raises:
-        PinnError: If a name or flag is unknown, a configuration is contradictory, or it cannot
-            serve a load.
+        PinnError: If a name or flag is unknown, or a configuration is contradictory or cannot serve
+            a load.
     """
     from pinn.export.llmd_files import SeedSettings, write_seeds
 
@@ -197,7 +197,7 @@ def _at_release(row: Values, release: str) -> Values:
 
 
 def _rows(configurations: AnyConfigurations | None, files: Sequence[Path] | None) -> list[Values]:
-    """Return the given configurations, or without them those of the coefficient files."""
+    """Return the given configurations, or else the configurations of the coefficient files."""
     from pinn.surrogate.coefficient_set import read_coefficient_set
 
     if configurations is not None:

@@ -46,7 +46,7 @@ class Ingested:
         return found
 
     def __str__(self) -> str:
-        """Return what ``pinn ingest`` prints."""
+        """Return the text that ``pinn ingest`` prints."""
         return f"{self.report}\n\nwrote {self.folder}"
 
 

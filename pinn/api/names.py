@@ -67,7 +67,7 @@ def models(contains: str = "", **given: object) -> KnownModels:
     asked, _ = read_request(NamesRequest, given, contains=contains)
     names = [name for name in catalog.list_models() if asked.contains.lower() in name.lower()]
     if not names:
-        raise _nothing("models", contains, "--model takes the path of any config.json")
+        raise _nothing("models", contains, "give the path of a config.json for any other model")
     return KnownModels(tuple(names))
 
 
@@ -141,13 +141,13 @@ def gpus(contains: str = "", **given: object) -> KnownGpus:
         raise _nothing(
             "gpus",
             contains,
-            "--gpu takes the path of any datasheet's JSON file",
+            "give the path of a datasheet's JSON file for any other GPU",
         )
     return KnownGpus(tuple(map(load_gpu, names)), measured_gpus(find_checkpoint(None)))
 
 
 def _nothing(command: str, contains: str, others: str) -> PinnError:
-    all_of_them = f"'pinn {command}' lists all names, and {others}"
+    all_of_them = f"'pinn {command}' lists all names; {others}"
     return PinnError(f"no known name contains {contains!r:.80}: {all_of_them}")
 
 

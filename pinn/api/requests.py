@@ -1,7 +1,8 @@
-"""Arguments of functions and commands with equal names, each declared once.
+"""Arguments that a Python function shares with the command of the same name, declared once.
 
 A field is an argument of the function and an option of the command. The section Attributes of the
-docstring is the help of both. :data:`SHARED` has the help of arguments of several requests.
+docstring is the help of the argument and of the option. :data:`SHARED` has the help of arguments of
+several requests.
 """
 
 import inspect
@@ -53,7 +54,7 @@ def parameters_of(request: type, *, limits: bool = False) -> list[inspect.Parame
 
 
 def named(model: str | None, gpu: str | None) -> dict[str, FlagValue]:
-    """Return the given ones of model and GPU as keys of a configuration."""
+    """Return the model and the GPU, if they are given, as keys of a configuration."""
     pairs: dict[str, FlagValue] = {"model": model, "gpu": gpu}
     return {name: value for name, value in pairs.items() if value is not None}
 
@@ -147,9 +148,10 @@ class ServeRequest:
     Attributes:
         host: Address to listen on. The default accepts connections from this machine only.
         port: Port to listen on; 0 for a free one.
-        workers: Number of processes for predictions, and of further ones for simulations and
-            plans. [default: one per core]
-        queue: Maximum number of requests that wait for a process; further ones get status 503.
+        workers: Number of worker processes for predictions, and number of further processes for
+            simulations and plans. [default: one per core]
+        queue: Maximum number of requests that wait for a free worker process; further requests get
+            status 503.
         timeout: Time limit of an answer, in seconds.
         files: Let requests name files of this machine even if --host accepts connections from
             other machines.
@@ -348,8 +350,9 @@ class BlisRequest:
     """Settings of an export to BLIS.
 
     Attributes:
-        target: 'folder' for BLIS up to 2026-08-22, whose formula has eleven terms; 'kernel' for
-            BLIS with a latency kernel, as coefficient sets of a registry with scenarios.
+        target: 'folder' writes a folder per configuration for BLIS up to 2026-08-22, whose latency
+            formula has eleven terms; 'kernel' writes a registry of coefficient sets, and scenarios,
+            for BLIS with a latency kernel.
         workloads: File of a load, as of 'pinn simulate --workload'. A separate set of BLIS
             coefficients is fitted to this load, in addition to those for steady loads up to
             saturation. With --target folder. Repeatable.
@@ -358,7 +361,8 @@ class BlisRequest:
         skip_invalid: Skip and count configurations whose settings contradict each other.
         worst_error: Refuse a configuration if the relative error of BLIS's step time exceeds this
             value in any step; 0.25 is 25 %.
-            [default: 0.25; kernel: 0.2 with a median of 0.04, mixtures of experts 0.3 and 0.06]
+            [default: 0.25; with --target kernel 0.2, and 0.04 for the median error, or 0.3 and 0.06
+            for mixtures of experts]
     """
 
     target: Annotated[str, Flag(allowed=("folder", "kernel"))] = "folder"

@@ -141,8 +141,8 @@ class PanelRequest:
         steps: CSV file of measured engine steps.
         public: Folder of public measurements. Repeatable.
         ledger: Add a line with this description of the checkpoint to the shipped ledger.csv.
-        widths: Fit the widths of the checkpoint's prediction intervals to all groups, and write
-            them.
+        widths: Fit the widths of the checkpoint's prediction intervals to all groups, and write the
+            widths.
     """
 
     checkpoint: Path | None = None

@@ -128,7 +128,7 @@ def results(path: str | Path | None = None, **given: object) -> Results:
 
     Args:
         path: results.csv of an evaluation. In the folder of a checkpoint, the file must belong to
-            that checkpoint's own folds. [default: the file of the checkpoint]
+            that checkpoint's own cross-validation folds. [default: the file of the checkpoint]
         **given: Keyword arguments listed below.
 
     Raises:

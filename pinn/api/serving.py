@@ -37,14 +37,12 @@ def serve(host: str = "127.0.0.1", port: int = 8000, **given: object) -> int:
         raise PinnError(f"serve needs {error.name}: run 'pip install {_PACKAGES}'") from error
     checkpoint = find_checkpoint(asked.checkpoint)
     if asked.checkpoint is not None:
-        os.environ[CHECKPOINT_VARIABLE] = str(checkpoint.resolve())  # processes inherit it
+        os.environ[CHECKPOINT_VARIABLE] = str(checkpoint.resolve())  # for worker processes
     with listening.listen(asked.host, asked.port) as socket:
         is_local = listening.is_local(socket)
         if not is_local:
             told = "other machines can reach the service, which has no authentication"
-            warn_user(
-                f"--host {asked.host}: {told}: put a proxy with authentication in front of it"
-            )
+            warn_user(f"--host {asked.host}: {told}: put a proxy with authentication in front")
         limits = Limits(asked.timeout, reads_files=is_local or asked.files)
         settings = app.Settings(asked.workers or os.cpu_count() or 1, asked.queue, limits)
         opened = f"listening on {listening.url(socket)} (GET /openapi.json describes all requests)"

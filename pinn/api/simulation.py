@@ -465,7 +465,7 @@ def _kind_job(
 
 
 def _requests_table(workload: object) -> pd.DataFrame:
-    """Return a load that is given as a table or a list of mappings as a table.
+    """Convert a load, given as a table or as a list of mappings, to a table.
 
     Raises:
         PinnError: If the load has another type.

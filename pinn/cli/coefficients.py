@@ -72,7 +72,7 @@ def coefficients(
         recipe: Print only the resolved engine configuration and the origin of each setting.
         betas: Print only the coefficients with their units.
         memory: Print only the memory of one GPU by part, and the lines that the engine would log
-            about it.
+            about memory.
     """
     if many.configs is None and many.grid is None:
         from pinn.api.prediction import predict

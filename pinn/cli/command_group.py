@@ -49,7 +49,7 @@ class PlainHelpCommand(TyperCommand):
         own = {name for p in parameters for name in (*p.opts, *p.secondary_opts)}
         args = old_names.current_options(args, own)
         for parameter in parameters:
-            if isinstance(parameter.envvar, list):  # also under outdated names of the variable
+            if isinstance(parameter.envvar, list):  # outdated names of the variable are read, too
                 old_names.variable(parameter.envvar[0])
         if any(parameter.name == "engine_words" for parameter in parameters):
             args, foreign = foreign_words(args, own)
@@ -214,7 +214,7 @@ class Subcommand:
         if application is None:
             application = typer.Typer()
             application.command()(getattr(module, self.name))
-        application._add_completion = False  # the whole program has completion once
+        application._add_completion = False  # completion is set up once for the whole program
         application.rich_markup_mode = None
         application.info.cls = PlainHelpGroup
         for command in application.registered_commands:

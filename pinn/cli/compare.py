@@ -14,7 +14,7 @@ def compare(sides: CompareRequest, details: Details = False, json_path: JsonPath
     coefficients, calibration errors and step times; evaluations (a folder of results, or its
     results.csv) by errors.
 
-    The verdict is based on a bootstrap over deployments if both folders have predictions.csv.
+    The verdict is based on a bootstrap over deployments if both evaluations have predictions.csv.
     Otherwise B counts as better only if its error is smaller on every held-out part.
 
     Examples:

@@ -162,8 +162,8 @@ _LAUNCH = (
         metavar="COMMAND",
         help="Launch command to take model and flags from: 'vllm serve MODEL -tp 2', 'python -m "
         "sglang.launch_server ...', 'trtllm-serve ...' or 'docker run ...', also with environment "
-        "variables; or a list of arguments, or Kubernetes YAML with command and args. Options "
-        "given beside it override its flags.",
+        "variables; or a list of arguments, or Kubernetes YAML with command and args. Other "
+        "options override the command's flags.",
     ),
     _text_option("engine_words", hidden=True),
 )

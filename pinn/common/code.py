@@ -37,7 +37,7 @@ def code_digest(*deciders: Decider) -> str:
     """Return the SHA-256 of all code behind functions, classes or modules.
 
     Raises:
-        PinnError: If one of them has no source file.
+        PinnError: If a function, class or module has no source file.
     """
     return _digest(frozenset(module_of(decider) for decider in deciders))
 
@@ -60,8 +60,8 @@ def _digest(roots: frozenset[str]) -> str:
     for name in roots:
         if _source_file(name) is None:
             raise PinnError(
-                f"the code of {name!r} is unknown: it is no module with a source file: define it "
-                f"in a module"
+                f"the code of {name!r} is unknown, because it is defined in no source file: define "
+                f"it in a module"
             )
     sources = _closure(roots)
     data = {name for text in sources.values() for name in _DATA.findall(text)}
@@ -80,7 +80,7 @@ def _digest(roots: frozenset[str]) -> str:
 
 
 def _closure(roots: frozenset[str]) -> dict[str, str]:
-    """Return module -> source text, for the roots and all modules of this package they import."""
+    """Return module -> source text, for ``roots`` and all package modules that these import."""
     found: dict[str, str] = {}
     todo = list(roots)
     while todo:

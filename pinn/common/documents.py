@@ -207,7 +207,7 @@ def parse_json(text: str, where: str) -> Any:
         raise _too_deep(where) from error
     except PinnError:
         raise
-    except ValueError as error:  # more digits than Python converts to a number
+    except ValueError as error:  # the number has more digits than Python converts
         raise PinnError(f"{where}: malformed JSON ({error}): correct the file") from error
     _check_depth(tree, where)
     return tree
@@ -301,7 +301,7 @@ def _check_nodes(root: yaml.Node, where: str) -> None:
     level, depth, total = [root], 0, 1
     while level:
         depth += 1
-        if depth > MOST_DEPTH:  # an alias that contains itself
+        if depth > MOST_DEPTH:  # such as an alias that contains itself
             raise _too_deep(where)
         inside: list[yaml.Node] = []
         for node in level:

@@ -78,7 +78,7 @@ def given_path(text: str | Path) -> Path:
     try:
         path = Path(text).expanduser()
         path.exists()
-    except (OSError, RuntimeError, ValueError) as error:  # a null byte is a ValueError
+    except (OSError, RuntimeError, ValueError) as error:  # a null byte raises ValueError
         reason = getattr(error, "strerror", None) or error
         raise PinnError(f"{str(text)!r:.80}: {reason}: give a known name or a path") from error
     return path
@@ -88,8 +88,8 @@ def find_checkpoint(given: Path | str | None = None) -> Path:
     """Return the path of the checkpoint to use.
 
     The first of these is used: the given checkpoint, the environment variable ``PINN_CHECKPOINT``,
-    ``checkpoints/pinn.safetensors`` in the working directory, this file in the checkout from which
-    pinn runs, or the installed checkpoint.
+    ``checkpoints/pinn.safetensors`` in the working directory, the same file in the checkout from
+    which pinn runs, or the installed checkpoint.
 
     Raises:
         PinnError: If a named checkpoint does not exist, or none is found.
@@ -120,7 +120,7 @@ def find_kernels(given: Path | None, checkpoint: Path) -> Path | None:
     """Return the folder of the kernel surrogates to use.
 
     The first of these is used: the given folder, ``kernels/all`` in the checkpoint's folder,
-    ``checkpoints/kernels/all`` in the working directory, this folder in the checkout from which
+    ``checkpoints/kernels/all`` in the working directory, the same folder in the checkout from which
     pinn runs, or the installed folder.
 
     Args:
@@ -163,7 +163,7 @@ def replace_atomically(path: Path, write: Callable[[Path], object]) -> None:
     Raises:
         OSError: If the file cannot be written; its previous content is kept.
     """
-    if path.is_dir():  # such as ".", whose name cannot be extended to a temporary file's
+    if path.is_dir():  # such as ".", beside which no temporary file can be named
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if path.exists() and not path.is_file():
         write(path)

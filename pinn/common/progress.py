@@ -107,7 +107,7 @@ def shown(command: str, stream: TextIO, first_s: float = FIRST_S) -> Iterator[No
 
     Args:
         command: Name of the command, at the start of each line.
-        stream: Stream to write to, standard error.
+        stream: Stream to write to, normally standard error.
         first_s: Seconds until the first line about the present task.
     """
     doing("")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import PurePath
 
-#: Longest name, in characters, whose parts are not shortened.
+#: Maximum length of a name that is not shortened, in characters.
 _LONG = 40
 #: Characters between the words of a name.
 _WORDS = re.compile(r"([-_.])")
@@ -43,11 +43,11 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
 
 
 def _without(end: int, texts: list[str]) -> list[str]:
-    """Return texts without the words that different ones have in common at one end.
+    """Return texts without the words that all different texts have in common at one end.
 
     Args:
         end: 1 for the words at the start, -1 for those at the end.
-        texts: Texts, equal ones among them.
+        texts: Texts, some of which may be equal.
     """
     words = {text: _WORDS.split(text)[::end] for text in texts}
     if len(words) == 1:

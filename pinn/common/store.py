@@ -40,7 +40,7 @@ class CallKey:
 
     Attributes:
         function: Qualified name of the function that computes the result.
-        digest: SHA-256 of the function, its arguments, and the code of both.
+        digest: SHA-256 of the function, the arguments, and the code behind them.
     """
 
     function: str
@@ -116,8 +116,8 @@ class _Reader:
             found = _sha256({name: self.read(getattr(value, name)) for name in compared})
         else:
             raise PinnError(
-                f"a {type(value).__name__} cannot be part of a key: pass a dataclass, the numbers "
-                "and texts in it, or give it a method 'digest'"
+                f"a value of type {type(value).__name__} cannot be part of a key: pass a "
+                "dataclass, or numbers and texts, or give the type a method 'digest'"
             )
         self._known[id(value)] = f"{self._name(type(value))} {found}"
         return self._known[id(value)]
@@ -134,9 +134,9 @@ class _Reader:
 
 
 def _numbers(value: object) -> Json:
-    """Return the digest of an array or table, or the value of a numpy scalar; None for others.
+    """Return the digest of an array or table, or a numpy scalar's value; None for other values.
 
-    If numpy or pandas is not loaded, there is no such value, so neither library is imported here.
+    If numpy or pandas is not loaded, no value has its types, so neither library is imported here.
     """
     numpy, pandas = sys.modules.get("numpy"), sys.modules.get("pandas")
     if pandas is not None and isinstance(value, pandas.DataFrame):

@@ -115,7 +115,8 @@ def bottleneck(candidate: Candidate, beyond: Run, slo: Slo) -> str:
     """Return the bottleneck of a candidate, from a run slightly above its maximum rate.
 
     For disaggregated P/D the prefill workers' bottleneck is returned if the decode workers are not
-    full and all metrics except TTFT meet their limits. Otherwise the decode workers' is returned.
+    full and all metrics except TTFT meet their limits. Otherwise the decode workers' bottleneck is
+    returned.
     """
     parts = candidate.parts(beyond)
     found = limited_by(*parts[-1])

@@ -44,8 +44,8 @@ class SearchSpace:
         engine: Engine settings of all simulations.
         most_gpus: Maximum number of GPUs of one replica; None for no limit.
         engines: Engines to choose from.
-        sizes: Tensor-parallel sizes that replace the grid's; None to use the shared size, or the
-            grid's sizes.
+        sizes: Tensor-parallel sizes in place of the grid's sizes; None to use the shared size, or
+            the grid's sizes.
         media: Images or audio clips of each request; None without any.
     """
 
@@ -141,7 +141,7 @@ def _ranks(row: Values, name: str) -> int:
 
 
 def _makes_sense(row: Values, per_machine: int, most: int | None) -> bool:
-    """Return whether ranks fit a machine and the limit, and experts can be spread over GPUs."""
+    """Return whether ranks fit a machine and the GPU limit, and experts can be spread."""
     tensor, data = _ranks(row, "tensor_parallel_size"), _ranks(row, "data_parallel_size")
     side_by_side = tensor * data if row.get("engine", VLLM) == VLLM else tensor
     gpus = side_by_side * _ranks(row, "pipeline_parallel_size")
@@ -247,13 +247,13 @@ def _deployed(given: Values) -> tuple[Deployment, RefusedError | None]:
 
 
 def _context(longest: int, most: int) -> int:
-    """Return a context length for the longest request, since the model's own may not leave room."""
+    """Return a context length for the longest request; KV memory may not suffice for more."""
     grains = -(-longest // _LENGTH_GRAIN_TOKENS)
     return max(min(grains * _LENGTH_GRAIN_TOKENS, most), longest)
 
 
 def nearest_fit(space: SearchSpace, workload: Workload) -> str | None:
-    """Return the minimum GPUs, with more pipeline stages, on which a model without a fit starts."""
+    """Return the smallest replica, with up to 16 pipeline stages, on which the model starts."""
     per_machine = read_candidates_file(None).gpus_per_machine
     shared: Values = {"engine": space.engines[0], "tensor_parallel_size": per_machine}
     every = itertools.product(space.bases, range(1, 17))

@@ -117,7 +117,7 @@ def trtllm_command(given: Values) -> str:
                 place[key] = json.loads(str(value))
         elif flag.name == "enforce_eager":
             extra["cuda_graph_config"] = None
-        elif flag.name != "data_parallel_size":  # with enable_attention_dp, all ranks
+        elif flag.name != "data_parallel_size":  # enable_attention_dp implies the size
             unsaid.append(flag.option)
     line = shlex.join(words)
     if extra:

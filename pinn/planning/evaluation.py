@@ -62,7 +62,7 @@ class SizingResult:
 
     Attributes:
         best: Smallest fleet; None if no fleet meets the SLO within the GPU limit.
-        nearest: Candidate that exceeds the GPU limit least, if no fleet meets the SLO.
+        nearest: Candidate that exceeds the GPU limit by the fewest GPUs, if no fleet meets the SLO.
         rejected: All candidates except the best.
         simulations: Number of simulations.
         is_partial: Whether time ran out before all candidates were compared.
@@ -170,8 +170,11 @@ def _sized(
     alone = f"{number(rate.per_s)} requests/s"
     size = fleet.fewest_replicas(trials, rate.per_s, problem)
     if size is None:
-        why = "but no fleet small enough to simulate meets the SLO at --rate"
-        return Infeasible(candidate.label, f"one replica meets the SLO up to {alone}, {why}")
+        why = (
+            f"one replica meets the SLO up to {alone}, but no fleet small enough to simulate "
+            "meets the SLO at --rate"
+        )
+        return Infeasible(candidate.label, why)
     gpus, may_be = size.replicas * candidate.gpus, problem.max_gpus
     if may_be is not None and gpus > may_be:
         why = f"needs {gpus} GPUs at {alone} per replica, more than --max-gpus {may_be}"

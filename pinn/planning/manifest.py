@@ -164,7 +164,7 @@ def _name(model: str) -> str:
 
 def _words(engine: str, line: str) -> list[str]:
     """Return the words of a start command, extended to listen on all network interfaces."""
-    if engine == TRTLLM:  # this engine's file of options is a pipe of bash
+    if engine == TRTLLM:  # bash passes the options file through a pipe
         command = line.partition("  # ")[0].replace("trtllm-serve ", "exec trtllm-serve ", 1)
         return ["bash", "-c", f"{command} --host 0.0.0.0"]
     words = shlex.split(line, comments=True)

@@ -27,16 +27,16 @@ class PlanRequest:
         workload: File of the load, as of 'pinn simulate --workload', but no closed loop. Or
             describe the load with --input-len, --output-len and the options next to them.
         gpu: GPUs: names of 'pinn gpus' or paths of datasheets, separated by commas.
-        rate: Mean request rate to serve, in requests/s. Without it, candidates are ranked by the
-            GPUs or cost per request/s.
+        rate: Mean request rate to serve, in requests/s. Without --rate, candidates are ranked by
+            the GPUs or cost per request/s.
         headroom: Share by which the load may exceed --rate: 0.2 sizes a fleet for 1.2 x --rate.
         max_gpus: Maximum number of GPUs.
         configs: File of the candidates, as of 'pinn coefficients --configs', instead of
             --candidates.
         candidates: YAML file of the flags to combine into candidates. [default:
             conf/plan/candidates.yaml]
-        disaggregate: Also try disaggregated prefill/decode, with the pools of workers that the
-            file of --candidates lists.
+        disaggregate: Also try disaggregated prefill/decode, with the pools of workers in the file
+            of --candidates.
         coefficients: Coefficient file of 'pinn calibrate' or 'pinn coefficients --json', used
             instead of the network for its own configuration. Repeatable.
         top: Minimum number of hardware configurations to evaluate. Each is a row of plan.html and

@@ -38,8 +38,8 @@ class ReplicaLoad:
 
     For a lower rate, requests are removed in a fixed random order, one conversation after another.
     A load at a lower rate therefore has a subset of the requests at a higher rate, at the same
-    times. If no more requests may be removed, or none are left to be sent, all times between
-    requests are scaled by one factor.
+    times. At the minimum or maximum number of requests, all times between requests are scaled by
+    one factor instead.
 
     Attributes:
         workload: Whole load.
@@ -195,7 +195,7 @@ def draw_load(load: Load, rate_per_s: float | None) -> tuple[Load, list[Workload
         rate_per_s: Mean rate in requests/s; None for a file's own rate.
 
     Returns:
-        Load with its end, and one set of requests per seed.
+        Load whose duration is set, and one set of requests per seed.
 
     Raises:
         PinnError: If the rate is not positive and finite, or the load cannot be generated.

@@ -300,7 +300,7 @@ def choice_rows(plan: Plan) -> list[dict[str, object]]:
     ]
 
 
-#: Columns for fields of a row: first columns, before its flags, and last columns.
+#: Columns of plan.csv for fields of a row: columns before the flags, and columns after them.
 _FIRST_COLUMNS = ("gpus", "cost_per_hour", "cost_per_million_prompt_tokens",
                   "cost_per_million_output_tokens", "replicas", "engine", "gpu",
                   "gpus_per_replica")  # fmt: skip

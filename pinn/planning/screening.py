@@ -48,7 +48,7 @@ def step_seconds(
 def lone_seconds(
     latency: LinearLatency, **requests: float | Real[np.ndarray, "..."]
 ) -> Float[np.ndarray, "..."]:
-    """Return lower bounds of step times in seconds, for one rank whose other ranks are idle.
+    """Return lower bounds of step times in seconds, for one rank while all other ranks are idle.
 
     The arguments are those of ``uniform_sums``.
     """
@@ -346,7 +346,7 @@ def _same(candidate: Candidate, unfilled: Sequence[Candidate]) -> str | None:
     for b in (other.deployment.recipe for other in unfilled):
         alike = (a.token_budget, a.graph_tokens) == (b.token_budget, b.graph_tokens)
         if alike and a.max_requests > b.max_requests:
-            return f"equal to {b.max_requests} requests per step, which never run at once"
+            return f"equal to a limit of {b.max_requests} requests per step, which is never reached"
     return None
 
 

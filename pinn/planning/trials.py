@@ -248,7 +248,7 @@ class Trials:
         return run
 
     def _stretched(self, latencies: Latencies) -> Latencies:
-        """Return latencies with TTFT scaled by the error that exceeds the error of its steps."""
+        """Return latencies with TTFT scaled by the part of its error that steps do not explain."""
         step, request = self.scenario.step, self.scenario.request
         factor = np.exp(np.copysign(max(abs(request) - abs(step), 0.0), request))
         if factor == 1:

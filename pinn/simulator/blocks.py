@@ -102,7 +102,7 @@ def _put(event: Event, moment_s: float, r: int) -> None:
 # Mirrors ``vllm/v1/core/block_pool.py`` and ``FullAttentionManager`` of
 # ``single_type_kv_cache_manager.py``. A block's hash is an integer key here; two keys are
 # equal if vLLM's chained hashes would be equal. In models with windowed layers a request also has
-# blocks without keys. Only the full-attention group determines their prefix hits.
+# blocks without keys. Only the full-attention group determines prefix hits in these models.
 
 
 def blocks_for(engine: Engine, tokens: int) -> int:
@@ -280,7 +280,7 @@ def fits(engine: Engine, replica: int, r: int, hits: int, tokens: int, reserved:
 
 
 def idle_hits(engine: Engine, replica: int, request: Request, hits: int) -> int:
-    """Return the number of the first ``hits`` cached blocks that no request uses."""
+    """Return how many of the first ``hits`` cached blocks no request uses."""
     idle = 0
     for i in range(hits):
         block = engine.holder[replica, engine.keys[request.first_key + i]]
@@ -386,7 +386,7 @@ def add_to_batch(engine: Engine, replica: int, r: int, tokens: int) -> None:
     """
     config, request, state = engine.config, engine.requests[r], engine.replicas[replica]
     cached, known = request.computed, request.prompt + request.generated
-    # A prompt's last token is computed like a decode token after its KV has been transferred.
+    # After the KV transfer of a prompt, its last token is computed like a decode token.
     prompt_left = cached < request.prompt and request.transferred != ARRIVED
     prefill = tokens > 1 + config.drafts or prompt_left
     request.computed = cached + tokens
@@ -439,7 +439,7 @@ def _pairs(tokens: int, window: int) -> float:
 def round_up_decodes(engine: Engine, replica: int) -> None:
     """Pad a decode-only batch with one-token rows to the next size of a CUDA graph.
 
-    A batch larger than the largest graph (``graph_requests`` of the costs) is not padded.
+    A batch larger than the largest graph (setting ``graph_requests``) is not padded.
     """
     state = engine.replicas[replica]
     sums, added = state.sums, 0

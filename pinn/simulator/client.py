@@ -83,7 +83,7 @@ def hear_of_step(engine: Engine, now: float) -> None:
 
 
 def stream(server: Server, now: float, token_s: float) -> None:
-    """Stream one token of a step that ended at ``now``; the API server is busy until it is sent."""
+    """Stream one token of a step that ended at ``now``, which keeps the API server busy."""
     _begin(server, now)
     server.work[2] += 1
     server.free_s = max(server.free_s, now) + token_s
@@ -92,8 +92,8 @@ def stream(server: Server, now: float, token_s: float) -> None:
 def _begin(server: Server, now: float) -> None:
     """Reset the backlog of an API server if it is idle.
 
-    Tasks that arrive at the same moment queue behind each other, even if they need no time. So does
-    a task that arrives exactly when the last one ends.
+    Tasks that arrive at the same moment queue behind each other, even if they need no time. A task
+    also queues if it arrives exactly when the last task ends.
     """
     if server.free_s < now and server.came_s < now:
         server.work[0] = server.work[1] = server.work[2] = 0.0
@@ -102,12 +102,12 @@ def _begin(server: Server, now: float) -> None:
 
 # Delayed prompts: during decodes a prompt waits, so that one step computes several prompts.
 #
-# Mirrors ``tensorrt_llm/_torch/pyexecutor/py_executor.py``, from memory: ``_waiting_requests``, and
-# ``_balance_adp_requests`` under attention data parallelism. Also mirrors
-# ``sglang/srt/managers/prefill_delayer.py`` of 0.5.23 where only some ranks have a prompt, but not
-# its cache watermark and its waits for a free batch or a longer queue. Unlike in SGLang, a prompt
-# that waits for KV blocks counts as runnable. Ranks of a dense model are not in lockstep, so no
-# rank waits for another.
+# Mirrors ``_waiting_requests`` of ``tensorrt_llm/_torch/pyexecutor/py_executor.py``, and under
+# attention data parallelism ``_balance_adp_requests`` (both written from memory). If only some
+# ranks have a prompt, ``sglang/srt/managers/prefill_delayer.py`` of 0.5.23 is mirrored, without its
+# cache watermark and its waits for a free batch or a longer queue. Unlike in SGLang, a prompt that
+# waits for KV blocks counts as runnable. Ranks of a dense model are not in lockstep, so no rank
+# waits for another.
 
 
 def prompts_wait(engine: Engine, group: int) -> bool:
@@ -120,7 +120,7 @@ def prompts_wait(engine: Engine, group: int) -> bool:
 
 
 def _waits_for_tokens(engine: Engine, group: int) -> bool:
-    """Return whether new prompts wait for more tokens, for at most ``prompt_wait_steps`` steps."""
+    """Return whether new prompts wait for a fuller step, up to ``prompt_wait_steps`` steps."""
     config, state = engine.config, engine.groups[group]
     replica = first_of(engine, group)
     if not _has_prompt(engine, replica) or engine.replicas[replica].running == 0:
@@ -238,7 +238,7 @@ def _next_start_s(engine: Engine) -> float:
 
 
 def push_ending(engine: Engine, r: int, moment: float) -> None:
-    """Record when a client will see a request end, or when a decode server will receive it."""
+    """Record when a client sees a request end, or when a decode server receives the request."""
     counters = engine.counters
     blocks.push_heap(engine.endings, counters.endings, moment, r)
     counters.endings += 1
@@ -308,7 +308,7 @@ def hand_over(engine: Engine, r: int, work_s: float) -> None:
 
 
 def resolve(engine: Engine, r: int, moment: float) -> None:
-    """End a request for its client, which may end its load stage and open the next stage."""
+    """End a request for its client; the last request of a load stage may open the next stage."""
     config, counters = engine.config, engine.counters
     if config.role >= DECODES:
         pass_on(engine, r, moment)
@@ -355,7 +355,7 @@ def open_next_stage(engine: Engine) -> None:
 
 
 def hang_up(engine: Engine, now: float) -> None:
-    """Disconnect clients whose patience has run out, and abort their requests.
+    """Disconnect clients whose timeout has passed, and abort their requests.
 
     As in ``EngineCore._process_aborts_queue`` and ``Scheduler.finish_requests``, blocks are freed
     at once, even blocks of a batch in flight. The engine aborts requests at its next iteration.
@@ -429,7 +429,7 @@ def update_from_output(
             if config.tier != BY_NODE:
                 known = min(request.computed - in_flight, known)
                 blocks.key_blocks(engine, replica, request, known)
-            elif not ends:  # ended requests are added by ``pinn.simulator.hicache.hear``
+            elif not ends:  # ``radix_requests.hear`` adds the blocks of ended requests
                 host_link.leave(engine, replica, r)
         if ends:
             finished += request.status == RUNNING
@@ -449,8 +449,8 @@ def _append_tokens(
 ) -> None:
     """Count a step's tokens, and the gap since the last step that gave the request tokens.
 
-    The gap is the time from the start of streaming that step's tokens to the start of streaming
-    this step's tokens. All requests of a batch have the same gap.
+    The gap is the time between the starts of streaming the tokens of these two steps. All requests
+    of a batch have the same gap.
     """
     counters = engine.counters
     request.generated += tokens

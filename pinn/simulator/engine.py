@@ -91,7 +91,7 @@ class Config:
     transfer_token_s: F8
     source_token_s: F8  # transfer seconds per token on the prefill worker's link
     admission_share: F8  # initial share of an output that SGLang reserves at admission
-    most_reread: F8  # maximum share of the decodes' context that is not read again
+    most_reread: F8  # maximum share of the decodes' KV reads that the GPU's cache saves
     # Second tier of the KV cache, described in ``pinn.simulator.offloading``.
     tier: I8  # second tier: ``NO_TIER``, ``BY_REQUEST``, ``BY_JOB``, ``BY_STEP`` or ``BY_NODE``
     tier_chunks: I8
@@ -198,7 +198,7 @@ class Engine(NamedTuple):
     entries: Annotated[Records[state.Entry], state.Entry, "n_replicas", "depth", "max_seqs"]
     # padded batch size for each number of decodes
     graph_size: Annotated[Int[np.ndarray, " n_graphs"], np.int64]
-    # probability that 1, 2, ... draft tokens are accepted
+    # probability that at least 1, 2, ... draft tokens are accepted
     chances: Annotated[Float[np.ndarray, " n_chances"], np.float64]
     guesses: Annotated[Records[state.Guess], state.Guess, "n_guesses"]
     # heap of requests, ordered by the time when their clients see them end
@@ -337,7 +337,8 @@ def new_engine(
     return engine
 
 
-#: Number of a radix tree's nodes that own no block: no node, the root, and a spare for splits.
+#: Number of a radix tree's nodes that own no block: node 0 (no node), the root, and a spare for
+#: splits.
 _NODES_BESIDE = 3
 #: Maximum number of transfers in flight; further stores are skipped.
 _MOST_JOBS = 1 << 16

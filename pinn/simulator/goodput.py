@@ -47,8 +47,8 @@ class Goodput:
             requests were not served, NaN where undefined.
         each: Limits on each request as text; empty without such limits.
         limits_s: Metric -> limit on each request, in seconds.
-        met: Whether all limits are met and no queue is left behind; None if no share of requests is
-            named for limits on each request.
+        met: Whether all limits are met and no queue is left behind. None if the SLO limits each
+            request, but states no share of requests that must meet the limits.
         left_behind: Sentence on requests still queued when the load ends, if no limit bounds queue
             time. Limits on ITL or TPOT would then be met only because the load ends.
     """

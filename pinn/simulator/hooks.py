@@ -26,7 +26,7 @@ from pinn.surrogate.step_features import STEP_FEATURES
 # defines these features; a test compares both versions.
 
 
-#: Values of which request features are made, by the last part of the features' names.
+#: Factors of request coefficients. The last part of a request feature's name states its factor.
 REQUEST_VALUES = ("constant", "prompt_token")
 
 ARRIVAL, SCHEDULE, FIRST_TOKEN, OUTPUT_TOKEN, COMPLETION, PREEMPTION = range(len(PHASES))
@@ -52,8 +52,8 @@ def request_coefficients(
             raise PinnError(f"request feature {name} has no compiled form: {remedy}")
         if feature.phase in _FIXED_PHASES and kind != "constant":
             raise PinnError(
-                f"request feature {name}: phase {feature.phase} allows only a constant, as it "
-                f"knows no request"
+                f"request feature {name} depends on the request, but phase {feature.phase} allows "
+                f"only constants"
             )
         table[PHASES.index(feature.phase), REQUEST_VALUES.index(kind)] += value
     return table
@@ -116,7 +116,7 @@ def step_values(c: np.record, sums: Float[np.ndarray, " sums"]) -> StepValues:
 
 @inner
 def _read_contexts(sums: np.ndarray) -> tuple[float, float]:
-    """Return the uncached context tokens of decodes, in all layers and in windowed layers."""
+    """Return the context tokens that decodes read from memory, in all and in windowed layers."""
     context, near = sums[3], sums[6]
     if sums[REREAD] > 0:
         context -= sums[REREAD]
@@ -248,7 +248,7 @@ def speculative_seconds(
 
 # Encoder time in compiled code, as defined in ``pinn.surrogate.encoder_time``.
 
-#: Function without runtime type checks, which compiled code cannot run.
+#: Functions unwrapped from runtime type checks, because compiled code cannot run the checks.
 _items_begun = inner(unwrap(items_begun))
 _step_seconds = inner(unwrap(step_encoder_seconds))
 

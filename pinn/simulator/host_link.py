@@ -251,7 +251,7 @@ def leave(engine: Engine, replica: int, r: int) -> None:
         for number in range(state.jobs_first, state.jobs_made):
             job = blocks.job_of(engine, replica, number)
             if job.request == r and job.progress != DONE:
-                if job.kind == LOAD:  # freed when the load has ended
+                if job.kind == LOAD:  # these blocks are freed when the load has ended
                     return
                 _fence(engine, replica, request, request.slot, number)
     request.tier_row, request.tier_frees = request.slot, 0

@@ -36,7 +36,7 @@ def scaled(
         latency: Latency model to scale.
         step: Log factor of the step time.
         request: Log factor of the times of a request outside the steps.
-        encoder: Log half-width of the vision encoder's time, added to the step's.
+        encoder: Log half-width of the vision encoder's time, added to the step time's.
     """
     beta, alpha = latency.beta * math.exp(step), latency.alpha * math.exp(request)
     changed = replace(latency, beta=beta, alpha=alpha)
@@ -62,7 +62,7 @@ def end_figures(
         request: Log half-width of a request's times outside the steps.
         figures: Function that returns the metrics of a run.
         memory: Engine settings of the two runs; by default the settings of the job.
-        encoder: Log half-width of the vision encoder's time, added to the step's.
+        encoder: Log half-width of the vision encoder's time, added to the step time's.
     """
     engines = memory or (job.engine, job.engine)
     jobs = [
@@ -84,7 +84,8 @@ def figure_ends(
     Args:
         value: ``ttft``, ``e2e`` and any other metrics that follow the step time.
         fast: Metrics of the run with shorter times.
-        slow: Metrics of the run with longer times; NaN, so no upper end, if nothing was served.
+        slow: Metrics of the run with longer times. If nothing was served, they are NaN, and the
+            intervals have no upper end.
         ttft_half: Log half-width of TTFT below saturation.
     """
     found = {name: ends(value[name], fast[name], slow[name]) for name in value}
@@ -136,8 +137,9 @@ class Intervals:
         level: Share of measurements that the intervals cover.
         figures: Metric -> (lower, upper) end; the upper end is None if the slow run serves nothing.
         slow_end_unserved: Share of requests that do not finish in the slow run.
-        distance: Key ``sentence``; for a network also its errors on similar held-out data.
-        missing: Reason why there are no intervals.
+        distance: Evidence for the widths: a ``sentence`` and, for a network, its errors on similar
+            held-out data.
+        missing: Reason why there are no intervals; empty if there are.
         kv_blocks: Interval of the KV cache size of one replica, in blocks.
     """
 

@@ -20,12 +20,11 @@ from pinn.specs.batch import Batch
 # - completion, ``post_decode_fixed_overhead``: once after the last token, only in E2E
 #
 # The first five, except waiting, are the methods StepTime, QueueingTime, OutputTokenProcessingTime,
-# SchedulingProcessingTime and PreemptionProcessingTime; the current Go simulator has the first
-# three and PostDecodeFixedOverhead. While the engine works, an
-# API server process accepts requests and streams tokens, one task at a time. Streaming a token
-# therefore lengthens an ITL gap only if the server cannot keep up. The simulation
-# yields the wait for the steps in flight (2.5 steps on average until the first token, under
-# asynchronous scheduling), so a latency model must not add it.
+# SchedulingProcessingTime and PreemptionProcessingTime; the current release of BLIS has the first
+# three and PostDecodeFixedOverhead. While the engine works, an API server process accepts requests
+# and streams tokens, one task at a time. Streaming a token therefore lengthens an ITL gap only if
+# the server cannot keep up. The simulation yields the wait for the steps in flight (2.5 steps on
+# average until the first token, under asynchronous scheduling), so a latency model must not add it.
 #
 # Data-parallel ranks that share experts step together. A model may have
 # ``shared_step_time(prompts, decodes, prompt_tokens)``, for the mean rank's work, and

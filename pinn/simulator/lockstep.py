@@ -56,7 +56,7 @@ def _eager_share(config: Config, prompt_tokens: float, decodes: float, tokens: f
     """
     if config.graph_tokens <= 0:
         return 1.0
-    if config.graph_requests > 0:  # CUDA graphs of decode-only steps only
+    if config.graph_requests > 0:  # only decode-only steps have CUDA graphs
         if decodes > config.graph_requests:
             return 1.0
         tokens = prompt_tokens
@@ -71,7 +71,7 @@ def _eager_share(config: Config, prompt_tokens: float, decodes: float, tokens: f
 
 
 def holds_prompts(engine: Engine, replica: int) -> bool:
-    """Return whether a replica's next batch may start no prompt, only continue running ones."""
+    """Return whether a replica's next batch delays prompts, because other requests decode."""
     config, state = engine.config, engine.replicas[replica]
     state.has_chunks = False
     if config.prompt_interval == 1 or state.unserved > 0:
@@ -89,7 +89,7 @@ def holds_prompts(engine: Engine, replica: int) -> bool:
 
 
 def note_prompts(engine: Engine, replica: int) -> None:
-    """Update the number of steps until prompts may start again, after a batch was built."""
+    """Update the number of steps since the last prompts, after a batch was built."""
     state = engine.replicas[replica]
     if state.preempted == 0 and state.prompts_wait == 0 and state.paced == 0:
         state.unserved = engine.waiting[replica].size > 0

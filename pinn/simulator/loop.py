@@ -72,7 +72,8 @@ def advance(engine: Engine, latency: LatencyModel, until_s: float = np.inf) -> i
             tokens, waits = 0, prompts_wait(engine, group)
             for replica in replicas_of(engine, group):
                 tokens += schedule(latency, engine, replica, waits)
-            # The time includes delays of the requests that the scheduling preempted.
+            # Delays of requests that were just preempted are charged even if the batch has no
+            # tokens.
             _charge_requests(latency, engine, group)
             if tokens == 0:
                 if engine.config.tier > 0 and _launch_transfers(engine, group):
@@ -163,7 +164,7 @@ def _begin_turn(
     """Process ended batches, then arrived requests (``step_with_batch_queue`` after its wait)."""
     state = engine.groups[group]
     now = _engine_free_s(engine, group, now)
-    client.hang_up(engine, now)  # clients whose patience ran out while the loop was busy
+    client.hang_up(engine, now)  # clients whose timeout passed while the loop was busy
     if state.in_flight > 0 and engine.batch_end_s[group, state.oldest] <= now:
         launched = 0
         for replica in replicas_of(engine, group):
@@ -296,7 +297,7 @@ def _launch_nothing(engine: Engine, group: int) -> None:
 
 
 def _tokens_known_s(engine: Engine, group: int, column: int) -> float:
-    """Return when the tokens that a batch continues from are known from other pipeline stages."""
+    """Return when the last pipeline stage has computed the tokens that a batch continues from."""
     moment = 0.0
     if engine.config.pipeline_parallel_size == 1:
         return moment
@@ -386,7 +387,7 @@ def advance_pools(
 
 
 def _send_on(prefill: Engine, decode: Engine) -> None:
-    """Send requests with computed prompts to the decode servers, with their remaining patience."""
+    """Send requests with computed prompts to the decode servers, with their remaining timeouts."""
     for i in range(prefill.counters.leaving):
         r, moment = prefill.leaving[i].request, prefill.leaving[i].moment_s
         prompt, answer = prefill.requests[r], decode.requests[r]

@@ -148,7 +148,7 @@ def request_feature_sums(
 def request_delay_features(
     run: Run,
 ) -> tuple[Float[np.ndarray, "requests features"], Float[np.ndarray, "requests features"]]:
-    """Return how much each alpha delays a request's first and last token, in seconds per second.
+    """Return the derivatives of each request's first and last token times by each alpha.
 
     A task waits for all work since the API server was last idle, so that work counts. If no task
     waits, ``first @ alpha`` is the part of TTFT outside the engine, and ``last @ alpha`` the part
@@ -187,9 +187,9 @@ def _integral(
 #
 # ``mean TPOT = sum(tpot_share x step time)`` and ``mean TTFT = sum(ttft_share x step time)``,
 # without the API server's work. For the batches of the run, both are linear in beta. The API
-# server's work is added to TTFT. For TPOT, the difference of its work
-# on the last and the first token is added, divided by the number of gaps. Other formulas for step
-# times can replace beta in these sums.
+# server's work is added to TTFT. For TPOT, the difference of the API server's work on the last and
+# the first token is added, divided by the number of gaps. Other formulas for step times can replace
+# beta in these sums.
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ class MeanSteps:
     Attributes:
         sums: Batch sums of each group's mean batch, fields of shape ``[groups]``, for the slowest
             data-parallel rank.
-        shared: Batch sums of the shared experts' work, per rank.
+        shared: Batch sums of the work of experts that ranks share, per rank.
         tpot_share: Weight of each group for mean TPOT: ``tpot_share @ values`` averages a value
             per step over the ITL gaps.
         ttft_share: Weight of each group for mean TTFT, averaged over requests.

@@ -309,7 +309,7 @@ def _reserve(
 def _note_offer(
     engine: Engine, replica: int, request: Request, first: int, end: int, missing: int
 ) -> None:
-    """Mark the chunks that a request offers to store as used, except chunks in a store."""
+    """Mark the chunks that a request offers to store as used, except those being stored."""
     for m in range(missing - 1, -1, -1):
         i = engine.tier_missing[replica, m]
         place = engine.tier_holder[replica, tiers.chunk_key(engine, request, i)]
@@ -325,7 +325,7 @@ def _note_offer(
 
 
 def _use(engine: Engine, replica: int, request: Request, chunk: int, how: int) -> None:
-    """Record a request's use of a chunk; its first use ranks the chunk."""
+    """Record a request's use of a chunk; the request's first use raises the chunk's rank."""
     if engine.config.tier != BY_JOB:
         return
     seen = engine.tier_seen[request.first_seen + chunk]

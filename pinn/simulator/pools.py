@@ -142,7 +142,7 @@ class Pool:
 
     @property
     def ranks(self) -> int:
-        """Number of GPUs that hold one copy of the attention, each with its own link."""
+        """Number of GPUs that share one copy of the attention layers, each with its own link."""
         recipe = self.deployment.recipe
         return recipe.tensor_parallel_size * recipe.pipeline_parallel_size
 
@@ -210,8 +210,8 @@ def simulate_pools(
         compiled: Whether to run compiled code; by default whenever both latency models allow it.
 
     Raises:
-        PinnError: If :func:`pinn.simulator.simulate.simulate` would raise it, or if the pools
-            cannot serve together.
+        PinnError: If :func:`pinn.simulator.simulate.simulate` would refuse a pool or the workload,
+            or if the pools cannot serve together.
     """
     _check_alike(prefill.deployment, decode.deployment)
     if (workload.transferred_tokens > 0).any():

@@ -1,7 +1,7 @@
 """Prefill-only and decode-only steps, as SGLang schedules them.
 
 Mirrors ``sglang/srt/managers/scheduler.py: get_next_batch_to_run`` and ``schedule_policy.py:
-PrefillAdder`` of 0.5.9, and of 0.5.23 if ``foresees`` is set, with the first-come-first-served
+PrefillAdder`` of 0.5.9, and of 0.5.23 if ``foresees_ends`` is set, with the first-come-first-served
 policy: waiting prompts run first and decodes wait; if no prompt fits, all running requests decode.
 Not modeled: mixed chunks, priorities, LoRA and sliding-window pools. Outputs always have their full
 length, as with ``ignore_eos``. A prefix that two requests compute at the same time is stored twice
@@ -17,7 +17,7 @@ from pinn.simulator.state import BY_NODE, RUNNING, Guess, Records, Request
 # Decode steps of engines that schedule prompts separately, and retraction if memory is short.
 #
 # Mirrors ``sglang/srt/managers/scheduler.py: update_running_batch`` and ``schedule_batch.py:
-# retract_decode`` of 0.5.9, and of 0.5.23 if ``foresees`` is set.
+# retract_decode`` of 0.5.9, and of 0.5.23 if ``foresees_ends`` is set.
 
 #: Constants ``SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR``, ``_DECAY_STEPS`` and
 #: ``SGLANG_RETRACT_DECODE_STEPS``.
@@ -175,7 +175,7 @@ def _take_stock(engine: Engine, replica: int) -> None:
         state.unfiltered += state.ended
     state.ended = 0
     if state.last_prompts and state.alone:
-        state.full = 0  # The batch replaces the empty running_batch and clears its flag.
+        state.full = 0  # The batch replaces the empty running_batch, whose flag is cleared.
     if state.chunked >= 0:
         request = engine.requests[state.chunked]
         if request.status == RUNNING:
@@ -304,8 +304,8 @@ def _start(
     room = _free_tokens(engine, replica) - expected
     if config.prefix_caching:
         written = min(request.output - request.generated, MOST_EXPECTED_TOKENS) + spare
-        # Once this request uses cached prefix tokens that have no other user, they can no longer be
-        # evicted.
+        # Once this request uses cached prefix tokens without other users, these tokens can no
+        # longer be evicted.
         if tokens + written >= room - locked:
             return _NO_ROOM, 0, 0
         stops = taken > 0 and not (config.foresees_ends and config.chunked_prefill)
@@ -342,7 +342,8 @@ def _start(
 def _match(engine: Engine, replica: int, r: int) -> tuple[int, int, int]:
     """Find the longest cached prefix of a request's prompt.
 
-    Return the cached blocks, their tokens without other users, and the tokens in host memory.
+    Return the numbers of cached blocks, of their tokens that no other request uses, and of tokens
+    in host memory.
     """
     config, request = engine.config, engine.requests[r]
     if config.tier == BY_NODE:

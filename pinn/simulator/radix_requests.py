@@ -15,7 +15,7 @@ from pinn.simulator.state import FINISHED, LOAD, RUNNING, STORE, Request
 
 
 def take(engine: Engine, replica: int, r: int, hits: int, tokens: int) -> bool:
-    """Give a waiting request its cached prefix and new blocks; return whether there are enough."""
+    """Give a waiting request its cached prefix and new blocks; return whether blocks suffice."""
     request, state = engine.requests[r], engine.replicas[replica]
     tree.lock(engine, replica, state.matched)
     request.node, request.blocks, request.keyed_blocks = state.matched, hits, hits

@@ -11,8 +11,8 @@ from pinn.simulator.statistics import PERCENTILES, Metrics, percentile_name, run
 from pinn.simulator.steady_state import steady_states, steady_words
 from pinn.units import GIB
 
-#: Mean latency by name -> (lower, upper) end of its 90 % interval, in ms. The upper end is None if
-#: the slow run serves nothing.
+#: Name of a mean latency -> (lower, upper) end of its 90 % interval, in ms. The upper end is None
+#: if the slow run serves nothing.
 Ends = Mapping[str, tuple[float, float | None]]
 #: Latency -> its row name in a table of latencies. Latencies that a run lacks are not shown.
 LATENCIES = {

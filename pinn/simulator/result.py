@@ -216,7 +216,8 @@ class Simulation(Served):
         if found.slow_end_unserved > 1 - served:
             share = f"{100 * found.slow_end_unserved:.0f} %"
             lines.append(
-                f"At the slow end of the interval, {share} of the requests are not served in time."
+                f"With step times at the slow end of their interval, {share} of the requests are "
+                "not served in time."
             )
         return [*lines, str(found.distance["sentence"])]
 
@@ -226,8 +227,7 @@ class Simulation(Served):
         held, blocks = round(self.metrics["kv_usage_max"] * self.run.kv_blocks), self.run.kv_blocks
         if ends is None or held <= ends[0]:
             return []
-        likely = f"a real server may have {ends[0]:,} to {ends[1]:,}"
         return [
             f"At the edge of the KV cache: the run uses {held:,} of {blocks:,} predicted blocks; "
-            f"{likely}."
+            f"a real server may have {ends[0]:,} to {ends[1]:,} blocks."
         ]

@@ -78,7 +78,7 @@ def _choose(engine: Engine, r: int, moment: float) -> int:
 
 
 def take(engine: Engine, copy: int, number: int) -> None:
-    """Count a request as sent to a copy; ``number`` counts the requests of the router."""
+    """Count a request as sent to a copy; ``number`` is its rank in the router's order."""
     engine.copies[copy].turn = number
     engine.copies[copy].seen_requests += 1
 

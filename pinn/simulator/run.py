@@ -42,7 +42,8 @@ class RequestRecords:
         prompt_tokens: Prompt length.
         output_tokens: Tokens generated; 0 for a request without output.
         cached_tokens: Prompt tokens found in the prefix cache when the request was first scheduled.
-        reused_tokens: Tokens found in the prefix cache, summed over all times it was scheduled.
+        reused_tokens: Tokens found in the prefix cache, summed over all times the request was
+            scheduled.
         computed_tokens: Tokens computed, including recomputed ones, without rejected draft tokens.
         preemptions: Number of preemptions of the request.
         arrival_s: Time when the client sent the request.
@@ -102,7 +103,7 @@ class RequestRecords:
         return len(self.status)
 
     def of_stage(self, stage: int | None) -> Bool[np.ndarray, " requests"]:
-        """Return a mask of the measured requests of a stage, or of all stages if it is None."""
+        """Return a mask of the measured requests of a stage; of all stages if ``stage`` is None."""
         measured: Bool[np.ndarray, " requests"] = self.warmup == 0
         return measured if stage is None else measured & (self.stage == stage)
 
@@ -118,17 +119,17 @@ class RequestRecords:
 
     @property
     def e2e_s(self) -> Float[np.ndarray, " requests"]:
-        """End-to-end latency in seconds; the patience of a client that gave up."""
+        """End-to-end latency in seconds; the client timeout if the client gave up."""
         return self.finish_s - self.arrival_s
 
     @property
     def mean_itl_s(self) -> Float[np.ndarray, " requests"]:
-        """Each request's mean ITL in seconds, without completion; NaN below two tokens."""
+        """Each request's mean ITL in seconds, without completion; NaN for fewer than two tokens."""
         return (self.last_token_s - self.first_token_s) / self.token_gaps
 
     @property
     def token_gaps(self) -> Float[np.ndarray, " requests"]:
-        """Each request's number of ITL gaps; NaN below two tokens."""
+        """Each request's number of ITL gaps; NaN for fewer than two tokens."""
         return np.where(self.output_tokens > 1, self.output_tokens - 1.0, np.nan)
 
     @property

@@ -119,8 +119,8 @@ def _running_tokens(engine: Engine, state: Replica, request: Request) -> int:
     """Return the new tokens of a running request; 0 if it waits for tokens in flight.
 
     With asynchronous scheduling a request is no longer scheduled once the tokens in flight complete
-    its output. Under pipeline parallelism a request is in one batch at a time, or in one of
-    ``stagger`` batches.
+    its output. Under pipeline parallelism a request is in one batch at a time, or in one of every
+    ``stagger`` consecutive batches.
     """
     config = engine.config
     if state.schedulings < request.eligible:
@@ -164,7 +164,7 @@ def _schedule_waiting(engine: Engine, replica: int) -> None:
         if request.status == LOADING:
             _finish_loading(engine, replica, r)
         enough = _start(engine, replica, r)
-        if request.status == LOADING and request.ready_s <= state.now_s:  # the link has no delay
+        if request.status == LOADING and request.ready_s <= state.now_s:  # instant transfer
             _finish_loading(engine, replica, r)
             enough = _start(engine, replica, r)
         if not enough:

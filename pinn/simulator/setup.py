@@ -53,7 +53,7 @@ def block_keys(
     check_size(
         float(sizes.sum()) * np.dtype(np.int32).itemsize,
         MOST_ENGINE_BYTES,
-        "bytes of the block hashes of all prompts",
+        "size of the block hashes of all prompts in bytes",
         "send fewer or shorter requests, or turn prefix caching off",
     )
     first = (np.cumsum(sizes) - sizes)[place]
@@ -331,7 +331,7 @@ def _router_settings(spec: EngineSpec) -> dict[str, float]:
 
 
 def prompt_interval(deployment: Deployment) -> int:
-    """Return the steps from one prefill to the next; before 0.33 only lockstep ranks delay them."""
+    """Return the steps from one prefill to the next; before 0.33, 1 for ranks not in lockstep."""
     paced = deployment.recipe.scheduler.paces_alone or shares_experts(deployment)
     return deployment.serving.prefill_schedule_interval if paced else 1
 
@@ -376,7 +376,7 @@ def _scheduled_len(deployment: Deployment, workload: Workload) -> int:
 
 
 def _most_reread(deployment: Deployment) -> float:
-    """Return the share of decodes' key reads that can be saved until arithmetic is the limit."""
+    """Return the maximum share of decodes' KV reads to save before arithmetic is the bottleneck."""
     costs, drafts = model_costs([deployment]), deployment.recipe.speculation
     read = costs.kv_read_s[0] + costs.windowed_kv_read_s[0]
     queries = 1 + drafts.tokens if drafts else 1

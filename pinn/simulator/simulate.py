@@ -144,7 +144,7 @@ def finished_run(
 
 
 def _as_asked(workload: Workload, records: RequestRecords) -> RequestRecords:
-    """Remove the token of requests that have no output, and let them end with their result."""
+    """Set output tokens of requests without output to 0; their result counts as first token."""
     alone = workload.output_tokens == 0
     if not alone.any():
         return records
@@ -275,7 +275,7 @@ def measured_job(
     latency: LinearLatency,
     engine: EngineSpec | None = None,
 ) -> Job:
-    """Return the job of a measured server, whose KV cache fits at least its longest request."""
+    """Return the job of a measured server; its KV cache has room for the longest request."""
     return Job(deployment, workload, latency, started(deployment, engine))
 
 

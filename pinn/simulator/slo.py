@@ -117,7 +117,8 @@ class LimitOutcome:
         bound: Maximum allowed value, such as ``<= 1 s``.
         seconds: Value of the statistic in seconds; None if it is infinite or undefined, or if the
             limit is on a share.
-        share: Share of all sent requests that meet the limits on each; None for a statistic.
+        share: Share of all sent requests that meet the limits on each request; None for a
+            statistic.
         met: Whether the limit is met.
         excess: Maximum ratio of a latency to its limit; None if it is infinite.
     """
@@ -195,7 +196,7 @@ class Slo:
         return [*(limit.name for limit in self.statistics), *shares]
 
     def check(self, output_tokens: Int[np.ndarray, " requests"]) -> None:
-        """Check that limits on TPOT or ITL have requests with several tokens.
+        """Check that a load has outputs of several tokens if TPOT or ITL is limited.
 
         Raises:
             PinnError: If a limit is on TPOT or ITL, and every output is shorter than two tokens.

@@ -69,7 +69,7 @@ NO_TIER, BY_REQUEST, BY_JOB, BY_STEP, BY_NODE = range(5)
 UNUSED, RECENT, FREQUENT, WAS_RECENT, WAS_FREQUENT, LISTS = range(6)
 
 
-#: Types of transfers of a second tier, and their progress.
+#: Directions of a second tier's transfers, and states of a transfer.
 STORE, LOAD = range(2)
 PLANNED, MOVING, SEEN, DONE = range(4)
 
@@ -99,7 +99,7 @@ class Request:
     transferred: I8
     preemptions: I4
     cached_tokens: I4  # cached tokens when first scheduled (vLLM's num_cached_tokens)
-    reused_tokens: I4  # tokens found in the cache, summed over all times it was scheduled
+    reused_tokens: I4  # tokens found in the cache, summed over all schedulings
     first_key: I8
     offset_s: F8
     timeout_s: F8
@@ -132,7 +132,7 @@ class Request:
     follower: I8  # request that is sent when this request ends, or -1
     follows: I4  # 1 if the request is sent when another request ends
     warmup: I4  # 1 for a warm-up request
-    is_chunk: I8  # 1 if the last batch left known tokens out (vLLM's is_prefill_chunk)
+    is_chunk: I8  # 1 if known tokens remain after the last batch (vLLM's is_prefill_chunk)
     # State in a second KV tier, described in ``pinn.simulator.offloading``.
     arriving: I4  # tokens that are cached once the request's load has ended
     first_seen: I8  # index of the first entry in ``tier_seen``, one entry per block
@@ -183,18 +183,18 @@ class Replica:
     tokens: I8
     schedulings: I8  # number of scheduler calls (current_step)
     column: I8  # index of the batch under construction
-    sums: Sums  # batch sums of that batch, see ``STEP_COLUMNS``
-    now_s: F8  # start time of that batch
-    longest_chunk: I8  # longest chunk of the last scheduler call; 0 for no limit
+    sums: Sums  # sums of the batch under construction, see ``STEP_COLUMNS``
+    now_s: F8  # start time of the batch under construction
+    longest_chunk: I8  # maximum chunk in this scheduler call, in tokens; 0 for no limit
     seen_waiting: I8  # waiting requests in the load balancer's view
     seen_running: I8
     handed_s: F8
     transfer_free_s: F8
     prompts_wait: I8  # 1 if the batch under construction may start no prompts
-    # whether all requests except last tokens of prompts are padded, see ``pinn.simulator.lockstep``
+    # 1 if the batch delays prompts while other requests decode, see ``pinn.simulator.lockstep``
     paced: I8
-    has_chunks: I8  # 1 if the batch has more than a prompt's last token
-    unserved: I8  # 1 if the last scheduler call with room for prompts left some waiting
+    has_chunks: I8  # 1 if the batch computes prompt tokens before the last one
+    unserved: I8  # 1 if the last scheduler call with room for prompts left prompts waiting
     since_prompts: I8  # batches since the last batch with prompt chunks
     padding: I8  # padding rows up to the CUDA graph's size
     # State of schedules with separate prefill steps, as in ``sglang/srt/managers/scheduler.py``.
@@ -213,7 +213,7 @@ class Replica:
     jobs_first: I8  # number of the oldest transfer in flight
     jobs_made: I8
     seen_ends: I8  # transfers whose end the worker has seen but the scheduler has not
-    events: I8  # number of transfers planned, begun, seen to end and reported, summed
+    events: I8  # sum of the numbers of transfers planned, begun, ended and reported
     flushes: I8  # transfers that the next batch waits for
     gone: I8  # requests that have ended since the last scheduler call
     rows: I8  # rows of the block table that are freed later
@@ -228,7 +228,7 @@ class Replica:
     unused: I8  # number of unused blocks
     evictable: I8  # number of blocks of unlocked nodes
     wanted: I8  # blocks that the batch under construction will allocate
-    wanting: I8  # requests for which these blocks will be allocated
+    wanting: I8  # requests for which the batch will allocate blocks
     host_free: I8  # number of unused chunks of the tier
     ticks: I8  # number of node uses so far
     free_nodes: I8
@@ -240,7 +240,7 @@ class Replica:
     last_double: I8
     load_free_s: F8  # time when the link from the host is free
     load_start_s: F8  # time when the loads of the batch under construction begin
-    load_s: F8  # seconds that these loads need
+    load_s: F8  # seconds of the loads of the batch under construction
     planned: I8  # number of transfers that have not begun
     loads: I8  # number of loads whose end the scheduler has not seen
 
@@ -258,7 +258,7 @@ class Copy:
 
 
 class Group:
-    """Replicas that step together: one for a dense model, all of a mixture-of-experts model."""
+    """Replicas that step together: one of a dense model, or all of a mixture-of-experts model."""
 
     in_flight: I8
     launched: I8  # number of replicas with tokens in the running step
@@ -269,8 +269,8 @@ class Group:
     last_end_s: F8
     waited: I8  # number of steps that prompts have waited for other prompts
     turns: I8  # number of batches since the group was last idle
-    shared: Sums  # work of the shared experts in a step, per rank
-    events: I8  # value of transfer events at the last launch of a step without tokens
+    shared: Sums  # work of the experts that ranks share in a step, per rank
+    events: I8  # ``Replica.events`` at the last launch of a step without tokens
 
 
 class Stage:
@@ -291,7 +291,7 @@ class Block:
 
 
 class Chunk:
-    """Chunk of KV blocks in host memory; the first chunks are the ends of lists."""
+    """Chunk of KV blocks in host memory; the first records are the ends of lists."""
 
     after: I4  # next chunk in the chunk's list
     before: I4
@@ -312,7 +312,7 @@ class Node:
     after: I4
     children: I4
     gpu_children: I4  # number of children on the GPU
-    first: I8  # index of the node's first block in the keys
+    first: I8  # index of the key of the node's first block
     blocks: I4
     locks: I4
     hits: I4
@@ -333,7 +333,7 @@ class Job:
     request: I8
     planned: I8  # number of the scheduler call that planned the transfer
     column: I8  # batch whose end reports the transfer's end to the scheduler
-    first: I4  # first chunk of the request, and in the next field the end of its chunks
+    first: I4  # first chunk to transfer; next field: end of the chunks
     end: I4
     blocks: I4
     kind: I1
@@ -411,7 +411,7 @@ TRANSFER = record_dtype(Transfer)
 
 SUMS = tuple(f.name for f in fields(BatchSums))
 
-#: Name of a batch sum that only the Go simulator uses for prefill attention: the sum over prefill
+#: Name of a batch sum that only the simulator BLIS uses for prefill attention: the sum over prefill
 #: chunks of new tokens x (whole prompt + half the new tokens).
 PROMPT_REACH = "prompt_reach"
 

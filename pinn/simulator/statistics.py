@@ -105,9 +105,10 @@ def client_statistics(
 
     Finished requests determine ``e2e``, ``ttft``, ``tpot`` (each request's mean ITL) and
     ``scheduling_delay`` (arrival to first scheduling). Finished requests of conversations determine
-    ``first_turn_ttft`` and ``later_turn_ttft``. All ITL gaps determine ``itl``, in a stage each
-    request's mean gap. Under speculative decoding the tokens that arrive together share their gap,
-    ``step_itl`` uses the gaps as clients see them, and drafted and accepted tokens are counted.
+    ``first_turn_ttft`` and ``later_turn_ttft``. All ITL gaps determine ``itl``; for a single stage,
+    each request's mean gap does. Under speculative decoding the tokens that arrive together share
+    their gap, ``step_itl`` uses the gaps as clients see them, and drafted and accepted tokens are
+    counted.
 
     Args:
         run: Records of the run.
@@ -190,7 +191,7 @@ def latency_statistics(
 
 
 def _verification(run: Run, percentiles: Sequence[float]) -> Metrics:
-    """Return the metrics of speculative decoding; an empty dictionary without it."""
+    """Return the metrics of speculative decoding; empty for a run without draft tokens."""
     r, gaps = run.requests, run.gaps
     drafted, accepted = int(r.drafted_tokens.sum()), int(r.accepted_tokens.sum())
     if drafted == 0:
@@ -245,7 +246,8 @@ def _ratio(part: float, whole: float) -> float:
 
 # Checks whether a load exceeded the capacity of the server.
 
-#: Maximum share of a stage's requests that a steady queue may contain when the last one arrives.
+#: Maximum share of a stage's requests that a steady queue may contain when the stage's last request
+#: arrives.
 _WAITING_SHARE = 0.05
 _LEAST_WAITING = 8
 
@@ -273,15 +275,19 @@ def left_behind(run: Run) -> str | None:
         return None
     of_stage = f" of stage {worst}" if run.workload.stages > 1 else ""
     most = run.workload.concurrency
-    end = "arrived, so latencies grow with the length of the load"
-    end = end if most is None else f"was due, with at most {most:,} in flight"
+    if most is not None:
+        return (
+            f"overloaded: {left:,} of {sent:,} requests{of_stage} still waited when the last one "
+            f"was due, with at most {most:,} in flight"
+        )
     return (
-        f"overloaded: {left:,} of {sent:,} requests{of_stage} still waited when the last one {end}"
+        f"overloaded: {left:,} of {sent:,} requests{of_stage} still waited when the last one "
+        "arrived, so latencies grow with the length of the load"
     )
 
 
 def _waiting(run: Run, stage: int) -> tuple[int, int]:
-    """Return how many requests wait when a stage's last one is due, and how many are due then."""
+    """Return how many requests wait, and how many were due, when a stage's last one is due."""
     r, due_s = run.requests, _due_s(run)
     mine = (r.stage == stage) & (r.status != "rejected")
     starts_s = due_s[mine & run.workload.starts]
@@ -292,7 +298,7 @@ def _waiting(run: Run, stage: int) -> tuple[int, int]:
 
 
 def _due_s(run: Run) -> Float[np.ndarray, " requests"]:
-    """Return when each request is due, ignoring client limits; for later turns, when it is sent."""
+    """Return each request's due time without concurrency limits; sending time of later turns."""
     work, sent_s = run.workload, run.requests.arrival_s
     if work.concurrency is None:
         return sent_s

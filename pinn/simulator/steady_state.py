@@ -18,7 +18,8 @@ from jaxtyping import Float
 from pinn.common import JsonObject
 from pinn.simulator.run import Run
 
-#: Number of samples per mean, of means per series, and of last means that leave too few values.
+#: Number of samples per mean, number of means per series, and number of last means that are never
+#: dropped.
 _BATCH, _MEANS, _LAST = 5, 200, 5
 #: Minimum number of requests, or conversations, of a stage that can reach a steady state.
 _LEAST = 2 * _BATCH * _LAST
@@ -30,7 +31,7 @@ class SteadyState:
 
     Attributes:
         stage: Number of the stage.
-        begin_s: Start of the steady state on the clock of the load, in seconds; None if not
+        begin_s: Start of the steady state, in seconds since the start of the load; None if not
             reached.
         end_s: Time when the stage's last request is sent, or its last conversation begins.
         in_flight: Mean number of requests in flight in the steady state; None if not reached.
@@ -49,7 +50,7 @@ class SteadyState:
 
     def __str__(self) -> str:
         if self.begin_s is None:
-            return "not reached: too few requests, or the number in flight changes until the end"
+            return "not reached: too few requests, or no stable number of requests in flight"
         return (
             f"from {self.begin_s:,.1f} s to {self.end_s:,.1f} s, the last arrival: "
             f"{self.in_flight:,.1f} requests in flight, {self.output_tokens_per_s:,.0f} output "
@@ -110,7 +111,7 @@ def steady_words(found: Sequence[SteadyState]) -> str:
 
 
 def output_tokens_between(run: Run, begin_s: float, end_s: float) -> float:
-    """Return the output tokens of a time span; each request's tokens are spread over its time."""
+    """Return the output tokens of a time span; a request's tokens are evenly spread in time."""
     r = run.requests
     first, last = r.first_token_s, r.last_token_s
     known = ~np.isnan(first)

@@ -46,7 +46,7 @@ def step_formulas(c: np.record, sums: Sums) -> StepValues:
     prefill_kv_read = (
         c.kv_read_s * sums.prefill_cached + c.windowed_kv_read_s * sums.windowed_prefill_cached
     )
-    if c.graph_requests > 0.0:  # CUDA graphs of decode-only steps only
+    if c.graph_requests > 0.0:  # only decode-only steps have CUDA graphs
         captured_tokens, limited_requests = sums.prefill_tokens, sums.decode_requests
     else:
         captured_tokens, limited_requests = tokens, 0.0

@@ -60,7 +60,7 @@ class RateSweep:
 
     @property
     def highest_rate_per_s(self) -> float | None:
-        """Maximum rate up to which all rates meet the SLO or, without an SLO, are kept up with."""
+        """Maximum rate up to which the server meets the SLO or, without an SLO, keeps up."""
         met = None
         for rate, run in zip(self.rates_per_s, self.runs, strict=True):
             if not _holds(run):
@@ -70,7 +70,7 @@ class RateSweep:
 
     @property
     def _decided(self) -> bool:
-        """Whether the SLO decides, that is, whether its limits are met or missed at any rate."""
+        """Whether an SLO decides about the rates: its limits are met or missed at some rate."""
         return any(run.goodput and run.goodput.met is not None for run in self.runs)
 
     @property
@@ -79,8 +79,10 @@ class RateSweep:
         rates = ", ".join(f"{rate:g}" for rate in self.rates_per_s)
         highest = self.highest_rate_per_s
         does, up_to = ("meets the SLO", " up to") if self._decided else ("keeps up", " with")
+        if highest is None and self._decided:
+            return f"The server meets the SLO at none of {rates} requests/s"
         if highest is None:
-            return f"The server {does} at none of {rates} requests/s"
+            return f"The server keeps up at none of {rates} requests/s"
         last = ", the highest" if highest == self.rates_per_s[-1] else ""
         return f"The server {does}{up_to} {highest:g} requests/s{last} of {rates}"
 

@@ -183,7 +183,7 @@ def store_chunk(engine: Engine, replica: int, key: int, owner: int) -> int:
 
 
 def evict_chunk(engine: Engine, replica: int, place: int) -> None:
-    """Evict a chunk; under ARC it becomes a ghost entry of its list."""
+    """Evict a chunk; under ARC the chunk becomes a ghost entry of its list."""
     chunk, state = engine.tier[replica, place], engine.replicas[replica]
     state.evicted_chunks += 1
     if not engine.config.tier_arc:

@@ -21,8 +21,8 @@ class TransferRecords:
     """Transfers between GPU and host memory, ordered by start time.
 
     Attributes:
-        request: Request whose keys and values are transferred, of several requests the last; -1 for
-            a node that is stored when the GPU evicts it.
+        request: Request whose keys and values are transferred, or the last of several such
+            requests; -1 for a node that is stored when the GPU evicts it.
         replica: Number of the data-parallel replica.
         load: Whether the transfer goes from host to GPU.
         blocks: KV blocks transferred, as the GPU counts them.

@@ -201,7 +201,7 @@ def scored(draw: Draw, data: LeftOut, settings: Settings) -> pd.DataFrame:
 
 
 def _is_kept(draw: Draw, data: LeftOut, settings: Settings, prior: Prior) -> bool:
-    """Return whether a fit to two of the rows improves the third, as calibration requires."""
+    """Return whether a fit to two rows improves the third row's error, as calibration requires."""
     alone = []
     for row in draw.train:
         found = calibrated(draw.train[draw.train != row], data, settings)

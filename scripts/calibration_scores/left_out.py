@@ -85,7 +85,7 @@ def read_left_out() -> LeftOut:
 
 
 def left_out_network(model: ModelSpec) -> Path:
-    """Return the path of the network that held out a model; of the checkpoint if there is none."""
+    """Return the path of the network that held out a model, or else of the checkpoint."""
     slug = Exclusion(models=(model,)).slug()
     return find_checkpoint(None).with_name(LEFT_OUT_FOLDER) / f"{slug}.safetensors"
 

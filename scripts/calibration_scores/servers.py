@@ -1,4 +1,4 @@
-"""Scores of calibration on servers of public data: a part calibrates, and the rest scores.
+"""Scores of calibration on servers of public data: one part is fitted, the rest is scored.
 
 Step summaries of one server are scored on later time, other loads, and an unseen prompt. Of
 measured serving runs, one load of a server is used for calibration, and its other loads are scored.
@@ -159,7 +159,7 @@ _SECONDS, _LATENCIES = 120.0, 10.0
 
 
 def score_runs() -> tuple[pd.DataFrame, dict[str, float]]:
-    """Return E2E errors (%) of every load of a server, before and after calibration to others."""
+    """Return E2E errors (%) of every load of a server, uncalibrated and fitted to another load."""
     path = os.environ.get("PINN_SERVING_RUNS")
     if not path:
         raise PinnError("no serving runs: set PINN_SERVING_RUNS to their CSV")

@@ -147,7 +147,7 @@ def memory_rules(source: EngineSource) -> list[Line]:
 
 
 def _steps(values: Iterable[Any]) -> list[tuple[int | None, Any]]:
-    """Return (memory below which it applies, value) pairs; equal neighbours are merged."""
+    """Return (upper bound of memory, value) pairs; equal neighbours are merged."""
     starts = zip((0, *_BELOW), values, strict=False)
     return [(below, value) for _, below, value in runs(starts)]
 
@@ -165,7 +165,7 @@ class _Server(Given):
 def settings(source: EngineSource, gib: float, users: MemoryUsers) -> tuple[int, int, float]:
     """Return prompt tokens per step, decodes of the largest graph, and the memory share.
 
-    The release's own function computes these values; ``users`` need not have the first two.
+    The release's own function computes these values; ``users`` may lack the first two values.
     """
     prompts, mib = users.prompt_graph_tokens > 0, gib * 1024
     phase = {"bs": None, "max_bs": None}
@@ -236,7 +236,7 @@ def fused_all_reduce(source: EngineSource) -> list[Line]:
     where, architectures, said = _fusion_rule(source)
     if "enable_dp_attention" not in said and "attn_dp_enabled_of" not in said:
         raise source.unread(where, "attention data parallelism does not turn it off")
-    # One node has 8 GPUs. Releases skipped H20 until its bug was fixed.
+    # One node has 8 GPUs. Releases skipped H20 until a bug with this GPU was fixed.
     one_node = "nnodes" in said and "nnodes == 1 or" not in said
     gpus = {SM100: 9 if one_node else None}
     if "sm90" in said:
@@ -280,7 +280,7 @@ def _sets_fusion(node: ast.stmt) -> bool:
 
 
 def _branches(node: ast.AST, above: tuple[ast.If, ...] = ()) -> list[tuple[ast.If, ...]]:
-    """Return every branch of a function with its enclosing branches; an ``elif`` only itself."""
+    """Return every branch with the branches around it; an ``elif`` is not inside its ``if``."""
     found: list[tuple[ast.If, ...]] = []
     for each in ast.iter_child_nodes(node):
         if isinstance(each, ast.If):

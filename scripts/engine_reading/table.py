@@ -26,7 +26,7 @@ def default(flag: str, value: object, source: str, **limits: Any) -> Line:
 
     Args:
         flag: Field of ``ServingSpec``, or a name that ``pinn.specs`` looks up.
-        value: Value as the flag reads it.
+        value: Value in the notation of the flag.
         source: ``path: symbol`` in the release.
         limits: Conditions of the row: ``gpu``, a regular expression for a part of the GPU's name in
             lower case; ``least_gib`` and ``below_gib``, inclusive and exclusive bounds of its

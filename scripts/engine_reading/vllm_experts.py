@@ -95,7 +95,7 @@ def _before_rules(source: EngineSource, rule: str, form: str, capability: float,
 
 
 def _chosen(source: EngineSource, rule: str, form: str, capability: float, parallel: Given) -> str:
-    """Return the release's name of the chosen kernels in lower case; empty if it has none."""
+    """Return the release's name of the chosen kernels in lower case; empty if none are chosen."""
     world = _world(source, capability)
     weights, activations, _ = _RULES[form]
     gated = form != "mxfp4"
@@ -143,7 +143,7 @@ def _world(source: EngineSource, capability: float) -> World:
 
 
 def _member(world: World, enumeration: str, name: str) -> Any:
-    """Return a member of an enumeration of the release; None if it lacks the enumeration."""
+    """Return a member of an enumeration of the release; None if the enumeration is missing."""
     path, _, kind = f"{_MOE}/{enumeration}".partition(": ")
     return getattr(world.space(path)[kind], name) if world.source.has(f"{path}: {kind}") else None
 

@@ -18,7 +18,7 @@ _METHODS = ("ngram", "eagle", "eagle3", "mtp", "draft_model")
 
 
 def graph_sizes(source: EngineSource) -> list[Line]:
-    """Return rows with the graph mode, the most captured tokens, and whether drafts raise them."""
+    """Return rows with the graph mode, the maximum captured tokens, and the effect of drafts."""
     rule, flag = f"{CONFIG}: VllmConfig._set_cudagraph_sizes", "max_cudagraph_capture_size"
     if not source.has(rule):
         rule = rule.replace(CONFIG, "vllm/config/__init__.py")
@@ -85,7 +85,7 @@ def _config(max_num_seqs: int, drafts: int = 0, method: str = "", stages: int = 
 
 
 def _mode(source: EngineSource, path: str) -> tuple[str, str]:
-    """Return the mode of the default optimization level, or of releases without levels."""
+    """Return the default graph mode and its place, with or without optimization levels."""
     place = source.first(f"{path}: OPTIMIZATION_LEVEL_02", f"{path}: VllmConfig.__post_init__")
     pattern = r"cudagraph_mode(?:': | is None:.*?= )CUDAGraphMode\.(\w+)"
     named = re.search(pattern, source.words(place), re.DOTALL)

@@ -61,7 +61,7 @@ def test_several_values_are_one_list_however_they_are_given(request_, sizes, for
     [
         ({TP: [1, 0]}, "must be a positive whole number, got 0"),
         ({TP: 0}, "must be a positive whole number, got 0"),
-        ({TP: []}, f"{TP} has no value: give one or several"),
+        ({TP: []}, f"{TP} has no value: give one or more"),
         ({TP: "1,x"}, f"{TP} must be a whole number, got 'x'"),
         ({"quantization": "bf16,foo"}, "unknown precision 'foo'"),
         ({"quantization": ["foo"]}, "unknown precision 'foo'"),

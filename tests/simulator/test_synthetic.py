@@ -143,7 +143,7 @@ def test_prompts_repeat_in_one_order_and_share_their_group_s_start():
         (lambda: _two(stage=[0, 1]), "2 stages need 2 stage_starts_s, got 1"),
         (
             lambda: _two(stage=[0, 1], offset_s=[5.0, 1.0], stage_starts_s=(0.0, 3.0)),
-            "request 1 of stage 1 is due at 4 s, before request 0 of the stage before at 5 s",
+            "request 1 of stage 1 is due at 4 s, before request 0 of the previous stage at 5 s",
         ),
         (lambda: _two(shared_tokens=[1]), "1 entries for 2 requests"),
     ],

@@ -131,7 +131,7 @@ class KeptAnswers:
         return hashlib.sha256(text.encode() + content).hexdigest()
 
     def find(self, key: str) -> Answer | None:
-        """Return a cached answer; None without one, or if one of its texts now names a file."""
+        """Return a cached answer; None without one, or if a text of its request is now a file."""
         found = self._answers.get(key)
         if found is None or any_exists(found.texts or frozenset()):
             return None

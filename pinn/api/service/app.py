@@ -28,7 +28,7 @@ MOST_BODY_BYTES = 8 * 2**20
 WARNINGS = "Pinn-Warnings"
 #: Internal status of an answer whose client disconnected.
 GONE = 499
-#: Seconds after which a client should retry, if predictions or simulations wait for a process.
+#: Type of request -> seconds after which a client should retry if no worker process is free.
 _RETRY_S = {"predictions": 1, "simulations": 10}
 
 
@@ -37,8 +37,8 @@ class Settings:
     """Limits of a service.
 
     Attributes:
-        processes: Number of processes for predictions, and of further ones for simulations and
-            plans.
+        processes: Number of worker processes for predictions, and number of further processes for
+            simulations and plans.
         most_waiting: Maximum number of requests that wait for predictions, or for simulations.
         limits: Limits of each request.
     """
@@ -72,7 +72,7 @@ class Service:
             return Response(status_code=GONE)
         if content is None:
             fault = f"body must have at most {MOST_BODY_BYTES:,} bytes, got more"
-            return refusal(413, f"{fault}: send it in several requests")
+            return refusal(413, f"{fault}: split the body into several requests")
         try:
             key = self.kept.key(endpoint.name, content)
         except (PinnError, OSError) as error:
@@ -96,7 +96,7 @@ class Service:
                 return Response(status_code=GONE)
             answer = job.result()
         except QueueFullError:
-            fault = f"{self.lanes[name].waiting} requests are waiting for a process already"
+            fault = f"{self.lanes[name].waiting} requests already wait for a free worker process"
             seconds = str(_RETRY_S[name])
             return refusal(503, f"{fault}: retry in {seconds} s", {"Retry-After": seconds})
         except TooSlowError:

@@ -17,7 +17,7 @@ GRACE_S = 1.0
 
 
 class QueueFullError(Exception):
-    """Error of a request when too many other requests wait for a process."""
+    """Error of a request when too many other requests wait for a free worker process."""
 
 
 class TooSlowError(Exception):
@@ -36,7 +36,7 @@ class Lane:
 
     Attributes:
         running: Number of answers that are being computed.
-        waiting: Number of requests that wait for a process.
+        waiting: Number of requests that wait for a free process.
     """
 
     def __init__(self, processes: int, most_waiting: int, timeout_s: float) -> None:

@@ -37,7 +37,7 @@ def any_exists(texts: frozenset[str] | set[str]) -> bool:
     """Return whether one of the texts is the path of a file or folder."""
     try:
         return any(Path(text).exists() for text in texts if text)
-    except (OSError, ValueError):  # too long for a path, or has a null byte
+    except (OSError, ValueError):  # the text is too long for a path, or has a null byte
         return True
 
 
@@ -60,7 +60,7 @@ def _is_plain(name: str, text: str) -> bool:
     try:
         if find_in_catalog(text) is not None:
             return True
-    except PinnError:  # an ambiguous name
+    except PinnError:  # the name is ambiguous
         return False
     return name not in _MODELS and _PLAIN.fullmatch(text) is not None
 

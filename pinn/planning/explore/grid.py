@@ -220,7 +220,7 @@ class Lengths:
     Attributes:
         prompt: Mean number of prompt tokens without the prefix.
         output: Mean number of generated tokens.
-        prefix: Number of prompt tokens before these that all requests share.
+        prefix: Number of tokens of the prefix that all prompts share.
     """
 
     prompt: int

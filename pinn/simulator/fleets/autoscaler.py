@@ -117,7 +117,7 @@ class Scaling:
         return rule.most
 
     def _meets(self, rate_per_s: float) -> bool:
-        """Return whether predicted latencies meet the limits at a rate (rounded to 1 %)."""
+        """Return whether predicted latencies meet the rule's limits at a rate (rounded to 1 %)."""
         if rate_per_s <= 0:
             return True
         step = math.ceil(100 * math.log(rate_per_s))

@@ -68,8 +68,8 @@ class Control:
         scaling: State of the autoscaler; None for a fixed fleet.
         servers: All servers, kind by kind.
         events: Heap of events (time in seconds, type, server, serial).
-        resent: Requests that were sent again after a failure.
-        lost: Requests that ended because their server failed.
+        resent: Number of requests that were sent again after a failure.
+        lost: Number of requests that ended because their server failed.
     """
 
     spec: FleetSpec

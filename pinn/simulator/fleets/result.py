@@ -216,7 +216,7 @@ class FleetSimulation(Served):
         print_latencies(self.run, self.metrics, LATENCIES, {}, self.reported.shown)
         facts = served_facts(self.run, self.metrics)
         facts["GPUs"] = (
-            f"{number(self.metrics['gpu_hours'])} GPU hours; {number(self._mean)} on average, "
+            f"{number(self.metrics['gpu_hours'])} GPU hours; {number(self._mean)} GPUs on average, "
             f"{self._most} at most"
         )
         if self.spec.failures:

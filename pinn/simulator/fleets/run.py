@@ -31,7 +31,7 @@ class FleetRun:
     Attributes:
         run: Requests as clients see them, and the steps of all servers.
         kinds: Run of each kind's servers, with the requests that they served.
-        kind: Number of the kind that served each request; -1 for requests that none served.
+        kind: Number of the kind that served each request; -1 for requests that no server served.
         servers: Spans in seconds in which each server was on, kind by kind.
         resent: Number of requests that were sent again because their server failed.
         lost: Number of requests that ended because their server failed.
@@ -59,8 +59,9 @@ def simulate_fleet(kinds: Sequence[Pool], spec: FleetSpec, workload: Workload) -
         workload: Requests of the clients.
 
     Raises:
-        PinnError: If :func:`pinn.simulator.simulate.simulate` would raise it, if kinds cannot be
-            simulated together, or if requests wait for a server that never starts.
+        PinnError: If :func:`pinn.simulator.simulate.simulate` would refuse a kind or the workload,
+            if kinds cannot be simulated together, or if requests wait for a server that never
+            starts.
     """
     latencies = [_linear(kind) for kind in kinds]
     most = [_most(k, kind, spec) for k, kind in enumerate(kinds)]
@@ -94,7 +95,7 @@ def simulate_fleet(kinds: Sequence[Pool], spec: FleetSpec, workload: Workload) -
 
 
 def _identity(kind: Pool) -> tuple[object, ...]:
-    """Return a key of each kind that does not depend on the kinds' order, for random numbers."""
+    """Return a key of a kind for its random numbers, independent of the order of kinds."""
     facts = (kind.deployment, kind.engine)
     latency = _linear(kind)
     return (repr(facts), latency.beta.tolist(), latency.alpha.tolist())

@@ -104,7 +104,7 @@ class FleetSpec:
     """Description of a fleet.
 
     Attributes:
-        kinds: Flags of each kind of server, which override the command's; ``replicas`` is the
+        kinds: Flags of each kind of server, which override the command's flags; ``replicas`` is the
             number of servers.
         start_up_s: Seconds from the request for a server to its first request.
         in_flight: Handling of requests on a failing server: with ``resend`` clients send them again

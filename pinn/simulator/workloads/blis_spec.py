@@ -27,7 +27,7 @@ from pinn.units import MICROSECOND
 # Clients of a BLIS workload specification: their keys, and the requests that each client sends.
 
 #: Columns of requests: arrival in s, prompt tokens, output tokens, prefix group (-1 for none),
-#: prefix tokens, patience in s.
+#: prefix tokens, client timeout in s.
 Requests = tuple[np.ndarray, ...]
 #: Number of tokens of a prefix group that names no length.
 DEFAULT_PREFIX_TOKENS = 50
@@ -150,7 +150,7 @@ class BlisClient(Strict):
 
     @property
     def timeout_s(self) -> float:
-        """Patience of the client in seconds; infinity by default."""
+        """Client timeout in seconds; infinity by default."""
         return math.inf if self.timeout is None else self.timeout * MICROSECOND
 
 
@@ -174,8 +174,8 @@ def _sent(
 _REMEDY = "remove the key, or give the load as a CSV trace"
 #: BLIS key at any depth whose load is not simulated -> reason and remedy.
 _UNSERVED = {
-    "servegen_data": "its load is in further files, which pinn does not read",
-    "cohorts": "write their members as clients",
+    "servegen_data": "the load is in further files, which pinn does not read",
+    "cohorts": "write the members of cohorts as clients",
     "multimodal": "images, audio and video are not simulated: count their tokens as prompt tokens",
     "multi_turn": "write turns, turn_tokens and think_time_s in a plain YAML file",
     "enable_multi_turn_chat": "write turns and think_time_s in a plain YAML file",
@@ -231,8 +231,9 @@ def read_blis_spec(
     Args:
         values: Contents of the file.
         path: Path of the file, for messages.
-        seed: Seed that replaces the file's; None keeps it.
-        rate_per_s: Mean rate that replaces the file's; None keeps it.
+        seed: Seed that replaces the seed in the file; None keeps the file's seed.
+        rate_per_s: Mean rate in requests/s that replaces the file's rate; None keeps the file's
+            rate.
 
     Raises:
         PinnError: If a key is unknown or its load cannot be simulated, if a rate is not positive,

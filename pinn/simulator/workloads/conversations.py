@@ -115,7 +115,7 @@ def converse(
     before[:, 0] = -1
     shared = np.roll(known, 1, axis=1)
     donor = before.copy()
-    donor[:, 0] = np.arange(count) - shape.groups  # the previous one with an equal system prompt
+    donor[:, 0] = np.arange(count) - shape.groups  # previous user of the system prompt
     donor[:, 0] = np.where(donor[:, 0] >= 0, donor[:, 0] * each, -1)
     shared[:, 0] = shape.system_tokens
     if shape.system_tokens == 0:

@@ -7,9 +7,9 @@
 | output_tokens | number of generated tokens |
 | prefix_group, prefix_tokens (or prefix_length) | prompts of a group share their first tokens |
 | prompt_id | equal ids are equal prompts |
-| session_id, round_index | a later round repeats the prompt and output of the one before |
+| session_id, round_index | a later round repeats the prompt and output of the previous round |
 | think_time_s | seconds from the previous answer to this round; replaces its arrival |
-| timeout_s, or deadline_us on the clock of arrival | when the client hangs up; empty or 0: never |
+| timeout_s, or deadline_us (a time like arrival) | when the client disconnects; empty or 0: never |
 | transferred_tokens | first prompt tokens whose keys and values come over the network |
 
 If a file has other names for arrival, prompt or output, the columns in :data:`OTHER_NAMES` are
@@ -172,7 +172,7 @@ class _Columns:
         return self._drop(foreign)
 
     def _other(self, role: str, own: Sequence[str]) -> str | None:
-        """Return the column that replaces a missing column; None if it is not missing."""
+        """Return the column that replaces a missing column; None if the column exists."""
         if any(name in self.names for name in own):
             return None
         names = [n for n in self.names if {_plain(n), _unit(n)[0]} & set(OTHER_NAMES[role])]

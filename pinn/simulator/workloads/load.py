@@ -59,10 +59,11 @@ def load_workload(
 
     Args:
         path: CSV, YAML or JSON file.
-        seed: Seed of random numbers, which replaces the file's; None for the file's seed, or 0.
-        rate_per_s: Mean rate in requests per second that replaces the file's. A random load keeps
-            its duration, with more or fewer requests. A recorded load is sent slower, or faster and
-            repeatedly for its own duration. Conversations without times begin at random.
+        seed: Seed of random numbers, which replaces the file's seed; None for the file's seed, or
+            0.
+        rate_per_s: Mean rate in requests per second that replaces the file's rate. A random load
+            keeps its duration, with more or fewer requests. A recorded load is sent slower, or
+            faster and repeatedly for its own duration. Conversations without times begin at random.
         most: Maximum number of requests, from the start of the file; None for all.
 
     Raises:
@@ -122,7 +123,7 @@ def _recorded(
 
 
 def _beside(header: Path, time_unit: str) -> Path:
-    """Return a TraceV2 header's CSV file: with the header's name, or the only one in its folder."""
+    """Return a TraceV2 header's CSV file: with the same name, or else the folder's only one."""
     if time_unit.lower() not in ("us", "microsecond", "microseconds"):
         raise PinnError(f"{header}: time_unit must be microseconds, got {time_unit!r}")
     same = header.with_suffix(".csv")
@@ -243,8 +244,8 @@ class LoadFlags:
     )
     prefix_hit_rate: float | None = flag(
         None,
-        "Share of prompt tokens that hit the prefix cache, 0 to 1. For loads that do not say "
-        "which prompts begin alike.",
+        "Share of prompt tokens that hit the prefix cache, 0 to 1. For loads that do not "
+        "state which prompts share prefixes.",
         least=0,
         most=0.999,
     )
@@ -263,8 +264,8 @@ class LoadFlags:
         """Return the requests of the load.
 
         Args:
-            rate_per_s: Mean rate of a Poisson process; None or infinite for all at once, with at
-                most ``concurrency`` in flight.
+            rate_per_s: Mean rate of a Poisson process; None or infinite to send all requests at
+                once, with at most ``concurrency`` in flight.
             seed: Seed of random numbers.
             media_tokens: Number of tokens of each prompt's images or audio.
 
@@ -406,7 +407,7 @@ class LoadFlags:
     def _lengths(self, mean: int, count: int, rng: np.random.Generator) -> np.ndarray:
         if mean == 0:
             return np.zeros(count, np.int64)
-        check_size(2 * mean, MOST_REQUEST_TOKENS, "twice the tokens of a request", "shorten it")
+        check_size(2 * mean, MOST_REQUEST_TOKENS, "twice a request's tokens", "lower the length")
         low = max(math.floor(mean * (1 - self.range_ratio)), 1)
         return rng.integers(low, math.ceil(mean * (1 + self.range_ratio)) + 1, count)
 
@@ -431,9 +432,9 @@ class Load:
         """Return the requests of the load.
 
         Args:
-            rate_per_s: Mean rate in requests per second that replaces the file's, at unchanged
+            rate_per_s: Mean rate in requests per second that replaces the file's rate, at unchanged
                 duration.
-            seed: Seed that replaces the load's; None keeps it.
+            seed: Seed that replaces the load's seed; None keeps the load's seed.
 
         Raises:
             PinnError: If the file cannot be used, or the flags do not define a load.

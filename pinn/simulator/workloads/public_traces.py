@@ -167,7 +167,7 @@ def _mooncake_fault(entry: Any) -> str | None:
 
 
 def _share_hashes(hashes: list[list[int]], prompt: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return for each prompt the first request with the longest shared prefix, and its length."""
+    """Return, per prompt, the first request with the longest shared prefix, and its length."""
     donor, shared = np.full((2, len(hashes)), -1, np.int64)
     known: dict[tuple[int, int], tuple[int, int]] = {}  # (parent node, hash) -> (node, request)
     for r, ids in enumerate(hashes):
@@ -213,7 +213,7 @@ def _read_conversations(
 
 
 def _turns_of(entry: Any) -> list[tuple[int, int, int]] | str:
-    """Return prompt, output and earlier tokens of each answer; without answers, the reason."""
+    """Return (prompt, output, history) tokens of each answer, or the reason why there is none."""
     messages = next((entry[k] for k in _LISTS if k in entry), None) if _is_map(entry) else None
     if not isinstance(messages, list) or not all(_is_map(each) for each in messages):
         return "without messages"

@@ -14,8 +14,8 @@ from pinn.simulator.workloads.workload import COLUMNS, Workload
 def mean_rate_per_s(workload: Workload) -> float:
     """Return the mean requests per second, from the first to the last request.
 
-    Pauses between stages that wait for each other are excluded. Conversations count with all their
-    turns, over the time from the first to the last begin.
+    Pauses between stages that wait for each other are excluded. All turns of conversations count,
+    over the time between the starts of the first and the last conversation.
 
     Raises:
         PinnError: If the load is a closed loop, or all requests are sent at the same time.
@@ -49,7 +49,7 @@ def check_rate(rate_per_s: float) -> None:
 def at_rate(workload: Workload, rate_per_s: float) -> Workload:
     """Return a load's requests at another mean rate, with all times scaled by one factor.
 
-    Stages keep the ratio of their rates. Lengths, shared tokens, patience and pauses within
+    Stages keep the ratio of their rates. Lengths, shared tokens, client timeouts and pauses within
     conversations do not change.
 
     Raises:

@@ -54,7 +54,7 @@ def _first_of(label: np.ndarray) -> np.ndarray:
     return np.where((label >= 0) & (origin < np.arange(len(label))), origin, -1)
 
 
-# Requests of clients: lengths, times, shared prompts and patience.
+# Requests of clients: lengths, times, shared prompts and client timeouts.
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class Workload:
     def turns(self) -> Int[np.ndarray, " n"]:
         """Each request's number within its conversation, from 0."""
         before, found = self.follows, (~self.starts).astype(np.int64)
-        while (waits := before >= 0).any():  # the distance back doubles in each iteration
+        while (waits := before >= 0).any():  # each pass looks twice as far back
             earlier = np.maximum(before, 0)
             found = found + np.where(waits, found[earlier], 0)
             before = np.where(waits, before[earlier], -1)
@@ -225,7 +225,7 @@ class Workload:
         bad = np.flatnonzero(~(self.timeout_s > 0))
         if len(bad):
             raise self._fault(
-                f"timeout_s of request {bad[0]} is {self.timeout_s[bad[0]]}; a client's patience "
+                f"timeout_s of request {bad[0]} is {self.timeout_s[bad[0]]}; a client timeout "
                 f"must be positive, or infinite if the client waits"
             )
         if self.concurrency is not None and self.concurrency < 1:
@@ -265,7 +265,7 @@ class Workload:
             before, r = starts[early[0]], starts[early[0] + 1]
             raise self._fault(
                 f"request {r} of stage {self.stage[r]} is due at {due[r]:g} s, before "
-                f"request {before} of the stage before at {due[before]:g} s: open the stage later"
+                f"request {before} of the previous stage at {due[before]:g} s: open the stage later"
             )
 
     def _check_order(self) -> None:
@@ -283,7 +283,7 @@ class Workload:
         if len(late):
             raise self._fault(
                 f"request {late[0]} shares tokens with request {self.shares_with[late[0]]}, which "
-                f"is not sent earlier: sort the requests, or let it share with an earlier one"
+                f"is not sent earlier: sort the requests, or name an earlier request"
             )
 
 
@@ -400,7 +400,7 @@ class PromptGroups:
         if min(self.shared_tokens, self.question_tokens) < 0:
             got = " and ".join(map(documents.written, (self.shared_tokens, self.question_tokens)))
             raise PinnError(f"shared and further tokens of a prompt must be 0 or more, got {got}")
-        # No check of the prompt length is needed here, since Python limits it first.
+        # The prompt length needs no check here, because Python's own limit is reached first.
         count, remedy = self.groups * self.prompts_per_group, "lower groups x prompts_per_group"
         documents.check_size(count, documents.MOST_REQUESTS, "different prompts", remedy)
 

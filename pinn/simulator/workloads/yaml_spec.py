@@ -72,7 +72,7 @@ def check(model: type[Model], values: object, path: Path, remedy: str) -> Model:
 #
 #   prompt_tokens: 1024
 #   output_tokens: 256
-#   length_range: [0.8, 1.0]    # lengths uniform between these shares; default [1, 1]
+#   length_range: [0.8, 1.0]    # lengths uniform between these multiples; default [1, 1]
 #   stages:                     # open loop ...
 #     - {rate: 8, duration: 600}
 #     - {rate: 20, duration: 600}
@@ -83,7 +83,7 @@ def check(model: type[Model], values: object, path: Path, remedy: str) -> Model:
 #   groups: 10                  # shared prefixes: groups x prompts_per_group prompts that repeat
 #   prompts_per_group: 10
 #   shared_tokens: 100
-#   timeout_s: 300              # patience of a client; default unlimited
+#   timeout_s: 300              # client timeout; default unlimited
 #   seed: 0
 #   turns: 8                    # conversations, see ConversationShape
 #   turn_tokens: 200
@@ -143,11 +143,12 @@ def read_plain_spec(
     Args:
         values: Contents of the file.
         path: Path of the file, for messages.
-        seed: Seed that replaces the file's; None keeps it.
-        rate_per_s: Mean rate in requests per second that replaces the stages' rate; None keeps it.
+        seed: Seed that replaces the seed in the file; None keeps the file's seed.
+        rate_per_s: Mean rate in requests per second that replaces the stages' rate; None keeps the
+            stages' rate.
 
     Raises:
-        PinnError: If a key is unknown or the loop is neither open nor closed.
+        PinnError: If a key is unknown, or the file defines neither an open nor a closed loop.
     """
     known = f"known keys are {', '.join(_Spec.model_fields)}"
     spec = check(_Spec, values, path, known)
@@ -317,7 +318,8 @@ def read_inference_perf(
         seed: Seed of random numbers.
         prompt_range: Minimum and maximum ratio of true to nominal prompt lengths, see
             ``shared_prefix``.
-        rate_per_s: Mean rate in requests per second that replaces the stages' rate; None keeps it.
+        rate_per_s: Mean rate in requests per second that replaces the stages' rate; None keeps the
+            stages' rate.
 
     Raises:
         PinnError: If a key is invalid, or the load needs texts that the file does not contain.
