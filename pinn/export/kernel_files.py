@@ -152,8 +152,8 @@ def _refusal(name: str, errors: KernelErrors, limit: ErrorLimit) -> str:
     return (
         f"{name}: step times by the kernel's law would have a median APE of "
         f"{100 * np.median(size):.1f} % and errors of up to {100 * size.max():.1f} %, beyond "
-        f"{' or '.join(bounds)} ({errors}): set --worst-error above it, or use the Go adapter with "
-        "'pinn export table', which has no such error"
+        f"{' or '.join(bounds)} ({errors}): set --worst-error above these errors, or use the Go "
+        "adapter with 'pinn export table', which has no such error"
     )
 
 

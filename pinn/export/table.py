@@ -1,4 +1,4 @@
-"""Coefficient tables, built and written."""
+"""Coefficient tables of many configurations, and their files."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, fields

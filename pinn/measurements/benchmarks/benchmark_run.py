@@ -1,4 +1,4 @@
-"""Benchmark run: one measured point of any tool."""
+"""Benchmark run: one load on one server, measured by any tool."""
 
 from __future__ import annotations
 
@@ -126,7 +126,8 @@ class Load:
         prompt: Prompt lengths.
         output: Output lengths.
         concurrency: Maximum number of requests in flight; None for no limit.
-        rate_per_s: Mean request rate; None for all at once (with ``concurrency`` a closed loop).
+        rate_per_s: Mean request rate; None if all requests are sent at once or, with
+            ``concurrency``, in a closed loop.
         process: Distribution of the gaps between requests: ``poisson``, ``gamma`` (with ``cv``) or
             ``constant``.
         cv: Coefficient of variation of the gaps (standard deviation over mean).
@@ -184,7 +185,7 @@ class StatedServer:
         flags: Fields of ``ServingSpec`` (and ``precision``) that the file states.
         kv_tokens: Size of the server's KV cache in tokens; None if the file does not state it.
         engine: Name and version as the file spells them, such as ``vllm 0.15.1``; empty if unknown.
-        speculative: Whether the server used speculative decoding, without the file's details.
+        speculative: Whether the server used speculative decoding, whose settings are not read.
         source: Name of the file with the flags; empty if it is the file of the run.
     """
 
@@ -288,7 +289,7 @@ class BenchmarkRun:
 
 
 def _keys(values: Mapping[str, Json], above: str = "") -> set[str]:
-    """Return the names of all keys; nested keys have dots, such as ``load.concurrency``."""
+    """Return the names of all keys in a run; nested keys have dots (``load.concurrency``)."""
     found = {f"{above}{name}" for name in values}
     for name, value in values.items():
         if isinstance(value, Mapping):

@@ -104,7 +104,7 @@ def _shared_prompts(shared: Tree) -> tuple[int, int, int] | None:
 
 
 def _mean(values: Tree, *names: str) -> float | None:
-    """Return the mean of the first of some statistics that the report has; None without one."""
+    """Return the mean of the first named statistic that the report has; None if it has none."""
     return next((values.at(name).number("mean") for name in names if values.at(name)), None)
 
 

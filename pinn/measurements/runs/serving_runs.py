@@ -174,8 +174,8 @@ def _read_csv(path: Path) -> pd.DataFrame:
     for name in _NUMBERS:
         if name in raw.columns and not pd.api.types.is_numeric_dtype(raw[name]):
             cells = raw[name].dropna()
-            # Converted from text, as a whole number beyond float64 becomes infinite there, else an
-            # error.
+            # Cells are converted from text: a whole number beyond float64 then becomes infinite
+            # instead of raising an error.
             odd = cells[~np.isfinite(pd.to_numeric(cells.astype("str"), errors="coerce"))]
             first = (raw[name] if odd.empty else odd).iloc[0]
             raise PinnError(f"{path}: {name} must be a number, got {first!r:.60}")
@@ -185,7 +185,7 @@ def _read_csv(path: Path) -> pd.DataFrame:
 def _usable(
     raw: pd.DataFrame, workloads: Mapping[str, Workload]
 ) -> tuple[pd.DataFrame, dict[str, int]]:
-    """Return the rows with their workload's load and consistent latencies, and counts of others."""
+    """Return rows that match their workload, with consistent latencies, and counts of refusals."""
     latencies = raw[list(_LATENCIES_MS)]
     usable = ((latencies > 0) & np.isfinite(latencies)).all(axis=1)
     itl_ms = (raw["e2e_mean_ms"] - raw["ttft_mean_ms"]) / (raw["output_tokens"] - 1)

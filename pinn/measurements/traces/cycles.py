@@ -78,7 +78,7 @@ def cycle_table(steps: pd.DataFrame, journeys: JourneyEvidence | None = None) ->
     """Return one row per step: the interval that begins with the step.
 
     Args:
-        steps: Canonical steps in order.
+        steps: Table of sampled steps, in order.
         journeys: Facts from journeys; None without journeys.
 
     Returns:
@@ -189,7 +189,7 @@ def medians_by_decodes(steps: pd.DataFrame, cycles: pd.DataFrame) -> pd.DataFram
     """Return the median single cycle by the number of decodes at its start.
 
     Args:
-        steps: Canonical steps.
+        steps: Table of sampled steps.
         cycles: Intervals of the steps, row by row.
 
     Returns:
@@ -214,8 +214,8 @@ def with_segments(requests: pa.Table, steps: pd.DataFrame) -> pa.Table:
     The boundary between two segments of one clock is the middle of the gap.
 
     Args:
-        requests: Canonical requests.
-        steps: Canonical steps in order.
+        requests: Table of requests.
+        steps: Table of sampled steps, in order.
     """
     queued = _floats(requests, "queued_s")
     offset = _floats(requests, "wall_s") - queued
@@ -246,8 +246,8 @@ def states(
     """Return columns with the engine's state at the time each request was queued.
 
     Args:
-        requests: Canonical requests with segments.
-        steps: Canonical steps.
+        requests: Table of requests, with their segments.
+        steps: Table of sampled steps.
         cycles: Intervals of the steps, row by row.
     """
     names = ["segment", "queued_s"]
@@ -272,8 +272,8 @@ def journeys_by_segment(
     """Return segment -> its journeys, for segments whose journeys are complete.
 
     Args:
-        requests: Canonical requests with segments.
-        steps: Canonical steps.
+        requests: Table of requests, with their segments.
+        steps: Table of sampled steps.
         token_budget: ``max_num_batched_tokens`` of the server.
     """
     found = {}
@@ -293,8 +293,8 @@ def journey_evidence(
     """Return facts from journeys about each step and the time until the next one.
 
     Args:
-        requests: Canonical requests with segments.
-        steps: Canonical steps.
+        requests: Table of requests, with their segments.
+        steps: Table of sampled steps.
         token_budget: ``max_num_batched_tokens`` of the server.
     """
     evidence = JourneyEvidence.none(len(steps))
