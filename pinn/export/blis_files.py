@@ -46,7 +46,7 @@ def vector_facts(vector: blis_vectors.BlisVector) -> dict[str, object]:
         "mean_step_us": round(vector.mean_step_us, 1),
         "median_step_error": round(vector.projection.median_error, 5),
         "zeroed": list(vector.projection.zeroed),
-        "decodes": f"mean {vector.decodes:.1f} per step; valid from {low:.1f} to {high:.1f} per step",
+        "decodes": f"{vector.decodes:.1f} decodes per step (mean); valid: {low:.1f} to {high:.1f}",
         "worst_batches": {kind: str(batch) for kind, batch in vector.kinds.items()},
         "prompts": f"at most {vector.prompts} prompts per step in 99 % of the steps with prompts",
     }
