@@ -28,6 +28,7 @@ from pinn.surrogate.step_features import step_features, step_time
 
 # Checks before a fit. Each finding is a sentence: the measurement, the expectation, and the likely
 # mistake, such as a flag that would explain the data.
+#
 # A fit to the wrong server looks good, since the fitted constants absorb the difference. Therefore
 # checks precede the fit. The checks concern the size of the KV cache, token budget and request
 # limit, a single model and server per file, the roofline lower bound, units, clocks, and the

@@ -107,7 +107,7 @@ def _stated(runs: Runs, deployment: Deployment) -> list[str]:
 def _stated_flags(server: StatedServer, serving: ServingSpec) -> dict[str, str]:
     """Return flag -> finding, for each flag whose value in the file differs from the user's.
 
-    If the engines differ, only that is reported.
+    If the engines differ, the only finding is on the engine.
     """
     stated = server.all_flags
     if stated.get("engine", serving.engine) != serving.engine:
@@ -124,7 +124,7 @@ def _stated_flags(server: StatedServer, serving: ServingSpec) -> dict[str, str]:
 
 
 def _of_run(run: BenchmarkRun, deployment: Deployment) -> list[str]:
-    """Return the findings of a run."""
+    """Return the findings on one run."""
     found = [*_served_otherwise(run), *_units(run)]
     if not found:
         found = [*_consistent(run), *_in_flight(run), *_floor(run, deployment)]

@@ -41,7 +41,7 @@ _NAMES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}
 
 @dataclass(frozen=True)
 class MetricError:
-    """The error of a metric before and after a calibration.
+    """Error of a metric before and after a calibration.
 
     Attributes:
         metric: Display name, such as ``TTFT``.

@@ -62,8 +62,8 @@ def engine_flags(spelled: str) -> dict[str, str]:
 #: last token.
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
-#: Share of failed requests from which on latencies are those of a lighter load, and share of the
-#: expected throughput below which a server did not keep up with its requests: assumptions.
+#: Minimum share of failed requests at which latencies are those of a lighter load, and minimum share
+#: of the expected throughput at which a server keeps up with its requests. Both are assumptions.
 _MOST_FAILED, _KEPT_UP = 0.05, 0.9
 THROUGHPUTS = ("requests_per_s", "output_tokens_per_s")
 
@@ -255,10 +255,11 @@ class BenchmarkRun:
 
     @property
     def overload(self) -> str | None:
-        """Return why the run is one of an overloaded server; None if its server kept up.
+        """Return why the server of the run was overloaded; None if it was not.
 
-        Many requests failed, or fewer were served per second than were sent. After the last
-        request was sent, the server still needs the time of its output tokens.
+        A server is overloaded if many requests failed, or if it served fewer requests per second
+        than expected. The expected rate allows for the output of the last request after its
+        arrival.
         """
         if self.failed_share >= _MOST_FAILED:
             return f"{self.failed:,} of {self.served + self.failed:,} requests failed"

@@ -107,6 +107,7 @@ def _logged_s(line: str) -> float | None:
 
 
 # vLLM's log with ``--enable-logging-iteration-details``: batches, and the flags at the start.
+#
 # A line's elapsed time is the wait for the result. With asynchronous scheduling (the default from
 # 0.14 on), this wait is neither the model's time nor the cycle. In a long log the cycle is computed
 # from the times of the lines, which are in whole seconds.
