@@ -144,7 +144,7 @@ def _print_tables(found: AnyCalibration, appended: bool, details: bool) -> None:
     known = [quantity for quantity in found.quantities if quantity.is_determined]
     if details:
         every = _quantities(found.quantities, appended, "all parameters")
-        caption = "parameters: value +- standard errors, or (90 % interval) if the interval reaches 0"
+        caption = "parameters: value +- standard error, or (90 % interval) if the latter reaches 0"
         tables = [*_detail_tables(found), replace(every, caption=caption)]
         if isinstance(found, calibrated.Calibration) and not found.alpha.taught.any():
             say(

@@ -62,8 +62,8 @@ def engine_flags(spelled: str) -> dict[str, str]:
 #: last token.
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
-#: Minimum share of failed requests at which latencies are those of a lighter load, and minimum share
-#: of the expected throughput at which a server keeps up with its requests. Both are assumptions.
+#: Minimum share of failed requests at which latencies are those of a lighter load; and minimum
+#: share of the expected throughput at which a server keeps up. Both are assumptions.
 _MOST_FAILED, _KEPT_UP = 0.05, 0.9
 THROUGHPUTS = ("requests_per_s", "output_tokens_per_s")
 
