@@ -311,7 +311,7 @@ def judge(where: str, before: Errors, after: Errors, weight: Errors | float = 1.
         where: Name of the held-out data.
         before: Relative errors before the calibration.
         after: Relative errors after the calibration.
-        weight: Weight of each error in the mean, with any scale.
+        weight: Weight of each error when they are averaged; weights may have any scale.
     """
     share = np.broadcast_to(weight, before.shape)
     is_weighted = bool(np.ptp(share) > 0)

@@ -46,7 +46,7 @@ class MetricError:
     Attributes:
         metric: Display name, such as ``TTFT``.
         key: First word of the metric's name, by which likely causes of its error are looked up.
-        verdict: Change in the mean absolute relative error.
+        verdict: Change of the mean absolute relative error.
         is_held_out: Whether the measurements were held out; else the calibration was fitted to
             them.
         word: Word of the verdict, or a note that the metric was not fitted.

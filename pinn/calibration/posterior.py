@@ -248,7 +248,7 @@ def step_quantities(
 ) -> list[Quantity]:
     """Return the parameters of a decode step: fixed seconds, seconds per request and per token.
 
-    If launching takes longer than the GPU's work in the mean step, only launching is included, else
+    Only launching is included if a mean step's launching takes longer than the GPU's work, else
     only the GPU's work.
 
     Args:

@@ -47,9 +47,9 @@ MAX_CHUNKS = 1000
 
 _PROMPT = list(REQUEST_FEATURES).index("arrival_to_queue.prompt_token")
 
-#: Minimum share of a step for which the engine must have been busy before a request was queued, and
-#: maximum share of a step before a request without queueing is scheduled. Both are assumptions, far
-#: from 0 and 1.
+#: Minimum time for which the engine must have been busy before a request was queued, and maximum
+#: time until a request that does not wait is scheduled, both as shares of a step. Both are
+#: assumptions, far from 0 and 1.
 _AT_WORK, _AT_ONCE = 0.1, 0.5
 
 Rows = Float[np.ndarray, " requests"]

@@ -207,7 +207,7 @@ def _first_token_delay_s(blis: RequestRecords, whole: RequestRecords, overloaded
 
 
 def _shared(latency: LinearLatency, steps: StepRecords) -> float:
-    """Return the relative time that steps would add if no decodes shared cached keys."""
+    """Return the share by which steps would take longer if no decodes shared cached keys."""
     saved, whole = (
         step_time(group_features(latency.deployment, sums, steps.shared_sums), latency.beta).sum()
         for sums in (steps.sums, steps.whole_sums)

@@ -192,7 +192,7 @@ class _Plain(yaml.SafeDumper):
 
 
 def _readme(configured: Configured, rows: list[JsonObject], chips: list[str]) -> str:
-    """Return the text of the page about the documents."""
+    """Return the text of a page that describes the documents and their errors."""
     kinds = ("all steps", "decodes alone", "one prompt", "more prompts")
     lines = [
         f"| {row['name']} | {row['engine']} | "

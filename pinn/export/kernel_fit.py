@@ -88,7 +88,7 @@ def project_law(latency: LinearLatency, worst: float) -> KernelLaw:
 
     The fit minimizes the mean absolute relative error over random batches. Errors are limited to a
     share of ``worst``. If the law cannot meet this limit, the excess is minimized with the weight
-    ``_BEYOND``. The law has no term for matrix products that only get longer with many tokens.
+    ``_BEYOND``. The law has no term for matrix products whose time grows only with many tokens.
     Under tensor parallelism the collectives' knee also represents these products.
 
     Args:

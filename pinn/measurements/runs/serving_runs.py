@@ -252,7 +252,7 @@ def _canonical(
 
 
 def model_config(name: str, folder: Path | None) -> str:
-    """Return the path of the model's ``config.json`` in the folder, or else its name.
+    """Return the path of the model's ``config.json`` in the folder, or else the model's name.
 
     >>> model_config("01-ai/Yi-34B", None)
     '01-ai/Yi-34B'

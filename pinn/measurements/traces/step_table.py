@@ -26,7 +26,7 @@ LATENCY = "latency_ms"
 #: Columns that are equal for all steps of a batch; contexts of decodes grow from step to step.
 ALIKE = COUNTS[:4]
 _BATCH, _COLD = "batch", "is_cold"
-#: Columns that identify a server and must therefore have only one value -> error otherwise.
+#: Columns that identify a server, so that they must have one value -> error for several values.
 _SERVERS = {
     "run": "{file} has steps of {count} runs: give a file with one server",
     "dp_rank": "{file} has steps of several data-parallel ranks: give a file with one rank",
