@@ -201,9 +201,9 @@ def check_speed(
     mismatch = f"{what} {shown} times as {'long' if got > 1 else 'short'} as predicted"
     scale = next((s for s in (1e-9, 1e-6, 1e-3, 1e3, 1e6, 1e9) if 1 / 3 < got / s < 3), None)
     if scale is not None:
-        unit = f"{1 / scale:,.0f} times" if scale < 1 else f"1/{scale:,.0f} of"
+        factor = f"{1 / scale:,.0f} times" if scale < 1 else f"1/{scale:,.0f} of"
         yield (
-            f"{mismatch}: check the unit of the file's times, which seems to be {unit} the "
+            f"{mismatch}: check the unit of the file's times, which seems to be {factor} the "
             "expected unit"
         )
         return

@@ -153,7 +153,7 @@ def assumed_prior(
 
 
 def served_prior(steps: Prior) -> Prior:
-    """Return the prior of a server, given the posterior of its engine's steps without a server."""
+    """Return the prior of a server, from the posterior of its engine measured without a server."""
     split = len(STEP_FEATURES)
     factor = np.where(np.arange(len(NAMES)) < split, SERVED_FACTOR, 0.0)
     added = membership() * [SERVED_SPREADS.get(name, 0.0) for name in SCALARS]

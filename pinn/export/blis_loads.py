@@ -100,7 +100,7 @@ def standard_decodes(latency: LinearLatency, lengths: Lengths) -> list[float]:
     rates = np.maximum.accumulate([rate_per_s(latency, lengths, float(n)) for n in counts])
     last = max(float(np.interp(_LAST * rates[-1], rates, counts)), 2.0)
     apart = (_APART**i for i in range(1, 30))
-    # Names use whole numbers, and the first load is named 1.
+    # Loads are named by whole numbers of decodes; the first load is named 1.
     between = [n for n in apart if n * _APART**0.5 < last and 1 < round(n) < round(last)]
     return [_FIRST, *between, last, *([float(most)] if most > last + 1 else [])]
 

@@ -13,10 +13,10 @@ from pinn.specs import model as models
 from pinn.specs.gpu import GpuSpec, gpu_aliases
 from pinn.specs.precision import ACTIVATION_BYTES
 
-# Inputs of the Go simulator BLIS: its numbers of a model, a GPU and a configuration.
+# Inputs of the Go simulator BLIS: numbers that describe a model, a GPU and a configuration.
 #
-# The numbers follow BLIS's code of August 2026, including its simplifications, as its step time
-# contains them.
+# The numbers follow BLIS's code of August 2026, including its simplifications, since these affect
+# BLIS's step times.
 
 
 @dataclass(frozen=True)

@@ -166,8 +166,8 @@ def find(row: Row) -> Found:
     chosen = tuple(fact for fact in facts if not fact.passed["drafts"]) or facts
     first = chosen[0].passed
     if not when:
-        # Without a time, only speculative decoding is certain: all fitting configurations may use
-        # it.
+        # Without a time, flags are unknown. Speculative decoding is known if all fitting
+        # configurations use it.
         return Found(chosen[0] if first["drafts"] else None, UNKNOWN, "no time")
     confidence, reason = (KNOWN if image else LIKELY), ""
     if first["borrowed"]:

@@ -62,8 +62,8 @@ class VllmEngine:
             ) from error
         given = EngineArgs.add_cli_args(FlexibleArgumentParser()).parse_args(arguments)
         try:
-            # The usage context sets the server's defaults of both limits, which differ in other
-            # contexts.
+            # With the usage context of a server, max_num_seqs and max_num_batched_tokens have a
+            # server's defaults.
             engine = LLMEngine.from_engine_args(
                 EngineArgs.from_cli_args(given), usage_context=UsageContext.OPENAI_API_SERVER
             )

@@ -128,7 +128,7 @@ class JourneyBatches:
     """Batches of the steps of one segment, from the stays of its requests.
 
     Attributes:
-        agrees: Whether journeys and summary agree on the batch, for each canonical step of the
+        agrees: Whether journeys and summary agree on the batch, for each sampled step of the
             segment.
     """
 

@@ -54,7 +54,7 @@ RULES = {"max_steps": 64, "min_requests": 2, "warm_up_steps": 20, "stall_factor"
 
 @dataclass(frozen=True)
 class JourneyEvidence:
-    """Facts from journeys about each canonical step and the time until the next one.
+    """Facts from journeys about each sampled step and the time until the next sampled step.
 
     Attributes:
         agrees: Whether journeys and summary agree on the step's batch.
@@ -100,7 +100,7 @@ def cycle_table(steps: pd.DataFrame, journeys: JourneyEvidence | None = None) ->
         step_s = np.where(is_last, np.nan, elapsed / length)
     is_known = journeys.agrees & journeys.agrees[following] & journeys.is_certain
 
-    # No request is scheduled at an end, or all requests at the start ended at once.
+    # The server is idle if no request is scheduled at an end, or if none is left after the start.
     left = np.where(np.isnan(here["running_depth"]), requests, here["running_depth"])
     left -= np.nan_to_num(here["finished"]).astype(left.dtype)
     left += np.nan_to_num(here["waiting_depth"]).astype(left.dtype)
@@ -160,7 +160,7 @@ def _warm_up(step: np.ndarray, idle: np.ndarray, is_last: np.ndarray) -> np.ndar
     after_idle[1:] = idle[:-1] & ~is_last[:-1]
     begins = np.where(from_zero, 0, np.where(after_idle, step, -warm_up))
     segment_base = np.where(first | after_idle, begins, np.iinfo(np.int64).min)
-    # A running maximum carries the latest beginning forward within the segment.
+    # A running maximum carries the row of the latest start, after a restart or after idling.
     rows = np.arange(count, dtype=np.uint32)
     position = np.maximum.accumulate(np.where(first | after_idle, rows, 0))
     return step - segment_base[position] < warm_up
@@ -290,7 +290,7 @@ def journeys_by_segment(
 def journey_evidence(
     requests: pa.Table, steps: pd.DataFrame, token_budget: int | None
 ) -> JourneyEvidence:
-    """Return facts from journeys about each step and the time until the next one.
+    """Return facts from journeys about each sampled step and the time until the next one.
 
     Args:
         requests: Table of requests, with their segments.
