@@ -235,7 +235,7 @@ def _ran(found: Found, row: Row) -> dict[str, object]:
 
 
 def _layout(passed: Mapping[str, str], row: Row) -> dict[str, object]:
-    """Return tensor-parallel GPUs per replica, attention replicas, and whether experts are whole.
+    """Return tensor-parallel GPUs per replica, attention replicas, and whether experts are spread.
 
     SGLang and TensorRT-LLM count all GPUs as tensor-parallel. Every configuration with expert
     parallelism distributes experts over all GPUs.

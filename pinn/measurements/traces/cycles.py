@@ -186,7 +186,7 @@ def accounting(cycles: pd.DataFrame) -> dict[str, int]:
 
 
 def medians_by_decodes(steps: pd.DataFrame, cycles: pd.DataFrame) -> pd.DataFrame:
-    """Return the median single cycle by the number of decodes at its start.
+    """Return the median time of single cycles, by the number of decodes at their start.
 
     Args:
         steps: Table of sampled steps.
