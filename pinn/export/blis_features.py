@@ -15,7 +15,8 @@ from pinn.simulator import run, state
 
 # BLIS's eleven basis functions as in its Go code, with its simplifications.
 #
-# Expert dispatch is that of BLIS's default back end; other back ends multiply it by top-k.
+# Expert dispatch is computed as in BLIS's default back end; other back ends multiply the term by
+# top-k.
 
 #: Name of a basis function -> unit of its coefficient, in the order of ``--beta-coeffs``.
 BASIS: dict[str, str] = {

@@ -24,7 +24,7 @@ from pinn.units import MICROSECOND
 ENGINE_VERSION = "0.29.0"
 #: Name of the scenarios' workload.
 WORKLOAD_NAME = "pinn-chat"
-#: Prompt and output lengths of that workload, in tokens.
+#: Prompt and output lengths of the scenarios' workload, in tokens.
 WORKLOAD: JsonObject = {
     "prompt": {"tokens": 600, "tokens_stdev": 150, "tokens_min": 20, "tokens_max": 1200},
     "output": {"tokens": 250, "tokens_stdev": 60, "tokens_min": 20, "tokens_max": 500},

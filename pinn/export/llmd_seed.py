@@ -143,7 +143,7 @@ def _steady_rates(
     chunks = np.maximum(prompt / room, 1.0)
     prompt_s = (latency.step_times(chunk) - alone_s) * chunks
     life_s, replicas = output * alone_s + counts * prompt_s, recipe.data_parallel_size
-    # A small token budget saturates before prompts dominate the time: all its steps are full.
+    # With a small token budget, all steps are full of tokens before prompts dominate the time.
     full_s = latency.step_times(full) * prompt / room
     rates = np.minimum(counts / life_s, 1 / full_s)
     return counts * replicas, rates * replicas, rates * np.maximum(prompt_s, full_s)

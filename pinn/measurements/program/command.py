@@ -55,7 +55,7 @@ class _Asked:
         self._asked = True
 
 
-#: Function that starts an engine with the flags of its command line.
+#: Function of the flags of ``vllm serve`` that starts an engine.
 Start = Callable[[list[str]], VllmEngine]
 
 

@@ -74,8 +74,9 @@ WORKLOADS = {
 #: loads from files have the engine's defaults.
 MAX_MODEL_LEN = 4096
 MAX_NUM_SEQS = 128
-#: Release of vLLM for runs without one: that of the first runs in this format. It is independent of
-#: the default release, so that old measurements keep their release.
+#: Release of vLLM that is assumed for runs without a stated release, which is the release of the
+#: first runs in this format. It does not change with the default release, so that old measurements
+#: keep their release.
 ASSUMED_RELEASE = "0.15.1"
 
 #: Maximum relative difference between mean lengths of a row and of its workload file.

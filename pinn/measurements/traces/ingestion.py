@@ -257,7 +257,7 @@ _OF_STEPS = (
     "preempted", "kv_usage", "is_ambiguous",
 )  # fmt: skip
 
-#: Columns for a step's lower bound, and for the durations that are compared with it.
+#: Columns for the lower bound of a step's time, and for durations that are compared with the bound.
 _OF_FLOORS = ("prefill_requests", "decode_requests", "prefill_tokens", "kv_blocks_total",
               "kv_usage", "reported_duration_s")  # fmt: skip
 
