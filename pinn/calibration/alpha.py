@@ -6,11 +6,12 @@ token, in beta:
     seconds = alpha . features + share x step_in_flight + beta . prompt_steps + noise
 
 where alpha and beta are seconds per unit of a feature, ``features`` are the request's features,
-``step_in_flight`` is the duration in seconds of the step that runs when the phase begins, and
-``prompt_steps`` are the summed features of the prompt's own steps.
+``step_in_flight`` is the duration in seconds of the step that runs when the phase begins, ``share``
+is the fraction of this step that the phase waits for, and ``prompt_steps`` are the summed features
+of the steps that compute the prompt.
 
-The shares are fitted together with the alphas, so that no constant absorbs a wait. They are then
-dropped, since a simulation reproduces these waits by itself. For the same reason
+The shares are fitted together with the alphas, so that no constant absorbs a wait. The fitted
+shares are then dropped, since a simulation reproduces these waits by itself. For the same reason
 ``queue_to_schedule`` is fitted only to requests that found no queue.
 
 The remaining time of a step in flight is uniformly distributed, with standard deviation step /
@@ -34,13 +35,13 @@ from pinn.surrogate.step_features import STEP_FEATURES
 #: Share of the step in flight that a request waits before the queue: uniform from 0 to 1, so mean
 #: 1/2 and standard deviation 1 / sqrt(12).
 _WAIT, _WAIT_SPREAD = 0.5, 12**-0.5
-#: Standard deviation of the share of a step that passes before the first token's own steps, an
-#: assumption. The share is 0, or 1 if steps are scheduled ahead.
+#: Standard deviation (an assumption) of the share of a step that passes before the first step of a
+#: prompt. The expected share is 0, or 1 if steps are scheduled ahead.
 _SHARE_SPREAD = 0.1
 #: Median of squared normal noise relative to its variance; residual, in standard deviations, at
 #: which Tukey's biweight is 0 (95 % efficient for normal noise); and a small number in place of 0.
 _MEDIAN_SQUARE, _BEYOND, _NONE = 0.455, 4.685, 1e-6
-#: Prefix of the names of verdicts on phases of requests outside their steps.
+#: Prefix of the names of verdicts that are based on the phases of held-out later requests.
 LATER_REQUESTS = "later requests"
 #: Minimum noise, in seconds: the clock resolution of journeys.
 _LEAST_S = 1e-6
@@ -51,7 +52,7 @@ _FAR = 2.0
 _ROUNDS, _BLOCKS = 8, 20
 
 _BETA = len(STEP_FEATURES)
-#: Phase -> standard deviation of the share of the step in flight that it includes.
+#: Phase -> standard deviation of the share of the step in flight that the phase includes.
 _SHARES = {"arrival_to_queue": _WAIT_SPREAD, "schedule_to_first_token": _SHARE_SPREAD}
 
 Rows = Float[np.ndarray, " requests"]
@@ -68,8 +69,9 @@ class AlphaCalibration:
         taught: Whether each alpha was fitted to requests.
         waits: Phase -> share of the step in flight that was fitted together with alpha.
         errors: Errors of each phase, see :func:`phase_errors`.
-        verdicts: Change in held-out error (later time) of each phase whose fit was kept.
-        worse: Change in held-out error of each phase whose fit was dropped because it got worse.
+        verdicts: Change in error on held-out later requests, of each phase whose fit was kept.
+        worse: Change in error on held-out later requests, of each phase whose fit was dropped
+            because its error grew.
     """
 
     prior: Prior
@@ -123,14 +125,17 @@ def _prior_waits(rows: RequestRows) -> dict[str, float]:
 
 
 def _waited_s(rows: RequestRows, phase: str) -> Rows:
-    """Return seconds of the step whose share a phase includes; 0 for phases without such a wait."""
+    """Return seconds of the step that a phase partly waits for; 0 for phases without a wait."""
     return rows.waits.get(phase, np.zeros(len(rows)))
 
 
 def _measured(
     rows: RequestRows, phase: str, before: Prior
 ) -> tuple[Design, Rows, Bool[np.ndarray, " requests"]]:
-    """Return features (the share last), seconds of a phase, and a mask of requests with both."""
+    """Return features and seconds of a phase, and a mask of usable requests.
+
+    The last feature is the duration of the step that the phase partly waits for.
+    """
     first = phase == "schedule_to_first_token"
     own = rows.own_steps * first
     design = np.column_stack([own, rows.features * phase_mask(phase), _waited_s(rows, phase)])
@@ -150,8 +155,8 @@ def _noise_floor(rows: RequestRows, phase: str) -> Rows:
 def _of_phase(before: Prior, phase: str, share: float) -> Prior:
     """Return the prior of a phase's alphas, followed by its share of the step in flight.
 
-    Errors of alphas are treated as independent. A common error is not certain, and a well-known
-    alpha would then determine a poorly known one.
+    Errors of alphas are treated as independent. A wrongly assumed correlation would let a
+    well-known alpha determine a poorly known one.
     """
     variance = np.append(np.diag(before.covariance), _SHARES.get(phase, 0.0) ** 2)
     covariance = np.diag(variance)
@@ -160,7 +165,7 @@ def _of_phase(before: Prior, phase: str, share: float) -> Prior:
 
 
 def _fit(prior: Prior, design: Design, seconds: Rows, floor: Rows) -> Posterior:
-    """Return the posterior under noise whose scale and outliers are estimated from residuals."""
+    """Return the posterior of alphas, with noise scale and outliers estimated from residuals."""
     one, weight = np.ones(len(seconds)), np.ones(len(seconds))
     wide, residual = prior, seconds - design @ prior.mean
     for _ in range(_ROUNDS):

@@ -118,7 +118,7 @@ def simulated_rows(
         sign = np.array([-1.0 if name in _RATES else 1.0 for name in names])
         shares = sign[:, None] * added / added.sum(axis=1, keepdims=True)
         if run.load.rate_per_s is None and not run.load.offsets_s:
-            return values, shares  # In a closed loop, metrics are proportional to all times.
+            return values, shares  # In a closed loop, the gain is 1.
         gain = np.abs(np.log(_values(replace(job, latency=far).run(), names) / values))
         gain = np.nan_to_num(gain / np.log(_NUDGE), nan=_MOST_GAIN)
         return values, shares * np.minimum(gain, _MOST_GAIN)[:, None]
@@ -324,7 +324,7 @@ class _Simulation:
 def fit_rows(
     prior: Prior, rows: FigureRows, at: Vector, keep: Bool[np.ndarray, " figures"] | slice = _ALL
 ) -> Posterior:
-    """Fit coefficients to the metrics ``keep``, simulated at the coefficients ``at``."""
+    """Fit coefficients to the metrics chosen by ``keep``, simulated at the coefficients ``at``."""
     features = rows.features[keep]
     offset = rows.simulated[keep] - features @ at
     return posterior.fit_posterior(prior, features, rows.measured[keep], rows.noise[keep], offset)
@@ -333,9 +333,9 @@ def fit_rows(
 def _left_out(
     runs: Runs, served: Callable[..., FigureRows], prior: Prior, rows: FigureRows
 ) -> tuple[list[Verdict], Float[np.ndarray, " n"]]:
-    """Return verdicts, and metrics of each load predicted by a fit to the other loads.
+    """Return held-out verdicts, and each load's metrics as predicted by a fit to the other loads.
 
-    Both are empty for a single load.
+    For a single load, both results are empty.
     """
     of_row = np.array([run.load.text for run in runs])[rows.run]
     each_load = list(dict.fromkeys(of_row))
@@ -349,7 +349,7 @@ def _left_out(
         simulated[out] = found.simulated
         spread[out] = np.hypot(fitted.deviation(found.features) / found.simulated, rows.noise[out])
     before = np.hypot(prior.deviation(rows.features) / rows.simulated, rows.noise)
-    # Metrics of one load are neighbours, so that their errors count as correlated. Noisy metrics
+    # Metrics of one load are made adjacent, so that their errors count as correlated. Noisy metrics
     # have lower weights.
     order = np.concatenate([np.flatnonzero(of_row == load) for load in each_load])
     ratios = [each[order] / rows.measured[order] for each in (rows.simulated, simulated)]
@@ -358,7 +358,7 @@ def _left_out(
 
 
 def _mean_step(runs: Runs) -> tuple[float, float]:
-    """Return the mean requests and context tokens of a decode step, by Little's law."""
+    """Return the mean number of requests in a decode step (Little's law) and their mean context."""
     requests, context = [], []
     for run in runs:
         load = run.load

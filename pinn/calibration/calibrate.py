@@ -25,8 +25,8 @@ from pinn.surrogate.step_features import overlapped, step_features
 # time is then beta . features both before and after the fit.
 
 #: Minimum and maximum number of steps of the windows for calibration and evaluation. Shorter
-#: windows are mostly noise, longer windows average over changing batches. Both are assumptions,
-#: around the ten steps between samples of the public run.
+#: windows are mostly noise, longer windows average over changing batches. Both limits are
+#: assumptions; the public run has a sample every ten steps.
 WINDOW_STEPS = (5, 15)
 
 PARTS = CALIBRATION, VALIDATION, TEST = "first 60 %", "next 20 %", "last 20 %"
@@ -37,7 +37,8 @@ class Intervals:
     """``n`` intervals between starts of steps, each represented by its mean step.
 
     Attributes:
-        features: Mean step features, with overlap by the coefficients before calibration.
+        features: Mean step features; the coefficients before calibration determine the overlap of
+            launching and GPU work.
         seconds: Mean seconds per step.
         steps: Number of steps of each interval; 1 for a single cycle.
         row: Row of each interval in the cycle table.
@@ -81,7 +82,7 @@ def read_intervals(
     """Return the single cycles and windows of a run, split by time (60/20/20).
 
     Args:
-        traces: Canonical tables.
+        traces: Ingested trace tables (steps, cycles, requests, snapshots).
         deployment: Deployment that was measured.
         beta: Step coefficients of the deployment before calibration, which determine the overlap
             of launching and GPU work.
@@ -130,7 +131,7 @@ def _check_target(traces: TraceTables) -> None:
     check = traces.manifest.get("targets", {}).get("step_s")
     if check and not check["is_target"]:
         raise PinnError(
-            f"step times cannot be fitted to the column {check['column']}: {check['explanation']}"
+            f"beta cannot be fitted to the column {check['column']}: {check['explanation']}"
         )
 
 
@@ -233,7 +234,8 @@ def _summary(error: np.ndarray) -> tuple[float, float, float]:
 # Errors score predictions, and likelihoods also score their intervals: an accurate prediction
 # counts as better if its interval gets narrower.
 
-#: Maximum number of blocks of neighbours for standard errors, since neighbours share noise.
+#: Maximum number of blocks for a standard error. A block has adjacent measurements, which share
+#: noise.
 _BLOCKS = 20
 
 #: Degrees of freedom of Student's t for measurements, low enough that no single outlier decides.
@@ -309,7 +311,7 @@ def judge(where: str, before: Errors, after: Errors, weight: Errors | float = 1.
         where: Name of the held-out data.
         before: Relative errors before the calibration.
         after: Relative errors after the calibration.
-        weight: Weight of each error in the average, with any scale.
+        weight: Weight of each error when they are averaged; weights may have any scale.
     """
     share = np.broadcast_to(weight, before.shape)
     is_weighted = bool(np.ptp(share) > 0)
@@ -323,7 +325,7 @@ def judge(where: str, before: Errors, after: Errors, weight: Errors | float = 1.
 def judge_likelihood(
     where: str, before: Errors, before_spread: Errors, after: Errors, after_spread: Errors
 ) -> Verdict:
-    """Return the verdict on the likelihoods of log errors, given relative standard deviations."""
+    """Return the verdict on likelihoods of log errors, given the predictions' deviations."""
     gain = _log_density(after / after_spread) - np.log(after_spread)
     gain -= _log_density(before / before_spread) - np.log(before_spread)
     return Verdict(where, len(gain), float(gain.mean()), _standard_error(gain))
@@ -351,7 +353,7 @@ def _log_density(z: Errors) -> Errors:
 
 
 def _standard_error(gain: Errors) -> float:
-    """Return the standard error of the mean gain, from means of blocks of neighbours."""
+    """Return the standard error of the mean gain, from means of blocks of adjacent measurements."""
     blocks = [block.mean() for block in np.array_split(gain, min(_BLOCKS, len(gain)))]
     return float(np.std(blocks, ddof=1) / np.sqrt(len(blocks))) if len(blocks) > 1 else np.nan
 

@@ -23,8 +23,8 @@ from pinn.surrogate.coefficient_set import CoefficientSet, deployment_facts
 from pinn.surrogate.coefficients import Coefficients
 from pinn.surrogate.step_features import STEP_FEATURES, overlapped, step_features
 
-#: Minimum ratio of the mean requests of two halves of a run at which they count as two loads, and
-#: minimum number of intervals of each half: assumptions.
+#: Minimum ratio of the mean numbers of requests in two halves of a run at which the halves count as
+#: two loads, and minimum number of intervals of each half. Both are assumptions.
 _TWO_LOADS, _LEAST = 1.5, 20
 
 
@@ -88,7 +88,7 @@ def run_calibration(
     """Calibrate beta to a run's steps and, if it has journeys, alpha to its requests.
 
     Args:
-        traces: Canonical tables.
+        traces: Ingested trace tables (steps, cycles, requests, snapshots).
         deployment: Deployment that was traced.
         prior: Coefficients of the deployment before the calibration.
         settings: Settings of the calibration of beta.
@@ -181,7 +181,7 @@ class StepCalibration(ServerCalibration):
     """Calibration of a server to measured steps; alpha stays unchanged.
 
     Attributes:
-        steps: Measured steps.
+        steps: Measured batches with their median step times.
     """
 
     steps: MeasuredSteps
@@ -195,7 +195,7 @@ class StepCalibration(ServerCalibration):
 def measured_features(
     steps: MeasuredSteps, deployment: Deployment, beta: Float[np.ndarray, " step_features"]
 ) -> Float[np.ndarray, "batches coefficients"]:
-    """Return the seconds that each coefficient adds to the batches' steps, with overlap."""
+    """Return each batch's features for all coefficients, with launching and GPU work overlapped."""
     sums = steps.sums(deployment.model.window_tokens)
     return all_features(overlapped(step_features(step_costs([deployment]), sums), beta))
 
@@ -212,7 +212,8 @@ def fit_steps(
         error: Relative standard error of each median.
 
     Returns:
-        The posterior, and the relative standard deviation of the error that it leaves unexplained.
+        The posterior, and the relative standard deviation of the error that no coefficient
+        explains.
     """
     weight = np.ones(len(seconds))
     for _ in range(2):
@@ -227,7 +228,7 @@ def fit_steps(
 def _unexplained(
     prior: Prior, features: Float[np.ndarray, "batches coefficients"], seconds: Rows, error: Rows
 ) -> float:
-    """Return the scale of unexplained error, relative, that maximizes the rows' likelihood."""
+    """Return the relative deviation of unexplained error that maximizes the rows' likelihood."""
     relative = features / seconds[:, None]
     residual = relative @ prior.mean - 1
     spread = relative @ prior.covariance @ relative.T
@@ -240,7 +241,7 @@ def _unexplained(
 
 
 def calibrate_steps(steps: MeasuredSteps, deployment: Deployment, prior: Prior) -> StepCalibration:
-    """Fit to measured steps, and evaluate with each fifth of the batches held out in turn."""
+    """Fit coefficients to measured steps; evaluate with each fifth of batches held out in turn."""
     features = measured_features(steps, deployment, prior.beta)
     fitted, scale = fit_steps(prior, features, steps.seconds, steps.error)
     held = steps.rows[["num_decode_requests", "sum_decode_kv_tokens"]].mean()
@@ -278,7 +279,7 @@ def _left_out(
 def check_steps(
     steps: MeasuredSteps, deployment: Deployment, coefficients_of: CoefficientsOf
 ) -> list[str]:
-    """Return findings on measured facts that contradict the flags."""
+    """Return findings on settings of the measured engine that contradict the user's flags."""
     found = []
     limits, recipe = steps.facts.at("limits"), deployment.recipe
     seats = ("max_num_seqs", recipe.max_requests, "--max-num-seqs")

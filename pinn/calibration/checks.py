@@ -1,4 +1,4 @@
-"""Checks of whether measurements belong to the deployment that the user named."""
+"""Checks that measurements belong to the deployment that the user named."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -29,9 +29,10 @@ from pinn.surrogate.step_features import step_features, step_time
 # Checks before a fit. Each finding is a sentence: the measurement, the expectation, and the likely
 # mistake, such as a flag that would explain the data.
 #
-# A fit to the wrong server looks good, since its constants absorb the difference. Therefore checks
-# precede the fit. They concern the size of the KV cache, token budget and request limit, a single
-# model and server per file, the roofline lower bound, units, clocks, and consistent metrics.
+# A fit to the wrong server looks good, since the fitted constants absorb the difference. Therefore
+# checks precede the fit. The checks concern the size of the KV cache, token budget and request
+# limit, a single model and server per file, the roofline lower bound, units, clocks, and the
+# consistency of metrics.
 
 
 #: Function of a deployment, or of a variant with one flag changed, that returns its coefficients.
@@ -78,12 +79,13 @@ _KV_SHARE, _MEMORY_SHARE = 0.08, 0.03
 #: Tolerance of the memory share in a log, which is rounded to two decimals.
 _SAME_SHARE = 0.005
 
-#: Factors between measured and predicted times. A mistake is assumed above the larger factor, since
-#: the error of held-out models is at most half of it, and above the smaller factor if a single flag
-#: explains it.
+#: Factors between measured and predicted times above which a mistake is assumed. The first factor
+#: is at least twice the error on any held-out model. The second one counts only if changing a
+#: single flag explains the difference.
 FAR, OFF = 2.0, 1.5
 
-#: Maximum remaining factor at which a changed flag counts as an explanation.
+#: Maximum factor between measured and predicted times that may remain after a flag is changed, if
+#: the change is to count as an explanation.
 _EXPLAINED = 1.2
 
 
@@ -94,7 +96,7 @@ def alternatives(
 
     Args:
         deployment: Deployment as the user gave it.
-        flags: Fields of ``ServingSpec``, ``precision`` or ``gpu``.
+        flags: Flags to change, one at a time: fields of ``ServingSpec``, ``precision`` or ``gpu``.
     """
     values_of = {**_VALUES, "gpu": list_gpus()}
     for name in flags:
@@ -132,7 +134,8 @@ def check_kv_blocks(blocks: int, deployment: Deployment) -> Iterator[str]:
             near.append((abs(np.log(found / blocks)), option))
     typed = f"--tensor-parallel-size {deployment.serving.tensor_parallel_size}"
     fits = "the model does not fit" if expected is None else f"{expected:,} fit {typed}"
-    mismatch = f"{blocks:,} KV blocks on each GPU, but {fits} on {deployment.gpu.name}"
+    card = deployment.gpu.name
+    mismatch = f"the server has {blocks:,} KV blocks on each GPU, but {fits} on {card}"
     if not near:
         yield f"{mismatch}: check --model, as no change of a single flag explains the difference"
         return
@@ -166,7 +169,7 @@ def check_memory_log(log: StartupLog, deployment: Deployment) -> Iterator[str]:
 
 
 def _blocks_and_room(deployment: Deployment) -> tuple[int | None, float]:
-    """Return the KV blocks by the memory model (None if nothing fits), and their tolerance."""
+    """Return the predicted number of KV blocks (None if the model does not fit), and tolerance."""
     try:
         # A maximum length of 1 skips the check that the longest request fits.
         serving = replace(deployment.serving, max_model_len=1)
@@ -183,8 +186,8 @@ def check_speed(
 ) -> Iterator[str]:
     """Yield a finding if measured times differ too much from predicted ones.
 
-    A factor above ``FAR``, which no held-out model comes near, or one that a single flag explains,
-    indicates wrong flags.
+    Flags are considered wrong if times differ by more than the factor ``FAR``, which is far above
+    the error on any held-out model, or if changing a single flag explains the difference.
 
     Args:
         ratio: Function of a deployment that returns the median of measured over predicted times.
@@ -198,9 +201,9 @@ def check_speed(
     mismatch = f"{what} {shown} times as {'long' if got > 1 else 'short'} as predicted"
     scale = next((s for s in (1e-9, 1e-6, 1e-3, 1e3, 1e6, 1e9) if 1 / 3 < got / s < 3), None)
     if scale is not None:
-        unit = f"{1 / scale:,.0f} times" if scale < 1 else f"1/{scale:,.0f} of"
+        factor = f"{1 / scale:,.0f} times" if scale < 1 else f"1/{scale:,.0f} of"
         yield (
-            f"{mismatch}: check the unit of the file's times, which seems to be {unit} the "
+            f"{mismatch}: check the unit of the file's times, which seems to be {factor} the "
             "expected unit"
         )
         return
@@ -227,8 +230,8 @@ _TWO_SERVERS = 1.3
 #: Remedy for a file with traces of several servers.
 _SEPARATELY = "ingest the traces of each server separately"
 
-#: Minimum number of steps at a maximum, and of distinct decode counts among them, for the maximum
-#: to count as a limit.
+#: Minimum number of steps that have the maximum value, and of distinct decode counts among these
+#: steps, for the maximum to count as the server's limit.
 _AT_LIMIT, _MIXES = 20, 3
 
 #: Share of the roofline lower bound below which times of steps must be in another unit: no flag
@@ -245,13 +248,14 @@ def check_traces(
     """Return findings on mismatches between traces and deployment.
 
     Args:
-        traces: Canonical tables.
+        traces: Ingested trace tables (steps, cycles, requests, snapshots).
         deployment: Deployment as the user gave it.
         coefficients_of: Function of a deployment or its variant that returns its coefficients
             before calibration.
 
     Raises:
-        PinnError: If there are no other findings, but no interval to check the speed by.
+        PinnError: If the speed cannot be checked, because the traces have no usable interval
+            between steps, and no other check has a finding.
     """
     steps = traces.steps
     found = [
@@ -437,6 +441,6 @@ def _two_servers(traces: TraceTables, intervals: Intervals, base: Coefficients) 
     if len(medians) > 1 and max(medians) > _TWO_SERVERS * min(medians):
         slower = max(medians) / min(medians)
         yield (
-            f"the file has {len(medians)} processes, one {slower:.2f} times as slow as another: "
-            f"{_SEPARATELY}"
+            f"the file has {len(medians)} processes, of which one is {slower:.2f} times as slow as "
+            f"another: {_SEPARATELY}"
         )

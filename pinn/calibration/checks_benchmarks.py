@@ -23,8 +23,8 @@ from pinn.specs.serving import VLLM, ServingSpec
 #: average differently.
 _TOKENS, _LATENCY, _IN_FLIGHT = 0.2, 0.25, 0.15
 
-#: Minimum share of a closed loop's concurrency that must be in flight. Below it, something else
-#: limits the load.
+#: Minimum number of requests in flight in a closed loop, as a share of its concurrency. Below this
+#: share, something other than the concurrency limits the load.
 _IDLE = 0.5
 
 #: Plausible range of each latency in seconds; values outside it have another unit.
@@ -105,9 +105,9 @@ def _stated(runs: Runs, deployment: Deployment) -> list[str]:
 
 
 def _stated_flags(server: StatedServer, serving: ServingSpec) -> dict[str, str]:
-    """Return findings by flag in a file that differs from the user's.
+    """Return flag -> finding, for each flag whose value in the file differs from the user's.
 
-    If the engines differ, only that is reported.
+    If the engines differ, the only finding is on the engine.
     """
     stated = server.all_flags
     if stated.get("engine", serving.engine) != serving.engine:
@@ -124,7 +124,7 @@ def _stated_flags(server: StatedServer, serving: ServingSpec) -> dict[str, str]:
 
 
 def _of_run(run: BenchmarkRun, deployment: Deployment) -> list[str]:
-    """Return the findings of a run."""
+    """Return the findings on one run."""
     found = [*_served_otherwise(run), *_units(run)]
     if not found:
         found = [*_consistent(run), *_in_flight(run), *_floor(run, deployment)]

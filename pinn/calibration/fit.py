@@ -35,7 +35,7 @@ def score_steps(traces: TraceTables, deployment: Deployment, coefficients: Named
     """Return errors of mean step times, see :func:`pinn.calibration.calibrate.error_table`.
 
     Args:
-        traces: Canonical tables with steps.
+        traces: Ingested trace tables with steps.
         deployment: Deployment that was traced.
         coefficients: Name -> coefficients of the deployment.
 
@@ -100,7 +100,7 @@ class Fit:
     """Result of a calibration.
 
     Attributes:
-        found: Calibration of the server.
+        found: Values before and after the fit, with errors and verdicts.
         coefficients: Coefficients that ``pinn calibrate`` writes.
         kept: Whether held-out error improved.
         first: Preceding fit to measured steps of the same server; None without one.
@@ -115,7 +115,7 @@ class Fit:
 def _checked(
     start: Start, deployment: Deployment, check: Callable[..., list[str]]
 ) -> tuple[CoefficientSet, Prior]:
-    """Return the coefficients and prior of a fit, if the measurements match or ``force`` is set."""
+    """Return coefficients and prior before a fit, after a check that the measurements match."""
     before = start.coefficients(deployment)
     findings = check(deployment, start.of_network(deployment, before))
     start.notes += [f"WARNING: {text}" for text in refuse(findings, start.force)]

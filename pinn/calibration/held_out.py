@@ -41,12 +41,12 @@ _NAMES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}
 
 @dataclass(frozen=True)
 class MetricError:
-    """The error of a metric before and after a calibration.
+    """Error of a metric before and after a calibration.
 
     Attributes:
         metric: Display name, such as ``TTFT``.
-        key: First word of the metric's name, the key of its likely causes of error.
-        verdict: Change in mean absolute relative error.
+        key: First word of the metric's name, by which likely causes of its error are looked up.
+        verdict: Change of mean absolute relative error.
         is_held_out: Whether the measurements were held out; else the calibration was fitted to
             them.
         word: Word of the verdict, or a note that the metric was not fitted.
@@ -75,8 +75,8 @@ class MetricError:
 def metric_errors(found: ServerCalibration) -> list[MetricError]:
     """Return the errors of each metric; for traces, those of step times.
 
-    Phases outside the steps are omitted. They take at most milliseconds, so their relative errors
-    contain little information.
+    Phases of a request outside its steps are omitted. They take at most milliseconds, so their
+    relative errors contain little information.
     """
     if isinstance(found, BenchmarkCalibration):
         return list(_of_benchmarks(found))

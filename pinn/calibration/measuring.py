@@ -29,7 +29,7 @@ def measuring_script(
     """Return the source of the measuring program as one file.
 
     Args:
-        arguments: Arguments that are put before those of its command line.
+        arguments: Arguments that the program inserts before those of its command line.
         design: Batches in measuring order, each with its information gain; if empty, the program
             uses its own order.
     """
@@ -143,7 +143,7 @@ USUAL_LOADS = tuple(AskedLoad(n, 1000, 200) for n in (1, 16, 64, 256))
 
 
 def deployment_limits(deployment: Deployment) -> Limits:
-    """Return the limits of a deployment's engine that are known before measuring.
+    """Return predicted limits of an engine: batch, tokens, lengths, KV cache and CUDA graphs.
 
     Raises:
         PinnError: If the model does not fit into GPU memory.
@@ -208,12 +208,13 @@ def all_batches(limits: Limits, loads: Sequence[AskedLoad] = ()) -> list[Wanted]
 def design(
     deployment: Deployment, prior: Prior, minutes: float, loads: Sequence[AskedLoad] = USUAL_LOADS
 ) -> list[tuple[Wanted, float]]:
-    """Return the batches to measure after the short list, in order, with their information gains.
+    """Return the batches to measure after a fixed short list, in order, with information gains.
 
     Args:
         deployment: Deployment to be measured.
         prior: Coefficients of the deployment before measuring.
-        minutes: Available time; three times as much is planned, since the engine may be faster.
+        minutes: Available time; batches for three times as long are planned, since the engine may
+            be faster than predicted.
         loads: Loads whose latencies are to be predicted.
 
     Returns:
@@ -266,7 +267,7 @@ def _likeness(batches: Sequence[Wanted]) -> Float[np.ndarray, "batches batches"]
 
 
 def _costs(batches: Sequence[Wanted], seconds: Rows, held: Wanted, per_token: float) -> Rows:
-    """Return the seconds to measure each batch: its uncached prompts plus its steps."""
+    """Return the seconds to measure each batch: to compute its contexts, and to repeat its step."""
     kept = [held.decodes if b.context == held.context else 0 for b in batches]
     tokens = np.array([max(b.decodes - k, 0) * b.context + b.cached
                        for b, k in zip(batches, kept, strict=True)])  # fmt: skip

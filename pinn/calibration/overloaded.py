@@ -1,6 +1,6 @@
 """Benchmark runs of an overloaded server, which are excluded from a calibration.
 
-Their latencies are those of another load than the one that was sent, or those of a queue.
+Latencies of such a run result from its queue, or from another load than the one that was sent.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ def without_overloaded(
 
 
 def overload_reasons(runs: Sequence[BenchmarkRun]) -> list[str]:
-    """Return the short name of each run of an overloaded server, and how that was noticed."""
+    """Return, for each run of an overloaded server, its short name and the sign of overload."""
     short = short_names([run.name for run in runs])
     return [f"{short[run.name]}: {run.overload}" for run in runs if run.overload]
 
@@ -41,7 +41,7 @@ def check_some_left(runs: Sequence[BenchmarkRun], force: bool = False) -> None:
     """Check that not all runs are of an overloaded server.
 
     Raises:
-        PinnError: If all are, and ``force`` is not given.
+        PinnError: If all runs are of an overloaded server, and ``force`` is false.
     """
     if not force and all(run.overload for run in runs):
         reasons = "; ".join(overload_reasons(runs))

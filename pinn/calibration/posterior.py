@@ -21,11 +21,11 @@ from pinn.surrogate.uncertainty.distance import REFERENCE_BATCH
 from pinn.surrogate.uncertainty.intervals import around
 from pinn.surrogate.uncertainty.quantiles import LEVEL, NORMAL_QUANTILE
 
-# Model error of benchmark metrics, in a file that does not import the simulator.
+# Model error of benchmark metrics, defined here since this module does not import the simulator.
 
-#: Relative standard deviation of a metric's error that coefficients cannot explain, for times in
-#: general and for TTFT. Chosen to calibrate the 90 % intervals on other rows of measured
-#: deployments (scripts/score_calibration.py).
+#: Relative standard deviation of the error that coefficients cannot explain: of TTFT (second value)
+#: and of all other times (first value). Chosen so that 90 % intervals cover 90 % of the held-out
+#: rows of measured deployments (scripts/score_calibration.py).
 TIME_NOISE, TTFT_NOISE = 0.03, 0.09
 
 
@@ -36,8 +36,8 @@ TIME_NOISE, TTFT_NOISE = 0.03, 0.09
 # relative errors (x . c + offset) / seconds - 1, where ``seconds`` is the measured time.
 
 #: Degrees of freedom of Student's t for residuals of unknown scale, since stalls and partly
-#: observed windows deviate by factors. Chosen over 3 and over Huber's weights on the 20 % of the
-#: public run's time between calibration and test.
+#: observed windows deviate by factors. The value 1 has smaller errors than 3 or Huber's weights on
+#: the 20 % of the public run's time between calibration and test.
 _DEGREES = 1.0
 #: Prior scale of the noise, and weight of that prior as a number of residuals: assumptions.
 _NOISE, _NOISE_ROWS = 0.02, 5.0
@@ -57,7 +57,7 @@ class Posterior(Prior):
     """Coefficients after a calibration, which are the prior of the next calibration.
 
     Attributes:
-        noise: Relative noise scale of each row.
+        noise: Relative noise scale of each fitted measurement.
     """
 
     noise: Rows
@@ -138,7 +138,7 @@ def _trust(matrix: Float[np.ndarray, "rows free"], root: Float[np.ndarray, "free
 def posterior_step_half_widths(
     found: CoefficientSet, deployment: Deployment, batches: Sequence[str]
 ) -> Float[np.ndarray, " batches"]:
-    """Return half-widths of log step times by the posterior in a coefficient file.
+    """Return half-widths of 90 % intervals of log step times, by a coefficient file's posterior.
 
     Args:
         found: Coefficients with a covariance.
@@ -156,7 +156,7 @@ def posterior_step_half_widths(
 def posterior_evidence(
     found: CoefficientSet, deployment: Deployment, batches: Sequence[str]
 ) -> Evidence:
-    """Return the evidence for coefficients with a covariance.
+    """Return intervals of calibrated coefficients and of the step times of batches.
 
     A coefficient without variance has no interval. No interval reaches below the roofline lower
     bound.
@@ -220,7 +220,7 @@ class Quantity:
 
     @property
     def drift(self) -> float:
-        """Return the change since the earlier calibration, in its standard errors."""
+        """Return the change from the value before, in standard errors of that value."""
         return (self.after - self.before) / self.before_error if self.before_error else 0.0
 
 
@@ -232,7 +232,7 @@ def scalar_quantities(
     Args:
         prior: Coefficients before the calibration.
         posterior: Coefficients after the calibration.
-        features: All features of the measurements.
+        features: Features of each measurement for all coefficients.
     """
     found = []
     for scalar, group in SCALARS.items():
@@ -248,8 +248,8 @@ def step_quantities(
 ) -> list[Quantity]:
     """Return the parameters of a decode step: fixed seconds, seconds per request and per token.
 
-    The mean step decides whether steps wait for launching or for the GPU; only that part is
-    included.
+    Only launching is included if a mean step's launching takes longer than the GPU's work, else
+    only the GPU's work.
 
     Args:
         deployment: Deployment that was measured.
@@ -317,7 +317,7 @@ _REQUEST_PARTS = {
     ("its completion", "s"): ("completion.constant",),
 }  # fmt: skip
 
-#: (parameter of a decode step, unit).
+#: Parameters of a decode step, each with its unit.
 _STEP_PARTS = (
     ("a decode step, fixed part", "s"),
     ("each request in it", "s/request"),

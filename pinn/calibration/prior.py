@@ -27,9 +27,9 @@ from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE
 # Properties of one server (host, clocks, kernels of its version, links) change the coefficients of
 # a group together, so that a few measurements constrain all of them.
 
-#: Relative standard deviation of each calibration factor. Chosen to calibrate the 90 % intervals on
-#: other rows of measured deployments (scripts/score_calibration.py). The minimum is 0.35, since a
-#: user's server may well deviate by 30 %.
+#: Relative standard deviation of each calibration factor. Chosen so that 90 % intervals cover 90 %
+#: of the held-out rows of measured deployments (scripts/score_calibration.py). No value is below
+#: 0.35, since a user's server may well deviate by 30 %.
 SCALAR_SPREADS = {
     "step constant": 0.35, "requests": 1.0, "bytes": 0.5, "arithmetic": 1.4,
     "attention": 0.35, "communication": 0.35, "prefill": 1.4, "arrival": 0.35,
@@ -66,9 +66,9 @@ def membership() -> Float[np.ndarray, "coefficients scalars"]:
 #
 # where J is the share of each coefficient (column) in the time of each reference step (row).
 
-#: Relative spreads of the difference between an engine's steps with and without a server, which are
-#: assumptions: of every step time, since front end and clients use the same machine, and of the
-#: host's cost of a step and of a request.
+#: Relative spreads, which are assumptions, of the change in an engine's step times when it runs in
+#: a server: of every step time, since front end and clients use the same machine; and of the host's
+#: time per step and per request.
 SERVED_FACTOR, SERVED_SPREADS = 0.2, {"step constant": 1.0, "requests": 1.0}
 
 #: Prior relative spread of a single coefficient without a checkpoint, an assumption.
@@ -153,7 +153,7 @@ def assumed_prior(
 
 
 def served_prior(steps: Prior) -> Prior:
-    """Return the prior of a server, given the posterior of its engine's steps without a server."""
+    """Return the prior of a server, from the posterior of its engine measured without a server."""
     split = len(STEP_FEATURES)
     factor = np.where(np.arange(len(NAMES)) < split, SERVED_FACTOR, 0.0)
     added = membership() * [SERVED_SPREADS.get(name, 0.0) for name in SCALARS]
@@ -222,7 +222,7 @@ class Start:
 
     Attributes:
         append: File of an earlier calibration, whose posterior is the prior; None if there is none.
-        base: File of other coefficients; None if there is none.
+        base: File of coefficients to start from in place of the network's; None if there is none.
         checkpoint: Checkpoint of the network; None for the default one.
         force: Whether to fit even if the measurements do not match the flags.
         notes: Notes on the fit for the user, in order.

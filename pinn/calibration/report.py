@@ -93,11 +93,11 @@ class CalibratedServer:
 
 
 def _remedy(found: AnyCalibration) -> str:
-    """Return what to do about a fit that does not reduce the held-out error."""
+    """Return the remedy for a fit that does not reduce the held-out error."""
     if not isinstance(found, benchmarks.BenchmarkCalibration):
         return "measure more steps, or other loads"
     if found.overloaded:
-        return "leave out the runs of an overloaded server, as without --force"
+        return "omit --force, so that the runs of an overloaded server are excluded"
     return "measure other loads"
 
 
@@ -110,7 +110,7 @@ def print_fit(fitted: fit.Fit, notes: Sequence[str], appended: bool, details: bo
         appended: Whether the calibration continues an earlier one.
         details: Whether to print everything instead of one screen.
     """
-    # What changes the fit is always printed, in full.
+    # Notes on changes of the fit are always printed in full.
     shown = [note for note in notes if note.startswith(_ALWAYS)]
     others = [note for note in notes if not note.startswith(_ALWAYS)]
     shown += others if details else [_shortened(note) for note in others[:_NOTES]]
@@ -136,7 +136,7 @@ def print_fit(fitted: fit.Fit, notes: Sequence[str], appended: bool, details: bo
 
 
 def _shortened(text: str, most: int = 2 * WIDTH) -> str:
-    """Return a note for two lines of one screen."""
+    """Return a note, cut to ``most`` characters (by default two lines of the screen)."""
     return text if len(text) <= most else f"{text[: most - 4]} ..."
 
 
@@ -144,7 +144,7 @@ def _print_tables(found: AnyCalibration, appended: bool, details: bool) -> None:
     known = [quantity for quantity in found.quantities if quantity.is_determined]
     if details:
         every = _quantities(found.quantities, appended, "all parameters")
-        caption = "parameters: value +- standard errors, or (90 % interval) if that reaches 0"
+        caption = "parameters: value +- standard error, or (90 % interval) if the latter reaches 0"
         tables = [*_detail_tables(found), replace(every, caption=caption)]
         if isinstance(found, calibrated.Calibration) and not found.alpha.taught.any():
             say(
@@ -226,7 +226,7 @@ def _error_table(found: AnyCalibration, details: bool) -> Grid:
         verdict = Column("", True)
         table = Grid.of(f"MAPE, {held} loads", "n", "before", "after", verdict)
         for each in metric_errors(found)[:_ERRORS]:
-            # The verdict's own statistic, so that words and figures cannot contradict each other.
+            # The errors are those on which the verdict is based, so that both agree.
             table.add(each.metric, str(each.verdict.count), *each.verdict.figures[:2], each.word)
     return table
 
@@ -302,7 +302,7 @@ def _quantities(quantities: Sequence[posterior.Quantity], appended: bool, headin
 
 
 def _with_error(value: float, error: float) -> str:
-    """Return a value with its standard error, or with its 90 % interval if that reaches 0.
+    """Return a value with its standard error, or with its 90 % interval if the interval has a 0.
 
     >>> _with_error(1.004, 0.098), _with_error(0.8448, 1.1)
     ('1.004 +- 0.098', '0.8448 (0 to 2.7)')
@@ -334,7 +334,7 @@ def _figures(found: benchmarks.BenchmarkCalibration) -> Grid:
 
 
 def _metric(figure: str) -> str:
-    """Return the name of a metric for a reader, without its unit.
+    """Return the display name of a metric, without its unit.
 
     >>> _metric("ttft_mean_s"), _metric("output_tokens_per_s")
     ('TTFT mean', 'output tokens/s')

@@ -47,9 +47,9 @@ MAX_CHUNKS = 1000
 
 _PROMPT = list(REQUEST_FEATURES).index("arrival_to_queue.prompt_token")
 
-#: Minimum share of a step for which the engine must have been busy before a request was queued, and
-#: maximum share of a step before a request without queueing is scheduled. Both are assumptions, far
-#: from 0 and 1.
+#: Minimum time for which the engine must have been busy before a request was queued, and maximum
+#: time until a request that does not wait is scheduled, both as shares of a step. Both are
+#: assumptions, far from 0 and 1.
 _AT_WORK, _AT_ONCE = 0.1, 0.5
 
 Rows = Float[np.ndarray, " requests"]
@@ -91,10 +91,10 @@ class RequestRows:
 def read_requests(
     traces: TraceTables, deployment: Deployment, beta: Float[np.ndarray, " step_features"]
 ) -> RequestRows:
-    """Return the requests of a run with complete journeys that arrived in a known state.
+    """Return a run's requests that have complete journeys and arrived in a known engine state.
 
     Args:
-        traces: Canonical tables.
+        traces: Ingested trace tables (steps, cycles, requests, snapshots).
         deployment: Deployment that was measured.
         beta: Calibrated step coefficients of the deployment.
     """
@@ -167,7 +167,7 @@ class _Steps:
     def _features(
         self, segment: np.ndarray, step: np.ndarray
     ) -> tuple[Float[np.ndarray, "steps step_features"], Float[np.ndarray, " steps"]]:
-        """Return overlapped features and decodes of steps; NaN if their batch is unknown."""
+        """Return overlapped features and decode counts of steps; NaN for unknown batches."""
         sums, known = self.batches.at(segment, step)
         waited_for = overlapped(step_features(self.costs, sums), self.beta)
         features = np.where(known[:, None], waited_for, np.nan)
@@ -193,7 +193,7 @@ def _next_step(table: pd.DataFrame) -> Rows:
 
 
 def _met_queue(table: pd.DataFrame) -> Bool[np.ndarray, " requests"]:
-    """Return whether each request met a queue: by passed steps, or by the queue depth."""
+    """Return whether each request had to queue, by steps scheduled without it or by queue depth."""
     next_step = _next_step(table)
     waited = _numbers(table, "scheduled_step") != next_step
     deep = _numbers(table, "state_waiting_depth") > 0

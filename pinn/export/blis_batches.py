@@ -1,4 +1,4 @@
-"""Batches on a grid of decodes and prompts, which limit errors where a load has few batches."""
+"""Grid of batches by decodes and prompts, on which a fit's errors are limited."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from pinn.surrogate import deployment_features as speculation
 from pinn.surrogate.step_features import step_time
 from pinn.units import MICROSECOND
 
-#: Prompt lengths of the standard loads (the typical one in the middle) and their output length, in
-#: tokens. A step with a prompt launches kernels from the prompt's first token on, for which BLIS
-#: has no term, so the cost of a prompt token falls with the prompt's length. At about 256 tokens, a
-#: few more decodes exceed vLLM's CUDA graphs, which no coefficient vector can follow.
+#: Prompt lengths of the standard loads (the middle one is typical) and their output length, in
+#: tokens. Several prompt lengths are needed: BLIS has no term for eager launches, which any prompt
+#: causes, so its cost of a prompt token falls with the prompt's length. No length is about 256
+#: tokens, since a few more decodes then exceed vLLM's CUDA graphs, which no coefficient vector can
+#: follow.
 PROMPTS, OUTPUT_TOKENS = (128, 384, 640, 1024, 2048), 256
 #: Contexts of decodes in error-limiting batches (guards), as multiples of a prompt's length.
 _CONTEXTS = (0.5, 1.25, 3.0)
-#: Guards have every number of decodes up to the first value, and about as many larger numbers as
-#: the second.
+#: Guards have every number of decodes up to the first value. Of larger numbers, guards have about
+#: as many as the second value.
 _EACH, _SPREAD = 16, 60
 #: Maximum number of prompts per step in error-limiting batches (guards).
 MOST_PROMPTS = 4
@@ -55,10 +56,10 @@ def request_lengths(latency: linear_latency.LinearLatency) -> list[Lengths]:
 
 
 def timed(latency: linear_latency.LinearLatency, batches: Sequence[Batch]) -> Timed:
-    """Return BLIS's features and step times of one replica's batches, with one-step prompts."""
+    """Return BLIS's features and the surrogate's times of batches whose prompts take one step."""
     deployment = latency.deployment
     sums = batch_sums.sum_batches(batches, deployment.model.window_tokens)
-    # All prompts have an equal number of tokens, all new: t (S + t / 2) with t = S.
+    # Prompts are equally long and have no cached tokens, so t (S + t / 2) has t = S.
     reach = 1.5 * sums.prefill_tokens**2 / np.maximum(sums.prefill_requests, 1)
     found, model = BlisSums.of(sums, sums.decode_context, reach), blis_model(deployment)
     seconds = step_time(speculation.deployment_features(deployment, sums), latency.beta)
@@ -68,7 +69,7 @@ def timed(latency: linear_latency.LinearLatency, batches: Sequence[Batch]) -> Ti
 def step_us(
     latency: linear_latency.LinearLatency, decodes: float, lengths: Lengths, *, prompt: bool = False
 ) -> float:
-    """Return the microseconds of a step with ``decodes``, interpolated between whole numbers."""
+    """Return microseconds of a step with ``decodes`` decodes, interpolated between integers."""
     low = max(int(decodes), 1)
     beside = Batch.prefill(int(prompt), lengths.prompt)
     batches = [Batch.decode(n, lengths.context) + beside for n in (low, low + 1)]
@@ -99,7 +100,7 @@ class Guard:
         return self.take((prompts >= least) & (prompts <= most))
 
     def take(self, rows: Bool[np.ndarray, " batches"]) -> Guard:
-        """Return the batches at a mask of rows."""
+        """Return the batches that a mask of rows selects."""
         return Guard(self.batches[np.flatnonzero(rows)], self.shapes[rows])
 
 

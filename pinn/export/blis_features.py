@@ -15,7 +15,8 @@ from pinn.simulator import run, state
 
 # BLIS's eleven basis functions as in its Go code, with its simplifications.
 #
-# Expert dispatch is that of BLIS's default back end; other back ends multiply it by top-k.
+# Expert dispatch is computed as in BLIS's default back end; other back ends multiply the term by
+# top-k.
 
 #: Name of a basis function -> unit of its coefficient, in the order of ``--beta-coeffs``.
 BASIS: dict[str, str] = {
@@ -58,7 +59,7 @@ class BlisSums:
     def of(cls, sums: BatchSums, decode_context: Counts, prompt_reach: Counts) -> BlisSums:
         """Return the sums of batches of one data-parallel replica.
 
-        The context of a step includes a decode's new token, but its ProgressIndex does not.
+        The context of a step includes a decode's new token, but BLIS's ProgressIndex does not.
         """
         progress = decode_context - sums.decode_requests
         return cls(sums.prefill_tokens, sums.decode_requests, progress, sums.requests, prompt_reach)
@@ -146,8 +147,8 @@ CONSTANTS = ("weights", "layer", "interleaved_moe_layer")
 
 _PROMPTS, _REQUESTS = (list(BASIS).index(name) for name in ("prefill_compute", "request"))
 _FITTED = np.array([name not in CONSTANTS for name in BASIS])
-#: Ratio of predicted to simulated time below which a batch counts as stalled, by a fit to all
-#: batches.
+#: Ratio of a batch's predicted time, by a fit to all batches, to its simulated time, below which
+#: the batch counts as stalled.
 _STALLED = 0.5
 #: Maximum number of a load's batches to fit. Twice as many change every median error by less than
 #: 0.02 percentage points.
@@ -239,9 +240,9 @@ def fit(batches: Timed, guards: Sequence[Limited] = ()) -> Float[np.ndarray, " b
     The surrogate's step time is curved where BLIS's formula is linear. A line that is accurate for
     most batches has errors at some others, which least absolute deviations tolerate. Three sums of
     step times are limited to small relative errors: over all batches (the engine's time), weighted
-    by requests (E2E latency), and over batches with a prompt (TTFT). The error of each batch of a
-    guard is limited, too. Limits that cannot be met are exceeded as little as possible. The fit is
-    one linear program.
+    by requests (E2E latency), and over batches with a prompt (TTFT). The error of each batch in
+    ``guards`` is limited, too. Limits that cannot be met are exceeded as little as possible. The
+    fit is one linear program.
     """
     size = np.linalg.norm(batches.relative, axis=0)
     used = (size > 0) & _FITTED
@@ -265,16 +266,16 @@ def least_deviations(
     weights: Sequence[float],
     least: Float[np.ndarray, " used"] | None = None,
 ) -> Float[np.ndarray, " used"]:
-    """Return coefficients that minimize the weighted excess of |row . coefficients - 1|.
+    """Return coefficients with minimum weighted excess of |row . coefficients - 1| over limits.
 
     Args:
         limited: Tuples of rows, their allowed distance from 1, and the index of each row's excess;
             rows with the same index share one excess.
-        weights: Weight of an excess of each tuple.
+        weights: Weight of each tuple's excesses.
         least: Minimum of each coefficient; 0 by default.
     """
     counts = [int(which.max()) + 1 for _, _, which in limited]
-    # The program has one column per excess; rows with the same index share it.
+    # The linear program has one column per excess, which rows with the same index share.
     firsts = np.cumsum([0, *counts])
     which = np.concatenate([first + at for first, (_, _, at) in zip(firsts, limited, strict=False)])
     shared = np.eye(firsts[-1])[which]
@@ -295,7 +296,7 @@ def least_deviations(
 def _sums(
     rows: Float[np.ndarray, "batches used"], batches: Timed
 ) -> Float[np.ndarray, "sums used"]:
-    """Return rows for summed times: of all batches, weighted by requests, and with a prompt.
+    """Return three rows of summed times: all batches, weighted by requests, only with prompts.
 
     Each row is relative to the surrogate's sum, so an exact fit gives 1. Batches that take far
     longer than a least-squares fit predicts are omitted, unless all batches do.

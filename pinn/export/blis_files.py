@@ -30,7 +30,7 @@ _PICK = Path(__file__).with_name("blis_pick.awk")
 
 
 def coefficients_yaml(vector: blis_vectors.BlisVector, facts: dict[str, object]) -> str:
-    """Return a file for ``--defaults-filepath``, with facts as comments (no key may be unknown)."""
+    """Return a file for ``--defaults-filepath``; facts are comments, since new keys are errors."""
     comments = [f"# {name}: {json_text(value)}" for name, value in facts.items()]
     beta = ", ".join(repr(value) for value in vector.projection.beta.tolist())
     alpha = ", ".join(repr(value) for value in vector.alpha)
@@ -46,14 +46,14 @@ def vector_facts(vector: blis_vectors.BlisVector) -> dict[str, object]:
         "mean_step_us": round(vector.mean_step_us, 1),
         "median_step_error": round(vector.projection.median_error, 5),
         "zeroed": list(vector.projection.zeroed),
-        "decodes": f"{vector.decodes:.1f} per step on average; valid for {low:.1f} to {high:.1f}",
+        "decodes": f"{vector.decodes:.1f} decodes per step (mean); valid: {low:.1f} to {high:.1f}",
         "worst_batches": {kind: str(batch) for kind, batch in vector.kinds.items()},
-        "prompts": f"up to {vector.prompts} per step, in 99 % of the steps with prompts",
+        "prompts": f"at most {vector.prompts} prompts per step in 99 % of the steps with prompts",
     }
     if vector.shared:
         facts["shared_prompts"] = (
-            f"of this load save {100 * vector.shared:.1f} % of step time, which the coefficients "
-            "include: without shared prompts, step times are longer"
+            f"prompts that this load shares save {100 * vector.shared:.1f} % of step time in the "
+            "coefficients: for loads without shared prompts, the resulting step times are too short"
         )
     for name, errors, sign in (
         ("step", vector.step_errors, ""),
@@ -97,7 +97,7 @@ def write_configuration(
         vectors: Vectors as ``blis_vectors`` returns them.
         kv_blocks: Number of blocks as ``blis_kv_blocks`` returns it.
         out: Parent of the configurations' folders.
-        worst_error: Maximum error at which ``run.sh`` uses the vector for all loads unasked.
+        worst_error: Maximum error at which ``run.sh`` uses the vector for all loads by default.
     """
     deployment = configured.deployments[row]
     folder = out / folder_name(configured, row)

@@ -22,8 +22,9 @@ from pinn.units import MICROSECOND
 
 #: Maximum number of batches kept of each load, evenly spaced over its steps.
 BATCHES = 20_000
-#: Share of requests above which a load is overloaded, if so many wait longer than a step for a
-#: place in the batch, or are preempted. Latencies then depend on the queue, not on step times.
+#: Maximum share of requests that wait longer than a step for a place in the batch, or are
+#: preempted. A load above this share is overloaded: its latencies depend on the queue, not on step
+#: times.
 WAITING = 0.005
 #: Decodes of the first load; ratio of decodes from one load to the next; and request rate of the
 #: last load but one, as a share of the saturating rate.
@@ -71,14 +72,14 @@ class Seen:
 
 
 def rate_per_s(latency: LinearLatency, lengths: Lengths, decodes: float) -> float:
-    """Return the requests per second that keep ``decodes`` in each replica's step."""
+    """Return the requests per second that keep ``decodes`` requests decoding in each replica."""
     alone = step_us(latency, decodes, lengths)
     prompt_us = step_us(latency, decodes, lengths, prompt=True) - alone
     return decodes / (lengths.output * alone + decodes * prompt_us) / MICROSECOND
 
 
 def _output_per_s(latency: LinearLatency, lengths: Lengths, decodes: float) -> float:
-    """Return output tokens per second of ``decodes`` in each replica's step, without prompts."""
+    """Return all replicas' output tokens/s at ``decodes`` decodes each, without prompts' time."""
     replicas = latency.deployment.recipe.data_parallel_size
     return decodes * replicas / (step_us(latency, max(decodes, 1.0), lengths) * MICROSECOND)
 
@@ -99,7 +100,7 @@ def standard_decodes(latency: LinearLatency, lengths: Lengths) -> list[float]:
     rates = np.maximum.accumulate([rate_per_s(latency, lengths, float(n)) for n in counts])
     last = max(float(np.interp(_LAST * rates[-1], rates, counts)), 2.0)
     apart = (_APART**i for i in range(1, 30))
-    # Names use whole numbers, and the first load is named 1.
+    # Loads are named by whole numbers of decodes; the first load is named 1.
     between = [n for n in apart if n * _APART**0.5 < last and 1 < round(n) < round(last)]
     return [_FIRST, *between, last, *([float(most)] if most > last + 1 else [])]
 
@@ -167,7 +168,7 @@ def observe(latency: LinearLatency, workload: Workload) -> Seen:
 
 
 def _steady_steps(steps: StepRecords) -> StepRecords:
-    """Return the steps from the first to the last with a batch in the top quarter by size.
+    """Return the steps from the first to the last whose batch size is in the top quarter.
 
     Outside this range the batch fills or drains, unlike under a continuous load.
     """
@@ -181,7 +182,7 @@ def _most_prompts(steps: StepRecords) -> int:
     prompts = steps.sums.prefill_requests
     if not prompts.any():
         return 1
-    # The lower neighbour is used: among fewer than a hundred steps, the maximum is mere chance.
+    # The quantile is rounded down: among fewer than a hundred steps, the maximum is mere chance.
     found = np.quantile(prompts[prompts > 0], 0.99, method="lower")
     return int(min(found, MOST_PROMPTS))
 
@@ -194,7 +195,7 @@ def is_overloaded(run: Run) -> bool:
 
 
 def _first_token_delay_s(blis: RequestRecords, whole: RequestRecords, overloaded: bool) -> float:
-    """Return the median missing TTFT in seconds; under overload, without queue time.
+    """Return the median seconds of TTFT that BLIS lacks; under overload, without queue time.
 
     Under overload, queue times of the two simulations differ by more than the missing delay.
     """
@@ -206,7 +207,7 @@ def _first_token_delay_s(blis: RequestRecords, whole: RequestRecords, overloaded
 
 
 def _shared(latency: LinearLatency, steps: StepRecords) -> float:
-    """Return the relative time that steps would add if no decodes shared cached keys."""
+    """Return the share by which steps would take longer if no decodes shared cached keys."""
     saved, whole = (
         step_time(group_features(latency.deployment, sums, steps.shared_sums), latency.beta).sum()
         for sums in (steps.sums, steps.whole_sums)

@@ -13,10 +13,10 @@ from pinn.specs import model as models
 from pinn.specs.gpu import GpuSpec, gpu_aliases
 from pinn.specs.precision import ACTIVATION_BYTES
 
-# Inputs of the Go simulator BLIS: its numbers of a model, a GPU and a configuration.
+# Inputs of the Go simulator BLIS: numbers that describe a model, a GPU and a configuration.
 #
-# The numbers follow BLIS's code of August 2026, including its simplifications, as its step time
-# contains them.
+# The numbers follow BLIS's code of August 2026, including its simplifications, since these affect
+# BLIS's step times.
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,8 @@ def check_expressible(deployment: Deployment) -> None:
     """Check that BLIS accepts and can express a deployment.
 
     Raises:
-        PinnError: If BLIS does not; the message has the reason and a remedy.
+        PinnError: If BLIS rejects or cannot express the deployment; the message has the reason and
+            a remedy.
     """
     model, recipe = deployment.model, deployment.recipe
     if not model.is_plain:
@@ -121,7 +122,7 @@ def blis_model(deployment: Deployment) -> BlisModel:
     moe, attention = model.moe, model.layer_groups[0].attention
     assert isinstance(attention, models.Attention)
     weights = model.precisions.experts if moe else model.precisions.dense_ffn
-    # BLIS counts only the element, without scales.
+    # BLIS counts the bytes of a weight's element, without scales.
     weight_bytes = int(2 * weights.bytes_per_weight) / 2
     grouped = isinstance(attention, models.AttentionSpec)
     kv_heads = attention.kv_heads if grouped else attention.heads

@@ -49,8 +49,8 @@ class WorstBatch:
 SEVERAL = "several prompts"
 #: Types of steps by their number of prompts: none, one, several as usual for the load, or more.
 KINDS = "decodes alone", "one prompt", SEVERAL, "rarely so many prompts"
-#: Maximum relative errors of a guard's batches, as far as the formula allows: without prompts or
-#: for dense models, and for MoE models with prompts.
+#: Maximum relative errors of error-limiting batches (guards), as far as the formula allows: of
+#: batches without prompts or of dense models; and of MoE models' batches with prompts.
 GUARD, _EXPERTS = 0.145, 0.245
 #: Number of standard deviations by which randomly arriving requests may exceed a range of decodes.
 _CROWDED = 2.0
@@ -72,13 +72,13 @@ class BlisVector(Seen):
         projection: Beta with its error.
         taken: Minimum and maximum number of decodes at which ``run.sh`` uses the vector, alone or
             together with its neighbour.
-        kinds: Type of step -> its batch with the largest error in that range.
-        prompt_us: Microseconds that a prompt token adds to a step of ``decodes``, over all
-            replicas.
+        kinds: Type of step -> its batch with the largest error in the range ``taken``.
+        prompt_us: Microseconds that a prompt token adds to a step with ``decodes`` decodes, over
+            all replicas.
         arrival_prompt_us: Microseconds that a prompt token, cached or not, adds before the queue.
         replicas: Number of data-parallel replicas, which BLIS treats as one engine.
         step_errors: Load -> median |BLIS - surrogate| / surrogate of a step with this vector.
-        first_token_errors: Load -> (``alpha[0]`` - delay of that load) / its median TTFT.
+        first_token_errors: Load -> (``alpha[0]`` - delay of the load) / median TTFT of the load.
     """
 
     alpha: tuple[float, float, float]
@@ -114,7 +114,7 @@ def latency_of(configured: Configured, row: int) -> LinearLatency:
 
 
 def typical_tokens(configured: Configured, row: int, workloads: Sequence[Workload]) -> int:
-    """Return mean prompt plus output tokens of a request, over the loads or a steady load."""
+    """Return mean prompt plus output tokens of a request: of given loads, else of a steady load."""
     usual = request_lengths(latency_of(configured, row))
     lengths = mean_lengths(workloads) if workloads else usual[len(usual) // 2]
     return lengths.prompt + lengths.output

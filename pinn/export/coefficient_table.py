@@ -22,7 +22,7 @@ from pinn.surrogate.batch_marks import marks_of_each
 from pinn.surrogate.uncertainty.training_space import training_space
 from pinn.units import MICROSECOND
 
-#: Types of a table's column.
+#: Types of the values of a table's column.
 Column: TypeAlias = "Sequence[object] | np.ndarray | pa.Array"
 
 _SIZE = "tensor_parallel_size"

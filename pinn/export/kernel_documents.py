@@ -24,7 +24,7 @@ from pinn.units import MICROSECOND
 ENGINE_VERSION = "0.29.0"
 #: Name of the scenarios' workload.
 WORKLOAD_NAME = "pinn-chat"
-#: Prompt and output lengths of that workload, in tokens.
+#: Prompt and output lengths of the scenarios' workload, in tokens.
 WORKLOAD: JsonObject = {
     "prompt": {"tokens": 600, "tokens_stdev": 150, "tokens_min": 20, "tokens_max": 1200},
     "output": {"tokens": 250, "tokens_stdev": 60, "tokens_min": 20, "tokens_max": 500},
@@ -91,7 +91,8 @@ def check_kernel(deployment: Deployment) -> None:
     """Check that scenarios and coefficient sets can express a deployment.
 
     Raises:
-        PinnError: If they cannot; the message has a remedy.
+        PinnError: If scenarios or coefficient sets cannot express the deployment; the message has a
+            remedy.
     """
     serving, recipe = deployment.serving, deployment.recipe
     if serving.engine != VLLM:
@@ -131,7 +132,7 @@ class _Entries:
     Attributes:
         scope: Configurations that the coefficients apply to.
         rationale: Origin of the values.
-        found: Entries so far.
+        found: Entries that were added so far.
     """
 
     scope: JsonObject
@@ -220,7 +221,7 @@ def _add_collectives(entries: _Entries, deployment: Deployment, law: KernelLaw) 
 
 
 def _add_memory(entries: _Entries, deployment: Deployment) -> None:
-    """Add an entry for other memory than weights and cache, to get the simulator's KV blocks."""
+    """Add memory besides weights and KV cache, so that BLIS has the simulator's KV blocks."""
     size, layout = deployment.recipe.tensor_parallel_size, kv_layout(deployment, EngineSpec())
     kind = "moe" if deployment.model.moe else "dense"
     usable = deployment.gpu.memory_bytes * deployment.recipe.memory_share

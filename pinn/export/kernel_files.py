@@ -152,8 +152,8 @@ def _refusal(name: str, errors: KernelErrors, limit: ErrorLimit) -> str:
     return (
         f"{name}: step times by the kernel's law would have a median APE of "
         f"{100 * np.median(size):.1f} % and errors of up to {100 * size.max():.1f} %, beyond "
-        f"{' or '.join(bounds)} ({errors}): set --worst-error above it, or use the Go adapter with "
-        "'pinn export table', which has no such error"
+        f"{' or '.join(bounds)} ({errors}): set --worst-error above these errors, or use the Go "
+        "adapter with 'pinn export table', which has no such error"
     )
 
 
@@ -192,7 +192,7 @@ class _Plain(yaml.SafeDumper):
 
 
 def _readme(configured: Configured, rows: list[JsonObject], chips: list[str]) -> str:
-    """Return the text of the page about the documents."""
+    """Return the text of a page that describes the documents and their errors."""
     kinds = ("all steps", "decodes alone", "one prompt", "more prompts")
     lines = [
         f"| {row['name']} | {row['engine']} | "

@@ -22,7 +22,8 @@ MOST_PROMPTS, SHORTEST_PROMPT, SHORTEST_CONTEXT = 8, 32, 64
 #: Candidate values of ``gemm_m_half`` and of a collective's knee, in tokens.
 _HALVES = (0.0, 16.0, 64.0, 128.0, 256.0)
 _KNEES = (64.0, 128.0, 192.0, 256.0, 320.0, 448.0, 640.0)
-#: Number of random batches of a fit, of those whose mean error is minimized, and of a report.
+#: Numbers of random batches: of a fit, of the part of these whose mean error is minimized, and of a
+#: report.
 _FITTED, _MEAN, _REPORTED = 4000, 300, 2000
 #: Seeds of the random batches of a fit and of a report.
 _FIT, _REPORT = 0, 2
@@ -87,8 +88,8 @@ def project_law(latency: LinearLatency, worst: float) -> KernelLaw:
 
     The fit minimizes the mean absolute relative error over random batches. Errors are limited to a
     share of ``worst``. If the law cannot meet this limit, the excess is minimized with the weight
-    ``_BEYOND``. The law has no term for matrix products that only get longer with many tokens.
-    Under tensor parallelism the collectives' knee represents them, too.
+    ``_BEYOND``. The law has no term for matrix products whose time grows only with many tokens.
+    Under tensor parallelism the collectives' knee also represents these products.
 
     Args:
         latency: Latency model of the deployment.

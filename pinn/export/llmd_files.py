@@ -142,7 +142,7 @@ def write_autoscaler(configured: Configured, row: int, found: Autoscaler, path: 
 def find_noise(configured: Configured, row: int, settings: SeedSettings) -> Noise:
     """Return the noise of a configuration, from the intervals of its coefficients' source.
 
-    The source of a calibrated file's intervals is its posterior, of all others the checkpoint.
+    Intervals of a calibrated file come from its posterior, all other intervals from the checkpoint.
     """
     deployment, source = configured.deployments[row], configured.sources[row]
     found = _calibrated(source, settings.coefficients)

@@ -44,16 +44,19 @@ _PROMPT_RANGE = 64.0
 _OUTPUTS, _OUTPUT_RANGE = (64.0, 1024.0), (0.2, 1.8)
 #: Maximum prompt, and maximum mean output, as shares of the model's maximum length.
 _PROMPT_SHARE, _OUTPUT_SHARE = 0.75, 0.125
-#: Mean requests in flight per replica of the lightest load, and number of candidate counts.
+#: Mean requests in flight per replica of the lightest load, and number of candidate numbers of
+#: requests in flight.
 _LIGHTEST, _COUNTS = 0.25, 24
-#: Time share of prompts in the heaviest sustainable load; share of loads up to it; maximum rate of
-#: all other loads relative to the saturating rate.
+#: Time share of prompts in the heaviest sustainable load; share of loads that are no heavier; and
+#: maximum rate of all other loads relative to the saturating rate.
 _BUSY, _SUSTAINED, _OVERLOAD = 0.7, 0.9, 1.25
 #: Share of loads without shared prompts; and maximum distance, in requests, to the repeated prompt.
 _UNSHARED, _RECENT = 1 / 3, 50
-#: Maximum share of an output before an entry in mid-output; the rest determines the mean ITL.
+#: Maximum share of an output that precedes an entry in mid-output; the rest determines the entry's
+#: mean ITL.
 _FURTHEST = 0.5
-#: Number of requests of a load beyond its entries, per request in flight, and maximum in total.
+#: Additional requests of a load, beyond one per entry, for each request in flight; and maximum
+#: number of requests of a load.
 _EACH, _MOST_REQUESTS = 4.0, 1500
 
 
@@ -108,7 +111,7 @@ def _geometric(low: float, high: float, place: float) -> float:
 
 
 def _most_running(latency: LinearLatency, tokens: float) -> float:
-    """Return the maximum number of running requests of a length on one replica."""
+    """Return the maximum number of running requests of ``tokens`` tokens each on one replica."""
     deployment, layout = latency.deployment, kv_layout(latency.deployment, EngineSpec())
     blocks = int(layout.request_blocks(round(tokens), deployment.recipe.block_tokens))
     return float(max(min(deployment.recipe.max_requests, layout.blocks // max(blocks, 1)), 1))
@@ -140,7 +143,7 @@ def _steady_rates(
     chunks = np.maximum(prompt / room, 1.0)
     prompt_s = (latency.step_times(chunk) - alone_s) * chunks
     life_s, replicas = output * alone_s + counts * prompt_s, recipe.data_parallel_size
-    # A small token budget saturates before prompts dominate the time: all its steps are full.
+    # With a small token budget, all steps are full of tokens before prompts dominate the time.
     full_s = latency.step_times(full) * prompt / room
     rates = np.minimum(counts / life_s, 1 / full_s)
     return counts * replicas, rates * replicas, rates * np.maximum(prompt_s, full_s)
@@ -259,7 +262,7 @@ def seed_entries(
     for metric in ("ttft", "tpot"):
         noise = half_widths.get(metric, 0.0) / NORMAL_QUANTILE * rng.standard_normal(len(found))
         found[f"actual_{metric}_ms"] = (found[f"actual_{metric}_ms"] * np.exp(noise)).round(3)
-    # Some gateways do not count these tokens and report 0, so half of the entries do, too.
+    # Some gateways do not count these tokens and report 0, so half of the entries have 0.
     found.loc[rng.random(len(found)) < 0.5, "decode_tokens_in_flight"] = 0
     return found
 
@@ -288,7 +291,7 @@ def run_entries(run: Run, rng: np.random.Generator) -> pd.DataFrame:
 def _amid_output(
     run: Run, chosen: Int[np.ndarray, " n"], share: Float[np.ndarray, " n"]
 ) -> tuple[Int[np.ndarray, " n"], Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
-    """Return tokens generated after a share of each output, their time, and the later mean ITL.
+    """Return, at a share of each output: tokens so far, time (s), and mean ITL of later tokens.
 
     The tokens of an output are assumed evenly spaced between its first and its last token.
     """

@@ -32,7 +32,7 @@ COEFFICIENTS, STEP_TIME = "coefficients.onnx", "step_time.onnx"
 
 
 class StepTime(nn.Module):
-    """Graph from summed batch features and coefficients to the step time, launching overlapped."""
+    """Graph that computes step times from summed batch features and coefficients, with overlap."""
 
     parts: Float[Tensor, "basis parts"]
 

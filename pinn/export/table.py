@@ -1,4 +1,4 @@
-"""Coefficient tables, built and written."""
+"""Coefficient tables of many configurations, and their files."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, fields
@@ -73,7 +73,7 @@ def configuration_columns(configured: Configured) -> dict[str, list[object]]:
 
 
 def _model_aliases(configuration: Configuration, deployment: Deployment) -> list[str]:
-    """Return other names of a row's model with equal sampling, including the user's."""
+    """Return other names of a row's model: the user's, and those with equal sampling settings."""
     model = deployment.model
     given = str(configuration.get("model", model.name))
     return [

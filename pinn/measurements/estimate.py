@@ -31,9 +31,9 @@ Vector = Float[np.ndarray, " parameters"]
 Matrix = Float[np.ndarray, "parameters parameters"]
 Rows = Float[np.ndarray, " rows"]
 
-#: Minimum variance of a correlation matrix; minimum fraction of a step in a line search; and
-#: maximum step, in prior standard deviations, at which Gauss-Newton has converged. All are
-#: numerical limits.
+#: Variance added to the diagonal of a correlation matrix; minimum fraction of a step in a line
+#: search; and maximum step, in prior standard deviations, at which Gauss-Newton has converged. All
+#: are numerical limits.
 _JITTER, _SHORTEST, _CONVERGED = 1e-9, 2.0**-20, 1e-10
 
 
@@ -106,8 +106,8 @@ class Problem:
         lower: Lower bound of each parameter.
         upper: Upper bound of each parameter.
         rows_at: Function of parameters that returns measurements linearized around them.
-        misfit: Negative log posterior of given parameters, which no step may increase; None if
-            rows are linear.
+        misfit: Function of parameters that returns their negative log posterior, which no step may
+            increase; None if rows are linear.
     """
 
     prior: Gaussian
@@ -204,7 +204,7 @@ R = TypeVar("R", bound=Figures)
 
 @runtime_checkable
 class Simulation(Protocol[R]):
-    """Model whose metrics are linear in the parameters only near those of their simulation."""
+    """Model whose metrics are linear in the parameters only near the simulated parameters."""
 
     def simulate(self, parameters: Vector) -> R:
         """Return the metrics of a simulation with these parameters."""

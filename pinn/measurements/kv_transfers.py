@@ -3,9 +3,9 @@
 KV events are JSON lines of batches, ``[seconds, [events], rank, step]``. Events are arrays that
 begin with their name: ``TransferInitiated(id, request, from, to, blocks, step)`` and
 ``TransferCompleted(id, request, from, to, blocks, success, step)``. ``CacheStoreCommitted`` means
-that a stored block can be read. Metrics pages have sums by direction: one series per direction
-since vLLM 0.31 (``vllm/distributed/kv_transfer/kv_connector/v1/offloading/metrics.py``), before
-that one series with the label ``transfer_type``.
+that a stored block can be read. Metrics pages have sums by direction. Since vLLM 0.31 each
+direction has a series (``vllm/distributed/kv_transfer/kv_connector/v1/offloading/metrics.py``).
+Earlier releases have one series with the label ``transfer_type``.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def read_kv_transfers(paths: Sequence[Path]) -> KvTransfers:
     """Read a file of KV events, or metrics pages in the order in which they were scraped.
 
     Raises:
-        PinnError: If the files are neither of these, or have no transfer.
+        PinnError: If the files are neither KV events nor metrics pages, or have no transfer.
     """
     texts = [read_text(path, MOST_CSV_BYTES, _KIND) for path in paths]
     pages = list(map(read_page, texts))

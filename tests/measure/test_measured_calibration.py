@@ -146,7 +146,7 @@ def test_steps_under_other_limits_are_refused(steps, checkpoint_path, tmp_path):
         ("a,b\n1,2\n", "lacks num_prefill_requests"),
         ("run,{}\nx,1,8,0,0,0,5\ny,1,8,0,0,0,5\n", "steps of 2 runs"),
         ("dp_rank,{}\n0,1,8,0,0,0,5\n1,1,8,0,0,0,5\n", "data-parallel ranks"),
-        ("batch,{}\n0,1,8,0,0,0,5\n", "fewer than 3 steps of its batch"),
+        ("batch,{}\n0,1,8,0,0,0,5\n", "batch with fewer than 3 usable steps"),
         (
             "{}\n0,500,0,1,10,5\n1,0,0,0,0,5\n",
             "tokens without a request, or a prompt without tokens",

@@ -1,4 +1,4 @@
-"""Benchmark run: one measured point of any tool."""
+"""Benchmark run: one load on one server, measured by any tool."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def engine_flags(spelled: str) -> dict[str, str]:
 #: last token.
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
-#: Share of failed requests from which on latencies are those of a lighter load, and share of the
-#: expected throughput below which a server did not keep up with its requests: assumptions.
+#: Minimum share of failed requests at which latencies are those of a lighter load; and minimum
+#: share of the expected throughput at which a server keeps up. Both are assumptions.
 _MOST_FAILED, _KEPT_UP = 0.05, 0.9
 THROUGHPUTS = ("requests_per_s", "output_tokens_per_s")
 
@@ -126,7 +126,8 @@ class Load:
         prompt: Prompt lengths.
         output: Output lengths.
         concurrency: Maximum number of requests in flight; None for no limit.
-        rate_per_s: Mean request rate; None for all at once (with ``concurrency`` a closed loop).
+        rate_per_s: Mean request rate; None if all requests are sent at once or, with
+            ``concurrency``, in a closed loop.
         process: Distribution of the gaps between requests: ``poisson``, ``gamma`` (with ``cv``) or
             ``constant``.
         cv: Coefficient of variation of the gaps (standard deviation over mean).
@@ -184,7 +185,7 @@ class StatedServer:
         flags: Fields of ``ServingSpec`` (and ``precision``) that the file states.
         kv_tokens: Size of the server's KV cache in tokens; None if the file does not state it.
         engine: Name and version as the file spells them, such as ``vllm 0.15.1``; empty if unknown.
-        speculative: Whether the server used speculative decoding, without the file's details.
+        speculative: Whether the server used speculative decoding, whose settings are not read.
         source: Name of the file with the flags; empty if it is the file of the run.
     """
 
@@ -254,10 +255,11 @@ class BenchmarkRun:
 
     @property
     def overload(self) -> str | None:
-        """Return why the run is one of an overloaded server; None if its server kept up.
+        """Return why the server of the run was overloaded; None if it was not.
 
-        Many requests failed, or fewer were served per second than were sent. After the last
-        request was sent, the server still needs the time of its output tokens.
+        A server is overloaded if many requests failed, or if it served fewer requests per second
+        than expected. The expected rate allows for the output of the last request after its
+        arrival.
         """
         if self.failed_share >= _MOST_FAILED:
             return f"{self.failed:,} of {self.served + self.failed:,} requests failed"
@@ -288,7 +290,7 @@ class BenchmarkRun:
 
 
 def _keys(values: Mapping[str, Json], above: str = "") -> set[str]:
-    """Return the names of all keys; nested keys have dots, such as ``load.concurrency``."""
+    """Return the names of all keys in a run; nested keys have dots (``load.concurrency``)."""
     found = {f"{above}{name}" for name in values}
     for name, value in values.items():
         if isinstance(value, Mapping):

@@ -38,7 +38,7 @@ _LINE = re.compile(
     rf"\b(?:({'|'.join(map(re.escape, _KEYS))})|{_STATISTIC} {_METRIC} \(ms\)): *\|? *([^\s|]+)"
 )
 _END = re.compile(r"={20}")
-#: Labels without which the load is unknown.
+#: Required labels: without one of them, the load is unknown.
 _NEEDED = tuple(_KEYS)[:4]
 #: First word of SGLang's text for an unlimited concurrency.
 _NOT_SET = "not"
@@ -62,7 +62,7 @@ def _values(text: str) -> Tree:
 
 
 def read_console(values: Tree, reading: Reading) -> BenchmarkRun:
-    """Read one table.
+    """Read a run from one printed table.
 
     Raises:
         NotUsable: If no request was served, or the table is incomplete.

@@ -19,7 +19,7 @@ from pinn.units import MICROSECOND, MILLISECOND
 
 
 class NotUsable(PinnError):  # noqa: N818  a reason to leave a run out, no failure
-    """Skipped run or file; the text is the reason, which the report counts.
+    """Error for a skipped run or file; its text is the reason, which the report counts.
 
     Attributes:
         line: Line of the file to which the reason applies; None for the whole file.

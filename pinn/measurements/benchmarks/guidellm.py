@@ -35,7 +35,7 @@ def guidellm_points(document: Document) -> list[Tree]:
 
 
 def read_guidellm(point: Tree, reading: Reading) -> BenchmarkRun:
-    """Read one benchmark of the file.
+    """Read one benchmark of a file as a run.
 
     Raises:
         NotUsable: If no request was served or the type of load is unknown.

@@ -48,8 +48,8 @@ def read_inference_perf(document: Document, reading: Reading) -> BenchmarkRun:
     shared, server = config.at("data", "shared_prefix"), config.at("server")
     output = shared.number("output_len") if server.is_true("ignore_eos") else None
     if output is not None:
-        asked = "every output has the length that config.yaml asks for, not the tool's count"
-        reading.assumed.append(f"{asked} of its text, which is too low")
+        asked = "every output has the length that config.yaml asks for"
+        reading.assumed.append(f"{asked} (the tool's own count of output tokens is too low)")
     if output is None and given.output_tokens is None:
         # Versions after 0.6.1 have the server's token count, output_tokens.
         output = _mean(successes, "output_tokens", "output_len")
@@ -104,7 +104,7 @@ def _shared_prompts(shared: Tree) -> tuple[int, int, int] | None:
 
 
 def _mean(values: Tree, *names: str) -> float | None:
-    """Return the mean of the first of some statistics that the report has; None without one."""
+    """Return the mean of the first named statistic that the report has; None if it has none."""
     return next((values.at(name).number("mean") for name in names if values.at(name)), None)
 
 

@@ -58,7 +58,7 @@ def read_latency_profile(values: Tree, reading: Reading) -> BenchmarkRun:
 
 
 def _sending(metrics: Tree, reading: Reading) -> tuple[int | None, float | None]:
-    """Return concurrency and request rate; an infinite rate means that all are sent at once."""
+    """Return concurrency and request rate; an infinite rate sends all requests at once."""
     rate = metrics.number("request_rate")
     if rate == math.inf:
         return reading.concurrency(None), reading.or_stated("request_rate", None)

@@ -19,7 +19,7 @@ is_llm_d = marks.any_of(marks.keys("scenario", "results"), marks.keys("scenario"
 
 
 def read_llm_d(values: Tree, reading: Reading) -> BenchmarkRun:
-    """Read one report.
+    """Read one run from a report.
 
     Raises:
         NotUsable: If several servers were measured, or no request was served.
@@ -83,10 +83,10 @@ def _server(scenario: Tree) -> StatedServer:
     if not engines:
         return StatedServer()
     if len(engines) > 1:
-        raise NotUsable(f"{len(engines)} engines behind one router, expected one")
+        raise NotUsable(f"got {len(engines)} engines behind one router, expected one")
     engine, facts = engines[0], engines[0].at("standardized")
     if (replicas := facts.count("replicas")) > 1:
-        raise NotUsable(f"{replicas} replicas behind one router, expected one")
+        raise NotUsable(f"got {replicas} replicas behind one router, expected one")
     card = facts.at("accelerator")
     spelled = f"{facts.text('tool')} {facts.text('tool_version')}"
     return _stated(facts.at("model"), card, engine.at("native", "args"), spelled)
@@ -96,7 +96,8 @@ def _old_server(scenario: Tree) -> StatedServer:
     hosts = scenario.at("host").trees("accelerator") or [Tree()]
     engines = scenario.at("platform").trees("engine") or [Tree()]
     if len(hosts) > 1 or len(engines) > 1:
-        raise NotUsable(f"{max(len(hosts), len(engines))} engines behind one router, expected one")
+        count = max(len(hosts), len(engines))
+        raise NotUsable(f"got {count} engines behind one router, expected one")
     spelled = f"{engines[0].text('name')} {engines[0].text('version')}"
     return _stated(scenario.at("model"), hosts[0], engines[0].at("args"), spelled)
 

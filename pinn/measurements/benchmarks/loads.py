@@ -81,7 +81,7 @@ def _offsets(load: Load, rng: np.random.Generator) -> Float[np.ndarray, " n"]:
 def _repeat(
     prefix: SharedPrefix, prompt: Int[np.ndarray, " n"], rng: np.random.Generator
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return prompt lengths, and donor and shared tokens of prompts that repeat in a cycle."""
+    """Return prompt lengths, and for each prompt an earlier prompt and their shared tokens."""
     prompts = prefix.groups * prefix.prompts_per_group
     which = rng.permutation(prompts)[np.arange(len(prompt)) % prompts]
     length = prompt[: min(prompts, len(prompt))]

@@ -120,7 +120,7 @@ class _Found:
 
     @contextmanager
     def counted(self, tool: str, place: str) -> Iterator[None]:
-        """Count errors in unusable data as refused, including values of unexpected types."""
+        """Count a run as refused if the enclosed code raises an error about its data."""
         try:
             yield
         except PinnError as reason:

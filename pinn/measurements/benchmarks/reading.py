@@ -177,7 +177,7 @@ class Reading:
         return Lengths(mean, low * nominal, high * nominal)
 
     def prefix(self, stated: tuple[int, int, int] | None = None) -> SharedPrefix | None:
-        """Return the repeating prompts that the file or the user states; none as an assumption."""
+        """Return the repeating prompts by the file or the user; None, with a note, by default."""
         given = self.given
         if stated:
             return SharedPrefix(*stated)

@@ -11,10 +11,10 @@ from pinn.measurements.traces.trace_tables import Target
 from pinn.specs.flags import flags_of
 from pinn.specs.serving import ServingSpec
 
-#: First words of a line on such flags.
+#: First words of a line on flags that come from a file.
 TAKEN = "taken from"
 
-#: Engine and release are those of the measured server; other flags are compared under them.
+#: Flags that are not compared: all other flags are compared for the measured engine and release.
 _SAME = {"engine", "engine_version"}
 #: Flag -> value of the resolved engine configuration that replaces a flag without a value.
 _RESOLVED = {"max_num_batched_tokens": "token_budget", "max_num_seqs": "max_requests"}
@@ -22,7 +22,7 @@ _OPTIONS = {flag.name: flag.option for flag in flags_of(ServingSpec)}
 
 
 def taken_lines(runs: Sequence[BenchmarkRun], target: Target, given: Collection[str]) -> list[str]:
-    """Return a line for each file with flags that differ from what the user's flags imply.
+    """Return a line for each file whose flags differ from the values that the user's imply.
 
     Args:
         runs: Runs of one server.
@@ -45,7 +45,7 @@ def taken_lines(runs: Sequence[BenchmarkRun], target: Target, given: Collection[
 
 
 def _without(target: Target, names: Collection[str]) -> Target:
-    """Return the server without the given flags, as its engine's defaults determine them."""
+    """Return the server with the engine's defaults in place of the given flags."""
     default = vars(ServingSpec())
     kept = {name: default[name] for name in names if name in default}
     precision = None if "precision" in names else target.precision
@@ -53,7 +53,7 @@ def _without(target: Target, names: Collection[str]) -> Target:
 
 
 def _difference(name: str, target: Target, without: Target) -> str:
-    """Return a flag with both values; empty if they are equal."""
+    """Return a flag's values in ``target`` and ``without`` as text; empty if they are equal."""
     if name == "precision":
         other = "the checkpoint's format" if target.precision else ""
         return f"--quantization {target.precision} (your flags imply {other})" if other else ""
@@ -66,7 +66,7 @@ def _difference(name: str, target: Target, without: Target) -> str:
 
 
 def _value(name: str, target: Target) -> object:
-    """Return the value of a flag, or the engine's where the flag has none."""
+    """Return a flag's value as the engine resolves it, if the recipe has it; else as given."""
     if name in _RESOLVED:
         with suppress(PinnError):
             return getattr(target.deployment().recipe, _RESOLVED[name])

@@ -56,7 +56,7 @@ class ClientFile(BaseModel):
 
     @classmethod
     def checked(cls, values: Tree) -> Self:
-        """Return a validated file.
+        """Return the file's known keys with validated values.
 
         Raises:
             NotUsable: If keys are missing or a value is wrong; the message names them.

@@ -109,8 +109,8 @@ def _logged_s(line: str) -> float | None:
 # vLLM's log with ``--enable-logging-iteration-details``: batches, and the flags at the start.
 #
 # A line's elapsed time is the wait for the result. With asynchronous scheduling (the default from
-# 0.14 on) that is neither the model's time nor the cycle. In a long log the cycle is computed from
-# the times of the lines, which are in whole seconds.
+# 0.14 on), this wait is neither the model's time nor the cycle. In a long log the cycle is computed
+# from the times of the lines, which are in whole seconds.
 
 _ITERATION = re.compile(r"\bIteration\s*\(\s*\d+\s*\)")
 _ARGS = re.compile(r"non-default args: (\{.*\})")
@@ -128,8 +128,8 @@ is_vllm_log = marks.pattern("lines 'Iteration(N)'", _ITERATION)
 def read_vllm_log(log: Document, reading: Reading) -> BenchmarkRun:
     """Read the load and the mean ITL of a log.
 
-    Requests are counted by their prompts: a chunked prompt continues in the step after a full one.
-    Prompt tokens exclude those in the prefix cache.
+    Requests are counted by their prompts. If a step is full, its last prompt is assumed to continue
+    in the next step. Prompt tokens exclude those in the prefix cache.
 
     Raises:
         NotUsable: If the log has no prompt or no token.

@@ -21,11 +21,11 @@ from pinn.measurements.deployments.observations import COLUMNS
 from pinn.specs.serving import TRTLLM, VLLM
 
 #: Confidence in a row's flags. ``known``: the row names the image and one set of flags fits.
-#: ``likely``: it names no image, but all scripts of that day agree. ``ambiguous``: another script's
-#: flags are used, or several sets fit. ``unknown``: nothing fits.
+#: ``likely``: the row names no image, but all scripts of that day agree. ``ambiguous``: another
+#: script's flags are used, or several sets fit. ``unknown``: nothing fits.
 CONFIDENCES = KNOWN, LIKELY, AMBIGUOUS, UNKNOWN = ("known", "likely", "ambiguous", "unknown")
 
-#: Fields of ``ServingSpec`` that are columns of rows, as passed.
+#: Fields of ``ServingSpec`` whose passed values are columns of rows.
 SERVING_FLAGS = tuple(name for name, kind in COLUMNS.items() if kind == "passed")
 #: Flags that scripts set depending on the load and that do not affect coefficients.
 LOAD_FLAGS = ("max_num_seqs", "max_model_len")
@@ -44,8 +44,8 @@ ADDED = (
     *SERVING_FLAGS, *OTHER_FLAGS, *CLIENT, "drafts", "image", "script", "facts", "facts_reason",
 )  # fmt: skip
 
-#: First month in which a change to a configuration started its run: rows of that minute or day ran
-#: after the change.
+#: First month in which a change to a configuration started a run of that configuration. From then
+#: on, rows of the minute or day of a change ran after the change.
 CHANGES_START_RUNS = "2025-12"
 
 #: Environment variables that choose expert kernels. ``..._FP8=0`` together with
@@ -85,7 +85,7 @@ class LaunchFact:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Return flags, image and borrowed script as one key, equal for equal servers."""
+        """Return flags and their source as one key, which is equal for equal servers."""
         return tuple(self.passed[name] for name in (*FLAGS, "image", "drafts", "borrowed"))
 
 
@@ -106,7 +106,7 @@ class Found:
 
 @cache
 def launch_facts() -> Mapping[tuple[str, ...], tuple[LaunchFact, ...]]:
-    """Return the table's rows by engine, model, GPU, label, lengths, GPUs and clients (texts)."""
+    """Return rows by engine, model, GPU, label, lengths, GPU count and clients, all as text."""
     found: dict[tuple[str, ...], list[LaunchFact]] = {}
     for line in engine_rows("launch_facts.csv"):
         about = (line["engine"], line["model"], line["gpu"], line["precision"])
@@ -122,9 +122,10 @@ def launch_facts() -> Mapping[tuple[str, ...], tuple[LaunchFact, ...]]:
 def find(row: Row) -> Found:
     """Look up the flags of a measured row.
 
-    A row with a time has the flags that were valid at that minute, a row with a day those of that
-    day. If several sets of flags were valid, the one whose own configuration changed then is used.
-    Stored attention data parallelism of vLLM's rows is ignored, as they may have run without it
+    If a row states the minute of its run, it has the flags that were valid at that minute; if it
+    states only the day, the flags of that day. If several sets of flags were valid, the set whose
+    own configuration changed at that time is used. Attention data parallelism in vLLM's rows is
+    ignored, as these may have run without it
     (:func:`pinn.measurements.deployments.silicon.decode`).
 
     Args:
@@ -165,8 +166,8 @@ def find(row: Row) -> Found:
     chosen = tuple(fact for fact in facts if not fact.passed["drafts"]) or facts
     first = chosen[0].passed
     if not when:
-        # Without a time, only speculative decoding is certain: all fitting configurations may use
-        # it.
+        # Without a time, flags are unknown. Speculative decoding is known if all fitting
+        # configurations use it.
         return Found(chosen[0] if first["drafts"] else None, UNKNOWN, "no time")
     confidence, reason = (KNOWN if image else LIKELY), ""
     if first["borrowed"]:
@@ -191,7 +192,7 @@ def _started(fact: LaunchFact, time: str) -> bool:
 
 
 def with_launch_facts(rows: pd.DataFrame, models: Mapping[str, str]) -> pd.DataFrame:
-    """Return decoded rows with the flags that the engines were launched with instead of labels.
+    """Return decoded rows with the engines' launch flags in place of the benchmark's labels.
 
     Args:
         rows: Rows for :func:`find`, with the file's names of models.
@@ -234,7 +235,7 @@ def _ran(found: Found, row: Row) -> dict[str, object]:
 
 
 def _layout(passed: Mapping[str, str], row: Row) -> dict[str, object]:
-    """Return tensor-parallel GPUs per replica, attention replicas, and whether experts are whole.
+    """Return tensor-parallel GPUs per replica, attention replicas, and whether experts are spread.
 
     SGLang and TensorRT-LLM count all GPUs as tensor-parallel. Every configuration with expert
     parallelism distributes experts over all GPUs.

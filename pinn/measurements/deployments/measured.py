@@ -101,7 +101,8 @@ def _run(config: str, name: str, gpu: str, flags: Flags) -> Deployment:
 # Load of a row of measured deployments: the closed loop of its benchmark.
 #
 # Clients keep the stated number of requests in flight and send the first ones all at once. Warm-up
-# requests have ended by then and are dropped. With a prefix cache they leave one cached prompt.
+# requests have ended by then and are dropped. With a prefix cache, the warm-up leaves one cached
+# prompt.
 
 #: Assumed memory share of SGLang and TensorRT-LLM if the flag is unknown.
 _ROOMY_SHARE = 0.97

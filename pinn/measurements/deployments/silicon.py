@@ -171,8 +171,8 @@ def canonical(rows: pd.DataFrame) -> pd.DataFrame:
         launch_facts.served_scheme(row["precision"], row) for row in rows.to_dict("records")
     ]
     rows["series"] = [series_key(row) for _, row in rows.iterrows()]
-    # If a script's runs differ or are unknown, the minimum is used: all runs sent at least as many
-    # prompts.
+    # If the number of prompts is unknown or differs between a script's runs, the minimum is used,
+    # since all runs sent at least as many prompts.
     sent = rows["prompts_per_client"].str.extract(r"(\d+)", expand=False)
     rows["prompts_per_client"] = sent.fillna(PROMPTS_PER_CONCURRENCY).astype("int64")
     rows["warmups_per_client"] = pd.to_numeric(rows["warmups_per_client"]).fillna(0).astype("int64")

@@ -53,8 +53,9 @@ class Limits(NamedTuple):
     vocabulary: int = 32000
 
 
-#: Tokens that held decodes generate: maximum, minimum (for the maximum repeats of one batch), and
-#: share of the KV cache, so that a small cache also has room for batches.
+#: Output tokens of decodes that stay in the batch for repeats: maximum, minimum (for the maximum
+#: repeats of one batch), and share of the KV cache, so that a small cache also has room for
+#: batches.
 HELD_OUTPUTS, LEAST_HELD, HELD_SHARE = 1024, 192, 1 / 56
 
 #: Decodes and contexts of the short list, and the prompt tokens of its mixed step with 32 decodes.
@@ -79,7 +80,7 @@ def read_batch(text: str) -> Wanted:
 
 
 def held_outputs(limits: Limits) -> int:
-    """Return the number of tokens that each held request generates."""
+    """Return the number of output tokens of a request that stays in the batch for repeats."""
     share = max(LEAST_HELD, int(HELD_SHARE * limits.cache))
     return min(HELD_OUTPUTS, limits.longest // 4, share)
 

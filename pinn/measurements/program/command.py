@@ -55,7 +55,7 @@ class _Asked:
         self._asked = True
 
 
-#: Function that starts an engine with the flags of its command line.
+#: Function of the flags of ``vllm serve`` that starts an engine.
 Start = Callable[[list[str]], VllmEngine]
 
 
@@ -118,7 +118,7 @@ def _measure(given: argparse.Namespace, flags: list[str], start: Start, asked: _
 
 
 def _wanted(limits: Limits) -> Iterable[Wanted]:
-    """Return the short list, then the design if there is one, then the default order.
+    """Return batches: the short list, the batches of a design, then those of a default order.
 
     Some batches of a design may not fit if the KV cache is smaller than predicted.
     """
@@ -127,7 +127,7 @@ def _wanted(limits: Limits) -> Iterable[Wanted]:
 
 
 def _serve(given: argparse.Namespace, flags: list[str], asked: _Asked) -> None:
-    """Measure the server first, since this process's engine may not free the GPU's memory later."""
+    """Measure the server before this process starts an engine, which may not free GPU memory."""
     third = 20.0 * given.minutes
     try:
         files = serve_and_load(given.model, flags, given.out, third, _say, given.port, VLLM, asked)

@@ -1,9 +1,9 @@
 """vLLM engine in this process, to which batches are submitted and whose own steps are timed.
 
-A step is one pass of the engine core's loop: schedule, run, process the result. Its time ends with
-the loop iteration that received its result. It begins with the iteration that scheduled it, or at
-the end of the previous step, whichever is later. Under asynchronous scheduling steps follow each
-other without a gap.
+A step is one pass of the engine core's loop: schedule, run, process the result. The time of a step
+ends with the loop iteration that receives its result. The time begins with the iteration that
+schedules the step, or at the end of the previous step, whichever is later. Under asynchronous
+scheduling, steps follow each other without a gap.
 
 Sources, vLLM 0.15.0 to 0.33.0: vllm/v1/engine/core.py: EngineCore.step, step_with_batch_queue and
 log_error_detail (entered right before the wait that the iteration log times), and
@@ -62,8 +62,8 @@ class VllmEngine:
             ) from error
         given = EngineArgs.add_cli_args(FlexibleArgumentParser()).parse_args(arguments)
         try:
-            # The usage context sets the server's defaults of both limits, which differ in other
-            # contexts.
+            # With the usage context of a server, max_num_seqs and max_num_batched_tokens have a
+            # server's defaults.
             engine = LLMEngine.from_engine_args(
                 EngineArgs.from_cli_args(given), usage_context=UsageContext.OPENAI_API_SERVER
             )

@@ -98,8 +98,8 @@ def _loads(
     loads = [(_COLD, 4, 8), *((f"closed_{n}.json", n, count) for n, count in closed.items())]
     for seed, (name, clients, asked) in enumerate([*loads, ("open.json", 0, OPEN_REQUESTS)]):
         rate = max(OPEN_SHARE * throughput, 0.01)
-        # Each load gets a quarter of the time, by the last throughput; the rest is for starting
-        # clients.
+        # Each load has as many requests as the last throughput serves in a quarter of the time. The
+        # remaining time is for starting clients.
         in_time = int((throughput if clients else rate) * seconds / 4)
         count = max(min(asked, in_time), 2 * clients, 8)
         how = ["--max-concurrency", str(clients)] if clients else ["--request-rate", f"{rate:.4g}"]
@@ -176,7 +176,7 @@ def _wait(server: Any, address: str, log: str, is_asked: IsAsked) -> None:
 
 
 def _held(page: str, tokens: int) -> int:
-    """Return the number of requests of a length that fit in a server's KV cache, at least one."""
+    """Return how many requests of ``tokens`` tokens fit in a server's KV cache, at least one."""
     info = next((line for line in page.splitlines() if "cache_config_info{" in line), "")
     sizes = [re.search(rf'\b{name}="(\d+)"', info) for name in ("num_gpu_blocks", "block_size")]
     if not all(sizes):

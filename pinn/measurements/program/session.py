@@ -1,4 +1,4 @@
-"""Measuring session: build a batch, repeat its step until its median is known, continue.
+"""Measuring session: build each batch, and repeat its step until the median time is precise.
 
 An engine is any object with ``clock``, ``submit``, ``step``, ``drop`` and ``limits``.
 """
@@ -46,7 +46,7 @@ class Outcome(NamedTuple):
 
     Attributes:
         batches: Number of batches with measured steps.
-        known: Number of batches whose median is known.
+        known: Number of batches whose median has at most the relative error ``KNOWN``.
         cold: Number of steps that were dropped as warm-up.
         steps: Number of measured steps of wanted batches.
         stalls: Number of measured steps above ``FAR`` times their median.

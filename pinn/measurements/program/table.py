@@ -75,7 +75,7 @@ class Table:
     """Output folder that is written row by row, so that measured steps survive any error."""
 
     def __init__(self, folder: str, facts: dict[str, object]) -> None:
-        """Create the folder with header and facts.
+        """Create the folder with the table's header and the facts about the measurement.
 
         Raises:
             FileExistsError: If the folder already has steps.
@@ -115,7 +115,7 @@ class Table:
         return ",".join(map(str, values)) + "\n"
 
     def describe(self, more: dict[str, object]) -> None:
-        """Add facts to the metadata beside the steps, and rewrite it atomically."""
+        """Add facts to the metadata beside the steps, whose file is rewritten atomically."""
         self.facts.update(more)
         path = os.path.join(self.folder, FACTS_FILE)
         with open(path + ".tmp", "w", encoding="utf-8") as file:

@@ -126,7 +126,7 @@ MAX_REASONS = 200
 
 @dataclass
 class Counts:
-    """Counts of items read and refused by level; all other items read were accepted."""
+    """Numbers of lines, groups, spans and events that were read, and that were refused."""
 
     read: Counter[str] = field(default_factory=Counter)
     refused: dict[str, Counter[str]] = field(default_factory=lambda: {n: Counter() for n in LEVELS})

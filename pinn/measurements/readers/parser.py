@@ -26,7 +26,7 @@ from pinn.measurements.readers.wire import EventKind, Field
 ARROW_TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string()}
 _NUMPY_TYPES = {int: np.int64, float: np.float64}
 
-#: Columns that precede those of attributes; ``span`` and ``server`` count from 0 in a chunk.
+#: Columns that precede the attributes; ``span`` and ``server`` count from 0 in a chunk.
 _EVENT_HEAD = (("span", int), ("server", int), ("wall_ns", int))
 _SPAN_HEAD = (("span", int), ("server", int), ("span_id", str), ("parent_id", str))
 

@@ -191,7 +191,7 @@ def label_of(batch: pa.RecordBatch) -> str:
 
 
 def _integers(batch: pa.RecordBatch, name: str) -> np.ndarray:
-    """Return a column of integers; -1 if it is missing, which holds for all rows of a shape."""
+    """Return a column of integers; all are -1 if the column is missing."""
     column = batch.column(name)
     if column.null_count:
         return np.full(len(column), -1, dtype=np.int64)

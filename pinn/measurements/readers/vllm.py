@@ -231,8 +231,8 @@ def parse_file(
     if workers == 1 or len(tasks) < 2:
         yield from (_parse_stretch(*task) for task in tasks)
         return
-    # This process parses while the others start. They are spawned, not forked, since this process
-    # may run threads.
+    # This process parses while the others start. The others are spawned, not forked, since this
+    # process may run threads.
     with ProcessPoolExecutor(workers - 1, get_context("spawn")) as pool:
         parts: deque[Future[ParsedChunk]] = deque()  # Parts are in the order of the file.
         for task in tasks:

@@ -79,10 +79,11 @@ EVENT_KINDS: dict[str, EventKind] = {
 CORE_SPAN, API_SPAN = "llm_core", "llm_request"
 REQUEST_SPANS = {name: EventKind(SPANS, name) for name in (CORE_SPAN, API_SPAN)}
 
-#: Prefix of spans that collect step events for some time; the number after it is no step id.
+#: Prefix of the names of spans that collect step events for some time. The number
+#: after the prefix is no step id.
 STEP_SPAN_PREFIX = "scheduler_steps_"
 
-#: Redundant attributes, which have no column and are not decoded: the event's name and its parts;
-#: start + duration; prefill + decode tokens.
+#: Redundant attributes, which have no column and are not decoded: the event's name and its parts,
+#: the end of a step, and the total of its tokens.
 ECHOES = ("event.type", "event_type", "phase", "step.ts_end_ns", "step_ts_end_ns",
           "batch.scheduled_tokens", "batch_scheduled_tokens")  # fmt: skip

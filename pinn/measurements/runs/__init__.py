@@ -1,1 +1,1 @@
-"""Measured serving runs and whole engine steps."""
+"""Readers of measured data: serving runs, and whole steps of an engine."""

@@ -1,4 +1,4 @@
-"""Measured serving runs as deployments with loads, including reports of load stages."""
+"""Measured serving runs from CSV files and inference-perf's reports, as deployments with loads."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -53,7 +53,7 @@ class PublicSteps:
         measured: Types of steps and their times.
         is_held_out: Whether the steps are evaluation data; False for the half that is training
             data.
-        is_half: Whether the set's remaining batch sizes are used for the other purpose.
+        is_half: Whether the set is divided by batch size into evaluation data and training data.
     """
 
     set_name: str
@@ -141,7 +141,7 @@ def _present(kind: str, folders: Sequence[Path]) -> Iterator[tuple[About, Path]]
 
 
 def _rows(about: About, path: Path) -> tuple[pd.DataFrame, ReadReport]:
-    """Return the rows of a set, and counts of the file's remaining rows."""
+    """Return the rows of a set, and the counts of the file's rows read, accepted and refused."""
     table = read_table(path, ())
     rows = table.query(about["where"], engine="python") if "where" in about else table
     refused = {f"not {about['where']}": len(table) - len(rows)} if "where" in about else {}

@@ -74,8 +74,9 @@ WORKLOADS = {
 #: loads from files have the engine's defaults.
 MAX_MODEL_LEN = 4096
 MAX_NUM_SEQS = 128
-#: Release of vLLM for runs without one: that of the first runs in this format. It is independent of
-#: the default release, so that old measurements keep their release.
+#: Release of vLLM that is assumed for runs without a stated release, which is the release of the
+#: first runs in this format. It does not change with the default release, so that old measurements
+#: keep their release.
 ASSUMED_RELEASE = "0.15.1"
 
 #: Maximum relative difference between mean lengths of a row and of its workload file.
@@ -174,8 +175,8 @@ def _read_csv(path: Path) -> pd.DataFrame:
     for name in _NUMBERS:
         if name in raw.columns and not pd.api.types.is_numeric_dtype(raw[name]):
             cells = raw[name].dropna()
-            # Converted from text, as a whole number beyond float64 becomes infinite there, else an
-            # error.
+            # Cells are converted from text: a whole number beyond float64 then becomes infinite
+            # instead of raising an error.
             odd = cells[~np.isfinite(pd.to_numeric(cells.astype("str"), errors="coerce"))]
             first = (raw[name] if odd.empty else odd).iloc[0]
             raise PinnError(f"{path}: {name} must be a number, got {first!r:.60}")
@@ -185,7 +186,7 @@ def _read_csv(path: Path) -> pd.DataFrame:
 def _usable(
     raw: pd.DataFrame, workloads: Mapping[str, Workload]
 ) -> tuple[pd.DataFrame, dict[str, int]]:
-    """Return the rows with their workload's load and consistent latencies, and counts of others."""
+    """Return rows that match their workload, with consistent latencies, and counts of refusals."""
     latencies = raw[list(_LATENCIES_MS)]
     usable = ((latencies > 0) & np.isfinite(latencies)).all(axis=1)
     itl_ms = (raw["e2e_mean_ms"] - raw["ttft_mean_ms"]) / (raw["output_tokens"] - 1)
@@ -252,7 +253,7 @@ def _canonical(
 
 
 def model_config(name: str, folder: Path | None) -> str:
-    """Return the path of the model's ``config.json`` in the folder, or else its name.
+    """Return the path of the model's ``config.json`` in the folder, or else the model's name.
 
     >>> model_config("01-ai/Yi-34B", None)
     '01-ai/Yi-34B'

@@ -34,8 +34,8 @@ from pinn.units import MILLISECOND
 RUNS_FILE = "runs.csv"
 #: A step that takes more than this multiple of its type's median time counts as warm-up.
 COLD = 3.0
-#: Share of steps with prompts faster than the memory bandwidth allows, above which all steps with
-#: prompts of a run are dropped.
+#: Maximum share of a run's steps with prompts that may be faster than the memory bandwidth allows.
+#: Above this share, all of the run's steps with prompts are dropped.
 MISCOUNTED_SHARE = 0.05
 #: Share of the expert reads beyond the first expert that a lower bound of the time includes.
 SURELY_READ = 0.5
@@ -165,7 +165,7 @@ def _with_work(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def kinds_of_steps(steps: pd.DataFrame) -> pd.Series:
-    """Return a number for each type of step: equal requests, lengths within ``ALIKE``."""
+    """Return each step's type as a number; types have equal requests, lengths within ``ALIKE``."""
     lengths = steps[["decode_context", "prefill_tokens", "prefill_cached"]]
     keys = steps[["decode_requests", "prefill_requests"]].join(length_class(lengths))
     return keys.groupby(list(keys.columns), sort=False).ngroup()

@@ -53,7 +53,7 @@ def residencies(requests: pa.Table, output_lag: int = 0) -> Residencies:
     """Return the stays of the requests of one segment.
 
     Args:
-        requests: Canonical requests; a request that was never scheduled has no stay.
+        requests: Table of requests; a request that was never scheduled has no stay.
         output_lag: Number of steps by which the step numbers of output events are late.
     """
     scheduled = requests.filter(pc.is_valid(requests["scheduled_step"]))
@@ -128,7 +128,7 @@ class JourneyBatches:
     """Batches of the steps of one segment, from the stays of its requests.
 
     Attributes:
-        agrees: Whether journeys and summary agree on the batch, for each canonical step of the
+        agrees: Whether journeys and summary agree on the batch, for each sampled step of the
             segment.
     """
 
@@ -137,7 +137,7 @@ class JourneyBatches:
 
         Args:
             stays: Stays of all requests of the segment.
-            steps: Canonical steps of the segment.
+            steps: Table of sampled steps of the segment.
             token_budget: ``max_num_batched_tokens``, which a prompt in several chunks fills in all
                 steps but its last; None to assume equal chunks.
         """
@@ -306,7 +306,7 @@ def aggregate_sums(steps: pd.DataFrame, block_size: int, window: float | None = 
     requests have the estimated context.
 
     Args:
-        steps: Canonical steps.
+        steps: Table of sampled steps.
         block_size: Tokens per KV block.
         window: The model's attention window in tokens; None without one.
     """
@@ -352,8 +352,8 @@ def segment_journeys(
     The lag of output events is chosen for the best agreement of journeys and summaries.
 
     Args:
-        steps: Canonical steps of the segment.
-        requests: Canonical requests of the segment, an Arrow table.
+        steps: Table of sampled steps of the segment.
+        requests: Arrow table of the requests of the segment.
         token_budget: ``max_num_batched_tokens`` of the server.
     """
     tried: list[JourneyBatches] = []
@@ -368,8 +368,8 @@ def complete_snapshots(steps: pd.DataFrame, snapshots: pd.DataFrame) -> Bool[np.
     """Return whether each step's snapshots include every request that its summary counts.
 
     Args:
-        steps: Canonical steps.
-        snapshots: Canonical snapshots.
+        steps: Table of sampled steps.
+        snapshots: Table of snapshots.
     """
     if snapshots.empty:
         return np.zeros(len(steps), dtype=bool)

@@ -54,7 +54,7 @@ RULES = {"max_steps": 64, "min_requests": 2, "warm_up_steps": 20, "stall_factor"
 
 @dataclass(frozen=True)
 class JourneyEvidence:
-    """Facts from journeys about each canonical step and the time until the next one.
+    """Facts from journeys about each sampled step and the time until the next sampled step.
 
     Attributes:
         agrees: Whether journeys and summary agree on the step's batch.
@@ -78,7 +78,7 @@ def cycle_table(steps: pd.DataFrame, journeys: JourneyEvidence | None = None) ->
     """Return one row per step: the interval that begins with the step.
 
     Args:
-        steps: Canonical steps in order.
+        steps: Table of sampled steps, in order.
         journeys: Facts from journeys; None without journeys.
 
     Returns:
@@ -100,7 +100,7 @@ def cycle_table(steps: pd.DataFrame, journeys: JourneyEvidence | None = None) ->
         step_s = np.where(is_last, np.nan, elapsed / length)
     is_known = journeys.agrees & journeys.agrees[following] & journeys.is_certain
 
-    # No request is scheduled at an end, or all requests at the start ended at once.
+    # The server is idle if no request is scheduled at an end, or if none is left after the start.
     left = np.where(np.isnan(here["running_depth"]), requests, here["running_depth"])
     left -= np.nan_to_num(here["finished"]).astype(left.dtype)
     left += np.nan_to_num(here["waiting_depth"]).astype(left.dtype)
@@ -160,7 +160,7 @@ def _warm_up(step: np.ndarray, idle: np.ndarray, is_last: np.ndarray) -> np.ndar
     after_idle[1:] = idle[:-1] & ~is_last[:-1]
     begins = np.where(from_zero, 0, np.where(after_idle, step, -warm_up))
     segment_base = np.where(first | after_idle, begins, np.iinfo(np.int64).min)
-    # A running maximum carries the latest beginning forward within the segment.
+    # A running maximum carries the row of the latest start, after a restart or after idling.
     rows = np.arange(count, dtype=np.uint32)
     position = np.maximum.accumulate(np.where(first | after_idle, rows, 0))
     return step - segment_base[position] < warm_up
@@ -186,10 +186,10 @@ def accounting(cycles: pd.DataFrame) -> dict[str, int]:
 
 
 def medians_by_decodes(steps: pd.DataFrame, cycles: pd.DataFrame) -> pd.DataFrame:
-    """Return the median single cycle by the number of decodes at its start.
+    """Return the median time of single cycles, by the number of decodes at their start.
 
     Args:
-        steps: Canonical steps.
+        steps: Table of sampled steps.
         cycles: Intervals of the steps, row by row.
 
     Returns:
@@ -214,8 +214,8 @@ def with_segments(requests: pa.Table, steps: pd.DataFrame) -> pa.Table:
     The boundary between two segments of one clock is the middle of the gap.
 
     Args:
-        requests: Canonical requests.
-        steps: Canonical steps in order.
+        requests: Table of requests.
+        steps: Table of sampled steps, in order.
     """
     queued = _floats(requests, "queued_s")
     offset = _floats(requests, "wall_s") - queued
@@ -246,8 +246,8 @@ def states(
     """Return columns with the engine's state at the time each request was queued.
 
     Args:
-        requests: Canonical requests with segments.
-        steps: Canonical steps.
+        requests: Table of requests, with their segments.
+        steps: Table of sampled steps.
         cycles: Intervals of the steps, row by row.
     """
     names = ["segment", "queued_s"]
@@ -272,8 +272,8 @@ def journeys_by_segment(
     """Return segment -> its journeys, for segments whose journeys are complete.
 
     Args:
-        requests: Canonical requests with segments.
-        steps: Canonical steps.
+        requests: Table of requests, with their segments.
+        steps: Table of sampled steps.
         token_budget: ``max_num_batched_tokens`` of the server.
     """
     found = {}
@@ -290,11 +290,11 @@ def journeys_by_segment(
 def journey_evidence(
     requests: pa.Table, steps: pd.DataFrame, token_budget: int | None
 ) -> JourneyEvidence:
-    """Return facts from journeys about each step and the time until the next one.
+    """Return facts from journeys about each sampled step and the time until the next one.
 
     Args:
-        requests: Canonical requests with segments.
-        steps: Canonical steps.
+        requests: Table of requests, with their segments.
+        steps: Table of sampled steps.
         token_budget: ``max_num_batched_tokens`` of the server.
     """
     evidence = JourneyEvidence.none(len(steps))

@@ -242,8 +242,9 @@ def _write_single(
 
 # Canonical tables of a run, from its raw tables.
 
-#: Columns that are kept in memory: for cycles, lower bounds and request links of steps; for
-#: segments, states and journeys of requests; and for the completeness of a step's snapshots.
+#: Columns that are kept in memory. Columns of steps serve cycles, lower bounds and links to
+#: requests; columns of requests serve segments, states and journeys; columns of snapshots show
+#: whether the snapshots of a step are complete.
 _OF_SNAPSHOTS = ("segment", "step_id", "is_prefill", "new_tokens")
 _OF_REQUESTS = (
     "server", "segment", "wall_s", "queued_s", "finished_s", "scheduled_step", "first_token_step",
@@ -256,7 +257,7 @@ _OF_STEPS = (
     "preempted", "kv_usage", "is_ambiguous",
 )  # fmt: skip
 
-#: Columns for a step's lower bound, and for the durations that are compared with it.
+#: Columns for the lower bound of a step's time, and for durations that are compared with the bound.
 _OF_FLOORS = ("prefill_requests", "decode_requests", "prefill_tokens", "kv_blocks_total",
               "kv_usage", "reported_duration_s")  # fmt: skip
 
@@ -305,8 +306,8 @@ def _write_run(
     # An error is raised, as empty tables would replace good ones.
     if not any(table["rows"] for table in tables.values()):
         read = (f"{r.read} {name} (refused {r.refused})" for name, r in run.reports.items())
-        fault = "has no usable step and no usable request"
-        raise PinnError(f"{run.source} {fault}: {', '.join(read)}")
+        counts_read = ", ".join(read)
+        raise PinnError(f"{run.source} has no usable step and no usable request: {counts_read}")
     tables["cycles"] = write("cycles", cycle_rows.to_batches(BATCH_ROWS), cycle_rows.schema)
     reports = run.reports | {table.report.source: table.report for table in made.values()}
     issues = pq.read_table(folder / tables["requests"]["file"], columns=["issue"])["issue"]

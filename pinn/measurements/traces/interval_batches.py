@@ -26,9 +26,10 @@ from pinn.physics.batch_sums import BatchSums
 #
 # Echoes thus reveal the number of prefills of the previous step, but not their tokens.
 
-#: Minimum number of pairs of consecutive sampled steps, the first with one prefill of several
-#: tokens, for a conclusion; and minimum share of pairs with an echo. A prompt of many chunks has
-#: only one echo. Both are assumptions; in the public run every pair has an echo.
+#: Evidence that steps are scheduled ahead, from pairs of consecutive sampled steps whose first step
+#: has one prefill of several tokens: minimum number of pairs, and minimum share of pairs with an
+#: echo. A prompt of many chunks has only one echo. Both are assumptions; in the public run every
+#: pair has an echo.
 MIN_PAIRS = 10
 MIN_SHARE = 0.5
 
@@ -37,7 +38,7 @@ def is_ahead(steps: pd.DataFrame) -> Bool[np.ndarray, " steps"]:
     """Return whether each step belongs to a segment whose steps are scheduled ahead.
 
     Args:
-        steps: Canonical steps in order.
+        steps: Table of sampled steps, in order.
     """
     segment = steps["segment"].to_numpy()
     requests, tokens = (steps[f"prefill_{c}"].to_numpy() for c in ("requests", "tokens"))
@@ -64,7 +65,7 @@ def own_work(steps: pd.DataFrame) -> pd.DataFrame:
     are echoes; else all are echoes.
 
     Args:
-        steps: Canonical steps that are scheduled ahead.
+        steps: Table of sampled steps that are scheduled ahead.
     """
     echoes = _echoes(steps)
     return steps.assign(
@@ -78,7 +79,7 @@ def work_before(steps: pd.DataFrame, chunk_tokens: float) -> pd.DataFrame:
     """Estimate the batch of the preceding step: echoes as prefills, decodes unchanged.
 
     Args:
-        steps: Canonical steps that are scheduled ahead.
+        steps: Table of sampled steps that are scheduled ahead.
         chunk_tokens: Mean tokens of a real prefill.
     """
     echoes = _echoes(steps)
@@ -243,7 +244,7 @@ class IntervalBatches:
         return sums
 
     def _known(self, rows: np.ndarray, which: np.ndarray) -> WeightedBatches:
-        """Return every step of intervals whose requests the journeys determine."""
+        """Return the batches of every step of intervals whose requests the journeys determine."""
         cycles = self._cycles.iloc[rows[which]]
         parts = []
         for number, journeys in self._journeys.items():

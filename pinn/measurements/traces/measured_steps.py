@@ -97,7 +97,7 @@ class MeasuredSteps:
         return alike_batches(self.rows).sums(window)
 
     def target(self, model: str | None, gpu: str | None, flags: Mapping[str, FlagValue]) -> Target:
-        """Return the measured server: by the user, else the engine's settings, else its flags.
+        """Return the measured server; the user's flags override the engine's settings and flags.
 
         Raises:
             PinnError: If model or GPU are unknown.
@@ -146,7 +146,7 @@ def alike_batches(steps: pd.DataFrame) -> UniformBatches:
 
 
 def typed_flags(words: Sequence[str], release: str = "") -> dict[str, FlagValue]:
-    """Return fields of ``ServingSpec`` (and ``precision``) in vLLM's arguments; others are ignored.
+    """Return fields of ``ServingSpec`` (and ``precision``) that vLLM's arguments set.
 
     Raises:
         PinnError: If a flag has a bad value.
@@ -176,7 +176,7 @@ def _facts(file: Path) -> Tree:
     """Read the metadata beside the steps.
 
     Raises:
-        PinnError: If the metadata were not written by ``pinn measure``.
+        PinnError: If the metadata file was not written by ``pinn measure``.
     """
     facts = read_json(file)
     told = facts if isinstance(facts, dict) else {}
@@ -202,9 +202,9 @@ def _grouped(table: StepTable, file: Path, facts: Tree) -> MeasuredSteps:
     latency, batch, kept = table.milliseconds, table.batch, KeptRows(len(table.batch))
     usual_ms = _medians(latency, batch, len(table.alike))
     slow = latency > FAR * usual_ms[batch]
-    kept.refuse(f"more than {FAR:g} times the median of its batch", slow)
+    kept.refuse(f"step time above {FAR:g} times the median of its batch", slow)
     count = np.bincount(batch, kept.mask, len(usual_ms))
-    kept.refuse(f"fewer than {LEAST} steps of its batch", count[batch] < LEAST)
+    kept.refuse(f"batch with fewer than {LEAST} usable steps", count[batch] < LEAST)
     refused, accepted = {**table.refused, **kept.refused}, int(kept.mask.sum())
     version, digest = facts.text("engine_version"), file_sha256(file)
     report = ReadReport(file.name, version, digest, table.read, accepted, refused)

@@ -83,7 +83,7 @@ def _first_copies(spans: pa.Table, refused: Counter[str]) -> np.ndarray:
 
 
 def _columns(engine: pa.Table, front: pa.Table, rows: np.ndarray) -> Columns:
-    """Return a function of a column name: the engine's values, else the API server's or null."""
+    """Return a function that returns a column: the engine's values, else the API server's."""
     behind, before = _known_rows(engine, rows[:, 0]), _known_rows(front, rows[:, 1])
 
     def column(name: str) -> pa.Array:

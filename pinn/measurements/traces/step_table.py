@@ -26,7 +26,7 @@ LATENCY = "latency_ms"
 #: Columns that are equal for all steps of a batch; contexts of decodes grow from step to step.
 ALIKE = COUNTS[:4]
 _BATCH, _COLD = "batch", "is_cold"
-#: Columns that identify a server and must therefore have only one value -> error otherwise.
+#: Columns that identify a server, so that they must have one value -> error for several values.
 _SERVERS = {
     "run": "{file} has steps of {count} runs: give a file with one server",
     "dp_rank": "{file} has steps of several data-parallel ranks: give a file with one rank",
@@ -221,7 +221,7 @@ def _numbers(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def _small(values: np.ndarray) -> np.ndarray:
-    """Return whole numbers in half the memory if they fit."""
+    """Return whole numbers in a type of half the size, if the numbers fit."""
     return values.astype(np.int32 if abs(values).max(initial=0) < 2**31 else values.dtype)
 
 

@@ -1,4 +1,4 @@
-"""Canonical steps and snapshots of a trace, and its segments without restarts."""
+"""Tables of steps and snapshots of a trace, and its segments without restarts."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -196,7 +196,7 @@ def taken(raw: pa.Table, rows: Shaped[np.ndarray, " rows"]) -> Columns:
 
 
 def canonical_steps(raw: pa.Table, release: Callable[[], None] = lambda: None) -> Canonical:
-    """Return the steps by segment and time, without the level of knowledge.
+    """Return the step table by segment and time, without the column ``knowledge``.
 
     Only key columns are read in full. All other columns are only checked for their range.
     """
@@ -223,7 +223,7 @@ def canonical_steps(raw: pa.Table, release: Callable[[], None] = lambda: None) -
 def scaled(name: str, unit: float, positive: bool = False) -> Callable[[Columns], pa.Array]:
     """Return a function that converts raw numbers to SI units.
 
-    With ``positive``, other numbers become null.
+    With ``positive``, numbers that are not positive become null.
     """
 
     def make(raw: Columns) -> pa.Array:
@@ -282,7 +282,7 @@ def canonical_snapshots(raw: pa.Table, steps: pd.DataFrame, release: Release) ->
 
     Args:
         raw: Raw table of snapshots.
-        steps: Columns ``server``, ``segment``, ``step_id``, ``wall_s`` of the canonical steps.
+        steps: Columns ``server``, ``segment``, ``step_id``, ``wall_s`` of the table of steps.
         release: Function that frees memory of pages that were read.
     """
     kept = KeptRows(raw.num_rows)

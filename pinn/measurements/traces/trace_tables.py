@@ -159,7 +159,7 @@ class TraceTables:
 
     @cached_property
     def steps(self) -> pd.DataFrame:
-        """Return the canonical steps as a data frame."""
+        """Return the table of steps as a data frame."""
         return self.table("steps").to_pandas()
 
     @cached_property
@@ -169,12 +169,12 @@ class TraceTables:
 
     @cached_property
     def requests(self) -> pa.Table:
-        """Return the canonical requests as an Arrow table, since they contain lists."""
+        """Return the table of requests as an Arrow table, since they contain lists."""
         return self.table("requests")
 
     @cached_property
     def snapshots(self) -> pd.DataFrame:
-        """Return the canonical snapshots as a data frame."""
+        """Return the table of snapshots as a data frame."""
         return self.table("snapshots").to_pandas()
 
     def deployment(self) -> Deployment:

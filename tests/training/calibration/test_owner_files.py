@@ -189,7 +189,7 @@ def test_warnings_and_exclusions_are_printed_in_full():
     assert "1 are not shown" in joined
     assert "Likely causes: runs of an overloaded server (x.json), which --force includes" in joined
     server = report.CalibratedServer(fit_of(found, kept=False), False, tuple(notes))
-    assert server.refusal.endswith("leave out the runs of an overloaded server, as without --force")
+    assert server.refusal.endswith("so that the runs of an overloaded server are excluded")
 
 
 def test_names_keep_what_tells_runs_apart(folders):
