@@ -342,9 +342,9 @@ def judgements(
         spreads: Relative standard deviations of the predictions, before and after calibration.
         weight: Weight of each relative error in its mean; likelihoods have no weights.
     """
-    errors = [ratio - 1 for ratio in ratios]
+    earlier, later = (ratio - 1 for ratio in ratios)
     before, after = zip(np.log(ratios), spreads, strict=True)
-    return [judge(where, *errors, weight), judge_likelihood(where, *before, *after)]
+    return [judge(where, earlier, later, weight), judge_likelihood(where, *before, *after)]
 
 
 def _log_density(z: Errors) -> Errors:

@@ -322,7 +322,7 @@ def _certainty(
         trials: Simulations of one replica.
         run: Run of one replica at its share of the requested rate.
         problem: Load, rate and SLO.
-        budget: Time after which the rest is left out.
+        budget: Time after which the remaining estimates are skipped.
     """
     unknown = _Certainty(
         _lower_bound(sized, problem.sized_rate_per_s), [sized.rate.per_s], is_unknown=True
