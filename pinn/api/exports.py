@@ -187,7 +187,7 @@ def _configured(
     kept, deployments, reasons = make_deployments(rows, how.skip_invalid)
     configured = from_checkpoint(find_checkpoint(how.checkpoint), kept, deployments)
     configured = with_coefficient_files(configured, how.coefficients or [])
-    return configured, skipped_lines(Counter(sorted(reasons)))
+    return configured, skipped_lines(Counter(sorted(reasons.values())))
 
 
 def _at_release(row: Values, release: str) -> Values:

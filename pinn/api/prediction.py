@@ -166,8 +166,11 @@ def predict_many(
 
     Returns:
         Table with the keys of all rows, ``beta.NAME [unit]`` and ``alpha.NAME [unit]`` in SI
-        units, times and roofline lower bounds of the batches, and the nearest measured deployment.
-        ``attrs["left_out"]`` has a reason for each row that ``skip_invalid`` skipped.
+        units; for each batch its step time, 90 % interval, roofline lower bound and marks; whether
+        the model fits, KV tokens and the smallest tensor-parallel size; and the nearest measured
+        deployment.
+        ``attrs["left_out"]`` has the reason for each row that ``skip_invalid`` skipped, by the
+        row's number, from 1.
 
     Raises:
         PinnError: If a row has an unknown name or flag, or is contradictory.
@@ -180,7 +183,7 @@ def predict_many(
 
 def arrow_table(
     configurations: AnyConfigurations, batch: str | Sequence[str], given: Mapping[str, object]
-) -> tuple[pa.Table, list[str]]:
+) -> tuple[pa.Table, dict[int, str]]:
     """Return the table of :func:`predict_many`, and a reason for each skipped row."""
     from pinn.export.coefficient_table import many_table
 

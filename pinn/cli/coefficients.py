@@ -106,6 +106,6 @@ def coefficients(
         rows = crossed(many.configs, many.grid, named(asked.model, asked.gpu) | flags)
         table, reasons = many_table(rows, asked.batch or [], asked.checkpoint, many.skip_invalid)
         write_table(table, many.out)
-        for line in skipped_lines(Counter(sorted(reasons))):
+        for line in skipped_lines(Counter(sorted(reasons.values()))):
             typer.echo(line)
         typer.echo(f"{len(table):8} configurations written to {many.out}")

@@ -248,7 +248,7 @@ def parse_grid(text: str) -> list[Values]:
 
 def make_deployments(
     configurations: Iterable[Mapping[str, FlagValue]], skip_invalid: bool = False
-) -> tuple[list[Values], list[Deployment], list[str]]:
+) -> tuple[list[Values], list[Deployment], dict[int, str]]:
     """Return the deployments of many configurations, and why configurations were skipped.
 
     Args:
@@ -256,24 +256,27 @@ def make_deployments(
         skip_invalid: Whether to skip incompatible configurations, which are in most grids.
 
     Returns:
-        The valid configurations, their deployments, and the reason for each skipped configuration.
+        The valid configurations, their deployments, and the reasons for skipping others by their
+        number, from 1.
 
     Raises:
         PinnError: If a configuration is incompatible and ``skip_invalid`` is false, or if none is
             valid.
     """
-    kept, deployments, reasons = [], [], []
+    kept: list[Values] = []
+    deployments: list[Deployment] = []
+    reasons: dict[int, str] = {}
     for number, configuration in enumerate(configurations, 1):
         try:
             deployments.append(make_deployment(configuration))
         except PinnError as error:
             if not skip_invalid:
                 raise PinnError(f"configuration {number}: {error}") from error
-            reasons.append(str(error))
+            reasons[number] = str(error)
             continue
         kept.append(dict(configuration))
     if not kept:
-        why = f", first reason: {reasons[0]}" if reasons else ""
+        why = f", first reason: {next(iter(reasons.values()))}" if reasons else ""
         raise PinnError(
             f"all {len(reasons)} configurations were skipped{why}: give a valid configuration"
         )

@@ -1,6 +1,6 @@
 """Coefficients of many configurations as one table."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -12,6 +12,7 @@ from pinn.common import files, progress, tables
 from pinn.engines import configurations
 from pinn.engines.configurations import Configuration, Values
 from pinn.engines.deployment import Deployment
+from pinn.errors import PinnError
 from pinn.export.table import coefficient_columns
 from pinn.memory import kv_cache
 from pinn.physics import batch_sums, step_values
@@ -19,11 +20,16 @@ from pinn.physics.costs import step_costs
 from pinn.specs.batch import parse_batch
 from pinn.surrogate import surrogate
 from pinn.surrogate.batch_marks import marks_of_each
+from pinn.surrogate.uncertainty.distance import served_gpus
+from pinn.surrogate.uncertainty.intervals import read_calibration, step_half_width
 from pinn.surrogate.uncertainty.training_space import training_space
 from pinn.units import MICROSECOND
 
 #: Types of the values of a table's column.
 Column: TypeAlias = "Sequence[object] | np.ndarray | pa.Array"
+
+#: Function from a deployment to log half-widths of its ``tpot`` and ``ttft``.
+HalfWidths: TypeAlias = Callable[[Deployment], Mapping[str, float]]
 
 _SIZE = "tensor_parallel_size"
 #: Flags that do not affect memory.
@@ -41,12 +47,23 @@ def crossed(configs: Path | None, grid: str | None, given: Configuration) -> lis
 
 def many_table(
     rows: Sequence[Values], batches: Sequence[str], checkpoint: Path | None, skip_invalid: bool
-) -> tuple[pa.Table, list[str]]:
-    """Return the table of many configurations, and the reasons for skipped ones."""
+) -> tuple[pa.Table, dict[int, str]]:
+    """Return the table of many configurations, and reasons for skipping others by number."""
     progress.doing(f"{len(rows):,} configurations")
-    network = surrogate.Surrogate.load(files.find_checkpoint(checkpoint))
+    used = files.find_checkpoint(checkpoint)
+    network = surrogate.Surrogate.load(used)
     kept, deployments, reasons = configurations.make_deployments(rows, skip_invalid)
-    return coefficient_table(network, kept, deployments, batches), reasons
+    halves = _half_widths(used) if batches else None
+    return coefficient_table(network, kept, deployments, batches, halves), reasons
+
+
+def _half_widths(checkpoint: Path) -> HalfWidths | None:
+    """Return a function to a deployment's half-widths; None for a checkpoint without intervals."""
+    try:
+        stated, known = read_calibration(checkpoint), set(served_gpus(checkpoint))
+    except PinnError:
+        return None
+    return lambda deployment: stated.log_half_widths(deployment, deployment.gpu.name in known)
 
 
 def coefficient_table(
@@ -54,13 +71,23 @@ def coefficient_table(
     given: Sequence[Configuration],
     deployments: Sequence[Deployment],
     batches: Sequence[str] = (),
+    halves: HalfWidths | None = None,
 ) -> pa.Table:
     """Return a table of coefficients with one row per configuration.
 
     Columns are the keys that any configuration sets; ``beta.NAME [unit]`` and ``alpha.NAME [unit]``
     in the order of ``STEP_FEATURES`` and ``REQUEST_FEATURES``; per batch ``step_time_us: BATCH``,
-    ``floor_us: BATCH`` (roofline lower bound) and ``marks: BATCH`` (limits that it exceeds); memory
-    (see ``_memory_columns``); and the nearest measured deployment with its distance.
+    with half-widths the ends of its interval (``step_time_low_us``, ``step_time_high_us``),
+    ``floor_us: BATCH`` (roofline lower bound) and ``marks: BATCH`` (limits that it exceeds);
+    ``fits``, ``kv_tokens`` and ``smallest_tensor_parallel_size``; and the nearest measured
+    deployment with its distance.
+
+    Args:
+        network: Trained network.
+        given: Configurations as written, for the first columns.
+        deployments: Deployments of the configurations.
+        batches: Batches to time, as text.
+        halves: Function to the log half-widths of a deployment's intervals; None for no intervals.
     """
     columns: dict[str, Column] = {
         key: pa.array([configuration.get(key) for configuration in given])
@@ -70,7 +97,7 @@ def coefficient_table(
     distinct, place = _seen_alike(deployments)
     found = network.coefficients(distinct).take(place)
     columns |= coefficient_columns(found)
-    columns |= _batch_columns(found.beta, deployments, batches)
+    columns |= _batch_columns(found.beta, deployments, batches, halves)
     columns |= _memory_columns(given, deployments)
     space = training_space(network.checkpoint)
     located = space.locate(distinct)
@@ -94,9 +121,13 @@ def _seen_alike(deployments: Sequence[Deployment]) -> tuple[list[Deployment], np
 
 
 def _batch_columns(
-    beta: np.ndarray, deployments: Sequence[Deployment], batches: Sequence[str]
+    beta: np.ndarray,
+    deployments: Sequence[Deployment],
+    batches: Sequence[str],
+    halves: HalfWidths | None,
 ) -> dict[str, Column]:
     columns: dict[str, Column] = {}
+    widths = None if halves is None else [halves(each) for each in deployments]
     plain = np.array([d.recipe.speculation is None for d in deployments])
     costs = step_costs([d for d, is_plain in zip(deployments, plain, strict=True) if is_plain])
     windows = np.array([d.model.window_tokens or np.inf for d in deployments])[plain]
@@ -113,6 +144,11 @@ def _batch_columns(
             seconds[row] = surrogate.batch_seconds(beta[row], deployments[row], [batch])[0]
             floors[row] = surrogate.batch_floor_seconds(deployments[row], [batch])[0]
         columns[f"step_time_us: {text}"] = seconds / MICROSECOND
+        if widths is not None:
+            factor = np.exp([step_half_width(each, text) for each in widths])
+            low = np.maximum(seconds / factor, floors)
+            columns[f"step_time_low_us: {text}"] = low / MICROSECOND
+            columns[f"step_time_high_us: {text}"] = seconds * factor / MICROSECOND
         columns[f"floor_us: {text}"] = floors / MICROSECOND
         columns[f"marks: {text}"] = marks_of_each(batch, deployments)
     return columns

@@ -152,18 +152,22 @@ class Prediction:
         seconds = self._floors(_parsed(batch))
         return float(seconds[0]) if not isinstance(batch, list) else seconds
 
-    def interval(self, batch: str) -> tuple[float, float]:
-        """Return both ends of the 90 % interval of a batch's step time, in seconds.
+    @overload
+    def interval(self, batch: str) -> Ends: ...
+    @overload
+    def interval(self, batch: list[str]) -> list[Ends]: ...
+    def interval(self, batch: str | list[str]) -> Ends | list[Ends]:
+        """Return both ends of the 90 % interval of a step time in seconds; a list for batches.
 
         Raises:
             PinnError: If the coefficients come without intervals.
         """
-        timed = self.at(batch)
-        (step,) = timed.steps
-        if step.ends is None:
+        timed = self.at(*([batch] if isinstance(batch, str) else batch))
+        found = [step.ends for step in timed.steps if step.ends is not None]
+        if len(found) < len(timed.batches):
             missing = timed.evidence.missing or "the file has no posterior"
             raise PinnError(f"no intervals: {missing}")
-        return step.ends
+        return found[0] if isinstance(batch, str) else found
 
     @cached_property
     def steps(self) -> tuple[StepTime, ...]:
@@ -179,7 +183,7 @@ class Prediction:
         return tuple(
             StepTime(
                 text, time + encoder, floor, step, decode, (*limits, *beyond),
-                None if each is None else self._ends(time, encoder, each), encoder,
+                None if each is None else self._ends(time, encoder, floor, each), encoder,
             )
             for text, time, encoder, floor, (step, decode), limits, beyond, each in rows
         )  # fmt: skip
@@ -195,11 +199,11 @@ class Prediction:
             return found
         return found + [self.encoder.floor_s * self.encoder.begun_in(each) for each in batches]
 
-    def _ends(self, seconds: float, encoder: float, ends: Ends) -> tuple[float, float]:
-        """Return a step's interval in seconds: the layers' interval plus the vision encoder's."""
+    def _ends(self, seconds: float, encoder: float, floor: float, ends: Ends) -> Ends:
+        """Return a step's interval in seconds, layers plus encoder, from its roofline bound on."""
         of_encoder = (1.0, 1.0) if self.encoder is None else self.encoder.ends
         low, high = (seconds * a + encoder * b for a, b in zip(ends, of_encoder, strict=True))
-        return low, high
+        return max(low, min(floor, seconds + encoder)), high
 
     def _tokens(self, batch: Batch) -> tuple[float, float | None]:
         """Return a step's number of tokens and, with speculation, the tokens per decode."""
