@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import pinn
 from pinn.common.files import file_sha256
 from pinn.engines.deployment import Deployment
 from pinn.evaluation.folds import CHECKPOINT_COLUMN
@@ -67,3 +68,16 @@ def test_no_gpu_name_matters(released, llama_8b_h100):
     both = released.coefficients([llama_8b_h100, renamed])
     np.testing.assert_allclose(both.beta[0], both.beta[1], rtol=1e-12)
     np.testing.assert_allclose(both.alpha[0], both.alpha[1], rtol=1e-12)
+
+
+def test_a_table_has_the_intervals_of_single_predictions():
+    batches = ["32 decode @ 700", "1 prefill 512 @ 0 + 16 decode @ 600"]
+    rows = [("Llama-3.1-8B", "H100"), ("openai/gpt-oss-120b", "L40S")]
+    wanted = [{"model": model, "gpu": gpu} for model, gpu in rows]
+    table = pinn.predict_many(wanted, batches, force=True)
+    for row, (model, gpu) in enumerate(rows):
+        one = pinn.predict(model, gpu, force=True)
+        for batch, (low, high) in zip(batches, one.interval(batches), strict=True):
+            ends = (table[f"step_time_{end}_us: {batch}"][row] for end in ("low", "high"))
+            assert tuple(ends) == pytest.approx((1e6 * low, 1e6 * high), rel=1e-9)
+            assert low >= one.floor(batch)

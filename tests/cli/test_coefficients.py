@@ -138,13 +138,7 @@ def test_many_configurations_become_a_table(run, tmp_path, suffix):
     # The flag holds where the row has none.
     assert table["gpu"].tolist() == ["H100", "B200"]
     assert f"beta.gemm [{STEP_FEATURES['gemm'].unit}]" in table
-    low, seconds, high, floor = (
-        table[f"{name}: {MIXED}"]
-        for name in ("step_time_low_us", "step_time_us", "step_time_high_us", "floor_us")
-    )
-    assert (floor <= low).all()
-    assert (low < seconds).all()
-    assert (seconds < high).all()
+    assert (table[f"step_time_us: {MIXED}"] >= table[f"floor_us: {MIXED}"]).all()
     assert table["nearest_measured"].notna().all()
     assert table["distance"].iloc[0] < table["distance"].iloc[1]
 
