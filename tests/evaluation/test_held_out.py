@@ -99,5 +99,5 @@ def test_coefficient_changes_are_those_between_fold_and_whole(tmp_path, checkpoi
     changed = coefficient_changes(whole_path, folds)
     assert (changed.filter(regex="^beta") == 0).all(axis=None)
     assert (changed.filter(regex="^alpha") != 0).any(axis=None)
-    with pytest.raises(PinnError, match="no weights of the fold at"):
+    with pytest.raises(PinnError, match="no weights of the cross-validation fold at"):
         coefficient_changes(whole_path, [FoldNetwork(KIND, deployments, tmp_path / "none")])

@@ -251,7 +251,7 @@ def test_matrices_that_are_not_named_keep_the_models_format(parse):
 
 
 def test_a_list_of_one_layer_is_an_excerpt(parse):
-    with pytest.warns(UserWarning, match="has layer 0 only"):
+    with pytest.warns(UserWarning, match="has only layer 0"):
         model = parse(quantization_config=mixed([0], FP8_ATTENTION | NVFP4_MLP))
     assert (names(model)["attention"], names(model)["dense_ffn"]) == ("fp8_static", "nvfp4")
 

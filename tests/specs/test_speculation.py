@@ -129,7 +129,7 @@ def test_tokens_per_step_is_what_a_draw_expects(rates):
         ({"speculative_config": {"method": "eagle"}}, "needs num_speculative_tokens"),
         ({"speculative_config": {"num_speculative_tokens": 2}}, "needs a method or a model"),
         ({"speculative_config": {"method": "mtp", "num_draft": 2}}, "unknown 'num_draft'"),
-        ({"speculative_config": {"method": "mtp", "num_speculative_tokens": 0}}, "number 1 to 64"),
+        ({"speculative_config": {"method": "mtp", "num_speculative_tokens": 0}}, "must be 1 to 64"),
         ({"speculative_config": {"method": "mtp", "num_speculative_tokens": 1.5}}, "whole number"),
         ({"speculative_acceptance": "1.2"}, "a rate from 0 to 1"),
         ({"speculative_acceptance": "often"}, "a rate from 0 to 1"),
