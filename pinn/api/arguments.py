@@ -56,7 +56,8 @@ def declared_flags(specifications: Sequence[type], *requests: type) -> dict[str,
         several = f"{found[name].help} Separate several values by commas."
         found[name] = replace(found[name], help=several, default=None, shown=shown, several=True)
     for name, own in [each for r in requests for each in getattr(r, "RESTATED", {}).items()]:
-        found[name] = replace(found[name], **own)
+        if name in found:
+            found[name] = replace(found[name], **own)
     return found
 
 
