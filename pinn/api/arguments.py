@@ -92,7 +92,7 @@ def with_arguments(
         parameters = [*own, *asked, *options]
         function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         lines = [f"    {p.name}: {_OPTION.sub(_in_python, helps[p.name])}" for p in asked]
-        lines += [f"    {name}: {flag.summary}" for name, flag in flags.items() if not flag.hidden]
+        lines += [f"    {name}: {flag.summary}" for name, flag in flags.items()]
         listed = "\n".join(["Keyword Args:", *lines])
         function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\n{listed}\n"
         return function

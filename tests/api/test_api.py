@@ -234,8 +234,6 @@ def test_exports_are_what_the_commands_write(tmp_path, capsys):
 def test_every_flag_is_a_documented_argument(function, specifications):
     found = getattr(pinn, function)
     names = [f.name for each in specifications for f in fields(each)]
-    if function == "plan":  # which finds pools by --disaggregate
-        names.remove("disaggregation_mode")
     assert set(names) < set(inspect.signature(found).parameters)
     missing = [name for name in names if f"\n    {name}: " not in found.__doc__]
     assert not missing
