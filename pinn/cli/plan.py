@@ -38,7 +38,7 @@ def plan(
     balancer.
 
     Columns:
-      GPUs          of all replicas: replicas x tensor x pipeline x data-parallel size
+      GPUs          of all replicas: replicas x TP x PP x DP size
       cost/hour     GPUs x price
       cost of 10^6  whole cost per million prompt tokens (in), and whole cost per
         tokens      million output tokens (out); the two are not added; only with

@@ -33,7 +33,7 @@ def calibrated(traces, checkpoint_path, tmp_path_factory):
 
 def test_the_report_tells_before_and_after(calibrated):
     path, text = calibrated
-    for words in ("before", "calibrated", "last 20 %", "each token of context", "standard errors",
+    for words in ("before", "calibrated", "last 20 %", "each token of context", "+- standard error",
                   "completion.constant", "later time"):  # fmt: skip
         assert words in text
     found = read_coefficient_set(path)

@@ -131,7 +131,8 @@ def test_a_download_brings_what_lies_beside_the_config(monkeypatch, tmp_path):
     monkeypatch.setattr(hub, "hub_is_reachable", lambda: True)
     monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
     assert hub.download_config("org/name") == tmp_path / "config.json"
-    assert asked == ["config.json", "hf_quant_config.json", "generation_config.json"]
+    beside = ["hf_quant_config.json", "generation_config.json", "preprocessor_config.json"]
+    assert asked == ["config.json", *beside]
 
 
 @pytest.mark.parametrize("error", [OSError("reset"), LocalEntryNotFoundError("connection lost")])

@@ -89,7 +89,10 @@ def test_matrices_beside_the_layers_are_counted():
     ("config", "reason"),
     [
         ({"model_type": "lfm2", "full_attn_idxs": [1]}, r"conv.conv.weight \(Conv1d"),
-        ({"model_type": "diffllama"}, "DiffLlamaAttention: lambda_q1"),
+        (
+            {"model_type": "diffllama"},
+            "DiffLlamaAttention: no supported .* lambda_q1",
+        ),
         ({"model_type": "hrm_text"}, "runs 6 times a step"),
         ({"model_type": "minicpm3"}, "differently: keys of its latent attention"),
         ({"model_type": "recurrent_gemma"}, "rg_lru"),
