@@ -91,8 +91,8 @@ def predict(
         configuration = canonical(wanted)
         deployment, checkpoint = make_deployment(configuration), find_checkpoint(asked.checkpoint)
         predicted = network_prediction(checkpoint, deployment, configuration)
-    encoder = asked_encoder(deployment, asked, asked.checkpoint)
-    if encoder is not None:
+    if asked.images_per_request or asked.audio_seconds or asked.audios_per_request != 1:
+        encoder = asked_encoder(deployment, asked, asked.checkpoint)
         predicted = replace(predicted, encoder=encoder)
     if asked.batch:
         predicted = predicted.at(*asked.batch)

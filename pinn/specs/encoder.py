@@ -185,6 +185,13 @@ def thinker(config: Mapping[str, object]) -> Mapping[str, object]:
     return found if isinstance(found, Mapping) else config
 
 
+def has_encoder(config: Mapping[str, object]) -> bool:
+    """Return whether a config.json describes or needs an encoder of images or audio."""
+    own = thinker(config)
+    is_named = own.get("model_type") in models_file("encoders.json")["unread"]
+    return is_named or any(encoder_config(own, part) is not None for part in (VISION, AUDIO))
+
+
 def encoder_config(config: Mapping[str, object], part: str) -> Mapping[str, Any] | None:
     """Return an encoder's config, or sizes from the engine's code; None without an encoder."""
     family = family_of(config, part)

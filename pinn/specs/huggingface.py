@@ -12,7 +12,7 @@ from pinn.errors import UnknownLayersError
 from pinn.specs import config_fields, mixers, model
 from pinn.specs.audio import audio_reader
 from pinn.specs.config_fields import ConfigFields, inverted, keys, models_file
-from pinn.specs.encoder import encoder_parameters, thinker
+from pinn.specs.encoder import encoder_parameters, has_encoder, thinker
 from pinn.specs.images import image_reader
 from pinn.specs.layers import attentions, dense_layer, feed_forwards
 from pinn.specs.mixers import LinearMixerSpec, Part, Projection
@@ -290,6 +290,7 @@ def model_of(
     sampling = settings.sampling
     if sampling is None:
         sampling = model.sampling_from_generation_config(fields.root, fields.source)
+    hears_or_sees = has_encoder(fields.root)
     return model.ModelSpec(
         name=settings.name,
         model_type=str(fields.root.get("model_type") or fields.model_type),
@@ -301,8 +302,8 @@ def model_of(
         pooled=fields.is_pooled,
         bidirectional=fields.is_bidirectional,
         encoder_parameters=encoder_parameters(fields.root),
-        images=image_reader(fields.root, settings.processor),
-        audio=audio_reader(fields.root),
+        images=image_reader(fields.root, settings.processor) if hears_or_sees else None,
+        audio=audio_reader(fields.root) if hears_or_sees else None,
         **stem,
     )
 
