@@ -167,7 +167,7 @@ def _model(name: str, precision: str | None) -> ModelSpec:
 
 
 def _warn_of_stand_ins(model: ModelSpec) -> None:
-    """Warn of formats without measured kernels, naming the formats that are used instead."""
+    """Warn of weight formats without measured kernels, naming the formats that are used instead."""
     stand_ins = {form.name: form.timed_as for form in vars(model.precisions).values()}
     for form, timed_as in stand_ins.items():
         if timed_as:
@@ -216,7 +216,7 @@ def expand_grid(axes: Configuration, where: str = "") -> list[Values]:
 
 
 def check_configurations(count: int, where: str = "") -> None:
-    """Check, before a list or grid is built, that it has at most ``MOST_CONFIGURATIONS``.
+    """Check the number of configurations of a list or grid before the list or grid is built.
 
     Raises:
         PinnError: If ``count`` exceeds ``MOST_CONFIGURATIONS``.
@@ -364,7 +364,7 @@ def parse_pool(text: str, option: str) -> tuple[int, Values]:
         option: Name of the option in error messages, such as ``--prefill``.
 
     Returns:
-        The number of servers, and the flags of each as :func:`canonical` returns them.
+        The number of servers, and the flags of each server as :func:`canonical` returns them.
 
     Raises:
         PinnError: If the text is malformed, has no server, or has an unknown flag or value.

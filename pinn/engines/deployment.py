@@ -45,8 +45,8 @@ class Draft:
     Attributes:
         model: Layers and output head of the draft model.
         joined: Number of vectors that a projection maps to one hidden state: the token's embedding
-            and the target's outputs; 0 without a projection. The 16-bit projection is replicated on
-            every GPU.
+            and outputs of the target model's layers; 0 without a projection. The 16-bit projection
+            is replicated on every GPU.
         shares_head: Whether the draft model uses the target's output head and embedding.
     """
 
@@ -91,7 +91,7 @@ def _layers(target: ModelSpec, group: LayerGroup, name: str) -> ModelSpec:
 
 
 def _published(draft: str) -> ModelSpec | None:
-    """Return the draft model if its config.json is a file or in the catalog; None otherwise."""
+    """Return a draft model if its config.json is a local file or in the catalog; else None."""
     if draft and (files.given_path(draft).exists() or find_in_catalog(draft) is not None):
         return load_model(draft)
     return None
@@ -109,7 +109,7 @@ def _attention_group(target: ModelSpec) -> LayerGroup:
 
 
 def prediction_layer(target: ModelSpec) -> ModelSpec:
-    """Return a model of one prediction layer, which is like the target's last layer."""
+    """Return a model of one prediction layer, which is like the target model's last layer."""
     return _layers(target, replace(_attention_group(target), count=1), f"{target.name} MTP")
 
 
@@ -133,12 +133,12 @@ def eagle_layer(target: ModelSpec) -> ModelSpec:
 # where a state was kept. From 0.28 on, vLLM keeps states at the ends of blocks, which is not
 # modelled.
 
-#: Number of tokens of which attention kernels require blocks to be a multiple: 16 for
-#: FlashAttention. For MLA kernels the number is ``latent_state_block`` in the table of defaults.
+#: Attention kernels require a number of tokens per KV block that is a multiple of this number: 16
+#: for FlashAttention, and for MLA kernels ``latent_state_block`` in ``defaults.csv``.
 KERNEL_TOKENS = 16
-#: Tokens between checkpoints of states within a prompt, by mixer type; block sizes are multiples
-#: of this number
-#: (vllm 0.33.0 v1/attention/backends/gdn_attn.py: FLASHINFER_GDN_CHECKPOINT_ALIGNMENT).
+#: Tokens between checkpoints of recurrent states within a prompt, by mixer type. The tokens per KV
+#: block are a multiple of this number (vllm 0.33.0 v1/attention/backends/gdn_attn.py:
+#: FLASHINFER_GDN_CHECKPOINT_ALIGNMENT).
 _CHECKPOINT_TOKENS = {"gated_delta": 64}
 #: Tokens per block of DeepSeek-V4's keys in vLLM, for any ``--block-size``
 #: (deepseek_v4/nvidia/flashmla.py: get_supported_kernel_block_sizes).
@@ -245,7 +245,9 @@ def cached_attention(model: ModelSpec) -> Iterator[Attention]:
 
 
 def keeps_state_ends(d: Deployment) -> bool:
-    """Return whether the engine keeps states at block ends for prefix caching, in two blocks.
+    """Return whether prefix caching keeps recurrent states at the ends of KV blocks.
+
+    A request then needs two blocks for its states instead of one.
 
     From 0.28 on, vLLM's ``mamba_cache_mode`` is "align" unless prefix caching is off
     (models/config.py: MambaModelConfig; v1/kv_cache_interface.py:
@@ -258,7 +260,7 @@ def keeps_state_ends(d: Deployment) -> bool:
 
 
 def cached_width(mixer: Attention, tensor_parallel_size: int) -> float:
-    """Return the cached elements per token and layer on one GPU; every GPU has all of MLA's."""
+    """Return the cached elements per token and layer on one GPU; MLA's are replicated."""
     if isinstance(mixer, LatentAttentionSpec):
         return float(mixer.kv_width)
     return max(mixer.kv_heads // tensor_parallel_size, 1) * mixer.pair_width
@@ -291,7 +293,7 @@ class Deployment:
 
     @cached_property
     def recipe(self) -> EffectiveRecipe:
-        """Return the resolved engine configuration: the flags, and defaults for all others."""
+        """Return the resolved engine configuration: given flags, and defaults of all others."""
         found = effective_recipe(self.serving, self.gpu, self.model.model_type)
         engine = self.serving.engine
         version = recipes.served_release(engine, self.serving.engine_version)
@@ -359,7 +361,7 @@ class Deployment:
 
     @property
     def decode_attention_time(self) -> float:
-        """Return the time of the engine's decode attention relative to vLLM's kernels."""
+        """Return the ratio of the engine's decode attention time to that of vLLM's kernels."""
         if self.recipe.decode_kernels == kernel_choice.AUTO or not self._is_hopper:
             return 1.0
         wide = self.kv_cache_precision.bytes_per_weight >= ACTIVATION_BYTES
@@ -371,7 +373,7 @@ class Deployment:
 
     @property
     def expert_kernels(self) -> str:
-        """Return the kernels of the experts; ``AUTO`` for the ones in the kernel tables.
+        """Return the experts' kernels; ``AUTO`` for the engine's choice in the kernel tables.
 
         What ``AUTO`` means depends on format and GPU, in the tables of vLLM 0.24.0. All other
         kernels have separate measurements.
@@ -396,7 +398,7 @@ class Deployment:
 
     @property
     def expert_kernel_format(self) -> Precision:
-        """Return the format whose kernels multiply the experts; Marlin's format for Marlin."""
+        """Return the weight format whose kernel times apply to experts, on Marlin its own one."""
         if self.expert_kernels == MARLIN:
             return precision(kernel_choice.MARLIN_FORMAT)
         return self.model.precisions.experts

@@ -224,7 +224,7 @@ class EngineSpec:
 
     @property
     def offloads(self) -> bool:
-        """Return whether keys and values are also stored in a second tier."""
+        """Return whether keys and values are also stored in a second tier, such as host memory."""
         return self.connects or self.enable_hierarchical_cache
 
     @property

@@ -43,7 +43,7 @@ def kernel_names() -> dict[str, str]:
 
 
 def named_kernels(name: str) -> str:
-    """Return ``AUTO``, ``TRITON``, ``CUTLASS`` or ``MARLIN`` for a flag's value, by its meaning.
+    """Return which of ``AUTO``, ``TRITON``, ``CUTLASS`` and ``MARLIN`` a flag's value means.
 
     Raises:
         PinnError: If no engine has kernels of this name.
@@ -90,5 +90,5 @@ def with_release_kernels(
 
 
 def as_in_tables(gpu: GpuSpec) -> str:
-    """Return the ``--moe-backend`` value that has the times of ``AUTO`` on a GPU in any release."""
+    """Return the ``--moe-backend`` value of the kernels that were measured as ``AUTO`` on a GPU."""
     return TRITON if gpu.compute_capability == HOPPER else "flashinfer_trtllm"

@@ -16,7 +16,7 @@ def hardware_label(deployment: Deployment) -> str:
 
 
 def format_label(deployment: Deployment) -> str:
-    """Return the formats of attention and feed-forward part as text, once if they are equal."""
+    """Return the weight formats of attention and feed-forward part as text, once if equal."""
     formats = deployment.model.precisions
     ffn = formats.dense_ffn if deployment.model.moe is None else formats.experts
     names = dict.fromkeys([formats.attention.name, ffn.name])

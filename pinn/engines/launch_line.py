@@ -31,7 +31,7 @@ SWITCH, VALUE, VALUES = "switch", "value", "values"
 
 
 class Known(NamedTuple):
-    """Treatment of an engine's flag.
+    """Treatment of one flag of an engine's launch command.
 
     Attributes:
         kind: Effect on predictions: ``TAKEN`` (sets a field), ``NO_EFFECT`` or ``UNMODELLED``.
@@ -101,7 +101,7 @@ class Launch:
 
     @property
     def lines(self) -> list[str]:
-        """Return a sentence on each of the three lists of flags that is not empty."""
+        """Return a sentence for each list of flags and variables that is not empty."""
         titles = "taken from the command", "no effect on predictions", "not modelled"
         lists = [self.taken, self.no_effect, self.unmodelled]
         shown = [", ".join(printable(word, 500) for word in words) for words in lists]
@@ -216,7 +216,7 @@ def _known(engine: str, name: str) -> Known:
     found = known.get(_on(known, name))
     base, dot, _ = name.partition(".")
     if found is None and dot and base in known:
-        # The name is a key within a JSON argument, joined by a dot.
+        # The name is a flag with a JSON argument, a dot, and a key of the JSON object.
         whole = known[base]
         found = None if whole.takes == SWITCH or _is_file(known, base) else whole
     if found is None:

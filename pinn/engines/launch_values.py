@@ -17,8 +17,8 @@ from pinn.specs.serving import DATA, DEEPEP, KV_CACHE_DTYPES, SGLANG, TRTLLM, VL
 
 # Words of a launch command: its variables, the engine, its release and its arguments.
 
-#: Words that start each engine. The model may be a positional argument except after the second and
-#: the third sequence of words.
+#: Words of a command that start each engine. After the words in the second and third rows of the
+#: table, the model cannot be a positional argument.
 _PROGRAMS = [(r["engine"], tuple(r["words"].split())) for r in engine_rows("launch_programs.csv")]
 _IMAGE = re.compile(
     r"(?:.*/)?(?P<name>vllm-openai|sglang|tensorrt-llm/release)(?::(?P<tag>[\w.-]+))?(?:@sha256:\w+)?"
@@ -150,7 +150,7 @@ def _arguments(words: list[str]) -> list[str]:
 
 
 class Read(NamedTuple):
-    """Effect of a flag; without fields and assumption, the flag has no effect.
+    """Effect of a launch flag on a configuration; none without fields and assumption.
 
     Attributes:
         fields: Value of each key of a configuration that the flag sets.
@@ -197,7 +197,7 @@ def whole_number(text: str) -> object:
 
 
 def plain(engine: str, name: str, value: object) -> Read:
-    """Return the effect of a value that a field has unchanged, or in another spelling."""
+    """Return the effect of a flag that sets a field to its value, possibly respelled."""
     if name == "kv_cache_dtype":
         value = _words("cache").get(str(value), str(value))
         if value not in KV_CACHE_DTYPES:
@@ -250,7 +250,7 @@ def _all_to_all(value: Any, _: str = "") -> Read:
 
 
 def _balance(value: Any, _: str = "") -> Read:
-    """Return the effect of TensorRT-LLM's balance settings; the default wait is 50 steps."""
+    """Return the effect of TensorRT-LLM's balancing of ranks; prompts wait 50 steps by default."""
     if isinstance(value, bool) or str(value).lower() in ("true", "false"):
         on = str(value).lower() == "true"
         return Read({"attention_dp_timeout_iters": 50} if on else {}, "" if on else "no balance")
@@ -352,7 +352,7 @@ def _connector(value: Any, _: str) -> Read:
     return Read(assumed=f"without the transfers of {connector}")
 
 
-#: Name in the table -> function that returns the effect of a value in a release.
+#: Name in ``launch_flags.csv`` -> function that returns the effect of a flag's value in a release.
 READERS: dict[str, Callable[[Any, str], Read]] = {
     f":{read.__name__.removeprefix('_')}": read
     for read in (

@@ -102,7 +102,7 @@ def typed(kind: Any, text: str) -> object:
 
 @cache
 def all_defaults() -> tuple[Default, ...]:
-    """Return every row of the table of defaults, in order."""
+    """Return every row of ``data/engines/defaults.csv``, in order."""
     return tuple(map(_default, engine_rows("defaults.csv")))
 
 
@@ -189,7 +189,8 @@ def unread_notice(engine: str, version: str) -> str | None:
 
     Args:
         engine: ``vllm``, ``sglang`` or ``trtllm``.
-        version: Value of ``--engine-version``; empty for the release in the table.
+        version: Value of ``--engine-version``; empty for the release of
+            :func:`reference_version`.
 
     >>> unread_notice("vllm", "99.1")  # doctest: +ELLIPSIS
     'vLLM 99.1 is unknown: using the defaults of ...'
@@ -231,7 +232,8 @@ def measured_line(engine: str, version: str) -> str:
 
     Args:
         engine: ``vllm``, ``sglang`` or ``trtllm``.
-        version: Value of ``--engine-version``; empty for the release in the table.
+        version: Value of ``--engine-version``; empty for the release of
+            :func:`reference_version`.
 
     >>> measured_line("sglang", "0.5.23")
     'sglang 0.5.23, not measured: trained on releases 0.5.3rc1, 0.5.5, 0.5.6, 0.5.9'
@@ -359,18 +361,19 @@ FUSED, PREFILL_FIRST = "fused", "prefill_first"
 #: Admission rules: a request is admitted if there is room for its next step, for the expected
 #: outputs of all running requests, or for their whole outputs.
 NEXT_STEP, ESTIMATE, COMPLETION = "next_step", "estimate", "completion"
-#: Memory that the memory share refers to: all memory minus a measured reserve, all memory, or the
-#: memory that weights and activations leave free.
+#: GPU memory that ``memory_share`` refers to: all memory minus a measured reserve, all memory, or
+#: the memory that weights and activations leave free.
 TOTAL, STATIC, FREE = "total", "static", "free"
-#: Part of a decode step that runs as CUDA graphs: the whole step, or the pieces between attention.
+#: Part of a decode step that runs as CUDA graphs: the whole step, the pieces between attention
+#: layers, or nothing.
 WHOLE, PIECES, NOTHING = "full", "piecewise", "none"
 #: Exchange of tokens between expert ranks: only to the ranks that need them, or to all ranks.
 ALL_TO_ALL, GATHER = "all_to_all", "gather"
 #: Rules by which requests are distributed over replicas.
 LEAST_LOADED, ROUND_ROBIN = "least_loaded", "round_robin"
 
-#: Types of origins of a setting: a flag, the engine's default, an assumed default, or the engine's
-#: design.
+#: Types of origins of a resolved setting: a flag, the engine's default, an assumed default, or the
+#: engine's design.
 FLAG, DEFAULT, ASSUMED, DESIGN = "flag", "default", "assumed", "design"
 
 
@@ -544,9 +547,11 @@ _SETTLED = tuple(_KINDS)
 OWN_KERNEL_BYTES = 2.0**23
 
 
-#: First release of vLLM that launches prompts beyond the graphs as fast as compiled modules.
+#: First vLLM release in which steps with prompts too long for CUDA graphs are launched as fast as
+#: compiled modules.
 _FAST_LAUNCHES = (0, 19)
-#: Origin of slower launches before that release: inferred from TTFT, not from the engine's source.
+#: Origin of the slower launches before ``_FAST_LAUNCHES``: inferred from TTFT, not from the
+#: engine's source.
 _SLOW_LAUNCHES = (
     "vllm before 0.19 compiles its modules, but prompts of Llama-3.3, MiniMax-M2.5 and Kimi-K2.5 "
     "beyond the graphs took as long in 0.10.2 to 0.18 as without compilation. Inductor's runtime "

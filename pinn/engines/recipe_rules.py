@@ -203,7 +203,9 @@ def _settle_attention_ranks(found: RecipeFields) -> None:
 
 
 def _settle_all_reduce(found: RecipeFields) -> None:
-    """Set the relative latency of the engine's own all-reduce; without NVLink all engines use NCCL.
+    """Set the latency of the engine's own all-reduce relative to vLLM's.
+
+    Without NVLink, all engines use NCCL.
 
     SGLang and vLLM fuse with FlashInfer's copy of TensorRT-LLM's kernel (SGLang 0.5.10
     layers/flashinfer_comm_fusion.py: comm; vLLM 0.16.0
@@ -223,8 +225,8 @@ def _settle_all_reduce(found: RecipeFields) -> None:
     found.values["fused_quantization"] = quantizes
 
 
-#: First release with a table of limits for fused messages in vLLM; the table is assumed for earlier
-#: releases, too.
+#: First vLLM release with a table of the maximum bytes of fused all-reduces. The table is assumed
+#: for earlier releases, too.
 _FUSED_LIMITS = "0.11.1"
 
 

@@ -24,14 +24,14 @@ _FP8 = frozenset({"fp8", "fp8_static", "fp8_block", "nvfp4"})
 
 
 def requests_per_step(d: Deployment) -> Refusal | None:
-    """Return a refusal if the token budget is below the request limit, unless that is a default."""
+    """Return a refusal if the token budget is below the request limit that a flag sets."""
     asked, tokens = d.serving.max_num_seqs, d.recipe.token_budget
     refused = asked is not None and asked > tokens and runs(d, VLLM)
     return refusal(d, "requests_per_step", asked=asked, tokens=tokens) if refused else None
 
 
 def whole_prompts(d: Deployment) -> Refusal | None:
-    """Return a refusal if unchunked prompts exceed the token budget; a default budget is raised."""
+    """Return a refusal if whole prompts may exceed the token budget that a flag sets."""
     asked, longest = d.serving.max_num_batched_tokens, d.longest_context
     whole = d.serving.enable_chunked_prefill is False
     refused = asked is not None and whole and asked < longest and runs(d, VLLM)
@@ -63,9 +63,9 @@ def longest_context(d: Deployment) -> Refusal | None:
 def block_size(d: Deployment) -> Refusal | None:
     """Return a refusal of KV block sizes that the release or its attention kernels do not support.
 
-    Before vLLM 0.18, a list has the allowed sizes. Models with latent attention or recurrent layers
-    are not checked, because the engine rounds the size up. Flex attention of 0.18 to 0.20 supports
-    any size.
+    Before vLLM 0.18, only the sizes in ``_BLOCKS`` are allowed. Models with latent attention or
+    recurrent layers are not checked, because the engine rounds the size up. Flex attention of 0.18
+    to 0.20 supports any size.
     """
     asked = d.serving.block_size
     if asked is None or not runs(d, VLLM):
@@ -126,7 +126,7 @@ def absences() -> dict[tuple[str, str, str], dict[str, str]]:
 
 
 def _absent(d: Deployment, rule: str, line: dict[str, str], otherwise: str) -> Refusal:
-    """Return a refusal from a row of :func:`absences`; the remedy is a newer release, if any."""
+    """Return a refusal from a row of :func:`absences`, whose remedy is a newer release, if any."""
     remedy = f"use {line['since']} or newer" if line["since"] else otherwise
     told = {"architecture": line["architecture"], "absent": line["absent"]}
     return refusal(d, rule, **told, remedy=remedy)

@@ -127,7 +127,7 @@ def dense_widths(d: Deployment) -> dict[int, str]:
     found = {ffn.width: "dense_ffn" for ffn in dense}
     if d.model.moe is not None and d.model.moe.shared_width:
         found[d.model.moe.shared_width] = "shared_experts"
-    # Under attention data parallelism each GPU has these layers whole.
+    # Under attention data parallelism, each GPU has these dense layers whole.
     return {} if d.serving.enable_dp_attention else found
 
 
@@ -238,7 +238,7 @@ def _projections(attention: object, tp: int) -> tuple[tuple[str, int], ...]:
 
 
 def groups(d: Deployment) -> Refusal | None:
-    """Return a refusal if a split would separate inputs that share a scale.
+    """Return a refusal if tensor parallelism would separate inputs that share a scale.
 
     ``data/engines/format_groups.csv`` has the minimum number of inputs per scale, with its source;
     a checkpoint's own number is not recorded. mxfp4 is not refused, since it is padded

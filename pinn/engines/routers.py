@@ -19,12 +19,12 @@ RANDOM, ROUND_ROBIN, LEAST_REQUESTS, PREFIX_AWARE = (
     "least-requests",
     "prefix-aware",
 )
-#: Names of the rules; their codes in ``pinn.simulator.state`` are 1, 2, ... in this order.
+#: Names of the routing rules; their codes in ``pinn.simulator.state`` are 1, 2, ... in this order.
 ROUTERS = (RANDOM, ROUND_ROBIN, LEAST_REQUESTS, PREFIX_AWARE)
 
 PREFIX_CACHE, QUEUE, KV_USE = "prefix-cache", "queue", "kv-cache-utilization"
-#: Scorer -> weight, an assumption. The configuration of llm-d-planner 0.3.3 has the prefix cache
-#: alone, whose weight then makes no difference.
+#: Scorer -> assumed weight in ``prefix-aware`` routing. llm-d-planner 0.3.3 configures only the
+#: prefix cache's scorer, whose weight makes no difference without other scorers.
 DEFAULT_WEIGHTS = {PREFIX_CACHE: 3.0, QUEUE: 2.0, KV_USE: 2.0}
 
 

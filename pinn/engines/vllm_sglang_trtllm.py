@@ -16,12 +16,12 @@ from pinn.units import MIB
 
 
 def contiguous_sizes(most: int) -> tuple[int, ...]:
-    """Return all numbers from 1 to ``most``, with which no step is padded."""
+    """Return a graph size for every number of decodes from 1 to ``most``: no step is padded."""
     return tuple(range(1, most + 1))
 
 
 def vllm_largest(most: int) -> int:
-    """Return the maximum graph size that vLLM captures up to a limit.
+    """Return the size of vLLM's largest CUDA graph up to a limit, in tokens.
 
     Source: ``_set_cudagraph_sizes``.
 
@@ -140,7 +140,7 @@ def _settle_graphs(found: RecipeFields) -> None:
         found.put_graphs(0, 0, (), said, of_decodes)
     elif mode == FULL_DECODE_ONLY:
         # Prompts are launched kernel by kernel. With drafts to verify, each request has several
-        # rows.
+        # tokens in a step.
         found.put_graphs(1, max(limit // (1 + (drafts.tokens if drafts else 0)), 1), (), said)
     else:
         found.put_graphs(limit, 0, (), origin, of_decodes)

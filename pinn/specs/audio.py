@@ -27,7 +27,7 @@ class Step(NamedTuple):
 
 
 def passed(positions: int, steps: tuple[Step, ...]) -> int:
-    """Return the number of positions after stages of convolution, pooling or stacking."""
+    """Return the number of positions left of a sequence after stages that merge positions."""
     for rounding, divisor in steps:
         positions = -(-positions // divisor) if rounding == "up" else positions // divisor
     return positions
@@ -41,11 +41,11 @@ class AudioReader:
         encoder: Encoder of the spectrogram.
         before: Stages between spectrogram frames and the encoder's layers.
         after: Stages between the layers and the prompt's tokens.
-        first: Number of samples in the first frame.
-        chunk: Number of frames that the convolutions process at once; 0 for all frames.
+        first: Number of audio samples in the first spectrogram frame.
+        chunk: Number of spectrogram frames that the convolutions process at once; 0 for all.
         attends: Number of frames whose positions attend to each other; 0 for all of a chunk.
         padded: Whether the last chunk is padded to full length before it is encoded.
-        filled: Whether the padding becomes tokens of the prompt.
+        filled: Whether the padding of a clip also becomes tokens of the prompt.
         cut_s: Length in seconds beyond which audio is dropped; 0 for no limit.
         fixed_tokens: Tokens of every clip; 0 if the number depends on the clip's length.
         most_tokens: Maximum tokens of a clip; 0 for no limit.
@@ -64,7 +64,7 @@ class AudioReader:
     most_tokens: int = 0
 
     def item(self, seconds: float) -> MediaItem:
-        """Return the tokens and the encoder's work of a clip with a length in seconds."""
+        """Return the prompt tokens and the encoder's work of a clip, from its length."""
         samples = round(SAMPLES_PER_S * (min(seconds, self.cut_s) if self.cut_s else seconds))
         frames = max((samples - self.first) // HOP + 1, 1)
         own = self._chunks(frames)
@@ -80,7 +80,7 @@ class AudioReader:
         return MediaItem(max(self.fixed_tokens or tokens, 1), rows, patches, min(near, patches))
 
     def _chunks(self, frames: int) -> list[int]:
-        """Return the number of frames in each chunk of a clip."""
+        """Return the number of spectrogram frames in each chunk of a clip."""
         whole, rest = divmod(frames, self.chunk or frames)
         return [self.chunk or frames] * whole + [rest] * bool(rest)
 

@@ -21,7 +21,7 @@ def load_model(
     published_as: str | None = None,
     fallback_precision: str | None = None,
 ) -> ModelSpec:
-    """Return the model of a config.json, a name or a path.
+    """Load the model that a parsed config.json, a path or a name specifies.
 
     As in vLLM, sampling settings are read from a generation_config.json in the folder of the
     config.json. Models of the catalog have their published settings
@@ -34,7 +34,7 @@ def load_model(
             without any match is interpreted word by word, with a warning (``find_variant``).
         published_as: Name whose published sampling settings apply if the folder of a path has no
             generation_config.json.
-        fallback_precision: Format to assume, with a warning, if the quantization is unknown.
+        fallback_precision: Weight format to assume, with a warning, if the quantization is unknown.
 
     Raises:
         PinnError: If the model cannot be read, or is not found (the message has similar names).
@@ -74,8 +74,8 @@ def _load_name(name: str, fallback_precision: str | None) -> ModelSpec:
     if known is not None:
         full_name, path = known
         if fallback_precision is not None and _is_supported(full_name, path):
-            # A supported model does not need the fallback. Without it, one cache entry serves
-            # all formats in which a table looks up the model.
+            # A model with a known quantization is cached without the fallback, so that look-ups
+            # with different fallback formats share one cache entry.
             return _load_name(name, None)
         beside, sampling = (_quantization_beside(path), None), _sampling(None, name)
         return _load_file(path, full_name, beside, sampling, fallback_precision)
@@ -115,14 +115,14 @@ def _load_file(
     sampling: Sampling | None,
     fallback: str | None,
 ) -> ModelSpec:
-    """Return a config.json's model, with quantization and processor settings in files beside it."""
+    """Return the model of a config.json and of the quantization and processor files beside it."""
     quant, processor = (None if each is None else documents.read_json(each) for each in beside)
     settings = ReadSettings(name, quant, sampling, fallback, processor)
     return _read(documents.read_json(path), str(path), settings)
 
 
 def _read(config: Mapping[str, object], source: str, settings: ReadSettings) -> ModelSpec:
-    """Return the model of a config.json, from its keys or from the modules of transformers."""
+    """Return the model of a config.json, from its keys or else from transformers' modules."""
     try:
         return model_from_config(config, source=source, **settings._asdict())
     except UnknownLayersError as refusal:
@@ -132,7 +132,7 @@ def _read(config: Mapping[str, object], source: str, settings: ReadSettings) -> 
 
 
 def _sampling(file: Path | None, name: str | None) -> Sampling | None:
-    """Return the sampling settings of a generation_config.json, or else published ones.
+    """Return the sampling settings of a generation_config.json, or else a model's published ones.
 
     Raises:
         PinnError: If the file is not a JSON object.

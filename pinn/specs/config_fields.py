@@ -25,7 +25,7 @@ def models_file(name: str) -> dict[str, Any]:
 
 
 def inverted(groups: Mapping[str, Any]) -> dict[Any, str]:
-    """Return list entry -> key, for a table of key -> list of entries."""
+    """Return the key of each list entry, for a table that has a list of entries per key."""
     lists = ((key, names) for key, names in groups.items() if isinstance(names, list))
     return {name: key for key, names in lists for name in names}
 
@@ -37,7 +37,7 @@ def is_type(model_type: str, trait: str) -> bool:
 
 
 def keys(*sizes: str) -> tuple[str, ...]:
-    """Return the keys of config.json files that specify given sizes, in order of precedence."""
+    """Return the config.json keys of sizes such as ``dense_width``, in order of precedence."""
     known = models_file("config_keys.json")
     return tuple(name for size in sizes for name in known.get(size, (size,)))
 
@@ -83,7 +83,7 @@ class ConfigFields:
 
     @property
     def is_listed(self) -> bool:
-        """Return whether types.json lists this type: its keys were checked against code."""
+        """Return whether types.json lists this model type, whose keys are then known."""
         known = models_file("types.json")
         return self.model_type in known["defaults"] or any(map(self.is_type, known["traits"]))
 
@@ -109,12 +109,12 @@ class ConfigFields:
 
     @property
     def is_bidirectional(self) -> bool:
-        """Return whether tokens attend to later ones, by type or by architecture name."""
+        """Return whether tokens attend to later ones, by ``model_type`` or architecture name."""
         named = "Bidirectional" in self.architecture or self.architecture.endswith("ForMaskedLM")
         return named or self.is_type("encoder")
 
     def error(self, text: str) -> PinnError:
-        """Return an error whose message begins with the name of the file."""
+        """Return an error whose message begins with the name of the config.json."""
         return PinnError(f"{self.source}: {text}")
 
     def misfit(self, key: str, rule: str, value: object) -> PinnError:
@@ -122,11 +122,11 @@ class ConfigFields:
         return misfit(f"{self.source}: {key}", rule, value)
 
     def get(self, *sizes: str) -> Any:
-        """Return the first value under the keys that is neither absent nor null, or None.
+        """Return the first value under given keys that is neither absent nor null; else None.
 
-        A key may be the name of a size in config_keys.json, which has several keys. The value 0
-        counts as present. An absent key has the default of its configuration class; a null has no
-        default.
+        A name in ``sizes`` is a key of the config.json, or a size with several keys in
+        config_keys.json. The value 0 counts as present. An absent key has the default of its
+        configuration class; a null has no default.
         """
         for values in (self.text, self.defaults):
             for key in keys(*sizes):
@@ -156,7 +156,7 @@ class ConfigFields:
             value = default
         if value is None:
             remedy = "give the config.json of a decoder language model"
-            # A listed type needs this key: reading its modules instead would fill in a default.
+            # A listed model type without this key is refused: transformers would assume a default.
             kind = PinnError if self.is_listed else UnknownLayersError
             raise kind(self.error(f"{' or '.join(names)} is missing: {remedy}"))
         key = next((name for name in names if self.get(name) is not None), names[0])
@@ -169,7 +169,7 @@ class ConfigFields:
         return int(value)
 
     def truth(self, key: str) -> bool | None:
-        """Return a boolean of the language model, or else of the root; None without one.
+        """Return the boolean under a key of the language model or else of the root; else None.
 
         Raises:
             PinnError: If the value is neither true nor false. A text such as ``"false"`` is
@@ -220,7 +220,7 @@ class ConfigFields:
         return {key: value for key, value in values.items() if isinstance(value, list)}
 
     def having(self, own: Mapping[str, object]) -> "ConfigFields":
-        """Return a copy of the fields with some values replaced."""
+        """Return a copy of these fields, in which the values of given keys are replaced."""
         return replace(self, text={**self.text, **own}) if own else self
 
     def layer_indices(self, key: str) -> set[int]:
@@ -273,7 +273,7 @@ def read_fields(config: Mapping[str, object], source: str) -> ConfigFields:
     outer = thinker if isinstance(thinker, Mapping) else config
     nested = [outer.get("text_config"), outer.get("llm_config")]
     text = next((value for value in nested if value is not None), config)
-    elsewhere = config.get("text_model_id")  # Ultravox names another repository
+    elsewhere = config.get("text_model_id")  # Ultravox: repository of its text model
     if text is config and elsewhere:
         raise PinnError(
             f"{source}: the sizes of the text model are in the config.json of {written(elsewhere)}"

@@ -22,7 +22,7 @@ _HEADS = (
 )  # fmt: skip
 _CHANNELS = ("in_channels", "in_chans", "num_channels")
 _POSITIONS = ("num_position_embeddings", "position_embedding_size")
-#: Keys of the number of patches along a token's edge, then keys of the inverse of this number.
+#: Config keys of the number of patches along a token's edge, then keys of its inverse.
 _MERGE = ("spatial_merge_size", "scale_factor", "pooling_kernel_size")
 _SHUFFLED = ("pixel_shuffle_ratio", "downsample_ratio")
 #: Default ratio of a feed-forward layer's inner width to the stream's width (Qwen2-VL's mlp_ratio).
@@ -82,8 +82,9 @@ class EncoderSpec:
         positions: Rows of the position embedding table.
         projector: Matrices after the layers; each row of their input becomes one token.
         products: Convolutions before the layers and in them, as matrices.
-        attention_width: Width of queries, keys and values.
-        other_weights: Weights that take memory, but no noticeable time.
+        attention_width: Width of the queries of all heads, and of keys and values; 0 if it equals
+            ``width``.
+        other_weights: Number of all other weights, which take memory but no noticeable time.
         replicated: Whether every GPU of a tensor-parallel group runs the whole encoder.
     """
 
@@ -104,7 +105,7 @@ class EncoderSpec:
 
     @property
     def layer_weights(self) -> int:
-        """Return the weights of all layers, each with 4 attention and 2 or 3 FFN matrices."""
+        """Return the number of weights in all layers, with 4 attention and 2 or 3 FFN matrices."""
         matrices = 3 if self.gated else 2
         attention = 4 * self.width * (self.attention_width or self.width)
         return self.layers * (attention + matrices * self.width * self.ffn_width)
@@ -249,7 +250,7 @@ def sizes_of(config: Mapping[str, object], own: Mapping[str, object]) -> dict[st
     text = first_size(nested if isinstance(nested, Mapping) else config, "hidden_size", "d_model")
     width = first_size(own, *_WIDTH)
     whole = {k: v for each in (config, own) for k, v in each.items() if type(v) is int}
-    projected = first_size(config, "hidden_size")  # Ultravox: width between two matrices
+    projected = first_size(config, "hidden_size")  # Ultravox: width inside its projector
     halved = 2 if config.get("projector_act", "swiglu") == "swiglu" else 1
     return whole | {
         "width": width,

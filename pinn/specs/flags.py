@@ -102,7 +102,7 @@ class Flag:
 
     @property
     def summary(self) -> str:
-        """Help text: the flag's sentence, unit, default and, if only some have it, engines."""
+        """Help text of the flag: sentence, unit, default, and engines if not all have the flag."""
         unit = "" if self.unit in self.help.lower().split() else self.unit
         default = f"default: {self.default_text}" if self.default_text else ""
         engines = f"{' and '.join(self.engines)} only" if self.engines else ""

@@ -20,7 +20,7 @@ from pinn.units import GIB, GIGA, TERA
 
 # Datasheet of a GPU: everything that is known about it without measurements.
 
-#: Minimum plausible values in SI units; a smaller value was probably given in GB or GB/s.
+#: Minimum plausible datasheet values in SI units; a smaller one was probably given in GB or GB/s.
 _LEAST = {
     "memory_bandwidth_bytes_per_s": (1e9, "3.35 TB/s are 3.35e12"),
     "memory_bytes": (1e8, "80 GB are 8e10"),
@@ -126,7 +126,7 @@ _FIELDS: dict[str, dict[str, float]] = {
     "memory_bytes": {"memory_gb": GIB, "MemoryGiB": GIB},
     "sm_count": {"sm_count": 1},
 }
-#: Maximum plausible ratio of the FP8 rate to the bf16 rate; a higher rate assumes sparsity.
+#: Maximum plausible ratio of FP8 FLOP/s to bf16 FLOP/s; a larger ratio is one with sparsity.
 _SPARSE_RATIO = 3.0
 
 #: Values assumed for an unknown GPU if its file lacks them: an Ampere card on PCIe, with the lowest
@@ -233,7 +233,7 @@ _NUMBERS = tuple(f.name for f in fields(GpuSpec) if f.type in ("float", "int"))
 
 
 def load_gpu(name_or_path: str | Path) -> GpuSpec:
-    """Return a GPU's datasheet.
+    """Return the datasheet of a GPU, by its name or from a JSON file.
 
     Args:
         name_or_path: A name or alias, in any case and punctuation (``H100``, ``h100_sxm``); or the

@@ -71,9 +71,10 @@ def _beside_layers(fields: ConfigFields, hidden: int, layers: int) -> dict[str, 
 # Mixer and feed-forward part of each layer that a config.json describes.
 
 FULL, LINEAR, BOTH, CROSS, NETWORK = "full", "linear", "both", "cross", "network"
-#: Word for a layer of two attention and two dense parts, with experts in parallel (LongCat-Flash).
+#: Word in a layer plan for a layer of two attention and two dense parts, with experts in parallel
+#: (LongCat-Flash).
 DOUBLE = "double"
-#: Word for a recurrent layer that a shared layer follows (Zamba).
+#: Word in a layer plan for a recurrent layer that a shared layer follows (Zamba).
 SHARED = "shared"
 
 
@@ -120,7 +121,7 @@ def layer_parts(fields: ConfigFields, max_position: int) -> list[model.LayerPart
 
 
 def _run_again(fields: ConfigFields, parts: list[model.LayerPart]) -> list[model.LayerPart]:
-    """Return the parts in the order of execution, in which some layers run several times.
+    """Return the layer parts in order of execution, with layers that run several times.
 
     In HRM each run counts as a layer: two stacks run alternately (modeling_hrm_text.py). Other
     models repeat the layers between the first and the last ones (vLLM's dory.py).
@@ -139,9 +140,10 @@ def _run_again(fields: ConfigFields, parts: list[model.LayerPart]) -> list[model
 
 
 def layer_plan(fields: ConfigFields, layers: int) -> list[str]:
-    """Return the word for each layer, first to last, from the first plan key that is present.
+    """Return the type of each layer, such as ``full`` or ``linear``, first to last.
 
-    Model families whose layers are all alike have no such key: every layer has full attention.
+    The types are from the first present key that describes a plan of layers. Model families whose
+    layers are all alike have no such key: every layer has full attention.
 
     - Jamba: attention if ``i % attn_layer_period == attn_layer_offset`` (configuration_jamba.py).
     - Kimi-Linear: layers are counted from 1 (configuration_kimi.py: ``is_kda_layer``).
@@ -219,7 +221,7 @@ def model_from_config(
             the config itself has no quantization.
         sampling: Sampling settings of the generation_config.json. If None, the keys of config.json
             itself are used, as in vLLM (``GenerationConfig.from_model_config``).
-        fallback_precision: Format to assume, with a warning, if the quantization is unknown.
+        fallback_precision: Weight format to assume, with a warning, if the quantization is unknown.
         processor: Content of a preprocessor_config.json, whose limits of image sizes count.
 
     Raises:
@@ -309,7 +311,7 @@ def model_of(
 
 
 def _left_out(fields: ConfigFields) -> str:
-    """Return as text the multimodal parts that the config files of the catalog omit."""
+    """Return as text which encoders of a multimodal model no step includes; else empty."""
     root = thinker(fields.root)
     parts = [part for part in ("vision", "audio") if root.get(f"{part}_config")]
     if not parts and "text_config" in fields.root:
@@ -390,7 +392,10 @@ _EXPERTS = {"NVFP4": "nvfp4", "fp4": "mxfp4_mxfp8", "fp8": "fp8_block"}
 
 
 def _compressed_formats(fields: ConfigFields, of: model.WeightPrecisions) -> model.WeightPrecisions:
-    """Return DeepSeek-V4's formats; experts have a separate one (DeepseekV4FP8Config)."""
+    """Return DeepSeek-V4's weight formats, with its separate format of routed experts.
+
+    Source: vLLM's DeepseekV4FP8Config.
+    """
     packed = (fields.get("quantization_config") or {}).get("moe_quant_algo")
     default = "fp4" if fields.model_type == "deepseek_v4" else "fp8"
     asked = str(packed or fields.get("expert_dtype") or default)

@@ -60,13 +60,13 @@ class ImageSizes(NamedTuple):
         return MediaItem(tokens, merged, patches, patches)
 
     def tiled(self, count: int, tokens: int) -> MediaItem:
-        """Return an image cut into tiles; patches attend to each other only within a tile."""
+        """Return the tokens and work of an image cut into tiles; patches attend within a tile."""
         patches = (self.tile // self.patch) ** 2
         return MediaItem(tokens, count * self.tile_edge**2, count * patches, patches)
 
 
 def _grid(of: ImageSizes, width: int, height: int) -> MediaItem:
-    """Return an image at its own size, with one token per merged patch.
+    """Return the tokens and work of an image at its own size, with one token per merged patch.
 
     Source: qwen2_vl/image_processing_qwen2_vl.py: smart_resize; glm4v's function is equal for one
     frame.
@@ -76,8 +76,9 @@ def _grid(of: ImageSizes, width: int, height: int) -> MediaItem:
 
 
 def _rows(of: ImageSizes, width: int, height: int) -> MediaItem:
-    """Return an image with a token per merged patch and one per row; long edges are scaled down.
+    """Return the tokens and work of an image with one token per merged patch and one per row.
 
+    Images whose edges exceed ``longest`` are scaled down. Source:
     pixtral/processing_pixtral.py: _get_num_multimodal_tokens.
     """
     ratio = max(width / of.longest, height / of.longest, 1.0)
@@ -86,7 +87,7 @@ def _rows(of: ImageSizes, width: int, height: int) -> MediaItem:
 
 
 def _fixed(of: ImageSizes, _width: int, _height: int) -> MediaItem:
-    """Return an image with a constant number of tokens.
+    """Return the tokens and work of an image that has a constant number of tokens.
 
     gemma3/processing_gemma3.py, llava/processing_llava.py.
     """
@@ -95,7 +96,7 @@ def _fixed(of: ImageSizes, _width: int, _height: int) -> MediaItem:
 
 
 def _scaled(of: ImageSizes, width: int, height: int) -> MediaItem:
-    """Return an image scaled to the largest grid within the maximum number of tokens.
+    """Return the tokens and work of an image scaled to the largest grid within a token limit.
 
     gemma4/image_processing_gemma4.py: get_aspect_ratio_preserving_size.
     """
@@ -104,7 +105,7 @@ def _scaled(of: ImageSizes, width: int, height: int) -> MediaItem:
 
 
 def _padded(of: ImageSizes, width: int, height: int) -> MediaItem:
-    """Return an image that is scaled down to the limits of its size, then padded.
+    """Return the tokens and work of an image scaled down to its limits of size, then padded.
 
     kimi_k25/image_processing_kimi_k25.py: navit_resize; vLLM kimi_vl.py: get_num_image_tokens.
     """
@@ -113,8 +114,9 @@ def _padded(of: ImageSizes, width: int, height: int) -> MediaItem:
 
 
 def _canvas(of: ImageSizes, width: int, height: int) -> MediaItem:
-    """Return the tiles of the canvas that scales an image least, separators, and a thumbnail.
+    """Return the tokens and work of an image on a canvas of tiles, and of its thumbnail.
 
+    The canvas is the one that scales the image least; tokens include separators of tiles. Source:
     llama4/processing_llama4.py: _prompt_split_image.
     """
     columns, rows = tiles.canvas(width, height, of.tile, of.most)
@@ -123,7 +125,7 @@ def _canvas(of: ImageSizes, width: int, height: int) -> MediaItem:
 
 
 def _aspect(of: ImageSizes, width: int, height: int) -> MediaItem:
-    """Return the tiles of the closest aspect ratio, and a thumbnail of the image.
+    """Return the tokens and work of tiles at the closest aspect ratio, and of a thumbnail.
 
     got_ocr2/image_processing_got_ocr2.py: get_number_of_image_patches;
     internvl/processing_internvl.py: _get_num_multimodal_tokens.
@@ -134,8 +136,9 @@ def _aspect(of: ImageSizes, width: int, height: int) -> MediaItem:
 
 
 def _anyres(of: ImageSizes, width: int, height: int) -> MediaItem:
-    """Return tiles of the best given size without padding, a token per row, and a thumbnail.
+    """Return the tokens and work of an image in tiles of the best size, and of its thumbnail.
 
+    Padding has no tokens; each row has one more token. Sources:
     llava_next/processing_llava_next.py, llava_onevision/processing_llava_onevision.py:
     _get_number_of_features.
     """
@@ -146,8 +149,9 @@ def _anyres(of: ImageSizes, width: int, height: int) -> MediaItem:
 
 
 def _split(of: ImageSizes, width: int, height: int) -> MediaItem:
-    """Return tiles with two separators each, a token per row, and a thumbnail with three.
+    """Return the tokens and work of an image split into tiles, and of its thumbnail.
 
+    Each tile has two separators, each row of tiles one, and the thumbnail three. Source:
     idefics3/processing_idefics3.py: _get_num_multimodal_tokens.
     """
     columns, rows = tiles.of_longest(width, height, of.tile, of.longest or 4 * of.tile)
@@ -158,15 +162,17 @@ def _split(of: ImageSizes, width: int, height: int) -> MediaItem:
 
 
 def _crops(of: ImageSizes, width: int, height: int) -> MediaItem:
-    """Return tiles of an image at its own size without padding, tokens per row, and a thumbnail.
+    """Return the tokens and work of an image cut into tiles at its own size, and of a thumbnail.
 
+    Padding has no tokens; each row of patches has one more token. Source:
     phi4_multimodal/image_processing_phi4_multimodal.py: _preprocess.
     """
     columns, rows, cut = tiles.cropped(width, height, of.tile, of.most, of.edge // of.merge)
     return of.tiled(columns * rows + 1, of.tile_edge**2 + 1 + cut + of.tile_edge)
 
 
-#: Rule of data/models/encoders.json -> function; all are those of transformers 5.24's processors.
+#: Name of a rule in data/models/encoders.json -> function. Processors of transformers 5.24 have the
+#: same rules.
 _RULES: dict[str, Callable[[ImageSizes, int, int], MediaItem]] = {
     GRID: _grid, ROWS: _rows, FIXED: _fixed, SCALED: _scaled, PADDED: _padded, CANVAS: _canvas,
     ASPECT: _aspect, ANYRES: _anyres, SPLIT: _split, CROPS: _crops,
@@ -188,7 +194,7 @@ class ImageReader:
     encoder: EncoderSpec
 
     def item(self, width: int, height: int) -> MediaItem:
-        """Return the tokens and the encoder's work of an image with a size in pixels."""
+        """Return the prompt tokens and the encoder's work of an image, from its size in pixels."""
         return _RULES[self.rule](self.sizes, width, height)
 
 
@@ -243,7 +249,7 @@ def _reader(
         # The encoder computes all patches and then pools them into tokens.
         merge = max(round(tile / patch / limits["most"] ** 0.5), 1)
     if rule == CROPS:
-        merge = 2  # edge of img_processor's average pool
+        merge = 2  # patches along the edge of img_processor's average pool
     given: Any = next((p[_PINPOINTS] for p in places if p.get(_PINPOINTS)), None)
     if rule == ANYRES and not isinstance(given, list):
         return Unread(f"config.json lacks {_PINPOINTS}, the sizes that images are fitted to")
@@ -257,7 +263,7 @@ def _reader(
 
 
 def _limit(keys: list[str | int], places: tuple[Mapping[str, object], ...]) -> int:
-    """Return the first whole number under the keys in the places, else a number among the keys."""
+    """Return the first whole number under keys of given objects, else a number among the keys."""
     for place in places:
         for key in keys:
             value = encoder.at(place, key) if isinstance(key, str) else None

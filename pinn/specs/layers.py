@@ -44,7 +44,7 @@ def attentions(
 
 
 def _indexers(fields: ConfigFields, layers: int) -> list[mixers.IndexerSpec | None]:
-    """Return the indexer of each layer; in GLM-5.2, a layer may reuse an earlier selection."""
+    """Return the indexer of each layer; in GLM-5.2, a layer may reuse earlier selected keys."""
     if fields.get("topk_blocks") is not None:
         blocks, block, heads = map(fields.integer, ("topk_blocks", "index_block", "index_heads"))
         width = fields.integer("index_head_dim", "sparse_index_dim")
@@ -250,7 +250,7 @@ def moe_spec(fields: ConfigFields) -> MoeFfnSpec | None:
         top_k = max(round(top_k * experts / (experts + idle)), 1)
     if top_k > experts:
         raise fields.error(f"{top_k} experts per token are more than the {experts} experts")
-    # The file lists two widths: first of the experts for text, then of the experts for images.
+    # The config lists two widths of experts: first of those for text, then of those for images.
     if fields.is_type("image_experts"):
         fields = fields.having(
             {"moe_intermediate_size": fields.listed("moe_intermediate_size")[:1]}
@@ -268,7 +268,7 @@ def moe_spec(fields: ConfigFields) -> MoeFfnSpec | None:
 
 
 def _shared_width(fields: ConfigFields, expert_width: int) -> int:
-    # Each mixture-of-experts layer of this type has a dense layer too, without a key in the file.
+    # Each mixture-of-experts layer of this model type also has a dense layer, without a key.
     if fields.is_type("dense_beside_experts"):
         return fields.integer("intermediate_size")
     if fields.get("shared_width") is not None:

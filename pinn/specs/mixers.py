@@ -35,7 +35,10 @@ VECTOR_SLOWDOWN = 16.0
 
 
 class Part(NamedTuple):
-    """Matrix rows of all heads. Tensor parallelism divides the heads, or replicates one per GPU."""
+    """Rows of a weight matrix, as heads of equal width.
+
+    Tensor parallelism divides the heads, or replicates them so that each GPU has one head.
+    """
 
     heads: int
     width: int
@@ -116,7 +119,7 @@ class LinearMixerSpec:
         return self.value_dim
 
     def local_widths(self, tensor_parallel_size: int = 1) -> tuple[int, int, int, int]:
-        """Return the key heads, key width, value heads and value width on one GPU."""
+        """Return the number and width of key heads, then of value heads, on one GPU."""
         tp = tensor_parallel_size
         return max(self.key_heads // tp, 1), self.key_dim, max(self.heads // tp, 1), self.value_dim
 
@@ -179,7 +182,7 @@ class LinearMixerSpec:
         return taps + 3 * self.heads + self.heads * self.value_dim
 
     def state_bytes(self, tensor_parallel_size: int = 1) -> float:
-        """Return the bytes per request and layer on one GPU: states and the convolution's inputs.
+        """Return the bytes of states and convolution inputs per request and layer on one GPU.
 
         The convolution needs its last ``conv_width - 1`` inputs (vLLM's
         ``MambaStateShapeCalculator``).
@@ -263,19 +266,22 @@ class IndexerSpec:
 
     @property
     def key_bytes(self) -> float:
-        """Return the cached bytes per token: key and scales (vLLM's DeepseekV32IndexerCache)."""
+        """Return the cached bytes of indexer key and scales, per token.
+
+        Source: vLLM's DeepseekV32IndexerCache.
+        """
         if self.block > 1:
             return 2.0 * self.head_dim
         return (self.head_dim + 4 * self.head_dim / 128) / self.ratio if self.heads else 0.0
 
     @property
     def score_flop(self) -> float:
-        """Return the FLOP per (query, key) pair at the fp8 rate; 16-bit FLOP count twice."""
+        """Return the fp8 FLOP of scoring one (query, key) pair; 16-bit FLOP count twice."""
         return 2.0 * self.heads * self.head_dim / self.ratio * (1 + (self.block > 1))
 
     @property
     def score_bytes(self) -> float:
-        """Return the bytes of memory traffic per pair: its fp32 score is written and read once."""
+        """Return the bytes per (query, key) pair: its fp32 score is written and read once."""
         return 8.0 / self.ratio / self.block if self.heads else 0.0
 
     def projections(self, hidden_size: int, query_rank: int) -> tuple[Projection, ...]:

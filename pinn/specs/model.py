@@ -16,10 +16,10 @@ from pinn.specs.precision import Precision, precision
 
 # Sampling settings, which determine the work of the sampler in every step.
 
-#: Override for clients that request temperature 0, as most benchmarks do.
+#: ``--override-generation-config`` for clients that request temperature 0, as most benchmarks do.
 GREEDY = '{"temperature": 0}'
 
-#: Values that ``transformers`` 4.57 treats as unset and does not pass on to vLLM
+#: Sampling values that ``transformers`` 4.57 treats as unset and does not pass on to vLLM
 #: (``GenerationConfig.to_diff_dict``).
 _NOT_SET = {"top_k": 50}
 #: Settings that vLLM reads in addition to the fields of ``Sampling``; no step depends on them.
@@ -264,7 +264,7 @@ class CompressedAttentionSpec(LatentAttentionSpec):
 
     @property
     def key_shares(self) -> tuple[float, float]:
-        """Return visible keys per context token: within a query's reach, and at any distance."""
+        """Return the keys per context token within a query's reach, and those at any distance."""
         picked = self.cached_share * bool(self.indexer.heads)
         return self.window_tokens / (self.reach_tokens or 1) + picked, self.cached_share - picked
 
@@ -379,7 +379,7 @@ class LayerGroup:
 
     @property
     def halves(self) -> int:
-        """Return the number of parts with a norm before and an all-reduce after them, usually 2."""
+        """Return how many parts a layer has, each with a norm before and an all-reduce after it."""
         return (self.attention is not None) + (self.ffn is not None)
 
     @property

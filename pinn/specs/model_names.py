@@ -239,7 +239,7 @@ def check_path(path: Path) -> None:
     """Refuse GGUF files and LoRA adapters, and folders that contain nothing else.
 
     Raises:
-        PinnError: If the path is one of these; the message states what to give instead.
+        PinnError: If the path is such a file or folder; the message states what to give instead.
     """
     is_folder = path.is_dir()
     if is_folder and (path / "config.json").is_file():

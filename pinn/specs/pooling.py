@@ -9,7 +9,7 @@ GENERATE, POOLING = "generate", "pooling"
 
 
 def with_runner(model: ModelSpec, runner: str) -> ModelSpec:
-    """Return a model for a task of ``--runner``; ``auto`` follows the model's architecture.
+    """Return a model as ``--runner`` serves it; ``auto`` follows the model's architecture.
 
     Raises:
         PinnError: If the task is to generate tokens, and the model has no output head.

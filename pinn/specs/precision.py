@@ -75,7 +75,7 @@ PRECISIONS: dict[str, Precision] = {
 
 
 def precision(name: str) -> Precision:
-    """Return the number format of a name.
+    """Return the number format with a name, such as ``fp8``.
 
     Raises:
         PinnError: If the name is not a key of ``PRECISIONS``.

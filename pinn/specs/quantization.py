@@ -14,10 +14,10 @@ from pinn.specs.quantization_formats import named_formats
 # In every method, vLLM keeps the router in the model's own format. The output head keeps this
 # format unless GPTQ's ``lm_head`` flag or a group names the output head.
 
-#: Formats, each with the patterns of its matrices; None is the model's own format.
+#: Number formats, each with the patterns of its matrices; None is the model's own format.
 Groups = tuple[tuple[ModulePatterns, Precision | None], ...]
 
-#: Minimum share of a weight type's bytes in other formats for which a warning is issued.
+#: Minimum share of a weight type's bytes in formats other than the assumed one, for a warning.
 _REPORTED_SHARE = 0.1
 _HEADS = ("lm_head", "model.lm_head", "language_model.lm_head")
 

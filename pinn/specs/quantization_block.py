@@ -47,7 +47,7 @@ class Block:
         )
 
     def named(self, key: str, value: object, table: Mapping[str, str]) -> str:
-        """Return the table's entry for the value of a key.
+        """Return the meaning of the value of a key, from a table of known values.
 
         Raises:
             PinnError: If the table lacks the value.

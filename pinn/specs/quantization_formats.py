@@ -62,7 +62,7 @@ def _hqq(block: Block) -> Named:
     return [(_ALL, block.named("nbits", bits, _BITS))]
 
 
-# GPTQ, AWQ and AutoRound: integer weights, with other bits for matrices that a rule names.
+# GPTQ, AWQ and AutoRound: integer weights. A rule may set another number of bits for some matrices.
 
 _BITS = {"4": "int4_wo", "8": "int8_wo"}
 

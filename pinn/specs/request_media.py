@@ -25,7 +25,7 @@ class MediaFlags(Protocol):
 
     @property
     def images_per_request(self) -> int:
-        """Return the number of images."""
+        """Return the number of images per request; 0 without images."""
 
     @property
     def image_size(self) -> str:
@@ -99,7 +99,7 @@ def items_begun(position: float, first_token: int, tokens: int, count: int) -> i
 
 
 def asked_kind(flags: MediaFlags) -> str:
-    """Return whether requests have images or audio; empty without either.
+    """Return ``image`` or ``audio``, the input that flags request; empty without either.
 
     Raises:
         PinnError: If images and audio are both given, or audio clips without their length.

@@ -61,7 +61,7 @@ class AssumedAcceptance(NamedTuple):
 
 @cache
 def default_acceptance(method: str) -> AssumedAcceptance:
-    """Return the assumed acceptance in ``data/engines/acceptance.csv`` of one of ``METHODS``."""
+    """Return the acceptance in ``data/engines/acceptance.csv`` that is assumed for a method."""
     rows = {row["method"]: row for row in read_rows(data_folder("engines") / "acceptance.csv")}
     row = rows[method]
     rate = float(row["rate"]) if row["rate"] else None

@@ -55,7 +55,7 @@ def read_attention(
         window: Number of earlier tokens that a query may see; None for all.
 
     Returns:
-        The attention, and the shapes of its gates with one value per head.
+        The sizes of the attention, and the shapes of its gates with one value per head.
 
     Raises:
         UnrecognizedError: If its weights do not fit any attention that has a cost model.
@@ -116,7 +116,7 @@ def _grouped(
 
 
 def _asked(module: nn.Module, shapes: Mapping[str, Shape], width: int) -> tuple[int, float]:
-    """Return the output widths of query and key projection; 0 for keys unlike the values."""
+    """Return the output widths of query and key projection; 0 if keys and values differ."""
     if "qkv" in shapes:
         queries = shapes["o"].inputs
         return queries, (shapes["qkv"].outputs - queries) / 2

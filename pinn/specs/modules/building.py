@@ -15,7 +15,7 @@ from pinn.specs.config_fields import ConfigFields, read_fields
 if TYPE_CHECKING:
     from torch import nn
 
-#: Number of tokens of the forward pass; since there are no weights, any number will do.
+#: Number of tokens in the forward pass on the meta device, where the number has no effect.
 _TOKENS = 16
 #: Keys that would make transformers load third-party code, kernels or weights.
 _UNSAFE = ("auto_map", "quantization_config", "compression_config", "use_pretrained_backbone")

@@ -231,7 +231,7 @@ def read_experts(
 
 
 def _own_weights(module: nn.Module, holder: nn.Module) -> set[int]:
-    """Return the ids of the experts' weights, whose tensors may belong to the mixture itself."""
+    """Return the ids of the weight tensors of experts, which the mixture itself may have."""
     return {id(p) for p in holder.parameters() if holder is not module or p.dim() == 3}
 
 
