@@ -216,7 +216,7 @@ def expand_grid(axes: Configuration, where: str = "") -> list[Values]:
 
 
 def check_configurations(count: int, where: str = "") -> None:
-    """Check the number of configurations of a list or grid before the list or grid is built.
+    """Check the number of configurations of a list or grid, before it is built.
 
     Raises:
         PinnError: If ``count`` exceeds ``MOST_CONFIGURATIONS``.

@@ -133,8 +133,8 @@ def eagle_layer(target: ModelSpec) -> ModelSpec:
 # where a state was kept. From 0.28 on, vLLM keeps states at the ends of blocks, which is not
 # modelled.
 
-#: Attention kernels require a number of tokens per KV block that is a multiple of this number: 16
-#: for FlashAttention, and for MLA kernels ``latent_state_block`` in ``defaults.csv``.
+#: The number of tokens per KV block must be a multiple of this number for FlashAttention. For MLA
+#: kernels, it must be a multiple of ``latent_state_block`` in ``data/engines/defaults.csv``.
 KERNEL_TOKENS = 16
 #: Tokens between checkpoints of recurrent states within a prompt, by mixer type. The tokens per KV
 #: block are a multiple of this number (vllm 0.33.0 v1/attention/backends/gdn_attn.py:
@@ -260,7 +260,7 @@ def keeps_state_ends(d: Deployment) -> bool:
 
 
 def cached_width(mixer: Attention, tensor_parallel_size: int) -> float:
-    """Return the cached elements per token and layer on one GPU; MLA's are replicated."""
+    """Return the cached elements per token and layer on one GPU; MLA's vector is replicated."""
     if isinstance(mixer, LatentAttentionSpec):
         return float(mixer.kv_width)
     return max(mixer.kv_heads // tensor_parallel_size, 1) * mixer.pair_width
@@ -293,7 +293,7 @@ class Deployment:
 
     @cached_property
     def recipe(self) -> EffectiveRecipe:
-        """Return the resolved engine configuration: given flags, and defaults of all others."""
+        """Return the resolved engine configuration: flags as given, all others by default."""
         found = effective_recipe(self.serving, self.gpu, self.model.model_type)
         engine = self.serving.engine
         version = recipes.served_release(engine, self.serving.engine_version)
@@ -398,7 +398,7 @@ class Deployment:
 
     @property
     def expert_kernel_format(self) -> Precision:
-        """Return the weight format whose kernel times apply to experts, on Marlin its own one."""
+        """Return the weight format of the experts' kernel times: ``MARLIN_FORMAT`` for Marlin."""
         if self.expert_kernels == MARLIN:
             return precision(kernel_choice.MARLIN_FORMAT)
         return self.model.precisions.experts

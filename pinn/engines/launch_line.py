@@ -225,7 +225,7 @@ def _known(engine: str, name: str) -> Known:
 
 
 def _on(known: Mapping[str, Known], name: str) -> str:
-    """Return the flag that a ``--no-`` flag disables."""
+    """Return the flag that a ``--no-`` flag disables; any other flag unchanged."""
     on = f"--{name.removeprefix('--no-')}"
     off = name.startswith("--no-") and name not in known and on in known
     return on if off and known[on].takes == SWITCH else name

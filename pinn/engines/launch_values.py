@@ -150,7 +150,9 @@ def _arguments(words: list[str]) -> list[str]:
 
 
 class Read(NamedTuple):
-    """Effect of a launch flag on a configuration; none without fields and assumption.
+    """Effect of a launch flag on a configuration.
+
+    Without fields and assumption, the flag has no effect.
 
     Attributes:
         fields: Value of each key of a configuration that the flag sets.
@@ -197,7 +199,7 @@ def whole_number(text: str) -> object:
 
 
 def plain(engine: str, name: str, value: object) -> Read:
-    """Return the effect of a flag that sets a field to its value, possibly respelled."""
+    """Return the effect of a flag that sets a field to the flag's value or to a synonym."""
     if name == "kv_cache_dtype":
         value = _words("cache").get(str(value), str(value))
         if value not in KV_CACHE_DTYPES:

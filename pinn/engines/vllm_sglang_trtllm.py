@@ -1,4 +1,4 @@
-"""Meaning of flags in vLLM, SGLang and TensorRT-LLM, where it depends on the engine."""
+"""Meaning of the flags whose effect differs between vLLM, SGLang and TensorRT-LLM."""
 
 import math
 from dataclasses import dataclass

@@ -83,7 +83,7 @@ class ConfigFields:
 
     @property
     def is_listed(self) -> bool:
-        """Return whether types.json lists this model type, whose keys are then known."""
+        """Return whether types.json lists this model type: the meaning of its keys is known."""
         known = models_file("types.json")
         return self.model_type in known["defaults"] or any(map(self.is_type, known["traits"]))
 

@@ -220,7 +220,7 @@ def family_of(config: Mapping[str, object], part: str) -> dict[str, Any]:
 
 
 def at(config: Mapping[str, object], path: str) -> Any:
-    """Return the value under keys that are joined by dots; None if there is none.
+    """Return the value of a config under nested keys, joined by dots; None if there is none.
 
     >>> at({"size": {"longest_edge": 7}}, "size.longest_edge")
     7
@@ -289,7 +289,7 @@ def merged_patches(config: Mapping[str, object], own: Mapping[str, object]) -> i
 
 
 def first_size(config: Mapping[str, object], *names: str) -> int:
-    """Return the first positive whole number under the given keys; 0 if there is none."""
+    """Return the first positive whole number under given keys of a config; 0 if there is none."""
     values = (config.get(name) for name in names)
     found = (v[0] if isinstance(v, list | tuple) and len(set(v)) == 1 else v for v in values)
     return next((v for v in found if type(v) is int and v > 0), 0)

@@ -121,7 +121,7 @@ def layer_parts(fields: ConfigFields, max_position: int) -> list[model.LayerPart
 
 
 def _run_again(fields: ConfigFields, parts: list[model.LayerPart]) -> list[model.LayerPart]:
-    """Return the layer parts in order of execution, with layers that run several times.
+    """Return the layer parts in order of execution, repeated for layers that run several times.
 
     In HRM each run counts as a layer: two stacks run alternately (modeling_hrm_text.py). Other
     models repeat the layers between the first and the last ones (vLLM's dory.py).
@@ -142,7 +142,7 @@ def _run_again(fields: ConfigFields, parts: list[model.LayerPart]) -> list[model
 def layer_plan(fields: ConfigFields, layers: int) -> list[str]:
     """Return the type of each layer, such as ``full`` or ``linear``, first to last.
 
-    The types are from the first present key that describes a plan of layers. Model families whose
+    Several keys can specify the types; the first one that is present counts. Model families whose
     layers are all alike have no such key: every layer has full attention.
 
     - Jamba: attention if ``i % attn_layer_period == attn_layer_offset`` (configuration_jamba.py).
@@ -311,7 +311,7 @@ def model_of(
 
 
 def _left_out(fields: ConfigFields) -> str:
-    """Return as text which encoders of a multimodal model no step includes; else empty."""
+    """Return the encoders of a multimodal model, which no step includes, as text; else empty."""
     root = thinker(fields.root)
     parts = [part for part in ("vision", "audio") if root.get(f"{part}_config")]
     if not parts and "text_config" in fields.root:

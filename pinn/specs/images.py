@@ -60,13 +60,13 @@ class ImageSizes(NamedTuple):
         return MediaItem(tokens, merged, patches, patches)
 
     def tiled(self, count: int, tokens: int) -> MediaItem:
-        """Return the tokens and work of an image cut into tiles; patches attend within a tile."""
+        """Return tokens and encoder work of an image in tiles; patches attend within a tile."""
         patches = (self.tile // self.patch) ** 2
         return MediaItem(tokens, count * self.tile_edge**2, count * patches, patches)
 
 
 def _grid(of: ImageSizes, width: int, height: int) -> MediaItem:
-    """Return the tokens and work of an image at its own size, with one token per merged patch.
+    """Return tokens and encoder work of an image at its own size, with one token per merged patch.
 
     Source: qwen2_vl/image_processing_qwen2_vl.py: smart_resize; glm4v's function is equal for one
     frame.
@@ -76,7 +76,7 @@ def _grid(of: ImageSizes, width: int, height: int) -> MediaItem:
 
 
 def _rows(of: ImageSizes, width: int, height: int) -> MediaItem:
-    """Return the tokens and work of an image with one token per merged patch and one per row.
+    """Return tokens and encoder work of an image with one token per merged patch and one per row.
 
     Images whose edges exceed ``longest`` are scaled down. Source:
     pixtral/processing_pixtral.py: _get_num_multimodal_tokens.
@@ -87,7 +87,7 @@ def _rows(of: ImageSizes, width: int, height: int) -> MediaItem:
 
 
 def _fixed(of: ImageSizes, _width: int, _height: int) -> MediaItem:
-    """Return the tokens and work of an image that has a constant number of tokens.
+    """Return tokens and encoder work of an image that has a constant number of tokens.
 
     gemma3/processing_gemma3.py, llava/processing_llava.py.
     """
@@ -96,7 +96,7 @@ def _fixed(of: ImageSizes, _width: int, _height: int) -> MediaItem:
 
 
 def _scaled(of: ImageSizes, width: int, height: int) -> MediaItem:
-    """Return the tokens and work of an image scaled to the largest grid within a token limit.
+    """Return tokens and encoder work of an image scaled to the largest grid within a token limit.
 
     gemma4/image_processing_gemma4.py: get_aspect_ratio_preserving_size.
     """
@@ -105,7 +105,7 @@ def _scaled(of: ImageSizes, width: int, height: int) -> MediaItem:
 
 
 def _padded(of: ImageSizes, width: int, height: int) -> MediaItem:
-    """Return the tokens and work of an image scaled down to its limits of size, then padded.
+    """Return tokens and encoder work of an image scaled down to its limits of size, then padded.
 
     kimi_k25/image_processing_kimi_k25.py: navit_resize; vLLM kimi_vl.py: get_num_image_tokens.
     """
@@ -114,7 +114,7 @@ def _padded(of: ImageSizes, width: int, height: int) -> MediaItem:
 
 
 def _canvas(of: ImageSizes, width: int, height: int) -> MediaItem:
-    """Return the tokens and work of an image on a canvas of tiles, and of its thumbnail.
+    """Return tokens and encoder work of an image on a canvas of tiles, and of its thumbnail.
 
     The canvas is the one that scales the image least; tokens include separators of tiles. Source:
     llama4/processing_llama4.py: _prompt_split_image.
@@ -125,7 +125,7 @@ def _canvas(of: ImageSizes, width: int, height: int) -> MediaItem:
 
 
 def _aspect(of: ImageSizes, width: int, height: int) -> MediaItem:
-    """Return the tokens and work of tiles at the closest aspect ratio, and of a thumbnail.
+    """Return tokens and encoder work of tiles at the closest aspect ratio, and of a thumbnail.
 
     got_ocr2/image_processing_got_ocr2.py: get_number_of_image_patches;
     internvl/processing_internvl.py: _get_num_multimodal_tokens.
@@ -136,7 +136,7 @@ def _aspect(of: ImageSizes, width: int, height: int) -> MediaItem:
 
 
 def _anyres(of: ImageSizes, width: int, height: int) -> MediaItem:
-    """Return the tokens and work of an image in tiles of the best size, and of its thumbnail.
+    """Return tokens and encoder work of an image in tiles of the best size, and of its thumbnail.
 
     Padding has no tokens; each row has one more token. Sources:
     llava_next/processing_llava_next.py, llava_onevision/processing_llava_onevision.py:
@@ -149,7 +149,7 @@ def _anyres(of: ImageSizes, width: int, height: int) -> MediaItem:
 
 
 def _split(of: ImageSizes, width: int, height: int) -> MediaItem:
-    """Return the tokens and work of an image split into tiles, and of its thumbnail.
+    """Return tokens and encoder work of an image split into tiles, and of its thumbnail.
 
     Each tile has two separators, each row of tiles one, and the thumbnail three. Source:
     idefics3/processing_idefics3.py: _get_num_multimodal_tokens.
@@ -162,7 +162,7 @@ def _split(of: ImageSizes, width: int, height: int) -> MediaItem:
 
 
 def _crops(of: ImageSizes, width: int, height: int) -> MediaItem:
-    """Return the tokens and work of an image cut into tiles at its own size, and of a thumbnail.
+    """Return tokens and encoder work of an image cut at its own size into tiles, and a thumbnail.
 
     Padding has no tokens; each row of patches has one more token. Source:
     phi4_multimodal/image_processing_phi4_multimodal.py: _preprocess.

@@ -281,7 +281,7 @@ class IndexerSpec:
 
     @property
     def score_bytes(self) -> float:
-        """Return the bytes per (query, key) pair: its fp32 score is written and read once."""
+        """Return the traffic in bytes per (query, key) pair: an fp32 score, written and read."""
         return 8.0 / self.ratio / self.block if self.heads else 0.0
 
     def projections(self, hidden_size: int, query_rank: int) -> tuple[Projection, ...]:

@@ -69,7 +69,7 @@ def format_of(text: str) -> str | None:
 
 
 def fallback_of(text: str) -> str | None:
-    """Return the format of a precision label, for unknown checkpoints; None for other texts."""
+    """Return a precision label's format, to be assumed for unknown checkpoints; else None."""
     methods = quantization_words("flag_methods")
     return SCHEMES.get(label_of(methods.get(text) or text))
 

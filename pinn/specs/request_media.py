@@ -99,7 +99,7 @@ def items_begun(position: float, first_token: int, tokens: int, count: int) -> i
 
 
 def asked_kind(flags: MediaFlags) -> str:
-    """Return ``image`` or ``audio``, the input that flags request; empty without either.
+    """Return the input that requests have by the flags, ``image`` or ``audio``; else empty.
 
     Raises:
         PinnError: If images and audio are both given, or audio clips without their length.

@@ -61,7 +61,7 @@ class AssumedAcceptance(NamedTuple):
 
 @cache
 def default_acceptance(method: str) -> AssumedAcceptance:
-    """Return the acceptance in ``data/engines/acceptance.csv`` that is assumed for a method."""
+    """Return the draft acceptance that ``data/engines/acceptance.csv`` assumes for a method."""
     rows = {row["method"]: row for row in read_rows(data_folder("engines") / "acceptance.csv")}
     row = rows[method]
     rate = float(row["rate"]) if row["rate"] else None
@@ -199,7 +199,7 @@ def asked_of_vllm(config: str) -> Speculation:
 def asked_of_trtllm(config: str) -> Speculation:
     """Return the speculation settings in TensorRT-LLM's ``speculative_config``.
 
-    Its keys are those of ``llmapi/llm_args.py``.
+    The keys of this JSON object are those of ``llmapi/llm_args.py``.
 
     Raises:
         PinnError: If the flag is not a JSON object, or its method is not modelled.
@@ -272,7 +272,7 @@ def _not_modelled(what: str, got: str, known: str) -> PinnError:
 
 
 def _chain(method: str, tokens: int, draft: str = "") -> Speculation:
-    """Return a chain of drafts: one pass per token, or none for methods that look text up."""
+    """Return settings of a chain of drafts: a pass per token, or none if text is looked up."""
     if not 1 <= tokens <= MOST_TOKENS:
         raise PinnError(f"the number of draft tokens must be 1 to {MOST_TOKENS}, got {tokens}")
     return Speculation(method, tokens, 0 if method == NGRAM else tokens, 1, (), draft)

@@ -231,7 +231,7 @@ def read_experts(
 
 
 def _own_weights(module: nn.Module, holder: nn.Module) -> set[int]:
-    """Return the ids of the weight tensors of experts, which the mixture itself may have."""
+    """Return the ids of the experts' weight tensors, which the mixture's module may own."""
     return {id(p) for p in holder.parameters() if holder is not module or p.dim() == 3}
 
 
