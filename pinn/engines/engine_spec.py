@@ -229,7 +229,7 @@ class EngineSpec:
 
     @property
     def connects(self) -> bool:
-        """Return whether the second tier is a KV connector of vLLM."""
+        """Return whether vLLM stores the second tier through a KV connector."""
         return bool(self.kv_offloading_size or self.kv_transfer_config)
 
     @property

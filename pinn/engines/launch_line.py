@@ -334,7 +334,7 @@ def _take_variable(found: Launch, name: str, value: str, gpu: GpuSpec | None) ->
 
 
 def _runs_mxfp4(model: str, gpu: GpuSpec | None) -> bool:
-    """Return whether mxfp4 kernels with 16-bit and with 8-bit activations are available.
+    """Return whether a model runs on mxfp4 kernels, with 16-bit and with 8-bit activations.
 
     This is the case for mxfp4 checkpoints on compute capability 10.x (``vllm 0.15.1
     quantization/mxfp4.py: get_mxfp4_backend``).

@@ -58,7 +58,7 @@ class Default:
     source: str
 
     def holds(self, version: Release, gpu: GpuSpec, tp: int, model_type: str, spread: str) -> bool:
-        """Return whether the default applies to a release, GPU, TP size, model and expert spread."""
+        """Return whether the default applies to a release, GPU, TP size, model and ``spread``."""
         sizes = gpu.memory_bytes / GIB, gpu.compute_capability, tp
         return (
             (self.since is None or version >= self.since)

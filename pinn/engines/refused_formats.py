@@ -102,7 +102,10 @@ def kv_heads(d: Deployment) -> Refusal | None:
 
 
 def experts_over_ranks(d: Deployment) -> Refusal | None:
-    """Return a refusal if an expert-parallel rank has no experts, or in SGLang unequal numbers."""
+    """Return a refusal if experts cannot be spread over the expert-parallel ranks.
+
+    Each rank needs an expert; in SGLang, all ranks need equal numbers of experts.
+    """
     moe, ranks = d.model.moe, d.recipe.expert_parallel_size
     if moe is None or ranks == 1:
         return None

@@ -129,7 +129,7 @@ def _check_requests(requests: int, text: str) -> None:
 
 
 def _tokens(text: str) -> int:
-    """Return the number of tokens in a text; the suffix ``k`` means a thousand."""
+    """Return the number of tokens that a text such as ``8k`` states; ``k`` means a thousand."""
     digits = text.rstrip("kK")
     return int(digits) * (1 if digits == text else 1000)
 

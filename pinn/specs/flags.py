@@ -260,7 +260,7 @@ def check_flags(specification: Any) -> None:
 
 
 def _is_kind(value: Any, kind: str) -> bool:
-    """Return whether a value has a type; NumPy's numbers and booleans count as Python's."""
+    """Return whether a value has a type, such as ``int``; NumPy's types count as Python's."""
     if kind == "str":
         return isinstance(value, str)
     if isinstance(value, str):

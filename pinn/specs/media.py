@@ -34,7 +34,7 @@ class MediaItem(NamedTuple):
 
 @dataclass(frozen=True)
 class Unread:
-    """Images or audio that a model reads, but whose tokens or encoder are unknown here.
+    """Image or audio input of a model, whose prompt tokens or encoder sizes are unknown.
 
     Attributes:
         reason: What is unknown, as text.

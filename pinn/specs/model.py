@@ -264,7 +264,7 @@ class CompressedAttentionSpec(LatentAttentionSpec):
 
     @property
     def key_shares(self) -> tuple[float, float]:
-        """Return the keys per context token within a query's reach, and those at any distance."""
+        """Return visible keys per context token: within a query's reach, and without a limit."""
         picked = self.cached_share * bool(self.indexer.heads)
         return self.window_tokens / (self.reach_tokens or 1) + picked, self.cached_share - picked
 
