@@ -83,7 +83,7 @@ class Launch:
 
     Attributes:
         engine: One of ``ENGINES``.
-        release: Release of the image; empty if the command names none.
+        release: Release of the engine, from the image's tag or as given; empty if unknown.
         configuration: ``model``, ``precision``, ``force`` and fields of ``ServingSpec`` and
             ``EngineSpec``.
         taken: Flags and variables that affect predicted times, as typed.
@@ -109,7 +109,7 @@ class Launch:
 
 
 def read_launch(command: str, gpu: GpuSpec | None = None, release: str = "") -> Launch:
-    """Return the settings in a launch command of vLLM, SGLang or TensorRT-LLM.
+    """Return the configuration that a launch command of vLLM, SGLang or TensorRT-LLM sets.
 
     Args:
         command: Command as typed in a shell, possibly with variables, a container image and line
@@ -136,7 +136,7 @@ def read_launch(command: str, gpu: GpuSpec | None = None, release: str = "") -> 
 def read_arguments(
     engine: str, arguments: list[str], release: str = "", only_known: bool = False
 ) -> Launch:
-    """Return the settings in an engine's arguments.
+    """Return the configuration that an engine's command-line arguments set.
 
     Args:
         engine: One of ``ENGINES``.

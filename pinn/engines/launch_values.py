@@ -265,7 +265,7 @@ def _speculation(value: object, _: str = "") -> Read:
 
 
 def _overrides(value: object, _: str = "") -> Read:
-    """Return the effect of vLLM's config overrides; scaled positions extend the maximum context."""
+    """Return the effect of vLLM's config.json overrides; scaled positions extend the context."""
     values = _object(value, "--hf-overrides")
     if any("rope" in key or key in ("max_position_embeddings", "rope_type") for key in values):
         return Read({"force": True}, "--max-model-len is not compared with the model's maximum")

@@ -31,7 +31,7 @@ def requests_per_step(d: Deployment) -> Refusal | None:
 
 
 def whole_prompts(d: Deployment) -> Refusal | None:
-    """Return a refusal if whole prompts may exceed the token budget that a flag sets."""
+    """Return a refusal if unchunked prompts may exceed the token budget that a flag sets."""
     asked, longest = d.serving.max_num_batched_tokens, d.longest_context
     whole = d.serving.enable_chunked_prefill is False
     refused = asked is not None and whole and asked < longest and runs(d, VLLM)

@@ -117,7 +117,7 @@ def experts_over_ranks(d: Deployment) -> Refusal | None:
 
 
 def expert_width(d: Deployment) -> Refusal | None:
-    """Return a refusal if experts are split over GPUs that do not divide their width."""
+    """Return a refusal if the number of GPUs that share an expert does not divide its width."""
     moe, parts = d.model.moe, d.recipe.expert_tensor_parallel_size
     if moe is None or moe.width % parts == 0 or d.serving.engine == TRTLLM:
         return None

@@ -305,7 +305,7 @@ def _decode_sizes(found: RecipeFields, limit: int, number: Release) -> tuple[int
 
 
 def _prompt_default(found: RecipeFields) -> tuple[int, Origin]:
-    """Return the default prompt tokens of the largest graph and their origin; 0 without graphs."""
+    """Return the default maximum of prompt tokens in a graph, with its origin; 0 without graphs."""
     default = found.default("prompt_graph_tokens")
     chunk = found.look_up("max_num_batched_tokens")[0]
     tokens = chunk if default.value == "chunk" else min(int(default.value), chunk)

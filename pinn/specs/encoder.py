@@ -151,7 +151,7 @@ def read_encoder(config: Mapping[str, object], part: str = VISION) -> EncoderSpe
         return None
     sizes = sizes_of(config, own)
     depth = sizes["layers"]
-    full = own.get("fullatt_block_indexes")  # Qwen2.5-VL: all other layers have windows
+    full = own.get("fullatt_block_indexes")  # Qwen2.5-VL: layers without windows
     patch = first_size(own, "patch_size")
     frames = first_size(own, "temporal_patch_size") or 1
     deep = own.get("deepstack_visual_indexes")

@@ -27,7 +27,7 @@ TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0":
 
 @dataclass(frozen=True)
 class Flag:
-    """Declaration of a flag.
+    """Declaration of an engine flag.
 
     Attributes:
         help: Sentence that describes the setting.

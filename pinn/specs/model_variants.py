@@ -263,7 +263,7 @@ def find_variant(name: str) -> Variant | None:
 
 
 def _formats(model: ModelSpec) -> str:
-    """Return the formats of attention, of feed-forward weights and of the KV cache as text."""
+    """Return as text the number formats of attention and feed-forward weights and KV cache."""
     formats, cache = model.precisions, model.kv_cache_precision.name
     part = "experts" if model.moe else "feed-forward"
     form = formats.experts if model.moe else formats.dense_ffn

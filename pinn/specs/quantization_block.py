@@ -10,7 +10,7 @@ from pinn.specs.precision import PRECISIONS
 
 
 def quantization_words(kind: str) -> Any:
-    """Return one of the tables in ``data/models/quantization.json``."""
+    """Return the table in ``data/models/quantization.json`` under a key."""
     return models_file("quantization.json")[kind]
 
 

@@ -59,7 +59,7 @@ def within(width: int, height: int, patch: int, merge: int, longest: int, most: 
 
 
 def canvas(width: int, height: int, tile: int, most: int) -> Pair:
-    """Return columns and rows of the tiles that enlarge an image least, else reduce it least.
+    """Return columns and rows of the tile grid that enlarges an image least, or shrinks it least.
 
     llama4/image_processing_llama4.py: find_supported_resolutions, get_best_fit.
     """

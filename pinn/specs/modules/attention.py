@@ -34,7 +34,7 @@ _ROLES = {
 }  # fmt: skip
 _ROLE_OF = {name: role for role, names in _ROLES.items() for name in names}
 _AFFIX = re.compile(r"^(?:project_|linear_)|(?:_proj|_lin|_linear)$")
-#: Endings of vectors, besides norms and biases, that attention may have without effect on cost.
+#: Endings of names of vectors that an attention module may have without effect on its cost.
 _VECTORS = ("bias", "sinks", "sink")
 _HEAD_WIDTHS = ("head_dim", "head_size", "attention_head_size", "d_head", "dim_head", "depth")
 

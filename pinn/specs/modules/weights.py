@@ -49,7 +49,7 @@ class Findings:
         self.classes[role, type(module).__name__] += 1
 
     def refuse(self, path: str, module: nn.Module, why: str = "") -> None:
-        """Record weights that were not recognized."""
+        """Record the weights of a module as not recognized."""
         self.unknown.append(f"{path} ({type(module).__name__}{': ' if why else ''}{why})")
 
     def side_projections(self) -> tuple[tuple[int, Projection], ...]:
