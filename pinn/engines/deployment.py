@@ -56,7 +56,7 @@ class Draft:
 
     @property
     def projection_weights(self) -> int:
-        """Return the number of weights of the projection."""
+        """Return the number of weights of the draft model's projection."""
         return self.joined * self.model.hidden_size**2
 
 
@@ -303,7 +303,7 @@ class Deployment:
 
     @property
     def longest_context(self) -> int:
-        """Return the maximum context that is served, in tokens."""
+        """Return the maximum context of a served request, in tokens."""
         return self.serving.max_model_len or self.model.max_position
 
     @cached_property

@@ -140,7 +140,7 @@ def _program(words: list[str], start: int) -> tuple[str, int] | None:
 
 
 def _arguments(words: list[str]) -> list[str]:
-    """Return the words before the first shell operator."""
+    """Return the words of a command before the first shell operator."""
     end = next((i for i, word in enumerate(words) if _END.fullmatch(word)), len(words))
     last = next((i + 1 for i, word in enumerate(words) if word.endswith(";")), end)
     return [word.removesuffix(";") for word in words[: min(end, last)]]
@@ -240,7 +240,7 @@ def _largest_graph(value: object, _: str = "") -> Read:
 
 
 def _chunk(value: Any, _: str = "") -> Read:
-    if int(value) <= 0:  # sglang 0.5.9 server_args.py: -1 disables chunks
+    if int(value) <= 0:  # sglang 0.5.9 server_args.py: -1 disables chunked prefill
         return Read({"enable_chunked_prefill": False})
     return Read({"max_num_batched_tokens": int(value)})
 
@@ -301,7 +301,7 @@ def _compilation(value: object, version: str) -> Read:
     assumed = []
     passes = values.pop("pass_config", {}) or {}
     for key, item in {**values, **passes}.items():
-        if item is None:  # a missing value means the default
+        if item is None:  # vLLM uses the default for a null
             continue
         if key in _PASSES:
             fields["fuse_all_reduce"] = bool(item)

@@ -20,9 +20,9 @@ from pinn.units import GIB
 # ``data/engines/defaults.csv`` has every default once, with its source. The first matching row
 # applies; an empty cell matches everything.
 
-#: Numbers of a version, such as (0, 15, 1).
+#: Numbers of an engine's version, such as (0, 15, 1).
 Release = tuple[int, ...]
-#: Pattern of a version, which may have a suffix.
+#: Pattern of an engine's version, which may have a suffix.
 _RELEASE = re.compile(r"v?(\d+(?:\.\d+)*)")
 
 
@@ -580,11 +580,11 @@ class RecipeFields:
 
     @property
     def version(self) -> str:
-        """Return the release whose defaults apply."""
+        """Return the engine's release whose defaults apply."""
         return served_release(self.serving.engine, self.serving.engine_version)
 
     def put(self, name: str, value: object, text: str, kind: str = DESIGN) -> None:
-        """Set the value and the origin of a setting."""
+        """Set the value of a resolved setting, with the kind and the text of its origin."""
         self.values[name], self.origins[name] = value, Origin(kind, text)
 
     def put_design(self) -> None:
@@ -607,7 +607,7 @@ class RecipeFields:
         return engine_default(engine, name, self.version, self.gpu, tp, self.model_type)
 
     def take_default(self, name: str) -> None:
-        """Set a setting that has no flag to its default."""
+        """Set a setting that has no flag to the engine's default."""
         default = self.default(name)
         kind = ASSUMED if default.assumed else DEFAULT
         self.put(name, typed(_KINDS[name], default.value), default.source, kind)

@@ -148,7 +148,7 @@ def _settle_graphs(found: RecipeFields) -> None:
         found.origins["decode_graphs"] = Origin(said.kind, said.text)
 
 
-# SGLang's memory reserve, by release.
+# Memory that SGLang reserves in addition to weights and KV cache, by release.
 
 #: MiB that SGLang reserves for a draft model and its graphs, by algorithm and by first release
 #: (``server_args.py: _handle_gpu_memory_settings``); nothing from 0.5.14 on.

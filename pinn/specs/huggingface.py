@@ -1,4 +1,4 @@
-"""Conversion of a config.json into a model."""
+"""Conversion of a config.json into a model: layers, sizes and number formats."""
 
 import warnings
 from collections import Counter

@@ -39,12 +39,12 @@ class ImageSizes(NamedTuple):
 
     @property
     def edge(self) -> int:
-        """Return the edge of a token, in pixels."""
+        """Return the edge of the square of pixels that becomes one token, in pixels."""
         return self.patch * self.merge
 
     @property
     def tile_edge(self) -> int:
-        """Return the edge of a tile, in tokens."""
+        """Return the number of tokens along the edge of a tile."""
         return self.tile // self.patch // self.merge
 
     def whole(self, columns: int, rows: int, tokens: int) -> MediaItem:

@@ -44,7 +44,7 @@ class Part(NamedTuple):
     width: int
 
     def elements(self, tensor_parallel_size: int = 1) -> int:
-        """Return the number of rows on one GPU."""
+        """Return the number of the matrix's rows on one GPU."""
         return max(self.heads // tensor_parallel_size, 1) * self.width
 
 
@@ -115,7 +115,7 @@ class LinearMixerSpec:
 
     @property
     def head_dim(self) -> int:
-        """Return the width of a value head."""
+        """Return the width of a value head, in elements."""
         return self.value_dim
 
     def local_widths(self, tensor_parallel_size: int = 1) -> tuple[int, int, int, int]:

@@ -173,12 +173,12 @@ class AttentionSpec:
 
     @property
     def value_dim(self) -> int:
-        """Return the width of a value head."""
+        """Return the width of a value head, in elements."""
         return self.v_head_dim or self.head_dim
 
     @property
     def pair_width(self) -> int:
-        """Return the width of a head's key and value together."""
+        """Return the width of a head's key and value together, in elements."""
         return self.head_dim + self.value_dim
 
     @property
@@ -224,7 +224,7 @@ class LatentAttentionSpec:
 
     @property
     def head_dim(self) -> int:
-        """Return the width of a query or key head in prefill."""
+        """Return the width of a query or key head in prefill, in elements."""
         return self.qk_nope_head_dim + self.qk_rope_head_dim
 
     @property

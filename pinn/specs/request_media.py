@@ -1,4 +1,4 @@
-"""Images or audio clips of every request."""
+"""Images or audio clips that every request of a load contains."""
 
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -60,17 +60,17 @@ class RequestMedia:
 
     @property
     def tokens(self) -> int:
-        """Return the prompt tokens of one item."""
+        """Return the number of prompt tokens of one image or audio clip."""
         return self.item.tokens
 
     @property
     def prompt_tokens(self) -> int:
-        """Return the prompt tokens of all items."""
+        """Return the number of prompt tokens of all images or audio clips of a request."""
         return self.count * self.tokens
 
     @property
     def title(self) -> str:
-        """Return the number of items and their size as text."""
+        """Return the number of images or audio clips, and the size of each, as text."""
         if self.kind == IMAGE:
             return f"{self.count} image{'s'[: self.count > 1]} of {self.size}"
         return f"{self.count} audio clip{'s'[: self.count > 1]} of {self.size} s"
