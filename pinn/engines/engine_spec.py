@@ -1,4 +1,4 @@
-"""Engine settings that affect scheduling but not the coefficients."""
+"""Engine settings that affect scheduling, but not the coefficients of step time."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ class EngineSpec:
 
     @property
     def without_tier(self) -> EngineSpec:
-        """Return the settings without the second tier of keys and values."""
+        """Return these engine settings without the second tier of keys and values."""
         return replace(
             self, kv_offloading_size=None, kv_transfer_config="", enable_hierarchical_cache=False
         )

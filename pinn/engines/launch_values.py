@@ -301,7 +301,7 @@ def _compilation(value: object, version: str) -> Read:
     assumed = []
     passes = values.pop("pass_config", {}) or {}
     for key, item in {**values, **passes}.items():
-        if item is None:  # vLLM uses the default for a null
+        if item is None:  # vLLM uses its default for a null
             continue
         if key in _PASSES:
             fields["fuse_all_reduce"] = bool(item)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pinn.engines.deployment import Deployment
 
 
-# A refusal, and the release that its rule belongs to.
+# A refusal of a deployment, and the engine's release to which the refusal's rule belongs.
 
 
 class Refusal(NamedTuple):

@@ -234,7 +234,7 @@ def _reader(
     found: Mapping[str, Any],
     processor: Mapping[str, object] | None,
 ) -> ImageReader | Unread:
-    """Return the reader of a rule, or the reason why a size is missing."""
+    """Return an image reader with the sizes of its rule, or the reason why a size is missing."""
     places = (processor or {}, own, config)
     limits = {n: _limit(found.get(n, ()), places) for n in ("least", "most", "longest")}
     patch, tile = (encoder.first_size(own, name) for name in ("patch_size", "image_size"))

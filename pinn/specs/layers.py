@@ -335,7 +335,7 @@ def moe_plan(fields: ConfigFields, layers: int) -> list[bool]:
 
 def _frequency_plan(fields: ConfigFields, layers: int) -> list[bool]:
     first = fields.integer("first_experts", default=0, least=0)
-    end = fields.integer("moe_layer_end_index", default=-1, least=-1)  # ERNIE 4.5: last layer with experts
+    end = fields.integer("moe_layer_end_index", default=-1, least=-1)  # a key of ERNIE 4.5
     last = end if end >= 0 else layers - 1
     frequency = fields.get("moe_layer_freq")
     if isinstance(frequency, list):

@@ -40,7 +40,7 @@ class BuiltModel:
 
     @property
     def title(self) -> str:
-        """Return the class of the model, and the library that built it."""
+        """Return as text the class of the model, and the library that built it."""
         return f"{type(self.module).__name__} of transformers {self.version}"
 
 
