@@ -69,7 +69,7 @@ class CompressedLayout:
         return sum(kept.groups * COMPRESSED_BLOCK // kept.block_tokens for kept in self.kept)
 
     def start_blocks(self, in_flight: int, longest: int) -> int:
-        """Return a prompt's blocks without keys (SlidingWindowSpec.max_memory_usage_bytes)."""
+        """Return a prompt's maximum blocks without compressed keys, as SlidingWindowSpec counts."""
         return sum(
             kept.groups * kept.blocks(min(kept.window - 1 + in_flight, longest))
             for kept in self.kept
@@ -165,7 +165,7 @@ def _slot(page_bytes: int, slots: list[int]) -> int:
 
 
 def _repeats(counts: list[int], least: int) -> int:
-    """Return the largest of the group sizes with the least padding (``_approximate_gcd``)."""
+    """Return the layers per group with the least padding; of equal ones the most layers."""
 
     def padding(size: int) -> int:
         return sum(-count % size for count in counts)

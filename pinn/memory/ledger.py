@@ -1,4 +1,4 @@
-"""Entries of a server's GPU memory, except the KV cache.
+"""Bytes of a server's GPU memory by use, except the KV cache.
 
 vLLM measures most entries at start (``vllm/v1/worker/gpu_worker.py: determine_available_memory``).
 Here, sizes that follow from vLLM's source are computed, and all others are from logged start-ups.
@@ -224,7 +224,7 @@ def _graph_bytes(deployment: Deployment) -> float:
 
 
 def kinds_of(deployment: Deployment) -> tuple[str, ...]:
-    """Return a deployment's types in ``memory_errors.csv``; the widest interval of them applies."""
+    """Return a deployment's model types in ``memory_errors.csv``; their widest interval applies."""
     if deployment.serving.engine != VLLM:
         return (deployment.serving.engine,)
     model, mixers = deployment.model, [g.attention for g in deployment.model.layer_groups]
