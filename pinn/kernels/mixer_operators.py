@@ -34,7 +34,7 @@ from pinn.specs.precision import ACTIVATION_BYTES
 Seconds = Float[np.ndarray, " rows"]
 Columns = dict[str, Float[np.ndarray, " rows"]]
 
-#: Seconds per launch, wave and chunk, so that fitted weights are of order one.
+#: Unit of the terms for launches, waves and chunks, so that fitted weights are of order one.
 LAUNCH_SECONDS = 1e-5
 #: Number of terms of the operator with the most terms, including the launch.
 MOST_TERMS = 16
@@ -308,7 +308,7 @@ def _projections(ratio: int, rows: pd.DataFrame, gpu: GpuSpec, products: Product
 
 
 def _moved(passes: int, rows: pd.DataFrame, gpu: GpuSpec, _: Products) -> Seconds:
-    """Return the seconds to move streams, which a step counts with its small kernels."""
+    """Return the seconds to move residual streams, which a step counts with small kernels."""
     elements = (rows["batch_size"] * rows["hidden_size"] * passes).to_numpy()
     return elements * _BOTH_BYTES / gpu.memory_bandwidth_bytes_per_s
 
@@ -347,7 +347,7 @@ def timed_operators() -> dict[str, MixerOperator]:
     return found
 
 
-#: Name of a size here, by its name in the tables of Mamba-2 and of DeepSeek-V4.
+#: Name of a size in this module, by its name in the tables of Mamba-2 and of DeepSeek-V4.
 _NAMES = {
     "n_groups": "num_k_heads", "d_state": "head_k_dim", "nheads": "num_v_heads",
     "head_dim": "head_v_dim", "num_heads": "heads", "num_tokens": "batch_size",

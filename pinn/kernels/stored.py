@@ -156,7 +156,7 @@ def read(folder: Path) -> tuple[Tensors, dict[str, Any]]:
 
 
 def check_fits(folder: Path, structure: Structure, names: Sequence[str]) -> None:
-    """Check that the files contain all fits, since files of earlier releases may lack some.
+    """Check that a folder has all fitted surrogates; folders of earlier releases may lack some.
 
     Raises:
         PinnError: If a fit is missing.

@@ -28,7 +28,7 @@ from pinn.specs.gpu import GpuSpec
 
 OPERATORS: tuple[Operator, ...] = (Gemm(), DecodeAttention(), PrefillAttention(), Moe())
 
-#: Fits whose fields are arrays with composite keys, by field of :class:`KernelSurrogates`.
+#: Classes whose fields are arrays with composite keys, by field of :class:`KernelSurrogates`.
 _FITS: dict[str, type[Any]] = {
     "other_experts": OtherExperts, "all_reduce": AllReduce, "exchange": AllReduce,
     "fused_all_reduce": AllReduce,

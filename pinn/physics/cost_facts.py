@@ -203,7 +203,7 @@ def fact_row(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> tuple[float, ...]:
 
 @lru_cache(maxsize=16384)
 def model_facts(model: ModelSpec, tp: int) -> dict[str, float]:
-    """Return sizes and work of a model's layers per GPU, for ``tp`` GPUs, by field of ``CostFacts``."""
+    """Return a model's sizes and work on one of ``tp`` GPUs, by field of ``CostFacts``."""
     dense = dense_work(model, tp)
     found = layer_work.attention_facts(model, tp) | {
         "moe_layers": float(model.moe_layers),

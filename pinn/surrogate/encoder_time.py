@@ -87,7 +87,7 @@ class EncoderTime:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Return the ends of the 90 % interval, relative to the predicted time."""
+        """Return the ends of the 90 % interval of encoder time, relative to the prediction."""
         return math.exp(-HALF_WIDTH), math.exp(HALF_WIDTH)
 
     def to_json(self) -> JsonObject:

@@ -141,7 +141,7 @@ class CoefficientNetwork(nn.Module):
     def corrections(
         self, free: Float[Tensor, "n descriptors"], rates: Float[Tensor, "n rates"]
     ) -> Float[Tensor, "n beta"]:
-        """Return the log corrections of beta, which are added to the logarithms of its base."""
+        """Return the log correction of each beta: its exponent in the formula, without ``base``."""
         return architecture.corrections(_TORCH, self.settings, self._arrays(), free, rates)
 
     def _arrays(self) -> dict[str, Tensor]:

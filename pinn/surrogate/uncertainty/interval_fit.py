@@ -117,7 +117,7 @@ def half_widths(found: Mapping[str, HalfWidth], rows: pd.DataFrame) -> dict[str,
 #: Nominal levels of the calibration curve.
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 
-#: Columns that identify a row.
+#: Columns that identify a row of held-out errors.
 _ROW = ["split", "row_id", "model", "shape", "gpu", "group"]
 
 
@@ -189,7 +189,7 @@ def coverage_table(evaluated: pd.DataFrame) -> pd.DataFrame:
 
 
 def _coverage(part: pd.DataFrame, by: str) -> dict[str, float]:
-    """Return the coverage of a part, in which every group of ``by`` counts once."""
+    """Return coverage and interval widths of a part; every group of ``by`` counts once."""
     groups = part.groupby(by)
     coverage = groups["covered"].mean()
     return {
@@ -252,7 +252,7 @@ def calibrate(
 
 
 def coefficient_half_widths(changes: pd.DataFrame) -> dict[str, float]:
-    """Return the quantile of each coefficient's absolute log change; every group counts once."""
+    """Return the P90 of each coefficient's absolute log change; every group counts once."""
     weight = row_weights(changes)
     sizes = changes[list(NAMES)].abs()
     return {name: weighted_quantile(sizes[name].to_numpy(), weight, LEVEL) for name in NAMES}
