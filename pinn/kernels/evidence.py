@@ -127,7 +127,7 @@ def _nearest_message(timed: AllReduce, gpu: GpuSpec, form: str, sizes: Sizes) ->
     return Nearest({"gpus": float(ranks), "bytes": inside}, place, form, stretch)
 
 
-#: Shape of latent attention in the tables, which have only one.
+#: Shape of latent attention in the tables, which have only one such shape.
 _LATENT_SHAPE = {
     "kv_lora_rank": SHAPE.kv_lora_rank, "rope_dim": SHAPE.qk_rope_head_dim,
     "qk_head_dim": SHAPE.head_dim, "v_head_dim": SHAPE.v_head_dim,

@@ -32,7 +32,7 @@ def kernel_tables(systems: Path | None = None) -> KernelTables:
 def surrogates_without(
     exclude: Exclusion, seed: int, root: Path, systems: Path | None = None
 ) -> KernelSurrogates:
-    """Return surrogates that were fitted without the excluded kernels.
+    """Return all kernel surrogates, fitted without the excluded kernels.
 
     Args:
         exclude: Held-out models and GPUs.
@@ -53,7 +53,7 @@ def fit_surrogates(
     *,
     shared: Path | None = None,
 ) -> None:
-    """Fit surrogates and write them to a folder; see :meth:`KernelSurrogates.fit`."""
+    """Fit all kernel surrogates and write them to a folder; see :meth:`KernelSurrogates.fit`."""
     tables = kernel_tables(systems)
     KernelSurrogates.fit(tables, exclude=exclude, seed=seed, shared=shared).save(folder)
 

@@ -26,7 +26,7 @@ from pinn.specs.precision import ACTIVATION_BYTES, precision
 # measured module times with the context. The start-up time is what a short read takes beyond its
 # bytes: splitting the keys, waiting for the first of them, and merging.
 
-#: Seconds or sizes that broadcast together.
+#: Arrays or numbers of seconds or of sizes, which broadcast together.
 Times = np.ndarray | np.float64
 #: Assumed weights without measurements: kernels reach four fifths of the memory bandwidth or peak
 #: FLOP/s, and there is no start-up time.

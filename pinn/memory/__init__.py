@@ -1,1 +1,1 @@
-"""GPU memory of a server by use, and the memory that is left for the KV cache."""
+"""GPU memory of a server: its entries, and what is left for the KV cache."""

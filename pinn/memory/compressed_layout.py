@@ -69,7 +69,7 @@ class CompressedLayout:
         return sum(kept.groups * COMPRESSED_BLOCK // kept.block_tokens for kept in self.kept)
 
     def start_blocks(self, in_flight: int, longest: int) -> int:
-        """Return a prompt's maximum blocks without compressed keys, as SlidingWindowSpec counts."""
+        """Return a prompt's maximum blocks without compressed keys (vLLM's SlidingWindowSpec)."""
         return sum(
             kept.groups * kept.blocks(min(kept.window - 1 + in_flight, longest))
             for kept in self.kept

@@ -84,7 +84,7 @@ def speculative_costs(deployment: Deployment) -> SpeculativeCosts | None:
 
 
 def _with_queries(costs: StepCosts, queries: int, rows: int) -> StepCosts:
-    """Return costs of decodes with ``queries`` queries per key and ``rows`` rows in a CUDA graph."""
+    """Return costs of decodes with ``queries`` queries per key and ``rows`` CUDA graph rows."""
     return replace(
         costs,
         decode_pair_s=costs.decode_pair_s * queries,

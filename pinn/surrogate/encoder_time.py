@@ -39,8 +39,8 @@ from pinn.surrogate.step_features import STEP_FEATURES, step_features
 #: Log half-width of the 90 % interval of an encoder's time: 1.645 times the spread of prefill
 #: attention (0.4), the widest prior of a similar kernel (``data/features/step_features.csv``).
 HALF_WIDTH = 1.645 * 0.4
-#: Number of groups in a step from which the time of each further group is computed; a group is
-#: encoded at once.
+#: Number of groups of items in the step that yields the time of a further group; the items of a
+#: group are encoded at once.
 _MANY = 8
 #: Overheads that encoders lack (scheduling), or that are added separately from kernels (launches).
 _APART = ("step", "request", "launched_layer")

@@ -17,9 +17,9 @@ from pinn.specs.gpu import GpuSpec, load_gpu
 # Measured communication: all-reduce between tensor-parallel ranks, exchange between expert ranks.
 
 #: Minimum bandwidth of an all-reduce relative to the best number of ranks; below it, ranks are
-#: assumed to share a path. If every GPU has a separate link, a ring loads each link
-#: equally for any number of ranks (Patarasuk and Yuan 2009). Switches that reduce in flight only
-#: help larger numbers of ranks. Two flows on one path halve each other's rate.
+#: assumed to share a path. If every GPU has a separate link, a ring loads each link equally for any
+#: number of ranks (Patarasuk and Yuan 2009). Switches that reduce in flight only help larger
+#: numbers of ranks. Two flows on one path halve each other's rate.
 SHARED_PATH_SHARE = 0.5
 EXCHANGE_OPERATIONS = ("all_gather", "reduce_scatter")
 

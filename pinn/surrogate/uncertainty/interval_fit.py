@@ -30,10 +30,10 @@ from pinn.surrogate.uncertainty.quantiles import LEVEL, Values, error_law, weigh
 # closed loop below saturation. TTFT has its own half-width, and the wider of the two applies. E2E
 # is a TTFT followed by decodes, so the ends of its interval are the sums of theirs.
 
-#: Metrics with an interval; the mean ITL has TPOT's.
+#: Metrics with an interval; the mean ITL has TPOT's interval.
 METRICS = ("tpot", "ttft", "e2e")
 
-#: Columns of a table of errors with the gain of each metric per step time.
+#: Columns of the gain of each metric: its log change per log change of the step time.
 GAINS = tuple(f"{metric}_gain" for metric in METRICS)
 
 
