@@ -78,7 +78,7 @@ def convolution(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def scan(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return the time terms of a chunked scan: FLOP, keys and values, states, chunks in sequence."""
+    """Return the time terms of a chunked scan: FLOP, keys and values, states, serial chunks."""
     k, v, chunk = c["head_k_dim"], c["head_v_dim"], CHUNK_TOKENS[GATED_DELTA]
     heads, tokens = c["num_v_heads"], c["batch_size"] * c["seq_len"]
     rows, chunks = c["batch_size"] * heads, np.ceil(c["seq_len"] / chunk)

@@ -165,7 +165,7 @@ def _slot(page_bytes: int, slots: list[int]) -> int:
 
 
 def _repeats(counts: list[int], least: int) -> int:
-    """Return the layers per group with the least padding; of equal ones the most layers."""
+    """Return the largest number of layers per group with least padding (``_approximate_gcd``)."""
 
     def padding(size: int) -> int:
         return sum(-count % size for count in counts)

@@ -57,7 +57,7 @@ class CostFacts:
         quantized: 1 if activations are quantized in every step, else 0.
         hidden_size: Width of the residual stream.
         vocab_size: Number of logits per sequence.
-        logit_bytes: Bytes per logit that the GPU moves at peak bandwidth in the sampler's time.
+        logit_bytes: Bytes per logit that would take the sampler's time at the peak bandwidth.
         sampler_launch_s: Seconds of sampling that do not depend on the batch.
         sampler_logit_s: Seconds of sampling per logit of the vocabulary that do not depend on the
             batch.
@@ -368,7 +368,7 @@ class SamplerTime(NamedTuple):
     Seconds = launch_s + vocabulary x (logit_s + requests x timed_bytes / memory bandwidth).
 
     Attributes:
-        timed_bytes: Bytes per logit that the GPU moves at peak bandwidth in the sampler's time.
+        timed_bytes: Bytes per logit that would take the sampler's time at the peak bandwidth.
         launch_s: Seconds per step.
         logit_s: Seconds per step and logit of the vocabulary.
     """
