@@ -125,7 +125,7 @@ class AllReduce:
         return np.where(size > 0, np.maximum(time, floor), 0.0)
 
     def _counts(self, gpu: GpuSpec) -> list[int]:
-        """Return the numbers of ranks, ascending, with a curve of the GPU or of its link type."""
+        """Return the numbers of ranks, ascending, that have a curve of the GPU or its link type."""
         kind = self._kind(gpu)
         return sorted(
             {n for name, n in self.curves if name == gpu.name}
@@ -133,7 +133,7 @@ class AllReduce:
         )
 
     def _kind(self, gpu: GpuSpec) -> str:
-        """Return the link type; NVLink counts as PCIe if no GPU with NVLink was measured."""
+        """Return a GPU's link type; NVLink counts as PCIe if no GPU with NVLink was measured."""
         timed = {name for name, _ in self.pools}
         return "nvlink" if gpu.has_nvlink and "nvlink" in timed else "pcie"
 

@@ -58,7 +58,7 @@ class Call:
 
 #: Kernel calls of one part of a step.
 Calls = Iterator[Call]
-#: Sizes and formats, as arguments of a surrogate.
+#: Sizes and number formats of kernels, as arguments of a surrogate.
 Sizes = tuple[object, ...]
 
 
@@ -188,7 +188,7 @@ def _times(
 
 
 def _coded(values: Sequence[object]) -> Coded:
-    """Return the distinct values with an index per row."""
+    """Return values as a ``Coded``: the distinct values, and an index per row."""
     number: dict[object, int] = {}
     ids = np.array([[number.setdefault(value, len(number))] for value in values])
     return Coded(tuple(number), ids)

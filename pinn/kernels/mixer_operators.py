@@ -220,7 +220,7 @@ def streams(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def _beyond_cache(moved: np.ndarray, gpu: Columns) -> list[Seconds]:
-    """Return the seconds to move all bytes, bytes beyond the cache, and beyond four times it."""
+    """Return the seconds to move all bytes, bytes beyond the cache, and beyond four caches."""
     left = (np.maximum(moved - times * gpu["l2"], 0.0) for times in (0, 1, 4))
     return [each / gpu["bandwidth"] for each in left]
 

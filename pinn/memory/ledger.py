@@ -44,8 +44,8 @@ FFN_VALUES = 4.0
 EXPERT_VALUES, EXPERT_COPIES = 3.0, 2.0
 #: Bytes of CUDA graphs per layer with experts, and per layer with latent attention, as vLLM
 #: estimates them at start. Logged estimates are 0.028 to 0.029 GiB for gpt-oss-120b with any number
-#: of GPUs and sizes, and 0.044 to 0.067 GiB for DeepSeek. For dense layers there is one estimate,
-#: of 0.31.0 (1.1 GiB for 32 layers).
+#: of GPUs and captured sizes, and 0.044 to 0.067 GiB for DeepSeek. For dense layers there is one
+#: estimate, logged by vLLM 0.31.0 (1.1 GiB for 32 layers).
 GRAPH_BYTES, LATENT_GRAPH_BYTES = 0.029 * GIB, 0.055 * GIB
 #: Value of ``counted_graphs`` for releases that estimate the graphs of every layer.
 ALL_LAYERS = "all"

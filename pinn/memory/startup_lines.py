@@ -93,7 +93,7 @@ _VLLM = [
     # Logged at debug level by vllm/utils/mem_utils.py: MemoryProfilingResult.
     ("Memory profiling takes", r"torch peak memory increase: #activation_peak ?GiB"),
     ("non-torch forward", r"non-torch forward increase memory: #non_torch ?GiB"),
-    # The user's flags, logged as "non-default args", the engine's config, or a command.
+    # The user's flags, logged as "non-default args", as the engine's config, or in a command.
     ("gpu_memory_utilization", r"gpu_memory_utilization['\"]?(?:=|: )#memory_share"),
     ("tensor_parallel_size", r"tensor_parallel_size['\"]?(?:=|: )@tensor_parallel_size"),
 ]  # fmt: skip

@@ -68,7 +68,7 @@ def hit_expert_read_s(costs: StepCosts, tokens: Values) -> Values:
     of experts in use is N (1 - (1 - k/N)^T).
     """
     missed = (1 - costs.expert_share) ** expert_tokens(costs, tokens)
-    # Compiled code skips the slow power function for models without experts.
+    # The simulator's compiled copy skips the slow power function for models without experts.
     return np.where(costs.experts > 0, costs.experts * (1 - missed) * costs.expert_read_s, 0.0)
 
 

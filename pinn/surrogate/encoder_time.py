@@ -123,7 +123,7 @@ class EncoderTime:
 def asked_encoder(
     deployment: Deployment, flags: MediaFlags, checkpoint: Path | None = None
 ) -> EncoderTime | None:
-    """Return the time of images or audio that begin each prompt; None without any.
+    """Return the encoder time of images or audio at the start of prompts; None without any.
 
     Args:
         deployment: Model, GPU and engine configuration.

@@ -82,7 +82,7 @@ Step = tuple[Deployment, str, bool]
 def situation(
     kernels: KernelSurrogates, deployment: Deployment, batch: str, gpu_known: bool = True
 ) -> Situation:
-    """Return the facts of a step known before measurement, with these kernels as training data.
+    """Return a step's deployment, kernel distance and GPU state, given the measured kernels.
 
     Raises:
         PinnError: If the batch cannot be read, or runs no kernel.

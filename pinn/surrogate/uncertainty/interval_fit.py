@@ -114,7 +114,7 @@ def half_widths(found: Mapping[str, HalfWidth], rows: pd.DataFrame) -> dict[str,
 
 # Coverage: intervals of each held-out part are calibrated on all other parts.
 
-#: Nominal levels of the calibration curve.
+#: Nominal coverage levels of the calibration curve.
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 
 #: Columns that identify a row of held-out errors.
