@@ -112,8 +112,8 @@ class AllReduce:
         elif ranks in known:
             time = self._known(gpu, ranks, size)
         elif ranks > known[-1]:
-            # For trees and rings, the launch time grows with log2 of the ranks; the bytes hardly
-            # change.
+            # For trees and rings, the launch time grows with log2 of the ranks; the bytes per
+            # GPU hardly change.
             time = self._known(gpu, known[-1], size) * np.log2(ranks) / np.log2(known[-1])
         else:
             low = max(n for n in known if n < ranks)

@@ -35,9 +35,9 @@ from pinn.specs.serving import VLLM, ServingSpec
 # Parts of a step: its kernels, their runs per step, and their sizes.
 
 Seconds = Float[np.ndarray, " n"]
-#: Seconds of each call in each step.
+#: Seconds of each kernel call in each step.
 Times = Float[np.ndarray, "calls n"]
-#: A value per call, as a column that broadcasts against the calls' times.
+#: A value per kernel call, as a column that broadcasts against the calls' times.
 Column = Real[np.ndarray, "..."]
 
 

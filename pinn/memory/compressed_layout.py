@@ -65,7 +65,7 @@ class CompressedLayout:
 
     @property
     def window_share(self) -> int:
-        """Return the blocks, in all other groups, that cover the tokens of one block of keys."""
+        """Return the blocks, in all groups without keys, for the tokens of one block of keys."""
         return sum(kept.groups * COMPRESSED_BLOCK // kept.block_tokens for kept in self.kept)
 
     def start_blocks(self, in_flight: int, longest: int) -> int:

@@ -134,7 +134,7 @@ class MemoryLedger:
         return left * self.share if self.share_of == FREE else left
 
     def sizes(self) -> dict[str, float]:
-        """Return the bytes of every entry except the KV cache, by name."""
+        """Return the bytes on one GPU of each use except the KV cache, by name."""
         held = self.reserve
         return {
             "board": self.board,

@@ -28,8 +28,8 @@ from pinn.surrogate.step_features import STEP_FEATURES
 #: resources have no such rate.
 _OWN_RATE = {"bandwidth": "memory_bandwidth", "link": "link_bandwidth"}
 
-#: Minimum elasticity of a coefficient. It is an assumption that limits extrapolation; physics has
-#: no such bound.
+#: Minimum elasticity of a beta with a GPU rate. It is an assumption that limits extrapolation;
+#: physics has no such bound.
 _STEEPEST = -0.5
 
 

@@ -105,7 +105,7 @@ class StatedIntervals:
         return f"Intervals are widened: {named}." if named else ""
 
     def error_law(self, metric: str) -> ErrorLaw:
-        """Return the distribution of measured times relative to predicted times."""
+        """Return the distribution of a metric's measured values relative to predicted values."""
         return ErrorLaw(tuple(self.errors[metric]))
 
     def coefficient_intervals(
