@@ -21,8 +21,8 @@ from pinn.specs.gpu import GpuSpec
 # (src/graph/tuning.cc: baseLat, hwLat; src/graph/topo.h: PCI_BW is 12 of the 16 GB/s of PCIe 3.0
 # x16).
 
-#: Launch (s), latency of one hop (s) and share of the ring's bandwidth, by protocol. LL sends a
-#: flag with every word, Simple synchronizes once per chunk. The faster protocol is used.
+#: Launch time (s), latency of one hop (s) and share of the ring's bandwidth, by NCCL protocol. LL
+#: sends a flag with every word, Simple synchronizes once per chunk. The faster protocol is used.
 PROTOCOLS = {"LL": (6.6e-6, 1.0e-6, 0.5), "Simple": (8.4e-6, 5.7e-6, 1.0)}
 #: Usable share of the PCIe bandwidth in one direction.
 LINK_SHARE = 12.0 / 16.0
@@ -48,7 +48,7 @@ _LINK_SECONDS = np.geomspace(1e-10, 0.1, 46)
 
 
 def _read_curve(bytes_: np.ndarray, seconds: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Return a monotone curve at other sizes: log-log linear, flat below, proportional above."""
+    """Return a curve's seconds at sizes ``at``: log-log linear, flat below, proportional above."""
     inside = np.clip(at, bytes_[0], bytes_[-1])
     log_time = np.interp(np.log(inside), np.log(bytes_), np.log(seconds))
     slope = seconds[-1] / bytes_[-1]
@@ -57,7 +57,7 @@ def _read_curve(bytes_: np.ndarray, seconds: np.ndarray, at: np.ndarray) -> np.n
 
 @dataclass(frozen=True)
 class AllReduce:
-    """Measured curves of GPUs and averaged curves of link types, which never fall with size.
+    """Times of all-reduces by message size: measured per GPU, and averaged per link type.
 
     Attributes:
         curves: Seconds at ``SIZES_BYTES``, by GPU and number of ranks.
@@ -112,8 +112,8 @@ class AllReduce:
         elif ranks in known:
             time = self._known(gpu, ranks, size)
         elif ranks > known[-1]:
-            # For trees and rings, the launch time grows with log2 of the ranks; the bytes hardly
-            # change.
+            # For trees and rings, the launch time grows with log2 of the ranks; the bytes per
+            # GPU hardly change.
             time = self._known(gpu, known[-1], size) * np.log2(ranks) / np.log2(known[-1])
         else:
             low = max(n for n in known if n < ranks)
@@ -125,7 +125,7 @@ class AllReduce:
         return np.where(size > 0, np.maximum(time, floor), 0.0)
 
     def _counts(self, gpu: GpuSpec) -> list[int]:
-        """Return the numbers of ranks, ascending, with a curve of the GPU or of its link type."""
+        """Return the numbers of ranks, ascending, that have a curve of the GPU or its link type."""
         kind = self._kind(gpu)
         return sorted(
             {n for name, n in self.curves if name == gpu.name}
@@ -133,7 +133,7 @@ class AllReduce:
         )
 
     def _kind(self, gpu: GpuSpec) -> str:
-        """Return the link type; NVLink counts as PCIe if no GPU with NVLink was measured."""
+        """Return a GPU's link type; NVLink counts as PCIe if no GPU with NVLink was measured."""
         timed = {name for name, _ in self.pools}
         return "nvlink" if gpu.has_nvlink and "nvlink" in timed else "pcie"
 

@@ -35,9 +35,9 @@ from pinn.specs.serving import VLLM, ServingSpec
 # Parts of a step: its kernels, their runs per step, and their sizes.
 
 Seconds = Float[np.ndarray, " n"]
-#: Seconds of each call in each step.
+#: Seconds of each kernel call in each step.
 Times = Float[np.ndarray, "calls n"]
-#: A value per call, as a column that broadcasts against the calls' times.
+#: A value per kernel call, as a column that broadcasts against the calls' times.
 Column = Real[np.ndarray, "..."]
 
 
@@ -58,7 +58,7 @@ class Call:
 
 #: Kernel calls of one part of a step.
 Calls = Iterator[Call]
-#: Sizes and formats, as arguments of a surrogate.
+#: Sizes and number formats of kernels, as arguments of a surrogate.
 Sizes = tuple[object, ...]
 
 
@@ -188,7 +188,7 @@ def _times(
 
 
 def _coded(values: Sequence[object]) -> Coded:
-    """Return the distinct values with an index per row."""
+    """Return values as a ``Coded``: the distinct values, and an index per row."""
     number: dict[object, int] = {}
     ids = np.array([[number.setdefault(value, len(number))] for value in values])
     return Coded(tuple(number), ids)
@@ -258,13 +258,13 @@ def _decode_attention(deployment: Deployment, batches: UniformBatches) -> Calls:
 
 
 def _prefill_attention(deployment: Deployment, batches: UniformBatches) -> Calls:
-    """Yield prefill attention; p tokens after s cached ones count as sqrt(p^2 + 2 p s) tokens."""
+    """Yield prefill attention calls; p tokens after s cached ones count as sqrt(p^2 + 2 p s)."""
     new, cached = batches.prefill_tokens, batches.prefill_cached
     return _attention(deployment, (batches.prefill_requests, np.sqrt(new**2 + 2 * new * cached)))
 
 
 def _attention(deployment: Deployment, rows: Sizes, times: float = 1.0) -> Calls:
-    """Yield grouped-query attention; ``rows`` has the sequences and the tokens of each."""
+    """Yield calls of grouped-query attention; ``rows`` has the sequences and the tokens of each."""
     tp = deployment.recipe.tensor_parallel_size
     for group in deployment.model.layer_groups:
         attention = group.attention
@@ -290,7 +290,7 @@ def _latent_prefill(deployment: Deployment, batches: UniformBatches) -> Calls:
 
 
 def _latent_layers(deployment: Deployment) -> Iterator[tuple[int, LatentAttentionSpec, int]]:
-    """Yield the latent attention to all keys: layers, attention, and number of heads on a rank."""
+    """Yield each latent attention to all keys: number of layers, attention, and heads per rank."""
     for group in deployment.model.layer_groups:
         attention = group.attention
         if isinstance(attention, LatentAttentionSpec) and attention.indexer is None:
@@ -298,7 +298,7 @@ def _latent_layers(deployment: Deployment) -> Iterator[tuple[int, LatentAttentio
 
 
 def _all_reduce(deployment: Deployment, batches: UniformBatches) -> Calls:
-    """Yield all-reduces: two per layer, one for the embedding, one per full-width q/k norm.
+    """Yield calls of all-reduces: two per layer, one of the embedding, one per full-width q/k norm.
 
     The all-reduce of a norm sums one fp32 square per token for q, and one for k.
     """
@@ -329,7 +329,7 @@ def _reduce(kernels: KernelSurrogates, gpu: Coded, _: Coded, *sizes: Column) -> 
 
 
 def _exchange(deployment: Deployment, batches: UniformBatches) -> Calls:
-    """Yield dispatch and combine of the tokens of all ranks.
+    """Yield the calls that dispatch the tokens of all ranks to experts and combine the results.
 
     vLLM runs NCCL's all-gather and reduce-scatter (0.20.1
     vllm/distributed/device_communicators/all2all.py: AgRsAll2AllManager). The exchanges of other
@@ -353,7 +353,7 @@ def _exchanged(
 
 
 def _sampling(deployment: Deployment, batches: UniformBatches) -> Calls:
-    """Yield sampling, with the measured seconds scaled by the GPU's peak bandwidth."""
+    """Yield the sampler's call, with measured seconds scaled by the GPU's peak bandwidth."""
     costs = step_costs([deployment])
     yield Call("fp32", 1, (costs.sampled_step_s + batches.requests * costs.sampled_request_s,))
 
@@ -393,9 +393,9 @@ def _prompting(costs: StepCosts, sums: BatchSums) -> Seconds:
     return prefill_attention(costs, sums) + costs.prefill_token_s * sums.prefill_tokens
 
 
-#: KDA's decode kernel includes the convolution. For prompts, KDA runs the gated delta net's
-#: convolution three times. The measurement of the three runs is not used, as it includes 0.4 ms of
-#: host work between the runs.
+#: Decodes. Kimi Delta Attention's (KDA) decode kernel includes the convolution. For prompts, KDA
+#: runs the gated delta net's convolution three times. The measurement of the three runs is not
+#: used, as it includes 0.4 ms of host work between the runs.
 DECODES = Phase(
     lambda batches: (batches.decode_requests, 1.0, batches.decode_context),
     {
@@ -441,7 +441,7 @@ def _state_calls(phase: Phase, deployment: Deployment, batches: UniformBatches) 
 
 
 def _indexed_calls(phase: Phase, deployment: Deployment, batches: UniformBatches) -> Calls:
-    """Yield three operators per layer: scoring all keys, selecting keys, and attending to them."""
+    """Yield calls of three operators per layer: score all keys, select keys, attend to them."""
     for group in deployment.model.layer_groups:
         mixer = group.attention
         if isinstance(mixer, Attention) and mixer.indexer is not None:
@@ -478,7 +478,7 @@ def _datasheet_seconds(
 
 
 def _streams(deployment: Deployment, batches: UniformBatches) -> Calls:
-    """Yield the mixing of residual streams, whose bytes are counted with the small kernels."""
+    """Yield the calls that mix residual streams, whose bytes are counted with the small kernels."""
     model = deployment.model
     for name in ("streams before", "streams after") if model.streams else ():
         yield Call(name, model.layers, (batches.tokens, model.hidden_size, 0.0))

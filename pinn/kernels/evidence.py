@@ -17,7 +17,7 @@ from pinn.physics.batch_sums import UniformBatches
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.precision import precision
 
-#: Values of sizes, by name.
+#: Sizes of a kernel, by name of the size.
 Sizes = Mapping[str, float]
 
 
@@ -113,7 +113,7 @@ def _timed_format(measured: MeasuredShapes, form: str) -> str:
 
 
 def _nearest_message(timed: AllReduce, gpu: GpuSpec, form: str, sizes: Sizes) -> Nearest | None:
-    """Return the nearest message on the GPU's own curves, or else on its link type's."""
+    """Return the nearest measured all-reduce on the GPU's curves, or else on its link type's."""
     own = [n for name, n in timed.curves if name == gpu.name]
     link = "nvlink" if gpu.has_nvlink else "pcie"
     pooled = [n for name, n in timed.pools if name == link]
@@ -127,7 +127,7 @@ def _nearest_message(timed: AllReduce, gpu: GpuSpec, form: str, sizes: Sizes) ->
     return Nearest({"gpus": float(ranks), "bytes": inside}, place, form, stretch)
 
 
-#: Shape of latent attention in the tables, which have only one.
+#: Shape of latent attention in the tables, which have only one such shape.
 _LATENT_SHAPE = {
     "kv_lora_rank": SHAPE.kv_lora_rank, "rope_dim": SHAPE.qk_rope_head_dim,
     "qk_head_dim": SHAPE.head_dim, "v_head_dim": SHAPE.v_head_dim,

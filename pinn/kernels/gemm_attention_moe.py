@@ -47,7 +47,7 @@ class Gemm(Operator):
         return hw.floor_rate
 
     def floor(self, hw: Hardware, sizes: Sizes) -> Rows:
-        """Return the roofline lower bound: the maximum of reading weights and multiplying."""
+        """Return the roofline lower bound in s: the larger of weight reading and arithmetic."""
         read, _, compute = self.times(hw, sizes)
         return np.maximum(read, compute)
 
@@ -101,7 +101,7 @@ _PROMPT = np.concatenate([[1.0], octaves(16, 512, 1), octaves(512, 32768, 2)[1:]
 
 
 def _head_columns(hw: Hardware, sizes: Sizes) -> list[Rows]:
-    """Return input columns of heads, KV heads and head width; flags of width, cache, window."""
+    """Return network inputs: heads, KV heads, head width; flags of width, cache and window."""
     heads, kv_heads, width = sizes["heads"], sizes["kv_heads"], sizes["head_dim"]
     flags = width > 128, hw.element_bytes < 1.5, sizes["window"] > 0
     logs = map(np.log, (heads, kv_heads, heads / kv_heads, width))
@@ -123,7 +123,7 @@ class _Attention(Operator):
         return hw.bf16_rate
 
     def floor(self, hw: Hardware, sizes: Sizes) -> Rows:
-        """Return the roofline lower bound, with twice the bf16 rate for 8-bit kernels."""
+        """Return the roofline lower bound in s, with twice the bf16 rate for 8-bit kernels."""
         read, _, compute = self.times(hw, sizes)
         return np.maximum(read, compute / 2.0)
 
@@ -270,7 +270,7 @@ class Moe(Operator):
     plan = TrainingPlan(rows=150_000, width=48, depth=2, bound=1.2, clamp=1.8, weight_decay=1e-3)
 
     def measured(self, rows: pd.DataFrame, hw: Hardware) -> dict[str, Rows]:
-        """Return the sizes of measured rows: experts hit evenly, by the measured kernel."""
+        """Return the sizes of measured rows, with evenly hit experts and their kernel family."""
         sizes = super().measured(rows, hw)
         marlin = rows["kernel"].str.contains("marlin").to_numpy()
         sizes["hit"] = np.asarray(work.experts_hit_balanced(*_routed(sizes)))
@@ -278,7 +278,7 @@ class Moe(Operator):
         return sizes
 
     def queried(self, sizes: Sizes, hw: Hardware) -> dict[str, Rows]:
-        """Return the sizes of a prediction: experts hit at random, by the kernel of vLLM."""
+        """Return the sizes of a prediction, with randomly hit experts and vLLM's kernel family."""
         hit = np.asarray(work.experts_hit_busiest(*_routed(sizes)))
         return {**sizes, "hit": hit, "family": family(hw).astype(np.float64)}
 
@@ -296,7 +296,7 @@ class Moe(Operator):
         return np.maximum(read, compute) + self.launch_seconds
 
     def floor(self, hw: Hardware, sizes: Sizes) -> Rows:
-        """Return a lower bound for any routing, which reads the experts of one token."""
+        """Return the roofline lower bound in s for any routing, which reads one token's experts."""
         asked, held = (sizes[n] / sizes["expert_parallel"] for n in ("top_k", "experts"))
         one = np.minimum(np.maximum(asked, 0.0), held)
         least = self.work(hw, {**sizes, "hit": one})

@@ -131,6 +131,6 @@ def chip_tags(gpus: Chips) -> Float[np.ndarray, "gpus 5"]:
 
 
 def is_known(gpus: Chips, tags: Float[np.ndarray, "trained 5"]) -> Bool[np.ndarray, " gpus"]:
-    """Return which GPUs are among the trained ones, within 2 % in every datasheet value."""
+    """Return for each GPU whether a GPU in the training data has its datasheet, within 2 %."""
     apart = np.abs(chip_tags(gpus)[:, None] / tags[None] - 1.0).max(axis=2)
     return (apart < 0.02).any(axis=1)

@@ -32,7 +32,7 @@ def kernel_tables(systems: Path | None = None) -> KernelTables:
 def surrogates_without(
     exclude: Exclusion, seed: int, root: Path, systems: Path | None = None
 ) -> KernelSurrogates:
-    """Return surrogates that were fitted without the excluded kernels.
+    """Return all kernel surrogates, fitted without the excluded kernels.
 
     Args:
         exclude: Held-out models and GPUs.
@@ -53,7 +53,7 @@ def fit_surrogates(
     *,
     shared: Path | None = None,
 ) -> None:
-    """Fit surrogates and write them to a folder; see :meth:`KernelSurrogates.fit`."""
+    """Fit all kernel surrogates and write them to a folder; see :meth:`KernelSurrogates.fit`."""
     tables = kernel_tables(systems)
     KernelSurrogates.fit(tables, exclude=exclude, seed=seed, shared=shared).save(folder)
 
@@ -123,7 +123,7 @@ def held_out_table(
     plans: Mapping[str, TrainingPlan] | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> pd.DataFrame:
-    """Return errors of fits without some shapes, and without one GPU at a time.
+    """Return errors of kernel fits on held-out shapes, and on held-out GPUs, one at a time.
 
     Args:
         tables: Measured kernels.
@@ -165,7 +165,7 @@ def _left_out(
 
 
 def _errors_of(surrogate: OperatorSurrogate, held: pd.DataFrame, gpus: Gpus) -> pd.DataFrame:
-    """Return the errors on held-out rows, at most ``_ROWS_COMPARED`` of them."""
+    """Return the error of each held-out row, predicted / measured - 1, or of a random sample."""
     held = served(held, surrogate.operator)
     if len(held) > _ROWS_COMPARED:
         held = held.sample(_ROWS_COMPARED, random_state=0)
@@ -178,7 +178,7 @@ def _errors_of(surrogate: OperatorSurrogate, held: pd.DataFrame, gpus: Gpus) -> 
 
 # Errors of the fits of recurrent and sparse mixers on held-out shapes and GPUs.
 
-#: GPUs that are held out, one at a time.
+#: GPUs that the errors of mixer operators hold out, one at a time.
 _MIXERS_LEFT_OUT = ("H100-SXM", "B200-SXM")
 _MIXER_COLUMNS = ("operator", "left_out", "rows", "shapes", "median", "mean")
 
@@ -186,7 +186,7 @@ _MIXER_COLUMNS = ("operator", "left_out", "rows", "shapes", "median", "mean")
 def mixer_errors(
     operators: Sequence[str] | None = None, systems: Gpus | None = None
 ) -> pd.DataFrame:
-    """Return the median and mean absolute relative error of each mixer operator.
+    """Return median and mean APE of each mixer operator's predicted times on held-out kernels.
 
     Shapes are held out a fifth at a time, with a fit per GPU. For a held-out GPU, one fit uses all
     other GPUs.
@@ -235,7 +235,7 @@ def _mean_errors(predicted: np.ndarray, seconds: np.ndarray) -> dict[str, float]
 
 
 def error_grid(table: pd.DataFrame) -> Grid:
-    """Return a grid of ``median / mean`` errors in percent, with one row per operator."""
+    """Return a grid of ``median / mean`` errors of kernel times in percent, by operator."""
     parts = list(dict.fromkeys(table["left_out"]))
     grid = Grid.of("operator", "rows", "shapes", *(f"without {part}" for part in parts))
     for name, of_operator in table.groupby("operator", sort=False):
@@ -250,7 +250,7 @@ def error_grid(table: pd.DataFrame) -> Grid:
 
 
 def operator_grid(table: pd.DataFrame) -> Grid:
-    """Return a grid of ``median / mean`` errors in percent, with one column per operator.
+    """Return a grid of ``median / mean`` errors of kernel times in percent, a column per operator.
 
     Args:
         table: Table with ``TABLE_COLUMNS``; only its rows over all GPUs and formats are shown.

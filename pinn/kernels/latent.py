@@ -26,7 +26,7 @@ from pinn.specs.precision import ACTIVATION_BYTES, precision
 # measured module times with the context. The start-up time is what a short read takes beyond its
 # bytes: splitting the keys, waiting for the first of them, and merging.
 
-#: Seconds or sizes that broadcast together.
+#: Arrays or numbers of seconds or of sizes, which broadcast together.
 Times = np.ndarray | np.float64
 #: Assumed weights without measurements: kernels reach four fifths of the memory bandwidth or peak
 #: FLOP/s, and there is no start-up time.
@@ -50,7 +50,7 @@ def _terms(gpu: GpuSpec, kv_bytes: Numbers, *sizes: Numbers) -> np.ndarray:
 
 @dataclass(frozen=True)
 class LatentCore:
-    """Weights of latent decode by GPU and cache format; GPU ``*`` pools all GPUs of a format."""
+    """Fitted weights of latent decode attention by GPU and cache format; ``*`` pools all GPUs."""
 
     weights: dict[tuple[str, str], Float[np.ndarray, " terms"]] = field(default_factory=dict)
 
@@ -120,7 +120,7 @@ def _times(work: Work, bandwidth: object, bf16_rate: object) -> tuple[Times, Tim
 
 @dataclass(frozen=True)
 class LatentPrefill:
-    """Weights of latent prefill by GPU; keys and values have 16 bits in any cache format.
+    """Fitted weights of latent prefill attention by GPU; keys and values always have 16 bits.
 
     Attributes:
         weights: Weights in the order of ``UNMEASURED_PREFILL``, by key ``(chip,)``. Chip ``*``

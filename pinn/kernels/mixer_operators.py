@@ -34,7 +34,7 @@ from pinn.specs.precision import ACTIVATION_BYTES
 Seconds = Float[np.ndarray, " rows"]
 Columns = dict[str, Float[np.ndarray, " rows"]]
 
-#: Seconds per launch, wave and chunk, so that fitted weights are of order one.
+#: Unit of the terms for launches, waves and chunks, so that fitted weights are of order one.
 LAUNCH_SECONDS = 1e-5
 #: Number of terms of the operator with the most terms, including the launch.
 MOST_TERMS = 16
@@ -53,14 +53,14 @@ _STREAMS, _BOTH_BYTES = 4, 2 * ACTIVATION_BYTES
 
 
 def recurrence(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return the terms of a decode's fp32 states: bytes in and beyond the cache, and waves."""
+    """Return the time terms of a decode's fp32 states: bytes in and beyond the cache, and waves."""
     heads = c["batch_size"] * c["num_v_heads"]
     moved = heads * c["head_k_dim"] * c["head_v_dim"] * 8.0
     return [*_beyond_cache(moved, gpu), *_waves(heads, gpu)]
 
 
 def convolution(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return the terms of a convolution: inputs and outputs, requests' last inputs, blocks."""
+    """Return the time terms of a convolution: inputs and outputs, requests' last inputs, blocks."""
     channels = 2 * c["num_k_heads"] * c["head_k_dim"] + c["num_v_heads"] * c["head_v_dim"]
     moved = 2 * ACTIVATION_BYTES * c["batch_size"] * c["seq_len"] * channels
     tails = c["batch_size"] * channels * 3 * 2 * ACTIVATION_BYTES
@@ -78,7 +78,7 @@ def convolution(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def scan(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return the terms of a chunked scan: FLOP, keys and values, states, and chunks in sequence."""
+    """Return the time terms of a chunked scan: FLOP, keys and values, states, serial chunks."""
     k, v, chunk = c["head_k_dim"], c["head_v_dim"], CHUNK_TOKENS[GATED_DELTA]
     heads, tokens = c["num_v_heads"], c["batch_size"] * c["seq_len"]
     rows, chunks = c["batch_size"] * heads, np.ceil(c["seq_len"] / chunk)
@@ -98,7 +98,7 @@ def scan(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def state_update(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return the terms of a decode's state update: bytes of the states, and 4 bytes per element.
+    """Return the time terms of a decode's state update: bytes of states, 4 bytes per element.
 
     Both terms are needed, because vLLM's kernel is hardly faster with states of two bytes.
     """
@@ -107,7 +107,7 @@ def state_update(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def state_scan(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return the terms of a chunked state scan: FLOP, inputs, states, and chunks in sequence.
+    """Return the time terms of a chunked state scan: FLOP, inputs, states, and chunks in sequence.
 
     The state of a chunk is written and read in fp32, then written and read in the engine's format.
     """
@@ -128,7 +128,7 @@ def state_scan(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def index_scores(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return the terms of fp8 index scores: FLOP, keys read, scores written, 64 x 256 tiles."""
+    """Return the time terms of fp8 index scores: FLOP, keys read, scores written, tiles."""
     queries, length = c["batch_size"] * c["isl"], _mean_keys(c)
     pairs, square = queries * length, queries * (c["step"] + c["isl"])
     keys = c["batch_size"] * (c["step"] + c["isl"]) * _INDEXER.key_bytes
@@ -151,7 +151,7 @@ def index_scores(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def index_choice(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return the terms of selecting keys: scores read, indices written, and blocks of queries.
+    """Return the time terms of selecting keys: scores read, indices written, and blocks of queries.
 
     Two blocks share an SM. Scores beyond the cache, and rows longer than 16,384, take longer.
     """
@@ -179,7 +179,7 @@ def index_choice(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def sparse_attention(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return the terms of sparse attention: FLOP and keys of selected pairs, queries, outputs."""
+    """Return the time terms of sparse attention: FLOP and keys of pairs, queries, outputs."""
     queries = c["batch_size"] * c["isl"]
     pairs = c["batch_size"] * (_reached(c, c["step"] + c["isl"]) - _reached(c, c["step"]))
     flop_per_pair = 2.0 * c["heads"] * _PAIR_WIDTH
@@ -194,7 +194,7 @@ def sparse_attention(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def compressed_attention(ratio: int, c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return the terms of DeepSeek-V4's attention without projections: FLOP, keys, launches.
+    """Return the time terms of DeepSeek-V4's attention without projections: FLOP, keys, launches.
 
     Constant launches depend on whether there are heads, a context beyond the window, and prompts.
     Other launches grow with an indexer's scores (with a separate term between its top-k and 2,048
@@ -214,13 +214,13 @@ def compressed_attention(ratio: int, c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def streams(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return the terms of moving residual streams, in and beyond the cache, and waves of tokens."""
+    """Return the time terms of residual streams: bytes in and beyond the cache, token waves."""
     moved = c["batch_size"] * c["hidden_size"] * _STREAMS * _BOTH_BYTES
     return [*_beyond_cache(moved, gpu), *_waves(c["batch_size"], gpu)]
 
 
 def _beyond_cache(moved: np.ndarray, gpu: Columns) -> list[Seconds]:
-    """Return the seconds to move all bytes, bytes beyond the cache, and beyond four times it."""
+    """Return the seconds to move all bytes, bytes beyond the cache, and beyond four caches."""
     left = (np.maximum(moved - times * gpu["l2"], 0.0) for times in (0, 1, 4))
     return [each / gpu["bandwidth"] for each in left]
 
@@ -308,7 +308,7 @@ def _projections(ratio: int, rows: pd.DataFrame, gpu: GpuSpec, products: Product
 
 
 def _moved(passes: int, rows: pd.DataFrame, gpu: GpuSpec, _: Products) -> Seconds:
-    """Return the seconds to move streams, which a step counts with its small kernels."""
+    """Return the seconds to move residual streams, which a step counts with small kernels."""
     elements = (rows["batch_size"] * rows["hidden_size"] * passes).to_numpy()
     return elements * _BOTH_BYTES / gpu.memory_bandwidth_bytes_per_s
 
@@ -347,7 +347,7 @@ def timed_operators() -> dict[str, MixerOperator]:
     return found
 
 
-#: Name of a size here, by its name in the tables of Mamba-2 and of DeepSeek-V4.
+#: Name of a size in this module, by its name in the tables of Mamba-2 and of DeepSeek-V4.
 _NAMES = {
     "n_groups": "num_k_heads", "d_state": "head_k_dim", "nheads": "num_v_heads",
     "head_dim": "head_v_dim", "num_heads": "heads", "num_tokens": "batch_size",
@@ -417,7 +417,7 @@ def _read_timed(operator: MixerOperator, gpus: Gpus) -> Read:
 
 
 def operator_terms(operator: MixerOperator, rows: pd.DataFrame, gpus: Gpus) -> Terms:
-    """Return the terms of rows in seconds, ``[rows, terms]``; the first is a launch.
+    """Return the time terms of rows in seconds, ``[rows, terms]``; the first is a launch.
 
     Args:
         operator: Operator of ``timed_operators``.

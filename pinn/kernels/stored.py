@@ -116,7 +116,7 @@ class MeasuredShapes:
 TENSORS, STRUCTURE = "kernels.safetensors", "kernels.json"
 #: Arrays by name, as in the file of tensors.
 Tensors = Mapping[str, Shaped[np.ndarray, "..."]]
-#: All other data of the surrogates, JSON-ready.
+#: All data of the surrogates except arrays, JSON-ready.
 Structure = Mapping[str, Any]
 #: Version of the files; it increases when a network's inputs or the layout of the files change.
 LAYOUT = 4
@@ -132,7 +132,7 @@ def write(folder: Path, tensors: Tensors, structure: Mapping[str, object]) -> No
 
 
 def read(folder: Path) -> tuple[Tensors, dict[str, Any]]:
-    """Read both files of a folder, and check that they belong together.
+    """Read a folder's tensor file and JSON file, and check that they belong together.
 
     Raises:
         PinnError: If a file is missing, has another layout, or does not match its hash.
@@ -156,7 +156,7 @@ def read(folder: Path) -> tuple[Tensors, dict[str, Any]]:
 
 
 def check_fits(folder: Path, structure: Structure, names: Sequence[str]) -> None:
-    """Check that the files contain all fits, since files of earlier releases may lack some.
+    """Check that a folder has all fitted surrogates; folders of earlier releases may lack some.
 
     Raises:
         PinnError: If a fit is missing.

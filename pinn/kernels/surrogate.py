@@ -328,7 +328,7 @@ class OperatorSurrogate:
 #: Maximum sizes in the fit. A single machine does not serve larger steps, and larger rows distort
 #: the fit.
 _MOST_RANKS, _MOST_TOKENS = 16, 16_384
-#: Unit of the fitted weight of an expert; see ``_EXPERT_SECONDS``.
+#: Unit in seconds of the fitted weight of an expert; see ``_EXPERT_SECONDS``.
 _UNTIMED_EXPERT_SECONDS = 1e-7
 
 
@@ -355,10 +355,10 @@ def _terms(hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows terms"]:
 
 @dataclass(frozen=True)
 class OtherExperts:
-    """Weights by GPU and kernels; GPU ``*`` pools all GPUs on which these kernels were measured.
+    """Fitted extra time of non-default expert kernels; GPU ``*`` pools all measured GPUs.
 
     Attributes:
-        weights: Weights of the extra time compared with the engine's default kernel.
+        weights: Weights by GPU and kernels of the time beyond the engine's default kernel.
     """
 
     weights: dict[tuple[str, str], Float[np.ndarray, " terms"]] = field(default_factory=dict)

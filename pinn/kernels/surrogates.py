@@ -28,7 +28,7 @@ from pinn.specs.gpu import GpuSpec
 
 OPERATORS: tuple[Operator, ...] = (Gemm(), DecodeAttention(), PrefillAttention(), Moe())
 
-#: Fits whose fields are arrays with composite keys, by field of :class:`KernelSurrogates`.
+#: Classes whose fields are arrays with composite keys, by field of :class:`KernelSurrogates`.
 _FITS: dict[str, type[Any]] = {
     "other_experts": OtherExperts, "all_reduce": AllReduce, "exchange": AllReduce,
     "fused_all_reduce": AllReduce,
@@ -142,7 +142,7 @@ class KernelSurrogates:
     def other_experts_seconds(
         self, gpu: GpuSpec, precision: str, kernels: str, *sizes: Numbers
     ) -> Seconds:
-        """Return the seconds of experts in ``CUTLASS`` or ``TRITON``, for ``Moe``'s sizes."""
+        """Return the seconds of experts with CUTLASS or TRITON kernels, for ``Moe``'s sizes."""
         own = self.moe.seconds(gpu, precision, *sizes)
         more = self.other_experts.extra_seconds(gpu, precision, kernels, *sizes)
         return np.where(own > 0, own + more, 0.0)

@@ -65,11 +65,11 @@ class CompressedLayout:
 
     @property
     def window_share(self) -> int:
-        """Return the blocks, in all other groups, that cover the tokens of one block of keys."""
+        """Return the blocks, in all groups without keys, for the tokens of one block of keys."""
         return sum(kept.groups * COMPRESSED_BLOCK // kept.block_tokens for kept in self.kept)
 
     def start_blocks(self, in_flight: int, longest: int) -> int:
-        """Return a prompt's blocks without keys (SlidingWindowSpec.max_memory_usage_bytes)."""
+        """Return a prompt's maximum blocks without compressed keys (vLLM's SlidingWindowSpec)."""
         return sum(
             kept.groups * kept.blocks(min(kept.window - 1 + in_flight, longest))
             for kept in self.kept
@@ -165,7 +165,7 @@ def _slot(page_bytes: int, slots: list[int]) -> int:
 
 
 def _repeats(counts: list[int], least: int) -> int:
-    """Return the largest of the group sizes with the least padding (``_approximate_gcd``)."""
+    """Return the largest number of layers per group with least padding (``_approximate_gcd``)."""
 
     def padding(size: int) -> int:
         return sum(-count % size for count in counts)

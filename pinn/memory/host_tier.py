@@ -44,20 +44,22 @@ _KEYS = {
 _LMCACHE = {
     "lmcache.local_cpu": True, "lmcache.max_local_cpu_size": 5.0, "lmcache.chunk_size": 256,
 }  # fmt: skip
-#: Releases that changed the tier (vllm/v1/kv_offload and offloading/scheduler.py).
+#: First vLLM releases with the OffloadingConnector, with contiguous layers of a block, with chunks
+#: stored even if their last token is unknown, and with transfer jobs (vllm/v1/kv_offload and
+#: offloading/scheduler.py).
 _FIRST, _IN_A_ROW, _KEEPS_UNKNOWN, _JOBS = (0, 11, 0), (0, 15, 0), (0, 20, 0), (0, 22, 0)
-#: First release that stores only prompts (kv_offload/base.py: OffloadingSpec), and in which LMCache
-#: is a separate server.
+#: First vLLM release that stores only prompts (kv_offload/base.py: OffloadingSpec), and in which
+#: LMCache is a separate server.
 _PROMPTS = (0, 31, 0)
-#: First release in which the ARC policy does not crash the engine at the first store.
+#: First vLLM release in which the ARC policy does not crash the engine at the first store.
 _ARC_WORKS = (0, 20, 0)
 _PAGE_BYTES = 4096
-#: First release with SGLang's ``UnifiedRadixCache``. ``HiRadixCache``, used before, needs a host
+#: First SGLang release with ``UnifiedRadixCache``. ``HiRadixCache``, used before, needs a host
 #: pool larger than the GPU's. 0.5.13 to 0.5.18, whose source was not read, are treated like older
 #: releases.
 _UNIFIED = (0, 5, 19)
-#: First release that rounds the host pool up to whole pages plus one; earlier ones round down
-#: (memory_pool_host.py).
+#: First SGLang release that rounds the host pool up to whole pages plus one; earlier releases round
+#: down (memory_pool_host.py).
 _ROUNDS_UP = (0, 5, 9)
 #: Number of insertions of a node into the tree until it is stored (``write_through_threshold``).
 _THROUGH, _SELECTIVE = 1, 2

@@ -58,7 +58,7 @@ def kv_layout(deployment: Deployment, engine: EngineSpec) -> KvLayout:
         total = _blocks(layout, kv_cache_bytes(deployment, engine))
     layout = replace(layout, blocks=max(total - 1, 0))
     needed = least_blocks(deployment, layout)
-    # vLLM compares with the number of all blocks, including its null block.
+    # vLLM compares the needed blocks with all blocks, including its null block.
     if needed > layout.blocks:
         raise _too_small(deployment, layout, needed)
     return layout
@@ -176,10 +176,11 @@ class MemoryFit:
             does not start.
         reason: Why the engine does not start, with the remedy; empty if it starts. Weights,
             activations and the blocks of ``least_blocks`` have to fit.
-        fault: The reason without the remedy.
+        fault: Why the engine does not start, without the remedy.
         kv_bytes: Bytes of the KV cache on one GPU; None if weights leave no memory.
         byte_ends: Lower and upper bound of ``kv_bytes``, from errors on logged start-ups.
-        token_ends: Tokens at both bounds; None for a bound at which the engine does not start.
+        token_ends: Tokens in the KV cache at both bounds; None for a bound at which the engine does
+            not start.
         longest_requests: Number of requests of max_model_len tokens that fit at once.
     """
 
@@ -227,7 +228,7 @@ def _given_bytes(deployment: Deployment, engine: EngineSpec) -> float | None:
     """Return the bytes per GPU of a cache whose size the user gives; None if it is not given."""
     if engine.num_gpu_blocks_override is None:
         return engine.kv_cache_memory_bytes
-    # Half a block is added, so that rounding down keeps every block.
+    # Half a block is added, so that division into whole blocks does not lose one by rounding.
     return (engine.num_gpu_blocks_override + 0.5) * empty_layout(deployment).block_bytes
 
 
@@ -254,13 +255,13 @@ def smallest_tensor_parallel_size(
 
     Args:
         deployment: Deployment that provides all other settings.
-        known: Fits of the tensor-parallel sizes that were evaluated before, by size.
+        known: Predicted KV cache of each tensor-parallel size that was evaluated before, by size.
 
     Returns:
         One of ``TENSOR_PARALLEL_SIZES``; None if the engine starts with none of them.
     """
     for size in TENSOR_PARALLEL_SIZES:
-        with suppress(PinnError):  # the size may not divide the attention heads
+        with suppress(PinnError):  # the tensor-parallel size may not divide the heads
             fit = (known or {}).get(size)
             if fit is None:
                 fit = memory_fit(replace(deployment, serving=_of_size(deployment.serving, size)))

@@ -1,4 +1,4 @@
-"""Entries of a server's GPU memory, except the KV cache.
+"""Bytes of a server's GPU memory by use, except the KV cache.
 
 vLLM measures most entries at start (``vllm/v1/worker/gpu_worker.py: determine_available_memory``).
 Here, sizes that follow from vLLM's source are computed, and all others are from logged start-ups.
@@ -44,8 +44,8 @@ FFN_VALUES = 4.0
 EXPERT_VALUES, EXPERT_COPIES = 3.0, 2.0
 #: Bytes of CUDA graphs per layer with experts, and per layer with latent attention, as vLLM
 #: estimates them at start. Logged estimates are 0.028 to 0.029 GiB for gpt-oss-120b with any number
-#: of GPUs and sizes, and 0.044 to 0.067 GiB for DeepSeek. For dense layers there is one estimate,
-#: of 0.31.0 (1.1 GiB for 32 layers).
+#: of GPUs and captured sizes, and 0.044 to 0.067 GiB for DeepSeek. For dense layers there is one
+#: estimate, logged by vLLM 0.31.0 (1.1 GiB for 32 layers).
 GRAPH_BYTES, LATENT_GRAPH_BYTES = 0.029 * GIB, 0.055 * GIB
 #: Value of ``counted_graphs`` for releases that estimate the graphs of every layer.
 ALL_LAYERS = "all"
@@ -134,7 +134,7 @@ class MemoryLedger:
         return left * self.share if self.share_of == FREE else left
 
     def sizes(self) -> dict[str, float]:
-        """Return the bytes of every entry except the KV cache, by name."""
+        """Return the bytes on one GPU of each use except the KV cache, by name."""
         held = self.reserve
         return {
             "board": self.board,
@@ -224,7 +224,7 @@ def _graph_bytes(deployment: Deployment) -> float:
 
 
 def kinds_of(deployment: Deployment) -> tuple[str, ...]:
-    """Return a deployment's types in ``memory_errors.csv``; the widest interval of them applies."""
+    """Return a deployment's model types in ``memory_errors.csv``; their widest interval applies."""
     if deployment.serving.engine != VLLM:
         return (deployment.serving.engine,)
     model, mixers = deployment.model, [g.attention for g in deployment.model.layer_groups]

@@ -138,7 +138,7 @@ def _lines(found: StartUp) -> Iterator[tuple[str, str]]:
 
 
 def _sglang_sizes(found: StartUp, kv_gib: float) -> str:
-    """Return the sizes as SGLang logs them: of keys and of values, or of one latent cache."""
+    """Return KV cache sizes as SGLang logs them: of keys and of values, or of one latent cache."""
     groups = found.deployment.model.layer_groups
     if any(isinstance(group.attention, LatentAttentionSpec) for group in groups):
         return f"KV size: {kv_gib:.2f} GB"

@@ -1,4 +1,4 @@
-"""Blocks of the longest request, which vLLM compares with its cache and logs as concurrency."""
+"""KV blocks of the longest request, on which vLLM's start and its logged concurrency depend."""
 
 from pinn.engines.deployment import Deployment, cached_attention
 from pinn.memory.compressed_layout import CompressedLayout, compressed, compressed_layout
@@ -40,7 +40,7 @@ def start_blocks(deployment: Deployment, layout: KvLayout, tokens: int) -> int:
 
 
 def counted_blocks(deployment: Deployment, layout: KvLayout, tokens: int) -> int:
-    """Return the blocks of a request, from which the release computes tokens and concurrency."""
+    """Return a request's blocks, from which the release computes logged tokens and concurrency."""
     packed = _compressed(deployment)
     if packed is None or deployment.recipe.scheduler.mixed_pages:
         return start_blocks(deployment, layout, tokens)
@@ -49,7 +49,7 @@ def counted_blocks(deployment: Deployment, layout: KvLayout, tokens: int) -> int
 
 
 def logged_groups(deployment: Deployment, layout: KvLayout) -> tuple[int, int]:
-    """Return the number of layer groups and the tokens per block as releases up to 0.20.0 count."""
+    """Return layer groups and tokens per block, as vLLM up to 0.20.0 counts them for its log."""
     packed = _compressed(deployment)
     if packed is not None:
         return packed.groups, _SMALLEST

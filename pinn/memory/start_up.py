@@ -26,13 +26,14 @@ from pinn.units import GIB
 
 STARTS, STARTS_WITH, NEVER = "starts", "starts with", "does not start"
 
-#: Maximum memory share that is recommended, and the step sizes of a share and of a context.
+#: Maximum memory share that a remedy recommends, and the steps in which remedies raise the share
+#: and lower the context in tokens.
 _MOST_SHARE, _SHARE_GRAIN, _LENGTH_GRAIN_TOKENS = 0.98, 0.01, 256
 
 
 @dataclass(frozen=True)
 class StartUp:
-    """Whether the engine of a configuration starts, and the memory of its GPUs.
+    """Check of whether a configuration's engine starts, and the use of its GPUs' memory.
 
     Attributes:
         deployment: Deployment of the configuration.
@@ -61,13 +62,13 @@ class StartUp:
 
     @cached_property
     def smallest_tensor_parallel_size(self) -> int | None:
-        """Return the smallest tensor-parallel size that starts; None if no size does."""
+        """Return the smallest tensor-parallel size with which the engine starts; None if none."""
         known = {self.deployment.serving.tensor_parallel_size: self.fit}
         return smallest_tensor_parallel_size(self.deployment, known)
 
     @cached_property
     def remedies(self) -> tuple[str, ...]:
-        """Return flags, each of which alone makes the engine start at the lower bound."""
+        """Return flags, each of which makes the engine start at the lower bound of KV memory."""
         return () if self.fit.is_certain else tuple(_remedies(self.deployment, self.engine))
 
     @property
@@ -174,8 +175,8 @@ def _remedies(deployment: Deployment, engine: EngineSpec) -> Iterator[str]:
     recipe, serving = deployment.recipe, deployment.serving
 
     def starts(name: str, value: FlagValue) -> bool:
-        """Return whether the engine starts at the lower bound with another value of a flag."""
-        with suppress(PinnError):  # the size may not fit the model
+        """Return whether a flag's value lets the engine start at the lower bound of KV memory."""
+        with suppress(PinnError):  # the value may not suit the model
             changed = specified(partial(replace, serving), {name: value})
             return memory_fit(replace(deployment, serving=changed), engine).is_certain
         return False
@@ -202,7 +203,7 @@ def _counted(first: float, last: float, grain: float) -> Iterator[float]:
 
 
 def _contexts(deployment: Deployment, starts: Callable[[int], bool]) -> list[int]:
-    """Return the maximum context in tokens that starts, as a list; empty if none does."""
+    """Return the maximum context in tokens at which the engine starts, as a list; [] if none."""
     counts = range(max_model_len(deployment) // _LENGTH_GRAIN_TOKENS)
     failing = bisect_left(counts, True, lo=1, key=lambda n: not starts(n * _LENGTH_GRAIN_TOKENS))
     return [(failing - 1) * _LENGTH_GRAIN_TOKENS] if failing > 1 else []

@@ -60,15 +60,16 @@ _VLLM = [
     ("LLM engine (v", r"Initializing an? (?:V[01] )?LLM engine \(v(?P<release>[^)\s]+)\)"),
     ("server version", r"vLLM (?:API )?server version (?P<release>\d[^\s,]*)"),
     ("  version ", "█  version (?P<release>\\d\\S*)"),
-    # vllm/v1/worker/gpu_model_runner.py: load_model; before 0.8 "Loading model weights took".
+    # Logged by vllm/v1/worker/gpu_model_runner.py: load_model; before 0.8 with the words "Loading
+    # model weights took".
     ("took", r"(?:Loading model weights|Model loading) took #weights Gi?B"),
     ("CUDA graph memory", r"Estimated CUDA graph memory: #graphs_estimated GiB"),
     ("Graph capturing", r"Graph capturing finished in \d+ secs, took #graphs_taken GiB"),
     # Logged by vllm/v1/worker/gpu_worker.py: determine_available_memory.
     ("KV cache memory", r"Available KV cache memory: #kv_cache GiB"),
     ("KV Cache as", r"reserved #kv_cache ?GiB memory for KV Cache as specified"),
-    # vllm/v1/worker/gpu_worker.py: compile_or_warm_up_model. Up to 0.22 the weights are listed
-    # separately from other non-torch memory, from 0.31 on in the same entry.
+    # Logged by vllm/v1/worker/gpu_worker.py: compile_or_warm_up_model. Up to 0.22 the weights are
+    # listed separately from other non-torch memory, from 0.31 on in the same entry.
     ("Free memory on device", r"Free memory on device \S* ?\(#free_before_load/#visible GiB\)"),
     ("Desired GPU", r"Desired GPU memory utilization is \(#memory_share, "),
     ("for weight", r"Actual usage is #weights GiB for weight"),
@@ -92,7 +93,7 @@ _VLLM = [
     # Logged at debug level by vllm/utils/mem_utils.py: MemoryProfilingResult.
     ("Memory profiling takes", r"torch peak memory increase: #activation_peak ?GiB"),
     ("non-torch forward", r"non-torch forward increase memory: #non_torch ?GiB"),
-    # Settings of the user: "non-default args", the engine's config, or a command.
+    # The user's flags, logged as "non-default args", as the engine's config, or in a command.
     ("gpu_memory_utilization", r"gpu_memory_utilization['\"]?(?:=|: )#memory_share"),
     ("tensor_parallel_size", r"tensor_parallel_size['\"]?(?:=|: )@tensor_parallel_size"),
 ]  # fmt: skip
@@ -104,15 +105,15 @@ _SGLANG = [
     ("Load weight begin", r"Load weight begin\..*\bavail mem=#free_before_load GB"),
     ("Load weight end", r"Load weight end\..*\bmem usage=#weights GB"),
     ("Load weight end", r"Load weight end\..*\bavail mem=#free_after_load GB"),
-    # srt/mem_cache/memory_pool.py. From 0.5.19 on kv_pool_runtime.py, where graphs are logged
-    # before the pool and the pool is an upper bound of addresses.
+    # Logged by srt/mem_cache/memory_pool.py, and from 0.5.19 on by kv_pool_runtime.py, where the
+    # graphs are logged before the KV pool, whose size is an upper bound of its addresses.
     ("llocated", r"[Cc]ache (?:is )?allocated\..*\bK size: #kv_cache GB, V size: #kv_values GB"),
     ("llocated", r"[Cc]ache (?:is )?allocated\..*\bKV size: #kv_cache GB"),
     # Logged by srt/managers/scheduler.py.
     ("max_total_num_tokens=", r"\bmax_total_num_tokens=@kv_tokens, (?:chunked|max)_prefill"),
     ("context_len=", r"max_running_requests=\d+, context_len=@max_model_len\b"),
-    # srt/model_executor/model_runner.py, from 0.5.19 on cuda_graph_setup.py: graphs of decodes, of
-    # prompts and of drafts.
+    # Logged by srt/model_executor/model_runner.py, from 0.5.19 on by cuda_graph_setup.py: graphs
+    # of decodes, of prompts and of drafts.
     ("raph end.", r"Capture .*graph end\..*\bmem usage=#graphs_taken GB"),
 ]  # fmt: skip
 _TRTLLM = [
@@ -146,7 +147,7 @@ FAILURES = [_line(*each) for each in _FAILED]
 #: Lines of a server that accepts requests; out of memory after such a line is not a failed start.
 READY = ("Application startup complete", "The server is fired up and ready to roll")
 
-#: Lines with which a process starts; only the last start in a log counts.
+#: Pattern of the first line of a server's start; only the last start in a log counts.
 _BEGINS = re.compile(r"vLLM (?:API )?server version |█  version \d|\bserver_args=")
 
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")

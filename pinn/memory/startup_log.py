@@ -146,7 +146,7 @@ def _lines(path: Path) -> Iterable[str]:
 
 
 def _log(facts: list[Fact], engines: Counter[str]) -> StartupLog:
-    """Return the values of the engine that most of the facts belong to."""
+    """Return the logged values of one engine: the engine of most of the facts."""
     told = Counter(fact.engine for fact in facts if fact.name not in _ASKED)
     known = told or Counter(fact.engine for fact in facts) or engines
     engine = known.most_common(1)[0][0] if known else ""

@@ -49,7 +49,7 @@ def draft_weight_bytes(deployment: Deployment) -> float:
 
 
 def _sizes(deployment: Deployment) -> tuple[int, int, int, int]:
-    """Return the ranks of layers, experts and expert slices, and the slices' padding multiple."""
+    """Return how many GPUs split layers, experts and one expert, and experts' padding multiple."""
     recipe = deployment.recipe
     of_experts = (recipe.expert_parallel_size, recipe.expert_tensor_parallel_size)
     return (recipe.tensor_parallel_size, *of_experts, _width_multiple(deployment))

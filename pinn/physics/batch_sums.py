@@ -51,7 +51,7 @@ class BatchSums:
 
     @cached_property
     def tokens(self) -> Counts:
-        """Return the number of tokens that pass through the layers."""
+        """Return the number of new tokens of each batch, which pass through all layers."""
         return self.prefill_tokens + self.decode_requests
 
     @cached_property
@@ -248,7 +248,7 @@ MAX_CHUNK = 16_384
 
 
 def beyond_taught(batch: Batch) -> list[str]:
-    """Return the bounds of the training batches that a batch exceeds, each as a short text."""
+    """Return texts that name each limit of the training batches that a batch exceeds."""
     counts = batch.entry_counts
     decodes = sum(n for n, prefill in zip(counts, batch.is_prefill, strict=True) if not prefill)
     entries = list(zip(batch.new_tokens, batch.cached_tokens, batch.is_prefill, strict=True))

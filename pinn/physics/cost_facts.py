@@ -1,4 +1,4 @@
-"""Numbers of a deployment's model, GPU and flags, from which its costs are computed."""
+"""Sizes, counts and rates of a deployment's model, GPU and flags, used by its cost formulas."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -44,9 +44,9 @@ class Flags(NamedTuple):
 
 @dataclass(frozen=True)
 class CostFacts:
-    """Numbers of ``n`` deployments that the formulas of ``StepCosts`` use, each ``[n]``.
+    """Sizes, counts and rates of ``n`` deployments for the formulas of ``StepCosts``, each ``[n]``.
 
-    ``Deployment.facts`` of the Go package returns the same numbers for one deployment.
+    ``Deployment.facts`` of the Go package returns the same fields for one deployment.
 
     Attributes:
         layers: Number of layers; a layer with only a mixer or only a feed-forward part counts half.
@@ -57,7 +57,7 @@ class CostFacts:
         quantized: 1 if activations are quantized in every step, else 0.
         hidden_size: Width of the residual stream.
         vocab_size: Number of logits per sequence.
-        logit_bytes: Bytes per logit that take the sampler's measured time at the peak bandwidth.
+        logit_bytes: Bytes per logit that would take the sampler's time at the peak bandwidth.
         sampler_launch_s: Seconds of sampling that do not depend on the batch.
         sampler_logit_s: Seconds of sampling per logit of the vocabulary that do not depend on the
             batch.
@@ -173,7 +173,7 @@ _NAMES = tuple(f.name for f in fields(CostFacts))
 
 @lru_cache(maxsize=65536)
 def fact_row(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> tuple[float, ...]:
-    """Return the numbers of one deployment, in the order of ``CostFacts``.
+    """Return one deployment's values for all fields of ``CostFacts``, in their order.
 
     Raises:
         TypeError: If a computed number is not a field of ``CostFacts``.
@@ -203,7 +203,7 @@ def fact_row(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> tuple[float, ...]:
 
 @lru_cache(maxsize=16384)
 def model_facts(model: ModelSpec, tp: int) -> dict[str, float]:
-    """Return the numbers of a model's layers on one of ``tp`` GPUs of any GPU model."""
+    """Return a model's sizes and work on one of ``tp`` GPUs, by field of ``CostFacts``."""
     dense = dense_work(model, tp)
     found = layer_work.attention_facts(model, tp) | {
         "moe_layers": float(model.moe_layers),
@@ -221,7 +221,7 @@ _NO_EXPERTS = MoeFfnSpec(0, 0, 0)
 
 
 def _expert_facts(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> dict[str, float]:
-    """Return the numbers of the routed experts; a dense model has 0 experts of width 0."""
+    """Return the fields of ``CostFacts`` for routed experts; a dense model has 0 of width 0."""
     moe, ranks = model.moe or _NO_EXPERTS, flags.tensor_parallel_size * flags.data_parallel_size
     spread = flags.expert_parallel_size
     cut = ranks // spread
@@ -266,7 +266,7 @@ def dense_work(model: ModelSpec, tp: int) -> DenseWork:
 
 
 def _flop_by_format(matmuls: Sequence[layer_work.MatMul]) -> tuple[tuple[Precision, float], ...]:
-    """Return the FLOP per row in each number format, whose rate depends on the GPU."""
+    """Return the FLOP of matrix products per activation row, summed by number format."""
     flop: dict[Precision, float] = {}
     for matmul in matmuls:
         flop[matmul.weights] = flop.get(matmul.weights, 0.0) + matmul.flop_per_row
@@ -336,9 +336,9 @@ class SamplerKernels:
     logit_s: float
 
 
-#: Values fitted by ``scripts/fit_sampler.py``, to two digits: first for greedy sampling, then for
-#: the additional kernels of random sampling, of top-p, of top-k with or without top-p, of min-p,
-#: and of penalties.
+#: Bytes of the sampler's kernels, and their times as ``scripts/fit_sampler.py`` fits them (two
+#: digits): first the kernels of greedy sampling, then the additional kernels of random sampling, of
+#: top-p, of top-k with or without top-p, of min-p, and of penalties.
 TAKEN = SamplerKernels(_COPY + _LARGEST, 1.4, 1.1e-5, 2.5e-11)
 DRAWN = SamplerKernels(_DRAW, 1.2, 1.1e-5, 2.7e-10)
 MASS = SamplerKernels(_MASS, 2.1, 7.5e-5, 7.8e-10)
@@ -349,7 +349,7 @@ PENALIZED = SamplerKernels(_PENALTIES, 1.3, 2.5e-5, 0.0)
 
 
 def sampler_kernels(sampling: Sampling) -> tuple[SamplerKernels, ...]:
-    """Return the kernels that given sampling settings need."""
+    """Return bytes and fitted times of the sampler kernels that given settings need."""
     is_drawn, mass = not sampling.is_greedy, sampling.top_p < 1
     kernels = (
         (TAKEN, True),
@@ -368,7 +368,7 @@ class SamplerTime(NamedTuple):
     Seconds = launch_s + vocabulary x (logit_s + requests x timed_bytes / memory bandwidth).
 
     Attributes:
-        timed_bytes: Bytes per logit that take the measured time at the peak bandwidth.
+        timed_bytes: Bytes per logit that would take the sampler's time at the peak bandwidth.
         launch_s: Seconds per step.
         logit_s: Seconds per step and logit of the vocabulary.
     """
@@ -384,7 +384,7 @@ NO_SAMPLER = SamplerTime(0.0, 0.0, 0.0)
 
 @lru_cache(maxsize=1024)
 def sampler_time(sampling: Sampling) -> SamplerTime:
-    """Return the total time of the kernels that given sampling settings need."""
+    """Return coefficients of the total time of the kernels that given sampling settings need."""
     asked = sampler_kernels(sampling)
     return SamplerTime(
         sum(kernels.logit_bytes * kernels.slowdown for kernels in asked),

@@ -22,7 +22,7 @@ from pinn.specs.model import ModelSpec, Sampling
 from pinn.specs.precision import ACTIVATION_BYTES
 from pinn.units import GIB
 
-# Longer formulas of ``StepCosts``. Each is a function of a deployment's numbers.
+# Longer formulas of ``StepCosts``, as functions of ``CostFacts``.
 
 #: Share of a parallel layer's latency outside its all-reduces: 3 us of the 10 us in the prior of
 #: the feature ``parallel_layer``.
@@ -64,7 +64,7 @@ UNCOMPILED = 2.1
 
 
 def launched_layers(w: CostFacts) -> Values:
-    """Return the kernels of all layers, in units of a 16-bit dense layer's kernels on one GPU.
+    """Return the number of kernels of all layers, divided by that of one 16-bit dense layer.
 
     The numbers are assumptions from counting launches in vLLM's modules; a dense layer has about
     ten. Experts add eight (routing, sorting, two grouped multiplications). Latent attention adds
@@ -78,7 +78,7 @@ def launched_layers(w: CostFacts) -> Values:
 
 
 def activation_token_s(w: CostFacts) -> Values:
-    """Return the seconds in which kernels between multiplications move one token's data."""
+    """Return the seconds that kernels between matrix products need to move one token's data."""
     return w.small_kernel_elements * ACTIVATION_BYTES / w.memory_bytes_per_s
 
 
@@ -105,7 +105,7 @@ def expert_activation_token_s(w: CostFacts) -> Values:
 
 
 def parallel_layers(w: CostFacts) -> Values:
-    """Return the number of tensor-parallel layers, less what faster or fused all-reduces save.
+    """Return the equivalent number of tensor-parallel layers with vLLM's unfused all-reduces.
 
     A faster kernel saves its share of the latency. A fused kernel saves the overhead around a
     layer's all-reduces. A short all-reduce, with the small kernels around it, takes about as long
@@ -309,7 +309,7 @@ def draft_costs(deployment: Deployment, draft: ModelSpec, sampling: Sampling) ->
     return _costs_of_rows([_fact_row(deployment, draft, sampling)])
 
 
-#: Function that returns the settings of a configuration that costs depend on.
+#: Function of an engine configuration that returns its values of ``Flags``, up to ``gathers``.
 _OF_RECIPE = attrgetter(*Flags._fields[: Flags._fields.index("gathers")])
 
 

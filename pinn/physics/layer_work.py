@@ -137,7 +137,7 @@ def _ffn_matmuls(model: ModelSpec, group: LayerGroup, tp: int) -> Iterator[MatMu
         yield from _mlp(ffn.width, ffn.gated, hidden, group.count, tp, formats.dense_ffn, "")
         return
     yield MatMul("router", ffn.experts, hidden, group.count, precision("bf16"))
-    if ffn.latent_width is not None:  # source: nemotron_h.py: fc1_latent_proj, fc2_latent_proj
+    if ffn.latent_width is not None:  # vLLM nemotron_h.py: fc1_latent_proj, fc2_latent_proj
         yield MatMul("latent_down_proj", ffn.latent_width, hidden, group.count, formats.dense_ffn)
         yield MatMul("latent_up_proj", hidden, ffn.latent_width, group.count, formats.dense_ffn)
     if ffn.shared_width:
@@ -175,14 +175,14 @@ OUTPUT_PASSES = 2.0
 GATED_PASSES = 1.5
 #: Passes saved by static scales: the kernel before a multiplication writes its input in fp8.
 STATIC_SAVES = 0.5
-#: Matrices whose output is not counted here. Norms count the outputs that are added to the residual
-#: stream; the router's output only selects experts.
+#: Matrices whose outputs ``small_kernel_elements`` does not count. Norms count the outputs that are
+#: added to the residual stream; the router's output only selects experts.
 _COUNTED = ("o_proj", "out_proj", "down_proj", "router")
 
 
 @lru_cache(maxsize=16384)
 def small_kernel_elements(model: ModelSpec, tensor_parallel_size: int) -> float:
-    """Return the 16-bit elements read or written per token on one GPU, over all layers.
+    """Return the 16-bit elements that small kernels move per token on one GPU, in all layers.
 
     Tensor parallelism splits everything but norms. Routed experts are counted separately
     (``expert_activation_token_s``). The scaling of inputs in each step is included in the times of
@@ -214,7 +214,7 @@ _OF_MIXERS = (
 
 @lru_cache(maxsize=16384)
 def attention_facts(model: ModelSpec, tp: int) -> dict[str, float]:
-    """Return the work of the mixers, and numbers of the layers around them, on one of ``tp`` GPUs.
+    """Return work of the mixers, and counts of layers and short all-reduces, on one of ``tp`` GPUs.
 
     Keys are fields of ``CostFacts``. ``windowed`` layers see a limited number of keys: a window,
     the selection of an indexer, or a recurrent state, which counts as one key.
@@ -224,8 +224,8 @@ def attention_facts(model: ModelSpec, tp: int) -> dict[str, float]:
     for group in groups:
         for name, value in _mixer_facts(group.attention, group.count, tp, window).items():
             found[name] += value
-    # Pairs are counted in one direction only. For a window this is right without a factor, since it
-    # extends by half of its width in each direction.
+    # Pairs of query and key are counted for causal attention. Bidirectional attention has twice as
+    # many. Windowed layers need no factor, since half of a window lies in each direction.
     found["prefill_flop"] *= 1 + model.bidirectional
     return found | {
         "layers": sum(g.count * g.halves for g in groups) / 2,
@@ -241,8 +241,8 @@ def _mixer_facts(mixer: models.Mixer | None, count: int, tp: int, window: int) -
     rope elements and values kv_lora_rank. With an indexer, prefills use the latent space, too,
     since the queries have different keys (vLLM's FlashMLA sparse). If keys are compressed, a token
     within reach counts as one fraction of a key, and a token beyond reach as another. Queries and
-    outputs have the activations' format. ``window`` is the model's widest window, over which
-    narrower ones are spread.
+    outputs have the activations' format. ``window`` is the model's widest window in tokens;
+    work per key of a narrower window is scaled by the ratio of the windows.
     """
     if isinstance(mixer, LinearMixerSpec):
         heads, spread = max(mixer.heads // tp, 1) * count, mixer.reach_tokens / window

@@ -68,7 +68,7 @@ def hit_expert_read_s(costs: StepCosts, tokens: Values) -> Values:
     of experts in use is N (1 - (1 - k/N)^T).
     """
     missed = (1 - costs.expert_share) ** expert_tokens(costs, tokens)
-    # Compiled code skips the slow power function for models without experts.
+    # The simulator's compiled copy skips the slow power function for models without experts.
     return np.where(costs.experts > 0, costs.experts * (1 - missed) * costs.expert_read_s, 0.0)
 
 
@@ -100,8 +100,8 @@ FEW_TOKENS_SHARE = 0.1
 #: are bound by launching, take 16.5 ms up to the captured size and 40 ms beyond it.
 PIECES = 0.41
 
-#: Inverse width of the transition above the captured size: from 1 + 1 / 8 of that size on, the
-#: whole step is launched layer by layer.
+#: Captured size divided by the width of the transition above it: from 1 + 1 / 8 of that size on,
+#: the whole step is launched layer by layer.
 RAMP = 8.0
 
 #: Maximum bytes of a message of vLLM's own all-reduce (custom_all_reduce.py: max_size = 8192 *
@@ -115,12 +115,12 @@ def busy(sums: BatchSums) -> Values:
 
 
 def gemm(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the maximum of two times: reading all weights but routed experts', and arithmetic."""
+    """Return the larger of two times in s: reading weights outside routed experts, arithmetic."""
     return np.maximum(costs.gemm_weights_s * busy(sums), gemm_compute_s(costs, sums))
 
 
 def experts(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the maximum of two times: reading one token's experts, and all tokens' arithmetic."""
+    """Return the larger of two times in s: reading one token's experts, all tokens' arithmetic."""
     return np.maximum(topk_expert_read_s(costs) * busy(sums), expert_compute_s(costs, sums))
 
 
@@ -177,7 +177,7 @@ def kv_read(costs: StepCosts, sums: BatchSums) -> Values:
 
 
 def decode_attention(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the maximum of the memory and the arithmetic time of decode attention."""
+    """Return the larger of memory time and arithmetic time of decode attention, in seconds."""
     return np.maximum(
         kv_read(costs, sums),
         costs.decode_attention_time
@@ -189,7 +189,7 @@ def decode_attention(costs: StepCosts, sums: BatchSums) -> Values:
 
 
 def prefill_attention(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the maximum of the memory and the arithmetic time of prefill attention."""
+    """Return the larger of memory time and arithmetic time of prefill attention, in seconds."""
     return np.maximum(
         prefill_kv_read(costs, sums),
         costs.prefill_pair_s * sums.prefill_pairs

@@ -23,7 +23,7 @@ def batch_marks(batches: Sequence[Batch], deployment: Deployment) -> list[list[s
 
 
 def marks_of_each(batch: Batch, deployments: Sequence[Deployment]) -> list[str]:
-    """Return the marks of one batch on each deployment, as one text per deployment."""
+    """Return a text per deployment on the limits that one batch exceeds there; empty if none."""
     limits = [_limits(deployment) for deployment in deployments]
     beyond = beyond_taught(batch)
     marks = {each: "; ".join(_never_run(batch, each) + beyond) for each in set(limits)}

@@ -59,7 +59,7 @@ class SpeculativeCosts:
     later: StepCosts
 
     def drafting(self, sums: BatchSums) -> list[tuple[int, StepCosts, BatchSums]]:
-        """Return each type of draft pass: number, costs and sums; empty without a draft model."""
+        """Return number, costs and batch sums by type of draft pass; [] without a draft model."""
         if self.passes == 0:
             return []
         first = drafted_sums(sums, self.tokens, "prefill_tokens")
@@ -84,7 +84,7 @@ def speculative_costs(deployment: Deployment) -> SpeculativeCosts | None:
 
 
 def _with_queries(costs: StepCosts, queries: int, rows: int) -> StepCosts:
-    """Return costs with ``queries`` queries per key of a request, and ``rows`` rows in a graph."""
+    """Return costs of decodes with ``queries`` queries per key and ``rows`` CUDA graph rows."""
     return replace(
         costs,
         decode_pair_s=costs.decode_pair_s * queries,
@@ -141,7 +141,7 @@ def later_pass_sums(sums: BatchSums, branches: int) -> BatchSums:
 
 
 def drafting_features(deployment: Deployment, sums: BatchSums) -> Float[np.ndarray, "... features"]:
-    """Return the features of the draft passes; all 0 without a draft model."""
+    """Return the step features of all draft passes; 0 without a draft model."""
     costs, found = speculative_costs(deployment), np.zeros((*sums.tokens.shape, len(STEP_FEATURES)))
     for times, each, of_pass in costs.drafting(sums) if costs else ():
         found = found + times * step_features(each, of_pass)
@@ -152,7 +152,7 @@ def drafting_features(deployment: Deployment, sums: BatchSums) -> Float[np.ndarr
 def deployment_features(
     deployment: Deployment, sums: BatchSums
 ) -> Float[np.ndarray, "... features"]:
-    """Return all features of a deployment's steps, including drafting.
+    """Return the step features of a deployment's steps, including all draft passes.
 
     Args:
         deployment: Deployment that runs the steps.

@@ -39,8 +39,8 @@ from pinn.surrogate.step_features import STEP_FEATURES, step_features
 #: Log half-width of the 90 % interval of an encoder's time: 1.645 times the spread of prefill
 #: attention (0.4), the widest prior of a similar kernel (``data/features/step_features.csv``).
 HALF_WIDTH = 1.645 * 0.4
-#: Number of groups in a step from which the time of each further group is computed; a group is
-#: encoded at once.
+#: Number of groups of items in the step that yields the time of a further group; the items of a
+#: group are encoded at once.
 _MANY = 8
 #: Overheads that encoders lack (scheduling), or that are added separately from kernels (launches).
 _APART = ("step", "request", "launched_layer")
@@ -87,7 +87,7 @@ class EncoderTime:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Return the ends of the 90 % interval, relative to the predicted time."""
+        """Return the ends of the 90 % interval of encoder time, relative to the prediction."""
         return math.exp(-HALF_WIDTH), math.exp(HALF_WIDTH)
 
     def to_json(self) -> JsonObject:
@@ -123,7 +123,7 @@ class EncoderTime:
 def asked_encoder(
     deployment: Deployment, flags: MediaFlags, checkpoint: Path | None = None
 ) -> EncoderTime | None:
-    """Return the time of images or audio that begin each prompt; None without any.
+    """Return the encoder time of images or audio at the start of prompts; None without any.
 
     Args:
         deployment: Model, GPU and engine configuration.

@@ -28,13 +28,13 @@ from pinn.surrogate.step_features import STEP_FEATURES
 #: resources have no such rate.
 _OWN_RATE = {"bandwidth": "memory_bandwidth", "link": "link_bandwidth"}
 
-#: Minimum elasticity of a coefficient. It is an assumption that limits extrapolation; physics has
-#: no such bound.
+#: Minimum elasticity of a beta with a GPU rate. It is an assumption that limits extrapolation;
+#: physics has no such bound.
 _STEEPEST = -0.5
 
 
 def elasticity_bounds() -> tuple[Float[Tensor, "beta rates"], Float[Tensor, "beta rates"]]:
-    """Return the lower and the upper bound of each beta's elasticity with each rate."""
+    """Return the lower and the upper bound of each beta's elasticity with each GPU rate."""
     lower = torch.full((len(STEP_FEATURES), len(RATES)), _STEEPEST, dtype=torch.float64)
     upper = torch.zeros_like(lower)
     for row, feature in enumerate(STEP_FEATURES.values()):
@@ -141,7 +141,7 @@ class CoefficientNetwork(nn.Module):
     def corrections(
         self, free: Float[Tensor, "n descriptors"], rates: Float[Tensor, "n rates"]
     ) -> Float[Tensor, "n beta"]:
-        """Return the log corrections of beta, which are added to the logarithms of its base."""
+        """Return the log correction of each beta: its exponent in the formula, without ``base``."""
         return architecture.corrections(_TORCH, self.settings, self._arrays(), free, rates)
 
     def _arrays(self) -> dict[str, Tensor]:

@@ -200,7 +200,7 @@ class Prediction:
         return found + [self.encoder.floor_s * self.encoder.begun_in(each) for each in batches]
 
     def _ends(self, seconds: float, encoder: float, floor: float, ends: Ends) -> Ends:
-        """Return a step's interval in seconds, layers plus encoder, from its roofline bound on."""
+        """Return the interval of a step in s, with the encoder, not below its roofline bound."""
         of_encoder = (1.0, 1.0) if self.encoder is None else self.encoder.ends
         low, high = (seconds * a + encoder * b for a, b in zip(ends, of_encoder, strict=True))
         return max(low, min(floor, seconds + encoder)), high

@@ -62,7 +62,7 @@ def print_prediction(found: Prediction, recipe: bool, betas: bool, memory: bool)
 
 
 def html(found: Prediction) -> str:
-    """Return the title, the table of step times and the sentences as HTML."""
+    """Return a prediction's title, table of step times and sentences as HTML."""
     evidence = found.evidence
     encoder = "" if found.encoder is None else _sentence(found.encoder.sentence)
     lines = [*_marks_lines(found.steps), encoder, evidence.intervals_line(), evidence.sentence]
@@ -72,7 +72,7 @@ def html(found: Prediction) -> str:
 
 
 def _marks_lines(steps: Sequence[StepTime]) -> list[str]:
-    """Return a line for each batch that has marks."""
+    """Return a line for each batch that exceeds a limit, with all limits that it exceeds."""
     return [f"{s.batch}: {'; '.join(s.marks)}." for s in steps if s.marks]
 
 
@@ -148,7 +148,7 @@ _PARTS = {
 
 
 def _coefficient_table(found: Prediction, part: str) -> Grid:
-    """Return coefficients in microseconds or as multipliers, with their intervals if known."""
+    """Return the table of alphas or betas, in us or as multipliers, with any known intervals."""
     title, multiplier = _PARTS[part]
     features, values = REGISTRIES[part].values(), getattr(found, part)
     taught = [True] * len(features) if part == "beta" else found.coefficients.taught.tolist()
@@ -174,7 +174,7 @@ def _between(ends: tuple[float, float] | None, scale: float) -> str:
 
 
 def _step_table(steps: Sequence[StepTime]) -> Grid:
-    """Return the step times in milliseconds, and the resulting tokens per second."""
+    """Return the table of batches' step times in milliseconds and resulting tokens per second."""
     bounded = any(step.ends for step in steps)
     drafted = any(step.per_token is not None for step in steps)
     encoded = any(step.encoder for step in steps)

@@ -173,7 +173,7 @@ Features = Float[np.ndarray, "... features"]
 
 
 def overlapped(features: Features, beta: Features) -> Features:
-    """Return features in which the shorter one of launching and the GPU's work is 0.
+    """Return step features with 0 for the shorter of two parts: launching and the GPU's work.
 
     Args:
         features: Features of steps.
@@ -198,7 +198,7 @@ def step_time(features: Features, beta: Features, gpu_s: float = 0.0) -> Float[n
 
 
 def seconds_by_feature(features: Features, beta: Features) -> Features:
-    """Return the seconds of each feature, which add up to the step's; hidden launching is 0."""
+    """Return each feature's seconds, which add up to the step time; overlapped features are 0."""
     seconds = features * beta
     longer = np.maximum(seconds[..., LAUNCHING] - (seconds * GPU).sum(-1, keepdims=True), 0.0)
     seconds[..., LAUNCHING] = longer

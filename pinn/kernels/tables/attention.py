@@ -10,10 +10,11 @@ from pinn.specs.model import LatentAttentionSpec
 
 # Measured attention over ordinary key and value heads, in decodes and in new prompts.
 
-#: Share of a measured time above which a row is refused because keys and values may have been read
-#: from the cache (an assumption).
+#: Maximum share of a measured time that reading keys and values from memory would take. Rows with a
+#: larger share are refused, as keys and values may have been read from the cache (an assumption).
 WARM_SHARE = 0.2
-#: Ratio of a working set to the cache up to which a part is read from the cache (an assumption).
+#: Ratio of a working set to the L2 cache, up to which part of the set is read from the cache (an
+#: assumption).
 CACHE_MARGIN = 1.1
 
 

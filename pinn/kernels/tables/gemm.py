@@ -19,8 +19,9 @@ from pinn.specs.gpu import GpuSpec
 #: times smaller than a GPU's cache are read from the cache. On L40S and RTX PRO 6000, times jump at
 #: a sixth of the cache.
 COPIES_IN_LOOP = 5.5
-#: Shares of a measured time above which a row is refused because weights may have been read from
-#: the cache (assumptions).
+#: Maximum shares of a measured time that reading weights from memory would take, for products and
+#: for experts. Rows with larger shares are refused, as weights may have been read from the cache
+#: (assumptions).
 _GEMM_WARM_SHARE, WARM_SHARE = 0.55, 0.3
 
 
@@ -52,7 +53,7 @@ def _gemm_rules(gpu: GpuSpec, source: table.TableSource) -> table.Rules:
 
 
 def _odd_single_row(rows: pd.DataFrame) -> np.ndarray:
-    """Return rows with m = 1 that are far slower than m = 2 (fp8 on Blackwell: 2.5 x)."""
+    """Return True for rows with m = 1 far slower than with m = 2 (fp8 on Blackwell: 2.5 x)."""
     shape = ["precision", "n", "k"]
     two = rows[rows["m"] == 2].groupby(shape)["seconds"].min().rename("two")
     beside = rows[[*shape, "m", "seconds"]].join(two, on=shape)
@@ -87,12 +88,12 @@ def _moe_work(r: pd.DataFrame) -> Work:
 
 
 def _below_bound(r: pd.DataFrame, gpu: GpuSpec) -> np.ndarray:
-    """Return rows faster than computing, or than reading the experts that balanced routing hits."""
+    """Return True for rows faster than computing, or than reading the evenly hit experts."""
     return table.below_floor(r, _moe_work(r), gpu, table.flop_rate(gpu, r["precision"]))
 
 
 def _false_routing(r: pd.DataFrame, gpu: GpuSpec) -> np.ndarray:
-    """Return the rows of shapes that hit fewer experts than balanced routing would."""
+    """Return True for rows of shapes that hit fewer experts than balanced routing would."""
     share = pd.Series(_below_bound(r, gpu), index=r.index).groupby([r[c] for c in SHAPE])
     return (share.transform("mean") > FALSE_ROUTING_SHARE).to_numpy()
 

@@ -90,14 +90,14 @@ def _of_row(row: Mapping[str, str]) -> Iterator[TableSource]:
         )
 
 
-# Reading one table of measured kernels: its place, the columns it needs, the rows refused.
+# Reading one table of measured kernels: its path, the columns it needs, the rows refused.
 
 #: Kept rows of one table with the table's report; then kept rows and reports of several tables.
 ReadTable = tuple[pd.DataFrame, ReadReport]
 Read = tuple[pd.DataFrame, list[ReadReport]]
-#: Function that transforms rows.
+#: Function that transforms the rows of a table.
 Step = Callable[[pd.DataFrame], pd.DataFrame]
-#: Functions that return the rows to refuse, by reason; the order determines which reason counts.
+#: Functions that return True for rows to refuse, by reason; the first reason of a row counts.
 Rules = dict[str, Callable[[pd.DataFrame], "np.ndarray | pd.Series[bool] | bool"]]
 
 #: Keys of ``pinn.specs.precision.PRECISIONS``, by the tables' names of number formats.
@@ -309,7 +309,7 @@ def unused_format(column: str, source: TableSource) -> Rules:
 def below_floor(
     r: pd.DataFrame, work: Work, gpu: GpuSpec, flop_per_s: float | Float[np.ndarray, " rows"]
 ) -> Bool[np.ndarray, " rows"]:
-    """Return the rows that are faster than reading the needed bytes, or than computing the FLOP."""
+    """Return True for rows faster than reading the needed bytes or than computing the FLOP."""
     memory = work.read_bytes / gpu.memory_bandwidth_bytes_per_s
     return r["seconds"].to_numpy() < np.maximum(memory, work.flop / flop_per_s)
 
@@ -317,17 +317,18 @@ def below_floor(
 def warm(
     r: pd.DataFrame, work: Work, gpu: GpuSpec, cache_bytes: float, share: float
 ) -> Bool[np.ndarray, " rows"]:
-    """Return the rows whose operands fit the cache and take over ``share`` of the time to read."""
+    """Return True for rows whose operands fit the cache and take over ``share`` of the time."""
     memory = work.read_bytes / gpu.memory_bandwidth_bytes_per_s
     return (work.read_bytes <= cache_bytes) & (memory > share * r["seconds"].to_numpy())
 
 
-#: Ratio to both neighbors along a size above which a row counts as disturbed (an assumption).
+#: Ratio of a row's time to the times of both neighbors along a size, above which the row counts as
+#: disturbed (an assumption).
 SPIKE = 1.3
 
 
 def spikes(rows: pd.DataFrame, shape: Sequence[str], axis: str) -> Bool[np.ndarray, " rows"]:
-    """Return the rows far above both neighbors along ``axis``, among rows of equal ``shape``."""
+    """Return True for rows far slower than both neighbors of equal ``shape`` along ``axis``."""
     order = rows.sort_values([*shape, axis])
     neighbours = order["seconds"].groupby([order[c] for c in shape])
     around = np.maximum(neighbours.shift(1), neighbours.shift(-1))

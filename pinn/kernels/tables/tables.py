@@ -16,10 +16,10 @@ from pinn.specs.gpu import GpuSpec, load_gpu
 
 # Measured communication: all-reduce between tensor-parallel ranks, exchange between expert ranks.
 
-#: Minimum bandwidth relative to other numbers of ranks; below this share, ranks share a path. If
-#: every GPU has a separate link, a ring loads each link equally for any number of ranks (Patarasuk
-#: and Yuan 2009). Switches that reduce in flight only help larger numbers of ranks. Two flows on
-#: one path halve each other's rate.
+#: Minimum bandwidth of an all-reduce relative to the best number of ranks; below it, ranks are
+#: assumed to share a path. If every GPU has a separate link, a ring loads each link equally for any
+#: number of ranks (Patarasuk and Yuan 2009). Switches that reduce in flight only help larger
+#: numbers of ranks. Two flows on one path halve each other's rate.
 SHARED_PATH_SHARE = 0.5
 EXCHANGE_OPERATIONS = ("all_gather", "reduce_scatter")
 
@@ -47,7 +47,7 @@ def _fused_rules(gpu: GpuSpec, _: table.TableSource) -> table.Rules:
 
 
 def _shared_path(r: pd.DataFrame) -> np.ndarray:
-    """Return the rows of every number of ranks whose largest message has a far lower bandwidth.
+    """Return True for rows of numbers of ranks whose largest message has a far lower bandwidth.
 
     Bandwidth is per link of a ring: 2 (n - 1) / n of the message, divided by the time.
     """

@@ -112,7 +112,7 @@ def locate_each(
 
 
 def outside_inputs(checkpoint: Path, deployment: Deployment) -> dict[str, float]:
-    """Return the inputs outside the training range, in standard deviations, farthest first.
+    """Return inputs outside the training range, with distances in SD, by name, farthest first.
 
     Raises:
         PinnError: If the checkpoint is missing or unreadable.

@@ -54,7 +54,7 @@ def kernel_distance(
 
 
 def _gpu_gap(use: KernelUse, gpu: GpuSpec) -> float:
-    """Return the maximum log ratio, of bandwidth or FLOP/s, to the nearest kernel's GPU.
+    """Return the larger log ratio, of bandwidth or of FLOP/s, to the nearest kernel's GPU.
 
     The result is 0 if the nearest kernel is pooled over several GPUs.
     """
@@ -82,7 +82,7 @@ Step = tuple[Deployment, str, bool]
 def situation(
     kernels: KernelSurrogates, deployment: Deployment, batch: str, gpu_known: bool = True
 ) -> Situation:
-    """Return the facts of a step known before measurement, with these kernels as training data.
+    """Return a step's deployment, kernel distance and GPU state, given the measured kernels.
 
     Raises:
         PinnError: If the batch cannot be read, or runs no kernel.
@@ -91,7 +91,7 @@ def situation(
 
 
 def described_steps(kernels: KernelSurrogates, steps: Sequence[Step]) -> pd.DataFrame:
-    """Return descriptions of steps, with the given kernels as training data (30 ms per step).
+    """Return the ``DESCRIPTION`` of each step, for these kernels as training data (30 ms each).
 
     Returns:
         Table with one row per step, columns ``DESCRIPTION``.

@@ -30,10 +30,10 @@ from pinn.surrogate.uncertainty.quantiles import LEVEL, Values, error_law, weigh
 # closed loop below saturation. TTFT has its own half-width, and the wider of the two applies. E2E
 # is a TTFT followed by decodes, so the ends of its interval are the sums of theirs.
 
-#: Metrics with an interval; the mean ITL has TPOT's.
+#: Metrics with an interval; the mean ITL has TPOT's interval.
 METRICS = ("tpot", "ttft", "e2e")
 
-#: Columns of a table of errors with the gain of each metric per step time.
+#: Columns of the gain of each metric: its log change per log change of the step time.
 GAINS = tuple(f"{metric}_gain" for metric in METRICS)
 
 
@@ -114,10 +114,10 @@ def half_widths(found: Mapping[str, HalfWidth], rows: pd.DataFrame) -> dict[str,
 
 # Coverage: intervals of each held-out part are calibrated on all other parts.
 
-#: Nominal levels of the calibration curve.
+#: Nominal coverage levels of the calibration curve.
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 
-#: Columns that identify a row.
+#: Columns that identify a row of held-out errors.
 _ROW = ["split", "row_id", "model", "shape", "gpu", "group"]
 
 
@@ -189,7 +189,7 @@ def coverage_table(evaluated: pd.DataFrame) -> pd.DataFrame:
 
 
 def _coverage(part: pd.DataFrame, by: str) -> dict[str, float]:
-    """Return the coverage of a part, in which every group of ``by`` counts once."""
+    """Return coverage and interval widths of a part; every group of ``by`` counts once."""
     groups = part.groupby(by)
     coverage = groups["covered"].mean()
     return {
@@ -252,7 +252,7 @@ def calibrate(
 
 
 def coefficient_half_widths(changes: pd.DataFrame) -> dict[str, float]:
-    """Return the quantile of each coefficient's absolute log change; every group counts once."""
+    """Return the P90 of each coefficient's absolute log change; every group counts once."""
     weight = row_weights(changes)
     sizes = changes[list(NAMES)].abs()
     return {name: weighted_quantile(sizes[name].to_numpy(), weight, LEVEL) for name in NAMES}

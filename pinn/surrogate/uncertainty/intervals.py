@@ -105,7 +105,7 @@ class StatedIntervals:
         return f"Intervals are widened: {named}." if named else ""
 
     def error_law(self, metric: str) -> ErrorLaw:
-        """Return the distribution of measured times relative to predicted times."""
+        """Return the distribution of a metric's measured values relative to predicted values."""
         return ErrorLaw(tuple(self.errors[metric]))
 
     def coefficient_intervals(
@@ -182,7 +182,7 @@ def read_calibration(checkpoint: Path) -> StatedIntervals:
 
 
 def step_half_width(half_widths: Mapping[str, float], batch: str) -> float:
-    """Return the log half-width of a step's interval; with prefill work, the wider of two.
+    """Return the log half-width of a step time; with prefill work, the wider of two.
 
     The half-width of steps with prompts is from errors of TTFT, the one of all steps from TPOT.
 

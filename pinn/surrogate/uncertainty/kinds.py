@@ -135,6 +135,6 @@ def nearest_kind(kinds: Sequence[KindErrors], kind: str, place: str) -> KindErro
 
 
 def situation_of(checkpoint: Path, deployment: Deployment, batch: str) -> Situation:
-    """Return the known facts of a step: its deployment, distance and measurements of its GPU."""
+    """Return a step's deployment, distance from measured kernels, and state of its GPU."""
     distance = locate(checkpoint, deployment, batch)
     return Situation(deployment, distance, gpu_is_known(checkpoint, deployment))

@@ -107,7 +107,7 @@ def _distance_words(
 
 
 def _far(stated: StatedIntervals, distance: float) -> list[str]:
-    """Return a mark if a batch is farther from measured kernels than all held-out data."""
+    """Return a text, in a list, if a batch is farther from measured kernels than held-out data."""
     farthest = max(kind.farthest for kind in stated.kinds)
     if distance <= farthest:
         return []

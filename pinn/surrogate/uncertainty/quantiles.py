@@ -20,7 +20,7 @@ from jaxtyping import Float
 # exchangeable, since they share a few models. Thus 90 % is an average over groups like these, and
 # not guaranteed for each of them: half of the rows of an unseen model can be outside.
 
-#: Share of values that intervals should cover.
+#: Share of measurements that intervals should cover.
 LEVEL = 0.9
 
 #: Ratio of the half-width of a 90 % interval to the standard deviation, for normal errors.

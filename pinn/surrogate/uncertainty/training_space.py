@@ -47,7 +47,7 @@ class TrainingSpace:
 
     Attributes:
         anchors: Standardized inputs, one row per measured deployment.
-        names: Name of each deployment.
+        names: Name of each measured deployment.
         centre: Means that are subtracted from the inputs.
         scale: Standard deviations that centered inputs are divided by.
         low: Minimum of each standardized input in the training data.
@@ -102,6 +102,6 @@ def training_space(checkpoint: Checkpoint) -> TrainingSpace:
 def _pairwise(
     a: Float[np.ndarray, "n inputs"], b: Float[np.ndarray, "m inputs"]
 ) -> Float[np.ndarray, "n m"]:
-    """Return Euclidean distances from the expanded square, which needs less memory."""
+    """Return Euclidean distances of rows of ``a`` and ``b``; the expanded square saves memory."""
     squares = (a**2).sum(1)[:, None] + (b**2).sum(1) - 2 * a @ b.T
     return np.sqrt(np.maximum(squares, 0.0))

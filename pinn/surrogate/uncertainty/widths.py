@@ -59,7 +59,7 @@ class Widths:
         return math.prod(self._factors(deployment, gpu_known).values())
 
     def reasons(self, deployment: Deployment, gpu_known: bool) -> dict[str, float]:
-        """Return traits that widen a deployment's intervals, with factors, largest first."""
+        """Return the factor of each trait that widens a deployment's intervals, largest first."""
         found = sorted(self._factors(deployment, gpu_known).items(), key=lambda one: -one[1])
         return {name: factor for name, factor in found if factor >= _WORTH_SAYING}
 
