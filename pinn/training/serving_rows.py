@@ -76,7 +76,7 @@ class ServingRows:
 
     @property
     def row_id(self) -> tuple[str, ...]:
-        """Return the id of each row in its source."""
+        """Return the id of each row in the table of measured deployments."""
         return tuple(m.row_id for m in self.measured)
 
     @property
@@ -147,13 +147,13 @@ _COLUMNS = (
 
 
 def _features(sums: pd.DataFrame) -> list[Float[np.ndarray, "n features"]]:
-    """Return the features of TPOT, of TTFT and of requests from a table of ``_COLUMNS``."""
+    """Return step features of TPOT and of TTFT, and request features, from a ``_COLUMNS`` table."""
     named = [[c for c in _COLUMNS if c.startswith(f"{part}:")] for part in _PARTS]
     return [sums[columns].to_numpy() for columns in named]
 
 
 def mean_sums(observations: pd.DataFrame) -> pd.DataFrame:
-    """Return mean features, TTFT offset and lower bounds of each observation, by the priors."""
+    """Return each row's features, TTFT offset and lower bounds, simulated with the priors."""
     jobs = prior_jobs(measured_deployments(observations))
     return pd.DataFrame(map_runs(_sums, jobs), columns=list(_COLUMNS))
 
@@ -183,7 +183,7 @@ def _sums(job: Job, run: Run) -> list[float]:
 
 
 def resimulated(rows: ServingRows, beta: Float[np.ndarray, "m step_features"]) -> ServingRows:
-    """Return the rows with features of new simulations, given coefficients of each deployment.
+    """Return rows with features of new simulations that use each deployment's coefficients.
 
     The coefficients decide which batches form, and whether a step waits for launching or the GPU.
     """

@@ -1,4 +1,4 @@
-"""Lightning trainer that all fits use."""
+"""Lightning trainer with which all networks are trained."""
 
 import logging
 import multiprocessing
@@ -14,7 +14,7 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 from pinn.errors import PinnError
 
-#: File name, without suffix, of the state from which an interrupted fit resumes.
+#: File name, without suffix, of the saved state from which an interrupted training resumes.
 _LAST = "last"
 
 
