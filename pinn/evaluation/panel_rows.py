@@ -133,7 +133,7 @@ def _deployments(of: HeldOut) -> pd.DataFrame:
         for metric in _FIGURES.values()
     ]
     table = pd.concat(found, ignore_index=True)
-    # TTFT of the second measurement campaign is dropped: its client's definition of TTFT is unknown.
+    # TTFT of the second measurement campaign is dropped: how its client measures TTFT is unknown.
     unknown = table["saturated"] | table["group"].str.startswith(CAMPAIGN)
     return table.loc[~unknown | (table["metric"] == "tpot"), list(ROW_COLUMNS)]
 

@@ -123,7 +123,7 @@ def _draw_kernels(axes: Axes, kernels: Sequence[KernelUse]) -> None:
 
 
 def _brief(kernel: KernelUse) -> str:
-    """Return a kernel's operator and distinguishing sizes, as a short label."""
+    """Return, as text, the kernel sizes that distinguish a step's kernels from each other."""
     telling = ("m", "n", "k", "tokens", "sequences", "context_tokens", "window", "gpus", "bytes")
     return sizes_text({k: v for k, v in kernel.sizes.items() if k in telling and v})
 

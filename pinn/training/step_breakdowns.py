@@ -26,7 +26,7 @@ NEAR = 1.1
 #: Maximum number of steps that a table shows side by side.
 _ABREAST = 2
 _MORE = "More: --explain (contents of parts; measured kernels), --plot, --json FILE."
-#: Default sizes of kernels, which are not printed: no window, gated FFN (3 matrices), no parallelism.
+#: Default kernel sizes, which are not printed: no window, gated FFN (3 matrices), no parallelism.
 _USUAL = {"window": 0.0, "matrices": 3.0, "tensor_parallel": 1.0, "expert_parallel": 1.0}
 
 
@@ -238,7 +238,7 @@ def _parts_table(step: Breakdown) -> Grid:
 
 
 def _cells(values: Sequence[float | None], totals: Sequence[float | None]) -> Iterator[str]:
-    """Yield a table cell of each step's time in microseconds, with its share of the step's total."""
+    """Yield two table cells per time in seconds: microseconds, and percent of the time's total."""
     for value, total in zip(values, totals, strict=True):
         if value is None or total is None:
             yield from ("-", "-")

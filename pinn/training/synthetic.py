@@ -82,7 +82,7 @@ def _place(
 
 
 def _split(draw: np.random.Generator, model: ModelSpec, gpu: GpuSpec) -> Deployment | None:
-    """Split the model over a random number of GPUs of one type; None if it does not fit."""
+    """Split the model over GPUs of one type in random parallel sizes; None if it does not fit."""
     serving = _flags(
         tensor_parallel_size=int(draw.choice([1, 2, 4, 8])),
         data_parallel_size=int(draw.choice([1, 1, 1, 1, 1, 1, 2, 4, 8])) if model.moe else 1,
@@ -115,7 +115,7 @@ def started(model: ModelSpec, gpu: GpuSpec, serving: ServingSpec) -> Deployment 
     return None
 
 
-#: Caches of checked engine flags and of their variants: few distinct flags occur, and checks are slow.
+#: Caches of checked engine flags and of their variants: few distinct ones occur, checks are slow.
 _flags, _other = cache(ServingSpec), cache(replace)
 
 

@@ -38,7 +38,7 @@ FORMATS: tuple[tuple[float, tuple[str, str, str]], ...] = (
 )
 
 
-#: Sampling parameters, drawn with equal probability: defaults of benchmarks, of vLLM, and of models.
+#: Sampling parameters, drawn with equal probability: as in benchmarks, vLLM's defaults and models.
 SAMPLINGS: tuple[Sampling, ...] = (
     Sampling(temperature=0),
     Sampling(),

@@ -65,7 +65,7 @@ class Scalars:
     def step_seconds(
         self, parts: Float[np.ndarray, "*n operators"], features: Float[np.ndarray, "*n features"]
     ) -> Float[np.ndarray, "*n"]:
-        """Return seconds of steps from kernels and overheads, with launching overlapped."""
+        """Return each step's seconds from kernels and overheads, with launching overlapped."""
         own = features * self.overheads
         gpu_s = parts @ self.multipliers + own[..., GPU].sum(-1)
         launching_s = own[..., LAUNCHING].sum(-1)

@@ -19,8 +19,8 @@ from pinn.training.data import silicon
 # The rules are like those of :mod:`pinn.training.data.silicon`. They apply to rows whose layout is
 # from ``decode_engines`` of :mod:`pinn.measurements.deployments.silicon` and whose flags are from
 # :mod:`pinn.measurements.deployments.launch_facts`. No rule depends on predictions. The table of
-# measurements does not mark multi-token prediction (MTP), but launch scripts do. If scripts with and
-# without MTP fit a row, rows of the same load without MTP (twins) decide.
+# measurements does not mark multi-token prediction (MTP), but launch scripts do. If scripts with
+# and without MTP fit a row, rows of the same load without MTP (twins) decide.
 
 _ROW = ["engine", "model", "gpu", "precision"]
 _LENGTHS = ["prompt_tokens", "output_tokens"]
@@ -32,7 +32,7 @@ OTHER_ATTENTION = ("Qwen/Qwen3.5-397B-A17B", "zhipuai/GLM-5")
 
 
 def several_nodes(rows: pd.DataFrame) -> pd.Series:
-    """Return a mask of GB200 rows labelled aggregated with 12 to 72 GPUs, so several nodes."""
+    """Return a mask of GB200 rows labelled aggregated whose 12 to 72 GPUs span several nodes."""
     return rows["gpu"] == "gb200"
 
 
@@ -110,8 +110,8 @@ MTP_FILTERS = {**_OF_THE_BENCHMARK, "no sign of multi-token prediction": shows_n
 def not_of_checked_campaign(rows: pd.DataFrame) -> pd.Series:
     """Return a mask of rows to drop: all except reliable rows of the second campaign (harrli).
 
-    Reliable rows are the campaign's rows of SGLang and of TensorRT-LLM 1.0.0rc3. The campaign's rows
-    of TensorRT-LLM 1.2 and 1.3 state loads that were not run. Some of these rows state no
+    Reliable rows are the campaign's rows of SGLang and of TensorRT-LLM 1.0.0rc3. The campaign's
+    rows of TensorRT-LLM 1.2 and 1.3 state loads that were not run. Some of these rows state no
     concurrency, others more requests than batch size times replicas.
     """
     checked = (rows["engine"] == SGLANG) | (rows["engine_version"] == "1.0.0rc3")
@@ -186,7 +186,7 @@ def read_every_engine(path: Path | None = None) -> tuple[pd.DataFrame, ReadRepor
     rows = pd.concat([vllm, kept[list(sample.CANONICAL)]], ignore_index=True)
     noted = Counter(of_vllm.noted)
     noted.update(of_others.noted)
-    # The launch scripts of all separately reported rows are known.
+    # Notes on launch scripts are counted only for rows that are not reported separately.
     noted.subtract(others.loc[others["apart"] != "", "facts"])
     return rows, replace(of_vllm, accepted=len(rows), refused=dict(refused), noted=dict(noted))
 
