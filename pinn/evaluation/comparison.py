@@ -17,7 +17,7 @@ from jaxtyping import Float, Shaped
 from pinn.errors import PinnError
 from pinn.evaluation.metrics import GROUPS, percent_errors
 
-# Ranking of the methods of one evaluation.
+# Ranking of one evaluation's prediction methods by median error.
 
 RANKING_COLUMNS = (
     "split", "metric", "method", "n", "groups", "median", "low", "high", "behind", "behind_low",

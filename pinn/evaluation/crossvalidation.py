@@ -48,7 +48,7 @@ class Cell:
 def cells(
     splits: Mapping[str, Sequence[Split]], methods: Sequence[Method], folder: Path, fingerprint: str
 ) -> list[Cell]:
-    """Return the cells (pairs of split and method), whether their predictions are on disk or not.
+    """Return a cell for each pair of split and method, whether its predictions are on disk or not.
 
     Args:
         splits: Split method, such as ``leave-one-model-out``, -> its splits.

@@ -1,4 +1,4 @@
-"""Errors of a checkpoint's networks on measured deployments of other engines, models held out.
+"""TPOT and TTFT errors of networks on deployments of other engines than vLLM, models held out.
 
 Each row is predicted by the network that was trained without deployments of the row's model. Models
 without training data are predicted by the checkpoint itself. Kernels of equal shapes may then be in
@@ -52,7 +52,7 @@ def engine_rows() -> pd.DataFrame:
 
 @runtime_checkable
 class HeldOut(Protocol):
-    """Predictor of deployments whose model was held out of its training."""
+    """Predictor of coefficients of deployments, with each deployment's model held out."""
 
     def latencies(self, deployments: Sequence[Deployment]) -> list[LinearLatency]:
         """Return each deployment's coefficients, predicted with the deployment's model held out."""

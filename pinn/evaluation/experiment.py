@@ -72,7 +72,7 @@ def run_experiment(config: ExperimentConfig) -> dict[str, object]:
 def _test(
     config: ExperimentConfig, measured: Measured, splits: Mapping[str, list[Split]]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Score every method on every split, write the tables, and print them from disk.
+    """Compute every method's errors on every split, write them to tables, and print the tables.
 
     Returns:
         TPOT and TTFT errors on all splits, and latency errors on held-out serving runs.

@@ -154,7 +154,7 @@ _METRICS = {
     "itl_mean_s": "tpot", "ttft_mean_s": "ttft", "e2e_mean_s": "e2e", "e2e_p99_s": "e2e_p99",
 }  # fmt: skip
 
-#: Relative tolerance of measured values, which tables store with eight digits.
+#: Relative difference at which measured values count as equal; tables store eight digits.
 _ROUNDING = 1e-6
 
 
@@ -248,7 +248,7 @@ def _published(name: str, checkpoint: Path) -> pd.DataFrame:
 #: Split method of serving runs with held-out models.
 RUN_ERRORS_SPLIT = "serving-runs-leave-one-model-out"
 
-#: Metric -> name of the client's metric; a run's ITL is used as TPOT.
+#: Metric of the evaluation -> client-side metric of a serving run; a run's ITL is used as TPOT.
 FIGURES = {"tpot": "itl_mean_s", "ttft": "ttft_mean_s", "e2e": "e2e_mean_s"}
 
 

@@ -227,7 +227,7 @@ def learn_per_deployment(bases: Bases, *_: object) -> Predictor:
 
 
 def learn_nothing(bases: Bases, *_: object) -> Predictor:
-    """Return a predictor by BLIS's formula with its published coefficients."""
+    """Return a predictor of TPOT and TTFT by BLIS's formula with its published coefficients."""
     coefficients = np.array(BLIS_BETA)
     before_s, token_s = BLIS_ALPHA[0] * MICROSECOND, BLIS_ALPHA[2] * MICROSECOND
 

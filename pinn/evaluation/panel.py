@@ -76,7 +76,7 @@ NOT_ADOPTED = "not adopted"
 
 
 def sum_up(rows: pd.DataFrame) -> pd.DataFrame:
-    """Summarize rows of :func:`panel_rows` by configuration and metric, with ``COLUMNS``.
+    """Summarize errors of :func:`panel_rows` by configuration and metric, in ``COLUMNS``.
 
     Raises:
         PinnError: If a row has no prediction.

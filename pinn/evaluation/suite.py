@@ -24,7 +24,7 @@ from pinn.training.data.released import PEERS
 from pinn.training.data.splits import deployment_keys
 from pinn.training.kernel_data import fitted_surrogates
 
-#: Description of the data, shown below every table.
+#: Description of the evaluation data, shown below every table.
 EVIDENCE = "4 models of measured deployments and 6 models of serving runs"
 
 #: Methods that were trained on the rows that they predict, or on kernels of held-out models.

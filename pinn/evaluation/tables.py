@@ -27,7 +27,7 @@ _KNOWN = {
     "network": "pinn", "aisimulate": "AIS", "aiconfigurator": "AIC", "roofline": "roofline",
 }  # fmt: skip
 
-#: Groups that are also printed by held-out model; the saved table has all groups by model.
+#: Groups of rows whose errors are also printed by held-out model; saved tables list all groups so.
 DETAILED = ("expert-parallel",)
 
 
@@ -158,7 +158,7 @@ def decision_grid(part: pd.DataFrame, means: tuple[str, str], caption: str) -> G
     return replace(frame_grid(whole, columns, caption, strong=strong), gap=1)
 
 
-#: Metric of a serving run -> its heading.
+#: Latency metric of a serving run -> heading of its column in printed tables.
 _FIGURES = {figure: figure.removesuffix("_s").replace("_", " ") for figure in FIGURES}
 
 

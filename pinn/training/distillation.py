@@ -100,8 +100,8 @@ class Distillation(lightning.LightningModule):
         self.register_buffer("groups", torch.tensor(FEATURE_GROUPS, dtype=torch.float32), False)
         masks = torch.tensor(np.stack([HOST, LAUNCHING, GPU], axis=1), dtype=torch.float32)
         self.register_buffer("overlapping", masks, False)
-        # Set gradients before a strategy wraps the module, since DDP waits for the gradient of
-        # every trained parameter.
+        # Choose the trained parameters before a Lightning strategy wraps the module, since DDP
+        # waits for the gradient of every parameter that requires one.
         network.requires_grad_(True)
         network.alpha_base.requires_grad_(False)
 

@@ -16,7 +16,7 @@ from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 
 #: Latency metric -> weight of its error in the fit. Means have the largest weights. The 99th
-#: percentile of TTFT is left out: it depends on the few cold prompts at the start of a run.
+#: percentile of TTFT is not fitted: it depends on the few cold prompts at the start of a run.
 FIGURE_WEIGHTS = {
     "e2e_mean_s": 1.0, "e2e_p90_s": 0.3, "e2e_p99_s": 0.2, "ttft_mean_s": 1.0, "ttft_p90_s": 0.3,
     "itl_mean_s": 0.5,

@@ -117,8 +117,8 @@ class ServingFit(lightning.LightningModule):
         super().__init__()
         self.save_hyperparameters({**asdict(settings), "network": asdict(network.settings)})
         self.network, self.settings = network, settings
-        # Set gradients before a strategy wraps the module, since DDP waits for the gradient of
-        # every trained parameter.
+        # Choose the trained parameters before a Lightning strategy wraps the module, since DDP
+        # waits for the gradient of every parameter that requires one.
         network.requires_grad_(True)
 
     def training_step(self, batch: TensorBatch) -> Float[Tensor, ""]:

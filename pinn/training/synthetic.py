@@ -40,7 +40,7 @@ def synthetic_deployments(
 
     Args:
         count: Number of deployments.
-        gpus: GPUs of three of four deployments. The others run on synthetic variants of these GPUs.
+        gpus: GPUs of three of four deployments. Other deployments run on variants of these GPUs.
         seed: Seed of the draw.
         allowed: Function that returns whether a model may occur; false for near copies of a
             held-out model.
