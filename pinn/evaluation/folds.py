@@ -77,7 +77,7 @@ def publish(path: Path, folder: Path) -> Path:
 
 # Cross-validation folds of an experiment's splits, and their trained networks.
 
-#: Split method whose networks are stored beside a checkpoint.
+#: Split method whose trained networks, one per held-out model, are stored beside a checkpoint.
 KEPT = "leave-one-model-out"
 
 

@@ -215,8 +215,8 @@ def inversions(
 ) -> Bool[np.ndarray, "n n"]:
     """Return, for each pair of rows, whether the clearly slower one is predicted to be faster.
 
-    Rows differ clearly if their measured times differ by a factor above ``RANKING_MARGIN``. Element
-    ``[i, j]`` is about row ``i`` being slower than row ``j``.
+    A row is clearly slower if its measured time is above ``RANKING_MARGIN`` x the other's. Element
+    ``[i, j]`` is true if row ``i`` is clearly slower than row ``j``, but predicted to be faster.
     """
     slower = measured[:, None] > RANKING_MARGIN * measured[None, :]
     return slower & (predicted[:, None] < predicted[None, :])

@@ -27,7 +27,8 @@ _KNOWN = {
     "network": "pinn", "aisimulate": "AIS", "aiconfigurator": "AIC", "roofline": "roofline",
 }  # fmt: skip
 
-#: Groups of rows whose errors are also printed by held-out model; saved tables list all groups so.
+#: Groups of rows whose errors are also printed by held-out model. In saved tables, the errors of
+#: every group are also listed by held-out model.
 DETAILED = ("expert-parallel",)
 
 
@@ -203,7 +204,7 @@ def print_summary(
 
 
 def _is_shown(held_out: str) -> bool:
-    """Return whether a held-out part is printed; a group's parts are only if in ``DETAILED``."""
+    """Return whether a held-out part is printed; parts within groups only for ``DETAILED``."""
     part, nested, _ = held_out.partition(": ")
     return not nested or part in DETAILED
 
