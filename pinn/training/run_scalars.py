@@ -33,7 +33,7 @@ from pinn.training.serving_rows import PRIOR_ALPHA, ServingRows
 _OVERHEAD_COLUMNS = [list(STEP_FEATURES).index(name) for name in teacher.OVERHEADS]
 _OVERHEAD_PRIORS = teacher.prior_scalars().overheads[_OVERHEAD_COLUMNS]
 _OPERATORS, _SHARED = len(COMPOSED_PARTS), len(COMPOSED_PARTS) + len(_OVERHEAD_COLUMNS)
-#: Number of per-model effects: one for each operator, and one for all overheads.
+#: Number of effects of each model: one for each operator, and one for all overheads.
 _OWN = _OPERATORS + 1
 _DIRECT = _SHARED + len(PRIOR_ALPHA)
 

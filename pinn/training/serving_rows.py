@@ -30,7 +30,7 @@ from pinn.surrogate.step_features import STEP_FEATURES, overlapped
 # share a step hardly depend on step times, so other coefficients give nearly the same batches. Mean
 # TPOT and TTFT are then linear in step features and in the API server's work.
 # Training uses these features. Predictions of a trained network simulate the benchmark again
-# (``pinn.training.serving_rows``).
+# (``simulate_rows``).
 
 #: Prior coefficients, with which the benchmarks of rows are simulated.
 PRIOR_BETA = np.array([f.prior for f in STEP_FEATURES.values()])

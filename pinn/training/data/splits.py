@@ -65,7 +65,7 @@ def leave_one_out(column: str, rows: pd.DataFrame) -> list[Split]:
 
 
 def hopper_to_blackwell(rows: pd.DataFrame) -> list[Split]:
-    """Return one split: trained on GPUs of compute capability 9, tested on 10 and above.
+    """Return one split: training on GPUs of compute capability 9, testing on 10 and above.
 
     Raises:
         PinnError: If the training rows or the test rows are empty.
@@ -81,7 +81,7 @@ FOUR_BITS = ("nvfp4", "mxfp4", "mxfp4_mxfp8", "int4")
 
 
 def eight_to_four_bits(rows: pd.DataFrame) -> list[Split]:
-    """Return one split: trained on 8-bit deployments, tested on 4-bit deployments.
+    """Return one split: training on 8-bit deployments, testing on 4-bit deployments.
 
     Models that were measured only in four bits are unseen in training.
 
