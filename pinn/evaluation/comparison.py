@@ -1,9 +1,9 @@
-"""Comparison of median errors: of the methods of one evaluation, or of two evaluations.
+"""Comparison of median latency errors: of the methods of one evaluation, or of two evaluations.
 
 A bootstrap over measured deployments separates ties from differences. Rows of one deployment differ
 only in load and have similar errors, so deployments are resampled, not rows. Resampling adds no
-models. The intervals show how much the median depends on the sampled deployments, not how errors
-would differ on other models.
+models. The bootstrap intervals show how much the median error depends on the sampled deployments,
+not how errors would differ on other models.
 """
 
 from collections.abc import Collection, Sequence
@@ -17,7 +17,7 @@ from jaxtyping import Float, Shaped
 from pinn.errors import PinnError
 from pinn.evaluation.metrics import GROUPS, percent_errors
 
-# Ranking of the methods of one evaluation.
+# Ranking of one evaluation's prediction methods by median error.
 
 RANKING_COLUMNS = (
     "split", "metric", "method", "n", "groups", "median", "low", "high", "behind", "behind_low",
@@ -43,7 +43,7 @@ def rank(
         predictions: Predictions as ``read_cells`` returns them, with the columns ``METRIC_s`` and
             ``METRIC_measured_s``, seconds.
         groups: Row id -> group that is resampled as a whole, such as the row's deployment.
-        metrics: Metrics to rank by.
+        metrics: Latency metrics, such as ``tpot``; methods are ranked separately by each.
         ineligible: Methods that are listed but cannot be ranked first.
         draws: Number of bootstrap resamples.
 
@@ -68,7 +68,7 @@ def rank(
 
 
 def leaders(ranking: pd.DataFrame) -> dict[str, dict[str, list[str]]]:
-    """Return split -> metric -> methods ranked or tied first in a table of :func:`rank`."""
+    """Return split -> metric -> names of methods ranked or tied first in a :func:`rank` table."""
     leading = ranking[ranking["verdict"].isin([FIRST, RANKING_TIED])]
     found: dict[str, dict[str, list[str]]] = {}
     for (split, metric), part in leading.groupby(["split", "metric"], sort=False):
@@ -117,7 +117,7 @@ def _ranked(
 def bootstrap_medians(
     errors: Float[np.ndarray, "n columns"], groups: Shaped[np.ndarray, " n"], draws: int
 ) -> Float[np.ndarray, "draws columns"]:
-    """Return medians of every column over bootstrap resamples of whole groups."""
+    """Return the median error of every column in each bootstrap resample of whole groups."""
     names, index = np.unique(groups, return_inverse=True)
     members = [np.flatnonzero(index == i) for i in range(len(names))]
     draw = np.random.default_rng(0)
@@ -142,7 +142,7 @@ OTHER_ROWS = "not comparable: different rows"
 
 @dataclass(frozen=True)
 class Scores:
-    """Results and predictions of one side of a comparison.
+    """Error summaries and predictions of one side (A or B) of a comparison.
 
     Attributes:
         results: One method's rows of ``pinn.evaluation.metrics.summarize``.
@@ -157,15 +157,15 @@ class Scores:
 
 
 def compare_errors(a: Scores, b: Scores, draws: int = DRAWS) -> pd.DataFrame:
-    """Compare the median absolute percentage errors of two evaluations.
+    """Compare the median absolute percentage errors of two evaluations, A and B.
 
     With predictions of both sides, only rows that both sides predict are used. B is better if the
     95 % interval of the difference of medians, over resampled deployments, lies below 0. Without
     predictions, B is better if its median is lower over all rows and for every held-out part.
 
     Args:
-        a: Side A.
-        b: Side B.
+        a: Error summaries and predictions of side A.
+        b: Error summaries and predictions of side B.
         draws: Number of bootstrap resamples.
 
     Returns:
@@ -199,7 +199,7 @@ def compare_errors(a: Scores, b: Scores, draws: int = DRAWS) -> pd.DataFrame:
 
 
 class _Medians(NamedTuple):
-    """Median errors of both sides over ``n`` rows, and the interval of their difference."""
+    """Median errors of sides A and B over ``n`` rows, and the interval of their difference."""
 
     n: int
     a: float
@@ -224,7 +224,7 @@ def _by_part(side: Scores, split: str, metric: str) -> pd.DataFrame:
 
 
 def _of_rows(a: Scores, b: Scores, split: str, metric: str, draws: int) -> _Medians | None:
-    """Return medians over rows that both sides predict; None if a side has no predictions."""
+    """Return median errors over rows that both sides predict; None without predictions."""
     if a.predictions is None or b.predictions is None or a.groups is None:
         return None
     sides = [a.predictions.assign(method="a"), b.predictions.assign(method="b")]
@@ -241,7 +241,7 @@ def _of_rows(a: Scores, b: Scores, split: str, metric: str, draws: int) -> _Medi
 
 
 def _of_results(medians: pd.DataFrame, n_a: int, n_b: int) -> _Medians:
-    """Return medians and a verdict, for which all rows and every held-out part must agree."""
+    """Return median errors and a verdict on which all rows and every held-out part must agree."""
     verdicts = {-1.0: B_BETTER, 0.0: TIED, 1.0: A_BETTER}
     found = {verdicts[sign] for sign in np.sign(medians["b"] - medians["a"])}
     verdict = MIXED if len(found) > 1 else found.pop()

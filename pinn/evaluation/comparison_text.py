@@ -1,4 +1,4 @@
-"""Printed comparison of two sides: one screen, or all rows."""
+"""Printed comparison of two checkpoints, coefficient files or evaluations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ROWS = 5
 
 
 def print_comparison(found: Comparison, details: bool = False) -> None:
-    """Print a comparison: one screen, or with details every row and column."""
+    """Print a comparison on one screen; with ``details``, print every row and column."""
     console = page(WIDEST if details else WIDTH)
     console.print(f"A: {found.a}\nB: {found.b}\n")
     if len(found.errors):
@@ -79,9 +79,10 @@ def _errors(errors: pd.DataFrame, details: bool) -> Grid:
 
 
 def _coefficients(coefficients: pd.DataFrame, details: bool) -> Grid:
-    """Return all coefficients with details, else differing ones, largest change first."""
+    """Return all coefficients if ``details``, else those that differ, largest ratio first."""
     if not details:
-        # The ratio of a coefficient that is 0 on one side is clipped, so it is sorted first.
+        # A coefficient that is 0 on one side has a ratio of 0 or infinity. Its ratio is clipped, so
+        # that the coefficient is sorted first.
         off = coefficients["ratio"].clip(1e-300).map(math.log).abs()
         off = off[off > 0].sort_values(ascending=False)
         coefficients = coefficients.loc[off.index]

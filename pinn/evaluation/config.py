@@ -29,7 +29,7 @@ from pinn.training.trainer import TrainerSettings
 
 @dataclass(frozen=True)
 class DataSource:
-    """Source of measured deployments.
+    """Source of the measured deployments that an experiment trains on.
 
     Attributes:
         _target_: Function of ``target`` and ``source`` that writes the table of observations.
@@ -59,7 +59,7 @@ class KernelLearning:
 
 @dataclass(frozen=True)
 class RunsSource:
-    """Source of serving runs.
+    """Source of the serving runs that an experiment trains on.
 
     Attributes:
         path: CSV of serving runs; None for no runs.
@@ -76,7 +76,7 @@ class EvaluationSettings:
 
     Attributes:
         splits: Split methods, keys of ``pinn.training.data.splits.SPLITS``.
-        groups: Groups of rows with lines of their own in the tables.
+        groups: Names of groups of rows whose errors the tables also list separately.
         held_out: Single model or GPU to hold out, in place of ``splits``.
     """
 
@@ -87,14 +87,14 @@ class EvaluationSettings:
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """Number and type of worker processes for fits; see :class:`pinn.common.workers.Workers`."""
+    """Number and type of processes that train folds; see :class:`pinn.common.workers.Workers`."""
 
     count: int
     backend: str = Workers.backend
     address: str | None = Workers.address
 
     def workers(self) -> Workers:
-        """Return the workers that these settings describe."""
+        """Return the worker processes that these settings describe."""
         return Workers(self.backend, self.count, self.address)
 
 
@@ -223,7 +223,8 @@ def one_line_errors() -> Iterator[None]:
     """Convert errors of Hydra and OmegaConf into a one-line :class:`PinnError` with a remedy."""
     try:
         yield
-    except PinnError as error:  # A class rejected a value; OmegaConf appends lines to its message.
+    except PinnError as error:
+        # A settings class rejected a value; OmegaConf appends lines to the class's message.
         raise PinnError(str(error).partition("\n")[0]) from error
     except (HydraException, OmegaConfBaseException) as error:
         lines = [str(error)]
@@ -240,7 +241,7 @@ def choices() -> str:
     found = {
         f"{path.parent.name}={path.stem}": _described(path)
         for path in files
-        if path.parent.name != "plan"  # The plan's files are not choices of an experiment.
+        if path.parent.name != "plan"  # Files in conf/plan configure no experiment.
     }
     found |= {
         f"{g}={name}": (of.__doc__ or "").partition("\n")[0] for (g, name), of in CHOICES.items()
@@ -257,13 +258,13 @@ def _lines(choices: dict[str, str]) -> list[str]:
 
 
 def _described(path: Path) -> str:
-    """Return the first comment of a file that is neither a directive nor a command."""
+    """Return a YAML file's first comment that is neither a directive nor a command."""
     comments = (line[2:] for line in path.read_text().splitlines() if line.startswith("# "))
     return next(line for line in comments if not line.startswith(("@", "python ")))
 
 
 def _schema(settings: type) -> DictConfig:
-    """Return the fields of a class as a typed configuration that accepts overrides.
+    """Return the fields of a settings class as a typed configuration that accepts overrides.
 
     Frozen classes are made writable, as they would reject overrides.
     """

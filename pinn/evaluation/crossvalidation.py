@@ -1,4 +1,4 @@
-"""Predictions of held-out data, one cross-validation fold at a time."""
+"""Latencies of held-out deployments, predicted one cross-validation fold at a time."""
 
 import hashlib
 import time
@@ -28,7 +28,7 @@ from pinn.training.serving_rows import ServingRows, serving_rows
 
 @dataclass(frozen=True)
 class Cell:
-    """Predictions of one method on one split, cached in a file.
+    """TPOT and TTFT predictions of one method on one split, cached in a file.
 
     Attributes:
         kind: Split method, such as ``leave-one-model-out``.
@@ -48,7 +48,7 @@ class Cell:
 def cells(
     splits: Mapping[str, Sequence[Split]], methods: Sequence[Method], folder: Path, fingerprint: str
 ) -> list[Cell]:
-    """Return the cells (pairs of split and method), whether their predictions are on disk or not.
+    """Return a cell for each pair of split and method, whether its predictions are on disk or not.
 
     Args:
         splits: Split method, such as ``leave-one-model-out``, -> its splits.
@@ -127,7 +127,7 @@ def _compute(rows: ServingRows, of_fit: Sequence[Cell]) -> list[pd.DataFrame]:
 
 
 def parts_of(rows: ServingRows, split: Split) -> tuple[ServingRows, ServingRows]:
-    """Return the rows that a split trains on, and the rows that it tests on."""
+    """Return the measured deployments that a split trains on, and those that it tests on."""
     train, test = (
         rows.take(np.isin(rows.row_id, ids)) for ids in (split.train_ids, split.test_ids)
     )
@@ -184,7 +184,7 @@ def held_out_errors(
     observations: pd.DataFrame,
     surrogates: Callable[[Exclusion], KernelSurrogates],
 ) -> pd.DataFrame:
-    """Return errors of an experiment's held-out rows, with columns that interval widths depend on.
+    """Return log errors of held-out rows, with columns that interval widths depend on.
 
     These columns include a row's distance from the kernels in its fold's training data.
 
@@ -212,7 +212,7 @@ def described_errors(
     surrogates: Callable[[Exclusion], KernelSurrogates],
     root: Path | None = None,
 ) -> pd.DataFrame:
-    """Return errors of predicted held-out rows, with columns that interval widths depend on.
+    """Return log errors of predicted held-out rows, with columns that interval widths depend on.
 
     Args:
         predictions: Predictions as ``pinn.evaluation.crossvalidation.read_cells`` returns them.
@@ -237,7 +237,8 @@ def described_errors(
     errors = with_e2e(wanted.merge(loads, on="row_id"))
     for metric in METRICS:
         errors[metric] = np.log(errors[f"{metric}_measured_s"] / errors[f"{metric}_s"])
-    # In a closed loop, the number of requests in flight does not depend on step times: gains are 1.
+    # A gain is the relative change of a latency per relative change of all step times. Gains are 1
+    # in a closed loop, where the number of requests in flight does not depend on step times.
     gains = dict.fromkeys(GAINS, 1.0)
     errors = errors.assign(ttft_share=errors["ttft_s"] / errors["e2e_s"], **gains)
     rows = serving_rows(observations[observations["row_id"].isin(errors["row_id"])])
@@ -261,7 +262,7 @@ def described_errors(
 def mean_steps(
     deployments: Sequence[Deployment], loads: pd.DataFrame, gpu_known: bool = True
 ) -> list[held_out.Step]:
-    """Return the mean step of each row's load, from its concurrency and lengths."""
+    """Return each row's mean engine step, given its concurrency, prompt and output lengths."""
     values = loads[["concurrency", "prompt_tokens", "output_tokens"]].to_numpy(float).tolist()
     each = zip(deployments, values, strict=True)
     return [(deployment, held_out.decode_step(*load), gpu_known) for deployment, load in each]

@@ -19,8 +19,8 @@ LIMITS_S = (0.010, 0.015, 0.020, 0.030, 0.050)
 #: Maximum relative excess of a pick's measured TPOT over its limit; beyond it, the loss is 1.
 SLACK = 0.05
 
-#: Minimum numbers of measured deployments within the limit, and of TP sizes among them, for a
-#: decision.
+#: Minimum numbers of measured deployments within the TPOT limit, and of different TP sizes among
+#: these deployments; with fewer of either, no decision is evaluated.
 _LEAST_HOLDING, _LEAST_SIZES = 3, 2
 
 _SITUATION = ["model", "gpu", "prompt_tokens", "output_tokens"]
@@ -31,7 +31,7 @@ TABLE_COLUMNS = ("split", "held_out", "method", "decisions", "loss", "missed")
 
 
 def read_predictions(path: Path) -> pd.DataFrame:
-    """Read the predictions of an experiment from a table.
+    """Read an experiment's predicted and measured TPOT and TTFT from a table.
 
     Raises:
         PinnError: If the file cannot be read or lacks a column.
@@ -42,7 +42,7 @@ def read_predictions(path: Path) -> pd.DataFrame:
 
 
 def throughput(rows: pd.DataFrame, tpot: str, ttft: str) -> pd.Series:
-    """Return output tokens per second and GPU of a closed loop.
+    """Return each row's output tokens per second and GPU in a closed loop.
 
     Formula: clients / (TPOT + TTFT / output tokens) / GPUs, with TPOT and TTFT in seconds.
 
@@ -57,7 +57,10 @@ def throughput(rows: pd.DataFrame, tpot: str, ttft: str) -> pd.Series:
 
 
 def decide(predictions: pd.DataFrame, observations: pd.DataFrame) -> pd.DataFrame:
-    """Pick a deployment and compute its loss, for every situation, limit, method and split.
+    """Pick a deployment and compute its throughput loss, for each case, limit, method and split.
+
+    A case is a model, a GPU, and a pair of prompt and output lengths. A limit is one of
+    ``LIMITS_S`` of mean TPOT.
 
     Args:
         predictions: Predictions as ``pinn.evaluation.crossvalidation.read_cells`` returns them.
@@ -85,9 +88,10 @@ def decide(predictions: pd.DataFrame, observations: pd.DataFrame) -> pd.DataFram
 
 
 def _pick(offered: pd.DataFrame, limit_s: float, best: float) -> tuple[str | None, float, bool]:
-    """Return the pick's row id, its loss, and whether it missed the limit.
+    """Return the picked deployment's row id, its loss, and whether it exceeds the TPOT limit.
 
-    The pick has the highest predicted throughput of the deployments predicted within the limit.
+    The pick has the highest predicted throughput of the deployments whose predicted TPOT is within
+    the limit.
     """
     within = np.where(offered["tpot_s"] <= limit_s, offered["predicted"], 0.0)
     values = np.nan_to_num(within)
@@ -100,10 +104,10 @@ def _pick(offered: pd.DataFrame, limit_s: float, best: float) -> tuple[str | Non
 
 
 def decision_table(decided: pd.DataFrame) -> pd.DataFrame:
-    """Return mean loss and share of missed limits in percent, over all decisions and by model.
+    """Return mean throughput loss and share of missed TPOT limits, overall and by model.
 
     Returns:
-        Table with ``TABLE_COLUMNS``; ``held_out`` is ``all`` or a model.
+        Table with ``TABLE_COLUMNS``, in percent; ``held_out`` is ``all`` or a model.
     """
     rows = []
     for (split, method), part in decided.groupby(["split", "method"], sort=False):

@@ -1,4 +1,4 @@
-"""Errors of a checkpoint's networks on measured deployments of other engines, models held out.
+"""TPOT and TTFT errors of networks on deployments of other engines than vLLM, models held out.
 
 Each row is predicted by the network that was trained without deployments of the row's model. Models
 without training data are predicted by the checkpoint itself. Kernels of equal shapes may then be in
@@ -30,14 +30,17 @@ from pinn.surrogate.surrogate import predict_coefficients
 from pinn.training.data import engine_deployments, released
 from pinn.training.serving_rows import mean_times
 
-#: Columns that identify a line of the table of errors.
+#: Columns that identify a line of an engine's table of TPOT and TTFT errors.
 PART = ["engine", "model", "gpu", "precision"]
 METHODS = ("network", "aiconfigurator")
 OTHER_CAMPAIGN = "second measurement campaign, whose client is unknown: TPOT only"
 
 
 def engine_rows() -> pd.DataFrame:
-    """Return all rows to score; ``apart`` is the reason to report a row separately, or empty."""
+    """Return all measured deployments to score.
+
+    ``apart`` is the reason for reporting a row in a table of its own, or empty.
+    """
     other = engine_deployments.read_other_campaign()[0].assign(apart=OTHER_CAMPAIGN)
     parts = [
         engine_deployments.read_engines()[0],
@@ -49,10 +52,10 @@ def engine_rows() -> pd.DataFrame:
 
 @runtime_checkable
 class HeldOut(Protocol):
-    """Predictor of deployments whose model was held out of its training."""
+    """Predictor of coefficients of deployments, with each deployment's model held out."""
 
     def latencies(self, deployments: Sequence[Deployment]) -> list[LinearLatency]:
-        """Return each deployment's coefficients by a network that holds out the model."""
+        """Return each deployment's coefficients, predicted with the deployment's model held out."""
 
 
 @dataclass(frozen=True)
@@ -68,23 +71,23 @@ class Networks:
     left_out: Mapping[str, NetworkWeights]
 
     def without(self, model: ModelSpec) -> NetworkWeights:
-        """Return the network that holds out a model, else the released network."""
+        """Return the network that held out a model; the released network if there is none."""
         if model.name in self.left_out:
             return self.left_out[model.name]
         near = (name for name in self.left_out if is_near_copy(model, load_model(name)))
         return self.left_out.get(next(near, ""), self.network)
 
     def latencies(self, deployments: Sequence[Deployment]) -> list[LinearLatency]:
-        """Return coefficients of each deployment by the network that holds out its model."""
+        """Return each deployment's coefficients, by the network that held out its model."""
         found = (predict_coefficients(self.without(one.model), [one]) for one in deployments)
         each = zip(deployments, found, strict=True)
         return [LinearLatency(one, of.beta[0], of.alpha[0]) for one, of in each]
 
 
 def networks(checkpoint: Path | None = None) -> Networks:
-    """Return the checkpoint's network, and the networks in the folder ``left_out`` beside it.
+    """Return a checkpoint's network, and the networks in the folder ``left_out`` beside its file.
 
-    Warn if that folder has none: the checkpoint may be trained on the rows that it predicts.
+    Warn if the folder has no networks: the checkpoint may then be trained on the rows to predict.
 
     Raises:
         PinnError: If there is no checkpoint.
@@ -138,14 +141,14 @@ def with_coefficients(
 
 
 def engine_grids(scores: pd.DataFrame) -> Iterator[tuple[str, Grid]]:
-    """Yield a table of errors for the measured deployments, and one per separate set of rows.
+    """Yield a table of TPOT and TTFT errors, and one for each set of rows reported separately.
 
     Args:
         scores: Rows as :func:`score_engines` returns them.
 
     Yields:
         The reason for the separate table ("" for none) and a grid of :func:`part_grid` with a
-        column for each metric and method. Rows of the second campaign have no TTFT errors.
+        column for each metric and method. ``OTHER_CAMPAIGN`` rows have no TTFT errors.
     """
     columns = {
         f"{method} {metric.upper()}": (f"{method}_{metric}_s", f"{metric}_s")
@@ -159,7 +162,7 @@ def engine_grids(scores: pd.DataFrame) -> Iterator[tuple[str, Grid]]:
 
 
 def part_grid(scores: pd.DataFrame, columns: Mapping[str, tuple[str, str]]) -> Grid:
-    """Return errors by engine, then by the engine's models, GPUs and number formats.
+    """Return errors of predicted times by engine, then by its models, GPUs and number formats.
 
     Args:
         scores: Table of predicted and measured times with the columns ``PART``.

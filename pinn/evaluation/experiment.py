@@ -42,7 +42,7 @@ def run_experiment(config: ExperimentConfig) -> dict[str, object]:
         config: Configuration as composed from ``conf/train.yaml``.
 
     Returns:
-        Paths of the saved files and the overall errors, as JSON values.
+        Paths of the saved files, and each method's errors over all rows, as JSON values.
 
     Raises:
         PinnError: If data or configuration are invalid.
@@ -72,10 +72,10 @@ def run_experiment(config: ExperimentConfig) -> dict[str, object]:
 def _test(
     config: ExperimentConfig, measured: Measured, splits: Mapping[str, list[Split]]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Score every method on every split, write the tables, and print them from disk.
+    """Compute every method's errors on every split, write them to tables, and print the tables.
 
     Returns:
-        Errors on all splits, and errors on held-out serving runs.
+        TPOT and TTFT errors on all splits, and latency errors on held-out serving runs.
     """
     folder, workers = Path(config.output_dir), config.workers.workers()
     scores = pd.DataFrame()
@@ -84,7 +84,7 @@ def _test(
         fits = methods.kernel_fits(config, measured.runs)
         of_splits = folds.split_folds(splits, measured)
         runs_out = serving_runs.run_folds(measured.rows, measured.runs)
-        if config.evaluation.held_out is not None:  # Keep only the runs of the held-out model.
+        if config.evaluation.held_out is not None:  # Test only on serving runs of that model.
             models = [model for fold in of_splits for model in fold.exclude.models]
             runs_out = [
                 (fold, test)
@@ -142,7 +142,7 @@ def _fit_all(
 
 
 def _print_scores(scores: pd.DataFrame, path: Path) -> None:
-    """Write the errors on serving runs to a file, and print them from it."""
+    """Write latency errors on held-out serving runs to a file, and print that file's table."""
     write_frame(scores, path, float_format="%.6g")
     table = pd.read_csv(path, dtype={"stage": str})
     print_scores(table)

@@ -39,7 +39,7 @@ from pinn.training.serving_rows import ServingRows
 #: Tables of a checkpoint's cross-validation errors, stored beside the checkpoint.
 TABLES = ("results.csv", "serving_runs.csv", "predictions.csv")
 
-#: Folder of networks that hold out models, each file named by its exclusion.
+#: Folder of networks trained without one model; each file is named by the network's exclusion.
 LEFT_OUT_FOLDER = "left_out"
 
 
@@ -77,7 +77,7 @@ def publish(path: Path, folder: Path) -> Path:
 
 # Cross-validation folds of an experiment's splits, and their trained networks.
 
-#: Split method whose networks are stored beside a checkpoint.
+#: Split method whose trained networks, one per held-out model, are stored beside a checkpoint.
 KEPT = "leave-one-model-out"
 
 
@@ -88,7 +88,7 @@ def split_folds(splits: Mapping[str, list[Split]], measured: Measured) -> list[F
 
 
 def experiment_splits(config: ExperimentConfig, measured: Measured) -> dict[str, list[Split]]:
-    """Return the splits of an experiment by split method, and write them to its folder.
+    """Return split method -> an experiment's splits, and write them to the experiment's folder.
 
     Raises:
         PinnError: If a split method, or the model or GPU to hold out, is unknown.
@@ -103,7 +103,7 @@ def experiment_splits(config: ExperimentConfig, measured: Measured) -> dict[str,
 
 
 def _kinds_of(wanted: str, rows: pd.DataFrame) -> tuple[list[str], str]:
-    """Return the split methods that hold out one model or GPU, and its name in the rows."""
+    """Return the split methods that hold out a given model or GPU, and its name in the rows."""
     models, gpus = (sorted(rows[column].unique()) for column in ("model", "gpu"))
     if of_models := [name for name in models if wanted in (name, name.split("/")[-1])]:
         return [KEPT], of_models[0]
@@ -118,7 +118,7 @@ def fold_networks(
 ) -> list[FoldNetwork]:
     """Return the network of every cross-validation fold, saved below the experiment's folder.
 
-    Networks that hold out a model are also saved to the folder that is published.
+    Networks that held out a model are also saved to ``LEFT_OUT_FOLDER``, which is published.
     """
     fits, folder = kernel_fits(config, measured.runs), Path(config.output_dir)
     shutil.rmtree(folder / LEFT_OUT_FOLDER, ignore_errors=True)
@@ -154,7 +154,7 @@ _METRICS = {
     "itl_mean_s": "tpot", "ttft_mean_s": "ttft", "e2e_mean_s": "e2e", "e2e_p99_s": "e2e_p99",
 }  # fmt: skip
 
-#: Relative tolerance of measured values, which tables store with eight digits.
+#: Relative difference at which measured values count as equal; tables store eight digits.
 _ROUNDING = 1e-6
 
 
@@ -224,7 +224,7 @@ def shipped_runs(checkpoint: Path) -> pd.DataFrame:
 
 
 def _published(name: str, checkpoint: Path) -> pd.DataFrame:
-    """Return one of ``TABLES`` that was published with a checkpoint."""
+    """Return the table of one of ``TABLES`` that was published beside a checkpoint."""
     path = checkpoint.with_suffix(f".{name}")
     if not path.is_file():
         raise PinnError(
@@ -248,16 +248,16 @@ def _published(name: str, checkpoint: Path) -> pd.DataFrame:
 #: Split method of serving runs with held-out models.
 RUN_ERRORS_SPLIT = "serving-runs-leave-one-model-out"
 
-#: Metric -> name of the client's metric; a run's ITL is used as TPOT.
+#: Metric of the evaluation -> client-side metric of a serving run; a run's ITL is used as TPOT.
 FIGURES = {"tpot": "itl_mean_s", "ttft": "ttft_mean_s", "e2e": "e2e_mean_s"}
 
 
 def run_error_rows(
     runs: Sequence[MeasuredRun], latencies: Sequence[LinearLatency], kernels: KernelSurrogates
 ) -> pd.DataFrame:
-    """Return errors of one fold's serving runs, with columns that interval widths depend on.
+    """Return log errors of one fold's serving runs, with columns that interval widths depend on.
 
-    Each run is simulated three times.
+    Each run is simulated three times, to also measure how its latencies change with step times.
 
     Args:
         runs: Runs whose model shape was held out of the fit behind ``latencies`` and ``kernels``.
@@ -273,7 +273,7 @@ def run_error_rows(
 
 
 def mean_figures(run: Run) -> Figures:
-    """Return metric -> a whole run's client-side mean, in seconds."""
+    """Return metric (TPOT, TTFT, E2E) -> its client-side mean over a whole run, in seconds."""
     return {metric: figure_seconds(run, WHOLE_RUN, name) for metric, name in FIGURES.items()}
 
 
@@ -307,7 +307,7 @@ def _row(run: MeasuredRun, latency: LinearLatency) -> dict[str, object]:
 def calibrate_folds(
     config: ExperimentConfig, measured: Measured, splits: Mapping[str, list[Split]], path: Path
 ) -> None:
-    """Calibrate a checkpoint's intervals to its experiment's cross-validation errors.
+    """Fit a checkpoint's prediction intervals to its experiment's cross-validation errors.
 
     The intervals and the networks of the folds are written to the checkpoint's folder.
 

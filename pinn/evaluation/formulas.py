@@ -1,4 +1,4 @@
-"""Baselines that predict a step time by a formula with a few coefficients.
+"""Baselines that predict an engine's step time by a formula with a few coefficients.
 
 A formula is linear in basis functions of a step, averaged over each benchmark's steps. The steps
 are simulated with prior coefficients, as for the surrogate.
@@ -30,7 +30,7 @@ from pinn.training.serving_rows import ServingRows, prior_jobs
 from pinn.units import MICROSECOND
 
 #: Global coefficients of BLIS (its ``defaults.yaml``, ``trained_physics_coefficients``, August
-#: 2026). Alphas are us before the queue, us at completion, and us per output token.
+#: 2026). Alphas are microseconds before the queue, at completion, and per output token.
 BLIS_ALPHA = (15563.2, 777.3, 45.9)
 BLIS_BETA = (0.152, 0.0, 1.363, 0.752, 32.1, 4.42, 126.0, 482.0, 0.0, 1.947, 0.752)
 
@@ -40,7 +40,7 @@ StepBasis = Callable[[Deployment, BatchSums, float], Float[np.ndarray, "batches 
 
 @dataclass(frozen=True)
 class Bases:
-    """Basis functions of measured deployments, by row id.
+    """Values of a formula's basis functions for measured deployments, by row id.
 
     Attributes:
         index: Row id -> index in the arrays.
@@ -55,13 +55,13 @@ class Bases:
     def of(
         self, rows: ServingRows
     ) -> tuple[Float[np.ndarray, "rows functions"], Float[np.ndarray, "rows functions"]]:
-        """Return the basis functions of TPOT and of TTFT for the given rows."""
+        """Return values of the basis functions of TPOT and of TTFT for the given rows."""
         places = [self.index[row_id] for row_id in rows.row_id]
         return self.tpot[places], self.ttft[places]
 
 
 def row_bases(observations: pd.DataFrame, basis: StepBasis) -> Bases:
-    """Return the basis functions of every observation.
+    """Return the values of a formula's basis functions for every measured deployment.
 
     Args:
         observations: Measured deployments, as ``read_observations`` returns them.
@@ -82,7 +82,7 @@ _known_steps: dict[tuple[str, ...], list[MeanSteps]] = {}
 
 
 def _steps(observations: pd.DataFrame) -> list[MeanSteps]:
-    """Return the mean steps of observations, simulated once per process for all formulas."""
+    """Return each deployment's mean steps, simulated once per process for all formulas."""
     key = tuple(observations["row_id"])
     if key not in _known_steps:
         _known_steps.clear()
@@ -94,14 +94,14 @@ def _steps(observations: pd.DataFrame) -> list[MeanSteps]:
 def phase_floors(
     deployment: Deployment, sums: BatchSums, _: float
 ) -> Float[np.ndarray, "batches 2"]:
-    """Return roofline lower bounds of the prefill part and of the decode part of batches."""
+    """Return roofline lower bounds of each batch's prefill and decode part, in seconds."""
     costs = step_costs([deployment])
     parts = [_phase(sums, phase) for phase in ("prefill", "decode")]
     return np.stack([floor_seconds(costs, part) for part in parts], axis=1)
 
 
 def _phase(sums: BatchSums, phase: str) -> BatchSums:
-    """Return the batch sums of one phase, with all requests of the other phase removed."""
+    """Return batch sums over the requests in one phase, ``prefill`` or ``decode``."""
     others = [f.name for f in fields(sums) if phase not in f.name]
     return replace(sums, **{name: np.zeros_like(getattr(sums, name)) for name in others})
 
@@ -132,7 +132,7 @@ def hierarchical_basis(
 
 
 def token_counts(_: Deployment, sums: BatchSums, __: float) -> Float[np.ndarray, "batches 3"]:
-    """Return [1 if the step has tokens, prefill tokens, decode tokens], a black-box basis."""
+    """Return [1 if the step has tokens, prefill tokens, decode tokens] of each batch."""
     busy = (sums.tokens > 0) * 1.0
     return np.stack([busy, sums.prefill_tokens, sums.decode_requests], axis=1)
 
@@ -161,7 +161,7 @@ _ALPHAS = ("arrival_to_queue.constant", "arrival_to_queue.prompt_token")
 
 
 def formula(name: str, learn: Callable[..., Predictor], bases: Bases) -> Method:
-    """Return a method that ``learn`` fits to a basis of steps.
+    """Return a method whose coefficients ``learn`` fits to basis functions of steps.
 
     Args:
         name: Name of the method in tables.
@@ -173,7 +173,7 @@ def formula(name: str, learn: Callable[..., Predictor], bases: Bases) -> Method:
 
 
 def fitted_formulas(observations: pd.DataFrame) -> list[Method]:
-    """Return the formulas with fitted coefficients, as methods."""
+    """Return a method for each formula of step time whose coefficients are fitted."""
     counts, floors = (row_bases(observations, basis) for basis in (token_counts, phase_floors))
     return [
         formula("roofline, constant efficiencies", learn_linear, floors),
@@ -210,7 +210,7 @@ def learn_linear(bases: Bases, train: ServingRows, *_: object) -> Predictor:
 
 
 def learn_per_deployment(bases: Bases, *_: object) -> Predictor:
-    """Fit a linear formula to each deployment's own rows, an optimistic bound.
+    """Fit a linear formula of step time to each deployment's own rows, as an optimistic bound.
 
     Each fit is given the rows that it predicts, so the method cannot predict unseen deployments.
     """
@@ -227,7 +227,7 @@ def learn_per_deployment(bases: Bases, *_: object) -> Predictor:
 
 
 def learn_nothing(bases: Bases, *_: object) -> Predictor:
-    """Return a predictor by BLIS's formula with its published coefficients."""
+    """Return a predictor of TPOT and TTFT by BLIS's formula with its published coefficients."""
     coefficients = np.array(BLIS_BETA)
     before_s, token_s = BLIS_ALPHA[0] * MICROSECOND, BLIS_ALPHA[2] * MICROSECOND
 
@@ -248,7 +248,7 @@ def _request_columns(rows: ServingRows, step_s: np.ndarray) -> Float[np.ndarray,
 def _relative_nnls(
     matrix: np.ndarray, target: np.ndarray, weight: np.ndarray, scale: np.ndarray | None = None
 ) -> np.ndarray:
-    """Fit non-negative least squares of errors relative to ``scale``, by default the target."""
+    """Fit non-negative coefficients to errors relative to ``scale``, by default the target."""
     factor = np.sqrt(weight) / (target if scale is None else scale)
     size = np.maximum(np.abs(matrix * factor[:, None]).max(axis=0), 1e-300)
     found, _ = nnls(matrix * factor[:, None] / size, target * factor)

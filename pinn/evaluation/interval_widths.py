@@ -1,4 +1,4 @@
-"""Widths of a checkpoint's intervals, fitted to and evaluated on its scorecard's rows."""
+"""Widths of a checkpoint's prediction intervals, fitted to and scored on its scorecard's rows."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from pinn.surrogate.uncertainty.widths import Widths
 
 @dataclass(frozen=True)
 class IntervalScore:
-    """Score of intervals on groups that were held out of their fit; all groups have equal weight.
+    """Score of prediction intervals on groups held out of their fit; groups have equal weight.
 
     Attributes:
         covered: Share of measurements inside their intervals.
@@ -45,14 +45,14 @@ class IntervalScore:
 
 
 def interval_rows(checkpoint: Path, rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of a scorecard with the columns that interval widths are fitted to.
+    """Return the rows of a scorecard with the data to which interval widths are fitted.
 
     Args:
         checkpoint: Checkpoint that predicted the rows.
         rows: Rows as ``pinn.evaluation.panel_rows.panel_rows`` returns them.
 
     Returns:
-        The rows with ``error`` (log), ``half`` (the checkpoint's half-width), traits of
+        The rows with ``error`` (log), ``half`` (half-width of the row's interval), traits of
         ``pinn.surrogate.uncertainty.width_fit``, and ``nested``, the half-width fitted to all other
         groups.
 

@@ -1,4 +1,4 @@
-"""Data and settings of an experiment, and their digests."""
+"""Measured data of an experiment, and digests of its data, settings and code."""
 
 import hashlib
 from dataclasses import asdict, dataclass
@@ -17,7 +17,7 @@ from pinn.measurements.deployments.observations import Manifest, read_manifest, 
 from pinn.measurements.runs.measured_runs import MeasuredRun, read_measured_runs
 from pinn.training.serving_rows import ServingRows, serving_rows
 
-#: Sections of the configuration that determine the training.
+#: Sections of an experiment's configuration that determine its training.
 LEARNED_FROM = ("network", "kernels", "fit", "run_fit", "seed")
 
 
@@ -41,7 +41,7 @@ class Measured:
 
     @property
     def data_sha256(self) -> str:
-        """Return the SHA-256 of all measured data."""
+        """Return the SHA-256 of the measured deployments and serving runs together."""
         of_runs = None if self.report is None else self.report.sha256
         return json_sha256(self.manifest.table_sha256, of_runs)
 
@@ -68,7 +68,7 @@ def read_measured(config: ExperimentConfig) -> Measured:
 
 
 def recipe_sha256(config: ExperimentConfig) -> str:
-    """Return the SHA-256 of the settings that determine the training."""
+    """Return the SHA-256 of an experiment's settings that determine its training."""
     settings = asdict(config)
     return json_sha256({part: settings[part] for part in LEARNED_FROM})
 
@@ -79,7 +79,7 @@ def json_sha256(*parts: object) -> str:
 
 
 def code_sha256() -> str:
-    """Return the SHA-256 of the code that trains and predicts."""
+    """Return the SHA-256 of this package's code that trains networks and predicts times."""
     return code_digest("pinn.training.folds", "pinn.training.serving_fit")
 
 

@@ -18,14 +18,14 @@ from pinn.training.serving_fit import ServingLearner, predict
 from pinn.training.serving_rows import ServingRows, SimulatedRows, simulate_rows
 from pinn.training.trainer import make_trainer
 
-#: TPOT and TTFT of every row in seconds; NaN for rows that the method cannot predict.
+#: Predicted TPOT and TTFT of every row, in seconds; NaN for rows that a method cannot predict.
 Prediction = SimulatedRows | tuple[np.ndarray, np.ndarray]
 Predictor = Callable[[ServingRows], Prediction]
 
 
 @dataclass(frozen=True)
 class Method:
-    """Method that learns from training rows and then predicts other rows.
+    """Method that learns from measured deployments and predicts TPOT and TTFT of others.
 
     Attributes:
         name: Name of the method in every table.
@@ -56,7 +56,7 @@ def _floors(*_: object) -> Predictor:
 
 
 def learned_network(name: str, learner: ServingLearner) -> Method:
-    """Return the method of a network trained on measured deployments."""
+    """Return the method that trains a network on measured deployments."""
     return Method(name, partial(_learn_network, learner), name.replace(" ", "-"))
 
 
@@ -92,11 +92,11 @@ class KernelFits:
     root: Path
 
     def network(self, train: ServingRows, exclude: Exclusion, _: Path) -> Predictor:
-        """Train the network on kernels, and return its predictor."""
+        """Train the network on kernels, and return its predictor of TPOT and TTFT."""
         return partial(predict, self._learn(train, exclude).network)
 
     def teacher(self, train: ServingRows, exclude: Exclusion, _: Path) -> Predictor:
-        """Return the teacher's predictor: betas fitted to step times summed from kernels."""
+        """Return the teacher's predictor of TPOT and TTFT from step times summed from kernels."""
         learned = self._learn(train, exclude)
 
         def from_kernels(rows: ServingRows) -> Prediction:
@@ -107,7 +107,7 @@ class KernelFits:
         return from_kernels
 
     def _learn(self, train: ServingRows, exclude: Exclusion) -> Learned:
-        """Train on a cross-validation fold, or read the cached result."""
+        """Train the teacher and network of a cross-validation fold, or read them from the cache."""
         return learn_fold(self.learner, fold_of(train, self.runs, exclude), self.root)
 
 
@@ -118,7 +118,9 @@ def kernel_methods(fits: KernelFits) -> list[Method]:
 
 
 def peers() -> list[Method]:
-    """Return other estimators as methods; their stored predictions are looked up by row id.
+    """Return other estimators, such as AIConfigurator, as methods.
+
+    Their stored predictions are looked up by row id.
 
     These estimators use their own kernel measurements, which include the held-out models' kernels.
     """
@@ -141,7 +143,7 @@ def serving_learner(config: ExperimentConfig) -> ServingLearner:
 
 
 def kernel_fits(config: ExperimentConfig, runs: tuple[MeasuredRun, ...]) -> KernelFits:
-    """Return a configuration's folds, whose cache is shared by experiments with equal settings."""
+    """Return the folds trained on kernels; experiments with equal settings share their cache."""
     kernels, trainer = config.kernels, partial(make_trainer, config.trainer)
     learner = KernelLearner(
         kernels.settings, config.network, kernels.distillation, config.run_fit, trainer, config.seed

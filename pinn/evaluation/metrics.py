@@ -1,4 +1,4 @@
-"""Errors of predicted times, and tables of results."""
+"""Errors of predicted latencies, and tables that summarize them by method and held-out part."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
@@ -26,7 +26,7 @@ RESULT_COLUMNS = ("split", "held_out", "method", "metric", "n", "median", "mean"
 
 @dataclass(frozen=True)
 class ErrorSummary:
-    """Summary of percentage errors of predictions.
+    """Summary of the percentage errors of predicted times.
 
     Attributes:
         n: Number of predictions.
@@ -62,7 +62,7 @@ def error_summary(
 
 
 def percent_errors(rows: pd.DataFrame, metric: str) -> pd.Series:
-    """Return signed percentage errors of a metric; NaN for rows without a prediction."""
+    """Return each row's signed error of a latency metric, in percent; NaN if not predicted."""
     return 100 * (rows[f"{metric}_s"] / rows[f"{metric}_measured_s"] - 1)
 
 
@@ -76,7 +76,7 @@ def with_e2e(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def summarize(predictions: pd.DataFrame, groups: Mapping[str, pd.Series]) -> pd.DataFrame:
-    """Return error summaries of every method and metric, overall and in each group.
+    """Return error summaries of every method and latency metric, overall and in each group.
 
     Args:
         predictions: One row per (split, row_id, method) with the columns ``held_out`` and, for
@@ -116,7 +116,7 @@ def _scored(part: pd.DataFrame) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
 
 
 def read_table(path: Path, columns: Iterable[str], fault: str) -> pd.DataFrame:
-    """Read a table of an experiment.
+    """Read a CSV table of an experiment, such as its predictions.
 
     Args:
         path: CSV file.
@@ -133,12 +133,12 @@ def read_table(path: Path, columns: Iterable[str], fault: str) -> pd.DataFrame:
 
 
 def read_results(path: Path) -> pd.DataFrame:
-    """Read an experiment's table of results; errors are those of :func:`read_table`."""
+    """Read an experiment's error summaries; exceptions are as in :func:`read_table`."""
     return read_table(path, RESULT_COLUMNS, "is no results table")
 
 
 def predictions_of(folder: Path) -> pd.DataFrame | None:
-    """Read the predictions in an experiment's folder; None if it has none."""
+    """Read an experiment's predicted and measured times; None if its folder has none."""
     for name, read in (("predictions.parquet", pd.read_parquet), ("predictions.csv", pd.read_csv)):
         if (folder / name).is_file():
             return read(folder / name)
@@ -195,7 +195,10 @@ def with_correlation(results: pd.DataFrame, predictions: pd.DataFrame) -> pd.Dat
 
 
 def _agreement(metric: str, predicted: np.ndarray, measured: np.ndarray) -> tuple[float, float]:
-    """Return Pearson's r and the number of ranking inversions (NaN except for p99 E2E)."""
+    """Return Pearson's r of predicted and measured times, and the number of ranking inversions.
+
+    The number of inversions is NaN for all metrics except p99 E2E latency.
+    """
     known = ~np.isnan(measured)
     predicted, measured = predicted[known], measured[known]
     varies = len(measured) > 1 and np.ptp(predicted) > 0 and np.ptp(measured) > 0
@@ -210,7 +213,11 @@ RANKING_MARGIN = 1.2
 def inversions(
     predicted: Float[np.ndarray, " n"], measured: Float[np.ndarray, " n"]
 ) -> Bool[np.ndarray, "n n"]:
-    """Return, for each pair, whether the first is clearly slower but predicted to be faster."""
+    """Return, for each pair of rows, whether the clearly slower one is predicted to be faster.
+
+    A row is clearly slower if its measured time is above ``RANKING_MARGIN`` x the other's. Element
+    ``[i, j]`` is true if row ``i`` is clearly slower than row ``j``, but predicted to be faster.
+    """
     slower = measured[:, None] > RANKING_MARGIN * measured[None, :]
     return slower & (predicted[:, None] < predicted[None, :])
 
@@ -220,7 +227,7 @@ def inversions(
 #: Maximum concurrency of a lightly loaded benchmark, chosen for presentation.
 LOW_CONCURRENCY = 16
 
-#: Group -> function of a deployment and a concurrency that returns whether a row belongs to it.
+#: Group name -> function of a row's deployment and concurrency: whether the group has the row.
 GROUPS: dict[str, Callable[[Deployment, int], bool]] = {
     "mixture-of-experts": lambda deployment, _: deployment.model.moe is not None,
     "dense": lambda deployment, _: deployment.model.moe is None,
@@ -232,7 +239,7 @@ GROUPS: dict[str, Callable[[Deployment, int], bool]] = {
 def group_masks(
     names: Sequence[str], rows: ServingRows, predictions: pd.DataFrame
 ) -> dict[str, pd.Series]:
-    """Return group -> mask of the group's predictions.
+    """Return group name -> mask of the rows of ``predictions`` that belong to the group.
 
     Raises:
         PinnError: If a name is not a key of ``GROUPS``.

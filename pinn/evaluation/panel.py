@@ -1,4 +1,4 @@
-"""Scorecard of a checkpoint: errors on all evaluation data, and the choice between two checkpoints.
+"""Scorecard of a checkpoint's TPOT and TTFT errors, and the choice between two checkpoints.
 
 Files and options call the scorecard a panel. A group is one source and one model. Sources are:
 
@@ -41,7 +41,7 @@ from pinn.common.tables import read_frame, write_frame
 from pinn.errors import PinnError
 from pinn.evaluation.tables import frame_grid
 
-#: Metric -> weight in a configuration's score.
+#: Metric -> weight of its error in a configuration's score.
 WEIGHTS = {"tpot": 2 / 3, "ttft": 1 / 3}
 #: Maximum error of a row, as a logarithm; larger errors are set to this maximum.
 LARGEST_ERROR = np.log(3)
@@ -56,7 +56,7 @@ WORSE, LEVEL = 1.0, 0.05
 #: Smaller groups use the deviations of all groups of their source, or of all groups if the source
 #: has few configurations, too.
 LEAST = 4
-#: Source -> other source with similar measurements, for pooled deviations.
+#: Source of measurements -> similar source, with which its bootstrap deviations are pooled.
 _ALIKE = {"held-out serving runs": "serving runs"}
 #: Columns of a summarized scorecard. ``error`` and ``bias`` are means of |log(predicted /
 #: measured)| and of its signed value, in percent. ``inside`` is the percentage of rows inside their
@@ -64,7 +64,7 @@ _ALIKE = {"held-out serving runs": "serving runs"}
 COLUMNS = ("group", "configuration", "metric", "rows", "error", "bias", "inside")
 #: File of ``training_noise`` beside the shipped checkpoint, with columns ``group`` and ``score``.
 NOISE_FILE = "training_noise.csv"
-#: Columns of the ledger before the columns of groups.
+#: First columns of the ledger; one column with the score of each group follows.
 LEDGER = ("date", "checkpoint", "what", "panel")
 
 BETTER = "better, and no group is worse by more than its noise"
@@ -76,7 +76,7 @@ NOT_ADOPTED = "not adopted"
 
 
 def sum_up(rows: pd.DataFrame) -> pd.DataFrame:
-    """Summarize rows of :func:`panel_rows` by configuration and metric, with ``COLUMNS``.
+    """Summarize errors of :func:`panel_rows` by configuration and metric, in ``COLUMNS``.
 
     Raises:
         PinnError: If a row has no prediction.
@@ -164,7 +164,7 @@ def read_panel(
     """Read a table with a column ``group``, and update old names of groups.
 
     Args:
-        path: CSV of ``pinn evaluate panel --out``, or of training noise.
+        path: CSV file of ``pinn evaluate panel --out``, or of training noise by group.
         remedy: Remedy in the error message if the file is missing or no table.
 
     Raises:
@@ -198,7 +198,7 @@ _GROUP = r"([^:]+): (?:.*/)?(?:Meta-)?([A-Za-z]+)"
 
 
 def _mean(values: Float[np.ndarray, " groups"], weights: Float[np.ndarray, " groups"]) -> float:
-    """Return the weighted mean over groups with a value; NaN if there are none."""
+    """Return the weighted mean over groups whose value is not NaN; NaN if all are NaN."""
     known = ~np.isnan(values)
     return float(np.average(values[known], weights=weights[known])) if known.any() else np.nan
 
@@ -248,7 +248,7 @@ def compare_panels(
 
 
 def uncompared_groups(a: pd.DataFrame, b: pd.DataFrame) -> list[str]:
-    """Return groups without a configuration in both panels; ``compare_panels`` omits them."""
+    """Return the groups that :func:`compare_panels` omits: no configuration is in both panels."""
     pairs = [{*zip(one["group"], one["configuration"], strict=True)} for one in (a, b)]
     compared = {group for group, _ in set.intersection(*pairs)}
     return sorted({group for group, _ in set.union(*pairs)} - compared)
@@ -280,10 +280,10 @@ def _mechanism_verdict(table: pd.DataFrame, alone: str) -> str:
 
 
 def _drawn(values: pd.Series, pooled: bool = True) -> Float[np.ndarray, "draws groups"]:
-    """Return bootstrap means of every group's configurations, resampled with replacement.
+    """Return each group's mean over its configurations, in every bootstrap resample.
 
     Args:
-        values: Value of every (group, configuration).
+        values: Value, such as the error in percent, of every (group, configuration).
         pooled: Whether groups with few configurations use the deviations of other groups, too.
     """
     draw = np.random.default_rng(0)
@@ -326,7 +326,7 @@ def add_to_ledger(path: Path, line: pd.DataFrame) -> None:
 
 
 def panel_grid(table: pd.DataFrame) -> Grid:
-    """Return a table of :func:`group_scores` or :func:`compare_panels` with two decimals."""
+    """Return a printable table of :func:`group_scores` or :func:`compare_panels`."""
     counts = ("group", "configurations", "rows")
     columns = {name: name if name in counts else f"{name}:.2f" for name in table.columns}
     return frame_grid(table, columns)

@@ -30,7 +30,7 @@ from pinn.training.data.engine_deployments import (
 )
 from pinn.training.data.silicon import read_silicon
 
-#: Every third load of a deployment, in order, is simulated; the rest is skipped to save time.
+#: Every third load of a measured deployment, by concurrency, is simulated; the others are skipped.
 EVERY = 3
 #: Minimum ratio to the TTFT at the lowest load at which TTFT is mostly queue time, which magnifies
 #: errors of the step time.
@@ -59,13 +59,13 @@ def panel_rows(
     steps: Path | None = None,
     public: Sequence[Path] = (),
 ) -> pd.DataFrame:
-    """Return measured and predicted times of every group; simulations take half a minute.
+    """Return measured and predicted TPOT and TTFT of every group; this takes half a minute.
 
     Args:
         checkpoint: Checkpoint with ``left_out`` and the table of its serving runs beside it.
         held_out_runs: CSVs of serving runs that are in no training data.
         steps: CSV of whole steps, with ``runs.csv`` beside it; None for no steps.
-        public: Folders of public measurements.
+        public: Folders of public measurements of other people's servers.
 
     Returns:
         Table with ``ROW_COLUMNS``, times in seconds. TTFT is included only below saturation.
@@ -133,13 +133,15 @@ def _deployments(of: HeldOut) -> pd.DataFrame:
         for metric in _FIGURES.values()
     ]
     table = pd.concat(found, ignore_index=True)
-    # The TTFT of the second campaign is dropped, as its client's definition of TTFT is unknown.
+    # TTFT of the second measurement campaign is dropped: how its client measures TTFT is unknown.
     unknown = table["saturated"] | table["group"].str.startswith(CAMPAIGN)
     return table.loc[~unknown | (table["metric"] == "tpot"), list(ROW_COLUMNS)]
 
 
 def is_saturated(rows: pd.DataFrame, series: Sequence[str], seconds: str) -> pd.Series:
-    """Return whether times are at least ``SATURATED`` x the time at the lowest load of the series.
+    """Return whether each row's time is at least ``SATURATED`` x that at the lowest load.
+
+    The lowest load is that of the row's series, such as one deployment with equal lengths.
 
     Args:
         rows: Measurements in order of load.
@@ -150,7 +152,7 @@ def is_saturated(rows: pd.DataFrame, series: Sequence[str], seconds: str) -> pd.
 
 
 def _runs(checkpoint: Path) -> pd.DataFrame:
-    """Read the checkpoint's table of serving runs, predicted by folds that held them out."""
+    """Read a checkpoint's scorecard rows of serving runs, predicted by folds that held them out."""
     kept = checkpoint.with_suffix(".serving_runs.csv")
     path = kept if kept.is_file() else checkpoint.with_name("serving_runs.csv")
     if not path.is_file():
@@ -172,15 +174,15 @@ def _runs(checkpoint: Path) -> pd.DataFrame:
 
 
 def run_rows(runs: Sequence[MeasuredRun], of: HeldOut, source: str) -> pd.DataFrame:
-    """Return predictions of serving runs, as scorecard rows of a source."""
+    """Return measured and predicted latencies of serving runs, as scorecard rows of ``source``."""
     deployments = {run.name: run.deployment for run in runs}
     scores = score_runs(runs, of.latencies([run.deployment for run in runs]), "held out")
     return _of_scores(scores.assign(deployment=scores["run"].map(deployments)), source)
 
 
 def _of_scores(scores: pd.DataFrame, source: str) -> pd.DataFrame:
-    """Convert a table of ``score_runs`` with a column ``deployment`` to rows of a source."""
-    # Sorted by rate, the whole run follows its stages.
+    """Convert a ``score_runs`` table with a column ``deployment`` to scorecard rows."""
+    # After sorting by request rate, the row of a whole run (NaN) follows the rows of its stages.
     scores = scores.sort_values("rate_per_s", kind="stable")
     queued = is_saturated(scores, ["run", "figure"], "measured_s")
     kept = ~queued | (scores["figure"] != "ttft_mean_s")
@@ -207,12 +209,12 @@ def learned_steps(checkpoint: Path, steps: Path) -> bool:
 
 
 def read_panel_steps(path: Path) -> list[MeasuredSteps]:
-    """Read the measured whole steps of the scorecard."""
+    """Read the measured times of whole engine steps that the scorecard includes."""
     return read_whole_steps(path, STEPS_GPU, STEPS_GRAPH_TOKENS)[0]
 
 
 def step_rows(steps: PublicSteps, of: HeldOut) -> pd.DataFrame:
-    """Return predictions of one deployment's steps, with ``ROW_COLUMNS``."""
+    """Return measured and predicted times of one deployment's steps, as scorecard rows."""
     one = steps.measured
     sums = one.batches.sums(one.deployment.model.window_tokens)
     features = step_features(step_costs([one.deployment]), sums)

@@ -1,4 +1,4 @@
-"""Regressions without the surrogate's structure, tuned by an inner cross-validation."""
+"""Regressions of TPOT and TTFT without physics, tuned by an inner cross-validation."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Setting:
 
     Attributes:
         parameters: Parameters of scikit-learn's estimator.
-        log: Whether the target is the logarithm of the time instead of the time.
+        log: Whether the target is the logarithm of TPOT or TTFT instead of the time.
         over_floor: Whether the target is the ratio of the time to its roofline lower bound instead
             of the time.
     """
@@ -45,7 +45,7 @@ class Setting:
 
 _FOLDS = 3
 
-#: Columns of a row's load.
+#: Columns that describe the benchmark load of a row.
 _LOAD = ["concurrency", "prompt_tokens", "output_tokens"]
 
 #: Regularization strengths of ridge and lasso. Their target is linear in seconds, as in HFD-TL.
@@ -53,7 +53,7 @@ _LINEAR = [Setting({"alpha": alpha}, log=False) for alpha in np.logspace(-6, 0, 
 
 
 def _both(parameters: Iterable[Mapping[str, object]]) -> list[Setting]:
-    """Return each setting twice: for the time, and for its ratio to the roofline lower bound."""
+    """Return settings for two targets: log time, and its log ratio to the roofline lower bound."""
     return [Setting(each, over_floor=over) for each in parameters for over in (False, True)]
 
 
@@ -69,7 +69,7 @@ _MLP = _both(
 
 
 def tuned_regressions(observations: pd.DataFrame, seed: int) -> list[Method]:
-    """Return ridge and lasso on HFD-TL's functions, and trees and an MLP on all inputs.
+    """Return ridge and lasso on HFD-TL's basis functions, and trees and an MLP on all inputs.
 
     Args:
         observations: Measured deployments.
@@ -97,7 +97,7 @@ def tuned_regressions(observations: pd.DataFrame, seed: int) -> list[Method]:
 
 @dataclass(frozen=True)
 class _Regression:
-    """Regression by scikit-learn, as a learner.
+    """Regression of TPOT and TTFT by scikit-learn.
 
     Attributes:
         kind: ``ridge``, ``lasso``, ``trees`` or ``mlp``.
@@ -112,12 +112,12 @@ class _Regression:
     seed: int
 
     def learn(self, train: ServingRows, *_: object) -> Predictor:
-        """Choose the setting with the lowest inner cross-validation error, fit it to all rows."""
+        """Choose the setting with the lowest inner TPOT error, and fit it to all training rows."""
         best = min(self.settings, key=lambda setting: self._inner_error(train, setting))
         return self._fit(train, best)
 
     def _inner_error(self, rows: ServingRows, setting: Setting) -> float:
-        """Return the median APE of TPOT, averaged over held-out groups of rows."""
+        """Return a setting's median APE of TPOT, averaged over the inner folds' held-out rows."""
         errors = []
         for keep in inner_groups(rows):
             held_out = rows.take(~keep)
@@ -144,11 +144,14 @@ class _Regression:
         weight: np.ndarray,
         setting: Setting,
     ) -> Callable[[np.ndarray, np.ndarray], Float[np.ndarray, " n"]]:
-        """Return a function of (inputs, lower bounds) that predicts seconds above the bounds."""
+        """Return a function of (inputs, lower bounds) that predicts TPOT or TTFT in seconds.
+
+        Predictions are at least the roofline lower bounds.
+        """
         target = np.log(seconds / floor if setting.over_floor else seconds)
         if not setting.log:
             target = np.exp(target) * 1e3
-            # The fit minimizes relative errors, as for every other method.
+            # Weights of 1 / target^2 make the fit minimize relative errors, as other methods do.
             weight = weight / target**2
         model = _estimator(self.kind, setting.parameters, self.seed)
         weights = {f"{model.steps[-1][0]}__sample_weight": weight} if self.kind != "mlp" else {}
@@ -185,7 +188,10 @@ def _estimator(kind: str, parameters: Mapping[str, object], seed: int) -> Pipeli
 
 
 def inner_groups(rows: ServingRows) -> Iterator[Bool[np.ndarray, " n"]]:
-    """Yield masks of rows to train on; inner folds hold out models, or GPUs of a single model."""
+    """Yield each inner fold's mask of rows to train on.
+
+    An inner fold holds out one model or, if all rows are of one model, one GPU.
+    """
     models = np.array([d.model.name for d in rows.deployments])[rows.deployment]
     gpus = np.array([d.gpu.name for d in rows.deployments])[rows.deployment]
     groups = models if len(set(models)) > 1 else gpus
@@ -198,7 +204,9 @@ def inner_groups(rows: ServingRows) -> Iterator[Bool[np.ndarray, " n"]]:
 
 
 def everything(loads: pd.DataFrame, rows: ServingRows) -> Inputs:
-    """Return inputs from deployment, GPU rates, load, step features and lower bounds.
+    """Return each row's regression inputs for TPOT and for TTFT.
+
+    Inputs are a row's deployment, GPU rates, load, step features and roofline lower bounds.
 
     The inputs for TPOT and for TTFT differ in step features and lower bounds, which are logarithms.
 

@@ -20,12 +20,13 @@ _WHOLE = "panel"
 
 
 def scorecard(checkpoint: Path) -> pd.DataFrame:
-    """Return the errors of every group of a checkpoint's scorecard (panel).
+    """Return the TPOT and TTFT errors of every group of a checkpoint's scorecard (panel).
 
     Groups in which a peer has the lower TPOT error are first.
 
     Args:
-        checkpoint: Checkpoint with the panels that ``pinn evaluate panel --out`` wrote beside it.
+        checkpoint: Checkpoint with the files ``PANEL`` and ``BEFORE`` beside it, as written by
+            ``pinn evaluate panel --out``.
 
     Returns:
         ``group``, ``rows``, and mean absolute log errors in percent, NaN if there is none:
@@ -91,7 +92,7 @@ def _pair(row: Mapping[Hashable, float], end: str) -> str:
 
 
 def sources() -> Iterator[dict[str, str]]:
-    """Yield each evaluation set's held-out part, source and licence."""
+    """Yield the held-out part, source and licence of each set of evaluation data."""
     folder = data_folder("public")
     yield from read_rows(folder / "sources.csv")
     listed = yaml.safe_load((folder / "sets.yaml").read_text(encoding="utf-8"))

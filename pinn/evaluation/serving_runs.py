@@ -1,4 +1,4 @@
-"""Errors on measured serving runs, including runs of held-out models."""
+"""Errors of predicted client latencies on serving runs, including runs of held-out models."""
 
 import math
 from collections.abc import Sequence
@@ -51,7 +51,9 @@ OVERLOADED = 0.05
 def score_checkpoint(
     runs: Sequence[MeasuredRun], checkpoint: Path, intervals: bool = False
 ) -> tuple[pd.DataFrame, str]:
-    """Score a checkpoint's network on runs; intervals need two more simulations per run.
+    """Compare latencies predicted by a checkpoint's network with serving runs' measurements.
+
+    Intervals need two more simulations per run.
 
     Returns:
         The table of :func:`score_runs`, and the reason for missing intervals. The table has
@@ -111,14 +113,14 @@ def score_runs(
 
 
 def stage_rate(run: MeasuredRun, stage: str) -> float:
-    """Return requests per second of a stage; NaN for a whole run of several stages."""
+    """Return the arrival rate of a stage in requests/s; NaN for a whole run of several stages."""
     if stage != WHOLE_RUN:
         return run.rates_per_s[int(stage)]
     return run.rates_per_s[0] if len(run.rates_per_s) == 1 else float("nan")
 
 
 def summarize_runs(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return absolute percentage errors per method, metric and part of the runs.
+    """Return median, mean and maximum absolute error per method, metric and part of the runs.
 
     Parts are ``all`` runs, the runs of each model, and ``stages`` (every stage of a run by itself).
     Overloaded runs are only in the part ``overloaded``: near saturation, queue time magnifies an
@@ -141,7 +143,7 @@ def summarize_runs(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def ranking_inversions(scores: pd.DataFrame) -> list[tuple[str, str]]:
-    """Return pairs of runs, the slower one first, whose p99 E2E latency is ranked wrongly.
+    """Return pairs of run names, the slower first, whose predicted p99 E2E order is wrong.
 
     Args:
         scores: Scores of one method, as :func:`score_runs` returns them.
@@ -195,7 +197,7 @@ def run_folds(
 def score_left_out(
     learner: KernelLearner, folds: Sequence[tuple[Fold, list[MeasuredRun]]], root: Path
 ) -> pd.DataFrame:
-    """Score each model's runs by the network and teacher of the fold that holds out the model.
+    """Score the network and teacher of each fold on the serving runs of its held-out model.
 
     Returns:
         Table as :func:`score_runs` returns it; names of methods end in ``HELD_OUT``.
@@ -205,7 +207,7 @@ def score_left_out(
 
 
 def score_learned(learned: Learned, runs: Sequence[MeasuredRun], suffix: str = "") -> pd.DataFrame:
-    """Score runs with the network and with the teacher of one training."""
+    """Return latency errors of the network and of the teacher of one training on serving runs."""
     latencies = {
         TEACHER: run_latencies(learned.fit, runs, run_parts(learned.teacher.kernels, runs)),
         NETWORK: network_latencies(learned.network, runs),
@@ -224,7 +226,7 @@ def network_latencies(
 
 
 def run_results(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return errors over whole runs of held-out models, with the columns of a results table."""
+    """Return error summaries over whole runs of held-out models, with ``RESULT_COLUMNS``."""
     left_out = scores["method"].str.endswith(HELD_OUT)
     whole = scores[left_out & (scores["stage"] == WHOLE_RUN)]
     rows = []
@@ -237,7 +239,8 @@ def run_results(scores: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(RESULT_COLUMNS))
 
 
-# Intervals of serving runs: each run is simulated with all times at their lower or upper ends.
+# Intervals of serving runs' latencies: each run is simulated again with all times at the lower ends
+# of their intervals, and with all times at the upper ends.
 
 
 def with_intervals(
@@ -246,7 +249,9 @@ def with_intervals(
     latencies: Sequence[LinearLatency],
     checkpoint: Path,
 ) -> pd.DataFrame:
-    """Return scores with the ends of each metric's interval, by two more simulations per run.
+    """Return scores with the ends of each metric's prediction interval.
+
+    The ends need two more simulations per run.
 
     Args:
         scores: Table of ``score_runs`` for these runs and coefficients.

@@ -1,6 +1,6 @@
-"""Comparison of two checkpoints, coefficient files or evaluations.
+"""Comparison of two checkpoints, coefficient files or evaluations, side A and side B.
 
-Errors, step times and coefficients are compared.
+Prediction errors, step times and coefficients are compared.
 """
 
 from dataclasses import dataclass, field
@@ -43,7 +43,7 @@ BATCHES = ("64 decode @ 1000", "1 prefill 2048 @ 0", "1 prefill 512 @ 0 + 64 dec
 
 @dataclass(frozen=True)
 class Comparison:
-    """Differences of side B from side A; a table is empty if a side lacks such values.
+    """Errors, step times and coefficients of sides A and B; tables that a side lacks are empty.
 
     Attributes:
         a: Path of side A.
@@ -65,11 +65,11 @@ class Comparison:
     no_errors: str = ""
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """Return name -> table of the tables with rows."""
+        """Return name -> table of errors, step times or coefficients, without empty tables."""
         return {name: t for name, t in vars(self).items() if isinstance(t, pd.DataFrame) and len(t)}
 
     def to_json(self) -> JsonObject:
-        """Return the rows of each table under the table's name."""
+        """Return table name -> rows of the table, as JSON values."""
         return {name: [*records(table)] for name, table in self.tables().items()}
 
     def show(self, details: bool = False) -> None:
@@ -111,12 +111,13 @@ def compare(a: Path, b: Path, method: str = "network") -> Comparison:
 
 @dataclass(frozen=True)
 class _Side(Scores):
-    """Side of a comparison; its results are empty if its file has none.
+    """Side A or B of a comparison; error summaries are empty if the side's file has none.
 
     Attributes:
         surrogate: Surrogate of a checkpoint; None for other files.
         given: Coefficients of a coefficient file; None for other files.
-        ends: ``beta.NAME`` or ``alpha.NAME`` -> ends of its interval, if the file has intervals.
+        ends: ``beta.NAME`` or ``alpha.NAME`` -> ends of the coefficient's interval; empty for
+            files without intervals.
     """
 
     surrogate: Surrogate | None = None
@@ -184,7 +185,7 @@ def _of_method(results: pd.DataFrame, method: str, path: Path) -> pd.DataFrame:
 
 
 def _calibration_results(given: CoefficientSet) -> pd.DataFrame:
-    """Return errors of a calibration's coefficients; splits are the periods of the measured run."""
+    """Return error summaries of a calibration; splits are the periods of the measured run."""
     columns = ["part", "kind", "coefficients", "n", "median", "mean", "bias"]
     errors = pd.DataFrame(list(given.calibration.get("errors", ())), columns=columns)
     rows = errors[(errors["n"] > 0) & (errors["coefficients"] == "calibrated")]

@@ -1,4 +1,4 @@
-"""TPOT by acceptance rate, for measurements whose use of multi-token prediction is not recorded.
+"""TPOT by acceptance rate, for measurements that do not record multi-token prediction (MTP).
 
 Neither the number of drafted tokens nor their acceptance is known, and nothing is fitted. The table
 shows which acceptance rate would explain the measured TPOT. Times are those of the closed loop's
@@ -28,7 +28,7 @@ ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9)
 
 
 def speculating(one: MeasuredDeployment, tokens: int, acceptance: float) -> Deployment:
-    """Return a row's deployment with multi-token prediction of ``tokens`` draft tokens per step."""
+    """Return a row's deployment with multi-token prediction of ``tokens`` tokens per step."""
     serving = replace(one.served.serving, speculative_acceptance=str(acceptance))
     if serving.engine == SGLANG:
         drafted = replace(
@@ -88,6 +88,6 @@ def score_speculating(
 
 
 def speculating_grid(scores: pd.DataFrame) -> Grid:
-    """Return TPOT errors by engine, model, GPU and format, with a column per acceptance rate."""
+    """Return TPOT errors by engine, model, GPU and number format, a column per acceptance rate."""
     names = [str(c).removeprefix("tpot_s_") for c in scores.columns if str(c).startswith("tpot_s_")]
     return part_grid(scores, {name: (f"tpot_s_{name}", "tpot_s") for name in names})

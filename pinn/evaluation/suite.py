@@ -24,7 +24,7 @@ from pinn.training.data.released import PEERS
 from pinn.training.data.splits import deployment_keys
 from pinn.training.kernel_data import fitted_surrogates
 
-#: Description of the data, shown below every table.
+#: Description of the evaluation data, shown below every table.
 EVIDENCE = "4 models of measured deployments and 6 models of serving runs"
 
 #: Methods that were trained on the rows that they predict, or on kernels of held-out models.
@@ -39,7 +39,7 @@ def run_suite(config: ExperimentConfig) -> dict[str, object]:
             is fitted: trained methods are scored only on predictions that are on disk.
 
     Returns:
-        Files and verdicts, as JSON values.
+        Paths of the written files, and best methods by split and metric, as JSON values.
 
     Raises:
         PinnError: If data or configuration are invalid.
@@ -74,9 +74,9 @@ def run_suite(config: ExperimentConfig) -> dict[str, object]:
 def _predictions(
     config: ExperimentConfig, measured: Measured
 ) -> tuple[pd.DataFrame, dict[str, str]]:
-    """Return every method's predictions, and the reasons for missing predictions.
+    """Return every method's predicted latencies, and the reasons for missing predictions.
 
-    Predictions of serving runs have a ``group``.
+    The column ``group`` is set for predictions of serving runs only.
     """
     folder, observations = Path(config.output_dir), measured.observations
     splits, fingerprint = experiment_splits(config, measured), mark(config, measured)
@@ -107,7 +107,7 @@ def _predictions(
 
 
 def _learned(config: ExperimentConfig, measured: Measured) -> list[methods.Method]:
-    """Return the methods that are fitted, with the fastest fits first."""
+    """Return the prediction methods that need a fit, in order of increasing fitting time."""
     found: list[methods.Method] = [
         *formulas.fitted_formulas(measured.observations),
         *tuned_regressions(measured.observations, config.seed),
@@ -121,7 +121,7 @@ def _learned(config: ExperimentConfig, measured: Measured) -> list[methods.Metho
 def _write_tables(
     config: ExperimentConfig, measured: Measured, found: pd.DataFrame
 ) -> dict[str, object]:
-    """Write the tables to disk; pictures and printed tables are made from these files."""
+    """Write predictions, errors, ranking and decisions, and print an overview from the files."""
     folder, observations = Path(config.output_dir), measured.observations
     predictions = found.drop(columns="group", errors="ignore")
     path = folder / "predictions.parquet"
@@ -129,7 +129,7 @@ def _write_tables(
     masks = metrics.group_masks(config.evaluation.groups, measured.rows, predictions)
     summary = metrics.with_correlation(metrics.summarize(predictions, masks), predictions)
     write_frame(summary, folder / "results.csv")
-    # The bootstrap resamples deployments or, for serving runs, models.
+    # The bootstrap of median errors resamples whole deployments or, for serving runs, whole models.
     groups = deployment_keys(observations).set_axis(observations["row_id"])
     if "group" in found:
         of_runs = found.dropna(subset="group").drop_duplicates("row_id")
@@ -148,7 +148,7 @@ def _write_tables(
 
 
 def _write_coverage(config: ExperimentConfig, measured: Measured, found: pd.DataFrame) -> None:
-    """Write the coverage of intervals on data that they were not calibrated to.
+    """Write the coverage of prediction intervals on data that they were not calibrated to.
 
     With ``fast``, write the coverage of the intervals of the shown checkpoint.
 

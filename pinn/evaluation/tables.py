@@ -12,7 +12,7 @@ from pinn.evaluation.comparison import leaders
 from pinn.evaluation.metrics import GROUPS
 from pinn.measurements.runs.measured_runs import FIGURES
 
-#: Definition of the errors in the tables.
+#: Definition of the errors in all tables of this module.
 CAPTION = "absolute percentage error; bias is the median signed error; n rows"
 
 #: Explanation of the columns of a table of decisions.
@@ -27,7 +27,8 @@ _KNOWN = {
     "network": "pinn", "aisimulate": "AIS", "aiconfigurator": "AIC", "roofline": "roofline",
 }  # fmt: skip
 
-#: Groups that are also printed by held-out model; the saved table has all groups by model.
+#: Groups of rows whose errors are also printed by held-out model. In saved tables, the errors of
+#: every group are also listed by held-out model.
 DETAILED = ("expert-parallel",)
 
 
@@ -67,7 +68,7 @@ def frame_grid(
 
 
 def print_overview(results: pd.DataFrame, ranking: pd.DataFrame) -> None:
-    """Print median errors of well-known methods, and mark the best ones.
+    """Print median TPOT and TTFT errors of ``_KNOWN`` methods, and mark the best methods.
 
     Args:
         results: Table with ``pinn.evaluation.metrics.RESULT_COLUMNS``.
@@ -87,7 +88,7 @@ def print_overview(results: pd.DataFrame, ranking: pd.DataFrame) -> None:
 
 
 def print_results(results: pd.DataFrame, evidence: str = "") -> None:
-    """Print one table per split and metric, with a row per held-out part and method.
+    """Print one table of errors per split and metric, with a row per held-out part and method.
 
     Args:
         results: Table with ``pinn.evaluation.metrics.RESULT_COLUMNS``.
@@ -114,7 +115,7 @@ def screen_grid(part: pd.DataFrame) -> Grid:
 
 
 def error_grid(heading: str, part: pd.DataFrame, methods: list[str], models_only: bool) -> Grid:
-    """Return median / mean errors, one line per held-out part, then one per named group of rows."""
+    """Return methods' median / mean errors by held-out part, then by named group of rows."""
     counts = part.groupby("held_out")["n"].max()
     cells = {
         (row["held_out"], row["method"]): f"{row['median']:.1f} / {row['mean']:.1f}"
@@ -128,7 +129,7 @@ def error_grid(heading: str, part: pd.DataFrame, methods: list[str], models_only
 
 
 def print_decisions(table: pd.DataFrame) -> None:
-    """Print one table per split with a row per method: mean loss over all decisions and by model.
+    """Print each method's mean throughput loss, over all decisions and by model, per split.
 
     Args:
         table: Table as ``pinn.evaluation.decisions.decision_table`` returns it.
@@ -140,11 +141,11 @@ def print_decisions(table: pd.DataFrame) -> None:
 
 
 def decision_grid(part: pd.DataFrame, means: tuple[str, str], caption: str) -> Grid:
-    """Return the decisions of a split by method: mean loss, missed limits and loss by model.
+    """Return each method's mean throughput loss, share of missed TPOT limits and loss by model.
 
     Args:
         part: Rows of one split.
-        means: Headings of the mean loss and of the share of missed limits.
+        means: Headings of the columns of mean loss and of the share of missed limits.
         caption: Caption of the grid.
     """
     losses = part.pivot(index="method", columns="held_out", values="loss").drop(columns="all")
@@ -158,12 +159,12 @@ def decision_grid(part: pd.DataFrame, means: tuple[str, str], caption: str) -> G
     return replace(frame_grid(whole, columns, caption, strong=strong), gap=1)
 
 
-#: Metric of a serving run -> its heading.
+#: Latency metric of a serving run -> heading of its column in printed tables.
 _FIGURES = {figure: figure.removesuffix("_s").replace("_", " ") for figure in FIGURES}
 
 
 def print_scores(scores: pd.DataFrame) -> None:
-    """Print the errors of every metric, one row per serving run and stage.
+    """Print the errors of every latency metric, one row per serving run and stage.
 
     Args:
         scores: Table as ``pinn.evaluation.serving_runs.score_runs`` returns it.
@@ -186,7 +187,7 @@ def print_scores(scores: pd.DataFrame) -> None:
 def print_summary(
     summary: pd.DataFrame, inversions: Mapping[str, Sequence[tuple[str, str]]]
 ) -> None:
-    """Print median, mean and maximum error of every metric, and the pairs ranked wrongly."""
+    """Print each latency metric's median, mean and maximum error, and wrongly ranked run pairs."""
     console = page(WIDEST)
     shown = summary[summary["part"].isin(["all", "stages", "overloaded"])]
     columns = {"method": "method", "part": "part", "figure": "figure"}
@@ -203,7 +204,7 @@ def print_summary(
 
 
 def _is_shown(held_out: str) -> bool:
-    """Return whether a held-out part is printed; parts of a group are printed for ``DETAILED``."""
+    """Return whether a held-out part is printed; parts within groups only for ``DETAILED``."""
     part, nested, _ = held_out.partition(": ")
     return not nested or part in DETAILED
 

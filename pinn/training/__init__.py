@@ -1,1 +1,1 @@
-"""Training data, the teacher, and the training of the network."""
+"""Training data, the teacher of step times, and the training of the network."""

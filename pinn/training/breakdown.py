@@ -1,4 +1,4 @@
-"""Breakdown of a step's time by part, with the measurements behind it.
+"""Breakdown of an engine step's time by part, with the kernel measurements behind each part.
 
 The network's breakdown multiplies each coefficient (beta) by its feature. The kernels' breakdown
 sums measured kernel times and overheads. The two breakdowns attribute launches of CUDA graphs
@@ -23,7 +23,7 @@ from pinn.surrogate.encoder_time import EncoderTime
 from pinn.surrogate.step_features import LAUNCHING, STEP_FEATURES, seconds_by_feature
 from pinn.training.teacher import Teacher
 
-#: Part of a step -> its content, in the order of every table and plot.
+#: Part of a step's time -> description of its content, in the order of every table and plot.
 PARTS: dict[str, str] = {
     "weights": "matrix multiplications for one token (reading weights): projections, dense, head",
     "matmul_arithmetic": "arithmetic of these multiplications for all further tokens",
@@ -61,13 +61,13 @@ _ONE_TOKEN = UniformBatches(*(np.array([x]) for x in (1.0, 0.0, 0.0, 0.0, 0.0)))
 
 @dataclass(frozen=True)
 class Breakdown:
-    """Time of one step by part; all times are in seconds.
+    """Time of one engine step by part; all times are in seconds.
 
     Attributes:
         batch: Description of the batch, as given to ``parse_batch``.
         floor: Roofline lower bound of the step time.
         network: Part -> time by the network's betas.
-        features: Step feature -> time by the network's betas.
+        features: Step feature -> time by the network's beta for this feature.
         composed: Part -> time summed from measured kernels and overheads; None without kernel
             surrogates or under speculative decoding.
         kernels: Kernels of the step, longest first. Their times are as measured, without the
@@ -89,7 +89,7 @@ def breakdown(
     teacher: Teacher | None = None,
     encoder: EncoderTime | None = None,
 ) -> Breakdown:
-    """Break down the time of one step by part.
+    """Break down the time of one engine step by part.
 
     The kernels' breakdown treats all decodes of a batch as equal, and all prefill chunks as equal
     (``pinn.physics.batch_sums.alike``). The network's breakdown uses each request's sizes.
@@ -140,7 +140,7 @@ def breakdown(
 
 
 def _waited(seconds: Mapping[str, float]) -> dict[str, float]:
-    """Return seconds of each part, with launching reduced to its excess over the GPU's work."""
+    """Return part -> seconds, with launching reduced to its excess over the GPU's work."""
     work = sum(value for part, value in seconds.items() if part not in ("launching", "host"))
     return {**seconds, "launching": max(seconds["launching"] - work, 0.0)}
 
@@ -150,9 +150,9 @@ def _by_part(
     seconds: Float[np.ndarray, " entries"],
     one_token: Float[np.ndarray, " entries"],
 ) -> dict[str, float]:
-    """Return seconds of each part, with multiplications split at the time of one token.
+    """Return part -> seconds, with matrix multiplications split into weights and arithmetic.
 
-    The time for one token is capped at the time of the whole step.
+    The part for weights is the multiplications' time for one token, at most that for the step.
     """
     found = dict.fromkeys(PARTS, 0.0)
     entries = zip(part_of.values(), seconds.tolist(), one_token.tolist(), strict=True)

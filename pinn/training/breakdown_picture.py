@@ -31,9 +31,9 @@ PART_LOOKS = dict(
     )
 )  # fmt: skip
 
-#: Maximum number of kernels shown per step; the times of all others are added up.
+#: Maximum number of kernels shown per step; the times of all other kernels are added up.
 _KERNELS = 8
-#: Minimum share of a step at which a segment of the bar is labelled with its time.
+#: Minimum share of the step time at which a segment of the bar is labelled with its time.
 _LABELLED_SHARE = 0.05
 
 
@@ -123,7 +123,7 @@ def _draw_kernels(axes: Axes, kernels: Sequence[KernelUse]) -> None:
 
 
 def _brief(kernel: KernelUse) -> str:
-    """Return the sizes that distinguish a step's kernels from each other, as text."""
+    """Return, as text, the kernel sizes that distinguish a step's kernels from each other."""
     telling = ("m", "n", "k", "tokens", "sequences", "context_tokens", "window", "gpus", "bytes")
     return sizes_text({k: v for k, v in kernel.sizes.items() if k in telling and v})
 

@@ -17,7 +17,7 @@ from pinn.kernels.composition import COMPOSED_PARTS, compose_many
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.physics.batch_sums import UniformBatches, sample_batches
 
-# Number of deployments per file (shard).
+# Number of deployments per file (shard) of step times.
 
 SHARD_DEPLOYMENTS = 250
 BATCH_COLUMNS = tuple(f.name for f in fields(UniformBatches))
@@ -46,8 +46,8 @@ def remembered_steps(
 ) -> ComposedSteps:
     """Return step times summed from kernels, cached below ``root`` by the arguments.
 
-    Existing shards are kept. The files are equal bit for bit, however often the computation was
-    interrupted.
+    Existing files (shards) of step times are kept. An interrupted computation that is resumed
+    writes bit-identical files.
 
     Args:
         kernels: Fitted surrogates of operators' times.
@@ -62,7 +62,7 @@ def remembered_steps(
 def compose_shards(
     folder: Path, kernels: KernelSurrogates, deployments: Sequence[Deployment], seed: int
 ) -> None:
-    """Write the missing shards of a folder; arguments are those of :func:`remembered_steps`."""
+    """Write the missing files (shards) of step times; see :func:`remembered_steps`."""
     starts = range(0, len(deployments), SHARD_DEPLOYMENTS)
     todo = [i for i in starts if not _shard_path(folder, i).is_file()]
     for number, start in enumerate(todo, len(starts) - len(todo) + 1):
@@ -74,7 +74,7 @@ def compose_shards(
 
 
 def read_composed(folder: Path, deployments: Sequence[Deployment]) -> ComposedSteps:
-    """Read all shards of a folder, which must have been written for the same ``deployments``."""
+    """Read all step times of a folder, which were written for the same ``deployments``."""
     starts = range(0, len(deployments), SHARD_DEPLOYMENTS)
     shards = (pd.read_parquet(_shard_path(folder, start)) for start in starts)
     table = pd.concat(shards, ignore_index=True)

@@ -41,7 +41,7 @@ class DistillationSettings:
 
 
 class DistillationRows(NamedTuple):
-    """Training data of the network: ``n`` steps of each of ``m`` deployments (float32).
+    """Training data of the network: ``n`` engine steps of each of ``m`` deployments (float32).
 
     Attributes:
         free: Features of the deployments, ``[m, descriptors]``.
@@ -58,12 +58,12 @@ class DistillationRows(NamedTuple):
     whole: Float[Tensor, "m n"]
 
     def take(self, index: Int[Tensor, " index"] | slice) -> DistillationRows:
-        """Return the rows of the deployments at ``index``."""
+        """Return the training data of the deployments at ``index``."""
         return DistillationRows(*(each[index] for each in self))
 
 
 def distillation_rows(steps: ComposedSteps, scalars: Scalars) -> DistillationRows:
-    """Return step features and times summed from kernels and overheads, as training data."""
+    """Return step features, and step times summed from kernels and overheads, for training."""
     free, rates = featurize(steps.deployments)
     features = features_of_batches(steps.deployments, steps.batches)
     seconds = group_seconds(scalars, steps.parts, features)
@@ -100,16 +100,16 @@ class Distillation(lightning.LightningModule):
         self.register_buffer("groups", torch.tensor(FEATURE_GROUPS, dtype=torch.float32), False)
         masks = torch.tensor(np.stack([HOST, LAUNCHING, GPU], axis=1), dtype=torch.float32)
         self.register_buffer("overlapping", masks, False)
-        # Set gradients before a strategy wraps the module, since DDP waits for the gradient of
-        # every trained parameter.
+        # Choose the trained parameters before a Lightning strategy wraps the module, since DDP
+        # waits for the gradient of every parameter that requires one.
         network.requires_grad_(True)
         network.alpha_base.requires_grad_(False)
 
     def training_step(self, batch: DistillationRows) -> Float[Tensor, ""]:
-        """Return the loss: Huber loss of log step times, plus that of each group of parts.
+        """Return the Huber loss of log step times, plus a Huber loss for each group of parts.
 
-        The loss of a group uses the target times of all other groups of the step. The step is
-        then the plain sum of its groups, without overlap of launching.
+        In the loss of a group, the step time is the group's predicted time plus the target times
+        of all other groups, without overlap of launching.
         """
         seconds = self._seconds(batch)
         predicted = torch.einsum("mnf,fg->mng", seconds, self.groups)
@@ -127,12 +127,12 @@ class Distillation(lightning.LightningModule):
         return median
 
     def _seconds(self, batch: DistillationRows) -> Float[Tensor, "m n features"]:
-        """Return the predicted seconds of each step feature."""
+        """Return the predicted seconds of each step feature in each step (beta x feature)."""
         beta, _ = self.network(batch.free, batch.rates)
         return batch.features * beta.float().unsqueeze(1)
 
     def _whole(self, seconds: Float[Tensor, "m n features"]) -> Float[Tensor, "m n"]:
-        """Return the seconds of whole steps by ``pinn.surrogate.step_features.step_time``."""
+        """Return each step's predicted seconds, by ``pinn.surrogate.step_features.step_time``."""
         host, launching, gpu = (seconds @ self.overlapping).unbind(-1)
         return host + torch.maximum(launching, gpu)
 
@@ -156,7 +156,7 @@ class Distillation(lightning.LightningModule):
 
 
 class _Shuffled(IterableDataset[DistillationRows]):
-    """Minibatches in an order that depends only on the seed and the epoch.
+    """Minibatches of deployments, in an order that depends only on the seed and the epoch.
 
     The epoch is derived from the number of optimizer steps. After a resume, Lightning fetches the
     first minibatch before any hook of the epoch runs and before ``current_epoch`` is set.

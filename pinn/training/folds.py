@@ -1,4 +1,4 @@
-"""Trainings that hold out models or GPUs, each cached on disk.
+"""Trainings of a teacher and network that hold out models or GPUs, each cached on disk.
 
 No training data involve a held-out model or a near copy of it: no kernels, measured deployments or
 serving runs. No training deployments or serving runs involve a held-out GPU. Kernels of that GPU
@@ -47,7 +47,7 @@ class Fold:
 
 
 def fold_of(rows: ServingRows, runs: Sequence[MeasuredRun], exclude: Exclusion) -> Fold:
-    """Return the fold of training rows and of the serving runs that may be used with them.
+    """Return the fold of training rows, and of all serving runs that involve no held-out data.
 
     Serving runs of a held-out model are excluded, and runs on a GPU that occurs in no row.
 
@@ -73,7 +73,7 @@ def without_model(rows: ServingRows, model: ModelSpec) -> ServingRows:
 
 
 def learn_fold(learner: KernelLearner, fold: Fold, root: Path) -> Learned:
-    """Train on a cross-validation fold, or read the cached result.
+    """Train the teacher and network of a cross-validation fold, or read them from the cache.
 
     Args:
         learner: Learner with its settings.
@@ -92,7 +92,7 @@ def learn_fold(learner: KernelLearner, fold: Fold, root: Path) -> Learned:
 
 
 CHECKPOINT = "checkpoint.safetensors"
-#: Seconds until the training of a fold first reports its progress.
+#: Seconds from the start of a fold's training to its first progress report.
 _FIRST_S = 30.0
 
 
@@ -108,7 +108,7 @@ def _learn(
 
 
 def learn_all(learner: KernelLearner, folds: Sequence[Fold], root: Path, workers: Workers) -> None:
-    """Train cross-validation folds in parallel, and cache the result of each.
+    """Train the teacher and network of each fold in parallel processes, and cache them.
 
     Args:
         learner: Learner with its settings.

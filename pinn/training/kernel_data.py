@@ -44,10 +44,10 @@ class KernelSettings:
 
 
 def fitted_surrogates(settings: KernelSettings, exclude: Exclusion) -> KernelSurrogates:
-    """Return surrogates fitted without the excluded kernels: released, cached or fitted now.
+    """Return kernel surrogates fitted without the excluded kernels: released, cached or new.
 
     The metadata of released surrogates names the code version that fitted them. Other code
-    versions use these surrogates, too.
+    versions use the released surrogates, too.
     """
     if settings.released is not None:
         folder = Path(settings.released) / exclude.slug()
@@ -71,7 +71,7 @@ def fitted_surrogates(settings: KernelSettings, exclude: Exclusion) -> KernelSur
 def composed_steps(
     settings: KernelSettings, surrogates: KernelSurrogates, exclude: Exclusion
 ) -> ComposedSteps:
-    """Compute training step times, without held-out models, their near copies and held-out GPUs."""
+    """Compute step times to train on, without held-out models, near copies and held-out GPUs."""
     deployments = training_deployments(settings, exclude)
     return remembered_steps(surrogates, deployments, settings.seed, Path(settings.cache))
 
@@ -79,7 +79,7 @@ def composed_steps(
 def validation_steps(
     settings: KernelSettings, surrogates: KernelSurrogates, exclude: Exclusion
 ) -> ComposedSteps | None:
-    """Compute validation step times of additional synthetic deployments; None if there are none.
+    """Compute step times of additional synthetic deployments to validate on; None without any.
 
     Validation deployments have seeds of their own, so that the training data do not depend on their
     number.

@@ -67,11 +67,11 @@ def learn_from_runs(
 
 @dataclass(frozen=True)
 class Learned:
-    """Result of one training.
+    """Teacher, fitted factors and network that result from one training.
 
     Attributes:
         teacher: Kernel surrogates with the calibration factors that all models share.
-        fit: Calibration factors, per-model effects and alpha.
+        fit: Calibration factors, per-model effects and alpha, fitted to measured servers.
         network: Network distilled from the teacher, without per-model effects; its alpha is that
             of ``fit``.
     """
@@ -104,7 +104,7 @@ class KernelLearner:
     def learn(
         self, rows: ServingRows, runs: Sequence[MeasuredRun], exclude: Exclusion, folder: Path
     ) -> Learned:
-        """Train on kernels, measured deployments and serving runs.
+        """Train a teacher and a network on kernels, measured deployments and serving runs.
 
         Args:
             rows: Measured deployments to train on.

@@ -1,4 +1,4 @@
-"""Measured serving runs as rows that are linear in the coefficients, given simulated batches."""
+"""Latency metrics of serving runs, as linear functions of coefficients for simulated batches."""
 
 import itertools
 from collections.abc import Sequence
@@ -15,8 +15,8 @@ from pinn.simulator.simulate import measured_job, simulate_many
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 
-#: Metric -> weight in the fit. Means have the largest weights. A TTFT's 99th percentile depends on
-#: the few cold prompts at the start of a run, which carry little other information.
+#: Latency metric -> weight of its error in the fit. Means have the largest weights. The 99th
+#: percentile of TTFT is not fitted: it depends on the few cold prompts at the start of a run.
 FIGURE_WEIGHTS = {
     "e2e_mean_s": 1.0, "e2e_p90_s": 0.3, "e2e_p99_s": 0.2, "ttft_mean_s": 1.0, "ttft_p90_s": 0.3,
     "itl_mean_s": 0.5,
@@ -30,7 +30,7 @@ _GAINS = (0.3, 10.0)
 
 @dataclass(frozen=True)
 class RunRows:
-    """Metrics of measured runs as ``n`` rows, linearized around a simulation.
+    """Latency metrics of measured serving runs as ``n`` rows, linearized around a simulation.
 
     log(metric) = log(simulated) + (gain x delta_beta . step_features + delta_alpha .
     request_features) / simulated, where the metric and ``simulated`` are in seconds, and delta_beta
@@ -56,7 +56,7 @@ class RunRows:
     weight: Float[np.ndarray, " n"]
 
 
-#: Empty rows, for fits without serving runs.
+#: ``RunRows`` without any row, for fits without serving runs.
 NO_RUNS = RunRows(
     np.zeros(0, dtype=np.int64),
     np.zeros((0, len(STEP_FEATURES))),
@@ -68,7 +68,7 @@ NO_RUNS = RunRows(
 def run_rows(
     runs: Sequence[MeasuredRun], latencies: Sequence[LinearLatency], workers: int = 1
 ) -> RunRows:
-    """Simulate measured runs and return each measured metric with its features.
+    """Simulate measured runs and return each measured latency metric with its mean features.
 
     A metric with a high gain has a lower weight, as its error is an amplified error of step times.
     Each row of a model is weighted by 1 / sqrt(stages of the model).

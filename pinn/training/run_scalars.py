@@ -33,7 +33,7 @@ from pinn.training.serving_rows import PRIOR_ALPHA, ServingRows
 _OVERHEAD_COLUMNS = [list(STEP_FEATURES).index(name) for name in teacher.OVERHEADS]
 _OVERHEAD_PRIORS = teacher.prior_scalars().overheads[_OVERHEAD_COLUMNS]
 _OPERATORS, _SHARED = len(COMPOSED_PARTS), len(COMPOSED_PARTS) + len(_OVERHEAD_COLUMNS)
-#: Number of per-model effects: one for each operator, and one for all overheads.
+#: Number of effects of each model: one for each operator, and one for all overheads.
 _OWN = _OPERATORS + 1
 _DIRECT = _SHARED + len(PRIOR_ALPHA)
 
@@ -52,8 +52,8 @@ _STEPS = 200
 #: Number of rounds after which only half of each change is applied. Near saturation the batches
 #: react so strongly that full changes would oscillate around the solution.
 _WHOLE_ROUNDS = 3
-#: Median error above which a change that increases the error is halved. Far from the solution,
-#: metrics are not linear and the fit may end in another minimum.
+#: Median relative latency error above which a change that increases the error is halved. Far from
+#: the solution, latencies are not linear, and the fit may end in another minimum.
 _TOO_FAR = 0.25
 
 Logs = Float[np.ndarray, " logs"]
@@ -64,10 +64,10 @@ class RunFitSettings:
     """Settings of fitting calibration factors and alpha to measured servers.
 
     Attributes:
-        rounds: Maximum number of rounds of simulating and fitting.
+        rounds: Maximum number of rounds of simulating the runs and refitting.
         tolerance: Root mean square log change of the simulated metrics at which the rounds end.
-        noise: Standard deviation of a metric's log error.
-        outlier: Log error beyond which the loss grows linearly.
+        noise: Standard deviation of the log error of a run's latency metric.
+        outlier: Log error of a run's latency metric beyond which the loss grows linearly.
         operator_spread: Prior standard deviation of the log of a model's factor on one operator.
         overhead_spread: Prior standard deviation of the log of a model's factor on all overheads,
             and of its factor on sampling.
@@ -98,7 +98,7 @@ class RunFit:
     Attributes:
         scalars: Calibration factors that all deployments share.
         model_effects: Model -> log factors of each operator, then of all overheads.
-        alpha: Seconds per request feature in a simulation.
+        alpha: Coefficients of request features, in seconds per unit of each feature.
     """
 
     scalars: teacher.Scalars = field(default_factory=teacher.prior_scalars)
@@ -108,7 +108,7 @@ class RunFit:
     alpha: Float[np.ndarray, " request_features"] = field(default_factory=PRIOR_ALPHA.copy)
 
     def of_model(self, model: str) -> teacher.Scalars:
-        """Return a model's factors: with its per-model effects, if any, else the shared ones."""
+        """Return a model's calibration factors: the shared ones, times its per-model effects."""
         if model not in self.model_effects:
             return self.scalars
         factors = np.exp(self.model_effects[model])
@@ -133,7 +133,7 @@ _OLD_EFFECTS = "departures"
 
 
 def run_fit_from_json(values: Mapping[str, Mapping[str, Any]]) -> RunFit:
-    """Return the fit from the values of ``RunFit.to_json``; a missing alpha is set to its prior.
+    """Return the fit whose ``RunFit.to_json`` is ``values``; missing alphas are set to priors.
 
     Raises:
         PinnError: If an operator is missing or a name is unknown.
@@ -158,7 +158,7 @@ class Evidence:
         run_parts: Betas of each operator for each run, ``[runs, operators, features]``.
         serving: Measured deployments.
         serving_parts: Betas of each operator for each of ``serving.deployments``.
-        rows: Metrics of the runs, after they are simulated.
+        rows: Measured latency metrics of the runs, linearized around a simulation.
     """
 
     runs: Sequence[MeasuredRun]
@@ -184,11 +184,11 @@ class Evidence:
 
 
 def fit_to_runs(evidence: Evidence, current: RunFit, settings: RunFitSettings) -> RunFit:
-    """Return the most probable factors and alpha, with metrics linearized at ``current``.
+    """Return the most probable factors and alpha, with latencies linearized at ``current``.
 
     Args:
         evidence: Measurements to fit to.
-        current: Factors and alpha that the rows were simulated with.
+        current: Factors and alpha with which ``evidence.rows`` was simulated.
         settings: Noise and prior spreads.
     """
     names = evidence.names
@@ -223,10 +223,10 @@ def _spreads(models: int, settings: RunFitSettings) -> Logs:
 
 @dataclass(frozen=True)
 class _Figures:
-    """Measured metrics, each modelled as a sum of seconds scaled by factors.
+    """Measured latencies, each modelled as a sum of seconds scaled by factors.
 
     Attributes:
-        terms: Seconds of each factor and alpha at its prior, ``[n, factors]``.
+        terms: Seconds that each factor or alpha contributes at its prior, ``[n, factors]``.
         model: Index of each row's model; -1 for the shared factors alone.
         offset_s: Seconds that no factor scales; for runs, minus the simulated sum.
         measured_s: Measured metric, seconds.
@@ -245,12 +245,12 @@ class _Figures:
     simulated_s: Float[np.ndarray, " n"] | None = None
 
     def seconds(self, logs: Logs) -> Float[np.ndarray, "n factors"]:
-        """Return seconds of each term, scaled by its factor, ``[n, factors]``."""
+        """Return the seconds of each term times its factor, ``[n, factors]``."""
         own = np.vstack([logs[_DIRECT:].reshape(-1, _OWN), np.zeros(_OWN)])
         return self.terms * np.exp(logs[:_DIRECT] + own[self.model] @ _EFFECTS.T)
 
     def errors(self, logs: Logs) -> tuple[np.ndarray, Float[np.ndarray, "n factors"]]:
-        """Return log errors, and the derivative of each by each factor's logarithm."""
+        """Return each latency's log error, and its derivatives by the factors' logarithms."""
         seconds = self.seconds(logs)
         if (simulated := self.simulated_s) is not None:
             share = seconds / simulated[:, None]
@@ -263,9 +263,9 @@ class _Figures:
         return np.log(total / self.measured_s), seconds / total[:, None]
 
     def rows_at(self, logs: Logs) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return rows linearized around log factors: matrix, target and standard deviation."""
+        """Return the linearized least-squares problem: matrix, target and standard deviations."""
         error, direct = self.errors(logs)
-        # axes: row, model, effect
+        # Axes: latency, model, per-model effect.
         own = np.zeros((len(error), (len(logs) - _DIRECT) // _OWN, _OWN))
         of_model = self.model >= 0
         own[of_model, self.model[of_model]] = (direct @ _EFFECTS)[of_model]
@@ -275,7 +275,7 @@ class _Figures:
 
 
 def _figures(evidence: Evidence, start: Logs, settings: RunFitSettings) -> list[_Figures]:
-    """Return the metrics of runs, then TPOT and TTFT of measured deployments, to fit to."""
+    """Return the latencies to fit to: of serving runs, then TPOT and TTFT of deployments."""
     rows, serving = evidence.rows, evidence.serving
     of_run = np.searchsorted(evidence.names, evidence.models)
     of_deployment = np.searchsorted(evidence.names, evidence.served)
@@ -304,7 +304,7 @@ def _terms(
     steps: Float[np.ndarray, "n step_features"],
     requests: Float[np.ndarray, "n request_features"],
 ) -> Float[np.ndarray, "n factors"]:
-    """Return seconds of each operator, overhead and alpha at its prior."""
+    """Return the seconds that each operator, overhead and alpha contributes at its prior."""
     operators = np.einsum("nof,nf->no", parts, steps)
     overheads = steps[:, _OVERHEAD_COLUMNS] * _OVERHEAD_PRIORS
     return np.hstack([operators, overheads, requests * PRIOR_ALPHA])
@@ -334,7 +334,7 @@ def _unpack(logs: Logs, models: Sequence[str]) -> RunFit:
 def run_latencies(
     fit: RunFit, runs: Sequence[MeasuredRun], parts: Float[np.ndarray, "runs operators features"]
 ) -> list[LinearLatency]:
-    """Return the coefficients of each run's deployment by the factors and alpha of a fit."""
+    """Return the betas and alphas of each run's deployment, computed from a fit."""
     return [
         LinearLatency(d := run.deployment, fit.of_model(d.model.name).betas(of_run), fit.alpha)
         for run, of_run in zip(runs, parts, strict=True)
@@ -359,7 +359,7 @@ class RunSimulation:
         return self.evidence.names
 
     def simulate(self, logs: Logs) -> RunRows:
-        """Return the metrics of the runs, simulated with these log factors."""
+        """Return the runs' latency metrics, simulated with and linearized at ``logs``."""
         runs, parts = self.evidence.runs, self.evidence.run_parts
         latencies = run_latencies(_unpack(logs, self.names), runs, parts)
         return run_rows(runs, latencies, self.settings.workers)
@@ -371,7 +371,7 @@ class RunSimulation:
         return _pack(found, self.names)
 
     def misfit(self, rows: RunRows, logs: Logs) -> float:  # noqa: ARG002  the prior has no say
-        """Return the median relative error of the metrics, but at least ``_TOO_FAR``."""
+        """Return the median relative error of simulated latencies, but at least ``_TOO_FAR``."""
         error = float(np.median(np.abs(rows.simulated / rows.measured_s - 1)))
         note(f"median error of a figure {100 * error:.2f} %")
         return max(error, _TOO_FAR)

@@ -46,7 +46,8 @@ class ServingFitSettings:
     ttft_delta: float = 0.2
 
 
-#: Minimum TTFT as a share of the time of its steps, however much work of the API server overlaps.
+#: Minimum ratio of TTFT to the time of the steps up to the first token. Work of the API server that
+#: overlaps with these steps hides at most the rest of their time.
 LEAST_STEPS_SHARE = 0.5
 
 Seconds = TypeVar("Seconds", Tensor, np.ndarray)
@@ -79,7 +80,7 @@ class Repeat(IterableDataset[TensorBatch]):
 
 
 def serving_batch(rows: ServingRows) -> TensorBatch:
-    """Return measured rows as tensors, with the features of their deployments."""
+    """Return measured TPOT and TTFT as tensors, with features of the rows and deployments."""
     free, rates = featurize(rows.deployments)
     arrays = {
         "free": free,
@@ -116,12 +117,12 @@ class ServingFit(lightning.LightningModule):
         super().__init__()
         self.save_hyperparameters({**asdict(settings), "network": asdict(network.settings)})
         self.network, self.settings = network, settings
-        # Set gradients before a strategy wraps the module, since DDP waits for the gradient of
-        # every trained parameter.
+        # Choose the trained parameters before a Lightning strategy wraps the module, since DDP
+        # waits for the gradient of every parameter that requires one.
         network.requires_grad_(True)
 
     def training_step(self, batch: TensorBatch) -> Float[Tensor, ""]:
-        """Return the loss of all rows plus the negative log priors."""
+        """Return the loss of all rows' log TPOT and TTFT, plus the negative log priors."""
         s = self.settings
         tpot, ttft = predict_rows(self.network, batch)
         loss = s.ttft_weight * log_huber(ttft, batch["ttft"], batch["weight"], s.ttft_delta)
@@ -132,7 +133,10 @@ class ServingFit(lightning.LightningModule):
         return loss
 
     def _penalty(self, batch: TensorBatch) -> Tensor:
-        """Return the negative log prior: half the squared log deviations, in units of spreads."""
+        """Return the negative log prior of coefficients and corrections.
+
+        This is half the sum of squared log deviations, each in units of its prior spread.
+        """
         s, network = self.settings, self.network
         bases = (network.beta_base**2).sum() + (network.alpha_base**2).sum()
         penalty = bases / s.base_spread**2 / 2

@@ -30,7 +30,7 @@ from pinn.surrogate.step_features import STEP_FEATURES, overlapped
 # share a step hardly depend on step times, so other coefficients give nearly the same batches. Mean
 # TPOT and TTFT are then linear in step features and in the API server's work.
 # Training uses these features. Predictions of a trained network simulate the benchmark again
-# (``pinn.training.serving_rows``).
+# (``simulate_rows``).
 
 #: Prior coefficients, with which the benchmarks of rows are simulated.
 PRIOR_BETA = np.array([f.prior for f in STEP_FEATURES.values()])
@@ -51,12 +51,13 @@ class ServingRows:
         tpot_features: Mean step features of a decode interval, ``[n, step_features]``.
         ttft_features: Step features summed over the steps from hand-over to first token,
             ``[n, step_features]``.
-        request_features: Request features of the mean request: seconds that each second of an
-            alpha adds to its TTFT.
+        request_features: Request features of the mean request, which are multiplied by alpha to
+            give seconds of TTFT, ``[n, request_features]``.
         ttft_offset_s: Remaining seconds of TTFT. The API server works while the engine does, so a
             request waits for less than the sum of the two.
-        tpot_floor_s: Mean roofline lower bound of a decode interval.
-        ttft_floor_s: Sum of the lower bounds of the steps from hand-over to first token.
+        tpot_floor_s: Mean roofline lower bound of a decode interval, seconds.
+        ttft_floor_s: Sum of the roofline lower bounds of the steps from hand-over to first token,
+            seconds.
         weight: Weight of each row in a loss; mean 1.
     """
 
@@ -76,7 +77,7 @@ class ServingRows:
 
     @property
     def row_id(self) -> tuple[str, ...]:
-        """Return the id of each row in its source."""
+        """Return the id of each row in the table of measured deployments."""
         return tuple(m.row_id for m in self.measured)
 
     @property
@@ -147,13 +148,13 @@ _COLUMNS = (
 
 
 def _features(sums: pd.DataFrame) -> list[Float[np.ndarray, "n features"]]:
-    """Return the features of TPOT, of TTFT and of requests from a table of ``_COLUMNS``."""
+    """Return step features of TPOT and of TTFT, and request features, from a ``_COLUMNS`` table."""
     named = [[c for c in _COLUMNS if c.startswith(f"{part}:")] for part in _PARTS]
     return [sums[columns].to_numpy() for columns in named]
 
 
 def mean_sums(observations: pd.DataFrame) -> pd.DataFrame:
-    """Return mean features, TTFT offset and lower bounds of each observation, by the priors."""
+    """Return each row's features, TTFT offset and lower bounds, simulated with the priors."""
     jobs = prior_jobs(measured_deployments(observations))
     return pd.DataFrame(map_runs(_sums, jobs), columns=list(_COLUMNS))
 
@@ -183,7 +184,7 @@ def _sums(job: Job, run: Run) -> list[float]:
 
 
 def resimulated(rows: ServingRows, beta: Float[np.ndarray, "m step_features"]) -> ServingRows:
-    """Return the rows with features of new simulations, given coefficients of each deployment.
+    """Return rows with features of new simulations that use each deployment's coefficients.
 
     The coefficients decide which batches form, and whether a step waits for launching or the GPU.
     """

@@ -20,12 +20,13 @@ from pinn.surrogate.batch_marks import batch_marks
 from pinn.training.breakdown import DRAFTING, ENCODING, PART_OF_FEATURE, PARTS, Breakdown
 from pinn.units import MICROSECOND
 
-#: Maximum ratio of sizes at which a kernel counts as measured.
+#: Maximum ratio between a kernel's sizes and the nearest measured kernel's at which the kernel
+#: counts as measured.
 NEAR = 1.1
 #: Maximum number of steps that a table shows side by side.
 _ABREAST = 2
 _MORE = "More: --explain (contents of parts; measured kernels), --plot, --json FILE."
-#: Default sizes, which are not printed: no window, gated FFN (3 matrices), no parallelism.
+#: Default kernel sizes, which are not printed: no window, gated FFN (3 matrices), no parallelism.
 _USUAL = {"window": 0.0, "matrices": 3.0, "tensor_parallel": 1.0, "expert_parallel": 1.0}
 
 
@@ -181,12 +182,15 @@ def _kernel_json(use: KernelUse) -> JsonObject:
 
 
 def stretch_of(use: KernelUse) -> float | None:
-    """Return the maximum ratio of a kernel's sizes to those of the nearest measured kernel."""
+    """Return the maximum ratio between a kernel's sizes and those of its nearest measured kernel.
+
+    The ratio is None if no measured kernel is known.
+    """
     return None if use.nearest is None else math.exp(use.nearest.stretch)
 
 
 def sizes_text(sizes: Mapping[str, float]) -> str:
-    """Return sizes as ``name value`` text; whole numbers have no decimals."""
+    """Return a kernel's sizes as ``name value`` text; whole numbers have no decimals."""
     return " ".join(
         f"{name} {size:.0f}" if size == int(size) else f"{name} {size:.6g}"
         for name, size in sizes.items()
@@ -207,7 +211,7 @@ def _worth_showing(name: str, value: object) -> bool:
 
 
 def _steps_table(steps: Sequence[Breakdown]) -> Grid:
-    """Return a table of steps side by side: time by part, and the roofline lower bound."""
+    """Return a table of steps side by side: time of each part, and the roofline lower bound."""
     headings = ((Column(f"{step.batch}: us", most=20), "%") for step in steps)
     names = dict.fromkeys(name for step in steps for name in step.network)
     rows = {name: [step.network.get(name) for step in steps] for name in names}
@@ -234,7 +238,7 @@ def _parts_table(step: Breakdown) -> Grid:
 
 
 def _cells(values: Sequence[float | None], totals: Sequence[float | None]) -> Iterator[str]:
-    """Yield each value in microseconds with its share of its total, as table cells."""
+    """Yield two table cells per time in seconds: microseconds, and percent of the time's total."""
     for value, total in zip(values, totals, strict=True):
         if value is None or total is None:
             yield from ("-", "-")

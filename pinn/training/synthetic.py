@@ -40,7 +40,7 @@ def synthetic_deployments(
 
     Args:
         count: Number of deployments.
-        gpus: GPUs of three of four deployments. The others run on synthetic variants of these GPUs.
+        gpus: GPUs of three of four deployments. Other deployments run on variants of these GPUs.
         seed: Seed of the draw.
         allowed: Function that returns whether a model may occur; false for near copies of a
             held-out model.
@@ -62,7 +62,7 @@ def synthetic_deployments(
 
 
 def _like(draw: np.random.Generator, gpu: GpuSpec) -> GpuSpec:
-    """Return a variant of a GPU with other memory, arithmetic and link rates."""
+    """Return a variant of a GPU with other memory bandwidth, peak FLOP/s and link bandwidth."""
     memory, compute, link = np.exp(draw.uniform(-OTHER_RATES, OTHER_RATES, 3)).tolist()
     return replace(
         gpu,
@@ -76,13 +76,13 @@ def _like(draw: np.random.Generator, gpu: GpuSpec) -> GpuSpec:
 def _place(
     draw: np.random.Generator, model: ModelSpec, gpus: Sequence[GpuSpec]
 ) -> Deployment | None:
-    """Place the model on the first GPU, in random order, with memory and kernels for it."""
+    """Return the model on the first GPU, in random order, that has memory and kernels for it."""
     placed = (_split(draw, model, gpus[int(i)]) for i in draw.permutation(len(gpus)))
     return next(filter(None, placed), None)
 
 
 def _split(draw: np.random.Generator, model: ModelSpec, gpu: GpuSpec) -> Deployment | None:
-    """Split the model over GPUs of one type in a random way; None if it does not fit."""
+    """Split the model over GPUs of one type in random parallel sizes; None if it does not fit."""
     serving = _flags(
         tensor_parallel_size=int(draw.choice([1, 2, 4, 8])),
         data_parallel_size=int(draw.choice([1, 1, 1, 1, 1, 1, 2, 4, 8])) if model.moe else 1,
@@ -95,7 +95,7 @@ def _split(draw: np.random.Generator, model: ModelSpec, gpu: GpuSpec) -> Deploym
 
 
 def started(model: ModelSpec, gpu: GpuSpec, serving: ServingSpec) -> Deployment | None:
-    """Return the deployment, with whole experts per GPU if its experts cannot be split.
+    """Return the deployment of a model, with whole experts per GPU if experts cannot be split.
 
     Returns None if neither layout starts or the weights do not fit. Compatibility is checked
     against the newest engine release, since the defaults of ``TAUGHT_RELEASES`` also apply to
@@ -115,12 +115,12 @@ def started(model: ModelSpec, gpu: GpuSpec, serving: ServingSpec) -> Deployment 
     return None
 
 
-#: Caches of checked flags and of their variants: few distinct flags occur, and checks are slow.
+#: Caches of checked engine flags and of their variants: few distinct ones occur, checks are slow.
 _flags, _other = cache(ServingSpec), cache(replace)
 
 
 def by_all_kernels(deployment: Deployment) -> Iterator[Deployment]:
-    """Yield the deployment, and copies with other expert kernels that change its features.
+    """Yield the deployment, and copies with other expert kernels that change step features.
 
     Marlin kernels of mxfp4 are skipped: their features equal those of int4, which are drawn anyway.
     """

@@ -74,7 +74,7 @@ def hybrid(
     ffns: Ffns,
     attention: AttentionSpec | LatentAttentionSpec,
 ) -> Groups:
-    """Draw a hybrid of recurrent and attention layers.
+    """Draw the layers of a hybrid model: recurrent layers and attention layers.
 
     One in three Mamba models has layers of only a mixer or only a feed-forward part.
 
@@ -96,7 +96,7 @@ def hybrid(
 
 
 def indexed(draw: np.random.Generator, ffns: Ffns) -> Groups:
-    """Draw latent attention to keys picked by an indexer, whose choice some layers may reuse."""
+    """Draw layers with latent attention to keys picked by an indexer; some reuse its choice."""
     heads, rank = int(draw.choice([64, 64, 128])), int(draw.choice([1536, 2048]))
     nope, value = int(draw.choice([128, 192])), int(draw.choice([128, 256]))
     own = IndexerSpec(2048, int(draw.choice([32, 64])))
@@ -112,7 +112,10 @@ def indexed(draw: np.random.Generator, ffns: Ffns) -> Groups:
 
 
 def compressed(draw: np.random.Generator, ffns: Ffns) -> Groups:
-    """Draw attention to compressed keys; an indexer picks keys at the middle compression ratio."""
+    """Draw layers with attention to compressed keys.
+
+    An indexer picks keys in the layers with the middle compression ratio.
+    """
     heads, rank = int(draw.choice([64, 128])), int(draw.choice([1024, 1536]))
     groups, picked = int(draw.choice([8, 16])), int(draw.choice([512, 1024]))
 

@@ -38,7 +38,7 @@ FORMATS: tuple[tuple[float, tuple[str, str, str]], ...] = (
 )
 
 
-#: Sampling parameters with equal probability: those of benchmarks, of vLLM, and of models.
+#: Sampling parameters, drawn with equal probability: as in benchmarks, vLLM's defaults and models.
 SAMPLINGS: tuple[Sampling, ...] = (
     Sampling(temperature=0),
     Sampling(),
@@ -84,7 +84,7 @@ def _layers(
     attention: AttentionSpec | LatentAttentionSpec,
     ffns: list[tuple[int, DenseFfnSpec | MoeFfnSpec]],
 ) -> tuple[list[LayerGroup], int]:
-    """Draw layers, and the number of residual streams (0 for a plain residual connection)."""
+    """Draw a model's layers, and its residual streams (0 for a plain residual connection)."""
     kinds = [None, *(kind for _, kind in SHARES)]
     shares = [share for share, _ in SHARES]
     kind = kinds[int(draw.choice(len(kinds), p=[1 - sum(shares), *shares]))]

@@ -1,4 +1,4 @@
-"""Teacher of the network: step times from kernels and calibration factors, fitted by features."""
+"""Teacher of the network: step times from kernels and calibration factors, and their betas."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -65,7 +65,7 @@ class Scalars:
     def step_seconds(
         self, parts: Float[np.ndarray, "*n operators"], features: Float[np.ndarray, "*n features"]
     ) -> Float[np.ndarray, "*n"]:
-        """Return seconds of steps from kernels and overheads, with launching overlapped."""
+        """Return each step's seconds from kernels and overheads, with launching overlapped."""
         own = features * self.overheads
         gpu_s = parts @ self.multipliers + own[..., GPU].sum(-1)
         launching_s = own[..., LAUNCHING].sum(-1)
@@ -79,7 +79,7 @@ class Scalars:
         return np.maximum(betas, _BOUNDS)
 
     def to_json(self) -> dict[str, dict[str, float]]:
-        """Return the multipliers and overheads by name, as JSON values."""
+        """Return multipliers by operator, and overheads in seconds by step feature, as JSON."""
         overheads = zip(STEP_FEATURES, self.overheads.tolist(), strict=True)
         return {
             "multipliers": dict(zip(COMPOSED_PARTS, self.multipliers.tolist(), strict=True)),
@@ -121,7 +121,7 @@ def prior_scalars() -> Scalars:
 
 
 def _joined() -> list[set[str]]:
-    """Return sets of parts that share a feature, and two sets for features without kernels."""
+    """Return sets of step parts that share a feature, and two sets for features without kernels."""
     groups = [{part} for part in COMPOSED_PARTS]
     for feature in STEP_FEATURES.values():
         shared = [group for group in groups if group & set(feature.explains)]
@@ -142,7 +142,7 @@ def _of_feature(explains: tuple[str, ...], part: str = "") -> int:
     return found[0] if found else len(PART_GROUPS) - (2 if part == "launching" else 1)
 
 
-#: Matrices with 1 if a row (first a feature, then an operator) belongs to a group (column).
+#: Two matrices with 1 if a row (a step feature, or an operator) belongs to a group (column).
 FEATURE_GROUPS: Float[np.ndarray, "features groups"] = np.eye(len(PART_GROUPS))[
     [_of_feature(feature.explains, feature.part) for feature in STEP_FEATURES.values()]
 ]
@@ -156,7 +156,7 @@ def group_seconds(
     parts: Float[np.ndarray, "*n operators"],
     features: Float[np.ndarray, "*n features"],
 ) -> Float[np.ndarray, "*n groups"]:
-    """Return seconds of each group of parts in each step, overheads included.
+    """Return seconds of each of ``PART_GROUPS`` in each step, overheads included.
 
     Args:
         scalars: Calibration factors.
@@ -169,7 +169,7 @@ def group_seconds(
 
 # Betas from step times summed from kernels: the best-fitting non-negative coefficients.
 
-#: Part of a step -> features that may explain it.
+#: Operator, a part of the step -> names of the step features that may explain its time.
 EXPLAINED_BY: dict[str, tuple[str, ...]] = {
     operator: tuple(name for name, f in STEP_FEATURES.items() if operator in f.explains)
     for operator in COMPOSED_PARTS
@@ -223,7 +223,7 @@ def project(
 
 
 def _columns(operator: str, features: Float[np.ndarray, "n features"]) -> list[int]:
-    """Return the indices of features that may explain a part and are not 0 in all steps."""
+    """Return the indices of step features that may explain an operator and are not always 0."""
     columns = [_NAMES.index(name) for name in EXPLAINED_BY[operator]]
     return [c for c in columns if features[:, c].any()]
 
@@ -265,5 +265,5 @@ class Teacher:
     scalars: Scalars
 
     def betas(self, deployments: Sequence[Deployment]) -> Float[np.ndarray, "n features"]:
-        """Return the betas of deployments, ``[n, features]``."""
+        """Return each deployment's betas in seconds per unit of a feature, ``[n, features]``."""
         return self.scalars.betas(projected_parts(self.kernels, deployments))

@@ -1,4 +1,4 @@
-"""Lightning trainer that all fits use."""
+"""Lightning trainer with which all networks are trained."""
 
 import logging
 import multiprocessing
@@ -14,13 +14,13 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 from pinn.errors import PinnError
 
-#: File name, without suffix, of the state from which an interrupted fit resumes.
+#: File name, without suffix, of the saved state from which an interrupted training resumes.
 _LAST = "last"
 
 
 @dataclass(frozen=True)
 class TrainerSettings:
-    """Devices of a fit, as arguments of Lightning's trainer.
+    """Devices on which a network is trained, as arguments of Lightning's trainer.
 
     Attributes:
         accelerator: Device type, such as ``cpu`` or ``gpu``.
@@ -105,7 +105,7 @@ def _silence_lightning() -> None:
     """Silence Lightning's hints about settings that are intended here."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     for hint in (
-        # Workers would not help: a batch is a slice of tensors in memory.
+        # Data-loading workers would not help: a batch is a slice of tensors in memory.
         "does not have many workers",
         "IterableDataset.*__len__",
         "LeafSpec",

@@ -1,4 +1,4 @@
-"""Tables in an evaluation's folder, and the pictures and tables of its page."""
+"""Tables in an evaluation's folder, and the pictures and tables of the evaluation's page."""
 
 import base64
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from pinn.measurements.deployments.observations import read_observations
 
 # Tables of an evaluation's folder, from which a report is made.
 
-#: Method that the report compares with all other methods.
+#: Prediction method that the report compares with all other methods.
 METHOD = "network"
 
 #: Tables of an evaluation that may be missing, unlike its predictions and results.
@@ -30,7 +30,7 @@ _LOAD = ["row_id", "model", "gpu", "concurrency", "prompt_tokens", "output_token
 
 @dataclass(frozen=True)
 class Tables:
-    """Tables behind a report; missing tables are empty.
+    """Tables of an evaluation, from which its page is made; missing tables are empty.
 
     Attributes:
         predictions: Predictions as ``pinn.evaluation.crossvalidation.read_cells`` returns them,
@@ -64,7 +64,7 @@ class Tables:
         return rows[rows["method"] == METHOD]
 
     def left_out_coverage(self) -> pd.DataFrame:
-        """Return coverage over all rows of each split, and for each held-out model or GPU."""
+        """Return coverage of prediction intervals in each split, and by held-out model or GPU."""
         rows = self.coverage
         by = np.where(rows["split"].str.contains("gpu"), "gpu", "model")
         return rows[(rows["part"] == "all") | (rows["part"] == by)]
@@ -87,12 +87,12 @@ def read_tables(folder: Path) -> Tables:
     return Tables(joined, pd.read_csv(results), **others)
 
 
-# The figures of a page.
+# Pictures on an evaluation's page.
 
 
 @dataclass(frozen=True)
 class Picture:
-    """Picture of a page.
+    """Picture on an evaluation's page.
 
     Attributes:
         name: Name of the PNG file, without its suffix.
@@ -115,11 +115,11 @@ def picture(name: str, figure: Figure | None, caption: str) -> list[Picture]:
     return [] if figure is None else [Picture(name, caption, png(figure))]
 
 
-# Tables of a page.
+# Tables on an evaluation's page.
 
 
 def result_grids(tables: Tables) -> list[Grid]:
-    """Return tables of every method's errors over all rows, one per split."""
+    """Return tables of every method's TPOT and TTFT errors over all rows, one table per split."""
     columns = {"metric": "metric", "method": "method", "rows": "n"}
     columns |= {f"{name} %": f"{name}:.1f" for name in ("median", "mean", "p90", "bias")}
     columns |= {"Pearson r": "pearson_r:.3f", "p99 inversions": "inversions:.0f"}
@@ -158,7 +158,7 @@ def held_out_grid(tables: Tables, split: str, metric: str) -> list[Grid]:
 
 
 def ranking_grids(tables: Tables) -> list[Grid]:
-    """Return the ranking of methods per split and metric, with bootstrap intervals."""
+    """Return tables of methods ranked by median error, with bootstrap intervals of the error."""
     columns = {"method": "method", "median %": "median:.1f", "low": "low:.1f", "high": "high:.1f"}
     columns |= {"behind, low": "behind_low:+.1f", "behind, high": "behind_high:+.1f"}
     columns |= {"verdict": "verdict"}
@@ -190,7 +190,7 @@ def decision_grids(tables: Tables) -> list[Grid]:
 
 
 def coverage_grid(tables: Tables) -> list[Grid]:
-    """Return coverage and width of the 90 % intervals for every held-out part."""
+    """Return coverage and width of the 90 % prediction intervals for every held-out part."""
     coverage = tables.left_out_coverage()
     if coverage.empty:
         return []

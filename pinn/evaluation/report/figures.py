@@ -14,20 +14,20 @@ from pinn.training.data.released import PEERS
 
 # Errors of every held-out model and GPU: one dot per row, and a bar at the dots' median.
 
-#: Methods that are plotted side by side, if they have predictions.
+#: Prediction methods whose errors are plotted side by side, if they have predictions.
 METHODS = (
     "network", "teacher", "network, no kernels", "global vector", "BLIS, published",
     "gradient-boosted trees", "roofline, constant efficiencies", *PEERS,
 )  # fmt: skip
 
-#: Position of a legend in a figure.
+#: Position of the legend relative to the axes of a figure.
 _Place = Literal["outside upper right", "outside lower center", "outside upper center"]
 #: Maximum error on the axis in percent; larger errors are drawn at the edge.
 EDGE = 100.0
 
 
 def accuracy_figure(tables: Tables, split: str, metric: str) -> Figure | None:
-    """Return a figure of absolute percentage errors by held-out part; None without predictions."""
+    """Draw absolute percentage errors of a metric by held-out part; None without predictions."""
     of_split = tables.of_split(split)
     there = [name for name in METHODS if (of_split["method"] == name).any()]
     if not there:
@@ -49,7 +49,7 @@ def accuracy_figure(tables: Tables, split: str, metric: str) -> Figure | None:
 
 
 def _with_legend(figure: Figure, looks: Looks, place: _Place, size: float = 6) -> Figure:
-    """Add a legend of the markers outside the axes, and return the figure."""
+    """Return the figure with a legend of its markers added outside the axes."""
     first = figure.axes[0]
     handles = [
         first.plot([], [], marker, color=colour, label=short(name), markersize=size)[0]
@@ -72,7 +72,7 @@ def _draw(ax: Axes, y: int, rows: pd.DataFrame, metric: str, looks: Looks) -> No
     ax.plot([min(error.median(), EDGE)] * 2, [y - 0.38, y + 0.38], color="black", linewidth=2.2)
 
 
-# Predicted against measured times, with the 10 % band.
+# Predicted against measured times, with a band of predictions within 10 % of the measurement.
 
 _NAMES = {"tpot": "time per output token", "ttft": "time to first token"}
 
@@ -117,7 +117,7 @@ def agreement_figure(rows: pd.DataFrame, metric: str) -> Figure | None:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Return round numbers from low to high: at most six, or decades if there would be more."""
+    """Return axis ticks from low to high: at most six round numbers, else powers of ten."""
     for digits in ((1, 2, 5), (1, 3), (1,)):
         ticks = [digit * 10.0**power for power in range(-2, 7) for digit in digits]
         found = [tick for tick in ticks if low <= tick <= high]
@@ -130,7 +130,10 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def calibration_figure(tables: Tables) -> Figure | None:
-    """Draw coverage over level by split and metric: a line for all rows, markers for parts."""
+    """Draw the coverage of prediction intervals over their level, one plot per split and metric.
+
+    A line shows the coverage over all rows, markers show the coverage of each held-out part.
+    """
     rows = tables.left_out_coverage()
     if rows.empty:
         return None

@@ -31,7 +31,10 @@ _NO_PEERS = ("network", "teacher", "global vector", "blackbox, per configuration
 
 
 def summary(tables: Tables) -> list[tuple[str, str]]:
-    """Return up to five (label, text) lines; one line if the network was not evaluated."""
+    """Return up to five (label, text) lines that summarize the network's held-out errors.
+
+    There is only one line if the network was not evaluated.
+    """
     shown = {split: rows for split in _UNSEEN if len(rows := tables.of_network(split))}
     if not shown:
         return [("Held out", f"no predictions of the method {METHOD!r}: see the sections below.")]
@@ -48,7 +51,7 @@ def summary(tables: Tables) -> list[tuple[str, str]]:
 
 
 def _compared(rows: pd.DataFrame, metric: str) -> str:
-    """Return text: the network's median error, and the best peer's on rows that both predict."""
+    """Return text on the network's and the best peer's median error, on rows that both predict."""
     error = metrics.percent_errors(metrics.with_e2e(rows), metric).abs()
     wide = rows.assign(error=error).pivot_table(index="row_id", columns="method", values="error")
     if METHOD not in wide:
@@ -65,7 +68,7 @@ def _compared(rows: pd.DataFrame, metric: str) -> str:
 
 
 def _covered(tables: Tables) -> str:
-    """Return text: coverage of the intervals of the shown checkpoint, or of this evaluation."""
+    """Return text on the coverage of the shown checkpoint's or this evaluation's intervals."""
     rows = tables.stated
     if rows.empty:
         rows = tables.coverage[(tables.coverage["level"] - 0.9).abs() < 1e-9]
@@ -78,7 +81,7 @@ def _covered(tables: Tables) -> str:
 
 
 def _shipped(tables: Tables) -> dict[str, str]:
-    """Return split -> SHA-256 of the checkpoint whose cross-validation predictions are shown."""
+    """Return split method -> SHA-256 of the checkpoint whose predictions are shown for it."""
     mark = metrics.CHECKPOINT_COLUMN
     kept = tables.predictions.reindex(columns=["split", "method", mark]).dropna(subset=mark)
     methods = kept.groupby("split", sort=False)["method"].unique().map(", ".join)
@@ -97,7 +100,7 @@ _TITLES = {
 
 
 def make_sections(tables: Tables) -> Sections:
-    """Return section title -> its pictures and tables; a section may be empty."""
+    """Return section title of the page -> the section's pictures and tables, possibly none."""
     found = {
         title: _left_out(tables, split)
         for split, title in _TITLES.items()
@@ -160,7 +163,7 @@ def _calibration(tables: Tables) -> list[Picture]:
 
 # Output of the page and its pictures.
 
-#: Names of the pictures that the docs show.
+#: Names, without suffix, of the page's pictures that the docs show.
 DOCS_PICTURES = ("accuracy-leave-one-model-out-tpot", "agreement-leave-one-model-out-tpot")
 
 
@@ -190,7 +193,7 @@ def write_report(folder: Path, evidence: str, images: Path | None = None) -> Pat
 
 
 def render(tables: Tables, sections: Sections, evidence: str) -> str:
-    """Return the page as HTML text."""
+    """Return an evaluation's page as HTML text."""
     return pages.template("pinn.evaluation.report", "page.html.j2").render(
         summary=summary(tables), shipped=_shipped(tables), sections=sections, evidence=evidence
     )

@@ -1,1 +1,1 @@
-"""Measured deployments and serving runs, and their splits."""
+"""Readers of measured deployments, and splits into training and test rows."""

@@ -18,9 +18,9 @@ from pinn.training.data import silicon
 #
 # The rules are like those of :mod:`pinn.training.data.silicon`. They apply to rows whose layout is
 # from ``decode_engines`` of :mod:`pinn.measurements.deployments.silicon` and whose flags are from
-# :mod:`pinn.measurements.deployments.launch_facts`. None depends on a model's predictions. The file
-# does not mark multi-token prediction (MTP), but launch scripts do. If scripts with and without MTP
-# fit a row, rows of the same load without MTP (twins) decide.
+# :mod:`pinn.measurements.deployments.launch_facts`. No rule depends on predictions. The table of
+# measurements does not mark multi-token prediction (MTP), but launch scripts do. If scripts with
+# and without MTP fit a row, rows of the same load without MTP (twins) decide.
 
 _ROW = ["engine", "model", "gpu", "precision"]
 _LENGTHS = ["prompt_tokens", "output_tokens"]
@@ -32,25 +32,25 @@ OTHER_ATTENTION = ("Qwen/Qwen3.5-397B-A17B", "zhipuai/GLM-5")
 
 
 def several_nodes(rows: pd.DataFrame) -> pd.Series:
-    """Mark GB200 rows that are labelled aggregated with 12 to 72 GPUs: several nodes."""
+    """Return a mask of GB200 rows labelled aggregated whose 12 to 72 GPUs span several nodes."""
     return rows["gpu"] == "gb200"
 
 
 def speculates(rows: pd.DataFrame) -> pd.Series:
-    """Mark rows whose matching launch scripts all use speculative decoding, and their copies."""
+    """Return a mask of rows (and copies) whose matching launch scripts all use speculation."""
     point = silicon.with_rounded_tpot(rows)[[*_ROW, *_POINT]].apply(tuple, axis=1)
     told = rows["drafts"] != ""
     return told | point.isin(set(point[told]))
 
 
 def mtp_beside_plain(rows: pd.DataFrame) -> pd.Series:
-    """Mark DeepSeek fp8 rows on B200 of 2026-03-25 that may have run MTP.
+    """Return a mask of DeepSeek fp8 rows on B200 of 2026-03-25 that may have run MTP.
 
-    The marked rows are SGLang with TP 8 and without EP, except configuration 87. Launch scripts
-    with and without MTP fit them. Points up to 64 requests were run twice that day on one image.
-    Of 11 pairs, one run has 0.67 to 0.91 of the other's TPOT and 1.0 to 2.1 times its TTFT, as MTP
-    would cause. The database dump names configurations: 87 runs without MTP. Rows with other TPOT
-    values belong to the configuration that may run MTP.
+    These rows are of SGLang with TP 8 and without EP, except configuration 87. Launch scripts with
+    and without MTP fit them. Loads of up to 64 requests were run twice that day on one image. In
+    each of 11 pairs, one run has 0.67 to 0.91 of the other's TPOT and 1.0 to 2.1 times its TTFT, as
+    MTP would cause. According to the database dump, configuration 87 runs without MTP. Rows whose
+    TPOT differs from configuration 87's belong to the configuration that may run MTP.
     """
     suspect = (
         (rows["engine"] == SGLANG)
@@ -67,21 +67,22 @@ def mtp_beside_plain(rows: pd.DataFrame) -> pd.Series:
 
 
 def development_image(rows: pd.DataFrame) -> pd.Series:
-    """Mark rows of the unreleased SGLang images ``nightly-dev`` and ``glm5-hopper``."""
+    """Return a mask of rows of the unreleased SGLang images ``nightly-dev`` and ``glm5-hopper``."""
     return rows["engine_version"].str.contains("nightly-dev|glm5-hopper")
 
 
-#: Rule that marks copies. Unlike the rule for vLLM's rows, it does not compare the layout, which
-#: dumps store differently.
+#: Rule that marks copies of a measurement. Unlike the rule for vLLM's rows, this rule does not
+#: compare layouts (parallel sizes), which dumps store differently.
 copy_of_a_row = partial(silicon.copy_across_dumps, key=(*_ROW, *_LENGTHS))
 
 
 def other_attention(rows: pd.DataFrame) -> pd.Series:
-    """Mark rows of models whose layers have linear or sparse attention."""
+    """Return a mask of rows of models whose layers have linear or sparse attention."""
     return rows["model"].isin(OTHER_ATTENTION)
 
 
-#: Filters of the whole benchmark; filters of single engines follow. All are applied in order.
+#: Filters of rows of all engines; ``ENGINE_FILTERS`` adds filters of SGLang and TensorRT-LLM rows.
+#: All filters are applied in order.
 _OF_THE_BENCHMARK: sample.Filters = {
     "file of another campaign (harrli)": silicon.from_other_campaign,
     "GB200 over several nodes, labelled aggregated": several_nodes,
@@ -98,7 +99,7 @@ ENGINE_FILTERS: sample.Filters = {
 
 
 def shows_no_mtp(rows: pd.DataFrame) -> pd.Series:
-    """Mark all rows except those with a sign of multi-token prediction."""
+    """Return a mask of rows that show no sign of multi-token prediction."""
     return ~(speculates(rows) | mtp_beside_plain(rows))
 
 
@@ -107,10 +108,10 @@ MTP_FILTERS = {**_OF_THE_BENCHMARK, "no sign of multi-token prediction": shows_n
 
 
 def not_of_checked_campaign(rows: pd.DataFrame) -> pd.Series:
-    """Mark rows to drop: the public benchmark's, and unreliable ones of the second campaign.
+    """Return a mask of rows to drop: all except reliable rows of the second campaign (harrli).
 
-    Only the second campaign's SGLang rows and its rows of TensorRT-LLM 1.0.0rc3 are kept. The
-    campaign's rows of TensorRT-LLM 1.2 and 1.3 state loads that they did not run. Some state no
+    Reliable rows are the campaign's rows of SGLang and of TensorRT-LLM 1.0.0rc3. The campaign's
+    rows of TensorRT-LLM 1.2 and 1.3 state loads that were not run. Some of these rows state no
     concurrency, others more requests than batch size times replicas.
     """
     checked = (rows["engine"] == SGLANG) | (rows["engine_version"] == "1.0.0rc3")
@@ -118,7 +119,7 @@ def not_of_checked_campaign(rows: pd.DataFrame) -> pd.Series:
 
 
 def not_dense_campaign(rows: pd.DataFrame) -> pd.Series:
-    """Mark all rows except the second campaign's 16-bit rows."""
+    """Return a mask of rows to drop: all except the second campaign's (harrli's) 16-bit rows."""
     return ~(silicon.from_other_campaign(rows) & (rows["precision"] == "bf16"))
 
 
@@ -128,7 +129,7 @@ def not_dense_campaign(rows: pd.DataFrame) -> pd.Series:
 # and are read as closed loops, too. Dumps store the layout differently (``decode_engines`` of
 # :mod:`pinn.measurements.deployments.silicon`), and the filters above apply.
 
-#: Engines other than vLLM, by their names in the file.
+#: Engines other than vLLM, by their names in ``silicon_sample.csv``.
 ENGINES = (SGLANG, TRTLLM)
 
 #: Reason to report rows separately and not to train on them. At prompts of 8192 tokens, DeepSeek on
@@ -185,15 +186,15 @@ def read_every_engine(path: Path | None = None) -> tuple[pd.DataFrame, ReadRepor
     rows = pd.concat([vllm, kept[list(sample.CANONICAL)]], ignore_index=True)
     noted = Counter(of_vllm.noted)
     noted.update(of_others.noted)
-    # The launch scripts of all separately reported rows are known.
+    # Notes on launch scripts are counted only for rows that are not reported separately.
     noted.subtract(others.loc[others["apart"] != "", "facts"])
     return rows, replace(of_vllm, accepted=len(rows), refused=dict(refused), noted=dict(noted))
 
 
 def read_other_campaign() -> tuple[pd.DataFrame, ReadReport]:
-    """Read the SGLang and TensorRT-LLM rows of a second campaign, to evaluate TPOT only.
+    """Read SGLang and TensorRT-LLM rows of the second measurement campaign (harrli).
 
-    The campaign's benchmark client is unknown, so its rows are not used for training.
+    The rows are used only to evaluate TPOT, since the campaign's benchmark client is unknown.
 
     Returns:
         Rows and counts as :func:`read_engines` returns them. ``ttft_s`` has no known meaning.
@@ -203,7 +204,9 @@ def read_other_campaign() -> tuple[pd.DataFrame, ReadReport]:
 
 
 def read_dense_campaign() -> tuple[pd.DataFrame, ReadReport]:
-    """Read the second campaign's vLLM rows of a dense 16-bit model, to evaluate TPOT only.
+    """Read vLLM rows of dense 16-bit models of the second measurement campaign (harrli).
+
+    The rows are used only to evaluate TPOT, since the campaign's benchmark client is unknown.
 
     The campaign's 8-bit and mixture-of-experts rows state impossible loads. Some are faster than
     the memory bandwidth allows, others differ by a factor of two at one load.
@@ -246,7 +249,7 @@ def _released_engines_but_glm(rows: pd.DataFrame) -> pd.Series:
     return development_image(rows) & ~rows["model"].str.contains("GLM-5", regex=False)
 
 
-#: Filter -> its name and replacement for models with linear or sparse attention.
+#: Filter -> name and rule that replace this filter for models with linear or sparse attention.
 _FOR_OTHER_ATTENTION: dict[sample.Rule, tuple[str, sample.Rule]] = {
     development_image: ("nightly image, but of GLM-5", _released_engines_but_glm),
     other_attention: ("attention over all keys", lambda rows: ~other_attention(rows)),
@@ -260,7 +263,7 @@ def _read(
 
 
 def _canonical(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return decoded and filtered rows as observations, with reasons to report some separately."""
+    """Return filtered rows as observations; ``apart`` is the reason to report a row separately."""
     found = sample.canonical(rows)
     deepseek = found["model"].str.contains("DeepSeek") & (found["gpu"] == "b300_sxm")
     apart = deepseek & (found["date"] == "2026-04-17")

@@ -5,7 +5,7 @@ import pandas as pd
 from pinn.common.files import data_folder
 from pinn.engines.recipe import MEASURED_FILE
 
-#: Other estimator -> file of its predictions, named after the estimator's version.
+#: Other estimator -> CSV file of its predicted TPOT and TTFT, named after the estimator's version.
 PEERS = {
     "aiconfigurator": "aiconfigurator_0.12.0.csv",
     "aisimulate": "aisimulate_0.13.0.dev202610270000000085.csv",
@@ -15,8 +15,8 @@ PEERS = {
 def released_measurements() -> pd.DataFrame:
     """Read the number of measured deployments per engine release.
 
-    The table covers all measurements, so that reports need no access to them.
-    ``scripts/count_measured.py`` writes it.
+    The table covers all measurements, so that reports need no access to the measurements.
+    ``scripts/count_measured.py`` writes the table.
     """
     path = data_folder("engines") / MEASURED_FILE
     return pd.read_csv(path, dtype={"release": str}, keep_default_na=False)

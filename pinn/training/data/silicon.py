@@ -36,7 +36,7 @@ SETTINGS = tuple(
 
 
 def from_other_campaign(rows: pd.DataFrame) -> pd.Series:
-    """Mark rows of files under ``/Users/harrli``, whose load and client are not documented.
+    """Return a mask of rows of files under ``/Users/harrli``, with undocumented load and client.
 
     These files have other models, lengths and engines than the public benchmark and were written by
     another tool. The meaning of their concurrency and lengths is therefore unproven.
@@ -45,13 +45,13 @@ def from_other_campaign(rows: pd.DataFrame) -> pd.Series:
 
 
 def saturated_gpt_oss_on_h100(rows: pd.DataFrame) -> pd.Series:
-    """Mark rows of gpt-oss on H100 at concurrency 512, which were not in a steady state."""
+    """Return a mask of gpt-oss rows on H100 at concurrency 512, which had no steady state."""
     on_h100 = rows["model"].str.contains("gpt-oss") & (rows["gpu"] == "h100_sxm")
     return on_h100 & (rows["concurrency"] == 512)
 
 
 def copy_across_dumps(rows: pd.DataFrame, key: Sequence[str] = _POINT) -> pd.Series:
-    """Mark copies of one measurement in several dumps, which would count it twice.
+    """Return a mask of copies of a measurement in several dumps, so that each counts once.
 
     A copy has the same model, GPU, precision, lengths, tensor-parallel size and concurrency, and
     the same TPOT to 0.01 ms. If the dated database dump has a copy, this copy is kept, because
@@ -72,7 +72,9 @@ def with_rounded_tpot(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def queueing(rows: pd.DataFrame) -> pd.Series:
-    """Mark rows whose requests waited: TTFT above 3 s and above 8 % of output tokens x TPOT.
+    """Return a mask of rows whose requests queued.
+
+    Their TTFT is above 3 s and above 8 % of output tokens x TPOT.
 
     The engine of such a row did not run the stated number of requests at once.
     """
@@ -81,7 +83,7 @@ def queueing(rows: pd.DataFrame) -> pd.Series:
 
 
 def slower_than_busier(rows: pd.DataFrame) -> pd.Series:
-    """Mark rows whose TPOT exceeds 1.15 times that of a row with 1 to 4 times the load.
+    """Return a mask of rows whose TPOT exceeds 1.15 times that at 1 to 4 times the load.
 
     A step with more requests does not run faster, so the marked run was disturbed. Rows are
     compared only within the same series and flags and the same date or engine version.
@@ -100,10 +102,10 @@ def slower_than_busier(rows: pd.DataFrame) -> pd.Series:
 
 
 def slower_rerun(rows: pd.DataFrame) -> pd.Series:
-    """Mark the slower of two runs of equal load, version and flags that differ by over 15 %.
+    """Return a mask of runs with a TPOT over 15 % above that of a run of equal load and flags.
 
-    Independent re-runs have a median difference of 0.7 %, so a gap of 15 % indicates a disturbed
-    run.
+    The two runs also have equal engine versions. Independent re-runs have a median difference of
+    0.7 %, so a gap of 15 % indicates a disturbed run.
     """
     point = [*SERIES, *SETTINGS, "concurrency", "engine_version"]
     fastest = rows.groupby(point)["tpot_s"].transform("min")
@@ -111,7 +113,7 @@ def slower_rerun(rows: pd.DataFrame) -> pd.Series:
 
 
 def nightly_image(rows: pd.DataFrame) -> pd.Series:
-    """Mark rows of nightly images: unreleased engines are not predicted."""
+    """Return a mask of rows of nightly images: unreleased engines are not predicted."""
     return rows["source"].str.contains("nightly")
 
 

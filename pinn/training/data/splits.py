@@ -1,7 +1,8 @@
 """Fixed splits of observations into training and test rows.
 
-Splits involve no randomness, so held-out data stay held out. Outer splits hold out a model, a GPU,
-lengths, a parallelism or a number format. Their errors show how well predictions transfer.
+Splits involve no randomness, so held-out data stay held out. Each split holds out a model, a GPU,
+lengths, a parallelism or a number format. Errors on the test rows show how well predictions
+transfer to unseen deployments.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from pinn.specs.gpu import load_gpu
 
 @dataclass(frozen=True)
 class Split:
-    """Rows to train on and rows to test on.
+    """Measured deployments to train on, and others to test on.
 
     Attributes:
         name: Name that is unique within its list, such as ``model=openai/gpt-oss-120b``.
@@ -64,7 +65,7 @@ def leave_one_out(column: str, rows: pd.DataFrame) -> list[Split]:
 
 
 def hopper_to_blackwell(rows: pd.DataFrame) -> list[Split]:
-    """Return one split: trained on GPUs of compute capability 9, tested on 10 and above.
+    """Return one split: training on GPUs of compute capability 9, testing on 10 and above.
 
     Raises:
         PinnError: If the training rows or the test rows are empty.
@@ -80,7 +81,7 @@ FOUR_BITS = ("nvfp4", "mxfp4", "mxfp4_mxfp8", "int4")
 
 
 def eight_to_four_bits(rows: pd.DataFrame) -> list[Split]:
-    """Return one split: trained on 8-bit deployments, tested on 4-bit deployments.
+    """Return one split: training on 8-bit deployments, testing on 4-bit deployments.
 
     Models that were measured only in four bits are unseen in training.
 
@@ -106,9 +107,9 @@ SPLITS: dict[str, Callable[[pd.DataFrame], list[Split]]] = {
 
 
 def named_splits(names: Sequence[str], rows: pd.DataFrame, folder: Path) -> dict[str, list[Split]]:
-    """Return the splits of each named method, and write them to a folder as JSON.
+    """Return split method -> its splits, and write the splits to a folder as JSON.
 
-    The files show which rows each result was tested on.
+    The files show the rows on which each result was tested.
 
     Raises:
         PinnError: If a name is not a key of ``SPLITS``.
