@@ -40,15 +40,15 @@ _SERIES = {
 
 @dataclass(frozen=True)
 class KvTransfers:
-    """Measured transfers, or sums over several transfers.
+    """Measured KV transfers; each entry is a transfer or the sum over several transfers.
 
     Attributes:
         count: Number of transfers in each entry.
         size: Size in blocks of the GPU's cache or, with ``in_bytes``, in bytes.
-        seconds: Time on the link.
+        seconds: Time on the link, in seconds.
         load: Whether each entry is a transfer from host to GPU.
         in_bytes: Whether sizes are in bytes.
-        committed: Number of stores that can be read, according to events.
+        committed: Number of stored blocks that can be read, according to KV events.
         report: Counts of events or pages read and refused.
     """
 

@@ -94,7 +94,8 @@ def _repeat(
 
 
 def benchmark_figures(run: Run, names: Iterable[str] = FIGURES) -> dict[str, float]:
-    """Return the client metrics over all requests that were completed.
+    """Return metric -> value as a client would measure it over a simulated run's completed
+    requests.
 
     Args:
         run: Simulated run of a workload of ``benchmark_workload``.

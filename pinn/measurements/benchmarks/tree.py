@@ -60,7 +60,7 @@ class Tree:
         return str(found)
 
     def is_true(self, name: str) -> bool:
-        """Return whether a key's value is true, also if written as text."""
+        """Return whether a key's value is true, as a boolean or as text."""
         return self.text(name).lower() == "true"
 
     def texts(self, name: str) -> list[str]:
