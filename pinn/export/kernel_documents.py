@@ -132,7 +132,8 @@ class _Entries:
 
     Attributes:
         scope: Configurations that the coefficients apply to.
-        rationale: Origin of the values. found: Entries that were added so far.
+        rationale: Origin of the values.
+        found: Entries that were added so far.
     """
 
     scope: JsonObject

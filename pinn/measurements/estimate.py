@@ -102,8 +102,8 @@ class Problem:
     """Estimation problem: measurements that depend on parameters with prior and bounds.
 
     Attributes:
-        prior: Distribution of the parameters before the measurements. lower: Lower bound of each
-            parameter.
+        prior: Distribution of the parameters before the measurements.
+        lower: Lower bound of each parameter.
         upper: Upper bound of each parameter.
         rows_at: Function of parameters that returns measurements linearized around them.
         misfit: Function of parameters that returns their negative log posterior, which no step may

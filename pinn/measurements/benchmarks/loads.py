@@ -94,8 +94,7 @@ def _repeat(
 
 
 def benchmark_figures(run: Run, names: Iterable[str] = FIGURES) -> dict[str, float]:
-    """Return metric -> value as a client would measure it over a simulated run's completed
-    requests.
+    """Return client metric -> value over the completed requests of a simulated run.
 
     Args:
         run: Simulated run of a workload of ``benchmark_workload``.

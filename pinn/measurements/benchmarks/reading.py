@@ -178,7 +178,7 @@ class Reading:
         return Lengths(mean, low * nominal, high * nominal)
 
     def prefix(self, stated: tuple[int, int, int] | None = None) -> SharedPrefix | None:
-        """Return the repeating prompts by the file or the user; None, with a note, by default."""
+        """Return repeating prompts as the file or the user states; by default None, with a note."""
         given = self.given
         if stated:
             return SharedPrefix(*stated)
