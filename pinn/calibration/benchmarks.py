@@ -28,8 +28,8 @@ from pinn.simulator.simulate import measured_job, simulate_many
 from pinn.simulator.workloads.workload import Workload
 from pinn.surrogate.step_features import STEP_FEATURES
 
-# Metrics of benchmarks as rows that are linear in the coefficients. Simulations of the benchmarks'
-# loads give each row.
+# Metrics of benchmarks as rows that are linear in the coefficients. Rows are computed from
+# simulations of the benchmarks' loads.
 #
 # For fixed batches, a mean latency is a sum of one term per coefficient. In a closed loop the
 # batches hardly change with the coefficients. In an open loop slower steps also cause larger
@@ -245,7 +245,7 @@ def calibrate_to_benchmarks(
 
 
 def _worse_figures(held_out: pd.DataFrame) -> tuple[str, ...]:
-    """Return latencies whose error grew on held-out loads, if the error of other metrics fell."""
+    """Return metrics whose error grew on held-out loads, if the error of other metrics fell."""
     words = {
         str(figure): judge(
             "", *((rows[side] / rows["measured"] - 1).to_numpy() for side in ("before", "after"))
@@ -257,7 +257,7 @@ def _worse_figures(held_out: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _without(figures: Mapping[str, float], worse: Collection[str]) -> dict[str, float]:
-    """Return metrics except those of the given latencies."""
+    """Return metric -> value, without metrics of the same latencies as ``worse`` and their sums."""
     kinds = {name.partition("_")[0] for name in worse}
     kinds |= {"e2e"} if kinds & {"ttft", "tpot", "itl"} else set()
     rates = _RATES if kinds else ()

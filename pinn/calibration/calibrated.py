@@ -197,7 +197,7 @@ class StepCalibration(ServerCalibration):
 def measured_features(
     steps: MeasuredSteps, deployment: Deployment, beta: Float[np.ndarray, " step_features"]
 ) -> Float[np.ndarray, "batches coefficients"]:
-    """Return step features of each measured batch, with launching and GPU work overlapped."""
+    """Return batches' features of all coefficients, with launching and GPU work overlapped."""
     sums = steps.sums(deployment.model.window_tokens)
     return all_features(overlapped(step_features(step_costs([deployment]), sums), beta))
 

@@ -407,7 +407,7 @@ def _clock(traces: TraceTables) -> Iterator[str]:
 
 
 def _refused(traces: TraceTables) -> Iterator[str]:
-    """Yield a finding if the reader of traces dropped many steps with impossible token counts."""
+    """Yield a finding if the reader dropped many steps with impossible token or request counts."""
     report = (traces.manifest.get("reports") or {}).get("steps") or {}
     reason = "a count is negative or absurd"
     odd = int((report.get("refused") or {}).get(reason, 0))

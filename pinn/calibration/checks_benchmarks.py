@@ -213,7 +213,7 @@ def _in_flight(run: BenchmarkRun) -> Iterator[str]:
 
 
 def _floor(run: BenchmarkRun, deployment: Deployment) -> Iterator[str]:
-    """Yield a finding if time per output token is below a step's roofline lower bound."""
+    """Yield a finding if TPOT, ITL or TTFT is below the roofline lower bound."""
     costs, window, one = step_costs([deployment]), deployment.model.window_tokens, np.ones(1)
     decodes = uniform_sums(decode_requests=one, decode_context=one, window=window)
     decode = float(floor_seconds(costs, decodes)[0])

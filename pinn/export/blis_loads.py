@@ -195,7 +195,7 @@ def is_overloaded(run: Run) -> bool:
 
 
 def _first_token_delay_s(blis: RequestRecords, whole: RequestRecords, overloaded: bool) -> float:
-    """Return the median TTFT in seconds that BLIS lacks; under overload, without queue time.
+    """Return the median TTFT delay in seconds that BLIS lacks; under overload, without queuing.
 
     Under overload, queue times of the two simulations differ by more than the missing delay.
     """

@@ -48,7 +48,7 @@ def crossed(configs: Path | None, grid: str | None, given: Configuration) -> lis
 def many_table(
     rows: Sequence[Values], batches: Sequence[str], checkpoint: Path | None, skip_invalid: bool
 ) -> tuple[pa.Table, dict[int, str]]:
-    """Return the table of valid configurations, and number -> reason of each skipped one."""
+    """Return the table of valid configurations, and row number -> reason for skipping others."""
     progress.doing(f"{len(rows):,} configurations")
     used = files.find_checkpoint(checkpoint)
     network = surrogate.Surrogate.load(used)
@@ -58,7 +58,7 @@ def many_table(
 
 
 def _half_widths(checkpoint: Path) -> HalfWidths | None:
-    """Return a function from a deployment to half-widths; None without intervals."""
+    """Return a function from a deployment to log half-widths; None without intervals."""
     try:
         stated, known = read_calibration(checkpoint), set(served_gpus(checkpoint))
     except PinnError:

@@ -29,7 +29,7 @@ def checkpoint_provenance(path: Path, metadata: Mapping[str, object]) -> JsonObj
     """Return provenance: the checkpoint's hash and sources, and the exporting program's version.
 
     Args:
-        path: Checkpoint file, which is hashed.
+        path: Checkpoint file, whose hash is computed.
         metadata: Metadata of the checkpoint.
     """
     return {
@@ -160,7 +160,7 @@ def find_intervals(
         checkpoint: File of the network; its intervals are in the same folder.
 
     Raises:
-        PinnError: If the checkpoint's folder has no intervals for it.
+        PinnError: If the checkpoint has no intervals of its own in its folder.
     """
     calibration = intervals.read_calibration(checkpoint)
     taught = np.append([True] * len(STEP_FEATURES), Surrogate.load(checkpoint).taught_alphas())

@@ -241,7 +241,7 @@ def _add_memory(entries: _Entries, deployment: Deployment) -> None:
 
 
 def graph_mode(deployment: Deployment) -> str:
-    """Return vLLM's CUDA graph mode of a deployment, such as ``FULL``."""
+    """Return vLLM's CUDA graph mode of a deployment, such as ``FULL_AND_PIECEWISE``."""
     if deployment.serving.enforce_eager:
         return NO_GRAPHS
     return deployment.serving.cudagraph_mode or FULL_AND_PIECEWISE

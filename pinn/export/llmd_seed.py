@@ -120,9 +120,9 @@ def _most_running(latency: LinearLatency, tokens: float) -> float:
 def _steady_rates(
     latency: LinearLatency, prompt: float, output: float
 ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
-    """Return numbers of requests in flight, and the rates and loads of prompts that sustain them.
+    """Return numbers of requests in flight, request rates that sustain them, and prompt loads.
 
-    Counts and rates (requests per second) are totals over replicas. The load of prompts is the
+    Counts and rates (requests per second) are totals over replicas. The prompt load is the
     share of the steps' time that is due to prompts or, if larger, the share of the token budget
     that prompts need: at 1 every step is full of prompt tokens.
 

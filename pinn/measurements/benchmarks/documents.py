@@ -39,7 +39,7 @@ class Document:
         text: Text of the file; empty for a JSON or YAML document or JSON lines.
         values: JSON or YAML documents in the file, one for each line of JSON lines and each row of
             a table; empty for other text.
-        lines: Line number in the file of each value, if each value has its own line.
+        lines: Line number of each value in the file, if each value has its own line.
         skipped: Lines that could not be parsed, in a file with other lines that could be parsed.
     """
 

@@ -87,7 +87,7 @@ def read_page(text: str) -> Page:
 
 
 def read_metrics_pages(pages: Sequence[str], reading: Reading) -> BenchmarkRun:
-    """Read a run from what counters gained between two scrapes, or until a single scrape.
+    """Read a run from the increase of counters between two scrapes, or up to a single scrape.
 
     Args:
         pages: Texts of the pages, the earlier first.

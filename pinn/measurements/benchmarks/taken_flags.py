@@ -24,7 +24,7 @@ _OPTIONS = {flag.name: flag.option for flag in flags_of(ServingSpec)}
 
 
 def taken_lines(runs: Sequence[BenchmarkRun], target: Target, given: Collection[str]) -> list[str]:
-    """Return a line of text for each file whose flags differ from those that the user's imply.
+    """Return a line for each file whose flags differ from values that the user's flags imply.
 
     Args:
         runs: Runs of one server.
