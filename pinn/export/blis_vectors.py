@@ -246,5 +246,5 @@ def _together(seen: Sequence[Seen]) -> Seen:
 
 
 def worst_taken(vectors: Sequence[BlisVector]) -> BlisVector:
-    """Return the vector with the largest step time error of those that ``run.sh`` may pick."""
+    """Return the vector with the largest error among those that ``run.sh`` picks by default."""
     return max((v for v in vectors if is_standard(v.load)), key=lambda v: abs(v.worst.error))

@@ -244,7 +244,7 @@ def _chunks(
 def _filled(
     steps: np.ndarray, tokens: int, budget: int | None, decodes: np.ndarray, used: Counter[int]
 ) -> np.ndarray | None:
-    """Return a prompt's chunks, which fill all steps but the last; None if impossible."""
+    """Return prompt chunks that fill the token budget in all steps but the last; else None."""
     if budget is None:
         return None
     others = decodes + np.array([used[step] for step in steps.tolist()])

@@ -174,7 +174,7 @@ def _stalled(no_prompt: np.ndarray, step_s: np.ndarray, left_out: np.ndarray) ->
 
 
 def accounting(cycles: pd.DataFrame) -> dict[str, int]:
-    """Return use of an interval, or the reason for setting it aside -> number of steps.
+    """Return an interval's use, or the reason for setting it aside -> number of steps.
 
     The numbers add up to all steps.
     """
@@ -269,7 +269,7 @@ def states(
 def journeys_by_segment(
     requests: pa.Table, steps: pd.DataFrame, token_budget: int | None
 ) -> dict[int, JourneyBatches]:
-    """Return segment -> batches by its requests' journeys, for segments with all journeys.
+    """Return segment -> batches from its journeys, for segments whose journeys are complete.
 
     Args:
         requests: Table of requests, with their segments.
