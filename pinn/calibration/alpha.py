@@ -35,20 +35,22 @@ from pinn.surrogate.step_features import STEP_FEATURES
 #: Share of the step in flight that a request waits before the queue: uniform from 0 to 1, so mean
 #: 1/2 and standard deviation 1 / sqrt(12).
 _WAIT, _WAIT_SPREAD = 0.5, 12**-0.5
-#: Standard deviation (an assumption) of the share of a step that passes before the first step of a
-#: prompt. The expected share is 0, or 1 if steps are scheduled ahead.
+#: Standard deviation (an assumption) of the fraction of a step that passes between a request's
+#: scheduling and the first step of its prompt. The expected fraction is 0, or 1 if steps are
+#: scheduled ahead.
 _SHARE_SPREAD = 0.1
 #: Median of squared normal noise relative to its variance; residual, in standard deviations, at
-#: which Tukey's biweight is 0 (95 % efficient for normal noise); and a small number in place of 0.
+#: which Tukey's biweight is 0 (95 % efficient for normal noise); and a small number that replaces 0
+#: in divisions.
 _MEDIAN_SQUARE, _BEYOND, _NONE = 0.455, 4.685, 1e-6
 #: Prefix of the names of verdicts that are based on the phases of held-out later requests.
 LATER_REQUESTS = "later requests"
-#: Minimum noise, in seconds: the clock resolution of journeys.
+#: Minimum standard deviation of a phase's noise, in seconds: the clock resolution of journeys.
 _LEAST_S = 1e-6
 #: Difference of an alpha from its prior, in standard deviations, beyond which its prior is widened.
 _FAR = 2.0
-#: Number of iterations of weights and noise, and of time spans within which residuals count as
-#: correlated (an assumption).
+#: Number of iterations that update weights and noise; and number of time spans of a run within
+#: which residuals count as correlated (an assumption).
 _ROUNDS, _BLOCKS = 8, 20
 
 _BETA = len(STEP_FEATURES)
@@ -64,11 +66,11 @@ class AlphaCalibration:
     """Calibration of alpha to request journeys.
 
     Attributes:
-        prior: Coefficients before the fit to journeys, with beta calibrated to steps.
-        posterior: Coefficients after the fit to journeys.
-        taught: Whether each alpha was fitted to requests.
+        prior: Alpha and beta before the fit to journeys, with beta calibrated to step times.
+        posterior: Alpha and beta after the fit to journeys.
+        taught: Whether each alpha was fitted to journeys, ``[n alphas]``.
         waits: Phase -> share of the step in flight that was fitted together with alpha.
-        errors: Errors of each phase, see :func:`phase_errors`.
+        errors: Errors of each phase's predicted seconds, see :func:`phase_errors`.
         verdicts: Change in error on held-out later requests, of each phase whose fit was kept.
         worse: Change in error on held-out later requests, of each phase whose fit was dropped
             because its error grew.
@@ -91,7 +93,7 @@ def calibrate_alpha(rows: RequestRows, before: Prior) -> AlphaCalibration:
 
     Args:
         rows: Requests of a run with complete journeys.
-        before: Coefficients before the fit, with beta calibrated to steps.
+        before: Alpha and beta before the fit, with beta calibrated to step times.
     """
     after, taught, waits = before, np.zeros(len(REQUEST_FEATURES), dtype=bool), _prior_waits(rows)
     verdicts, worse = list[Verdict](), list[Verdict]()
@@ -118,7 +120,7 @@ def calibrate_alpha(rows: RequestRows, before: Prior) -> AlphaCalibration:
 
 
 def _prior_waits(rows: RequestRows) -> dict[str, float]:
-    """Return phase -> expected share of the step in flight that the phase includes."""
+    """Return phase -> expected fraction of the step in flight for which the phase waits."""
     ahead = float(rows.is_ahead.any())
     expected = {"arrival_to_queue": _WAIT, "schedule_to_first_token": ahead}
     return {phase: expected.get(phase, 0.0) for phase in PHASES}
@@ -132,7 +134,7 @@ def _waited_s(rows: RequestRows, phase: str) -> Rows:
 def _measured(
     rows: RequestRows, phase: str, before: Prior
 ) -> tuple[Design, Rows, Bool[np.ndarray, " requests"]]:
-    """Return features and seconds of a phase, and a mask of usable requests.
+    """Return requests' features and measured seconds of a phase, and a mask of usable ones.
 
     The last feature is the duration of the step that the phase partly waits for.
     """
@@ -165,7 +167,7 @@ def _of_phase(before: Prior, phase: str, share: float) -> Prior:
 
 
 def _fit(prior: Prior, design: Design, seconds: Rows, floor: Rows) -> Posterior:
-    """Return the posterior of alphas, with noise scale and outliers estimated from residuals."""
+    """Return the posterior of a phase's alphas; residuals determine noise scale and outliers."""
     one, weight = np.ones(len(seconds)), np.ones(len(seconds))
     wide, residual = prior, seconds - design @ prior.mean
     for _ in range(_ROUNDS):
@@ -200,7 +202,7 @@ def _with_phase(after: Prior, found: Posterior, at: Int[np.ndarray, " k"]) -> Pr
 
 
 def _judged(phase: str, seconds: Rows, design: Design, prior: Prior, found: Posterior) -> Verdict:
-    """Return the change in mean error of a phase over held-out later requests."""
+    """Return the change in mean error of a phase's predicted time over held-out later requests."""
     scale = max(float(np.mean(np.abs(seconds))), _LEAST_S)
     errors = [(design @ c.mean - seconds) / scale for c in (prior, found)]
     return judge(f"{LATER_REQUESTS}, {phase}", *errors)
@@ -212,17 +214,17 @@ def phase_errors(
     calibrated: Float[np.ndarray, " features"],
     waits: dict[str, float],
 ) -> pd.DataFrame:
-    """Return the errors of each phase on the last 20 % of time, in seconds.
+    """Return errors of each phase's predicted seconds in the last 20 % of the run's time.
 
     Args:
         rows: Requests of a run with complete journeys.
         before: Coefficients before the fit to journeys.
-        calibrated: Alpha after the fit to journeys.
+        calibrated: Alpha after the fit to journeys, in seconds per unit of a feature.
         waits: Phase -> share of the step in flight that was fitted together with alpha.
 
     Returns:
-        Columns ``phase``, ``method`` (before, calibrated), ``n``, ``median_s`` (measured) and
-        ``error_s`` (median absolute error).
+        Columns ``phase``, ``method`` (before, calibrated), ``n`` (requests), ``median_s`` (median
+        measured seconds) and ``error_s`` (median absolute error).
     """
     sides = {"before": (before.alpha, _prior_waits(rows)), "calibrated": (calibrated, waits)}
     table = []

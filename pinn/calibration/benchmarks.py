@@ -1,4 +1,4 @@
-"""Calibration to benchmark results: coefficients fitted to metrics of simulated loads."""
+"""Calibration to benchmark results: simulated loads are fitted to measured metrics."""
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -28,8 +28,8 @@ from pinn.simulator.simulate import measured_job, simulate_many
 from pinn.simulator.workloads.workload import Workload
 from pinn.surrogate.step_features import STEP_FEATURES
 
-# Metrics of benchmarks as rows that are linear in the coefficients, from simulations of their
-# loads.
+# Metrics of benchmarks as rows that are linear in the coefficients. Rows are computed from
+# simulations of the benchmarks' loads.
 #
 # For fixed batches, a mean latency is a sum of one term per coefficient. In a closed loop the
 # batches hardly change with the coefficients. In an open loop slower steps also cause larger
@@ -44,8 +44,8 @@ _BETWEEN = ("tpot_mean_s", "itl_mean_s", "tpot_p50_s", "itl_p50_s")
 _WHOLE = ("e2e_mean_s", "e2e_p50_s")
 _RATES = ("output_tokens_per_s", "requests_per_s")
 
-#: Factor on all times in the simulation that measures gains, and maximum gain: near saturation, a
-#: metric contains little information about steps.
+#: Factor by which one more simulation lengthens all times to measure gains; and maximum gain: near
+#: saturation, a metric contains little information about step times.
 _NUDGE, _MOST_GAIN = 1.05, 4.0
 
 _ALL = slice(None)
@@ -59,13 +59,13 @@ Vector = Float[np.ndarray, " coefficients"]
 
 @dataclass(frozen=True)
 class FigureRows:
-    """``n`` metrics of runs, linearized at the coefficients of their simulation.
+    """``n`` metrics of benchmark runs, linearized at the coefficients of their simulation.
 
     Attributes:
-        names: Names of the metrics.
+        names: Names of the metrics, such as ``ttft_mean_s``.
         run: Index of each metric's run.
-        measured: Measured values, in seconds or per second.
-        simulated: Simulated values of the metrics.
+        measured: Measured values of the metrics, in seconds or per second.
+        simulated: Simulated values of the metrics, in seconds or per second.
         features: Derivative of each metric with respect to each coefficient.
         noise: Relative standard deviation of each metric.
     """
@@ -109,7 +109,7 @@ def simulated_rows(
     names = [fitted_figures(run) for run in runs]
 
     def served(run: BenchmarkRun, names: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Return a run's metrics, and the derivative of each by the coefficients."""
+        """Return a run's simulated metrics, and each metric's derivative by the coefficients."""
         job = measured_job(deployment, benchmark_workload(run), near, engine)
         simulated = job.run()
         values = _values(simulated, names)
@@ -156,7 +156,7 @@ def _values(run: Run, names: list[str]) -> np.ndarray:
 def noise_of_draws(
     runs: Runs, deployment: Deployment, coefficients: Vector, engine: EngineSpec | None = None
 ) -> Float[np.ndarray, " n"]:
-    """Return the relative standard deviation of each metric over random draws of its load.
+    """Return the relative standard deviation of each metric over simulated draws of its load.
 
     Benchmark files mostly state distributions of lengths and gaps, so the simulated load is another
     random draw than the measured load. The result is 0 for a load without randomness.
@@ -201,8 +201,8 @@ class BenchmarkCalibration(ServerCalibration):
             row for each fitted metric.
         held_out: The columns of ``errors``; ``after`` is predicted by a fit to the other loads.
             Empty for a single load.
-        left_alone: Metrics that were not fitted, because their held-out error rose while that of
-            other metrics fell.
+        left_alone: Metrics that were not fitted, because their held-out error rose while the error
+            of other metrics fell.
         overloaded: Names of fitted runs of an overloaded server.
     """
 
@@ -245,7 +245,7 @@ def calibrate_to_benchmarks(
 
 
 def _worse_figures(held_out: pd.DataFrame) -> tuple[str, ...]:
-    """Return metrics that got worse on held-out loads, if other metrics improved."""
+    """Return metrics whose error grew on held-out loads, if the error of other metrics fell."""
     words = {
         str(figure): judge(
             "", *((rows[side] / rows["measured"] - 1).to_numpy() for side in ("before", "after"))
@@ -257,7 +257,7 @@ def _worse_figures(held_out: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _without(figures: Mapping[str, float], worse: Collection[str]) -> dict[str, float]:
-    """Return metrics except those of the given latencies."""
+    """Return metric -> value, without metrics of the same latencies as ``worse`` and their sums."""
     kinds = {name.partition("_")[0] for name in worse}
     kinds |= {"e2e"} if kinds & {"ttft", "tpot", "itl"} else set()
     rates = _RATES if kinds else ()
@@ -295,7 +295,7 @@ def _calibrate(
 
 @dataclass(frozen=True)
 class _Simulation:
-    """Simulation of benchmark loads at given coefficients, an ``estimate.Simulation``.
+    """Simulation of benchmark loads with given coefficients, an ``estimate.Simulation``.
 
     Attributes:
         served: Function of ``coefficients`` that returns the runs' simulated metrics.
@@ -316,7 +316,7 @@ class _Simulation:
         return fit_rows(self.prior, rows, at).mean
 
     def misfit(self, rows: FigureRows, at: Vector) -> float:
-        """Return -2 log of the posterior density given simulated metrics, up to a constant."""
+        """Return -2 log of the coefficients' posterior density, up to a constant."""
         away = (rows.simulated / rows.measured - 1) / self.noise
         return float(away @ away) + self.prior.distance_squared(at)
 

@@ -1,4 +1,4 @@
-"""Calibration of beta to the step times of a trace, and its held-out error."""
+"""Calibration of beta to the step times of a trace, and the error of held-out step times."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from pinn.surrogate.step_features import overlapped, step_features
 
 #: Minimum and maximum number of steps of the windows for calibration and evaluation. Shorter
 #: windows are mostly noise, longer windows average over changing batches. Both limits are
-#: assumptions; the public run has a sample every ten steps.
+#: assumptions; the published trace in the evaluation data has a sample every ten steps.
 WINDOW_STEPS = (5, 15)
 
 PARTS = CALIBRATION, VALIDATION, TEST = "first 60 %", "next 20 %", "last 20 %"
@@ -43,7 +43,7 @@ class Intervals:
         steps: Number of steps of each interval; 1 for a single cycle.
         row: Row of each interval in the cycle table.
         part: Index into ``PARTS`` of each interval, by time within the run.
-        sums: Mean batch sums of each interval.
+        sums: Sums over a step's batch (such as its tokens), averaged over each interval's steps.
     """
 
     features: Float[np.ndarray, "n step_features"]
@@ -105,7 +105,7 @@ def read_intervals(
     features = overlapped(step_features(step_costs([deployment]), batches.sums), beta)
 
     def mean(values: np.ndarray) -> np.ndarray:
-        """Return the mean of a per-step value over each interval's steps."""
+        """Return the mean of per-step values over the steps of each interval."""
         return np.bincount(batches.owner, batches.weight * values, minlength=len(steps)) / steps
 
     return Intervals(
@@ -147,7 +147,7 @@ class BetaSettings:
 
     Attributes:
         kind: Intervals to fit to: ``windows`` of 5 to 15 steps, ``singles`` or ``both``.
-        budget: Number of intervals, chosen at random; None for all.
+        budget: Number of intervals to fit to, chosen at random; None for all intervals.
         seed: Seed of the random choice.
     """
 
@@ -199,15 +199,16 @@ def calibrate_to(used: Intervals, prior: Prior) -> Posterior:
 def error_table(
     intervals: Intervals, betas: dict[str, Float[np.ndarray, " features"]]
 ) -> pd.DataFrame:
-    """Return relative errors of mean step times, by part of the run and type of interval.
+    """Return relative errors of predicted mean step times, by part of the run and type of interval.
 
     Args:
         intervals: Intervals of a run.
-        betas: Name -> beta, such as before and after calibration.
+        betas: Name -> beta in seconds per unit of a feature, such as before and after calibration.
 
     Returns:
-        Columns ``part``, ``kind``, ``n``, ``coefficients``, and the relative errors ``median``,
-        ``mean`` and ``bias`` (median signed error), 0.01 for 1 %.
+        Columns ``part``, ``kind`` (of interval), ``n`` (intervals), ``coefficients`` (name), and
+        the relative errors ``median``, ``mean`` (both absolute) and ``bias`` (median signed error),
+        0.01 for 1 %.
     """
     rows = []
     for part in PARTS:
@@ -222,7 +223,7 @@ def error_table(
 
 
 def _summary(error: np.ndarray) -> tuple[float, float, float]:
-    """Return the median and mean absolute error and the median signed error; NaN without errors."""
+    """Return the median and mean of absolute errors, and the median signed error; NaN if empty."""
     if not len(error):
         return np.nan, np.nan, np.nan
     size = np.abs(error)
@@ -244,7 +245,7 @@ _DEGREES = 5.0
 Errors = Float[np.ndarray, " n"]
 
 
-#: Minimum difference of errors that is not mere rounding.
+#: Minimum difference between errors before and after that is not mere rounding.
 _ROUNDING = 1e-6
 
 
@@ -254,7 +255,7 @@ class Verdict:
 
     Attributes:
         where: Name of the held-out data.
-        count: Number of held-out measurements.
+        count: Number of held-out measurements whose errors are compared.
         gain: Decrease of the mean error; for likelihoods, the mean log likelihood ratio of after to
             before.
         standard_error: Standard error of the gain; NaN for a single measurement.
@@ -282,7 +283,7 @@ class Verdict:
 
     @property
     def is_worse(self) -> bool:
-        """Return whether the error grew by more than one standard error."""
+        """Return whether the held-out error grew by more than its standard error."""
         return self.word == "worse"
 
     @property
@@ -305,12 +306,12 @@ class Verdict:
 
 
 def judge(where: str, before: Errors, after: Errors, weight: Errors | float = 1.0) -> Verdict:
-    """Return the verdict on absolute relative errors before and after, in order of time.
+    """Return the change in mean absolute relative error from before to after the calibration.
 
     Args:
         where: Name of the held-out data.
-        before: Relative errors before the calibration.
-        after: Relative errors after the calibration.
+        before: Relative errors before the calibration, in order of time.
+        after: Relative errors after the calibration, in order of time.
         weight: Weight of each error when they are averaged; weights may have any scale.
     """
     share = np.broadcast_to(weight, before.shape)
@@ -325,7 +326,7 @@ def judge(where: str, before: Errors, after: Errors, weight: Errors | float = 1.
 def judge_likelihood(
     where: str, before: Errors, before_spread: Errors, after: Errors, after_spread: Errors
 ) -> Verdict:
-    """Return the verdict on likelihoods of log errors, given the predictions' deviations."""
+    """Return the change in mean log likelihood of log errors, given predicted deviations."""
     gain = _log_density(after / after_spread) - np.log(after_spread)
     gain -= _log_density(before / before_spread) - np.log(before_spread)
     return Verdict(where, len(gain), float(gain.mean()), _standard_error(gain))
@@ -334,7 +335,7 @@ def judge_likelihood(
 def judgements(
     where: str, ratios: Sequence[Errors], spreads: Sequence[Errors], weight: Errors | float = 1.0
 ) -> list[Verdict]:
-    """Return two verdicts on the same measurements: on errors, and on likelihoods.
+    """Return the changes in error and in likelihood of the same held-out measurements.
 
     Args:
         where: Name of the held-out data.
@@ -353,12 +354,12 @@ def _log_density(z: Errors) -> Errors:
 
 
 def _standard_error(gain: Errors) -> float:
-    """Return the standard error of the mean gain, from means of blocks of adjacent measurements."""
+    """Return the standard error of the mean gain, from blocks of adjacent measurements."""
     blocks = [block.mean() for block in np.array_split(gain, min(_BLOCKS, len(gain)))]
     return float(np.std(blocks, ddof=1) / np.sqrt(len(blocks))) if len(blocks) > 1 else np.nan
 
 
 def is_kept(verdicts: Sequence[Verdict]) -> bool:
-    """Return whether at least one held-out score improved and none got worse."""
+    """Return whether at least one held-out error or likelihood improved and none got worse."""
     words = {verdict.word for verdict in verdicts}
     return "better" in words and "worse" not in words

@@ -36,9 +36,9 @@ class ServerCalibration:
         deployment: Deployment of the server.
         prior: Coefficients before the calibration.
         posterior: Coefficients after the calibration.
-        quantities: Parameters with their values before and after, and their standard errors.
-        verdicts: Changes in held-out error.
-        facts: Description of measurements and fit, for the coefficient file.
+        quantities: Parameters with values and standard errors before and after the calibration.
+        verdicts: Changes in held-out error, one for each held-out data set.
+        facts: Description of measurements and fit as JSON values, for the coefficient file.
     """
 
     deployment: Deployment
@@ -54,8 +54,8 @@ class ServerCalibration:
         """Return the posterior as the content of a coefficient file.
 
         Args:
-            named: Model, GPU and format as the user named them.
-            taught: Whether each alpha was fitted to data.
+            named: Model, GPU and weight format as the user named them.
+            taught: Whether each alpha was fitted to measured requests, ``[n alphas]``.
         """
         facts = self.facts | {
             "quantities": [asdict(quantity) for quantity in self.quantities],
@@ -72,9 +72,10 @@ class Calibration(ServerCalibration):
     """Calibration of a server to its traces.
 
     Attributes:
-        beta: Posterior from steps; its noise has one entry for each fitted interval.
+        beta: Posterior from step times; its noise has one entry for each fitted interval.
         alpha: Calibration of alpha to requests; None without journeys.
-        errors: Errors before and after, see :func:`pinn.calibration.calibrate.error_table`.
+        errors: Errors of mean step times before and after calibration, see
+            :func:`pinn.calibration.calibrate.error_table`.
     """
 
     beta: Posterior
@@ -122,14 +123,14 @@ def run_calibration(
 
 
 def _later(intervals: Intervals, prior: Prior, beta: Posterior) -> list[Verdict]:
-    """Return the changes in error on all data after the last fitted interval."""
+    """Return changes in step time error on all intervals after the last fitted interval."""
     usual = intervals.is_window | intervals.is_single
     later = intervals.take((intervals.part > 0) & usual)
     return [_judged("later time", later, prior, beta)] if len(later) else []
 
 
 def _other_loads(intervals: Intervals, prior: Prior, settings: BetaSettings) -> list[Verdict]:
-    """Return changes in error on each half of the loads after a fit to the other half."""
+    """Return changes in step time error on each half of the loads after a fit to the other half."""
     pool = calibrate.candidates(intervals, settings.kind)
     requests = pool.sums.requests
     is_upper = requests > np.median(requests)
@@ -161,7 +162,8 @@ def _records(table: pd.DataFrame) -> list[dict[Hashable, object]]:
 # plus an error that no coefficient explains. The scale of the unexplained error maximizes the
 # evidence of the rows under the prior (type-II maximum likelihood).
 
-#: Candidates for the relative standard deviation of the error that no coefficient explains.
+#: Candidates for the relative standard deviation of the step time error that no coefficient
+#: explains.
 _SCALES = np.array([0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.2])
 
 #: Number of parts of the batches; each part is held out in turn.
@@ -178,7 +180,7 @@ Rows = Float[np.ndarray, " batches"]
 
 @dataclass(frozen=True)
 class StepCalibration(ServerCalibration):
-    """Calibration of a server to measured steps; alpha stays unchanged.
+    """Calibration of beta to measured times of whole steps; alpha stays unchanged.
 
     Attributes:
         steps: Measured batches with their median step times.
@@ -187,7 +189,7 @@ class StepCalibration(ServerCalibration):
     steps: MeasuredSteps
 
     def predictions(self) -> tuple[Rows, Rows]:
-        """Return the predicted seconds of each batch, before and after the calibration."""
+        """Return each batch's predicted step time in seconds, before and after calibration."""
         features = measured_features(self.steps, self.deployment, self.prior.beta)
         return features @ self.prior.mean, features @ self.posterior.mean
 
@@ -195,7 +197,7 @@ class StepCalibration(ServerCalibration):
 def measured_features(
     steps: MeasuredSteps, deployment: Deployment, beta: Float[np.ndarray, " step_features"]
 ) -> Float[np.ndarray, "batches coefficients"]:
-    """Return each batch's features for all coefficients, with launching and GPU work overlapped."""
+    """Return batches' features of all coefficients, with launching and GPU work overlapped."""
     sums = steps.sums(deployment.model.window_tokens)
     return all_features(overlapped(step_features(step_costs([deployment]), sums), beta))
 
@@ -228,7 +230,7 @@ def fit_steps(
 def _unexplained(
     prior: Prior, features: Float[np.ndarray, "batches coefficients"], seconds: Rows, error: Rows
 ) -> float:
-    """Return the relative deviation of unexplained error that maximizes the rows' likelihood."""
+    """Return the relative standard deviation of unexplained error that maximizes the likelihood."""
     relative = features / seconds[:, None]
     residual = relative @ prior.mean - 1
     spread = relative @ prior.covariance @ relative.T
@@ -241,7 +243,7 @@ def _unexplained(
 
 
 def calibrate_steps(steps: MeasuredSteps, deployment: Deployment, prior: Prior) -> StepCalibration:
-    """Fit coefficients to measured steps; evaluate with each fifth of batches held out in turn."""
+    """Fit beta to measured step times; evaluate the fit with each fifth of the batches held out."""
     features = measured_features(steps, deployment, prior.beta)
     fitted, scale = fit_steps(prior, features, steps.seconds, steps.error)
     held = steps.rows[["num_decode_requests", "sum_decode_kv_tokens"]].mean()

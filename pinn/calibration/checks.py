@@ -76,7 +76,7 @@ _VALUES = {
 #: memory. The memory model estimates what vLLM measures at start: activations and, in some
 #: versions, CUDA graphs.
 _KV_SHARE, _MEMORY_SHARE = 0.08, 0.03
-#: Tolerance of the memory share in a log, which is rounded to two decimals.
+#: Tolerance of ``--gpu-memory-utilization`` in a log, which is rounded to two decimals.
 _SAME_SHARE = 0.005
 
 #: Factors between measured and predicted times above which a mistake is assumed. The first factor
@@ -92,7 +92,7 @@ _EXPLAINED = 1.2
 def alternatives(
     deployment: Deployment, flags: tuple[str, ...]
 ) -> Iterator[tuple[str, Deployment]]:
-    """Yield variants of a deployment with one flag changed, each with that flag as text.
+    """Yield variants of a deployment with one flag changed, each with the changed flag as text.
 
     Args:
         deployment: Deployment as the user gave it.
@@ -150,7 +150,7 @@ def check_memory_log(log: StartupLog, deployment: Deployment) -> Iterator[str]:
     """Yield a finding if the KV cache in a start-up log contradicts the memory model.
 
     Args:
-        log: Log of the measured server.
+        log: Start-up log of the measured server.
         deployment: Deployment as the user gave it.
 
     Raises:
@@ -169,9 +169,10 @@ def check_memory_log(log: StartupLog, deployment: Deployment) -> Iterator[str]:
 
 
 def _blocks_and_room(deployment: Deployment) -> tuple[int | None, float]:
-    """Return the predicted number of KV blocks (None if the model does not fit), and tolerance."""
+    """Return the predicted KV blocks (None if the model does not fit) and their tolerance."""
     try:
-        # A maximum length of 1 skips the check that the longest request fits.
+        # A maximum request length of 1 token skips the check that the KV cache holds the longest
+        # request.
         serving = replace(deployment.serving, max_model_len=1)
         layout = kv_layout(replace(deployment, serving=serving), EngineSpec())
     except PinnError:
@@ -230,12 +231,12 @@ _TWO_SERVERS = 1.3
 #: Remedy for a file with traces of several servers.
 _SEPARATELY = "ingest the traces of each server separately"
 
-#: Minimum number of steps that have the maximum value, and of distinct decode counts among these
-#: steps, for the maximum to count as the server's limit.
+#: Minimum number of steps that have the maximum count of tokens or requests, and of distinct decode
+#: counts among these steps, for the maximum to count as the server's limit.
 _AT_LIMIT, _MIXES = 20, 3
 
 #: Share of the roofline lower bound below which times of steps must be in another unit: no flag
-#: changes the bound by as much.
+#: changes the bound by such a factor.
 _OTHER_UNIT = 0.02
 
 #: Multiple of the token budget above which a value cannot be a step's token count.
@@ -406,7 +407,7 @@ def _clock(traces: TraceTables) -> Iterator[str]:
 
 
 def _refused(traces: TraceTables) -> Iterator[str]:
-    """Yield a finding if the reader dropped many steps with impossible counts."""
+    """Yield a finding if the reader dropped many steps with impossible token or request counts."""
     report = (traces.manifest.get("reports") or {}).get("steps") or {}
     reason = "a count is negative or absurd"
     odd = int((report.get("refused") or {}).get(reason, 0))

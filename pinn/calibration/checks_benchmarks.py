@@ -20,7 +20,7 @@ from pinn.specs.gpu import find_gpu
 from pinn.specs.serving import VLLM, ServingSpec
 
 #: Relative tolerances of contradictions between metrics of one file: clients round, trim tails and
-#: average differently.
+#: average latencies differently.
 _TOKENS, _LATENCY, _IN_FLIGHT = 0.2, 0.25, 0.15
 
 #: Minimum number of requests in flight in a closed loop, as a share of its concurrency. Below this
@@ -40,10 +40,10 @@ _SIMULATED = 3
 def check_benchmarks(
     runs: Runs, deployment: Deployment, coefficients_of: CoefficientsOf
 ) -> list[str]:
-    """Return findings on mismatches between benchmark runs and deployment.
+    """Return findings, as sentences, on mismatches between benchmark runs and deployment.
 
     Args:
-        runs: Runs of one server.
+        runs: Benchmark runs of one server.
         deployment: Deployment as the user gave it.
         coefficients_of: Function of a deployment or its variant that returns its coefficients
             before calibration.
@@ -83,7 +83,7 @@ def _one_server(runs: Runs) -> Iterator[str]:
 
 
 def _stated(runs: Runs, deployment: Deployment) -> list[str]:
-    """Return findings on contradictions between files and the user's flags, without duplicates."""
+    """Return findings on flags in benchmark files that differ from the user's, each once."""
     found: dict[str, str] = {}
     for run in runs:
         server = run.server
@@ -124,7 +124,7 @@ def _stated_flags(server: StatedServer, serving: ServingSpec) -> dict[str, str]:
 
 
 def _of_run(run: BenchmarkRun, deployment: Deployment) -> list[str]:
-    """Return the findings on one run."""
+    """Return findings on contradictions among one run's metrics, or with the deployment."""
     found = [*_served_otherwise(run), *_units(run)]
     if not found:
         found = [*_consistent(run), *_in_flight(run), *_floor(run, deployment)]
@@ -141,14 +141,14 @@ def _served_otherwise(run: BenchmarkRun) -> Iterator[str]:
 
 
 def _units(run: BenchmarkRun) -> Iterator[str]:
-    """Yield a finding for the first latency in another unit or with decreasing percentiles."""
+    """Yield a finding for the first latency in a wrong unit or with decreasing percentiles."""
     for name, value in run.figures.items():
         latency, statistic = name.split("_")[:2]
         if latency not in _PLAUSIBLE_S:
             continue
         low, high = _PLAUSIBLE_S[latency]
-        # Only mean ITLs are checked, since single chunks may arrive within microseconds of each
-        # other.
+        # Only mean ITLs are checked, since single chunks of an output may arrive within
+        # microseconds of each other.
         if not low <= value <= high and (latency != "itl" or statistic == "mean"):
             yield f"{name} is {value:.3g} s, expected {low:g} to {high:g} s: check its unit"
             return
@@ -213,7 +213,7 @@ def _in_flight(run: BenchmarkRun) -> Iterator[str]:
 
 
 def _floor(run: BenchmarkRun, deployment: Deployment) -> Iterator[str]:
-    """Yield a finding if tokens arrive faster than the roofline lower bound allows."""
+    """Yield a finding if TPOT, ITL or TTFT is below the roofline lower bound."""
     costs, window, one = step_costs([deployment]), deployment.model.window_tokens, np.ones(1)
     decodes = uniform_sums(decode_requests=one, decode_context=one, window=window)
     decode = float(floor_seconds(costs, decodes)[0])
@@ -247,7 +247,7 @@ def _too_long(run: BenchmarkRun, deployment: Deployment) -> Iterator[str]:
 
 
 def _ratio(runs: Runs, coefficients_of: CoefficientsOf) -> Callable[[Deployment], float]:
-    """Return a function of a deployment: the median of measured over simulated ITL."""
+    """Return a function of a deployment that returns the median of measured over simulated ITL."""
     names = ("tpot_mean_s", "itl_mean_s", "e2e_mean_s", "tpot_p50_s", "itl_p50_s")
     known = [(r, n) for r in runs if (n := next((n for n in names if n in r.figures), ""))]
     known = sorted(known, key=lambda pair: pair[0].load.requests)[:_SIMULATED]

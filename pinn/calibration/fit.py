@@ -32,7 +32,7 @@ Named = Mapping[str, Coefficients]
 
 
 def score_steps(traces: TraceTables, deployment: Deployment, coefficients: Named) -> pd.DataFrame:
-    """Return errors of mean step times, see :func:`pinn.calibration.calibrate.error_table`.
+    """Return relative errors of step times, see :func:`pinn.calibration.calibrate.error_table`.
 
     Args:
         traces: Ingested trace tables with steps.
@@ -100,7 +100,7 @@ class Fit:
     """Result of a calibration.
 
     Attributes:
-        found: Values before and after the fit, with errors and verdicts.
+        found: Calibration: coefficients before and after the fit, and changes in held-out error.
         coefficients: Coefficients that ``pinn calibrate`` writes.
         kept: Whether held-out error improved.
         first: Preceding fit to measured steps of the same server; None without one.
@@ -115,7 +115,7 @@ class Fit:
 def _checked(
     start: Start, deployment: Deployment, check: Callable[..., list[str]]
 ) -> tuple[CoefficientSet, Prior]:
-    """Return coefficients and prior before a fit, after a check that the measurements match."""
+    """Check that measurements match the deployment; return coefficients and prior before a fit."""
     before = start.coefficients(deployment)
     findings = check(deployment, start.of_network(deployment, before))
     start.notes += [f"WARNING: {text}" for text in refuse(findings, start.force)]
@@ -130,8 +130,8 @@ def fit_benchmarks(
     Args:
         runs: Benchmark runs of one server.
         deployment: Deployment that was measured.
-        named: Model, GPU and format as the user named them.
-        start: Prior of the fit.
+        named: Model, GPU and weight format as the user named them.
+        start: Files or checkpoint from which coefficients and prior before the fit are read.
         engine: Scheduler settings of the server; None for the engine's defaults.
 
     Raises:

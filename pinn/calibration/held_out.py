@@ -46,7 +46,7 @@ class MetricError:
     Attributes:
         metric: Display name, such as ``TTFT``.
         key: First word of the metric's name, by which likely causes of its error are looked up.
-        verdict: Change of mean absolute relative error.
+        verdict: Change of the metric's mean absolute relative error.
         is_held_out: Whether the measurements were held out; else the calibration was fitted to
             them.
         word: Word of the verdict, or a note that the metric was not fitted.
@@ -62,7 +62,7 @@ class MetricError:
 
     @property
     def warning(self) -> str | None:
-        """Return a warning with the remaining error and likely causes; None for a small error."""
+        """Return a warning with the error after calibration and its causes; None if it is small."""
         if not (median := self.verdict.median or 0.0) > STILL_OFF:
             return None
         where = "held-out" if self.is_held_out else "fitted"
@@ -73,7 +73,7 @@ class MetricError:
 
 
 def metric_errors(found: ServerCalibration) -> list[MetricError]:
-    """Return the errors of each metric; for traces, those of step times.
+    """Return the held-out errors of each metric; for traces, the errors of step times.
 
     Phases of a request outside its steps are omitted. They take at most milliseconds, so their
     relative errors contain little information.
@@ -106,5 +106,5 @@ def _error(rows: pd.DataFrame, side: str) -> np.ndarray:
 
 
 def warnings_of(found: ServerCalibration) -> list[str]:
-    """Return a warning for each metric with a large error."""
+    """Return a warning for each metric with a large error after calibration."""
     return [text for each in metric_errors(found) if (text := each.warning) is not None]

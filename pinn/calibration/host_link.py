@@ -11,19 +11,21 @@ from pinn.common import JsonObject
 from pinn.errors import PinnError
 from pinn.measurements.kv_transfers import KvTransfers
 
-#: Coverage of the intervals, and minimum number of transfers for intervals.
+#: Coverage of the intervals of bandwidth and latency, and minimum number of transfers for
+#: intervals.
 _LEVEL, _LEAST = 0.9, 4
 
 
 @dataclass(frozen=True)
 class HostLink:
-    """Bandwidth and latency of the link to host memory, including copies.
+    """Bandwidth and latency of the link between GPU and host memory, including copies.
 
     Attributes:
-        bytes_per_s: Bandwidth of one GPU's link.
-        bytes_per_s_interval: 90 % interval of the bandwidth; None with too few transfers.
-        latency_s: Fixed latency of one transfer.
-        latency_s_interval: 90 % interval of the latency; None with too few transfers.
+        bytes_per_s: Bandwidth of one GPU's link, in bytes/s.
+        bytes_per_s_interval: 90 % interval of the bandwidth, in bytes/s; None with too few
+            transfers.
+        latency_s: Fixed latency of one transfer, in seconds.
+        latency_s_interval: 90 % interval of the latency, in seconds; None with too few transfers.
         transfers: Number of transfers that were fitted.
         gigabytes: Total size of these transfers, in units of 1e9 bytes.
     """
@@ -59,11 +61,11 @@ def fit_host_link(measured: KvTransfers, block_bytes: float) -> HostLink:
     With few transfers, or with equal sizes, only the bandwidth is fitted.
 
     Args:
-        measured: Measured transfers.
-        block_bytes: Bytes of a KV block on one GPU, to convert sizes from blocks.
+        measured: Sizes and durations of measured KV transfers.
+        block_bytes: Bytes of a KV block on one GPU, to convert sizes from blocks to bytes.
 
     Raises:
-        PinnError: If longer transfers do not have more bytes.
+        PinnError: If the duration of transfers does not grow with their size.
     """
     size = measured.size if measured.in_bytes else measured.size * block_bytes
     columns = np.column_stack([measured.count, size])

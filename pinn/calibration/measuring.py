@@ -1,4 +1,4 @@
-"""Choice of batches to measure, and the measuring program as a single file."""
+"""Choice of batches whose step times to measure, and the measuring program as a single file."""
 
 import ast
 from collections.abc import Sequence
@@ -29,9 +29,9 @@ def measuring_script(
     """Return the source of the measuring program as one file.
 
     Args:
-        arguments: Arguments that the program inserts before those of its command line.
-        design: Batches in measuring order, each with its information gain; if empty, the program
-            uses its own order.
+        arguments: Arguments that the program inserts before the arguments of its command line.
+        design: Batches in measuring order, each with its information gain (see :func:`design`); if
+            empty, the program uses its own order.
     """
     folder = resources.files("pinn.measurements.program")
     parts = [_bare((folder / f"{name}.py").read_text(encoding="utf-8")) for name in MODULES]
@@ -82,8 +82,8 @@ def _bare(source: str) -> str:
 # and likewise for other variances. The design is greedy: the next batch maximizes the mean over
 # the metrics of log(variance before / variance after), divided by its measuring time in seconds.
 
-#: Relative noise of a median at which a batch is no longer repeated; and relative standard
-#: deviation of the error that no coefficient explains, an assumption.
+#: Relative noise of a batch's median step time at which its measurement is no longer repeated; and
+#: relative standard deviation of the step time error that no coefficient explains, an assumption.
 NOISE, UNEXPLAINED = KNOWN, 0.02
 
 #: Seconds to set up and remove a batch, in addition to its steps: an assumption.
@@ -130,7 +130,7 @@ class AskedLoad:
         return AskedLoad(*map(int, parts))
 
     def batches(self, limits: Limits) -> tuple[Wanted, Wanted]:
-        """Return a typical decode step of the load, and a step with (a chunk of) a prompt."""
+        """Return the batches of a typical decode step and of a step with (a chunk of) a prompt."""
         clients = min(self.clients, limits.max_num_seqs)
         context = self.prompt + self.output // 2
         chunk = min(self.prompt, max(limits.budget - clients + 1, 1))
@@ -143,7 +143,7 @@ USUAL_LOADS = tuple(AskedLoad(n, 1000, 200) for n in (1, 16, 64, 256))
 
 
 def deployment_limits(deployment: Deployment) -> Limits:
-    """Return predicted limits of an engine: batch, tokens, lengths, KV cache and CUDA graphs.
+    """Return predicted limits of requests, tokens, lengths, KV cache and CUDA graphs of a step.
 
     Raises:
         PinnError: If the model does not fit into GPU memory.
@@ -234,7 +234,7 @@ def design(
     between = relative @ covariance @ relative.T + UNEXPLAINED**2 * _likeness(batches)
     across = asked @ covariance @ relative.T
     before = np.einsum("ij,jk,ik->i", asked, covariance, asked)
-    # Seconds per prompt token of steps that fill the token budget.
+    # Predicted seconds per prompt token in a prefill step that fills the token budget.
     tokens = min(limits.budget, limits.longest - 1)
     prompts = batch_features(deployment, [Wanted(0, 0, 1, tokens)], beta)
     per_token = float((prompts @ beta)[0] / tokens)

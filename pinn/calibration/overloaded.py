@@ -16,11 +16,11 @@ EXCLUDED = "excluded"
 def without_overloaded(
     runs: Sequence[BenchmarkRun], force: bool = False
 ) -> tuple[list[BenchmarkRun], list[str]]:
-    """Return the runs to fit, and a note on each run of an overloaded server.
+    """Return the runs to fit coefficients to, and a note on each run of an overloaded server.
 
     Args:
         runs: Benchmark runs of one server.
-        force: Whether to fit to all runs.
+        force: Whether to fit to all runs, including runs of an overloaded server.
     """
     reasons = overload_reasons(runs)
     if force:

@@ -37,13 +37,14 @@ TIME_NOISE, TTFT_NOISE = 0.03, 0.09
 
 #: Degrees of freedom of Student's t for residuals of unknown scale, since stalls and partly
 #: observed windows deviate by factors. The value 1 has smaller errors than 3 or Huber's weights on
-#: the 20 % of the public run's time between calibration and test.
+#: a published trace: on the 20 % of its time between calibration and test.
 _DEGREES = 1.0
-#: Prior scale of the noise, and weight of that prior as a number of residuals: assumptions.
+#: Prior relative scale of the noise, and weight of that prior as a number of residuals:
+#: assumptions.
 _NOISE, _NOISE_ROWS = 0.02, 5.0
-#: Maximum multiple of the median leverage at which a row keeps full weight.
+#: Maximum multiple of the median leverage at which a measurement keeps full weight.
 _USUAL = 1.5
-#: Number of iterations of weights and noise scale.
+#: Number of iterations that update weights and noise scale.
 _ROUNDS = 12
 
 Vector = Float[np.ndarray, " coefficients"]
@@ -57,7 +58,7 @@ class Posterior(Prior):
     """Coefficients after a calibration, which are the prior of the next calibration.
 
     Attributes:
-        noise: Relative noise scale of each fitted measurement.
+        noise: Relative scale of the noise of each fitted measurement.
     """
 
     noise: Rows
@@ -74,8 +75,8 @@ def fit_posterior(
 
     Args:
         prior: Coefficients before the fit.
-        features: Features of each measurement.
-        seconds: Measured seconds.
+        features: Features of each measurement for all coefficients.
+        seconds: Measured time of each measurement, in seconds.
         noise: Relative standard deviation of each measurement's normal noise; None to estimate one
             scale of Student's t from the residuals.
         offset: Seconds of each measurement in addition to features x coefficients.
@@ -100,7 +101,7 @@ def fit_posterior(
 
 
 class _Student:
-    """Student's t noise whose scale is estimated by EM (Lange, Little and Taylor 1989)."""
+    """Student's t noise of measured times, scaled by EM (Lange, Little and Taylor 1989)."""
 
     def __init__(self, matrix: Design, target: Rows, trust: Rows) -> None:
         self.matrix, self.target, self.trust = matrix, target, trust
@@ -108,14 +109,14 @@ class _Student:
         self._is_first = True
 
     def rows_at(self, coefficients: Vector) -> estimate.LinearRows:
-        """Return rows weighted by their residuals; in the first call only by leverage."""
+        """Return measurements weighted by their residuals; in the first call only by leverage."""
         if not self._is_first:
             self.update(coefficients)
         self._is_first = False
         return estimate.LinearRows(self.matrix, self.target, self.scale / np.sqrt(self.weight))
 
     def update(self, coefficients: Vector) -> None:
-        """Update weights and noise scale from the residuals at these coefficients."""
+        """Update measurements' weights and noise scale from residuals at these coefficients."""
         residual = self.matrix @ coefficients - self.target
         self.weight = self.trust * (_DEGREES + 1) / (_DEGREES + (residual / self.scale) ** 2)
         known = self.weight @ residual**2 + _NOISE_ROWS * _NOISE**2
@@ -123,10 +124,10 @@ class _Student:
 
 
 def _trust(matrix: Float[np.ndarray, "rows free"], root: Float[np.ndarray, "free free"]) -> Rows:
-    """Return weights that are lower for rows with unusual leverage (Mallows' weights).
+    """Return measurements' weights, lower for unusual leverage on the fit (Mallows' weights).
 
-    Residuals do not reveal such rows, since the fit follows them. Batches of unusual windows are
-    also the least certain.
+    Residuals do not reveal such measurements, since the fit follows them. Batches of unusual
+    windows are also the least certain.
     """
     said = np.linalg.norm(np.linalg.solve(root.T, matrix.T), axis=0)
     return np.minimum(1.0, _USUAL * np.median(said) / np.maximum(said, np.finfo(float).tiny)) ** 2
@@ -138,12 +139,12 @@ def _trust(matrix: Float[np.ndarray, "rows free"], root: Float[np.ndarray, "free
 def posterior_step_half_widths(
     found: CoefficientSet, deployment: Deployment, batches: Sequence[str]
 ) -> Float[np.ndarray, " batches"]:
-    """Return half-widths of 90 % intervals of log step times, by a coefficient file's posterior.
+    """Return half-widths of 90 % intervals of log step times, from a coefficient file's posterior.
 
     Args:
         found: Coefficients with a covariance.
         deployment: Deployment that runs the steps.
-        batches: Batches in the notation of the command line.
+        batches: Batches in the notation of the command line, such as ``32 decode @ 700``.
     """
     parsed = [parse_batch(text) for text in batches]
     known = prior_of_set(found)
@@ -164,7 +165,7 @@ def posterior_evidence(
     Args:
         found: Calibrated coefficients.
         deployment: Deployment of the coefficients.
-        batches: Batches whose steps are timed, in the notation of the command line.
+        batches: Batches whose step times are predicted, in the notation of the command line.
     """
     known = prior_of_set(found)
     half = NORMAL_QUANTILE * np.sqrt(np.diag(known.covariance))
@@ -201,9 +202,9 @@ class Quantity:
         unit: Unit of its values: ``x`` for a factor on the value before, else seconds per unit of
             a feature.
         before: Value before the calibration.
-        before_error: Standard error of the value before.
+        before_error: Standard error of the value before the calibration.
         after: Value after the calibration.
-        after_error: Standard error of the value after.
+        after_error: Standard error of the value after the calibration.
     """
 
     name: str
@@ -220,7 +221,7 @@ class Quantity:
 
     @property
     def drift(self) -> float:
-        """Return the change from the value before, in standard errors of that value."""
+        """Return the parameter's change from its prior value, in prior standard errors."""
         return (self.after - self.before) / self.before_error if self.before_error else 0.0
 
 
@@ -246,7 +247,7 @@ def scalar_quantities(
 def step_quantities(
     deployment: Deployment, prior: Prior, posterior: Posterior, requests: float, context: float
 ) -> list[Quantity]:
-    """Return the parameters of a decode step: fixed seconds, seconds per request and per token.
+    """Return a decode step's parameters: fixed seconds, seconds per request and per context token.
 
     Only launching is included if a mean step's launching takes longer than the GPU's work, else
     only the GPU's work.
@@ -278,7 +279,7 @@ def step_quantities(
 def request_quantities(
     prior: Prior, posterior: Prior, prompt_tokens: float, taught: Alphas
 ) -> list[Quantity]:
-    """Return a request's seconds outside its steps, by measured phase.
+    """Return a request's seconds outside its steps as parameters, one for each measured phase.
 
     Args:
         prior: Coefficients before the calibration.
@@ -317,7 +318,7 @@ _REQUEST_PARTS = {
     ("its completion", "s"): ("completion.constant",),
 }  # fmt: skip
 
-#: Parameters of a decode step, each with its unit.
+#: Parameters of a decode step's time, each with its unit.
 _STEP_PARTS = (
     ("a decode step, fixed part", "s"),
     ("each request in it", "s/request"),

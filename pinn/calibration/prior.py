@@ -44,7 +44,7 @@ SCALARS: dict[str, tuple[str, ...]] = {
 
 
 def membership() -> Float[np.ndarray, "coefficients scalars"]:
-    """Return a matrix with 1 if a factor (column) scales a coefficient (row), else 0.
+    """Return a matrix with 1 if a calibration factor (column) scales a coefficient (row).
 
     Each coefficient has one factor.
     """
@@ -71,7 +71,7 @@ def membership() -> Float[np.ndarray, "coefficients scalars"]:
 #: time per step and per request.
 SERVED_FACTOR, SERVED_SPREADS = 0.2, {"step constant": 1.0, "requests": 1.0}
 
-#: Prior relative spread of a single coefficient without a checkpoint, an assumption.
+#: Prior relative standard deviation of one coefficient without a checkpoint, an assumption.
 COEFFICIENT_SPREAD = 0.5
 
 Vector = Float[np.ndarray, " coefficients"]
@@ -86,12 +86,12 @@ class Prior(Gaussian):
 
     @property
     def beta(self) -> Float[np.ndarray, " step_features"]:
-        """Return beta, the coefficients of steps."""
+        """Return beta, the coefficients of step time."""
         return self.mean[: len(STEP_FEATURES)]
 
     @property
     def alpha(self) -> Float[np.ndarray, " request_features"]:
-        """Return alpha, the coefficients of requests."""
+        """Return alpha, the coefficients of a request's time outside its steps."""
         return self.mean[len(STEP_FEATURES) : len(NAMES)]
 
     def spread(self, features: Float[np.ndarray, "n coefficients"]) -> Float[np.ndarray, " n"]:
@@ -140,7 +140,7 @@ def assumed_prior(
     known: KnownSteps | None = None,
     scalar_spreads: Mapping[str, float] = SCALAR_SPREADS,
 ) -> Prior:
-    """Return a prior from coefficients, their individual relative spreads and known step times."""
+    """Return a prior from coefficients, their relative deviations and known step times."""
     members = membership() * [scalar_spreads[name] for name in SCALARS]
     relative = members @ members.T + np.diag(np.broadcast_to(own, len(NAMES)) ** 2)
     if known is not None:
@@ -153,7 +153,7 @@ def assumed_prior(
 
 
 def served_prior(steps: Prior) -> Prior:
-    """Return the prior of a server, from the posterior of its engine measured without a server."""
+    """Return a server's prior: the posterior of its engine measured without a server, widened."""
     split = len(STEP_FEATURES)
     factor = np.where(np.arange(len(NAMES)) < split, SERVED_FACTOR, 0.0)
     added = membership() * [SERVED_SPREADS.get(name, 0.0) for name in SCALARS]
@@ -184,7 +184,7 @@ _STEPS = ("32 decode @ 700", "1 prefill 2048 @ 0", "1 prefill {beyond_graphs} @ 
 
 
 def known_steps(deployment: Deployment) -> list[str]:
-    """Return the batches of the reference steps whose intervals the prior reproduces."""
+    """Return the batches of the reference steps whose step time intervals the prior reproduces."""
     beyond = math.ceil(deployment.recipe.graph_tokens * (1 + 1 / RAMP))
     return [step.format(beyond_graphs=max(beyond, 1)) for step in _STEPS]
 
@@ -242,7 +242,7 @@ class Start:
         self.left_out = 0
 
     def coefficients(self, deployment: Deployment) -> CoefficientSet:
-        """Return the coefficients before the calibration."""
+        """Return a deployment's coefficients before calibration, from a file or the network."""
         if file := self.append or self.base:
             found = read_coefficient_set(file)
             found.check_deployment(deployment, str(file))

@@ -48,7 +48,7 @@ class CalibratedServer:
 
     @property
     def kept(self) -> bool:
-        """Whether held-out data is predicted better than before."""
+        """Whether held-out data is predicted better than before the calibration."""
         return self.fit.kept
 
     @property
@@ -102,7 +102,7 @@ def _remedy(found: AnyCalibration) -> str:
 
 
 def print_fit(fitted: fit.Fit, notes: Sequence[str], appended: bool, details: bool = False) -> None:
-    """Print the fit, and whether it reduces the held-out error.
+    """Print the result of a fit, and whether the fit reduces the held-out error.
 
     Args:
         fitted: Fit to traces, steps or benchmarks; for benchmarks after steps, both fits.
@@ -208,7 +208,7 @@ def _detail_tables(found: AnyCalibration) -> list[Grid]:
 
 
 def _error_table(found: AnyCalibration, details: bool) -> Grid:
-    """Return median and maximum absolute errors, one row for each type of measurement."""
+    """Return a table of median and maximum absolute errors per type of measurement."""
     table = Grid.of("error, %: median (largest)", "n", "before", "after")
     if isinstance(found, calibrated.Calibration):
         figures = ("median", "mean", "bias") if details else ("median",)
@@ -237,7 +237,7 @@ def _typical(errors: np.ndarray | pd.Series) -> str:
 
 
 def _judged(verdicts: Sequence[calibrate.Verdict], details: bool, heading: str = "") -> Grid:
-    """Return held-out errors, or likelihood ratios, before and after; worst first."""
+    """Return the table of held-out errors or likelihood ratios before and after; worst first."""
     weighted = any(verdict.is_weighted for verdict in verdicts)
     heading = heading or f"{'weighted ' * weighted}MAPE on held-out data"
     more = ["change +- standard error"] * details
@@ -249,7 +249,7 @@ def _judged(verdicts: Sequence[calibrate.Verdict], details: bool, heading: str =
     return table
 
 
-# Tables of --details.
+# Tables that only ``--details`` prints.
 
 
 def _offsets(
@@ -286,7 +286,7 @@ def _requests(errors: pd.DataFrame) -> Grid:
 
 
 def _quantities(quantities: Sequence[posterior.Quantity], appended: bool, heading: str) -> Grid:
-    """Return each parameter with its standard error and, if appended, its drift."""
+    """Return the table of parameters with standard errors and, if appended, their drifts."""
     unknown = not all(q.is_determined for q in quantities)
     more = [*[""] * unknown, *["drift in errors"] * appended]
     table = Grid.of(Column(heading, True), "before", "after", "unit", *more)
@@ -314,7 +314,7 @@ def _with_error(value: float, error: float) -> str:
 
 
 def _figures(found: benchmarks.BenchmarkCalibration) -> Grid:
-    """Return each run's metrics with the errors before, held out and after the fit."""
+    """Return the table of each run's metrics with errors before, held out and after the fit."""
     key = ["run", "load", "figure"]
     held = found.held_out.set_index(key)["after"].rename("held out")
     rows = found.held_out if len(found.held_out) else found.errors

@@ -38,8 +38,9 @@ PHASES = ("arrival_to_queue", "queue_to_schedule", "schedule_to_first_token", "o
 #: Minimum number of complete requests for a fit of up to ten alphas, an assumption.
 MIN_REQUESTS = 20
 
-#: Maximum age of the server's state before a request, in seconds; features from an older state are
-#: unknown. An assumption: a few hundred steps, in which a queue can build up and drain.
+#: Maximum time between the last known state of a server and a request, in seconds; features from an
+#: older state are unknown. An assumption: a few hundred steps, in which a queue can build up and
+#: drain.
 MAX_STATE_AGE_S = 5.0
 
 #: Maximum number of chunks of one prompt; more indicate faulty traces.
@@ -61,13 +62,13 @@ class RequestRows:
 
     Attributes:
         features: Request features, in the order of ``REQUEST_FEATURES``.
-        waits: Phase -> seconds of the step whose share the phase includes: the step in flight at
-            the arrival (0 if none ran), or the step before the first token.
+        waits: Phase -> duration in seconds of the step for part of which the phase waits: the step
+            in flight at the arrival (0 if none ran), or the step before the first token.
         own_steps: Step features of the steps that compute the prompt, with overlap by beta; 0 if
             unknown.
         targets: Phase -> measured seconds; NaN if a time is missing or not usable.
         part: Index into ``PARTS`` of each request, by its arrival within the run.
-        met_queue: Whether the next scheduled step did not include the request.
+        met_queue: Whether each request queued: the step scheduled next did not include it.
         is_ahead: Whether steps were scheduled before the previous step ended.
     """
 
@@ -120,7 +121,7 @@ def read_requests(
 
 
 class _Steps:
-    """Steps during the lifetime of requests, with their batches if known."""
+    """Steps of a run between arrival and end of its requests, with their batches if known."""
 
     def __init__(
         self,
@@ -134,7 +135,7 @@ class _Steps:
         self.batches = IntervalBatches(traces, deployment)
 
     def of_prompts(self, table: pd.DataFrame) -> Float[np.ndarray, "requests step_features"]:
-        """Return features of the steps that compute each prompt; NaN if a batch is unknown."""
+        """Return summed features of each prompt's steps; NaN if a step's batch is unknown."""
         begun = _numbers(table, "scheduled_step")
         cached = np.nan_to_num(table["cached_tokens"].to_numpy(float))
         uncached = table["prompt_tokens"].to_numpy(float) - cached
@@ -151,7 +152,7 @@ class _Steps:
         return total
 
     def in_flight_s(self, table: pd.DataFrame, everyone: pd.DataFrame, ahead: np.ndarray) -> Rows:
-        """Return the seconds of the step in flight at each arrival: 0 if idle, NaN if unknown."""
+        """Return seconds of the step in flight at each arrival: 0 if idle, NaN if unknown."""
         seconds, at = np.full(len(table), np.nan), _next_step(table)
         usable = np.flatnonzero(at >= 2)
         if not len(usable):
@@ -175,12 +176,12 @@ class _Steps:
 
 
 def _numbers(table: pd.DataFrame, name: str) -> Rows:
-    """Return a column as numbers, NaN for missing values."""
+    """Return a column of a table as floats, NaN for missing values."""
     return table[name].to_numpy(float, na_value=np.nan)
 
 
 def _next_step(table: pd.DataFrame) -> Rows:
-    """Return the step that was scheduled next after each request was queued; NaN if unknown.
+    """Return the number of the step scheduled next after each request was queued; NaN if unknown.
 
     Events number steps by the scheduler's counter, which may lag by one between two steps. Requests
     that were scheduled at once reveal the offset.
@@ -193,7 +194,7 @@ def _next_step(table: pd.DataFrame) -> Rows:
 
 
 def _met_queue(table: pd.DataFrame) -> Bool[np.ndarray, " requests"]:
-    """Return whether each request had to queue, by steps scheduled without it or by queue depth."""
+    """Return whether each request had to queue, by the next step's batch or queue depth."""
     next_step = _next_step(table)
     waited = _numbers(table, "scheduled_step") != next_step
     deep = _numbers(table, "state_waiting_depth") > 0

@@ -1,4 +1,4 @@
-"""Grid of batches by decodes and prompts, on which a fit's errors are limited."""
+"""Grid of batches by decodes and prompts, on which a fit limits errors of step times."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from pinn.units import MICROSECOND
 PROMPTS, OUTPUT_TOKENS = (128, 384, 640, 1024, 2048), 256
 #: Contexts of decodes in error-limiting batches (guards), as multiples of a prompt's length.
 _CONTEXTS = (0.5, 1.25, 3.0)
-#: Guards have every number of decodes up to the first value. Of larger numbers, guards have about
-#: as many as the second value.
+#: Maximum number of decodes up to which error-limiting batches (guards) have every number; and
+#: approximate count of larger numbers of decodes in guards.
 _EACH, _SPREAD = 16, 60
 #: Maximum number of prompts per step in error-limiting batches (guards).
 MOST_PROMPTS = 4
@@ -48,7 +48,7 @@ class Lengths:
 
 
 def request_lengths(latency: linear_latency.LinearLatency) -> list[Lengths]:
-    """Return the request lengths of the steady loads, limited to the model's maximum length."""
+    """Return mean request lengths of the steady loads, limited to the model's maximum length."""
     most = max_model_len(latency.deployment)
     output = min(OUTPUT_TOKENS, max(most // 8, 1))
     prompts = {min(prompt, max(most // 2, 1)) for prompt in PROMPTS}
@@ -56,7 +56,7 @@ def request_lengths(latency: linear_latency.LinearLatency) -> list[Lengths]:
 
 
 def timed(latency: linear_latency.LinearLatency, batches: Sequence[Batch]) -> Timed:
-    """Return BLIS's features and the surrogate's times of batches whose prompts take one step."""
+    """Return BLIS's features and the surrogate's step times of batches with one-step prompts."""
     deployment = latency.deployment
     sums = batch_sums.sum_batches(batches, deployment.model.window_tokens)
     # Prompts are equally long and have no cached tokens, so t (S + t / 2) has t = S.
@@ -79,7 +79,7 @@ def step_us(
 
 @dataclass(frozen=True)
 class Guard:
-    """Batches of given numbers of decodes and prompts, whose errors a fit limits.
+    """Batches of given numbers of decodes and prompts, whose step time errors a fit limits.
 
     Attributes:
         batches: BLIS's features and the surrogate's step times of the batches.
@@ -100,12 +100,12 @@ class Guard:
         return self.take((prompts >= least) & (prompts <= most))
 
     def take(self, rows: Bool[np.ndarray, " batches"]) -> Guard:
-        """Return the batches that a mask of rows selects."""
+        """Return the batches that a mask, one value per batch, selects."""
         return Guard(self.batches[np.flatnonzero(rows)], self.shapes[rows])
 
 
 def guard(latency: linear_latency.LinearLatency, lengths: Lengths) -> Guard:
-    """Return batches from one decode to the maximum number of running requests.
+    """Return batches to limit errors on, from one decode to the maximum of running requests.
 
     Contexts are 0.5, 1.25 and 3 times a prompt's length. Each batch occurs without a prompt, with
     one prompt, which is cut to the token budget, and with up to ``MOST_PROMPTS`` whole prompts.

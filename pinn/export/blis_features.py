@@ -38,7 +38,7 @@ Counts = Float[np.ndarray, " batches"]
 
 @dataclass(frozen=True)
 class BlisSums:
-    """Sums over each batch that the basis functions use.
+    """Sums over the requests of each batch, from which the basis functions are computed.
 
     Attributes:
         prefill_tokens: T_p, new tokens of requests that process their prompt.
@@ -57,7 +57,7 @@ class BlisSums:
 
     @classmethod
     def of(cls, sums: BatchSums, decode_context: Counts, prompt_reach: Counts) -> BlisSums:
-        """Return the sums of batches of one data-parallel replica.
+        """Return BLIS's sums of batches of one data-parallel replica.
 
         The context of a step includes a decode's new token, but BLIS's ProgressIndex does not.
         """
@@ -65,12 +65,12 @@ class BlisSums:
         return cls(sums.prefill_tokens, sums.decode_requests, progress, sums.requests, prompt_reach)
 
     def scaled(self, factor: float) -> BlisSums:
-        """Return the sums of ``factor`` such batches together."""
+        """Return the sums over ``factor`` equal batches together, such as those of all replicas."""
         return BlisSums(*(factor * values for values in vars(self).values()))
 
 
 def recorded_sums(steps: run.StepRecords) -> BlisSums:
-    """Return the sums of simulated steps, averaged over data-parallel replicas.
+    """Return batch sums of simulated steps, averaged over data-parallel replicas.
 
     Contexts are those of the slowest replica, as if all replicas had its decodes and prompt tokens.
     """
@@ -89,10 +89,10 @@ def _times(mean: Counts, own: Counts) -> Counts:
 
 
 def blis_features(m: BlisModel, s: BlisSums) -> Float[np.ndarray, "batches basis"]:
-    """Return the basis functions X of batches; times are in microseconds.
+    """Return the values of the basis functions X for batches; times are in microseconds.
 
     Args:
-        m: Numbers of the deployment that BLIS uses.
+        m: Numbers by which BLIS describes the deployment's model and GPU.
         s: Sums of batches, over all data-parallel replicas.
     """
     tp, dp, group = m.tensor_parallel, m.data_parallel, m.tensor_parallel * m.data_parallel
@@ -150,19 +150,19 @@ _FITTED = np.array([name not in CONSTANTS for name in BASIS])
 #: Ratio of a batch's predicted time, by a fit to all batches, to its simulated time, below which
 #: the batch counts as stalled.
 _STALLED = 0.5
-#: Maximum number of a load's batches to fit. Twice as many change every median error by less than
-#: 0.02 percentage points.
+#: Maximum number of a load's batches to fit. Twice as many batches change every median step time
+#: error by less than 0.02 percentage points.
 _ROWS = 400
 #: Maximum relative errors of summed step times: over all batches, weighted by requests, and over
 #: batches with a prompt.
 _SUMS = (0.01, 0.01, 0.02)
-#: Weights of errors beyond the limits of the sums, relative to a mean error.
+#: Weights of the sums' errors beyond their limits, relative to the weight of the mean error.
 _BEYOND_SUMS = (1000.0, 30.0, 10.0)
 
 
 @dataclass(frozen=True)
 class Timed:
-    """Features and step times of batches.
+    """BLIS's features and the surrogate's step times of batches.
 
     Attributes:
         features: BLIS's basis functions of each batch, ``[batches, basis]``.
@@ -177,21 +177,21 @@ class Timed:
 
     @property
     def relative(self) -> Float[np.ndarray, "batches basis"]:
-        """Return the features over the step time: their product with exact coefficients is 1."""
+        """Return features divided by step times: their product with exact coefficients is 1."""
         return self.features / self.step_us[:, None]
 
     def errors(self, beta: Float[np.ndarray, " basis"]) -> Float[np.ndarray, " batches"]:
-        """Return the relative error BLIS / surrogate - 1 of each batch."""
+        """Return the relative step time error BLIS / surrogate - 1 of each batch."""
         return blis_step_us(self.features, beta) / self.step_us - 1
 
 
 @dataclass(frozen=True)
 class Limited:
-    """Batches whose errors should not exceed a limit, as far as the formula allows.
+    """Batches whose step time errors should not exceed a limit, as far as the formula allows.
 
     Attributes:
-        batches: Features and step times of the batches.
-        limit: Maximum absolute relative error.
+        batches: BLIS's features and the surrogate's step times of the batches.
+        limit: Maximum absolute relative error of a step time.
         weight: Weight of the maximum error beyond the limit, relative to a mean error.
     """
 
@@ -202,13 +202,13 @@ class Limited:
 
 @dataclass(frozen=True)
 class Projection:
-    """Fitted coefficient vector, with its errors.
+    """Coefficient vector fitted to the surrogate's step times, with its errors.
 
     Attributes:
         beta: Values for ``--beta-coeffs``, in the order of ``BASIS``.
         zeroed: Names of basis functions that occur in the batches but have coefficient 0, except
             constants.
-        errors: Relative errors |BLIS - surrogate| / surrogate of batches that were held out.
+        errors: Relative step time errors |BLIS - surrogate| / surrogate of held-out batches.
     """
 
     beta: Float[np.ndarray, " basis"]
@@ -217,16 +217,16 @@ class Projection:
 
     @property
     def median_error(self) -> float:
-        """Return the median absolute relative error."""
+        """Return the median absolute relative step time error of the held-out batches."""
         return float(np.median(self.errors))
 
 
 def project(batches: Timed, guards: Sequence[Limited] = ()) -> Projection:
-    """Fit every second batch, and evaluate the fit on the remaining batches.
+    """Fit BLIS's coefficients to every second batch, and evaluate them on the remaining batches.
 
     Args:
         batches: Batches of a load.
-        guards: Additional batches, whose errors are limited.
+        guards: Additional batches, whose step time errors are limited.
     """
     beta = fit(batches[::2], guards)
     occurs = (batches.features.max(0) > 0) & _FITTED
@@ -235,7 +235,7 @@ def project(batches: Timed, guards: Sequence[Limited] = ()) -> Projection:
 
 
 def fit(batches: Timed, guards: Sequence[Limited] = ()) -> Float[np.ndarray, " basis"]:
-    """Return the non-negative coefficients with the lowest mean relative error within limits.
+    """Return non-negative coefficients with minimum mean relative step time error within limits.
 
     The surrogate's step time is curved where BLIS's formula is linear. A line that is accurate for
     most batches has errors at some others, which least absolute deviations tolerate. Three sums of
@@ -266,7 +266,7 @@ def least_deviations(
     weights: Sequence[float],
     least: Float[np.ndarray, " used"] | None = None,
 ) -> Float[np.ndarray, " used"]:
-    """Return coefficients with minimum weighted excess of |row . coefficients - 1| over limits.
+    """Return coefficients for which |row . coefficients - 1| exceeds limits as little as possible.
 
     Args:
         limited: Tuples of rows, their allowed distance from 1, and the index of each row's excess;
@@ -296,7 +296,7 @@ def least_deviations(
 def _sums(
     rows: Float[np.ndarray, "batches used"], batches: Timed
 ) -> Float[np.ndarray, "sums used"]:
-    """Return three rows of summed times: all batches, weighted by requests, only with prompts.
+    """Return rows of summed step times: of all batches, weighted by requests, and with prompts.
 
     Each row is relative to the surrogate's sum, so an exact fit gives 1. Batches that take far
     longer than a least-squares fit predicts are omitted, unless all batches do.

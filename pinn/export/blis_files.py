@@ -1,4 +1,4 @@
-"""Folders of configurations for an unmodified BLIS, and a summary table."""
+"""Folders of configurations for an unmodified BLIS, and a table of all coefficient vectors."""
 
 import re
 import shlex
@@ -30,7 +30,7 @@ _PICK = Path(__file__).with_name("blis_pick.awk")
 
 
 def coefficients_yaml(vector: blis_vectors.BlisVector, facts: dict[str, object]) -> str:
-    """Return a file for ``--defaults-filepath``; facts are comments, since new keys are errors."""
+    """Return the text for ``--defaults-filepath``; facts are comments, as BLIS rejects new keys."""
     comments = [f"# {name}: {json_text(value)}" for name, value in facts.items()]
     beta = ", ".join(repr(value) for value in vector.projection.beta.tolist())
     alpha = ", ".join(repr(value) for value in vector.alpha)
@@ -39,7 +39,7 @@ def coefficients_yaml(vector: blis_vectors.BlisVector, facts: dict[str, object])
 
 
 def vector_facts(vector: blis_vectors.BlisVector) -> dict[str, object]:
-    """Return facts of a coefficient vector: its load, and its errors under this and other loads."""
+    """Return name -> fact of a vector: its load, and its errors under this and other loads."""
     low, high = vector.taken
     facts: dict[str, object] = {
         "load": vector.load,
@@ -94,10 +94,11 @@ def write_configuration(
     Args:
         configured: Configurations with coefficients.
         row: Index of the configuration.
-        vectors: Vectors as ``blis_vectors`` returns them.
-        kv_blocks: Number of blocks as ``blis_kv_blocks`` returns it.
+        vectors: Coefficient vectors as ``blis_vectors`` returns them.
+        kv_blocks: Number of KV blocks as ``blis_kv_blocks`` returns it.
         out: Parent of the configurations' folders.
-        worst_error: Maximum error at which ``run.sh`` uses the vector for all loads by default.
+        worst_error: Maximum relative step time error at which ``run.sh`` uses the vector for all
+            loads by default.
     """
     deployment = configured.deployments[row]
     folder = out / folder_name(configured, row)
@@ -162,7 +163,7 @@ def _error(batch: blis_vectors.WorstBatch | None) -> float | None:
 
 
 def vector_row(v: blis_vectors.BlisVector) -> dict[str, object]:
-    """Return a line of ``loads.csv``: the coefficients by name, their load and their errors."""
+    """Return a line of ``loads.csv``: coefficients by name, load and step time errors."""
     replicas, beta = v.replicas, v.projection.beta.tolist()
     return {
         "load": v.load,
@@ -187,7 +188,7 @@ def vector_row(v: blis_vectors.BlisVector) -> dict[str, object]:
 
 
 def write_summary(configured: Configured, vectors: Mapping[int, Vectors], path: Path) -> None:
-    """Write the lines of all folders' ``loads.csv`` to one table."""
+    """Write the lines of ``loads.csv`` of all configurations' folders to one table."""
     rows = [
         {"folder": folder_name(configured, row)} | vector_row(v)
         for row, found in vectors.items()

@@ -26,15 +26,15 @@ BATCHES = 20_000
 #: preempted. A load above this share is overloaded: its latencies depend on the queue, not on step
 #: times.
 WAITING = 0.005
-#: Decodes of the first load; ratio of decodes from one load to the next; and request rate of the
-#: last load but one, as a share of the saturating rate.
+#: Mean decodes per step of the first steady load; ratio of decodes from one load to the next; and
+#: request rate of the last load but one, as a share of the saturating rate.
 _FIRST, _APART, _LAST = 0.7, 1.4, 0.95
-#: Number of candidates for the decodes of the last load.
+#: Number of candidates for the mean decodes per step of the last steady load.
 _TRIED = 24
 _NAME = "decodes-"
-#: Limits of the uniform distribution of lengths, relative to their mean.
+#: Limits of the uniform distribution of prompt and output lengths, relative to their mean.
 _LENGTHS = (0.5, 1.5)
-#: Number of requests of a load: a constant, and an addition per request in flight.
+#: Number of requests of a steady load: a constant, and an addition per request in flight.
 _REQUESTS, _EACH = 50, 8
 
 
@@ -45,16 +45,16 @@ class Seen:
     Attributes:
         load: Name of the load, or ``mix``.
         batches: BLIS's basis functions of the batches and the surrogate's step times.
-        mean_step_us: Mean step time over all steps.
+        mean_step_us: Mean step time over all steps, in microseconds.
         lengths: Mean prompt and output tokens of a request.
         decodes: Decodes in a step of one replica, averaged over the requests that decode.
-        first_token_delay_us: Part of TTFT that BLIS's own simulation of queue and steps does not
-            include.
-        ttft_us: Median TTFT.
+        first_token_delay_us: Microseconds of TTFT that BLIS's own simulation of queue and steps
+            does not include.
+        ttft_us: Median TTFT, in microseconds.
         prompts: Maximum number of prompts in a step, except in 1 % of the steps with prompts.
         output_per_s: Output tokens per second of the load's mean decodes, over all replicas and
             without the time of prompts.
-        overloaded: Whether requests queue up.
+        overloaded: Whether more than a share ``WAITING`` of the requests wait or are preempted.
         shared: Share of the steps' time that is saved because decodes share cached prompts.
     """
 
@@ -93,14 +93,14 @@ def most_decodes(latency: LinearLatency, lengths: Lengths) -> int:
 
 
 def standard_decodes(latency: LinearLatency, lengths: Lengths) -> list[float]:
-    """Return the decodes per step of the steady loads, from one request to near saturation."""
+    """Return decodes per step, one number per steady load, from one request to near saturation."""
     most = most_decodes(latency, lengths)
     counts = np.unique(np.geomspace(1, most, _TRIED).astype(int))
-    # The maximum is accumulated, as steps beyond the largest CUDA graph may give lower rates.
+    # A running maximum is used, as steps beyond the largest CUDA graph may give lower rates.
     rates = np.maximum.accumulate([rate_per_s(latency, lengths, float(n)) for n in counts])
     last = max(float(np.interp(_LAST * rates[-1], rates, counts)), 2.0)
     apart = (_APART**i for i in range(1, 30))
-    # Loads are named by whole numbers of decodes; the first load is named 1.
+    # Names of loads have whole numbers of decodes per step; the first load's name has 1.
     between = [n for n in apart if n * _APART**0.5 < last and 1 < round(n) < round(last)]
     return [_FIRST, *between, last, *([float(most)] if most > last + 1 else [])]
 
@@ -123,7 +123,7 @@ def is_standard(name: str) -> bool:
 
 
 def mean_lengths(loads: Sequence[Workload]) -> Lengths:
-    """Return the mean lengths of requests, with equal weight for each load."""
+    """Return mean prompt and output lengths of requests, with equal weight for each load."""
     prompt = np.mean([load.prompt_tokens.mean() for load in loads])
     output = np.mean([load.output_tokens.mean() for load in loads])
     return Lengths(round(float(prompt)), round(float(output)))
@@ -178,7 +178,7 @@ def _steady_steps(steps: StepRecords) -> StepRecords:
 
 
 def _most_prompts(steps: StepRecords) -> int:
-    """Return the 99th percentile of prompts in steps with prompts, at most ``MOST_PROMPTS``."""
+    """Return the P99 of the number of prompts in steps with prompts, at most ``MOST_PROMPTS``."""
     prompts = steps.sums.prefill_requests
     if not prompts.any():
         return 1
@@ -195,7 +195,7 @@ def is_overloaded(run: Run) -> bool:
 
 
 def _first_token_delay_s(blis: RequestRecords, whole: RequestRecords, overloaded: bool) -> float:
-    """Return the median seconds of TTFT that BLIS lacks; under overload, without queue time.
+    """Return the median TTFT delay in seconds that BLIS lacks; under overload, without queuing.
 
     Under overload, queue times of the two simulations differ by more than the missing delay.
     """
@@ -207,7 +207,7 @@ def _first_token_delay_s(blis: RequestRecords, whole: RequestRecords, overloaded
 
 
 def _shared(latency: LinearLatency, steps: StepRecords) -> float:
-    """Return the share by which steps would take longer if no decodes shared cached keys."""
+    """Return the fraction by which steps would take longer if no decodes shared cached keys."""
     saved, whole = (
         step_time(group_features(latency.deployment, sums, steps.shared_sums), latency.beta).sum()
         for sums in (steps.sums, steps.whole_sums)
@@ -222,7 +222,7 @@ def observe_steady(latency: LinearLatency, lengths: Lengths) -> list[Seen]:
         one = observe(latency, steady_load(latency, lengths, decodes))
         # run.sh picks a load by its request rate, not by the batches that its requests meet.
         rate = _output_per_s(latency, lengths, decodes)
-        # Some requests of the last load wait for a place, as it is near saturation.
+        # Some requests of the last load wait for a place in the batch: the load is near saturation.
         found.append(replace(one, lengths=lengths, output_per_s=rate, overloaded=False))
     return sorted(found, key=lambda one: one.decodes)
 

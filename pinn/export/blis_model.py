@@ -1,4 +1,4 @@
-"""Model and engine of a deployment as BLIS configures them."""
+"""Model, GPU and engine settings of a deployment in the form that BLIS reads."""
 
 import re
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ class BlisModel:
         activation_bytes: a, bytes per activation.
         tensor_parallel: tp, tensor-parallel size.
         data_parallel: dp, data-parallel size.
-        peak_tflops: Dense peak of the number format that BLIS picks, TFLOP/s.
+        peak_tflops: Dense peak rate of the number format that BLIS picks, TFLOP/s.
         bandwidth_tb_s: Bandwidth of the device memory, TB/s.
     """
 
@@ -117,7 +117,7 @@ def check_expressible(deployment: Deployment) -> None:
 
 
 def blis_model(deployment: Deployment) -> BlisModel:
-    """Return the numbers that BLIS reads from the files of a deployment."""
+    """Return the numbers on model and GPU that BLIS reads from a deployment's files."""
     model, recipe = deployment.model, deployment.recipe
     moe, attention = model.moe, model.layer_groups[0].attention
     assert isinstance(attention, models.Attention)
@@ -163,7 +163,7 @@ _BLIS_GPUS = ("H100", "A100-SXM", "A100-80", "L40S")
 
 
 def blis_config(deployment: Deployment) -> dict[str, object]:
-    """Return the config.json for ``--model-config-folder``.
+    """Return the content of the config.json in BLIS's ``--model-config-folder``.
 
     Bytes per weight are the deployment's, whatever the model's name suggests. If no layer is dense,
     ``intermediate_size`` is that of the experts, since BLIS rejects 0. ``hidden_act`` is a value
@@ -211,18 +211,18 @@ def _experts(m: BlisModel) -> dict[str, int]:
 
 
 def blis_gpu_name(gpu: GpuSpec) -> str:
-    """Return the name for ``--hardware``: BLIS's own if it has the GPU, else the catalog's."""
+    """Return the GPU's name for ``--hardware``: BLIS's own if there is one, else the catalog's."""
     return next((name for name in _BLIS_GPUS if name in gpu_aliases(gpu)), gpu.name)
 
 
 def blis_hardware(gpu: GpuSpec) -> dict[str, Mapping[str, float]]:
-    """Return the file for ``--hardware-config``: the GPU under each of its names without spaces."""
+    """Return the content of ``--hardware-config``: each GPU name without spaces -> entry."""
     names = [name for name in (gpu.name, *gpu_aliases(gpu)) if " " not in name]
     return {name: hardware_entry(gpu) for name in names}
 
 
 def hardware_entry(gpu: GpuSpec) -> Mapping[str, float]:
-    """Return a GPU's entry for BLIS's hardware file; step times do not use the two MFU values."""
+    """Return a GPU's rates for BLIS's hardware file; step times do not use the two MFU values."""
     tflops = {kind: rate / 1e12 for kind, rate in gpu.peak_flop_per_s.items()}
     return {
         "TFlopsPeak": tflops["bf16"],
@@ -235,7 +235,7 @@ def hardware_entry(gpu: GpuSpec) -> Mapping[str, float]:
 
 
 def blis_kv_blocks(deployment: Deployment, request_tokens: int) -> int:
-    """Return the value of ``--total-kv-blocks``: blocks of all data-parallel replicas.
+    """Return the value of ``--total-kv-blocks``: KV blocks of all data-parallel replicas.
 
     If every layer keeps every token, these are the simulator's own blocks. In a model with windowed
     layers, a token needs several blocks, but only one in BLIS. The number of requests that fit then
@@ -246,7 +246,7 @@ def blis_kv_blocks(deployment: Deployment, request_tokens: int) -> int:
         request_tokens: Prompt and output tokens of a typical request.
 
     Raises:
-        PinnError: If the deployment, or one request of max_model_len, does not fit.
+        PinnError: If the deployment, or one request of max_model_len, does not fit into GPU memory.
     """
     layout, size = kv_layout(deployment, EngineSpec()), deployment.recipe.block_tokens
     tokens = min(request_tokens, max_model_len(deployment))
@@ -255,7 +255,7 @@ def blis_kv_blocks(deployment: Deployment, request_tokens: int) -> int:
 
 
 def blis_flags(deployment: Deployment, kv_blocks: int) -> dict[str, str]:
-    """Return BLIS's flags for a deployment, except those that name files.
+    """Return flag -> value of BLIS's options for a deployment, except options that name files.
 
     BLIS simulates all data-parallel replicas of a MoE model as one engine with the requests and
     tokens of all replicas.

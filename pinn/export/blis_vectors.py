@@ -20,7 +20,7 @@ from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.workloads.workload import Workload
 from pinn.units import MICROSECOND
 
-#: Name of the vector for all loads together.
+#: Name of the coefficient vector for all loads together.
 MIX = "mix"
 
 
@@ -29,7 +29,7 @@ class WorstBatch:
     """Batch with the largest error of BLIS within a coefficient vector's range.
 
     Attributes:
-        error: Relative error, BLIS / surrogate - 1.
+        error: Relative step time error, BLIS / surrogate - 1.
         decodes: Number of decodes of the batch, in one replica.
         prompts: Number of prompts in the batch.
         prompt_tokens: Tokens of each prompt; 0 without prompts.
@@ -52,10 +52,11 @@ KINDS = "decodes alone", "one prompt", SEVERAL, "rarely so many prompts"
 #: Maximum relative errors of error-limiting batches (guards), as far as the formula allows: of
 #: batches without prompts or of dense models; and of MoE models' batches with prompts.
 GUARD, _EXPERTS = 0.145, 0.245
-#: Number of standard deviations by which randomly arriving requests may exceed a range of decodes.
+#: Number of standard deviations by which the decodes of a step may exceed a vector's range, since
+#: requests arrive at random.
 _CROWDED = 2.0
-#: Weights of the largest errors beyond the limits, relative to a mean error: with at most one
-#: prompt, and with several prompts.
+#: Weights of the largest step time errors beyond the limits, relative to the mean error: of batches
+#: with at most one prompt, and with several prompts.
 _BEYOND_FEW, _BEYOND_SEVERAL = 100.0, 30.0
 
 
@@ -69,7 +70,7 @@ class BlisVector(Seen):
     Attributes:
         alpha: Values for ``--alpha-coeffs``, microseconds: per request before queueing, once at
             completion, and per output token (0).
-        projection: Beta with its error.
+        projection: Beta with its step time errors on held-out batches.
         taken: Minimum and maximum number of decodes at which ``run.sh`` uses the vector, alone or
             together with its neighbour.
         kinds: Type of step -> its batch with the largest error in the range ``taken``.
@@ -93,7 +94,7 @@ class BlisVector(Seen):
 
     @property
     def worst(self) -> WorstBatch:
-        """Return the batch with the largest error among those with at most one prompt.
+        """Return the batch with the largest step time error among those with at most one prompt.
 
         Steps with several prompts are reported separately. In BLIS's formula all prompts cost the
         same, but in the engine the first one causes eager launches and activates most experts.
@@ -103,7 +104,7 @@ class BlisVector(Seen):
 
     @property
     def several(self) -> WorstBatch | None:
-        """Return the batch with the largest error among those with several prompts, if any."""
+        """Return the batch with the largest step time error and several prompts, if any."""
         return self.kinds.get(SEVERAL)
 
 
@@ -114,7 +115,7 @@ def latency_of(configured: Configured, row: int) -> LinearLatency:
 
 
 def typical_tokens(configured: Configured, row: int, workloads: Sequence[Workload]) -> int:
-    """Return mean prompt plus output tokens of a request: of given loads, else of a steady load."""
+    """Return mean prompt plus output tokens of a request in given loads, else in a steady load."""
     usual = request_lengths(latency_of(configured, row))
     lengths = mean_lengths(workloads) if workloads else usual[len(usual) // 2]
     return lengths.prompt + lengths.output
@@ -123,7 +124,7 @@ def typical_tokens(configured: Configured, row: int, workloads: Sequence[Workloa
 def blis_vectors(
     configured: Configured, row: int, workloads: Sequence[Workload] = ()
 ) -> list[BlisVector]:
-    """Return the vectors of a configuration: per load by increasing decodes, then for all loads.
+    """Return coefficient vectors: one per load by increasing decodes, then one for all loads.
 
     Loads are the steady loads from one request to near saturation, with short, typical and long
     prompts, and the given loads. Given loads that the configuration cannot sustain are omitted from
@@ -149,8 +150,8 @@ def blis_vectors(
     kept = [*chain(*classes), *(one for one in given if not one.overloaded)]
     found = []
     for steady in classes:
-        # Between two loads run.sh combines their vectors, so each must be accurate up to its
-        # neighbours.
+        # Between two loads run.sh combines their vectors, so each vector must be accurate up to the
+        # decodes of the adjacent loads.
         ends = [1.0, *(one.decodes for one in steady), most]
         guarded = guard(latency, steady[0].lengths)
         for one, low, high in zip(steady, ends, ends[2:], strict=False):
@@ -190,7 +191,7 @@ def _vector(
 def _guards(
     guarded: Guard, taken: tuple[float, float], prompts: int, *, dense: bool
 ) -> list[blis_features.Limited]:
-    """Return batches whose errors a fit limits: with no, one, and several prompts."""
+    """Return batches whose step time errors a fit limits: with no, one, and several prompts."""
     # Step times of MoE models are too curved for one line through all batches. Random arrivals may
     # exceed the range, and the vector with the fewest decodes also serves single requests.
     more = _CROWDED * taken[1] ** 0.5 if taken[0] > 1 else 0.0
@@ -209,10 +210,10 @@ def _guards(
 
 
 def _worst_batches(asked: Guard, prompts: int, beta: np.ndarray) -> dict[str, WorstBatch]:
-    """Return type of step -> its batch with the largest error.
+    """Return type of step -> its batch with the largest step time error.
 
     Args:
-        asked: Batches in the range of a vector.
+        asked: Batches with the numbers of decodes for which ``run.sh`` uses a vector.
         prompts: Maximum number of prompts per step of the vector's load.
         beta: Coefficients of the vector.
     """

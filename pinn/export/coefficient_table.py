@@ -32,12 +32,12 @@ Column: TypeAlias = "Sequence[object] | np.ndarray | pa.Array"
 HalfWidths: TypeAlias = Callable[[Deployment], Mapping[str, float]]
 
 _SIZE = "tensor_parallel_size"
-#: Flags that do not affect memory.
+#: Flags that do not affect a deployment's GPU memory.
 _IDLE = {"generation_config", "override_generation_config"}
 
 
 def crossed(configs: Path | None, grid: str | None, given: Configuration) -> list[Values]:
-    """Return the cross product of the configurations of file, grid and flags."""
+    """Return the cross product of the configurations in a file, in a grid and in flags."""
     shared = configurations.canonical(given)
     rows = configurations.read_configurations(configs) if configs is not None else [{}]
     points = configurations.parse_grid(grid) if grid is not None else [{}]
@@ -48,7 +48,7 @@ def crossed(configs: Path | None, grid: str | None, given: Configuration) -> lis
 def many_table(
     rows: Sequence[Values], batches: Sequence[str], checkpoint: Path | None, skip_invalid: bool
 ) -> tuple[pa.Table, dict[int, str]]:
-    """Return the table of many configurations, and reasons for skipping others by number."""
+    """Return the table of valid configurations, and row number -> reason for skipping others."""
     progress.doing(f"{len(rows):,} configurations")
     used = files.find_checkpoint(checkpoint)
     network = surrogate.Surrogate.load(used)
@@ -58,7 +58,7 @@ def many_table(
 
 
 def _half_widths(checkpoint: Path) -> HalfWidths | None:
-    """Return a function to a deployment's half-widths; None for a checkpoint without intervals."""
+    """Return a function from a deployment to log half-widths; None without intervals."""
     try:
         stated, known = read_calibration(checkpoint), set(served_gpus(checkpoint))
     except PinnError:
@@ -86,8 +86,9 @@ def coefficient_table(
         network: Trained network.
         given: Configurations as written, for the first columns.
         deployments: Deployments of the configurations.
-        batches: Batches to time, as text.
-        halves: Function to the log half-widths of a deployment's intervals; None for no intervals.
+        batches: Batches whose step times are predicted, as text such as ``32 decode @ 700``.
+        halves: Function from a deployment to log half-widths of its ``tpot`` and ``ttft``; None for
+            no intervals.
     """
     columns: dict[str, Column] = {
         key: pa.array([configuration.get(key) for configuration in given])
@@ -109,7 +110,7 @@ def coefficient_table(
 
 
 def _seen_alike(deployments: Sequence[Deployment]) -> tuple[list[Deployment], np.ndarray]:
-    """Return one deployment for each distinct set of features, and each row's index into these."""
+    """Return a deployment per distinct set of features, and each row's index into them."""
     kinds: dict[tuple[object, ...], tuple[int, Deployment]] = {}
     place = []
     for deployment in deployments:
@@ -183,12 +184,12 @@ def _memory_columns(
 
 
 def write_table(table: pa.Table, path: Path) -> None:
-    """Write the table in the format of the path's suffix; JSON is a list with one row per line."""
+    """Write a coefficient table in the format of the path's suffix; JSON has one row per line."""
     tables.write_arrow(table, path, table_json)
 
 
 def table_json(table: pa.Table) -> bytes:
-    """Return the table as a JSON list with one row per line."""
+    """Return a coefficient table as a JSON list with one row per line."""
     columns, names = [_cells(column) for column in table.columns], table.column_names
     rows = (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
     return b"[\n" + b",\n".join(map(msgspec.json.Encoder().encode, rows)) + b"\n]\n"

@@ -29,7 +29,7 @@ def checkpoint_provenance(path: Path, metadata: Mapping[str, object]) -> JsonObj
     """Return provenance: the checkpoint's hash and sources, and the exporting program's version.
 
     Args:
-        path: Checkpoint file.
+        path: Checkpoint file, whose hash is computed.
         metadata: Metadata of the checkpoint.
     """
     return {
@@ -51,7 +51,7 @@ def engine_release(deployment: Deployment) -> str:
 
 @dataclass(frozen=True)
 class Configured:
-    """Configurations, ``n`` of them, and their coefficients.
+    """``n`` configurations with their deployments and coefficients.
 
     Attributes:
         configurations: Configurations as the user gave them, with keys of
@@ -59,7 +59,8 @@ class Configured:
         deployments: Checked deployments of the configurations.
         coefficients: Coefficients of the deployments.
         sources: Source of each configuration's coefficients: ``network`` or the name of a file.
-        distances: Distance of each configuration from the checkpoint's training data.
+        distances: Distance of each configuration from the checkpoint's training data, in standard
+            deviations.
         nearest: Nearest measured deployment of each configuration; None if the checkpoint has none.
         provenance: Provenance of the file to be written.
     """
@@ -149,17 +150,17 @@ def _rows(found: CoefficientSet, path: Path, configured: Configured) -> np.ndarr
 def find_intervals(
     configured: Configured, checkpoint: Path
 ) -> Float[np.ndarray, "2 n coefficients"]:
-    """Return low and high ends of the intervals of coefficients, betas first, then alphas.
+    """Return low and high ends of the coefficients' intervals, betas first, then alphas.
 
-    NaN marks an unknown interval: in rows whose coefficients are not the network's, and for alphas
-    without training data.
+    NaN marks an unknown interval: of coefficients that are not the network's, and of alphas without
+    training data.
 
     Args:
         configured: Configurations with coefficients.
         checkpoint: File of the network; its intervals are in the same folder.
 
     Raises:
-        PinnError: If the checkpoint has no intervals of its own.
+        PinnError: If the checkpoint has no intervals of its own in its folder.
     """
     calibration = intervals.read_calibration(checkpoint)
     taught = np.append([True] * len(STEP_FEATURES), Surrogate.load(checkpoint).taught_alphas())

@@ -22,14 +22,14 @@ from pinn.units import MICROSECOND
 
 #: Release of vLLM that BLIS models, the only one that scenarios may name.
 ENGINE_VERSION = "0.29.0"
-#: Name of the scenarios' workload.
+#: Name of the workload that every scenario runs.
 WORKLOAD_NAME = "pinn-chat"
-#: Prompt and output lengths of the scenarios' workload, in tokens.
+#: Prompt and output lengths of the workload that every scenario runs, in tokens.
 WORKLOAD: JsonObject = {
     "prompt": {"tokens": 600, "tokens_stdev": 150, "tokens_min": 20, "tokens_max": 1200},
     "output": {"tokens": 250, "tokens_stdev": 60, "tokens_min": 20, "tokens_max": 500},
 }
-#: GPU -> name of its file in BLIS's catalog.
+#: GPU -> name of its file in BLIS's hardware catalog.
 CHIPS = {
     "A100-SXM-80GB": "a100-sxm", "A100-PCIe-80GB": "a100-80", "H100-SXM": "h100",
     "H200-SXM": "h200", "B200-SXM": "b200", "B300-SXM": "b300", "GB200": "gb200-nvl72",
@@ -46,19 +46,20 @@ _GPUS_PER_NODE = 8
 
 
 def chip_name(gpu: GpuSpec) -> str:
-    """Return a GPU's name in BLIS's catalog, or in the catalog that the export writes."""
+    """Return a GPU's name in BLIS's hardware catalog, or in the catalog that the export writes."""
     return CHIPS.get(gpu.name, file_name(gpu.name).lower())
 
 
 def model_name(deployment: Deployment) -> str:
-    """Return a model's name in the catalog: without its owner, in lower case."""
+    """Return a model's name in BLIS's model catalog: without its owner, in lower case."""
     return file_name(deployment.model.name.split("/")[-1]).lower()
 
 
 def set_name(deployment: Deployment) -> str:
     """Return the name of a deployment's coefficient set.
 
-    Scopes have no key for number formats and the layout of experts, so the name includes them.
+    The scope of a set has no key for number formats and the layout of experts, so the name includes
+    them.
     """
     parts = ["pinn", model_name(deployment), chip_name(deployment.gpu)]
     parts.append(f"tp{deployment.recipe.tensor_parallel_size}")
@@ -67,10 +68,10 @@ def set_name(deployment: Deployment) -> str:
 
 
 def weight_formats(deployment: Deployment) -> list[str]:
-    """Return the number formats of the matrix products, by the kernel's names.
+    """Return the number formats of a model's matrix products, as named by the latency kernel.
 
     Raises:
-        PinnError: If the kernel has no name for a format.
+        PinnError: If the latency kernel has no name for a format.
     """
     precisions = deployment.model.precisions
     used = {precisions.experts if deployment.model.moe else precisions.dense_ffn}
@@ -122,7 +123,7 @@ def check_kernel(deployment: Deployment) -> None:
         )
 
 
-# Entries of coefficient sets.
+# Coefficients as entries of BLIS's coefficient sets.
 
 
 @dataclass
@@ -140,7 +141,7 @@ class _Entries:
     found: list[JsonObject] = field(default_factory=list)
 
     def add(self, name: str, value: float, units: str) -> None:
-        """Add a coefficient; a value of 0 is omitted."""
+        """Add a coefficient to the entries; a value of 0 is omitted."""
         entry: JsonObject = {
             "value": float(f"{value:.9g}"), "units": units,
             "method": "assumed" if value else "not_charged", "fitted": False,
@@ -150,11 +151,11 @@ class _Entries:
 
 
 def coefficient_entries(latency: LinearLatency, law: KernelLaw, rationale: str) -> list[JsonObject]:
-    """Return the entries of a coefficient set for one deployment.
+    """Return the coefficients of one deployment as entries of BLIS's coefficient registry.
 
     Args:
         latency: Latency model of the deployment.
-        law: Coefficients of the kernel's law, fitted to the deployment.
+        law: Coefficients of the kernel's step-time law, fitted to the deployment.
         rationale: Origin of the values.
     """
     deployment = latency.deployment
@@ -197,7 +198,7 @@ def _add_step(entries: _Entries, deployment: Deployment, law: KernelLaw) -> None
 
 
 def _add_requests(entries: _Entries, latency: LinearLatency) -> None:
-    """Add a request's host times, except those of output tokens, which overlap the steps."""
+    """Add a request's host times, except its time per output token, which overlaps the steps."""
     alpha = dict(zip(REQUEST_FEATURES, (latency.alpha / MICROSECOND).tolist(), strict=True))
     phases = ("arrival_to_queue", "queue_to_schedule", "schedule_to_first_token")
     once = sum(alpha[f"{phase}.constant"] for phase in phases)
@@ -208,7 +209,7 @@ def _add_requests(entries: _Entries, latency: LinearLatency) -> None:
 
 
 def _add_collectives(entries: _Entries, deployment: Deployment, law: KernelLaw) -> None:
-    """Add all four collectives, which the kernel requires; steps use only all-reduces."""
+    """Add entries of all four collectives, which the kernel requires; steps use all-reduces."""
     size, gpu, terms = deployment.recipe.tensor_parallel_size, deployment.gpu, law.terms
     floor_us = terms["collective_floor"] / MICROSECOND
     us_per_byte = terms["collective_bytes"] / (gpu.link_bandwidth_bytes_per_s * MICROSECOND)
@@ -221,7 +222,7 @@ def _add_collectives(entries: _Entries, deployment: Deployment, law: KernelLaw) 
 
 
 def _add_memory(entries: _Entries, deployment: Deployment) -> None:
-    """Add memory besides weights and KV cache, so that BLIS has the simulator's KV blocks."""
+    """Add GPU memory besides weights and KV cache, so that BLIS has the simulator's KV blocks."""
     size, layout = deployment.recipe.tensor_parallel_size, kv_layout(deployment, EngineSpec())
     kind = "moe" if deployment.model.moe else "dense"
     usable = deployment.gpu.memory_bytes * deployment.recipe.memory_share
@@ -240,14 +241,14 @@ def _add_memory(entries: _Entries, deployment: Deployment) -> None:
 
 
 def graph_mode(deployment: Deployment) -> str:
-    """Return vLLM's CUDA graph mode."""
+    """Return vLLM's CUDA graph mode of a deployment, such as ``FULL_AND_PIECEWISE``."""
     if deployment.serving.enforce_eager:
         return NO_GRAPHS
     return deployment.serving.cudagraph_mode or FULL_AND_PIECEWISE
 
 
 def run_documents(deployment: Deployment, name: str) -> list[JsonObject]:
-    """Return the scenario and the deployment of a run file."""
+    """Return the documents of a run file for BLIS: the scenario and the deployment."""
     recipe, serving = deployment.recipe, deployment.serving
     parallel: JsonObject = {"tp": recipe.tensor_parallel_size, "pp": 1, "dp": 1}
     if serving.enable_expert_parallel:
@@ -280,7 +281,7 @@ def run_documents(deployment: Deployment, name: str) -> list[JsonObject]:
 
 
 def chip_file(gpu: GpuSpec) -> JsonObject:
-    """Return a GPU in the format of a catalog's hardware file."""
+    """Return a GPU's rates and memory in the format of a hardware file of BLIS's catalog."""
     peak = {kind: rate / 1e12 for kind, rate in gpu.peak_flop_per_s.items()}
     found: JsonObject = {"Provenance": "vendor_spec", "TFlopsPeak": peak["bf16"]}
     names = {"TFlopsFP8": "fp8", "TFlopsNVFP4": "fp4"}

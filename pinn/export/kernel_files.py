@@ -28,32 +28,32 @@ from pinn.export.kernel_fit import (
 from pinn.export.kernel_law import Seconds
 from pinn.memory.kv_layout import max_model_len
 
-#: Release of the kernel whose names and law the documents use.
+#: Release of the latency kernel whose coefficient names and step-time law the documents use.
 KERNEL = "blis-latency-kernel 0.1"
 _README = Path(__file__).with_name("kernel_readme.md")
 
 
 @dataclass(frozen=True)
 class KernelErrors:
-    """Relative errors of the kernel's step times, law / surrogate - 1.
+    """Relative errors of the latency kernel's step times, law / surrogate - 1.
 
     Attributes:
-        kinds: Type of step -> errors of its batches.
+        kinds: Type of step -> relative error of each batch of this type.
     """
 
     kinds: dict[str, Seconds]
 
     @property
     def sizes(self) -> Seconds:
-        """Return the absolute errors of all steps together."""
+        """Return the absolute relative errors of the batches of all types of steps together."""
         return np.abs(np.concatenate(list(self.kinds.values())))
 
     def exceed(self, limit: ErrorLimit) -> bool:
-        """Return whether the median or the maximum error is above its limit."""
+        """Return whether the median or the maximum absolute relative error is above its limit."""
         return bool(np.median(self.sizes) > limit.median or self.sizes.max() > limit.worst)
 
     def row(self) -> JsonObject:
-        """Return median and maximum error over all steps and over each type of step."""
+        """Return median and maximum errors over all steps and over each type, as JSON values."""
         found: JsonObject = {}
         for kind, errors in {"all steps": self.sizes, **self.kinds}.items():
             found[f"median {kind}"] = round(float(np.median(np.abs(errors))), 5)
@@ -72,12 +72,12 @@ class KernelErrors:
 def write_registry(
     configured: Configured, out: Path, worst_error: float | None, skip: bool
 ) -> None:
-    """Write registry, catalog and scenarios of all configurations, and print their errors.
+    """Write registry, catalog and scenarios of all configurations, and print step time errors.
 
     Args:
         configured: Configurations with coefficients.
         out: Folder to write.
-        worst_error: Maximum accepted relative error of a step; None for the default limits of
+        worst_error: Maximum accepted relative error of a step time; None for the default limits of
             median and maximum error.
         skip: Whether to skip configurations that cannot be exported.
 
@@ -144,7 +144,7 @@ def _write_set(
 
 
 def _refusal(name: str, errors: KernelErrors, limit: ErrorLimit) -> str:
-    """Return the error message for a configuration with too large errors."""
+    """Return the error message for a configuration whose step time errors exceed the limit."""
     size, bounds = errors.sizes, []
     if np.isfinite(limit.median):
         bounds.append(f"a median of {100 * limit.median:g} %")
@@ -162,7 +162,7 @@ def _digest(configured: Configured) -> str:
 
 
 def _range(deployment: Deployment) -> str:
-    """Return the ranges of prompts, decodes and lengths that a fit covers, as text."""
+    """Return the ranges of prompts, decodes and lengths of batches that a fit covers, as text."""
     recipe, longest = deployment.recipe, max_model_len(deployment)
     return (
         f"0 to {MOST_PROMPTS} prompts of {SHORTEST_PROMPT} to {longest} tokens, with at most "
@@ -192,7 +192,7 @@ class _Plain(yaml.SafeDumper):
 
 
 def _readme(configured: Configured, rows: list[JsonObject], chips: list[str]) -> str:
-    """Return the text of a page that describes the documents and their errors."""
+    """Return the text of README.md, which describes the exported documents and their errors."""
     kinds = ("all steps", "decodes alone", "one prompt", "more prompts")
     lines = [
         f"| {row['name']} | {row['engine']} | "

@@ -22,10 +22,10 @@ MOST_PROMPTS, SHORTEST_PROMPT, SHORTEST_CONTEXT = 8, 32, 64
 #: Candidate values of ``gemm_m_half`` and of a collective's knee, in tokens.
 _HALVES = (0.0, 16.0, 64.0, 128.0, 256.0)
 _KNEES = (64.0, 128.0, 192.0, 256.0, 320.0, 448.0, 640.0)
-#: Numbers of random batches: of a fit, of the part of these whose mean error is minimized, and of a
-#: report.
+#: Numbers of random batches: all batches of a fit, its batches whose mean error is minimized, and
+#: the batches whose errors are reported.
 _FITTED, _MEAN, _REPORTED = 4000, 300, 2000
-#: Seeds of the random batches of a fit and of a report.
+#: Seeds of the random batches that the law is fitted to, and of those whose errors are reported.
 _FIT, _REPORT = 0, 2
 #: Share of the error limit that a fit uses, so that batches outside the fit meet the full limit.
 _SHARE = 0.95
@@ -37,19 +37,19 @@ _ROUNDS, _ADDED = 6, 40
 
 @dataclass(frozen=True)
 class ErrorLimit:
-    """Maximum median and maximum single absolute relative error of a deployment's steps."""
+    """Limits of the median and of the maximum absolute relative error of step times."""
 
     median: float
     worst: float
 
 
 def error_limit(deployment: Deployment) -> ErrorLimit:
-    """Return the errors up to which a deployment is exported by default."""
+    """Return the limits of step time errors up to which a deployment is exported by default."""
     return ErrorLimit(0.04, 0.20) if deployment.model.moe is None else ErrorLimit(0.06, 0.30)
 
 
 def random_batches(deployment: Deployment, seed: int, count: int = _REPORTED) -> BatchSums:
-    """Return random batches in the range that a fit covers.
+    """Return sums of random batches in the range that a fit covers.
 
     A batch has up to ``MOST_PROMPTS`` prompts of ``SHORTEST_PROMPT`` to ``max_model_len`` tokens,
     as far as they fit in a step, and up to ``max_num_seqs`` decodes with contexts of
@@ -93,7 +93,7 @@ def project_law(latency: LinearLatency, worst: float) -> KernelLaw:
 
     Args:
         latency: Latency model of the deployment.
-        worst: Maximum accepted absolute relative error of a step.
+        worst: Maximum accepted absolute relative error of a step time.
     """
     deployment = latency.deployment
     sums = random_batches(deployment, _FIT, _FITTED)
@@ -113,16 +113,16 @@ def project_law(latency: LinearLatency, worst: float) -> KernelLaw:
 
 @dataclass(frozen=True)
 class _Fitted:
-    """Fitted law with its objective value."""
+    """Fitted law with its objective value, by which fits are compared."""
 
     error: float
     law: KernelLaw
 
 
 def _fit(rows: Float[np.ndarray, "batches terms"], worst: float) -> tuple[float, np.ndarray]:
-    """Return the objective and the coefficients, by linear programs on batches with large errors.
+    """Return the objective value and the coefficients of a fit to batches.
 
-    Each round adds the batches with the largest errors of the previous round.
+    Each round solves a linear program on the batches with the largest errors of earlier rounds.
     """
     size = np.linalg.norm(rows, axis=0)
     used = size > 0
@@ -148,7 +148,7 @@ def _fit(rows: Float[np.ndarray, "batches terms"], worst: float) -> tuple[float,
 def errors_by_kind(
     latency: LinearLatency, law: KernelLaw, seed: int = _REPORT
 ) -> dict[str, Seconds]:
-    """Return type of step -> the law's relative errors over held-out random batches.
+    """Return type of step -> relative errors of the law's step times of held-out random batches.
 
     Types of steps are ``decodes alone``, ``one prompt`` and ``more prompts``.
     """

@@ -1,4 +1,4 @@
-"""Step-time law of BLIS's latency kernel.
+"""Step-time law of BLIS's latency kernel: the formula for the time of a step.
 
 The law is that of ``blis-latency-kernel`` 0.1 without overlap, as documented there and used by
 BLIS. The time of a step with m scheduled tokens is the sum of
@@ -50,7 +50,7 @@ LEAST: dict[str, float] = {
 
 @dataclass(frozen=True)
 class KernelLaw:
-    """Coefficients of the law for one deployment.
+    """Coefficients of the step-time law for one deployment.
 
     Attributes:
         terms: Name of a term of ``LEAST`` -> its multiple of the time at peak rates, or seconds.
@@ -76,7 +76,7 @@ def collectives(deployment: Deployment) -> int:
 def law_columns(
     deployment: Deployment, sums: BatchSums, m_half: float, knee: float
 ) -> Float[np.ndarray, "batches terms"]:
-    """Return the terms of batches, in the order of ``LEAST``.
+    """Return the terms of the law for batches, in the order of ``LEAST``.
 
     Terms of rates are seconds at the GPU's peak FLOP/s, memory bandwidth or link bandwidth.
     ``decode_floor``, ``prefill_floor`` and ``eager`` are counts of layers, ``replay`` of steps and
@@ -84,7 +84,7 @@ def law_columns(
 
     Args:
         deployment: Deployment whose steps are timed.
-        sums: Sums of the batches.
+        sums: Sums over the requests of each batch.
         m_half: Number of tokens at which matrix products have half of their efficiency.
         knee: Number of tokens m at which a collective turns from latency-bound to bandwidth-bound.
             With a floor f and a transition rate r, the longer of f + b / r and b / peak is then
@@ -117,5 +117,5 @@ def law_columns(
 
 
 def message_bytes(deployment: Deployment) -> float:
-    """Return the bytes of one token's message in an all-reduce."""
+    """Return the bytes that one token adds to the message of an all-reduce."""
     return deployment.model.hidden_size * ACTIVATION_BYTES

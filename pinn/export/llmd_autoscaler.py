@@ -18,7 +18,7 @@ from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.batch import Batch
 from pinn.units import MILLISECOND
 
-#: Contexts of decodes, and minimum prompt length, in tokens.
+#: Contexts of the decodes that a line is fitted to, and minimum prompt length, in tokens.
 _CONTEXTS, _SHORTEST = (256, 1024, 4096), 32
 #: Maximum number of decode batches, and of prompt lengths, that lines are fitted to.
 _BATCHES, _LENGTHS = 32, 16
@@ -29,11 +29,11 @@ class Line:
     """Straight line through step times of batches, with its relative errors.
 
     Attributes:
-        constant_ms: Time at 0, in milliseconds.
+        constant_ms: Time in milliseconds at which the line's variable is 0.
         slope_ms: Milliseconds per unit of the line's variable.
         median_error: Median absolute relative error over the batches (0.01 for 1 %).
         worst_error: Maximum relative error, line / surrogate - 1.
-        worst_at: Batch with that error, as text.
+        worst_at: Batch with the maximum error, as text.
         over: Range of batches that the line is fitted to, as text.
     """
 
@@ -52,7 +52,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Autoscaler:
-    """Parameters of a variant: two lines, for ITL and for prefill time.
+    """Parameters of a variant (a model on an accelerator): lines for ITL and for prefill time.
 
     ``ITL = alpha + beta x batch`` and ``prefill time = gamma + delta x prompt tokens x batch``,
     both in milliseconds, where ``batch`` is the number of requests in a step.
@@ -60,7 +60,7 @@ class Autoscaler:
     Attributes:
         decode: Line of the ITL over decodes in a step: alpha and beta.
         prefill: Line of the prefill time over prompt tokens x batch: gamma and delta.
-        most_requests: Maximum number of running requests.
+        most_requests: Maximum number of running requests of a replica.
     """
 
     decode: Line
@@ -112,7 +112,7 @@ def _facts(line: Line) -> JsonObject:
 
 
 def fit_autoscaler(latency: LinearLatency) -> Autoscaler:
-    """Fit both lines to the step times of a deployment, by least relative errors.
+    """Fit the lines of ITL and prefill time to a deployment's step times, by relative errors.
 
     Decodes: batches of one request to the maximum, at contexts of 256, 1,024 and 4,096 tokens as
     far as the KV cache allows. Prompts: batches of equal prompts that fit in a step, and single
@@ -137,7 +137,7 @@ def fit_autoscaler(latency: LinearLatency) -> Autoscaler:
 
 
 def _decodes(latency: LinearLatency) -> list[tuple[int, int]]:
-    """Return the (number of decodes, context tokens) that the ITL's line is fitted to."""
+    """Return the batches (number of decodes, context tokens) that the ITL's line is fitted to."""
     deployment, layout = latency.deployment, kv_layout(latency.deployment, EngineSpec())
     found, longest = [], max_model_len(deployment)
     for context in sorted({min(each, longest) for each in _CONTEXTS}):
@@ -148,7 +148,7 @@ def _decodes(latency: LinearLatency) -> list[tuple[int, int]]:
 
 
 def _prompts(latency: LinearLatency) -> list[tuple[int, int]]:
-    """Return the (number of prompts, tokens per prompt) that the prefill line is fitted to."""
+    """Return the batches (prompts, tokens per prompt) that the prefill time's line is fitted to."""
     recipe, longest = latency.deployment.recipe, max(max_model_len(latency.deployment) * 3 // 4, 1)
     lengths = _spread(min(_SHORTEST, longest), longest, _LENGTHS)
     found = [(1, tokens) for tokens in lengths]
@@ -176,7 +176,7 @@ def _prefill_s(latency: LinearLatency, prompts: int, tokens: int) -> float:
 def _line(
     over: Sequence[float], seconds: Sequence[float] | np.ndarray, names: list[str], said: str
 ) -> Line:
-    """Fit a line with non-negative coefficients by least squares of relative errors."""
+    """Fit a line with non-negative coefficients to seconds, by least squares of relative errors."""
     x, y = np.array(over, float), np.array(seconds) / MILLISECOND
     (constant, slope), _ = nnls(np.column_stack([1 / y, x / y]), np.ones(len(y)))
     errors: Float[np.ndarray, " n"] = (constant + slope * x) / y - 1

@@ -1,4 +1,4 @@
-"""Folders with initial data for llm-d's latency predictor and variant autoscaler."""
+"""Folders with training entries for llm-d's latency predictor and parameters for its autoscaler."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pinn.surrogate.coefficient_set import CoefficientSet, read_coefficient_set
 from pinn.surrogate.uncertainty.distance import gpu_is_known
 from pinn.surrogate.uncertainty.intervals import METRICS, read_calibration
 
-#: Version of llm-d's predictor whose schema the entries follow.
+#: Version of llm-d's latency predictor whose schema the training entries follow.
 PREDICTOR_STATE = "llm-d-latency-predictor, main of 2026-08-10"
 #: Batches whose posterior intervals set the noise of a calibrated deployment: first TPOT, then
 #: TTFT.
@@ -40,7 +40,7 @@ class SeedSettings:
 
     Attributes:
         checkpoint: File of the network; its intervals are in the same folder.
-        coefficients: Coefficient files that replace the network's coefficients.
+        coefficients: Paths of coefficient files that replace the network's coefficients.
         entries: Number of training entries per configuration.
         seed: Seed of the random draws.
     """
@@ -56,7 +56,8 @@ class Noise:
     """Noise that is added to the latencies of training entries.
 
     Attributes:
-        half_widths: ``tpot`` and ``ttft`` -> log half-width of their interval; empty for no noise.
+        half_widths: ``tpot`` and ``ttft`` -> log half-width of the latency's 90 % interval; empty
+            for no noise.
         source: Source of the half-widths, or the reason why there are none.
     """
 
@@ -79,7 +80,7 @@ def _percent(log_factor: float) -> str:
 
 
 def write_seeds(configured: Configured, settings: SeedSettings, out: Path, skip: bool) -> None:
-    """Write a folder for each configuration, and print its name, content and errors.
+    """Write a folder for each configuration, and print its name, content and fit errors.
 
     Args:
         configured: Configurations with coefficients.
@@ -132,7 +133,7 @@ def write_entries(entries: pd.DataFrame, moment: datetime, path: Path) -> None:
 
 
 def write_autoscaler(configured: Configured, row: int, found: Autoscaler, path: Path) -> None:
-    """Write alpha, beta, gamma and delta with their errors, for one variant of an autoscaler."""
+    """Write the autoscaler's alpha, beta, gamma and delta for a variant, and the fit's errors."""
     deployment = configured.deployments[row]
     hardware = hardware_label(deployment)
     variant = {"model": deployment.model.name, "accelerator": deployment.gpu.name}
@@ -140,7 +141,7 @@ def write_autoscaler(configured: Configured, row: int, found: Autoscaler, path: 
 
 
 def find_noise(configured: Configured, row: int, settings: SeedSettings) -> Noise:
-    """Return the noise of a configuration, from the intervals of its coefficients' source.
+    """Return the noise of latencies of a configuration, from the intervals of its coefficients.
 
     Intervals of a calibrated file come from its posterior, all other intervals from the checkpoint.
     """
@@ -167,7 +168,7 @@ def _calibrated(source: str, files: Sequence[Path]) -> CoefficientSet | None:
 
 
 def _facts(configured: Configured, row: int, settings: SeedSettings) -> dict[str, object]:
-    """Return the deployment and the origin of training entries, as JSON values."""
+    """Return facts on the deployment and on the origin of training entries, as JSON values."""
     return {
         "predictor": PREDICTOR_STATE,
         "configuration": configured.configurations[row],
@@ -179,6 +180,6 @@ def _facts(configured: Configured, row: int, settings: SeedSettings) -> dict[str
 
 
 def _ranges(entries: pd.DataFrame) -> dict[str, list[float]]:
-    """Return numeric field -> its minimum and maximum."""
+    """Return numeric field of training entries -> its minimum and maximum."""
     numbers = entries.select_dtypes("number")
     return {str(name): [float(of.min()), float(of.max())] for name, of in numbers.items()}

@@ -18,7 +18,7 @@ _PATIENCE_S, _START_S = 60, 120
 
 
 def main() -> int:
-    """Post the entries, and return the exit status."""
+    """Post the entries to the training server, and return the exit status of the script."""
     arguments = _arguments()
     url = arguments.url.rstrip("/")
     lines = arguments.entries.read_text(encoding="utf-8").splitlines()
@@ -66,7 +66,7 @@ def _is_ready(url: str) -> bool:
 
 
 def _ask(url: str, body: "bytes | None" = None) -> "tuple[int, str]":
-    """Send a GET, or a POST with a body; return status and text, status 0 without an answer."""
+    """Send a GET, or a POST with a body; return HTTP status (0 without an answer) and text."""
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
     try:
         with urllib.request.urlopen(request, timeout=_PATIENCE_S) as answer:

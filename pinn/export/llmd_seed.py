@@ -32,7 +32,7 @@ FIELDS = (
 
 # Loads: points of a regular sequence over lengths, requests in flight and shared prompts.
 
-#: Number of training entries per load.
+#: Number of training entries that are drawn from each simulated load.
 ENTRIES_OF_LOAD = 32
 #: Base of the sequence's steps in four dimensions: the root of x^5 = x + 1 (Roberts' R sequence).
 _STEP_BASE = 1.1673039782614187
@@ -106,7 +106,7 @@ def _load(
 
 
 def _geometric(low: float, high: float, place: float) -> float:
-    """Return the value at ``place``, from 0 (low) to 1 (high), on a logarithmic scale."""
+    """Return the value at a fraction ``place`` of the logarithmic range from low to high."""
     return low * max(high / low, 1.0) ** place
 
 
@@ -120,9 +120,9 @@ def _most_running(latency: LinearLatency, tokens: float) -> float:
 def _steady_rates(
     latency: LinearLatency, prompt: float, output: float
 ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
-    """Return requests in flight, request rates that sustain them, and the load of prompts.
+    """Return numbers of requests in flight, request rates that sustain them, and prompt loads.
 
-    Counts and rates (requests per second) are totals over replicas. The load of prompts is the
+    Counts and rates (requests per second) are totals over replicas. The prompt load is the
     share of the steps' time that is due to prompts or, if larger, the share of the token budget
     that prompts need: at 1 every step is full of prompt tokens.
 
@@ -143,7 +143,7 @@ def _steady_rates(
     chunks = np.maximum(prompt / room, 1.0)
     prompt_s = (latency.step_times(chunk) - alone_s) * chunks
     life_s, replicas = output * alone_s + counts * prompt_s, recipe.data_parallel_size
-    # With a small token budget, all steps are full of tokens before prompts dominate the time.
+    # With a small token budget, prompt tokens fill all steps before they dominate the step time.
     full_s = latency.step_times(full) * prompt / room
     rates = np.minimum(counts / life_s, 1 / full_s)
     return counts * replicas, rates * replicas, rates * np.maximum(prompt_s, full_s)
@@ -172,7 +172,7 @@ class _Since:
 
     Attributes:
         moments: Sorted times of the event in seconds, one per request.
-        sums: Sums of the values over the first 0, 1, ... n requests.
+        sums: Sums of the requests' values over the first 0, 1, ... n requests.
     """
 
     moments: Float[np.ndarray, " n"]
@@ -180,7 +180,7 @@ class _Since:
 
     @classmethod
     def of(cls, moments: np.ndarray, values: np.ndarray | float = 1.0) -> _Since:
-        """Return the running sums of values, ordered by their moments."""
+        """Return the running sums of requests' values, ordered by the times of their events."""
         order = np.argsort(moments)
         each = np.broadcast_to(np.asarray(values, float), moments.shape)[order]
         return cls(moments[order], np.concatenate([[0.0], np.cumsum(each)]))
@@ -191,7 +191,7 @@ class _Since:
 
 
 def pod_states(run: Run, moments: Float[np.ndarray, " n"]) -> dict[str, Real[np.ndarray, " n"]]:
-    """Return the fields of an entry that describe the pod just before given times.
+    """Return the fields of training entries that describe the pod just before given times.
 
     Until its first token, a request counts with its prompt's tokens. After that, it counts with the
     tokens generated so far.
@@ -245,7 +245,7 @@ def seed_entries(
 
     Args:
         latency: Latency model of the deployment.
-        half_widths: ``tpot`` and ``ttft`` -> log half-width; empty for no noise.
+        half_widths: ``tpot`` and ``ttft`` -> log half-width of the interval; empty for no noise.
         count: Number of entries.
         seed: Seed of the random draws.
 
@@ -262,7 +262,8 @@ def seed_entries(
     for metric in ("ttft", "tpot"):
         noise = half_widths.get(metric, 0.0) / NORMAL_QUANTILE * rng.standard_normal(len(found))
         found[f"actual_{metric}_ms"] = (found[f"actual_{metric}_ms"] * np.exp(noise)).round(3)
-    # Some gateways do not count these tokens and report 0, so half of the entries have 0.
+    # Some gateways do not count decode tokens in flight and report 0, so half of the entries have
+    # 0.
     found.loc[rng.random(len(found)) < 0.5, "decode_tokens_in_flight"] = 0
     return found
 
@@ -291,7 +292,7 @@ def run_entries(run: Run, rng: np.random.Generator) -> pd.DataFrame:
 def _amid_output(
     run: Run, chosen: Int[np.ndarray, " n"], share: Float[np.ndarray, " n"]
 ) -> tuple[Int[np.ndarray, " n"], Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
-    """Return, at a share of each output: tokens so far, time (s), and mean ITL of later tokens.
+    """Return tokens so far, time (s) and later tokens' mean ITL (s) at a share of each output.
 
     The tokens of an output are assumed evenly spaced between its first and its last token.
     """

@@ -63,7 +63,7 @@ class NamedCoefficients(nn.Module):
     def forward(
         self, descriptors: Float[Tensor, "n descriptors"], rates: Float[Tensor, "n rates"]
     ) -> tuple[Float[Tensor, "n alpha"], Float[Tensor, "n beta"]]:
-        """Return alpha and beta of ``n`` deployments."""
+        """Return alpha and beta of ``n`` deployments from their descriptors and datasheet rates."""
         beta, alpha = self.network(descriptors, rates)
         return alpha, beta
 
@@ -78,7 +78,7 @@ def export_onnx(checkpoint: Checkpoint, provenance: dict[str, Any], folder: Path
 
     Args:
         checkpoint: Checkpoint to export.
-        provenance: Provenance, for the metadata of both graphs.
+        provenance: Origin of the checkpoint, for the metadata of both graphs.
         folder: Folder of the two files.
 
     Returns:
@@ -95,7 +95,7 @@ def export_onnx(checkpoint: Checkpoint, provenance: dict[str, Any], folder: Path
 
 
 def metadata(checkpoint: Checkpoint, provenance: dict[str, object]) -> dict[str, str]:
-    """Return the metadata of both graphs; every value except the format is JSON."""
+    """Return key -> text of both graphs' metadata; every text except the format is JSON."""
     scale = vars(checkpoint.network.input_scale)
     facts = {
         "version": FORMAT_VERSION,
@@ -171,7 +171,7 @@ def _trace(
 
 
 def write_inputs(configured: Configured, batch: str, path: Path) -> dict[str, Any]:
-    """Write the inputs of both graphs, in the order of their features, and the step time.
+    """Write the inputs of both graphs, in the order of their features, and a batch's step time.
 
     Args:
         configured: One configuration with the network's coefficients.

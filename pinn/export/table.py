@@ -44,13 +44,13 @@ def alpha_columns() -> list[str]:
 
 
 def coefficient_columns(found: Coefficients) -> dict[str, Float[np.ndarray, " rows"]]:
-    """Return a column per coefficient, betas first, each contiguous in memory for Arrow."""
+    """Return name -> column of each coefficient, betas first, each contiguous in memory."""
     names = (*beta_columns(), *alpha_columns())
     return dict(zip(names, np.ascontiguousarray(found.values.T), strict=True))
 
 
 def configuration_columns(configured: Configured) -> dict[str, list[object]]:
-    """Return the columns of configurations: model, GPU, precision if given, and all engine flags.
+    """Return name -> column of configurations: model, GPU, given precision and all engine flags.
 
     ``max_model_len`` is always a number: the model's own if the flag is not set. ``window_tokens``
     is the attention window of the windowed layers, null without one. ``gpu_cache_tokens`` is the
@@ -73,7 +73,7 @@ def configuration_columns(configured: Configured) -> dict[str, list[object]]:
 
 
 def _model_aliases(configuration: Configuration, deployment: Deployment) -> list[str]:
-    """Return other names of a row's model: the user's, and those with equal sampling settings."""
+    """Return other names of a row's model: the user's, and names with equal sampling settings."""
     model = deployment.model
     given = str(configuration.get("model", model.name))
     return [
@@ -89,7 +89,7 @@ def _sampling(name: str) -> Sampling:
 
 
 def serving_values(deployment: Deployment) -> dict[str, FlagValue]:
-    """Return a deployment's flags, with resolved limits of batch size and memory."""
+    """Return flag -> value of a deployment, with resolved limits of batch size and memory."""
     recipe, serving = deployment.recipe, deployment.serving
     return asdict(serving) | {
         "max_model_len": max_model_len(deployment),
@@ -143,7 +143,7 @@ def export_table(
 
 
 def _draft_columns(deployments: Sequence[Deployment]) -> dict[str, pa.Array]:
-    """Return the columns of speculative decoding, null in rows without it.
+    """Return name -> column of speculative decoding, null in rows without it.
 
     ``draft_acceptance`` lists the acceptance probability of each drafted token, given that all
     earlier ones are accepted, separated by commas. ``tokens_per_step`` is a request's mean number
@@ -194,7 +194,7 @@ def write_table_file(table: pa.Table, provenance: JsonObject, path: Path) -> Non
 
 
 def table_json(table: pa.Table, provenance: JsonObject) -> str:
-    """Return a JSON document: format, version, provenance and flat rows, one per line."""
+    """Return a table as a JSON document: format, version, provenance and one row per line."""
     head = {"format": FORMAT, "version": VERSION, "provenance": provenance}
     rows = table.drop_columns(["format", "version"]).to_pylist()
     lines = ",\n".join(files.json_text(row) for row in rows)

@@ -43,7 +43,7 @@ class Gaussian:
 
     Attributes:
         mean: Mean of each parameter.
-        covariance: Covariance; a parameter without variance keeps its mean.
+        covariance: Covariance of the parameters; a parameter without variance keeps its mean.
     """
 
     mean: Vector
@@ -51,7 +51,7 @@ class Gaussian:
 
     @property
     def free(self) -> Bool[np.ndarray, " parameters"]:
-        """Return whether each parameter has a variance."""
+        """Return whether each parameter has a prior variance, so that it can change."""
         return np.diag(self.covariance) > 0
 
     @property
@@ -61,7 +61,7 @@ class Gaussian:
 
     @property
     def precision(self) -> Float[np.ndarray, "free free"]:
-        """Return the inverse of the free parameters' correlation matrix."""
+        """Return the inverse of the free parameters' prior correlation matrix."""
         free, scale = self.free, self.scale
         correlation = self.covariance[np.ix_(free, free)] / np.outer(scale, scale)
         return np.linalg.inv(correlation + _JITTER * np.eye(len(scale)))
@@ -93,16 +93,16 @@ class LinearRows:
 
 
 def huber_deviation(error: Rows, deviation: Rows | float, delta: float) -> Rows:
-    """Return deviations that give Huber's loss: linear growth of errors beyond ``delta``."""
+    """Return standard deviations that give Huber's loss: linear growth of errors over ``delta``."""
     return deviation * np.sqrt(np.maximum(np.abs(error) / delta, 1.0))
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Measurements that depend on parameters with a prior.
+    """Estimation problem: measurements that depend on parameters with prior and bounds.
 
     Attributes:
-        prior: Distribution before the measurements.
+        prior: Distribution of the parameters before the measurements.
         lower: Lower bound of each parameter.
         upper: Upper bound of each parameter.
         rows_at: Function of parameters that returns measurements linearized around them.
@@ -120,7 +120,7 @@ class Problem:
         """Solve the bounded linear least-squares problem of rows and prior.
 
         Args:
-            root: The prior's root, computed once.
+            root: Upper triangle :attr:`Gaussian.root` of the prior, computed once.
             rows: Linearized measurements.
         """
         from scipy.optimize import lsq_linear  # Imported here, as the import is slow.
@@ -159,7 +159,7 @@ def most_probable(problem: Problem, start: Vector, steps: int = 1) -> Vector:
 
 
 def _descending(misfit: Callable[[Vector], float], at: Vector, step: Vector) -> Vector:
-    """Return the step, or its first half, quarter, ... that does not increase the misfit."""
+    """Return a step of parameters, halved until it does not increase the misfit."""
     value, share = misfit(at), 1.0
     while share > _SHORTEST:
         if misfit(at + share * step) <= value:
@@ -171,7 +171,7 @@ def _descending(misfit: Callable[[Vector], float], at: Vector, step: Vector) -> 
 def laplace_covariance(
     prior: Gaussian, matrix: Float[np.ndarray, "rows parameters"], deviation: Rows
 ) -> Matrix:
-    """Return the covariance of Laplace's approximation to the posterior.
+    """Return the parameters' covariance by Laplace's approximation to the posterior.
 
     Args:
         prior: Distribution before the measurements.

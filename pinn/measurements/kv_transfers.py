@@ -27,7 +27,7 @@ from pinn.errors import PinnError
 from pinn.measurements.benchmarks.metrics_page import Page, read_page
 
 _KIND = "KV events, or a metrics page"
-#: Names of GPU memory in events.
+#: Names of GPU memory in KV events.
 _GPU = ("gpu", "device")
 _BEGINS, _ENDS, _COMMITS = "TransferInitiated", "TransferCompleted", "CacheStoreCommitted"
 #: Direction -> series of a metrics page: bytes, seconds, transfers.
@@ -40,15 +40,15 @@ _SERIES = {
 
 @dataclass(frozen=True)
 class KvTransfers:
-    """Measured transfers, or sums over several transfers.
+    """Measured KV transfers; each entry is a transfer or the sum over several transfers.
 
     Attributes:
         count: Number of transfers in each entry.
         size: Size in blocks of the GPU's cache or, with ``in_bytes``, in bytes.
-        seconds: Time on the link.
+        seconds: Time on the link, in seconds.
         load: Whether each entry is a transfer from host to GPU.
         in_bytes: Whether sizes are in bytes.
-        committed: Number of stores that can be read, according to events.
+        committed: Number of stores to host memory that can be read, according to KV events.
         report: Counts of events or pages read and refused.
     """
 
@@ -155,7 +155,7 @@ def _events(line: str, refused: Counter[str]) -> list[tuple[float, list[Any]]]:
 
 
 def _on_the_link(transfers: Sequence[_Transfer]) -> Float[np.ndarray, " transfers"]:
-    """Return the seconds of each transfer on the link, which carries one transfer at a time."""
+    """Return seconds that each transfer occupies the link, which carries one transfer at a time."""
     seconds, free_s = np.zeros(len(transfers)), -np.inf
     for i in np.argsort([each.end_s for each in transfers], kind="stable"):
         each = transfers[i]

@@ -23,5 +23,5 @@ def _read_schemas() -> dict[str, pa.Schema]:
     return {table: pa.schema(found) for table, found in columns.items()}
 
 
-#: Table -> its schema.
+#: Name of a table -> its Arrow schema.
 SCHEMAS = _read_schemas()

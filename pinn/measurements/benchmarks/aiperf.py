@@ -35,16 +35,16 @@ is_aiperf = marks.any_of(_is_summary, marks.keys("metrics", "metadata", "error")
 
 
 def aiperf_points(document: Document) -> list[list[Tree]]:
-    """Return the runs of a file: one from a summary, or one from all lines of requests."""
+    """Return the data of a file's runs: one run per summary, or one run of all request lines."""
     return [document.trees] if "metrics" in document.first else [[document.first]]
 
 
-#: Mark of a summary in CSV format.
+#: Mark of aiperf's and genai-perf's summaries in CSV format.
 is_aiperf_table = marks.pattern("the header Metric,avg", re.compile(r"\AMetric,avg,"))
 
 
 def aiperf_table(document: Document) -> list[list[Tree]]:
-    """Return the one run of a CSV table."""
+    """Return the data of the single run in a CSV table."""
     return [[Tree({"records": _csv_metrics(document.text)})]]
 
 
@@ -135,7 +135,7 @@ def _csv_metrics(text: str) -> dict[str, JsonObject]:
 
 
 def _from_requests(rows: list[Tree], reading: Reading) -> BenchmarkRun:
-    """Read a run from single requests; the concurrency or rate must be given by the user."""
+    """Read a run from its single requests; the user must give the concurrency or rate."""
     profiled = [r for r in rows if r.at("metadata").text("benchmark_phase") != "warmup"]
     good = [r.at("metrics") for r in profiled if not r.values.get("error")]
     good = [m for m in good if _seconds(m, "ttft") and _seconds(m, "e2e")]

@@ -17,7 +17,7 @@ from pinn.specs.serving import SGLANG, TRTLLM, VLLM
 
 # Engine flags from the engine's name and version in a file.
 
-#: Part of a name in lower case -> engine. InferenceX writes ``trt``, ``dynamo-trt`` and
+#: Part of an engine's name in lower case -> engine. InferenceX writes ``trt``, ``dynamo-trt`` and
 #: ``dynamo-sglang``. Clients of SGLang write ``sglang-oai-chat`` and ``trt``.
 _ENGINES = {"vllm": VLLM, "sglang": SGLANG, "trt": TRTLLM, "tensorrt": TRTLLM}
 
@@ -41,7 +41,7 @@ def engine_flags(spelled: str) -> dict[str, str]:
         numbers = () if name.startswith("dynamo") else release(version)
     except PinnError:
         numbers = ()
-    # Branch builds have the version 0.0.0.
+    # Engines that were built from a branch have the version 0.0.0.
     if not any(numbers):
         return {"engine": engine}
     return {"engine": engine, "engine_version": ".".join(map(str, numbers))}
@@ -63,7 +63,8 @@ def engine_flags(spelled: str) -> dict[str, str]:
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 #: Minimum share of failed requests at which latencies are those of a lighter load; and minimum
-#: share of the expected throughput at which a server keeps up. Both are assumptions.
+#: share of the expected requests per second at which a server is not overloaded. Both are
+#: assumptions.
 _MOST_FAILED, _KEPT_UP = 0.05, 0.9
 THROUGHPUTS = ("requests_per_s", "output_tokens_per_s")
 
@@ -81,7 +82,8 @@ class Lengths:
             lengths equal to the mean.
         high: Maximum of a uniform distribution, or upper bound of a normal distribution; None with
             ``low``.
-        std: Standard deviation of normally distributed lengths; 0 for other distributions.
+        std: Standard deviation of normally distributed lengths, in tokens; 0 for other
+            distributions.
         each: Length of every request in the order of sending, if the file lists them; it overrides
             the distribution.
     """
@@ -104,7 +106,7 @@ class Lengths:
 
 @dataclass(frozen=True)
 class SharedPrefix:
-    """Set of ``groups x prompts_per_group`` prompts that are sent repeatedly.
+    """Set of ``groups x prompts_per_group`` prompts that a client sends repeatedly.
 
     Attributes:
         groups: Number of groups whose prompts share a prefix.
@@ -119,20 +121,20 @@ class SharedPrefix:
 
 @dataclass(frozen=True)
 class Load:
-    """Load that a benchmark sent.
+    """Load that a benchmark sent: number, lengths and timing of its requests.
 
     Attributes:
         requests: Number of requests.
-        prompt: Prompt lengths.
-        output: Output lengths.
+        prompt: Prompt lengths, in tokens.
+        output: Output lengths, in tokens.
         concurrency: Maximum number of requests in flight; None for no limit.
         rate_per_s: Mean request rate; None if all requests are sent at once or, with
             ``concurrency``, in a closed loop.
         process: Distribution of the gaps between requests: ``poisson``, ``gamma`` (with ``cv``) or
             ``constant``.
         cv: Coefficient of variation of the gaps (standard deviation over mean).
-        offsets_s: Send time of each request, if the file has it and no limit delayed it; it
-            overrides the rate.
+        offsets_s: Send time of each request in seconds, if the file has it and no concurrency limit
+            delayed the request; overrides the rate.
         prefix: Prompts that repeat; None if all prompts are different.
         timeout_s: Seconds after which the client aborts a request; None if it waits for ever.
     """
@@ -177,7 +179,7 @@ class Load:
 
 @dataclass(frozen=True)
 class StatedServer:
-    """Facts about the server in a benchmark file, which the user's flags complete.
+    """Facts about the measured server in a benchmark file, which the user's flags complete.
 
     Attributes:
         model: Name of the model; empty if the file has none.
@@ -199,11 +201,11 @@ class StatedServer:
 
     @property
     def all_flags(self) -> dict[str, FlagValue]:
-        """Return the flags, including the engine and its release."""
+        """Return flag -> value as stated in the file, including the engine and its release."""
         return {**engine_flags(self.engine), **self.flags}
 
 
-#: Facts of a server about which the file states nothing.
+#: Facts about a server if the benchmark file states none.
 UNSTATED = StatedServer()
 
 
@@ -250,7 +252,7 @@ class BenchmarkRun:
 
     @property
     def failed_share(self) -> float:
-        """Return the share of requests that failed."""
+        """Return the share of the run's requests that failed or were cut off."""
         return self.failed / max(self.served + self.failed, 1)
 
     @property
@@ -274,7 +276,7 @@ class BenchmarkRun:
 
     @staticmethod
     def from_json(values: Mapping[str, Json]) -> BenchmarkRun:
-        """Return the run from its JSON.
+        """Return the run from the JSON values of an ingested folder.
 
         Raises:
             PinnError: If a key is missing or unknown, or a value has another type.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pinn.errors import PinnError
 
-#: Files with settings of a run, which readers of results use.
+#: Names of files with the settings of a run, which readers of result files use.
 _SETTINGS = {"config.yaml", "profile.yaml", "exp-config.yaml"}
 
 #: Pattern of companion files (summaries, copies, warm-ups) -> pattern of the result files beside
@@ -34,7 +34,7 @@ def result_files(paths: Iterable[Path]) -> list[Path]:
     """
     found: list[Path] = []
 
-    @cache  # Cached, as files of one folder have equal companions.
+    @cache  # The result is cached, as all files of a folder have the same companion files.
     def has(folder: Path, pattern: str) -> bool:
         return any(folder.glob(pattern))
 

@@ -1,8 +1,8 @@
 """Reader of benchmarks' console output: the table "Serving Benchmark Result" of vLLM and SGLang.
 
 Labels as in the sources of vLLM 0.10.2 to 0.33.0 (``vllm/benchmarks/serve.py: benchmark``) and
-SGLang 0.4.9 to 0.5.23 (``bench_serving.py`` and ``benchmark/serving.py: benchmark``). The values
-are those of the result file under other names, rounded to two decimals. Throughput is therefore
+SGLang 0.4.9 to 0.5.23 (``bench_serving.py`` and ``benchmark/serving.py: benchmark``). The table has
+the values of the result file under other names, rounded to two decimals. Throughput is therefore
 computed from the totals. vLLM prints neither model nor engine flags, and omits a concurrency or a
 rate without a limit. Other text around a table, such as a log, is skipped.
 """
@@ -17,7 +17,7 @@ from pinn.measurements.benchmarks.tree import Tree
 
 _HEADING = re.compile(r"={3,} *Serving Benchmark Result *={3,}")
 
-#: Label in the table -> key of the result file.
+#: Label in the printed table -> key of the client's result file.
 _KEYS = {
     "Successful requests": "completed",
     "Benchmark duration (s)": "duration",
@@ -38,12 +38,12 @@ _LINE = re.compile(
     rf"\b(?:({'|'.join(map(re.escape, _KEYS))})|{_STATISTIC} {_METRIC} \(ms\)): *\|? *([^\s|]+)"
 )
 _END = re.compile(r"={20}")
-#: Required labels: without one of them, the load is unknown.
+#: Labels that a printed table must have: without one of them, the load is unknown.
 _NEEDED = tuple(_KEYS)[:4]
 #: First word of SGLang's text for an unlimited concurrency.
 _NOT_SET = "not"
 
-#: Mark of the printed table.
+#: Mark of the table that the clients of vLLM and SGLang print.
 is_console = marks.pattern("the heading 'Serving Benchmark Result'", _HEADING)
 
 

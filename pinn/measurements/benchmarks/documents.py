@@ -39,8 +39,8 @@ class Document:
         text: Text of the file; empty for a JSON or YAML document or JSON lines.
         values: JSON or YAML documents in the file, one for each line of JSON lines and each row of
             a table; empty for other text.
-        lines: Line number of each value, if each value has its own line.
-        skipped: Lines that could not be parsed, among lines that could.
+        lines: Line number of each value in the file, if each value has its own line.
+        skipped: Lines that could not be parsed, in a file with other lines that could be parsed.
     """
 
     path: Path
@@ -61,7 +61,7 @@ class Document:
 
 
 def read_document(path: Path) -> Document:
-    """Read and parse a file.
+    """Read a benchmark file and parse its content.
 
     Raises:
         NotUsable: If the file cannot be read, is empty, too large or cut off.
@@ -107,7 +107,7 @@ def _json_fault(error: PinnError) -> NotUsable:
 
 # Metrics of benchmark files in SI units, and structures that several tools have.
 
-#: Unit as spelled in files -> seconds.
+#: Unit of time as spelled in benchmark files -> its length in seconds.
 SECONDS = {
     "s": 1.0, "sec": 1.0, "seconds": 1.0, "s/token": 1.0,
     "ms": MILLISECOND, "ms/token": MILLISECOND, "us": MICROSECOND, "ns": 1e-9,
@@ -115,7 +115,7 @@ SECONDS = {
 
 
 def unit_seconds(latency: str, unit: str) -> float:
-    """Return the length in seconds of a file's unit.
+    """Return the length in seconds of a unit of time as spelled in a file.
 
     Raises:
         NotUsable: If the unit is unknown.
@@ -137,7 +137,7 @@ def kept(figures: Mapping[str, float | None]) -> dict[str, float]:
 def throughputs(
     requests_per_s: float | None, output_tokens_per_s: float | None
 ) -> dict[str, float]:
-    """Return the requests and output tokens served per second, if the file states them."""
+    """Return metric -> requests or output tokens served per second, if the file states them."""
     return kept({"requests_per_s": requests_per_s, "output_tokens_per_s": output_tokens_per_s})
 
 
@@ -155,7 +155,7 @@ def streamed(figures: dict[str, float]) -> dict[str, float]:
 def statistics_of(
     latency: str, lookup: Callable[[str], float | None], unit_s: float
 ) -> dict[str, float]:
-    """Return mean and percentiles of a latency, in seconds.
+    """Return metric -> seconds for mean and percentiles of a latency that the file has.
 
     Args:
         latency: Name of the latency, such as ``ttft``.
@@ -168,7 +168,7 @@ def statistics_of(
 
 
 def client_statistics(values: Tree, e2e: str, unit_s: float, suffix: str = "") -> dict[str, float]:
-    """Return the latencies of a file with keys such as ``mean_ttft`` and ``p99_ttft``, in seconds.
+    """Return metric -> seconds from a file with keys such as ``mean_ttft`` and ``p99_ttft``.
 
     Args:
         values: Content of the file.
@@ -186,7 +186,7 @@ def client_statistics(values: Tree, e2e: str, unit_s: float, suffix: str = "") -
 
 
 def sample_figures(latency: str, seconds: Iterable[float]) -> dict[str, float]:
-    """Return mean and percentiles of a latency over its positive samples, in seconds."""
+    """Return metric -> seconds for mean and percentiles of a latency's positive samples."""
     values = np.array([v for v in seconds if v is not None and v > 0], float)
     values = values[np.isfinite(values)]
     if not len(values):
@@ -198,7 +198,7 @@ def sample_figures(latency: str, seconds: Iterable[float]) -> dict[str, float]:
 def request_figures(
     ttft_s: Iterable[float], e2e_s: Iterable[float], output_tokens: Iterable[int]
 ) -> dict[str, float]:
-    """Return TTFT, E2E and TPOT statistics of individually known requests, in seconds."""
+    """Return metric -> seconds for TTFT, E2E and TPOT of individually known requests."""
     rows = list(zip(ttft_s, e2e_s, output_tokens, strict=True))
     return (
         sample_figures("ttft", (first for first, _, _ in rows))

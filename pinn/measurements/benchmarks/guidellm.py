@@ -28,14 +28,14 @@ def is_guidellm(document: Document) -> str:
 
 
 def guidellm_points(document: Document) -> list[Tree]:
-    """Return the file's benchmarks, each with the data that applies to all of them."""
+    """Return the benchmarks in a file, each with the data that all benchmarks of the file share."""
     spec = document.first.at("config", "spec") or document.first.at("args")
     points = document.first.trees("benchmarks")
     return [Tree({"spec": spec.values, **point.values}) for point in points]
 
 
 def read_guidellm(point: Tree, reading: Reading) -> BenchmarkRun:
-    """Read one benchmark of a file as a run.
+    """Read one benchmark of guidellm's file as a run.
 
     Raises:
         NotUsable: If no request was served or the type of load is unknown.
@@ -82,7 +82,7 @@ def _sending(strategy: Tree) -> tuple[int | None, float | None, str]:
 
 
 def _prefix(point: Tree) -> tuple[int, int, int] | None:
-    """Return the shared prefixes of synthetic prompts; None if the file does not state them."""
+    """Return groups, prompts per group and tokens of shared prefixes; None if not stated."""
     for data in point.at("spec").trees("data"):
         for bucket in data.trees("prefix_buckets")[:1]:
             if tokens := bucket.count("prefix_tokens"):

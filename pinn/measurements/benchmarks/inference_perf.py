@@ -30,7 +30,7 @@ is_inference_perf = marks.keys("load_summary", "successes.latency")
 
 
 def read_inference_perf(document: Document, reading: Reading) -> BenchmarkRun:
-    """Read one load stage, with the configuration beside the report.
+    """Read the run of one load stage from its report and the configuration in the same folder.
 
     Raises:
         NotUsable: If no request was served, or the report covers several stages.
@@ -51,7 +51,7 @@ def read_inference_perf(document: Document, reading: Reading) -> BenchmarkRun:
         asked = "every output has the length that config.yaml asks for"
         reading.assumed.append(f"{asked} (the tool's own count of output tokens is too low)")
     if output is None and given.output_tokens is None:
-        # Versions after 0.6.1 have the server's token count, output_tokens.
+        # Reports of versions after 0.6.1 have the server's count of output tokens, output_tokens.
         output = _mean(successes, "output_tokens", "output_len")
         counted = "output tokens are the tool's count, up to 20 % too low (--output-tokens)"
         reading.assumed.append(counted)

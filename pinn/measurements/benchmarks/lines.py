@@ -30,7 +30,7 @@ class Lines:
     Attributes:
         values: Parsed values, one per readable line.
         numbers: Line number of each value, from 1.
-        skipped: Lines without a value, except blank ones.
+        skipped: Lines without a value, except blank lines.
     """
 
     values: list[Json] = field(default_factory=list)
@@ -65,15 +65,15 @@ def json_lines(text: str) -> Lines:
     return found
 
 
-#: Pattern of a header: column names spelled like JSON keys. A first line with other names is no
-#: header.
+#: Pattern of a CSV table's header: column names spelled like JSON keys. A first line with other
+#: names is no header.
 _HEADER = re.compile(r"[\w.\-]*(?:,[\w.\-]*){3,}\s*")
 #: Maximum number of cells of a table of runs; a larger table has other content.
 _MOST_CELLS = 1_000_000
 
 
 def csv_rows(text: str) -> Lines:
-    """Return the rows of a table as documents, if its column names look like JSON keys."""
+    """Return the rows of a CSV table as mappings, if its column names look like JSON keys."""
     found = Lines()
     header = text.split("\n", 1)[0]
     if not _HEADER.fullmatch(header) or text.count(",") > _MOST_CELLS:
@@ -96,7 +96,7 @@ def csv_rows(text: str) -> Lines:
 
 
 def _cell(text: str) -> Json:
-    """Return a cell as a JSON value; None for an empty cell."""
+    """Return a CSV cell's text as a JSON value; None for an empty cell."""
     if text in ("True", "False"):
         return text == "True"
     for kind in (int, float):

@@ -19,7 +19,7 @@ is_llm_d = marks.any_of(marks.keys("scenario", "results"), marks.keys("scenario"
 
 
 def read_llm_d(values: Tree, reading: Reading) -> BenchmarkRun:
-    """Read one run from a report.
+    """Read one run from a report of llm-d-benchmark.
 
     Raises:
         NotUsable: If several servers were measured, or no request was served.

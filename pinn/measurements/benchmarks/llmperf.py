@@ -56,7 +56,7 @@ def _figures(values: Tree, output_tokens: float) -> dict[str, float]:
 
 
 def _lengths(name: str, side: str, values: Tree, reading: Reading) -> Lengths:
-    """Return the measured lengths, or else the requested ones."""
+    """Return the measured token lengths of prompts or outputs, or else the requested lengths."""
     counted = f"results_number_{side}_tokens"
     mean = values.number(f"{counted}_mean", f"mean_{side}_tokens")
     spread = values.number(f"{counted}_stddev", f"stddev_{side}_tokens")

@@ -94,7 +94,7 @@ def _repeat(
 
 
 def benchmark_figures(run: Run, names: Iterable[str] = FIGURES) -> dict[str, float]:
-    """Return the client metrics over all requests that were completed.
+    """Return client metric -> value over the completed requests of a simulated run.
 
     Args:
         run: Simulated run of a workload of ``benchmark_workload``.

@@ -65,7 +65,7 @@ def any_of(*marks: Mark) -> Mark:
 
 
 def nearest(document: Document, tools: Iterable[tuple[str, Mark]]) -> str:
-    """Return text that names the most similar tool, and its keys that a document lacks.
+    """Return text that names the most similar tool, and the tool's keys that a document lacks.
 
     Args:
         document: Document without a known mark.

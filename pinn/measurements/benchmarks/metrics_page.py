@@ -1,4 +1,4 @@
-"""Reader of metrics pages of vLLM and SGLang, including counts of accepted draft tokens."""
+"""Reader of Prometheus metrics pages of vLLM and SGLang, with counts of accepted draft tokens."""
 
 import re
 from collections.abc import Sequence
@@ -44,8 +44,8 @@ class Page:
 
     Attributes:
         engine: ``vllm`` or ``sglang``.
-        sums: Series -> sum over its labels (without buckets).
-        labelled: (series, transfer type) -> sum over its other labels.
+        sums: Series -> sum of its values over all labels, except histogram buckets.
+        labelled: (series, transfer type) -> sum of the series' values over all other labels.
         models: Names of the served models.
         info: Labels of ``cache_config_info``.
         engines: Number of engines on the page.
@@ -87,7 +87,7 @@ def read_page(text: str) -> Page:
 
 
 def read_metrics_pages(pages: Sequence[str], reading: Reading) -> BenchmarkRun:
-    """Read a run from counters between two scrapes, or from a server's start to a single scrape.
+    """Read a run from the increase of counters between two scrapes, or up to a single scrape.
 
     Args:
         pages: Texts of the pages, the earlier first.
@@ -140,7 +140,7 @@ def read_metrics_pages(pages: Sequence[str], reading: Reading) -> BenchmarkRun:
 
 
 def _at_start(page: Page, reading: Reading) -> Page:
-    """Return the page of a server that has not served any request yet.
+    """Return a page with zero counters, as of a server that has not served any request yet.
 
     Raises:
         NotUsable: If neither the duration nor the load is given.
@@ -158,7 +158,7 @@ def _at_start(page: Page, reading: Reading) -> Page:
 def _mean(
     counts: dict[str, float], histograms: tuple[str, ...], total: str, served: int
 ) -> float | None:
-    """Return the mean of the first histogram with counts, or else a total per request."""
+    """Return the mean of the first histogram with counts, or else a total per served request."""
     for name in histograms:
         count = counts.get(f"{name}_count", 0.0)
         if count > 0:

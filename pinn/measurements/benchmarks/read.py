@@ -53,7 +53,7 @@ class Reader(Generic[Point]):
     of_text: bool = False
 
     def unread(self, document: Document) -> list[Callable[[Reading], BenchmarkRun]]:
-        """Return a function for each run in a file, which reads that run."""
+        """Return functions, one for each run in a file, that read the run."""
         return [partial(self.read, point) for point in self.points(document)]
 
 
@@ -96,13 +96,13 @@ READERS = (
     Reader("vLLM log", vllm_log.is_vllm_log, vllm_log.read_vllm_log, _whole, of_text=True),
 )
 
-#: Maximum number of places that are named for each reason.
+#: Maximum number of files or lines that are named for each reason of skipped data.
 _PLACES = 4
 
 
 @dataclass
 class _Found:
-    """Runs read so far, and reasons for skipped data.
+    """Runs read from benchmark files so far, and reasons for skipped data.
 
     Attributes:
         given: Options for data that files lack.
@@ -115,7 +115,7 @@ class _Found:
     refused: dict[str, list[str]] = field(default_factory=dict)
 
     def refuse(self, reason: str, place: str) -> None:
-        """Count a skipped run, line or file."""
+        """Count a skipped run, line or file under its reason."""
         self.refused.setdefault(reason, []).append(place)
 
     @contextmanager
@@ -176,7 +176,7 @@ def read_benchmarks(
 
 
 def _nothing_read(report: ReadReport) -> str:
-    """Return the error message if no run could be read: all reasons, with their places."""
+    """Return the error message if no run could be read: all reasons, with lines or files."""
     known = ""
     if not report.refused or any(_UNKNOWN in reason for reason in report.refused):
         tools = ", ".join(dict.fromkeys(reader.tool for reader in READERS))

@@ -19,13 +19,14 @@ from pinn.measurements.benchmarks.documents import NotUsable
 from pinn.measurements.benchmarks.tree import Tree
 from pinn.specs.flags import FlagValue, check_flags, flag, flags_apart, flags_of
 
-#: Relative difference up to which a stated and a given number count as equal, since files round.
+#: Maximum relative difference between a file's number and the user's at which they count as equal,
+#: since files round.
 _SAME = 0.02
 
 
 @dataclass(frozen=True)
 class GivenLoad:
-    """Options for data that files lack; an option that contradicts a file is refused."""
+    """Options for data that benchmark files lack; an option that contradicts a file is refused."""
 
     PANEL: ClassVar[str] = "Load of benchmark files that do not record it"
 
@@ -79,7 +80,7 @@ class Reading:
     Attributes:
         name: Name of the run.
         tool: Tool that wrote the file.
-        given: Options of the user.
+        given: Options of the user for data that the file lacks.
         recognized_by: Mark by which the tool was recognized.
         assumed: Assumptions so far, one sentence each.
     """
@@ -98,12 +99,12 @@ class Reading:
         failed: int = 0,
         server: StatedServer = UNSTATED,
     ) -> BenchmarkRun:
-        """Return the benchmark run with the data that was read."""
+        """Return the benchmark run with the data that was read from its file."""
         own, told = tuple(self.assumed), self.recognized_by
         return BenchmarkRun(self.name, self.tool, load, figures, served, failed, server, own, told)
 
     def or_stated(self, name: str, stated: float | None) -> float | None:
-        """Return the file's value, or else the user's; None if neither has one.
+        """Return a load option's value in the file, or else the user's; None if neither has one.
 
         Raises:
             NotUsable: If file and user contradict each other.
@@ -142,7 +143,7 @@ class Reading:
     def stated_lengths(
         self, prompt: Tree, output: Tree, mean: str = "mean", std: str = "std"
     ) -> tuple[Lengths, Lengths]:
-        """Return prompt and output lengths from a file's statistics, or means from options."""
+        """Return prompt and output lengths in tokens, from a file's statistics or from options."""
 
         def of(name: str, stated: Tree) -> Lengths:
             found = self.needed(name, stated.number(mean) or None)
@@ -154,7 +155,7 @@ class Reading:
     def sending(
         self, concurrency: int | None = None, rate: float | None = None
     ) -> tuple[int | None, float | None]:
-        """Return concurrency and request rate, at least one of which must be known.
+        """Return concurrency and requests/s (None if unknown), at least one of which must be known.
 
         Raises:
             NotUsable: If neither is known, or the user contradicts the file.
@@ -166,7 +167,7 @@ class Reading:
         return limit, rate
 
     def lengths(self, mean: float) -> Lengths:
-        """Return lengths with a given mean, in the user's range or else all equal."""
+        """Return token lengths with a given mean, in the user's range or else all equal."""
         low, high = self.given.length_shares()
         if low == high:
             equal = "all lengths are equal to the mean (--length-range)"
@@ -177,7 +178,7 @@ class Reading:
         return Lengths(mean, low * nominal, high * nominal)
 
     def prefix(self, stated: tuple[int, int, int] | None = None) -> SharedPrefix | None:
-        """Return the repeating prompts by the file or the user; None, with a note, by default."""
+        """Return repeating prompts as the file or the user states; by default None, with a note."""
         given = self.given
         if stated:
             return SharedPrefix(*stated)
@@ -196,6 +197,6 @@ def _described(name: str) -> str:
 
 
 def split_flags(flags: Mapping[str, FlagValue]) -> tuple[dict[str, FlagValue], GivenLoad]:
-    """Split flags into those of the server and the options of the load."""
+    """Split flags into the server's flags and the options of the load."""
     load, server = flags_apart(GivenLoad, flags)
     return server, GivenLoad(**load)

@@ -11,18 +11,20 @@ from pinn.measurements.traces.trace_tables import Target
 from pinn.specs.flags import flags_of
 from pinn.specs.serving import ServingSpec
 
-#: First words of a line on flags that come from a file.
+#: First words of the note that names server flags which come from a benchmark file.
 TAKEN = "taken from"
 
-#: Flags that are not compared: all other flags are compared for the measured engine and release.
+#: Flags whose values are not compared; the other flags' values are compared for this engine and
+#: release.
 _SAME = {"engine", "engine_version"}
-#: Flag -> value of the resolved engine configuration that replaces a flag without a value.
+#: Flag -> name of the value in the resolved engine configuration that is used if the flag has no
+#: value.
 _RESOLVED = {"max_num_batched_tokens": "token_budget", "max_num_seqs": "max_requests"}
 _OPTIONS = {flag.name: flag.option for flag in flags_of(ServingSpec)}
 
 
 def taken_lines(runs: Sequence[BenchmarkRun], target: Target, given: Collection[str]) -> list[str]:
-    """Return a line for each file whose flags differ from the values that the user's imply.
+    """Return a line for each file whose flags differ from values that the user's flags imply.
 
     Args:
         runs: Runs of one server.
@@ -45,7 +47,7 @@ def taken_lines(runs: Sequence[BenchmarkRun], target: Target, given: Collection[
 
 
 def _without(target: Target, names: Collection[str]) -> Target:
-    """Return the server with the engine's defaults in place of the given flags."""
+    """Return a server with the engine's defaults in place of the named flags."""
     default = vars(ServingSpec())
     kept = {name: default[name] for name in names if name in default}
     precision = None if "precision" in names else target.precision
@@ -66,7 +68,7 @@ def _difference(name: str, target: Target, without: Target) -> str:
 
 
 def _value(name: str, target: Target) -> object:
-    """Return a flag's value as the engine resolves it, if the recipe has it; else as given."""
+    """Return a flag's value in the resolved engine configuration, if it is there; else as given."""
     if name in _RESOLVED:
         with suppress(PinnError):
             return getattr(target.deployment().recipe, _RESOLVED[name])

@@ -51,7 +51,7 @@ class Tree:
         return None if found is None else float(found)  # type: ignore[arg-type]
 
     def count(self, *names: str) -> int:
-        """Return the value of the first key with one, as a whole number; 0 if no key has one."""
+        """Return the value of the first key that has one, as a whole number; 0 if none has."""
         return int(self.number(*names) or 0)
 
     def text(self, *names: str) -> str:
@@ -60,7 +60,7 @@ class Tree:
         return str(found)
 
     def is_true(self, name: str) -> bool:
-        """Return whether a key's value is true, also if written as text."""
+        """Return whether a key's value is true, as a boolean or as text."""
         return self.text(name).lower() == "true"
 
     def texts(self, name: str) -> list[str]:

@@ -22,10 +22,10 @@ from pinn.units import MILLISECOND
 # ``benchmarks/benchmark_serving.py``). TPOT is (E2E - TTFT) / (output - 1) of each request; ITLs
 # are the gaps between chunks. Requested lengths, prefixes, seeds and engine flags are not stored.
 
-#: Protocols of engines that are not supported.
+#: Names of protocols (``--backend``) of engines that are not supported.
 _UNKNOWN = {"deepspeed-mii", "gserver", "llama.cpp", "lmdeploy", "scalellm", "tgi", "truss"}
 
-#: Common ``--metadata`` keys -> field of ``ServingSpec``.
+#: Common key of ``--metadata`` -> field of ``ServingSpec``.
 _ALIASES = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size",
             "dp": "data_parallel_size", "quantization": "precision"}  # fmt: skip
 
@@ -124,7 +124,7 @@ def client_load(file: ClientFile, sent: int, reading: Reading) -> Load:
 
 
 def client_figures(file: ClientFile, values: Tree, e2e: str) -> dict[str, float]:
-    """Return the stated metrics, and additional ones from the file's details.
+    """Return metric -> value as stated in the file, or computed from its requests' details.
 
     Raises:
         NotUsable: If the file has no latency.
@@ -146,7 +146,7 @@ def _details(file: ClientFile) -> dict[str, float]:
 
 
 def _server(values: Tree) -> StatedServer:
-    """Return the facts in key=value pairs that the user gave to the client by ``--metadata``."""
+    """Return facts about the server from key=value pairs given to the client by ``--metadata``."""
     aliased = {_ALIASES[k]: v for k, v in values.values.items() if k in _ALIASES}
     named = Tree({**values.values, **aliased})
     flags = given_flags(ServingSpec, named.values, "--metadata")
@@ -186,7 +186,8 @@ _FORMATS = {"modelopt_fp4": "nvfp4", "modelopt_fp8": "fp8_static", "fp8": "fp8",
             "w8a8_fp8": "fp8", "w8a8_int8": "int8", "awq": "int4", "gptq": "int4",
             "mxfp4": "mxfp4"}  # fmt: skip
 
-#: Maximum relative difference between a mean and that of the requested distribution.
+#: Maximum relative difference between the mean length sent and the mean of the requested
+#: distribution.
 _AGREES = 0.1
 
 
@@ -224,7 +225,7 @@ def read_sglang_bench(values: Tree, reading: Reading) -> BenchmarkRun:
 
 
 def _random_lengths(file: _File, load: Load, assumed: list[str]) -> Load:
-    """Return the load with uniform lengths if totals agree with the requested lengths."""
+    """Return the load with uniform lengths if the total tokens agree with requested lengths."""
     if not file.dataset_name.startswith("random") or load.prompt.each:
         return load
     share = file.random_range_ratio or 0.0
@@ -236,7 +237,7 @@ def _random_lengths(file: _File, load: Load, assumed: list[str]) -> Load:
 
 
 def _uniform(lengths: Lengths, share: float, asked: int | None) -> Lengths:
-    """Return uniform lengths between ``share`` and all of ``asked``, if their mean agrees."""
+    """Return uniform lengths from ``share`` x ``asked`` to ``asked``, if the mean agrees."""
     mean = lengths.mean
     if not asked or abs(asked * (1 + share) / 2 / mean - 1) > _AGREES:
         return lengths
@@ -245,7 +246,7 @@ def _uniform(lengths: Lengths, share: float, asked: int | None) -> Lengths:
 
 
 def sglang_server(info: Tree) -> StatedServer:
-    """Return the server in ``server_info``, which has resolved flags under SGLang's names.
+    """Return facts about the server from ``server_info``: resolved flags under SGLang's names.
 
     Raises:
         NotUsable: If prefill and decode were disaggregated.
@@ -277,7 +278,7 @@ def sglang_server(info: Tree) -> StatedServer:
 
 
 def _resolved(flag: Flag, info: Tree) -> Json:
-    """Return a flag's resolved value; None if it is missing or -1."""
+    """Return a flag's resolved value from ``server_info``; None if it is missing or -1."""
     spelled = flag.spelled.get(SGLANG, flag.name)
     value = info.values.get(spelled.removeprefix("no_"))
     if value is None or (flag.kind in ("int", "float") and float(str(value)) <= 0):

@@ -50,12 +50,12 @@ _ELAPSED = re.compile(r"elapsed(?:\s+time)?\s*[:=]?\s*([\d.]+)\s*ms", re.IGNOREC
 
 
 def read_iteration_log(path: Path) -> tuple[pa.Table, ReadReport]:
-    """Read a log file with iteration details; other lines are counted as refused.
+    """Read the iteration details in a log file; other lines are counted as refused.
 
     Returns:
-        One row per iteration, and the counts. A row has the iteration's number, requests and
-        tokens, ``elapsed_s``, and ``logged_s``, the log time in whole seconds from an arbitrary
-        day.
+        Table with one row per iteration, and the counts of lines read and refused. A row has the
+        iteration's number, requests and tokens, ``elapsed_s``, and ``logged_s``, the log time in
+        whole seconds from an arbitrary day.
 
     Raises:
         PinnError: If the file is missing or sparse, or has no line with iteration details.
@@ -84,7 +84,7 @@ def read_iteration_log(path: Path) -> tuple[pa.Table, ReadReport]:
 
 
 def _row(number: str, line: str) -> dict[str, float | None] | str:
-    """Return the row of a log line, or the reason why it has none."""
+    """Return column -> value of a log line's iteration, or the reason why the line is refused."""
     row: dict[str, float | None] = {"step_id": int(number), "logged_s": _logged_s(line)}
     for name, pattern in _COUNTS.items():
         found = pattern.search(line)
@@ -126,10 +126,10 @@ is_vllm_log = marks.pattern("lines 'Iteration(N)'", _ITERATION)
 
 
 def read_vllm_log(log: Document, reading: Reading) -> BenchmarkRun:
-    """Read the load and the mean ITL of a log.
+    """Read the load and the mean ITL of a server from its log as a benchmark run.
 
-    Requests are counted by their prompts. If a step is full, its last prompt is assumed to continue
-    in the next step. Prompt tokens exclude those in the prefix cache.
+    The number of requests is the number of prompts in the log. If a step is full, its last prompt
+    is assumed to continue in the next step. Prompt tokens exclude those in the prefix cache.
 
     Raises:
         NotUsable: If the log has no prompt or no token.
@@ -161,7 +161,7 @@ def read_vllm_log(log: Document, reading: Reading) -> BenchmarkRun:
 
 
 def _gap_s(busy: pd.DataFrame, assumed: list[str]) -> float:
-    """Return the mean ITL in seconds: each decode waits for the whole cycle of its step."""
+    """Return the mean ITL of a log in seconds: each decode waits for its step's whole cycle."""
     decodes = busy["decode_requests"].to_numpy(float)
     logged = busy["logged_s"].to_numpy(float)
     span = np.nanmax(logged) - np.nanmin(logged) if np.isfinite(logged).any() else 0.0
@@ -169,14 +169,14 @@ def _gap_s(busy: pd.DataFrame, assumed: list[str]) -> float:
         assumed.append("the logged time of an iteration is the time to the next one; with "
             "asynchronous scheduling, the logged time is shorter")  # fmt: skip
         return float(decodes @ busy["elapsed_s"].to_numpy(float) / decodes.sum())
-    # Times are whole seconds, so the span is measured between the first and the last change of
-    # second.
+    # Log times are whole seconds, so the span is measured from the first to the last change of the
+    # logged second.
     inner = (logged > np.nanmin(logged)) & (logged < np.nanmax(logged))
     return float((span - 1) / inner.sum())
 
 
 def log_server(text: str) -> StatedServer:
-    """Return the facts about the server from the start of a log."""
+    """Return facts about the server (model, flags, KV cache) from the start of its log."""
     flags: dict[str, FlagValue] = {}
     model = engine = ""
     if config := _CONFIG.search(text):
@@ -243,7 +243,7 @@ class _RequestSpan(NamedTuple):
 
 
 def read_request_spans(document: Document, reading: Reading) -> BenchmarkRun:
-    """Read the requests of a file as one run.
+    """Read all request spans of a file as one benchmark run.
 
     Raises:
         NotUsable: If no span is complete, or the file has two models.

@@ -1,4 +1,4 @@
-"""Flags that the public benchmark's launch scripts passed, for each measured row.
+"""Flags that launch scripts of the InferenceX benchmark passed to engines, per measured row.
 
 ``data/engines/launch_facts.csv`` has a row per configuration, interval of time and set of equal
 flags. A row has the points (lengths, GPUs, labels, clients) at which it ran, and the script and
@@ -20,26 +20,26 @@ from pinn.engines.recipe import engine_rows
 from pinn.measurements.deployments.observations import COLUMNS
 from pinn.specs.serving import TRTLLM, VLLM
 
-#: Confidence in a row's flags. ``known``: the row names the image and one set of flags fits.
-#: ``likely``: the row names no image, but all scripts of that day agree. ``ambiguous``: another
-#: script's flags are used, or several sets fit. ``unknown``: nothing fits.
+#: Confidence in a measured row's launch flags. ``known``: the row names the image and one set of
+#: flags fits. ``likely``: the row names no image, but all scripts of that day agree. ``ambiguous``:
+#: another script's flags are used, or several sets of flags fit. ``unknown``: no set of flags fits.
 CONFIDENCES = KNOWN, LIKELY, AMBIGUOUS, UNKNOWN = ("known", "likely", "ambiguous", "unknown")
 
-#: Fields of ``ServingSpec`` whose passed values are columns of rows.
+#: Fields of ``ServingSpec`` whose passed values are columns of measured rows.
 SERVING_FLAGS = tuple(name for name, kind in COLUMNS.items() if kind == "passed")
 #: Flags that scripts set depending on the load and that do not affect coefficients.
 LOAD_FLAGS = ("max_num_seqs", "max_model_len")
-#: Further settings that may change a step or its schedule.
+#: Further engine settings that may change the time of a step or its schedule.
 OTHER_FLAGS = (
     "async_scheduling", "stream_interval", "fuse_attn_quant", "piecewise_tokens", "environment",
 )  # fmt: skip
-#: Settings of the benchmark client.
+#: Settings of the benchmark client, which sends the requests.
 CLIENT = ("prompts_per_client", "warmups_per_client", "chat_template")
 _LAYOUT = (
     "tensor_parallel_size", "data_parallel_size", "enable_dp_attention", "enable_expert_parallel",
 )  # fmt: skip
 FLAGS = (*_LAYOUT, *SERVING_FLAGS, *OTHER_FLAGS, *CLIENT)
-#: Columns that :func:`with_launch_facts` adds to rows.
+#: Columns that :func:`with_launch_facts` adds to measured rows.
 ADDED = (
     *SERVING_FLAGS, *OTHER_FLAGS, *CLIENT, "drafts", "image", "script", "facts", "facts_reason",
 )  # fmt: skip
@@ -74,7 +74,7 @@ class LaunchFact:
     """Launch flags of one row of ``launch_facts.csv``, for one of the points that it lists.
 
     Attributes:
-        passed: Column -> value of the row.
+        passed: Column of ``launch_facts.csv`` -> value in the row.
         expert_parallel: Whether the benchmark's label states expert parallelism.
         data_parallel: Whether the benchmark's label states attention data parallelism.
     """
@@ -94,9 +94,9 @@ class Found:
     """Launch flags of a measured row, or the reason why they are unknown.
 
     Attributes:
-        fact: Row of the table of flags; None if none fits.
+        fact: Row of ``launch_facts.csv`` that fits the measured row; None if none fits.
         confidence: One of ``CONFIDENCES``.
-        reason: Short reason for the confidence.
+        reason: Short reason for the confidence in the flags.
     """
 
     fact: LaunchFact | None
@@ -106,7 +106,7 @@ class Found:
 
 @cache
 def launch_facts() -> Mapping[tuple[str, ...], tuple[LaunchFact, ...]]:
-    """Return rows by engine, model, GPU, label, lengths, GPU count and clients, all as text."""
+    """Return (engine, model, GPU, label, lengths, GPU count, clients) as texts -> rows of flags."""
     found: dict[tuple[str, ...], list[LaunchFact]] = {}
     for line in engine_rows("launch_facts.csv"):
         about = (line["engine"], line["model"], line["gpu"], line["precision"])
@@ -120,7 +120,7 @@ def launch_facts() -> Mapping[tuple[str, ...], tuple[LaunchFact, ...]]:
 
 
 def find(row: Row) -> Found:
-    """Look up the flags of a measured row.
+    """Look up the launch flags of a measured row of the benchmark.
 
     If a row states the minute of its run, it has the flags that were valid at that minute; if it
     states only the day, the flags of that day. If several sets of flags were valid, the set whose
@@ -162,7 +162,8 @@ def find(row: Row) -> Found:
             return Found(None, UNKNOWN, f"no configuration {what}")
     facts = tuple(fact for fact in facts if _started(fact, when)) or facts
     # Configurations with and without speculative decoding share images. A row that fits both is
-    # assumed to have run without it, unless pinn.training.data.engine_deployments marks it.
+    # assumed to have run without speculative decoding, unless pinn.training.data.engine_deployments
+    # marks it.
     chosen = tuple(fact for fact in facts if not fact.passed["drafts"]) or facts
     first = chosen[0].passed
     if not when:
@@ -185,7 +186,7 @@ def _is_valid(fact: LaunchFact, time: str) -> bool:
 
 
 def _started(fact: LaunchFact, time: str) -> bool:
-    """Return whether a change to the row's own configuration started its run, by minute or day."""
+    """Return whether a change to a row's own configuration started its run at the given time."""
     digits = 10 if time.endswith(_NO_CLOCK) else 16
     changed = fact.passed["own_change"] and fact.passed["since"][:digits] == time[:digits]
     return bool(changed) and time >= CHANGES_START_RUNS
@@ -195,8 +196,8 @@ def with_launch_facts(rows: pd.DataFrame, models: Mapping[str, str]) -> pd.DataF
     """Return decoded rows with the engines' launch flags in place of the benchmark's labels.
 
     Args:
-        rows: Rows for :func:`find`, with the file's names of models.
-        models: Name in the file -> name in the catalog.
+        rows: Rows for :func:`find`, with the names of models in the benchmark's file.
+        models: Name of a model in the benchmark's file -> its name in the model catalog.
 
     Returns:
         The rows with ``tensor_parallel_size``, ``data_parallel_size``, ``enable_expert_parallel``
@@ -210,7 +211,7 @@ def with_launch_facts(rows: pd.DataFrame, models: Mapping[str, str]) -> pd.DataF
 
 
 def _ran(found: Found, row: Row) -> dict[str, object]:
-    """Return a row's columns with its resolved launch flags."""
+    """Return column -> value of a measured row for its launch flags and their confidence."""
     changed: dict[str, object] = dict.fromkeys(ADDED, "")
     changed |= {"facts": found.confidence, "facts_reason": found.reason}
     layout = ("tensor_parallel_size", "data_parallel_size", "enable_expert_parallel")
@@ -253,7 +254,7 @@ def _layout(passed: Mapping[str, str], row: Row) -> dict[str, object]:
 
 
 def served_scheme(scheme: str, row: Row) -> str:
-    """Return the number format that ran; mxfp4 may have 8-bit activations.
+    """Return the number format that a row's engine used; mxfp4 may have 8-bit activations.
 
     TensorRT-LLM's own expert kernels quantize activations to 8 bits on Blackwell. Scripts select
     these kernels by ``moe_config.backend`` TRTLLM, and only on Blackwell.
@@ -267,7 +268,7 @@ def served_scheme(scheme: str, row: Row) -> str:
 
 
 def image_release(image: str) -> str:
-    """Return the release in an image's tag, or else the tag.
+    """Return the engine release in a container image's tag, or else the tag.
 
     >>> image_release("vllm/vllm-openai:v0.19.0-cu130")
     '0.19.0'
@@ -280,7 +281,7 @@ def image_release(image: str) -> str:
 
 
 def facts_by_confidence(rows: pd.DataFrame) -> dict[str, int]:
-    """Return the number of rows by confidence, and by reason for ambiguous or unknown flags.
+    """Return confidence, or reason for ambiguous or unknown flags -> number of measured rows.
 
     Args:
         rows: Rows with the columns ``facts`` and ``facts_reason``.

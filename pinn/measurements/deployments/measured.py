@@ -1,4 +1,4 @@
-"""Deployment and load of a measured row."""
+"""Deployment and load of a measured row of observations or of serving runs."""
 
 import re
 from collections.abc import Hashable, Mapping
@@ -22,11 +22,11 @@ from pinn.specs.serving import SGLANG, VLLM, ServingSpec
 # Deployment behind a row of observations or serving runs.
 
 Row = Mapping[Hashable, Any] | pd.Series
-#: Flags by name and value, as a hashable key.
+#: Engine flags as pairs of name and value, which serve as a hashable key.
 Flags = tuple[tuple[str, FlagValue], ...]
 
-#: Pattern of a release. Builds without one, such as gpt-oss-dev, have the flag table's default
-#: release.
+#: Pattern of an engine release. Builds without a release, such as gpt-oss-dev, have the flag
+#: table's default release.
 RELEASE = re.compile(r"\d+\.\d+")
 
 
@@ -48,7 +48,7 @@ def observed_deployment(row: Row) -> Deployment:
 
 
 def _layout(row: Row) -> dict[str, FlagValue]:
-    """Return the engine of a row and its parallel sizes, as engine flags."""
+    """Return engine flag -> value for a row's engine and its parallel sizes."""
     engine, is_expert_parallel = str(row["engine"]), bool(row["enable_expert_parallel"])
     tp, dp = int(row["tensor_parallel_size"]), int(row["data_parallel_size"])
     if engine == VLLM:
@@ -64,7 +64,7 @@ def _layout(row: Row) -> dict[str, FlagValue]:
 
 
 def observed_deployments(rows: pd.DataFrame) -> dict[str, Deployment]:
-    """Return row id -> deployment of observations."""
+    """Return row id -> deployment, for each row of observations."""
     return {str(row["row_id"]): observed_deployment(row) for _, row in rows.iterrows()}
 
 
@@ -104,7 +104,7 @@ def _run(config: str, name: str, gpu: str, flags: Flags) -> Deployment:
 # requests have ended by then and are dropped. With a prefix cache, the warm-up leaves one cached
 # prompt.
 
-#: Assumed memory share of SGLang and TensorRT-LLM if the flag is unknown.
+#: Share of GPU memory that SGLang and TensorRT-LLM are assumed to use if the flag is unknown.
 _ROOMY_SHARE = 0.97
 
 
@@ -159,7 +159,7 @@ def measured_deployment(row: Row) -> MeasuredDeployment:
 
 
 def _roomy(serving: ServingSpec, row: Row) -> ServingSpec:
-    """Return flags with enough memory for the clients' requests, if the flags are unknown.
+    """Return engine flags with enough memory for the clients' requests, if a row's are unknown.
 
     Rows whose requests waited for memory are filtered out, so any sufficient values are correct.
     """

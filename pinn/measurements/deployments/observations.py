@@ -1,6 +1,6 @@
-"""Canonical observations: one deployment under one load, with its measured latencies.
+"""Table of observations: each row is a deployment under one load, with measured latencies.
 
-A table is a Parquet file with a JSON manifest in the same folder. The manifest has the origin of
+The table is a Parquet file with a JSON manifest in the same folder. The manifest has the origin of
 the rows and the digest that is checked on reading.
 """
 
@@ -45,7 +45,7 @@ SCHEMA = "closed-loop observations 6"
 
 @dataclass(frozen=True)
 class Manifest:
-    """Origin of a table.
+    """Origin of a table of observations.
 
     Attributes:
         table_sha256: Digest of the Parquet file.
@@ -62,7 +62,7 @@ class Manifest:
 
 
 def validate(rows: pd.DataFrame, what: str = "the observations") -> pd.DataFrame:
-    """Return a table with exactly the columns :data:`COLUMNS`, after a check of its values.
+    """Return observations with exactly the columns :data:`COLUMNS`, after a check of values.
 
     Args:
         rows: Table to check; additional columns are dropped.
@@ -92,7 +92,7 @@ def validate(rows: pd.DataFrame, what: str = "the observations") -> pd.DataFrame
 
 
 def write_observations(rows: pd.DataFrame, path: Path, report: ReadReport) -> Manifest:
-    """Write a table and its manifest; after a crash, the previous files are unchanged.
+    """Write observations and their manifest; after a crash, the previous files are unchanged.
 
     Args:
         rows: Rows as :func:`validate` accepts them.
@@ -114,7 +114,7 @@ def write_observations(rows: pd.DataFrame, path: Path, report: ReadReport) -> Ma
 
 
 def read_observations(path: Path) -> pd.DataFrame:
-    """Read a table that :func:`write_observations` wrote.
+    """Read a table of observations that :func:`write_observations` wrote.
 
     Raises:
         PinnError: If the table or its manifest is missing, was changed or cut off, or does not
@@ -138,7 +138,7 @@ def read_observations(path: Path) -> pd.DataFrame:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read the manifest that belongs to a table.
+    """Read the manifest that belongs to a table of observations.
 
     Raises:
         PinnError: If the manifest is missing, is not JSON, or describes another schema.

@@ -31,7 +31,7 @@ _ENGINES = {VLLM: "vLLM", SGLANG: "SGLang", TRTLLM: "TensorRT-LLM"}
 UNKNOWN_VERSION = "unknown"
 
 
-#: Filter: function that returns a mask of rows to drop.
+#: Filter: function of decoded rows that returns a mask of rows to drop.
 Rule = Callable[[pd.DataFrame], pd.Series]
 #: Reason in the read report -> filter, in the order of application.
 Filters = Mapping[str, Rule]
@@ -45,7 +45,7 @@ Filters = Mapping[str, Rule]
 _MODEL_FACTS = {
     row["model"]: row for row in read_rows(Path(__file__).with_name("silicon_models.csv"))
 }
-#: Name in the file -> name in the model catalog.
+#: Model name in ``silicon_sample.csv`` -> name in the model catalog.
 MODELS = {name: facts["served"] for name, facts in _MODEL_FACTS.items()}
 
 _RAW_NAMES = {
@@ -56,7 +56,7 @@ _RAW_NAMES = {
     "moe_tp_size": "stored_moe_tp_size", "moe_ep_size": "stored_moe_ep_size",
     "silicon_ttft_ms": "ttft_s", "silicon_tpot_ms": "tpot_s",
 }  # fmt: skip
-#: Columns of an observation.
+#: Names of the columns of a table of observations.
 CANONICAL = tuple(observations.COLUMNS)
 
 
@@ -67,7 +67,7 @@ def read_sample(
     decoded: Callable[[pd.DataFrame], pd.DataFrame],
     finished: Callable[[pd.DataFrame], pd.DataFrame],
 ) -> tuple[pd.DataFrame, ReadReport]:
-    """Read the aggregated (not disaggregated) deployments of some engines.
+    """Read the measured deployments of some engines, without disaggregated prefill and decode.
 
     Args:
         path: ``silicon_sample.csv``; None for the installed package's file.
@@ -98,7 +98,7 @@ def read_sample(
 
 
 def sample_file(path: Path | None) -> tuple[Path, str]:
-    """Return the file, by default the installed package's, and the package's name with release."""
+    """Return the path of ``silicon_sample.csv``, and the name and release of its package."""
     if path is not None:
         return path, ""
     version = f"{PACKAGE} {importlib.metadata.version(PACKAGE)}"
@@ -134,7 +134,7 @@ def decode(raw: pd.DataFrame) -> pd.DataFrame:
 
 
 def decode_engines(raw: pd.DataFrame) -> pd.DataFrame:
-    """Return rows with their real parallel layout and one name for DeepSeek-R1.
+    """Return decoded rows with their real parallel layout, and one name for DeepSeek-R1.
 
     The dump of 2026-04-06 and the database dump store products for rows with expert parallelism
     over N GPUs: expert tensor and expert parallel size are both N. With tensor parallelism over N
@@ -161,7 +161,7 @@ def decode_engines(raw: pd.DataFrame) -> pd.DataFrame:
 
 
 def canonical(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return decoded and filtered rows with their launch flags, under the catalog's names.
+    """Return decoded and filtered rows as observations: with launch flags and catalog names.
 
     Raises:
         PinnError: If a model or a precision is unknown, or a row states no concurrency.
@@ -180,7 +180,7 @@ def canonical(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def named(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return decoded rows with the catalog's models and precisions, and with integers.
+    """Return decoded rows with the catalog's names of models and precisions, and whole numbers.
 
     Raises:
         PinnError: If a model or a precision is unknown or a row states no concurrency.
@@ -248,7 +248,7 @@ def precision_scheme(model: str, label: str) -> str:
 
 
 def read_csv(path: Path) -> pd.DataFrame:
-    """Read the file, and check that it has all used columns."""
+    """Read ``silicon_sample.csv``, and check that it has all columns that are used."""
     texts = {"backend_version": "str", "precision": "str"}
     raw = read_frame(path, f"reinstall {PACKAGE}==0.12.0 or give the path of its file", dtype=texts)
     missing = [name for name in ("mode", *_RAW_NAMES) if name not in raw.columns]

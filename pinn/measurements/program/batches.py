@@ -1,4 +1,4 @@
-"""Batches to measure: a short list that is measured first, and a default order."""
+"""Batches whose steps are measured: a short list for the start, and a default order."""
 
 import re
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ class Wanted(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Limits of the engine that restrict the batches to measure.
+    """Limits of the measured engine that restrict the batches to measure.
 
     Attributes:
         max_num_seqs: Maximum number of requests in a step.
@@ -39,8 +39,8 @@ class Limits(NamedTuple):
         cache: Size of the KV cache in tokens.
         block: Tokens of a block of the KV cache.
         shares: Whether prefix caching is on.
-        captured: Largest captured CUDA graph, in tokens; 0 without graphs.
-        vocabulary: Size of the vocabulary.
+        captured: Number of tokens of the largest captured CUDA graph; 0 without graphs.
+        vocabulary: Number of tokens in the model's vocabulary.
     """
 
     max_num_seqs: int
@@ -58,14 +58,15 @@ class Limits(NamedTuple):
 #: batches.
 HELD_OUTPUTS, LEAST_HELD, HELD_SHARE = 1024, 192, 1 / 56
 
-#: Decodes and contexts of the short list, and the prompt tokens of its mixed step with 32 decodes.
+#: Numbers and contexts of decodes in the short list, and prompt tokens of its mixed step with 32
+#: decodes.
 FIRST_DECODES, FIRST_CONTEXTS, FIRST_CHUNK = (1, 32, 256), (500, 4000), 512
 
 _PART = re.compile(r"(\d+) +(?:prefill +(\d+)|decode) *@ *(\d+)$")
 
 
 def read_batch(text: str) -> Wanted:
-    """Parse ``N decode @ CONTEXT + M prefill TOKENS @ CACHED``, or one of the two parts."""
+    """Parse a batch ``N decode @ CONTEXT + M prefill TOKENS @ CACHED``, or one of its parts."""
     found = Wanted(0, 0)
     for part in text.split("+"):
         match = _PART.match(part.strip())
@@ -101,7 +102,8 @@ def fits(wanted: Wanted, limits: Limits) -> bool:
 def short_list(limits: Limits) -> list[Wanted]:
     """Return the first batches: decodes, prompts around the captured sizes, and a mixed step.
 
-    Numbers of decodes are reduced to what fits, so that small machines measure them, too.
+    Numbers of decodes are reduced to what fits in the KV cache, so that small machines measure
+    these batches, too.
     """
     near, far = FIRST_CONTEXTS
     near = min(near, limits.longest // 4)
@@ -132,7 +134,7 @@ def own_order(limits: Limits) -> Iterator[Wanted]:
 
 
 def _most(decodes: int, context: int, limits: Limits) -> int:
-    """Return the number of decodes that fit, at most ``decodes``."""
+    """Return the number of decodes at a context that fit in an engine, at most ``decodes``."""
     each = context + held_outputs(limits)
     return max(min(decodes, limits.max_num_seqs - 1, int(0.85 * limits.cache / each)), 1)
 

@@ -26,7 +26,7 @@ DESIGN: list[tuple[str, float]] = []
 
 
 class _Asked:
-    """Flag that is true after SIGINT or SIGTERM has arrived."""
+    """Stop flag, which is true after the process received SIGINT or SIGTERM."""
 
     def __init__(self) -> None:
         self._asked = False
@@ -118,7 +118,7 @@ def _measure(given: argparse.Namespace, flags: list[str], start: Start, asked: _
 
 
 def _wanted(limits: Limits) -> Iterable[Wanted]:
-    """Return batches: the short list, the batches of a design, then those of a default order.
+    """Return batches to measure: a short list, then those of a design, then a default order.
 
     Some batches of a design may not fit if the KV cache is smaller than predicted.
     """
@@ -127,7 +127,7 @@ def _wanted(limits: Limits) -> Iterable[Wanted]:
 
 
 def _serve(given: argparse.Namespace, flags: list[str], asked: _Asked) -> None:
-    """Measure the server before this process starts an engine, which may not free GPU memory."""
+    """Measure the server before this process starts an engine, whose GPU memory may stay in use."""
     third = 20.0 * given.minutes
     try:
         files = serve_and_load(given.model, flags, given.out, third, _say, given.port, VLLM, asked)

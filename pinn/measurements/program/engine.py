@@ -1,4 +1,4 @@
-"""vLLM engine in this process, to which batches are submitted and whose own steps are timed.
+"""vLLM engine in this process: runs submitted requests, and times the engine's own steps.
 
 A step is one pass of the engine core's loop: schedule, run, process the result. The time of a step
 ends with the loop iteration that receives its result. The time begins with the iteration that
@@ -18,8 +18,8 @@ from typing import Any
 from pinn.measurements.program.batches import Limits
 from pinn.measurements.program.table import MeasuringError, Step
 
-#: Oldest and newest release whose source was read. A newer release is tried if its engine has the
-#: needed methods.
+#: Oldest and newest release of vLLM whose source this program follows. A newer release is tried if
+#: its engine has the needed methods.
 OLDEST, NEWEST = (0, 15), (0, 33)
 
 #: Part of an engine's error message -> remedy.
@@ -37,8 +37,8 @@ class VllmEngine:
     """vLLM engine whose loop this program runs step by step.
 
     Attributes:
-        limits: Limits of the engine.
-        facts: Release and resolved settings.
+        limits: Limits of the engine on requests, tokens and KV cache.
+        facts: vLLM's release and the engine's resolved settings.
     """
 
     def __init__(self, arguments: list[str]) -> None:
@@ -106,7 +106,7 @@ class VllmEngine:
         return name
 
     def step(self) -> list[Step]:
-        """Run one iteration of the loop and return finished steps; none while a queue fills."""
+        """Run one iteration of the engine's loop; return finished steps, if any."""
         begin = self._begin = time.perf_counter()
         _, executed = self._core.step_fn()
         self._core.post_step(executed)
@@ -135,7 +135,7 @@ class VllmEngine:
         self._scheduled.clear()
 
     def close(self) -> None:
-        """Stop the engine and free its memory."""
+        """Stop the engine and free its GPU memory."""
         with suppress(Exception):
             self._engine.engine_core.shutdown()
 
@@ -176,7 +176,7 @@ class VllmEngine:
 
 
 def _release() -> str:
-    """Return vLLM's release.
+    """Return the release of the installed vLLM, such as ``0.15.1``.
 
     Raises:
         MeasuringError: If vLLM is missing or too old.
@@ -232,7 +232,7 @@ def _facts(config: Any, release: str, limits: Limits) -> dict[str, object]:
 
 
 def _step(output: Any, start: float, latency: float, logged: float) -> Step:
-    """Return a finished step, with requests counted as in the engine's iteration log.
+    """Return a finished step with its times, and requests counted as in the iteration log.
 
     A request counts as a prompt until it has its first token (vllm/v1/utils.py:
     compute_iteration_details).

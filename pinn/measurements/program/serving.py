@@ -1,4 +1,4 @@
-"""Measurement of the engine's server with vLLM's load generator: front end, client and queue."""
+"""Measurement of vLLM's server under loads of vLLM's load generator, including the front end."""
 
 import json
 import os
@@ -15,14 +15,15 @@ from typing import Any
 
 from pinn.measurements.program.table import MeasuringError
 
-#: Clients of the two closed loops (reduced to what the KV cache holds) -> requests of each loop;
-#: requests of the open loop; and its rate relative to the larger loop's throughput.
+#: Clients of each closed loop (reduced to what the KV cache holds) -> number of requests; number of
+#: requests of the open loop; and rate of the open loop relative to the throughput of the larger
+#: closed loop.
 CLOSED, OPEN_REQUESTS, OPEN_SHARE = {4: 24, 32: 96}, 60, 0.6
 
 #: Tokens of prompts and outputs, reduced if the model's context is below four times their sum.
 PROMPT, OUTPUT = 1000, 200
 
-#: Maximum duration of a server's start, and of the first load, in seconds.
+#: Maximum duration in seconds, both of the server's start and of the first load.
 _START = 900.0
 
 _ADDRESS, _FOLDER, _LOG, _COLD = "127.0.0.1", "serving", "server.log", "cold.json"
@@ -44,14 +45,14 @@ def serve_and_load(
     program: tuple[str, ...] = VLLM,
     is_asked: IsAsked = lambda: False,
 ) -> list[str]:
-    """Start a server, send loads, and return the load generator's files.
+    """Start a server, send loads, and return the load generator's result files.
 
     Args:
         model: Model name or folder, as for ``vllm serve``.
-        arguments: The server's other flags.
+        arguments: Other flags of ``vllm serve``.
         out: Folder of the measurement.
         seconds: Maximum duration of the three loads together, in seconds.
-        say: Function that prints progress.
+        say: Function that prints a line on the progress.
         port: Port on the loopback address; 0 for a free one.
         program: Command of vLLM.
         is_asked: Function that returns whether to stop.

@@ -1,4 +1,4 @@
-"""Measuring session: build each batch, and repeat its step until the median time is precise.
+"""Measuring session: build each batch, and repeat its step until the median step time is precise.
 
 An engine is any object with ``clock``, ``submit``, ``step``, ``drop`` and ``limits``.
 """
@@ -12,22 +12,22 @@ from typing import Any, NamedTuple
 from pinn.measurements.program.batches import Wanted, fits, held_outputs
 from pinn.measurements.program.table import MeasuringError, Step, Table
 
-#: Relative standard error at which a median counts as known, minimum and maximum repeats of a
-#: step, and maximum share of the time for repeats of one batch.
+#: Relative standard error at which a batch's median step time counts as known; minimum and maximum
+#: repeats of a step; and maximum share of the session's time for repeats of one batch.
 KNOWN, LEAST, MOST, MOST_SHARE = 0.01, 8, 128, 1 / 64
 
 #: Number of first steps of a batch that are dropped as warm-up: kernels are chosen and buffers
 #: grow.
 COLD = 2
 
-#: Multiple of the median above which a step is warm-up or stalled by the host; and share of steps
-#: above which stalls are reported.
+#: Multiple of the median step time above which a step is warm-up or stalled by the host; and share
+#: of stalled steps above which stalls are reported.
 FAR, STALLED = 3.0, 0.02
 
 #: Maximum relative difference between the context of held decodes and the wanted context.
 _NEAR = 0.1
 
-#: Maximum share of the remaining time for building one batch.
+#: Maximum share of the session's remaining time for building one batch.
 _SETUP_SHARE = 0.25
 
 #: Range of token ids in synthetic prompts; lower ids are special tokens in most vocabularies.
@@ -42,7 +42,7 @@ class StopError(Exception):
 
 
 class Outcome(NamedTuple):
-    """Counts and result of a measurement.
+    """Counts of batches and steps of a measurement, and the reason for its end.
 
     Attributes:
         batches: Number of batches with measured steps.
@@ -50,8 +50,8 @@ class Outcome(NamedTuple):
         cold: Number of steps that were dropped as warm-up.
         steps: Number of measured steps of wanted batches.
         stalls: Number of measured steps above ``FAR`` times their median.
-        worst: Maximum ratio of a step to its median.
-        ended: Reason for the end.
+        worst: Maximum ratio of a step's time to the median time of its batch.
+        ended: Reason for the end of the measurement.
     """
 
     batches: int
@@ -64,7 +64,7 @@ class Outcome(NamedTuple):
 
 
 def relative_error(values: list[float]) -> float:
-    """Return a median's relative standard error, from the median absolute deviation.
+    """Return the relative standard error of the values' median, from their absolute deviations.
 
     The factor 1.4826 converts the deviation into the standard deviation of normal noise. The factor
     1.2533, the root of pi / 2, is the ratio of the standard errors of median and mean.
@@ -79,7 +79,7 @@ class Session:
 
     Attributes:
         engine: Engine to measure.
-        limits: Limits of the engine.
+        limits: Limits of the engine on requests, tokens and KV cache.
         rows: Steps measured so far of the current batch.
     """
 
@@ -163,7 +163,7 @@ class Session:
         return bool(self._held and wanted.decodes and near and self._left > MOST + COLD)
 
     def _hold(self, wanted: Wanted) -> None:
-        """Start or drop requests until exactly the wanted decodes run, each past its prompt."""
+        """Start or drop requests until exactly the batch's decodes run, each past its prompt."""
         if not self._keeps(wanted):
             self.release()
             self._context = wanted.context
@@ -185,7 +185,7 @@ class Session:
             self._prefill_rate = more * wanted.context / spent
 
     def _run(self, until: Callable[[Step], object]) -> int:
-        """Run the loop until a step satisfies ``until``; return the number of steps."""
+        """Run the engine's loop until a step satisfies ``until``; return the number of steps."""
         count = still = 0
         while True:
             found = self._turn()

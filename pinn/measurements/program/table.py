@@ -46,12 +46,12 @@ class Step(NamedTuple):
 
     Attributes:
         start: Start in seconds on the engine's clock.
-        latency: Seconds of the step, the table's ``latency_ms``.
-        engine: Part of these seconds that the engine logs as elapsed.
+        latency: Duration of the step in seconds, the table's ``latency_ms``.
+        engine: Part of ``latency``, in seconds, that the engine logs as elapsed.
         prompts: Number of requests in prefill.
-        tokens: New prompt tokens of all these requests.
-        cached: Cached prompt tokens of all these requests.
-        tokens_variance: Variance of the new prompt tokens over requests.
+        tokens: New prompt tokens of all requests in prefill.
+        cached: Cached prompt tokens of all requests in prefill.
+        tokens_variance: Variance of the new prompt tokens over requests in prefill.
         decodes: Number of decodes.
         context: Cached tokens of all decodes.
         context_variance: Variance of the cached tokens over decodes.
@@ -72,7 +72,7 @@ class Step(NamedTuple):
 
 
 class Table:
-    """Output folder that is written row by row, so that measured steps survive any error."""
+    """Output folder with a table that is written step by step, so that errors lose no steps."""
 
     def __init__(self, folder: str, facts: dict[str, object]) -> None:
         """Create the folder with the table's header and the facts about the measurement.
@@ -140,7 +140,7 @@ _QUERY = "name,driver_version,memory.used,memory.total,clocks.max.sm,power.limit
 
 
 def machine_facts() -> dict[str, object]:
-    """Return facts about GPUs, driver and host, as far as the machine reports them."""
+    """Return name -> fact about GPUs, driver and host, as far as the machine reports them."""
     return {
         "cards": cards(),
         "host_cpu": _cpu_name(),
@@ -151,7 +151,7 @@ def machine_facts() -> dict[str, object]:
 
 
 def cards() -> list[dict[str, float | str]]:
-    """Return the machine's NVIDIA GPUs; empty without a driver."""
+    """Return names, memory, clocks and power of NVIDIA GPUs; empty without a driver."""
     found = []
     for line in _nvidia_smi(f"--query-gpu={_QUERY}").splitlines():
         values = [part.strip() for part in line.split(",")]

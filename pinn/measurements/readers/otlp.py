@@ -1,7 +1,7 @@
 """Types for the layers of an OTLP-JSON line, each decoded separately.
 
 Each layer contains the next one as raw bytes, so that a malformed span or event does not affect
-others. Items read and refused are counted per layer.
+other spans or events. Parts that are read or refused are counted per layer.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class SpanEvents(msgspec.Struct):
 
 
 class Event(msgspec.Struct, rename="camel"):
-    """Event of a span."""
+    """Event of a span: its name, time and attributes."""
 
     name: str = ""
     time_unix_nano: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
@@ -101,7 +101,7 @@ _VALUE = msgspec.json.Decoder(Value, strict=False)
 
 
 def values_of(raws: Sequence[msgspec.Raw], kind: type) -> list[int | float | str | None]:
-    """Decode the values of one attribute; values of another type become None."""
+    """Decode the raw values of one attribute; values of another type become None."""
     try:
         found: Sequence[Value | None] = _VALUES.decode(b"[" + b",".join(map(bytes, raws)) + b"]")
     except DECODE_ERRORS:
@@ -132,7 +132,7 @@ class Counts:
     refused: dict[str, Counter[str]] = field(default_factory=lambda: {n: Counter() for n in LEVELS})
 
     def add(self, other: Counts) -> None:
-        """Add the counts of another part of the file."""
+        """Add the numbers that were counted in another part of the file."""
         self.read.update(other.read)
         for level, reasons in other.refused.items():
             for reason, count in reasons.items():
@@ -140,7 +140,7 @@ class Counts:
                 self.refused[level][reason if known else "further reasons"] += count
 
     def reports(self, source: str, sha256: str) -> dict[str, ReadReport]:
-        """Return level -> report, for lines, groups, spans and events."""
+        """Return level (lines, groups, spans, events) -> report of items read and refused."""
         reports = {}
         for level, reasons in self.refused.items():
             read, refused = self.read[level], dict(reasons.most_common())

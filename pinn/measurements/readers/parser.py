@@ -22,7 +22,7 @@ from pinn.measurements.readers.otlp import (
 from pinn.measurements.readers.request_spans import numbers, strings
 from pinn.measurements.readers.wire import EventKind, Field
 
-#: Type of a value -> type of its column.
+#: Python type of an attribute's value -> Arrow type of its column.
 ARROW_TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string()}
 _NUMPY_TYPES = {int: np.int64, float: np.float64}
 
@@ -30,7 +30,7 @@ _NUMPY_TYPES = {int: np.int64, float: np.float64}
 _EVENT_HEAD = (("span", int), ("server", int), ("wall_ns", int))
 _SPAN_HEAD = (("span", int), ("server", int), ("span_id", str), ("parent_id", str))
 
-#: Upper bounds of plausible counts and of clock values in nanoseconds.
+#: Upper bounds of plausible token and request counts, and of clock values in nanoseconds.
 _MAX_COUNT, _MAX_NS = 2**40, 2**62
 
 Head = tuple[int | str, ...]
@@ -107,7 +107,7 @@ class Shape:
         return pa.RecordBatch.from_arrays([columns[name] for name in ordered], ordered)
 
     def _extras(self, rows: list[int]) -> pa.Array:
-        """Return the attributes without a column of their own, as JSON text per row."""
+        """Return the attributes of each row that have no column of their own, as JSON text."""
         if not self._extra:
             return pa.nulls(len(rows), pa.string())
         texts = (
@@ -131,7 +131,7 @@ class ParsedChunk:
         tables: Record batches by raw table; ``span`` and ``server`` count from 0 in this chunk.
         spans: Number of request spans.
         servers: Resource attributes of each server as JSON text.
-        counts: Counts of items read and refused.
+        counts: Counts of lines, groups, spans and events read and refused.
     """
 
     tables: dict[str, list[pa.RecordBatch]]

@@ -1,4 +1,4 @@
-"""Rows of request spans: times and counts of each span's events.
+"""Table of request spans: each row has the times and counts of a span's events.
 
 A span and its events are in the same line. Each chunk of a file is therefore converted while it is
 read, and only rows of requests are kept in memory, not events. Missing values are -1, NaN or the
@@ -46,7 +46,7 @@ def strings(texts: Sequence[str]) -> pa.Array:
 
 # Rows of requests, one per span.
 
-#: Upper bound of a host's clock in seconds.
+#: Upper bound of plausible values of a host's clock in seconds.
 MAX_SECONDS = 2.0**32
 
 ENGINE, FRONT = "engine", "front"
@@ -100,7 +100,7 @@ class _Events:
 def engine_rows(
     spans: Batches, journey: Batches, count: int, refused: Counter[str]
 ) -> pa.RecordBatch:
-    """Return one row for each span of the engine.
+    """Return one row of event times and counts for each span of the engine.
 
     Args:
         spans: Raw spans of a chunk of the file.
@@ -199,7 +199,7 @@ def _integers(batch: pa.RecordBatch, name: str) -> np.ndarray:
 
 
 def _times(batch: pa.RecordBatch) -> np.ndarray:
-    """Return monotonic times in seconds; NaN for missing or impossible times."""
+    """Return events' monotonic times in seconds; NaN for missing or impossible times."""
     if not batch.column("monotonic_ns").null_count:
         nanoseconds: np.ndarray = np.from_dlpack(batch.column("monotonic_ns"))
         return nanoseconds * NANOSECOND
@@ -208,7 +208,7 @@ def _times(batch: pa.RecordBatch) -> np.ndarray:
 
 
 def _pick(column: np.ndarray, index: np.ndarray, missing: float | None) -> np.ndarray:
-    """Return values at an index, and ``missing`` for negative indices."""
+    """Return a column's values at given indices, and ``missing`` for negative indices."""
     picked = np.full(len(index), missing, dtype=column.dtype)
     picked[index >= 0] = column[index[index >= 0]]
     return picked

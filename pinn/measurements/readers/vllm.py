@@ -1,4 +1,4 @@
-"""Reader of vLLM's traces: snapshots, journeys of requests, and steps."""
+"""Reader of traces of an instrumented vLLM: snapshots, journeys of requests, and steps."""
 
 import mmap
 import os
@@ -29,7 +29,7 @@ from pinn.measurements.schemas import SCHEMAS
 
 # Lines of a large file, in sections of bytes (stretches) that can be read independently.
 
-#: Bytes per section: large enough to amortize its fixed cost, and small enough for memory.
+#: Bytes per section: enough to amortize the fixed cost of a section, and few enough for memory.
 STRETCH_BYTES = 8 * 2**20
 
 
@@ -139,7 +139,7 @@ RAW_SCHEMAS = {
 }
 
 
-#: Maximum number of parsed sections per process that wait for an earlier one, to limit memory.
+#: Maximum number of parsed sections per process that wait for an earlier section, to limit memory.
 MAX_PARTS = 8
 
 
@@ -149,7 +149,7 @@ class RawRun:
 
     Attributes:
         source: Name of the file.
-        sha256: Hash of the file's content.
+        sha256: SHA-256 hash of the file's content.
         servers: Name, or resource attributes as JSON text, of each server, by number.
         tables: Raw tables by name; tables of a trace file are memory-mapped from disk.
         reports: Counts read and refused; for a trace file separately for lines, groups, spans and
@@ -226,12 +226,12 @@ def _mapped(path: Path) -> mmap.mmap:
 def parse_file(
     path: Path, workers: int = 1, stretch_bytes: int = STRETCH_BYTES
 ) -> Iterator[ParsedChunk]:
-    """Parse a file section by section, and yield the results in order."""
+    """Parse a trace file section by section, and yield the raw tables of each section in order."""
     tasks = [(path, *s) for s in stretches(path.stat().st_size, stretch_bytes)]
     if workers == 1 or len(tasks) < 2:
         yield from (_parse_stretch(*task) for task in tasks)
         return
-    # This process parses while the others start. The others are spawned, not forked, since this
+    # This process parses while worker processes start. Workers are spawned, not forked, since this
     # process may run threads.
     with ProcessPoolExecutor(workers - 1, get_context("spawn")) as pool:
         parts: deque[Future[ParsedChunk]] = deque()  # Parts are in the order of the file.

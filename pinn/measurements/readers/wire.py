@@ -42,7 +42,7 @@ class EventKind:
 
     @property
     def fields(self) -> Sequence[Field]:
-        """Return the columns of the event's attributes."""
+        """Return the event's attributes, each with its raw column."""
         return FIELDS.get(self.table, ())
 
 
@@ -56,7 +56,7 @@ def _read_fields() -> dict[str, list[Field]]:
     return found
 
 
-#: Raw table -> its attributes.
+#: Raw table -> attributes that fill its columns.
 FIELDS = _read_fields()
 
 JOURNEY_EVENTS = ("QUEUED", "SCHEDULED", "FIRST_TOKEN", "PREEMPTED", "FINISHED")

@@ -45,13 +45,13 @@ STAGE_GAP_S = 1.0
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """Measured serving run.
+    """Measured serving run: deployment, load, and latencies that clients measured.
 
     Attributes:
         name: Name of the run in its source.
         deployment: Deployment that was measured.
         load_name: Name of the run's load.
-        rates_per_s: Mean request rate of each stage.
+        rates_per_s: Mean request rate of each load stage, in requests per second.
         workload: Requests that clients sent.
         measured: Stage (``0``, ``1``, ... and ``all``) -> metric -> seconds, for those metrics of
             ``FIGURES`` that the source has.
@@ -175,7 +175,7 @@ class _Stage(BaseModel):
 
 
 def is_load_report(path: Path) -> bool:
-    """Return whether a folder was written by inference-perf."""
+    """Return whether a folder has the files of a run of inference-perf."""
     return (path / _SERVER).is_file() and (path / _CONFIG).is_file()
 
 
@@ -213,7 +213,7 @@ def read_load_report(
     flags.setdefault("engine_version", serving_runs.ASSUMED_RELEASE)
     config = serving_runs.model_config(server.model, model_configs)
     model = load_model(config, published_as=server.model)
-    # The deployment has run, so compatibility checks are skipped.
+    # The measured deployment did run, so compatibility checks are skipped.
     deployment = Deployment(model, load_gpu(gpu), ServingSpec(**flags), force=True)
     return MeasuredRun(
         path.name,

@@ -62,13 +62,13 @@ class PublicSteps:
     is_half: bool = False
 
     def source(self) -> str:
-        """Return the source of the steps as the scorecard names it."""
+        """Return the source of the measured steps by the name in the scorecard."""
         return f"{self.set_name}, half held out" if self.is_half else self.set_name
 
 
 @dataclass(frozen=True)
 class PublicRun:
-    """One load of a set; for a closed loop ``rates_per_s`` is the number of requests in flight."""
+    """Run of one load of a set; in a closed loop ``rates_per_s`` are requests in flight."""
 
     set_name: str
     run: MeasuredRun
@@ -98,7 +98,7 @@ def read_public_steps(folders: Sequence[Path]) -> tuple[list[PublicSteps], list[
 def _halves(
     about: About, name: str, deployment: Deployment, steps: pd.DataFrame
 ) -> Iterator[PublicSteps]:
-    """Yield all steps as evaluation data, or two halves: held-out, then training batch sizes."""
+    """Yield all steps as evaluation data, or a held-out half and then a training half."""
     is_half = about.get("held_out") == "half"
     kind = kinds_of_steps(steps)
     new = steps["decode_requests"] + steps["prefill_requests"] * steps["prefill_tokens"]
@@ -151,7 +151,7 @@ def _rows(about: About, path: Path) -> tuple[pd.DataFrame, ReadReport]:
 def _by_deployment(
     about: About, rows: pd.DataFrame
 ) -> Iterator[tuple[str, Deployment, pd.DataFrame]]:
-    """Yield (name, deployment, rows) of each configuration."""
+    """Yield (name, deployment, rows of the set) of each measured configuration."""
     given = about.get("of", {})
     columns = pd.DataFrame(_columns(rows, given), rows.index)
     groups = columns.groupby(list(given), sort=True) if given else [((), columns)]
@@ -162,7 +162,7 @@ def _by_deployment(
 
 
 def _columns(rows: pd.DataFrame, expressions: About) -> dict[str, pd.Series]:
-    """Return each expression evaluated over the columns of rows."""
+    """Return name -> values of each expression, evaluated over the columns of rows."""
     return {name: pd.Series(rows.eval(str(of)), rows.index) for name, of in expressions.items()}
 
 
@@ -177,7 +177,7 @@ def _loads(about: About, rows: pd.DataFrame) -> Iterator[MeasuredRun]:
 
 
 def _points(about: About, rows: pd.DataFrame) -> Iterator[MeasuredRun]:
-    """Yield a serving run for each load of each point."""
+    """Yield a serving run for each load of each row of ``public_points.csv``."""
     rows = rows.fillna({"flags": ""})
     known = ["id", "flags", "load", *about["of"].values(), *about["load"].values()]
     for values, part in rows.groupby(known, sort=True):
@@ -193,7 +193,7 @@ def _points(about: About, rows: pd.DataFrame) -> Iterator[MeasuredRun]:
 
 
 def _stated(value: object) -> object:
-    """Return a value without its remark in parentheses."""
+    """Return a table cell's value without its remark in parentheses."""
     text = str(value).partition(" (")[0]
     return "" if text.startswith(("unknown", "before")) else text
 

@@ -1,4 +1,4 @@
-"""Serving runs, and the files of their workloads."""
+"""Reader of serving runs from CSV files, and of the files of their workloads."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,9 +31,9 @@ class Workload:
     """Stages and lengths of the requests that the load generator sent.
 
     Attributes:
-        name: Name in the file.
+        name: Name of the load in the file of serving runs.
         stages: Load stages in order, on one server.
-        prompt_tokens: Nominal prompt length; tokenizers add 2 to 5 %.
+        prompt_tokens: Nominal prompt length in tokens; tokenizers add 2 to 5 %.
         output_tokens: Tokens that every request generates (the end token is ignored).
         shared_prefix_tokens: Tokens of the prefix that the prompts of a group share.
         groups: Number of groups of prompts.
@@ -54,7 +54,7 @@ class Workload:
 
 
 def _stages(*rates_per_s: float) -> tuple[Stage, ...]:
-    """Return the stages of a run with these rates, each of an equal part of 1,200 s."""
+    """Return load stages with these request rates, each of an equal part of 1,200 s."""
     return tuple(Stage(rate, 1200.0 / len(rates_per_s)) for rate in rates_per_s)
 
 
@@ -70,8 +70,8 @@ WORKLOADS = {
     )
 }
 
-#: Engine settings of runs under built-in loads, if the file has no column for these. Runs under
-#: loads from files have the engine's defaults.
+#: Engine settings of runs under built-in loads, if the CSV file has no column for these settings.
+#: Runs under loads from files have the engine's defaults.
 MAX_MODEL_LEN = 4096
 MAX_NUM_SEQS = 128
 #: Release of vLLM that is assumed for runs without a stated release, which is the release of the
@@ -82,7 +82,7 @@ ASSUMED_RELEASE = "0.15.1"
 #: Maximum relative difference between mean lengths of a row and of its workload file.
 _FILE_TOLERANCE = 0.1
 
-#: GPU name in the file -> GPU.
+#: GPU name in a CSV file of serving runs -> GPU in the catalog.
 GPUS = {"H100": "h100_sxm", "A100": "a100_sxm", "L40S": "l40s"}
 
 _LATENCIES_MS = (
@@ -100,7 +100,7 @@ _NUMBERS = (
 
 
 def workload(name: str, workloads: Mapping[str, Workload] = WORKLOADS) -> Workload:
-    """Return the workload with a name.
+    """Return the workload that has a given name.
 
     Raises:
         PinnError: If the name is unknown.
@@ -163,7 +163,7 @@ def read_serving_runs(
 
 
 def _read_csv(path: Path) -> pd.DataFrame:
-    """Read the file's rows, with numeric columns as numbers.
+    """Read the rows of a CSV file of serving runs, with numeric columns as numbers.
 
     Raises:
         PinnError: If the file is no CSV, has no row, names a column twice or has text for a number.
@@ -186,7 +186,7 @@ def _read_csv(path: Path) -> pd.DataFrame:
 def _usable(
     raw: pd.DataFrame, workloads: Mapping[str, Workload]
 ) -> tuple[pd.DataFrame, dict[str, int]]:
-    """Return rows that match their workload, with consistent latencies, and counts of refusals."""
+    """Return rows that match their workload and have consistent latencies; and refusal counts."""
     latencies = raw[list(_LATENCIES_MS)]
     usable = ((latencies > 0) & np.isfinite(latencies)).all(axis=1)
     itl_ms = (raw["e2e_mean_ms"] - raw["ttft_mean_ms"]) / (raw["output_tokens"] - 1)
@@ -227,7 +227,7 @@ def _is_workload(row: pd.Series, known: Workload) -> bool:
 def _canonical(
     raw: pd.DataFrame, model_configs: Path | None, workloads: Mapping[str, Workload]
 ) -> pd.DataFrame:
-    """Return rows in SI units under the project's column names."""
+    """Return rows of serving runs in SI units, with the columns of ``read_serving_runs``."""
     unknown = sorted(set(raw["gpu"].fillna("(none)")) - set(GPUS))
     if unknown:
         raise PinnError(f"unknown GPU(s) {', '.join(unknown)}: expected some of {', '.join(GPUS)}")
@@ -274,7 +274,7 @@ def _duration_s(known: Workload, stage: str) -> float:
 
 
 def find_workloads(path: Path) -> dict[str, Workload]:
-    """Return the built-in loads, and those in the files named by a CSV's column ``workload``.
+    """Return name -> workload: built-in loads, and files in a CSV's column ``workload``.
 
     Args:
         path: CSV file, to whose folder paths are relative; it need not exist.

@@ -37,7 +37,8 @@ COLD = 3.0
 #: Maximum share of a run's steps with prompts that may be faster than the memory bandwidth allows.
 #: Above this share, all of the run's steps with prompts are dropped.
 MISCOUNTED_SHARE = 0.05
-#: Share of the expert reads beyond the first expert that a lower bound of the time includes.
+#: Share of the weight reads of experts, beyond the first expert, that a lower bound of the step
+#: time includes.
 SURELY_READ = 0.5
 #: Maximum relative difference of contexts and of prompts between steps of one type.
 ALIKE = 0.125
@@ -56,7 +57,7 @@ Tokens = TypeVar("Tokens", pd.Series, pd.DataFrame)
 
 @dataclass(frozen=True)
 class MeasuredSteps:
-    """Types of steps of one deployment, with their times.
+    """Types of steps (equal batches) of one deployment, with their median times.
 
     Attributes:
         run: Name of the run.
@@ -76,7 +77,7 @@ class MeasuredSteps:
 def read_whole_steps(
     path: Path, gpu: str, graph_tokens: int | None = None
 ) -> tuple[list[MeasuredSteps], ReadReport]:
-    """Read a table of whole steps.
+    """Read a CSV table of measured whole steps.
 
     Args:
         path: CSV file, compressed or not, with ``runs.csv`` beside it.
@@ -111,7 +112,7 @@ def read_whole_steps(
 
 
 def read_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
-    """Read a table, compressed or not, and check its columns."""
+    """Read a CSV table, compressed or not, and check that it has the given columns."""
     if not path.is_file():
         raise PinnError(
             f"no measured steps at {path}: give the path of the table, with runs.csv "
@@ -157,7 +158,7 @@ def _deployment(
 
 
 def _with_work(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return steps with work, in order, as batches of equal requests with times in seconds."""
+    """Return non-empty steps, in order, as batches of equal requests with step times in seconds."""
     rows = rows.sort_values(["dp_rank", "counter_id"], kind="stable")
     found = pd.DataFrame(vars(alike_batches(rows)))
     found["seconds"] = rows[LATENCY].to_numpy() * MILLISECOND
@@ -172,12 +173,12 @@ def kinds_of_steps(steps: pd.DataFrame) -> pd.Series:
 
 
 def length_class(tokens: Tokens) -> Tokens:
-    """Return one number for all lengths that differ by less than ``ALIKE``."""
+    """Return one class number for all token lengths that differ by less than ``ALIKE``."""
     return np.floor(np.log1p(tokens) / np.log1p(ALIKE))
 
 
 def _credited(steps: pd.DataFrame, deployment: Deployment) -> Bool[np.ndarray, " steps"]:
-    """Return a mask of steps that are impossibly fast according to the log, and their neighbours.
+    """Return a mask of steps with an impossibly short logged time, and of adjacent steps.
 
     The lower bound is the roofline with half of the reads of all experts that the tokens activate.
     """

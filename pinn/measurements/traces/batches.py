@@ -20,24 +20,24 @@ from pinn.physics.batch_sums import BatchSums, uniform_sums
 # prompt, in one or more chunks, then one token per step. Its journey records both ends. If the
 # trace has all requests of the server, every step is therefore known, sampled or not.
 
-#: Candidates for the number of steps by which events of a step's outputs are late.
+#: Candidates for the number of steps by which the step numbers of output events are late.
 OUTPUT_LAGS = (0, 1, 2)
 
-#: Maximum number of steps that a request may spend in the batch. Of a longer request only the first
+#: Maximum number of steps that a request may spend in the batch. Of a longer stay, only the first
 #: and the last steps are used.
 MAX_STAY_STEPS = 100_000
 
 
 @dataclass(frozen=True)
 class Residencies:
-    """Stays of requests in the batch; all fields have one entry per stay.
+    """Stays of requests in the running batch; all fields have one entry per stay.
 
     Attributes:
-        begin: Step that schedules the first prompt chunk.
-        first_output: Step that computes the last chunk and yields a token.
-        end: Last step that yields a token; ``first_output`` or later.
+        begin: Number of the step that schedules the first prompt chunk.
+        first_output: Number of the step that computes the last prompt chunk and yields a token.
+        end: Number of the last step that yields a token; ``first_output`` or later.
         total: Tokens to prefill, including generated tokens after a preemption.
-        cached: Part of these tokens that was in the prefix cache.
+        cached: Number of these tokens that were in the prefix cache.
         is_known: Whether all fields are exact; else ``begin`` and ``end`` are bounds.
     """
 
@@ -50,7 +50,7 @@ class Residencies:
 
 
 def residencies(requests: pa.Table, output_lag: int = 0) -> Residencies:
-    """Return the stays of the requests of one segment.
+    """Return the stays in the batch of all requests of one segment.
 
     Args:
         requests: Table of requests; a request that was never scheduled has no stay.
@@ -89,11 +89,11 @@ _ANY_STAY = [*_ONE_STAY, "preempted_steps", "preempted_outputs", "resumed_steps"
 
 
 def _stays(request: tuple[Any, ...], lag: int) -> list[tuple[int, int, int, int, int, bool]]:
-    """Return the stays of one request: one more than its number of preemptions."""
+    """Return the stays of a request in the batch: one more than its number of preemptions."""
     scheduled, first_token, finished, prompt, cached, outputs, preempted = request[:7]
     preempted_outputs, resumed, resumed_cached = request[7:]
     begins = [scheduled, *resumed]
-    done = [0, *preempted_outputs]  # Tokens generated before each stay.
+    done = [0, *preempted_outputs]  # Output tokens that were generated before each stay.
     stays = []
     for number, begin in enumerate(begins):
         is_last = number == len(begins) - 1
@@ -133,7 +133,7 @@ class JourneyBatches:
     """
 
     def __init__(self, stays: Residencies, steps: pd.DataFrame, token_budget: int | None) -> None:
-        """Compute the prompt chunks of all stays.
+        """Compute the prompt chunks of all stays, for each step of the segment.
 
         Args:
             stays: Stays of all requests of the segment.
@@ -208,7 +208,7 @@ class JourneyBatches:
 
 
 def _doubtful_steps(stays: Residencies) -> list[np.ndarray]:
-    """Return all steps of uncertain stays; impossibly long stays are truncated."""
+    """Return the numbers of all steps of uncertain stays; impossibly long stays are truncated."""
     return [
         np.arange(begin, min(end, begin + MAX_STAY_STEPS) + 1)
         for begin, end in zip(stays.begin[~stays.is_known], stays.end[~stays.is_known], strict=True)
@@ -218,7 +218,7 @@ def _doubtful_steps(stays: Residencies) -> list[np.ndarray]:
 def _chunks(
     stays: Residencies, token_budget: int | None, decodes: Callable[[np.ndarray], np.ndarray]
 ) -> np.ndarray:
-    """Return rows (step, new tokens, cached tokens, certain) of all prompt chunks."""
+    """Return a row (step, new tokens, cached tokens, is certain) for each prompt chunk."""
     whole = stays.is_known & (stays.begin == stays.first_output)
     new = (stays.total - stays.cached)[whole]
     rows = [np.column_stack((stays.begin[whole], new, stays.cached[whole], np.ones_like(new)))]
@@ -244,7 +244,7 @@ def _chunks(
 def _filled(
     steps: np.ndarray, tokens: int, budget: int | None, decodes: np.ndarray, used: Counter[int]
 ) -> np.ndarray | None:
-    """Return chunks that fill the token budget in all steps but the last; None if impossible."""
+    """Return prompt chunks that fill the token budget in all steps but the last; else None."""
     if budget is None:
         return None
     others = decodes + np.array([used[step] for step in steps.tolist()])
@@ -259,8 +259,8 @@ def _filled(
 # else its two ends, each weighted by half of its steps. An interval's features are the weighted sum
 # over these batches, so its time stays linear in the coefficients.
 
-#: Share of agreement with the summaries above which no other output lag is tried. An assumption: a
-#: wrong lag agrees only if no request begins or ends.
+#: Share of steps on whose batch journeys and summaries agree, above which no other output lag is
+#: tried. An assumption: a wrong lag agrees only if no request begins or ends.
 SURE_SHARE = 0.95
 
 
@@ -281,12 +281,12 @@ class WeightedBatches:
 
 
 def each_sum(make: Callable[..., Shaped[np.ndarray, " batches"]], *sums: BatchSums) -> BatchSums:
-    """Return the batch sums with a function applied to each field."""
+    """Return batch sums whose fields are a function of the fields of given batch sums."""
     return BatchSums(*(make(*(getattr(s, f.name) for s in sums)) for f in fields(BatchSums)))
 
 
 def context_estimate(steps: pd.DataFrame, block_size: int) -> Float[np.ndarray, " steps"]:
-    """Return the mean cached tokens per scheduled request after each step, from the KV usage.
+    """Return estimated mean cached tokens per scheduled request after each step, from KV usage.
 
     The estimate is (blocks in use x block size) / requests in the batch, less half a block. It is
     too low if requests share blocks (a common prefix), and too high if waiting requests have
@@ -300,7 +300,7 @@ def context_estimate(steps: pd.DataFrame, block_size: int) -> Float[np.ndarray, 
 
 
 def aggregate_sums(steps: pd.DataFrame, block_size: int, window: float | None = None) -> BatchSums:
-    """Return the sums of batches of which only the summary is known.
+    """Return the sums over each batch of which only the step summary is known.
 
     Requests in one phase are assumed equal: prompt chunks share the prefill tokens equally, and all
     requests have the estimated context.
@@ -331,7 +331,7 @@ def ragged_sums(
     count: int,
     window: float | None,
 ) -> BatchSums:
-    """Return the sums of ``count`` batches from their requests, each with its batch's index."""
+    """Return the sums of ``count`` batches from their requests and each request's batch index."""
     prefill = is_prefill.astype(np.float64)
     each = uniform_sums(
         decode_requests=1 - prefill,

@@ -48,7 +48,7 @@ REASONS = (
     "idle server", "few requests", "warm-up", "preemption", "stalled",
 )  # fmt: skip
 
-#: Thresholds of the reasons above, which are assumptions with a wide margin.
+#: Thresholds of the reasons for setting intervals aside: assumptions with a wide margin.
 RULES = {"max_steps": 64, "min_requests": 2, "warm_up_steps": 20, "stall_factor": 10.0}
 
 
@@ -70,7 +70,7 @@ class JourneyEvidence:
 
     @staticmethod
     def none(count: int) -> "JourneyEvidence":
-        """Return the facts for a trace without journeys."""
+        """Return the facts about ``count`` sampled steps of a trace without journeys."""
         return JourneyEvidence(*(np.zeros(count, dtype=bool) for _ in range(4)))
 
 
@@ -145,7 +145,7 @@ def _named(codes: np.ndarray, names: tuple[str, ...]) -> pd.Categorical:
 
 
 def _masked(values: np.ndarray, missing: np.ndarray) -> pd.arrays.IntegerArray:
-    """Return whole numbers, with null for missing ones."""
+    """Return a column of whole numbers, with null for missing numbers."""
     return pd.arrays.IntegerArray(values.astype(np.int64), missing.copy())
 
 
@@ -174,7 +174,7 @@ def _stalled(no_prompt: np.ndarray, step_s: np.ndarray, left_out: np.ndarray) ->
 
 
 def accounting(cycles: pd.DataFrame) -> dict[str, int]:
-    """Return the number of steps by the use of their interval, or the reason for setting it aside.
+    """Return an interval's use, or the reason for setting it aside -> number of steps.
 
     The numbers add up to all steps.
     """
@@ -193,7 +193,7 @@ def medians_by_decodes(steps: pd.DataFrame, cycles: pd.DataFrame) -> pd.DataFram
         cycles: Intervals of the steps, row by row.
 
     Returns:
-        Columns ``decode_requests``, ``cycles`` (their number) and ``median_step_s``.
+        Columns ``decode_requests``, ``cycles`` (number of cycles) and ``median_step_s`` (seconds).
     """
     good = (cycles["set_aside"].isna() & (cycles["kind"] == SINGLE)).to_numpy()
     groups = cycles["step_s"][good].groupby(steps["decode_requests"].to_numpy()[good])
@@ -209,7 +209,7 @@ COMPLETE_SHARE = 0.9
 
 
 def with_segments(requests: pa.Table, steps: pd.DataFrame) -> pa.Table:
-    """Return requests with the segment in which each was queued, by server and clock.
+    """Return the table of requests with the segment in which each was queued, by server and clock.
 
     The boundary between two segments of one clock is the middle of the gap.
 
@@ -232,7 +232,7 @@ def with_segments(requests: pa.Table, steps: pd.DataFrame) -> pa.Table:
             after = clock.loc[clock["first"] > here["last"], "first"].min()
             low = -np.inf if np.isnan(before) else (before + here["first"]) / 2
             high = np.inf if np.isnan(after) else (after + here["last"]) / 2
-            # The comparison is false if an offset is unknown.
+            # The comparison is false if a clock's offset is unknown (NaN).
             far = np.abs(offset - here["offset"]) > CLOCK_STEP_S
             inside = (server == owner) & (queued >= low) & (queued < high) & ~far
             segment[inside & (segment < 0)] = number
@@ -243,7 +243,7 @@ def with_segments(requests: pa.Table, steps: pd.DataFrame) -> pa.Table:
 def states(
     requests: pa.Table, steps: pd.DataFrame, cycles: pd.DataFrame
 ) -> dict[str, pa.DoubleArray]:
-    """Return columns with the engine's state at the time each request was queued.
+    """Return name -> column of the engine's state at the time each request was queued.
 
     Args:
         requests: Table of requests, with their segments.
@@ -269,7 +269,7 @@ def states(
 def journeys_by_segment(
     requests: pa.Table, steps: pd.DataFrame, token_budget: int | None
 ) -> dict[int, JourneyBatches]:
-    """Return segment -> its journeys, for segments whose journeys are complete.
+    """Return segment -> batches from its journeys, for segments whose journeys are complete.
 
     Args:
         requests: Table of requests, with their segments.
@@ -314,7 +314,7 @@ def journey_evidence(
 
 
 def _by_segment(requests: pa.Table) -> dict[int, pa.Table]:
-    """Return segment -> its requests; requests in no segment are omitted."""
+    """Return segment -> table of its requests; requests in no segment are omitted."""
     segment = np.nan_to_num(_floats(requests, "segment"), nan=-1).astype(np.int64)
     order = np.argsort(segment, kind="stable")
     ordered = requests.take(pa.array(order)).combine_chunks()
@@ -359,7 +359,7 @@ MEANINGS = {
 def check_target(
     column: str, values: Float[np.ndarray, " steps"], floor: Float[np.ndarray, " steps"]
 ) -> dict[str, str | float | bool]:
-    """Check whether a column may have step times.
+    """Check whether a column's values may be step times.
 
     A column is refused if the median of value / lower bound is below 1, since most rows are then
     impossible.

@@ -58,7 +58,7 @@ BENCHMARK_SCHEMA = pa.schema(
 
 
 def benchmark_table(runs: Sequence[BenchmarkRun]) -> pa.Table:
-    """Return benchmark runs as a table with ``BENCHMARK_SCHEMA``."""
+    """Return benchmark runs as a table with ``BENCHMARK_SCHEMA``, one row per run."""
     rows = []
     for run in runs:
         tokens = {"prompt_tokens": run.load.prompt.mean, "output_tokens": run.load.output.mean}
@@ -86,14 +86,14 @@ def benchmark_target(
     gpu: str | None = None,
     flags: Mapping[str, FlagValue] | None = None,
 ) -> Target:
-    """Return the server that the runs were measured on.
+    """Return the server (model, GPU, flags) on which benchmark runs were measured.
 
     The user's flags override the files; ``pinn.calibration.checks`` reports contradictions.
 
     Args:
-        runs: Runs of one server.
-        model: Name or config.json; None for the first one that a file states.
-        gpu: Name or datasheet; None for the first one that a file states.
+        runs: Benchmark runs of one server.
+        model: Name or config.json of the model; None for the first model that a file states.
+        gpu: Name or datasheet of the GPU; None for the first GPU that a file states.
         flags: Fields of ``ServingSpec`` (and ``precision``) that the user gave.
 
     Raises:
@@ -113,7 +113,7 @@ def benchmark_target(
 def _of_engine(
     stated: dict[str, FlagValue], given: Mapping[str, FlagValue]
 ) -> dict[str, FlagValue]:
-    """Return the flags in files; if the user gives another engine, without engine settings."""
+    """Return the flags in files, without engine settings if the user gives another engine."""
     if stated.get("engine") in (None, given.get("engine", stated.get("engine"))):
         return stated
     own = {f.name for f in flags_of(ServingSpec) if f.engines} | {"engine_version"}
@@ -176,9 +176,9 @@ class GivenServer:
     """Facts about the measured server from the user, which override or complete the files.
 
     Attributes:
-        model: Name or config.json; None for the model in the files.
-        gpu: Name or datasheet; None for the GPU in the files.
-        flags: Fields of ``ServingSpec`` (and ``precision``).
+        model: Name or config.json of the model; None for the model in the files.
+        gpu: Name or datasheet of the GPU; None for the GPU in the files.
+        flags: Engine flags: fields of ``ServingSpec`` (and ``precision``) -> values.
     """
 
     model: str | None
@@ -187,7 +187,7 @@ class GivenServer:
 
 
 def ingest_measured_steps(path: Path, out: Path, given: GivenServer) -> MeasuredSteps:
-    """Read measured whole steps, with their times, into a folder.
+    """Read measured whole steps, with their times, into a folder of trace tables.
 
     Args:
         path: Folder of ``pinn measure``, or a CSV file in its layout.
@@ -210,7 +210,7 @@ def ingest_measured_steps(path: Path, out: Path, given: GivenServer) -> Measured
 def ingest_benchmarks(
     files: Sequence[Path], out: Path, given: GivenServer, load: GivenLoad
 ) -> tuple[list[BenchmarkRun], ReadReport]:
-    """Read benchmark files into a folder.
+    """Read benchmark files into a folder with a table of benchmark runs.
 
     Args:
         files: Files or folders; metrics pages in pairs, the earlier first.
@@ -242,9 +242,9 @@ def _write_single(
 
 # Canonical tables of a run, from its raw tables.
 
-#: Columns that are kept in memory. Columns of steps serve cycles, lower bounds and links to
-#: requests; columns of requests serve segments, states and journeys; columns of snapshots show
-#: whether the snapshots of a step are complete.
+#: Columns of canonical tables that are kept in memory. Columns of steps serve cycles, lower bounds
+#: and links to requests; columns of requests serve segments, states and journeys; columns of
+#: snapshots show whether the snapshots of a step are complete.
 _OF_SNAPSHOTS = ("segment", "step_id", "is_prefill", "new_tokens")
 _OF_REQUESTS = (
     "server", "segment", "wall_s", "queued_s", "finished_s", "scheduled_step", "first_token_step",
@@ -261,14 +261,14 @@ _OF_STEPS = (
 _OF_FLOORS = ("prefill_requests", "decode_requests", "prefill_tokens", "kv_blocks_total",
               "kv_usage", "reported_duration_s")  # fmt: skip
 
-#: Maximum number of rows for which the lower bound is computed, evenly spaced.
+#: Maximum number of steps for which the roofline lower bound is computed, evenly spaced.
 _FLOOR_ROWS = 50_000
 
 
 def _write_run(
     folder: Path, run: RawRun, target: Target | None, deployment: Deployment | None
 ) -> None:
-    """Write the tables and, last, the manifest.
+    """Write the canonical tables of a run and, last, the manifest.
 
     Args:
         folder: Folder to fill.
@@ -324,7 +324,7 @@ def _write_run(
         "intervals": cycles.accounting(intervals),
         "medians_by_decodes": cycles.medians_by_decodes(steps, intervals).to_dict("records"),
         "rules": cycles.RULES,
-        # Larger values are not shares, but percentages for example.
+        # Values of KV usage above 1 are not shares, but percentages for example.
         "implausible": {"kv_usage above 1": pc.sum(above_one).as_py() or 0},
         "request_issues": dict(Counter(counts).most_common()),
         "targets": checks,
@@ -336,7 +336,7 @@ def _write_run(
 def _floor_checks(
     steps: Canonical, intervals: pd.DataFrame, deployment: Deployment
 ) -> dict[str, dict[str, str | float | bool]]:
-    """Return verdicts on the columns that may have step times.
+    """Return column -> result of its check against the roofline lower bound of step times.
 
     The lower bound of a window is the mean of the bounds at its ends.
     """

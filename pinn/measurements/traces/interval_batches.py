@@ -28,8 +28,8 @@ from pinn.physics.batch_sums import BatchSums
 
 #: Evidence that steps are scheduled ahead, from pairs of consecutive sampled steps whose first step
 #: has one prefill of several tokens: minimum number of pairs, and minimum share of pairs with an
-#: echo. A prompt of many chunks has only one echo. Both are assumptions; in the public run every
-#: pair has an echo.
+#: echo. A prompt of many chunks has only one echo. Both are assumptions; in the published trace of
+#: the evaluation data every pair has an echo.
 MIN_PAIRS = 10
 MIN_SHARE = 0.5
 
@@ -51,7 +51,7 @@ def is_ahead(steps: pd.DataFrame) -> Bool[np.ndarray, " steps"]:
 
 
 def follows(steps: pd.DataFrame) -> Bool[np.ndarray, " steps"]:
-    """Return whether the previous row is the immediately preceding step."""
+    """Return, for each step, whether the previous row is the immediately preceding step."""
     found = np.zeros(len(steps), dtype=bool)
     same = np.diff(steps["segment"].to_numpy()) == 0
     found[1:] = same & (np.diff(steps["step_id"].to_numpy()) == 1)
@@ -59,7 +59,7 @@ def follows(steps: pd.DataFrame) -> Bool[np.ndarray, " steps"]:
 
 
 def own_work(steps: pd.DataFrame) -> pd.DataFrame:
-    """Return the steps with echoes (prompts counted again as prefills) counted as decodes.
+    """Return steps whose echoes (prompts counted again as prefills) are counted as decodes.
 
     If there are more prefill tokens than prefills, one prefill is assumed to be real and all others
     are echoes; else all are echoes.
@@ -80,14 +80,14 @@ def work_before(steps: pd.DataFrame, chunk_tokens: float) -> pd.DataFrame:
 
     Args:
         steps: Table of sampled steps that are scheduled ahead.
-        chunk_tokens: Mean tokens of a real prefill.
+        chunk_tokens: Mean tokens of a prefill that is no echo.
     """
     echoes = _echoes(steps)
     return steps.assign(prefill_requests=echoes, prefill_tokens=echoes * chunk_tokens)
 
 
 def mean_chunk(steps: pd.DataFrame) -> float:
-    """Return the mean tokens of a real prefill; 1 if there is none."""
+    """Return the mean tokens of a prefill that is no echo; 1 if there is none."""
     own = own_work(steps)
     requests = float(own["prefill_requests"].sum())
     return float(own["prefill_tokens"].sum()) / requests if requests else 1.0
@@ -153,7 +153,7 @@ class IntervalBatches:
             self._journeys = journeys_by_segment(traces.requests, self._steps, budget)
 
     def of(self, rows: Int[np.ndarray, " intervals"]) -> WeightedBatches:
-        """Return the batches of intervals.
+        """Return the weighted batches of intervals between sampled steps.
 
         Args:
             rows: Rows of the cycle table, none of which is the last of its segment.
@@ -225,7 +225,7 @@ class IntervalBatches:
         return sums, known
 
     def _summaries(self, rows: np.ndarray) -> BatchSums:
-        """Return the batch sums of steps from their summaries alone."""
+        """Return the batch sums of sampled steps from their summaries alone."""
         chosen = self._steps.iloc[rows]
         ahead = self._ahead[rows]
         if ahead.any():
@@ -267,7 +267,7 @@ class IntervalBatches:
 
 
 def _fill(sums: BatchSums, rows: np.ndarray, found: BatchSums) -> None:
-    """Write batches into the given rows of the sums."""
+    """Write the sums ``found`` of batches into the given rows of ``sums``."""
     for field in fields(BatchSums):
         getattr(sums, field.name)[rows] = getattr(found, field.name)
 

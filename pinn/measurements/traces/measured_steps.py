@@ -39,16 +39,19 @@ SERVING_FOLDER = "serving"
 #: Name of the table of measured steps in a folder that ``pinn ingest`` wrote.
 MEASURED = "measured_steps"
 
-#: Minimum number of steps for a median, as few as ``pinn measure`` keeps of a slow batch.
+#: Minimum number of steps of a batch for a median, as few as ``pinn measure`` keeps of a slow
+#: batch.
 LEAST = 3
 
-#: Multiple of the median above which a step is warm-up or stalled, as in ``pinn measure``.
+#: Multiple of the median step time above which a step is warm-up or stalled, as in ``pinn
+#: measure``.
 FAR = 3.0
 
-#: Minimum relative noise of one step, an assumption, since a few steps may be equal by chance.
+#: Minimum relative noise of one step's time, an assumption, since a few times may be equal by
+#: chance.
 _LEAST_NOISE = 0.005
 
-#: Weight of the scatter over all batches, as a number of steps, in the scatter of one batch.
+#: Weight of all batches' scatter of step times, as a number of steps, in the scatter of one batch.
 #: Repeats end when a few steps agree closely, so that their own scatter is too small. An
 #: assumption.
 _LIKE_OTHERS = 16.0
@@ -61,11 +64,11 @@ class MeasuredSteps:
     """Measured batches with their step times.
 
     Attributes:
-        name: Name of the source.
+        name: Name of the file or folder with the measurement.
         facts: Metadata of the measurement: GPU, host, release, flags.
         report: Counts of steps read, accepted and refused.
-        rows: One row per batch: ``COUNTS``, means over its steps; ``seconds``, their median time;
-            ``error``, the median's relative standard error; and ``count``, the number of steps.
+        rows: One row per batch: ``COUNTS``, means over its steps; ``seconds``, median step time;
+            ``error``, the median's relative standard error; and ``count``, number of steps.
     """
 
     name: str
@@ -83,7 +86,7 @@ class MeasuredSteps:
 
     @property
     def error(self) -> Rows:
-        """Return the relative standard error of each median."""
+        """Return the relative standard error of each batch's median step time."""
         return self.rows["error"].to_numpy(float)
 
     @property
@@ -97,7 +100,7 @@ class MeasuredSteps:
         return alike_batches(self.rows).sums(window)
 
     def target(self, model: str | None, gpu: str | None, flags: Mapping[str, FlagValue]) -> Target:
-        """Return the measured server; the user's flags override the engine's settings and flags.
+        """Return the measured server; the user's flags override flags and settings in the metadata.
 
         Raises:
             PinnError: If model or GPU are unknown.
@@ -173,7 +176,7 @@ def read_measured_steps(path: Path) -> MeasuredSteps:
 
 
 def _facts(file: Path) -> Tree:
-    """Read the metadata beside the steps.
+    """Read the metadata of a measurement from the folder of its table of steps.
 
     Raises:
         PinnError: If the metadata file was not written by ``pinn measure``.
@@ -225,7 +228,7 @@ def _grouped(table: StepTable, file: Path, facts: Tree) -> MeasuredSteps:
 
 
 def _medians(values: np.ndarray, batch: np.ndarray, batches: int) -> np.ndarray:
-    """Return the median of each batch's values; 0 for a batch without a value."""
+    """Return the median over steps of each batch's values; 0 for a batch without a value."""
     found = pd.Series(values).groupby(batch).median()
     medians = np.zeros(batches)
     medians[found.index] = found
@@ -233,7 +236,7 @@ def _medians(values: np.ndarray, batch: np.ndarray, batches: int) -> np.ndarray:
 
 
 def _counts(table: StepTable, mask: np.ndarray) -> pd.DataFrame:
-    """Return the mean counts of each batch, in the order of the batches' first steps."""
+    """Return mean ``COUNTS`` over each batch's steps, in the order of the batches' first steps."""
     context = pd.Series(table.context[mask].astype(float))
     mean = context.groupby(table.batch[mask], sort=False).mean()
     alike = table.alike[mean.index].astype(float)

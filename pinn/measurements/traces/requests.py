@@ -40,9 +40,10 @@ _OF_EVENTS = {"prompt_tokens": "prefill_total", "output_tokens": "decode_done",
 def canonical_requests(
     engine: pa.Table, front: pa.Table, release: Callable[[], None] = lambda: None
 ) -> Canonical:
-    """Return the engine's spans joined with their parents, and lone API spans, by first time.
+    """Return requests: engine spans joined with their parents, and lone API spans, by time.
 
-    Repeated spans are refused. Segment and state, which spans lack, are null until they are set.
+    Repeated spans are refused. Columns of the segment and of the engine's state, which spans lack,
+    are null at first.
 
     Args:
         engine: Raw rows of the engine's spans.
@@ -62,7 +63,7 @@ def canonical_requests(
     first = np.full(len(rows), np.nan)
     moments = ((front, "arrived_s", 1), (engine, "queued_s", 0), (engine, "scheduled_s", 0))
     for table, name, side in moments:
-        # The appended NaN is the value for row -1.
+        # The appended NaN is the time for row -1, a missing span.
         values = np.append(table[name].to_numpy(), np.nan)
         first = np.where(np.isnan(first), values[rows[:, side]], first)
     rows = rows[np.argsort(first, kind="stable")]
@@ -74,7 +75,7 @@ def canonical_requests(
 
 
 def _first_copies(spans: pa.Table, refused: Counter[str]) -> np.ndarray:
-    """Return the row of each span id's first occurrence; spans without an id are all kept."""
+    """Return the row index of each span id's first occurrence, and of all spans without an id."""
     ids = spans["span_id"].combine_chunks()
     repeated = pd.Series(pc.dictionary_encode(ids).indices.to_numpy()).duplicated().to_numpy()
     copies = repeated & pc.not_equal(ids, "").to_numpy(zero_copy_only=False)
@@ -83,7 +84,7 @@ def _first_copies(spans: pa.Table, refused: Counter[str]) -> np.ndarray:
 
 
 def _columns(engine: pa.Table, front: pa.Table, rows: np.ndarray) -> Columns:
-    """Return a function that returns a column: the engine's values, else the API server's."""
+    """Return a function of a name that returns a column: engine values, else API server values."""
     behind, before = _known_rows(engine, rows[:, 0]), _known_rows(front, rows[:, 1])
 
     def column(name: str) -> pa.Array:
@@ -119,7 +120,7 @@ def _known(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _issues(column: Columns) -> pa.Array:
-    """Return the first problem of each request; null without any."""
+    """Return the first problem in each request's events, as text; null without any."""
 
     def values(name: str) -> np.ndarray:
         return column(name).to_numpy(zero_copy_only=False)
@@ -152,7 +153,7 @@ def _elapsed(begin: str, end: str, column: Columns) -> pa.Array:
 
 
 def _output_token_s(column: Columns) -> pa.Array:
-    """Return the seconds per output token after the first."""
+    """Return each request's mean seconds per output token after the first."""
     further = pc.subtract(column("output_tokens"), 1)
     decoding = pc.subtract(column("finished_s"), column("first_token_s"))
     return _not_negative(pc.divide(decoding, pc.if_else(pc.greater(further, 0), further, None)))

@@ -18,7 +18,7 @@ from pinn.common.tables import KeptRows
 from pinn.errors import PinnError
 from pinn.measurements.readers.vllm import check_file
 
-#: Required numeric columns.
+#: Required numeric columns of a table of steps.
 COUNTS = ("num_prefill_requests", "sum_prefill_tokens", "sum_prefill_kv_tokens",
           "num_decode_requests", "sum_decode_kv_tokens")  # fmt: skip
 LATENCY = "latency_ms"
@@ -26,7 +26,7 @@ LATENCY = "latency_ms"
 #: Columns that are equal for all steps of a batch; contexts of decodes grow from step to step.
 ALIKE = COUNTS[:4]
 _BATCH, _COLD = "batch", "is_cold"
-#: Columns that identify a server, so that they must have one value -> error for several values.
+#: Column that identifies a server and must have one value -> error for several values.
 _SERVERS = {
     "run": "{file} has steps of {count} runs: give a file with one server",
     "dp_rank": "{file} has steps of several data-parallel ranks: give a file with one rank",
@@ -40,10 +40,10 @@ _PIECE_BYTES = 2**22
 
 @dataclass(frozen=True)
 class StepTable:
-    """Accepted steps of a table.
+    """Accepted steps of a table of whole steps, with their batches.
 
     Attributes:
-        alike: Columns ``ALIKE`` of each batch.
+        alike: Values of the columns ``ALIKE`` of each batch.
         batch: Index into ``alike`` of each step; some batches may have no accepted step.
         context: Cached tokens of the decodes before each step.
         milliseconds: Time of each step in ms.
@@ -151,7 +151,7 @@ class _Pieces:
         self._read, self._refused = 0, Counter[str]()
 
     def add(self, table: pa.Table) -> None:
-        """Add a piece of the table.
+        """Add the accepted steps of a piece of the table.
 
         Raises:
             PinnError: If the table has several servers.
@@ -221,12 +221,12 @@ def _numbers(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def _small(values: np.ndarray) -> np.ndarray:
-    """Return whole numbers in a type of half the size, if the numbers fit."""
+    """Return whole numbers in an integer type of half the size, if the numbers fit."""
     return values.astype(np.int32 if abs(values).max(initial=0) < 2**31 else values.dtype)
 
 
 def _refuse_faulty(numbers: pd.DataFrame, kept: KeptRows) -> None:
-    """Refuse rows with implausible or missing values."""
+    """Refuse rows (steps) with implausible or missing counts or times."""
     refuse = kept.refuse
     whole = numbers[[name for name in numbers if name != LATENCY]]
     refuse(_MISSING, ~np.isfinite(numbers).all(axis=1))

@@ -109,20 +109,20 @@ _COUNTS = (
     "decode_tokens", "finished", "preempted", "kv_blocks_total",
 )  # fmt: skip
 
-#: Upper bound of step numbers.
+#: Upper bound of plausible step numbers.
 MAX_STEP_ID = 2**40
 
 
-#: Raw rows of one table, or of several tables side by side.
+#: Indices of raw rows in one table, or in several tables side by side.
 Rows = Shaped[np.ndarray, "rows ..."]
 
 #: Function that frees memory of pages that were read.
 Release = Callable[[], None]
 
-#: Function of a name that returns a column.
+#: Function of a name that returns the column of this name.
 Columns = Callable[[str], pa.Array | pa.ChunkedArray]
 
-#: Number of rows that are converted at a time.
+#: Number of raw rows that are converted at a time.
 BATCH_ROWS = 2**16
 
 
@@ -132,10 +132,11 @@ class Canonical:
 
     Attributes:
         schema: Schema of the table.
-        rows: Index of each row's raw row, or of its raw rows in several tables.
+        rows: Index of the raw row from which each row is made, or of its raw rows in several
+            tables.
         raw: Function that returns raw columns of given rows.
         made: Column -> function that derives its values from other columns.
-        given: Columns whose values are given for all rows.
+        given: Column -> values of all its rows, if they are not made from raw rows.
         report: Counts of raw rows read and refused.
         release: Function that frees memory of pages that were read.
     """
@@ -155,7 +156,7 @@ class Canonical:
             self.release()
 
     def table(self) -> pa.Table:
-        """Return all rows in memory."""
+        """Return all rows as an Arrow table in memory."""
         return pa.Table.from_batches(self.batches(), schema=self.schema)
 
     def frame(self) -> pd.DataFrame:
@@ -196,7 +197,7 @@ def taken(raw: pa.Table, rows: Shaped[np.ndarray, " rows"]) -> Columns:
 
 
 def canonical_steps(raw: pa.Table, release: Callable[[], None] = lambda: None) -> Canonical:
-    """Return the step table by segment and time, without the column ``knowledge``.
+    """Return the canonical table of steps by segment and time, without column ``knowledge``.
 
     Only key columns are read in full. All other columns are only checked for their range.
     """
@@ -252,7 +253,7 @@ _MADE = {
 
 
 def out_of_range(raw: pa.Table, counts: list[str], release: Release) -> Bool[np.ndarray, " rows"]:
-    """Return whether any of a row's counts is negative or impossibly large."""
+    """Return whether each row has a count that is negative or impossibly large."""
     bad = [np.zeros(0, dtype=bool)]
     for batch in raw.select(counts).to_batches():
         columns = (pc.fill_null(c, 0).to_numpy(zero_copy_only=False) for c in batch.columns)
@@ -275,7 +276,7 @@ _OF_SNAPSHOT: dict[str, Callable[[Columns], pa.Array]] = {
 
 
 def canonical_snapshots(raw: pa.Table, steps: pd.DataFrame, release: Release) -> Canonical:
-    """Return the snapshots in order of the file.
+    """Return the canonical table of snapshots, in the order of the trace file.
 
     Negative counts, phases other than PREFILL and DECODE, a request's second snapshot in a step,
     and snapshots without their step's summary are refused.

@@ -62,7 +62,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 
 
 class TableEntry(TypedDict):
-    """Entry of a manifest about one table."""
+    """Entry of a folder's manifest about one table."""
 
     file: str
     rows: int
@@ -88,7 +88,7 @@ def write_manifest(folder: Path, manifest: Mapping[str, object]) -> None:
 
 @dataclass(frozen=True)
 class Target:
-    """Deployment that measurements belong to, as the user names it."""
+    """Deployment that measurements belong to, by the user's names of model and GPU."""
 
     model: str
     gpu: str
@@ -99,7 +99,7 @@ class Target:
     def of(
         model: str | None, gpu: str | None, flags: Mapping[str, FlagValue], lacking: str = _UNNAMED
     ) -> "Target":
-        """Return a target from names and flags: fields of ``ServingSpec``, and ``precision``.
+        """Return a deployment by names and flags: fields of ``ServingSpec``, and ``precision``.
 
         Raises:
             PinnError: If model or GPU are missing (the message begins with ``lacking``), or a flag
@@ -122,7 +122,7 @@ class Target:
         model = load_model(self.model)
         if self.precision is not None:
             model = with_precision(model, self.precision)
-        # The deployment has run, so compatibility checks are skipped.
+        # The measured deployment did run, so compatibility checks are skipped.
         return Deployment(model, load_gpu(self.gpu), self.serving, force=True)
 
 
@@ -169,7 +169,7 @@ class TraceTables:
 
     @cached_property
     def requests(self) -> pa.Table:
-        """Return the table of requests as an Arrow table, since they contain lists."""
+        """Return the table of requests as an Arrow table, since some columns contain lists."""
         return self.table("requests")
 
     @cached_property
@@ -219,13 +219,13 @@ def read_trace_tables(folder: Path) -> TraceTables:
 
 _MS = 1e3
 
-#: Maximum number of medians that are printed, and minimum number of cycles of each.
+#: Maximum number of median cycle times that are printed, and minimum number of cycles of each.
 MAX_MEDIANS = 12
 MIN_CYCLES = 5
 
 
 def cleaning_tables(manifest: Mapping[str, Any]) -> str:
-    """Return the report of a folder of trace tables as text.
+    """Return the report on cleaning in a folder of trace tables as text.
 
     Args:
         manifest: Manifest of the folder.
@@ -254,7 +254,7 @@ def _counts(title: str, counts: Mapping[str, int]) -> str:
 
 
 def _medians(rows: Sequence[Mapping[str, float]]) -> str:
-    """Return medians at some numbers of decodes as text; the manifest has all medians."""
+    """Return median cycle times at some numbers of decodes, as text."""
     known = [row for row in rows if row["cycles"] >= MIN_CYCLES] or rows
     places = np.unique(np.linspace(0, len(known) - 1, MAX_MEDIANS).round().astype(int))
     lines = [
