@@ -27,8 +27,9 @@ from pinn.planning.screening import ScreeningResult
 from pinn.planning.search_steps import Given, Task, make_row, screen_group, size_group
 from pinn.planning.time_budget import UNLIMITED, TimeBudget
 
-#: Share of the budget after which only the certainty of rows is estimated; and share after which no
-#: further round begins, since rounds send all remaining tasks to the workers.
+#: Share of the time budget after which only the certainty of rows is estimated; and share after
+#: which no further round of screening and sizing begins. A round sends all remaining tasks to the
+#: workers.
 _SEARCH_SHARE, _LAST_ROUND_SHARE = 0.7, 0.65
 #: Share of the remaining search time that a round spends on screening.
 _SCREENING_SHARE = 0.6
@@ -50,7 +51,8 @@ def by_hardware(candidates: Sequence[Candidate], *, each_alone: bool) -> list[li
 def _digest(problem: PlanningProblem) -> str:
     """Return the digest of everything that determines a search, except its candidates.
 
-    The words of the load are part of rows. If they name a file, its content is part of the digest.
+    The command-line words of the load are part of the digest, since rows contain them. If the words
+    name a file, its content is part of the digest too.
     """
     load = problem.load
     content = load.path if load.path is not None and load.path.exists() else None
@@ -68,7 +70,7 @@ class Search:
         workers: Processes that run simulations.
         budget: Time budget of the search.
         cache: Folder of results of earlier searches; None for the user's cache.
-        screened: Index of a hardware -> result of its screening.
+        screened: Index of a hardware configuration -> result of its screening.
         sized: Index of a hardware -> result of sizing its fleets.
         rows: Index of a hardware -> row of the plan.
         is_interrupted: Whether an interrupt ended the search.
@@ -174,7 +176,7 @@ class Search:
             self._screen(first, [i for i in rest if i not in self.screened], budget)
             must, may = ranking.promising(self.fastest, self.problem, top)
             self._size(must, [], budget)
-            if not self.rows:  # the recommended row comes before the search goes on
+            if not self.rows:  # compute the recommended row before the search continues
                 self._make_rows(self.workers.count)
             self._size([], may, budget)
             first = []
@@ -203,7 +205,7 @@ class Search:
         """Compute rows; the cheapest fleet of every GPU gets its row first and in any case.
 
         Args:
-            most: Most rows to make; None for all.
+            most: Maximum number of rows to compute; None for all.
         """
         fleets = self.fleets
         must, may = ranking.firsts({i: candidate for i, (candidate, _) in fleets.items()})
