@@ -282,7 +282,7 @@ def with_headroom(size: FleetSize, trials: Trials, problem: PlanningProblem) -> 
 
 
 def _holding_fleets(trials: Trials, problem: PlanningProblem, n: int) -> list[Fleet]:
-    """Return the fleet at the requested rate; empty if the fleet misses a limit with the headroom."""
+    """Return the fleet at the requested rate; empty if it misses a limit with the headroom."""
     asked, router = problem.rate_per_s, router_of(trials.candidate, n)
     run = trials.fleet(problem.sized_for, n, router)
     if run is None or trials.excess_of(run) > 1:
