@@ -144,7 +144,7 @@ def _configurations(request: PlanRequest, space: SearchSpace, has_engine: bool) 
 def _fits_nowhere(
     misfits: Sequence[RejectedCandidate], space: SearchSpace, problem: PlanningProblem
 ) -> str:
-    """Return an error message with the misfit on the most GPUs, and the smallest fitting replica."""
+    """Return an error message on the misfit with the most GPUs and the smallest fitting replica."""
     if misfits:
         last = f"{misfits[-1].label}: {misfits[-1].reason}"
     else:

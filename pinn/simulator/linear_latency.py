@@ -69,7 +69,7 @@ class LinearLatency:
         return hooks.numbers(**self._steps(own), alpha=alpha, **values)
 
     def _steps(self, beta: np.ndarray) -> dict[str, float | np.ndarray | np.record]:
-        """Return field -> value of the compiled record, for step times with coefficients ``beta``."""
+        """Return the compiled record's field -> value, for step times with ``beta``."""
         drafts = speculation.speculative_costs(self.deployment)
         values: dict[str, float | np.ndarray | np.record] = {}
         if drafts is None:

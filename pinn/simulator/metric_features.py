@@ -237,7 +237,7 @@ def mean_steps(run: Run) -> MeanSteps:
 def _spread(
     steps: int, begin: np.ndarray, end: np.ndarray, amount: np.ndarray
 ) -> Float[np.ndarray, " steps"]:
-    """Return each step's sum of ``amount`` over ranges ``begin`` to ``end - 1`` with the step."""
+    """Return each step's sum of amounts; an amount counts in steps ``begin`` to ``end - 1``."""
     change = np.zeros(steps + 1)
     np.add.at(change, begin, amount)
     np.add.at(change, end, -amount)

@@ -78,7 +78,7 @@ def hit_tokens(engine: Engine, replica: int, r: int, computed: int) -> int:
 
 
 def _prompt_hit(engine: Engine, replica: int, request: Request, computed: int) -> int:
-    """Return the number of tokens in a prompt's first stored chunks, minus 1 if all (LMCache).
+    """Return the number of tokens to load from a prompt's leading stored chunks (LMCache).
 
     Sources: ``LMCacheConnectorV1Impl.get_num_new_matched_tokens`` (vllm 0.15.1,
     ``v1/lmcache_integration/vllm_v1_adapter.py``), and ``LocalCPUBackend.touch_cache`` of lmcache

@@ -75,7 +75,7 @@ PLANNED, MOVING, SEEN, DONE = range(4)
 
 
 class Request:
-    """State of a request; the fields that every step uses fit one cache line."""
+    """State of a request; the fields that every step uses fit one CPU cache line."""
 
     prompt: I4
     output: I4
@@ -123,7 +123,7 @@ class Request:
     last_work: Work
     source: I8  # prefill worker that sends keys and values, or copy that a fleet's router chose
     loading_s: F8  # time when blocks for the transferred keys and values were allocated
-    moved: I8  # transferred tokens that were not cached
+    moved: I8  # tokens transferred to the decode server, without tokens that it had cached
     eligible: I8  # first scheduler call in which the request may decode again
     token_s: F8  # end of the last batch that samples a token for the request
     unverified: I8  # draft tokens in ``computed`` whose batch is in flight
@@ -144,13 +144,13 @@ class Request:
     tier_stores: I1  # 1 if the request has stored a chunk
     tier_frees: I1  # 1 if a later step frees the request's row
     prefilling: I1  # 1 while the prompt is being computed or loaded
-    tier_turn: I8  # number of the scheduler call in which the request was new
+    tier_turn: I8  # number of the scheduler call that first scheduled the request
     tier_rank: I8
     tier_near: I8  # chunk that the request has ranked last
     loaded_tokens: I8
     stored_tokens: I8
     load_wait_s: F8
-    node: I8  # last node of the radix tree with tokens of the request
+    node: I8  # last node of the radix tree on the path of the request's tokens
     inserted: I4  # blocks that the request has inserted into the tree
 
 
@@ -158,9 +158,9 @@ class Server:
     """API server process, which accepts requests and streams tokens, one task at a time."""
 
     free_s: F8
-    came_s: F8  # time when the last task arrived
-    start_s: F8  # time when the process begins to stream the tokens of the last step
-    work: Work  # work since the last idle time: requests, their prompt tokens, tokens sent
+    came_s: F8  # time when the API server's last task arrived
+    start_s: F8  # time when the API server begins to stream the tokens of the last step
+    work: Work  # work since the API server's last idle time: requests, prompt tokens, tokens sent
 
 
 class Queue:
@@ -199,13 +199,13 @@ class Replica:
     padding: I8  # padding rows up to the CUDA graph's size
     # State of schedules with separate prefill steps, as in ``sglang/srt/managers/scheduler.py``.
     chunked: I8  # request with a partly computed prompt (chunked_req), or -1
-    full: I8  # flag running_batch.batch_is_full
+    full: I8  # 1 if no further request may join (running_batch.batch_is_full)
     ended: I8  # requests that have ended since the last scheduler call
     unfiltered: I8  # requests that ended earlier but are still in running_batch
     alone: I8  # 1 if running_batch was empty when the last prefill batch ran
     last_prompts: I8  # 1 if the last batch was a prefill batch
-    polls: I8  # counter of polls (SchedulerRecvSkipper._counter)
-    expected: F8  # expected share of the remaining output (new_token_ratio)
+    polls: I8  # weighted steps since the last poll of requests (SchedulerRecvSkipper._counter)
+    expected: F8  # expected share of requests' remaining output tokens (new_token_ratio)
     # State of a second KV tier.
     link_free_s: F8  # time when the link to the host is free
     heard_s: F8  # time when the scheduler last processed ended batches
@@ -228,7 +228,7 @@ class Replica:
     unused: I8  # number of unused blocks
     evictable: I8  # number of blocks of unlocked nodes
     wanted: I8  # blocks that the batch under construction will allocate
-    wanting: I8  # requests for which the batch will allocate blocks
+    wanting: I8  # number of requests for which the batch will allocate blocks
     host_free: I8  # number of unused chunks of the tier
     ticks: I8  # number of node uses so far
     free_nodes: I8
@@ -246,10 +246,10 @@ class Replica:
 
 
 class Copy:
-    """Copy of the deployment, behind a router or a load balancer."""
+    """State of a copy of the deployment, behind a router or a load balancer."""
 
     closed: I8  # 1 if the router sends the copy no requests
-    turn: I8  # number of the router's latest choice of this copy
+    turn: I8  # number of the router's latest choice that went to this copy
     seen_requests: I8  # unfinished requests in the router's view, waiting ones included
     seen_waiting: I8
     seen_usage: F8  # KV cache usage in the router's view, from 0 to 1
@@ -258,7 +258,7 @@ class Copy:
 
 
 class Group:
-    """Replicas that step together: one of a dense model, or all of a mixture-of-experts model."""
+    """State of replicas that step together: one of a dense model, or all that share experts."""
 
     in_flight: I8
     launched: I8  # number of replicas with tokens in the running step
@@ -274,7 +274,7 @@ class Group:
 
 
 class Stage:
-    """Load stage of the workload."""
+    """Load stage of the workload, with its number of requests."""
 
     start_s: F8
     size: I8  # number of requests of the stage
@@ -291,7 +291,7 @@ class Block:
 
 
 class Chunk:
-    """Chunk of KV blocks in host memory; the first records are the ends of lists."""
+    """Chunk of KV blocks in host memory; the first records are the ends of lists of chunks."""
 
     after: I4  # next chunk in the chunk's list
     before: I4
@@ -384,14 +384,14 @@ class Entry:
 
 
 class Guess:
-    """Request in the check whether memory lasts until all requests end."""
+    """Request in SGLang's check whether KV memory suffices until all requests end."""
 
     left: I8  # tokens that the request is expected to generate
     held: I8  # tokens that the request has in the KV cache
 
 
 class Event:
-    """Event of a request at a point in time."""
+    """Event of a request at a point in time, an entry of a binary heap."""
 
     moment_s: F8
     request: I8

@@ -261,7 +261,7 @@ def read_blis_spec(
 
 
 def _check_served(values: object, where: str) -> None:
-    """Raise an error for a key whose load is not simulated."""
+    """Raise an error for any key that describes a load which cannot be simulated."""
     for key, value in values.items() if isinstance(values, dict) else ():
         if key in _UNSERVED and value not in (None, False, 0, [], {}):
             raise PinnError(f"{where}: {key} cannot be simulated here: {_UNSERVED[key]}")
@@ -288,7 +288,7 @@ def _merged(parts: list[Requests], spec: _Spec, path: Path) -> workload.Workload
 
 
 def _rates_per_s(spec: _Spec, path: Path) -> list[float]:
-    """Return each client's share of the total rate, in requests per second."""
+    """Return each client's request rate, its share of the total rate, in requests per second."""
     fractions = np.array([client.rate_fraction for client in spec.clients])
     if any(client.concurrency is not None for client in spec.clients):
         raise PinnError(
