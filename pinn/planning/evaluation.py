@@ -58,7 +58,7 @@ class Infeasible:
 
 @dataclass(frozen=True)
 class SizingResult:
-    """Result of sizing fleets of candidates of one hardware.
+    """Result of sizing fleets of candidates of one hardware configuration.
 
     Attributes:
         best: Smallest fleet; None if no fleet meets the SLO within the GPU limit.

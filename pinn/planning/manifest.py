@@ -199,7 +199,7 @@ def _objects(server: _Server) -> list[_Object]:
 
 
 def _budgets(server: _Server, labels: _Object) -> list[_Object]:
-    """Return the limit on pods that may be evicted at once, where there are several."""
+    """Return the limit of one evicted pod at a time; an empty list for a single server."""
     if server.count == 1:
         return []
     spec: _Object = {"maxUnavailable": 1, "selector": {"matchLabels": labels}}

@@ -44,7 +44,7 @@ def firsts(candidates: Mapping[int, Candidate]) -> tuple[list[int], list[int]]:
     """Return the first hardware of each GPU and engine, with and without P/D; all other hardware.
 
     Args:
-        candidates: Index of a hardware -> its candidate, in the order of the hardware.
+        candidates: Index of a hardware configuration -> its candidate, in the order of the indices.
     """
     gpus, ways = set(), set()
     found: tuple[list[int], list[int]] = ([], [])
@@ -93,9 +93,10 @@ def promising(
     rounded up. Both lists are sorted by expense.
 
     Args:
-        fastest: Index of a hardware -> its candidate with the highest screened rate, and that rate.
+        fastest: Index of a hardware configuration -> its candidate with the highest screened rate,
+            and that rate.
         problem: Load and prices.
-        top: Minimum number of hardware to evaluate.
+        top: Minimum number of hardware configurations to evaluate.
     """
 
     def expense(i: int, factor: float = 1.0, *, whole: bool = True) -> Expense:

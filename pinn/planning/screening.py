@@ -202,7 +202,7 @@ _LEAST_REQUESTS = 200
 
 @dataclass(frozen=True)
 class ScreeningResult:
-    """Result of screening candidates of one hardware.
+    """Result of screening the candidates of one hardware configuration.
 
     Attributes:
         kept: Indices of the candidates worth an evaluation and their screened maximum rates, best

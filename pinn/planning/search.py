@@ -66,15 +66,15 @@ class Search:
 
     Attributes:
         problem: Load and SLO.
-        groups: Candidates of each hardware.
+        groups: Candidates of each hardware configuration.
         workers: Processes that run simulations.
         budget: Time budget of the search.
         cache: Folder of results of earlier searches; None for the user's cache.
         screened: Index of a hardware configuration -> result of its screening.
-        sized: Index of a hardware -> result of sizing its fleets.
-        rows: Index of a hardware -> row of the plan.
+        sized: Index of a hardware configuration -> result of sizing its fleets.
+        rows: Index of a hardware configuration -> row of the plan.
         is_interrupted: Whether an interrupt ended the search.
-        newly_screened: Number of hardware that was screened without a cached result.
+        newly_screened: Number of hardware configurations screened without a cached result.
     """
 
     problem: PlanningProblem
@@ -95,7 +95,7 @@ class Search:
         """Search until all hardware is screened, time is used up, or an interrupt is received.
 
         Args:
-            top: Minimum number of hardware to evaluate.
+            top: Minimum number of hardware configurations to evaluate.
 
         Raises:
             KeyboardInterrupt: If an interrupt is received before any hardware was screened.
@@ -113,16 +113,16 @@ class Search:
 
     @property
     def untried(self) -> dict[int, Sequence[Candidate]]:
-        """Candidates of each hardware that was not screened."""
+        """Index of each hardware configuration that was not screened -> its candidates."""
         return {i: group for i, group in enumerate(self.groups) if i not in self.screened}
 
     @property
     def fastest(self) -> dict[int, tuple[Candidate, float]]:
-        """Candidate of each hardware with the highest screened rate, and this rate."""
+        """Index of a hardware configuration -> its fastest candidate in screening, and that rate."""
         return {i: self.kept(i)[0] for i, found in self.screened.items() if found.kept}
 
     def kept(self, i: int) -> Sequence[tuple[Candidate, float]]:
-        """Return the candidates of a hardware that are worth an evaluation, with screened rates."""
+        """Return (candidate, screened rate) of hardware ``i``, for candidates worth an evaluation."""
         return [(self.groups[i][place], rate) for place, rate in self.screened[i].kept]
 
     @property
@@ -229,7 +229,7 @@ class Search:
         kind: type[_Result],
         tasks: Mapping[int, Task[Given]],
     ) -> Iterator[tuple[int, _Result]]:
-        """Yield the results of a step for each hardware, results of earlier searches first.
+        """Yield (index of hardware, result) of a step of the search, cached results first.
 
         Partial results are not kept for later searches. Hardware that got no time has no result.
         """

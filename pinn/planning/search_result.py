@@ -24,7 +24,7 @@ def make_plan(search: Search, misfits: Sequence[RejectedCandidate] = (), *, top:
     Args:
         search: Search for a problem, which this function runs.
         misfits: Candidates that do not fit their GPUs' memory or the load.
-        top: Minimum number of hardware to evaluate.
+        top: Minimum number of hardware configurations to evaluate.
 
     Raises:
         PinnError: If no candidate meets the SLO; the message has the nearest candidate.
@@ -154,7 +154,7 @@ def _without(search: Search, gpu: str, misfits: Sequence[RejectedCandidate]) -> 
 
 
 def _frontier(search: Search) -> list[FrontierPoint]:
-    """Return frontier points of the best candidate on every hardware.
+    """Return frontier points of the best candidate of every hardware configuration.
 
     Rows at the planned rate are points too, since plots mark these points.
     """

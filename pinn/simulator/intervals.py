@@ -77,7 +77,7 @@ def end_figures(
 def figure_ends(
     value: Figures, fast: Figures, slow: Figures, ttft_half: float
 ) -> dict[str, tuple[float, float]]:
-    """Return the interval of each metric, for a run's means or for one percentile.
+    """Return metric -> (lower, upper) end of its interval, for a run's means or one percentile.
 
     TTFT gets the wider of its simulated interval and its interval below saturation. The ends of E2E
     move by as much as the ends of TTFT.

@@ -116,24 +116,24 @@ class LinearLatency:
         return seconds
 
     def queueing_time(self, prompt_tokens: float) -> float:
-        """Return the seconds of phase ``arrival_to_queue``."""
+        """Return the API server's seconds on a request (phase ``arrival_to_queue``)."""
         return self._phase("arrival_to_queue", prompt_tokens)
 
     def output_token_processing_time(self) -> float:
-        """Return the seconds of phase ``output_token``."""
+        """Return the API server's seconds on each streamed token (phase ``output_token``)."""
         return self._phase("output_token")
 
     def scheduling_processing_time(self, prompt_tokens: float) -> float:
-        """Return the seconds of phases ``queue_to_schedule`` and ``schedule_to_first_token``."""
+        """Return a request's delay in seconds outside steps, from queue to first token."""
         phases = ("queue_to_schedule", "schedule_to_first_token")
         return sum(self._phase(phase, prompt_tokens) for phase in phases)
 
     def preemption_processing_time(self, prompt_tokens: float) -> float:
-        """Return the seconds of phase ``preemption``."""
+        """Return a request's delay in seconds per preemption (phase ``preemption``)."""
         return self._phase("preemption", prompt_tokens)
 
     def post_decode_fixed_overhead(self) -> float:
-        """Return the seconds of phase ``completion``."""
+        """Return the seconds after a request's last token (phase ``completion``)."""
         return self._phase("completion")
 
     def _phase(self, phase: str, prompt_tokens: float = 0.0) -> float:

@@ -97,7 +97,7 @@ class GoodputLimit:
         return f"{100 * self.share:g} % of the requests: {self.bound}"
 
     def needed(self, requests: int) -> int:
-        """Return the number of ``requests`` requests that have to meet the limits."""
+        """Return how many of a number of ``requests`` have to meet the limits."""
         return max(math.ceil(round(self.share * requests, 6)), 1)
 
     def excess(self, latencies: Latencies) -> Float[np.ndarray, " requests"]:

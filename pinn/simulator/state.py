@@ -82,12 +82,12 @@ class Request:
     computed: I4  # tokens computed (vLLM's num_computed_tokens)
     generated: I4  # tokens generated (vLLM's num_output_tokens)
     placeholders: I4  # tokens in flight (vLLM's num_output_placeholders)
-    blocks: I4  # blocks of the cache group that has hashes
+    blocks: I4  # number of KV blocks in the cache group that has hashes
     keyed_blocks: I4  # blocks with a key in the prefix cache (vLLM's num_cached_block)
-    extra_blocks: I4  # blocks of all other KV cache groups
+    extra_blocks: I4  # number of KV blocks in all other cache groups
     slot: I4  # row of the block table; -1 without blocks
     status: I4
-    in_flight: I4  # batches in flight that include the request
+    in_flight: I4  # number of batches in flight that include the request
     stale: I4  # batches in flight that were scheduled before the last preemption
     last_s: F8  # engine time of the last token, or of the abort
     gap_start_s: F8  # time when the API server began to stream the previous token
@@ -137,7 +137,7 @@ class Request:
     arriving: I4  # tokens that are cached once the request's load has ended
     first_seen: I8  # index of the first entry in ``tier_seen``, one entry per block
     tier_chunks: I4  # chunks that are stored or need no store
-    tier_end: I4  # end of the chunks that the request has stored
+    tier_end: I4  # number of the request's chunk after the last one that the request has stored
     tier_blocks: I4  # number of blocks when the request was last scheduled
     tier_jobs: I4  # number of transfers in flight
     tier_row: I4  # row of the block table when the request ended; -1 without blocks
@@ -146,7 +146,7 @@ class Request:
     prefilling: I1  # 1 while the prompt is being computed or loaded
     tier_turn: I8  # number of the scheduler call that first scheduled the request
     tier_rank: I8
-    tier_near: I8  # chunk that the request has ranked last
+    tier_near: I8  # index of the chunk that the request has ranked most recently
     loaded_tokens: I8
     stored_tokens: I8
     load_wait_s: F8
@@ -178,7 +178,7 @@ class Replica:
     free_blocks: I8
     held_blocks: I8  # blocks in use, with a shared block counted once per request
     free_slots: I8
-    new: I8  # requests that the last scheduler call started
+    new: I8  # number of requests that the last scheduler call started
     preempted: I8
     tokens: I8
     schedulings: I8  # number of scheduler calls (current_step)
@@ -186,7 +186,7 @@ class Replica:
     sums: Sums  # sums of the batch under construction, see ``STEP_COLUMNS``
     now_s: F8  # start time of the batch under construction
     longest_chunk: I8  # maximum chunk in this scheduler call, in tokens; 0 for no limit
-    seen_waiting: I8  # waiting requests in the load balancer's view
+    seen_waiting: I8  # number of waiting requests in the load balancer's view
     seen_running: I8
     handed_s: F8
     transfer_free_s: F8
@@ -214,16 +214,16 @@ class Replica:
     jobs_made: I8
     seen_ends: I8  # transfers whose end the worker has seen but the scheduler has not
     events: I8  # sum of the numbers of transfers planned, begun, ended and reported
-    flushes: I8  # transfers that the next batch waits for
+    flushes: I8  # number of transfers that the next batch waits for
     gone: I8  # requests that have ended since the last scheduler call
-    rows: I8  # rows of the block table that are freed later
+    rows: I8  # number of rows of the block table that are freed later
     steps_planned: I8  # number of planned batches with tokens
     steps_done: I8  # number of ended batches with tokens
     ranks: I8
     idle_chunks: I8  # number of evictable chunks
     stored_chunks: I8
     evicted_chunks: I8
-    full_stores: I8  # stores skipped because the tier had no room
+    full_stores: I8  # number of stores skipped because the tier had no room
     # State of a radix tree, described in ``pinn.simulator.radix_tree``.
     unused: I8  # number of unused blocks
     evictable: I8  # number of blocks of unlocked nodes
@@ -253,7 +253,7 @@ class Copy:
     seen_requests: I8  # unfinished requests in the router's view, waiting ones included
     seen_waiting: I8
     seen_usage: F8  # KV cache usage in the router's view, from 0 to 1
-    turns: I8  # requests that the copy's load balancer has placed
+    turns: I8  # number of requests that the copy's load balancer has sent to replicas
     publish_s: F8  # time when the load balancer next receives the queue lengths
 
 
@@ -296,8 +296,8 @@ class Chunk:
     after: I4  # next chunk in the chunk's list
     before: I4
     key: I4  # key of the chunk's last block
-    references: I4  # number of loads; -1 during the store; for a list's end, length of the list
-    kept: I1  # list that contains the chunk
+    references: I4  # number of loads; -1 during the store; for a list's end, the list's length
+    kept: I1  # number of the list (``UNUSED``, ...) that contains the chunk
     spared: I1  # 1 if the chunk must not be evicted now
     owner: I8  # request or job that has stored the chunk
     rank: I8

@@ -267,7 +267,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Column:
-    """Simulations of one server with the same lengths.
+    """Simulations of one server with requests of the same lengths and several numbers of clients.
 
     Attributes:
         lengths: Token lengths of the requests.

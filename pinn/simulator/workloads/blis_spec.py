@@ -44,7 +44,7 @@ class BlisArrival(Strict):
     def gaps_s(
         self, rate_per_s: float, count: int, rng: np.random.Generator, faster: float
     ) -> Float[np.ndarray, " count"]:
-        """Return the seconds between requests; gaps set by ``scale`` are divided by ``faster``.
+        """Return the seconds between a client's requests; ``faster`` divides gaps set by ``scale``.
 
         Raises:
             PinnError: If the process is unknown or lacks its second parameter.
@@ -157,7 +157,7 @@ class BlisClient(Strict):
 def _sent(
     client: BlisClient, window: _Window, moments: np.ndarray, group: int, rng: np.random.Generator
 ) -> Requests:
-    """Return the requests of a client in a window; a window with its own lengths has no prefix."""
+    """Return a client's requests in a time window; a window with its own lengths has no prefix."""
     n = len(moments)
     own = window.input_distribution is not None or window.output_distribution is not None
     prefix = 0 if own else client.prefix_tokens

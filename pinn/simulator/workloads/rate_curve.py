@@ -44,7 +44,7 @@ def read_rate_curve(path: Path) -> list[tuple[float, float]]:
 
 
 def _number(path: Path, line: int, cell: str) -> float:
-    """Return a cell's finite number."""
+    """Return the finite number that a cell of the CSV file contains."""
     try:
         value = float(cell)
     except ValueError:

@@ -48,7 +48,7 @@ def share_prompts(
 
 
 def _first_of(label: np.ndarray) -> np.ndarray:
-    """Return the index of the first equal label; -1 for that first entry and for label -1."""
+    """Return, per entry, the first entry with an equal label; -1 for first entries and label -1."""
     _, first, inverse = np.unique(label, return_index=True, return_inverse=True)
     origin = first[inverse]
     return np.where((label >= 0) & (origin < np.arange(len(label))), origin, -1)
