@@ -41,10 +41,10 @@ def screening_order(
 
 
 def firsts(candidates: Mapping[int, Candidate]) -> tuple[list[int], list[int]]:
-    """Return the first hardware of each GPU and engine, with and without P/D; all other hardware.
+    """Return the first hardware of each GPU, and of each engine with or without P/D; and the rest.
 
     Args:
-        candidates: Index of a hardware configuration -> its candidate, in the order of the indices.
+        candidates: Index of a hardware configuration -> its candidate, most promising first.
     """
     gpus, ways = set(), set()
     found: tuple[list[int], list[int]] = ([], [])

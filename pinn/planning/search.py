@@ -118,11 +118,11 @@ class Search:
 
     @property
     def fastest(self) -> dict[int, tuple[Candidate, float]]:
-        """Index of a hardware configuration -> its fastest candidate in screening, and that rate."""
+        """Index of a hardware configuration -> its fastest screened candidate, and its rate."""
         return {i: self.kept(i)[0] for i, found in self.screened.items() if found.kept}
 
     def kept(self, i: int) -> Sequence[tuple[Candidate, float]]:
-        """Return (candidate, screened rate) of hardware ``i``, for candidates worth an evaluation."""
+        """Return (candidate, screened rate) for hardware ``i``'s candidates worth an evaluation."""
         return [(self.groups[i][place], rate) for place, rate in self.screened[i].kept]
 
     @property

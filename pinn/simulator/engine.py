@@ -55,7 +55,7 @@ class Config:
     stages_wait: I8
     max_seqs: I8  # maximum number of requests in a batch
     blocks: I8  # maximum number of blocks of one replica that a run can use
-    row: I8  # blocks in a row of the block table
+    row: I8  # number of block numbers in a row of the block table
     # Rules of the scheduler, described in ``pinn.engines.recipe``.
     whole_prompts: I8
     uncached_first: I8
@@ -63,20 +63,20 @@ class Config:
     awaits_preempted: I8
     chunk_multiple: I8
     poll_interval: I8
-    prompt_interval: I8  # steps from one step with prompts to the next; 1 for no throttling
+    prompt_interval: I8  # number of steps from one with prompts to the next; 1 for no throttling
     prompt_wait_steps: I8
     prompt_wait_tokens: I8
     one_batch: I8  # 1 if a request is in at most one batch in flight
-    stagger: I8  # scheduler calls between two decodes of a request; 0 for no limit
+    stagger: I8  # number of scheduler calls between two decodes of a request; 0 for no limit
     foresees_ends: I8  # 1 if SGLang's scheduler knows output lengths in advance
     prefill_first: I8  # 1 if prompts run in steps without decodes
-    prompt_budget: I8  # prompt tokens at which a prefill step accepts no further request
+    prompt_budget: I8  # number of prompt tokens at which a prefill step accepts no further request
     reserves: I8  # 1 to admit a request only if its whole output fits the KV cache
     waits_for_all: I8  # 1 if prompts wait until every replica has a prompt
     shares_experts: I8  # 1 if the replicas of a group share experts
     pads_eager_ranks: I8
-    graph_tokens: I8  # tokens of the largest CUDA graph; 0 without CUDA graphs
-    graph_requests: I8  # requests of the largest decode-only CUDA graph; 0 without such graphs
+    graph_tokens: I8  # number of tokens of the largest CUDA graph; 0 without CUDA graphs
+    graph_requests: I8  # number of requests of the largest decode-only CUDA graph; 0 if none
     drafts: I8  # number of draft tokens that each decode verifies
     lookahead: I8  # number of future tokens for which a request reserves blocks
     depth: I8  # maximum number of batches in flight
@@ -101,7 +101,7 @@ class Config:
     tier_skips_unknown: I8
     defers_frees: I8  # 1 to keep blocks of finished requests allocated until batches in flight end
     # Settings of SGLang's HiCache, described in ``pinn.simulator.hicache``.
-    tier_hits: I8  # insertions of a node before the node is stored; 0 to store on eviction
+    tier_hits: I8  # number of insertions after which a tree node is stored; 0 to store on eviction
     tier_unified: I8  # 1 for ``UnifiedRadixCache``, 0 for ``HiRadixCache``
     tier_layers: I8  # number of layers whose KV a load transfers one after another
     host_latency_s: F8

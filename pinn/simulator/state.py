@@ -79,11 +79,11 @@ class Request:
 
     prompt: I4
     output: I4
-    computed: I4  # tokens computed (vLLM's num_computed_tokens)
-    generated: I4  # tokens generated (vLLM's num_output_tokens)
-    placeholders: I4  # tokens in flight (vLLM's num_output_placeholders)
+    computed: I4  # number of tokens computed (vLLM's num_computed_tokens)
+    generated: I4  # number of tokens generated (vLLM's num_output_tokens)
+    placeholders: I4  # number of output tokens in flight (vLLM's num_output_placeholders)
     blocks: I4  # number of KV blocks in the cache group that has hashes
-    keyed_blocks: I4  # blocks with a key in the prefix cache (vLLM's num_cached_block)
+    keyed_blocks: I4  # number of blocks with a key in the prefix cache (vLLM's num_cached_block)
     extra_blocks: I4  # number of KV blocks in all other cache groups
     slot: I4  # row of the block table; -1 without blocks
     status: I4
@@ -91,7 +91,7 @@ class Request:
     stale: I4  # batches in flight that were scheduled before the last preemption
     last_s: F8  # engine time of the last token, or of the abort
     gap_start_s: F8  # time when the API server began to stream the previous token
-    worked: I8  # tokens computed, including recomputed tokens
+    worked: I8  # number of tokens computed, including recomputed tokens
     replica: I8
     stage: I4
     before: I8  # previous request in its queue
@@ -111,7 +111,7 @@ class Request:
     first_s: F8  # engine time of the first token
     first_sent_s: F8  # time when the API server has sent the first token
     last_sent_s: F8
-    scheduling_s: F8  # delays that only the client sees
+    scheduling_s: F8  # seconds of delays that only the client sees, not the engine
     preemption_s: F8
     early_preemption_s: F8  # seconds of preemption before the first token
     early_preemptions: I8
@@ -136,7 +136,7 @@ class Request:
     # State in a second KV tier, described in ``pinn.simulator.offloading``.
     arriving: I4  # tokens that are cached once the request's load has ended
     first_seen: I8  # index of the first entry in ``tier_seen``, one entry per block
-    tier_chunks: I4  # chunks that are stored or need no store
+    tier_chunks: I4  # number of chunks that are stored or need no store
     tier_end: I4  # number of the request's chunk after the last one that the request has stored
     tier_blocks: I4  # number of blocks when the request was last scheduled
     tier_jobs: I4  # number of transfers in flight
@@ -185,7 +185,7 @@ class Replica:
     column: I8  # index of the batch under construction
     sums: Sums  # sums of the batch under construction, see ``STEP_COLUMNS``
     now_s: F8  # start time of the batch under construction
-    longest_chunk: I8  # maximum chunk in this scheduler call, in tokens; 0 for no limit
+    longest_chunk: I8  # maximum prompt chunk in this scheduler call, in tokens; 0 for no limit
     seen_waiting: I8  # number of waiting requests in the load balancer's view
     seen_running: I8
     handed_s: F8
@@ -196,12 +196,12 @@ class Replica:
     has_chunks: I8  # 1 if the batch computes prompt tokens before the last one
     unserved: I8  # 1 if the last scheduler call with room for prompts left prompts waiting
     since_prompts: I8  # batches since the last batch with prompt chunks
-    padding: I8  # padding rows up to the CUDA graph's size
+    padding: I8  # number of padding rows up to the CUDA graph's batch size
     # State of schedules with separate prefill steps, as in ``sglang/srt/managers/scheduler.py``.
     chunked: I8  # request with a partly computed prompt (chunked_req), or -1
     full: I8  # 1 if no further request may join (running_batch.batch_is_full)
     ended: I8  # requests that have ended since the last scheduler call
-    unfiltered: I8  # requests that ended earlier but are still in running_batch
+    unfiltered: I8  # number of requests that ended earlier but are still in running_batch
     alone: I8  # 1 if running_batch was empty when the last prefill batch ran
     last_prompts: I8  # 1 if the last batch was a prefill batch
     polls: I8  # weighted steps since the last poll of requests (SchedulerRecvSkipper._counter)
@@ -212,7 +212,7 @@ class Replica:
     tier_target: F8  # ARC's target size of T1 (target_t1_size)
     jobs_first: I8  # number of the oldest transfer in flight
     jobs_made: I8
-    seen_ends: I8  # transfers whose end the worker has seen but the scheduler has not
+    seen_ends: I8  # number of transfers whose end the worker has seen, but not the scheduler
     events: I8  # sum of the numbers of transfers planned, begun, ended and reported
     flushes: I8  # number of transfers that the next batch waits for
     gone: I8  # requests that have ended since the last scheduler call
@@ -227,7 +227,7 @@ class Replica:
     # State of a radix tree, described in ``pinn.simulator.radix_tree``.
     unused: I8  # number of unused blocks
     evictable: I8  # number of blocks of unlocked nodes
-    wanted: I8  # blocks that the batch under construction will allocate
+    wanted: I8  # number of blocks that the batch under construction will allocate
     wanting: I8  # number of requests for which the batch will allocate blocks
     host_free: I8  # number of unused chunks of the tier
     ticks: I8  # number of node uses so far
@@ -318,12 +318,12 @@ class Node:
     hits: I4
     on_gpu: I1
     on_host: I1
-    held: I1  # 1 if the copy in host memory is in use
+    held: I1  # 1 if the node's copy in host memory is in use and must not be evicted
     listed: I1  # 1 if the node is in the list of nodes in both tiers
     double_before: I4
     double_after: I4
     loading: I8  # number of the transfer that loads the node, from 1, or 0
-    used: I8  # tick of the node's last use
+    used: I8  # value of ``ticks`` at the node's last use
     place: Pair  # indices in the two heaps of leaves, or -1
 
 
@@ -377,8 +377,8 @@ class Entry:
     """Request in a batch, with its tokens."""
 
     request: I8
-    new: I4  # tokens computed in the batch
-    cached: I4  # tokens computed before the batch
+    new: I4  # number of the request's tokens computed in the batch
+    cached: I4  # number of the request's tokens computed before the batch
     prefill: I1
     sampled: I1  # number of tokens that the request may generate
 
@@ -386,8 +386,8 @@ class Entry:
 class Guess:
     """Request in SGLang's check whether KV memory suffices until all requests end."""
 
-    left: I8  # tokens that the request is expected to generate
-    held: I8  # tokens that the request has in the KV cache
+    left: I8  # number of tokens that the request is still expected to generate
+    held: I8  # number of the request's tokens in the KV cache
 
 
 class Event:
